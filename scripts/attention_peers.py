@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Attention alone on one NVIDIA GPU: xrun's kernels beside cuDNN's and FlashAttention-2's, in one sitting.
+"""Times attention alone on one NVIDIA GPU: xrun's kernels against cuDNN's and FlashAttention-2's.
 
     cargo build --release
     python3 scripts/attention_peers.py --xrun target/release/xrun            # microseconds per call, as Markdown
     python3 scripts/attention_peers.py --xrun target/release/xrun --errors   # PyTorch's errors beside `ops check --long`
 
-Times: bf16, causal, inputs in turn that together exceed the L2 cache, all calls in one CUDA graph, medians over turns
-in which the libraries alternate. PyTorch's two come through `scaled_dot_product_attention`; the backward is
-`torch.autograd.grad` in a graph. Errors: root mean square over all rows of the error of a row against f64,
-beside the size of its terms, on normal numbers; `xrun ops check --long` takes the same over sampled rows, on nearly
-normal ones.
+Times are in bf16 with a causal mask. The calls cycle through inputs that together exceed the L2 cache, and all calls
+are in one CUDA graph. The libraries alternate, and the table shows medians over the turns. PyTorch's two libraries run
+through `scaled_dot_product_attention`; their backward is `torch.autograd.grad` in a graph.
+
+An error is the root mean square, over all rows, of the error of a row against f64 divided by the size of the row's
+terms. The inputs are normally distributed. `xrun ops check --long` computes the same over sampled rows, on nearly
+normal inputs.
 """
 import argparse
 import math
@@ -29,27 +31,28 @@ SHAPES = [
     "32,256,24,24,32",
 ]
 LIBRARIES = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "FlashAttention-2": SDPBackend.FLASH_ATTENTION}
-# Tokens, heads, kv heads and widths of which errors are measured.
+# Tokens, heads, kv heads and head dimensions at which errors are measured.
 LONG = [(4097, 1, 1, 64), (4097, 4, 1, 128), (16384, 2, 1, 64), (16384, 2, 1, 128), (32768, 2, 1, 128)]
 TURNS_BYTES, MOST_TURNS = 512 << 20, 32
 LAUNCHES = 10
 
 
 def attention(q, k, v):
-    """Causal attention, with keys shared by a group of queries where there are fewer of them."""
+    """Computes causal attention, grouped-query if there are fewer kv heads than heads."""
     shared = q.shape[1] != k.shape[1]
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)
 
 
 class Calls:
-    """Forward and backward of inputs in turn, each captured as a graph."""
+    """The forward and the backward of several inputs, each captured as one graph."""
 
     def __init__(self, shape, backend):
         batch, seq_len, heads, kv, dim = shape
         bytes_of_one = 2 * batch * seq_len * (heads + 2 * kv) * dim
         turns = min(MOST_TURNS, max(2, -(-TURNS_BYTES // bytes_of_one)))
         self.count = turns
-        # One stream for everything: the backward runs on the stream of its forward, and a graph must see both.
+        # Everything uses one stream: the backward runs on the stream of its forward, and the capture must see
+        # it.
         self.stream = torch.cuda.Stream()
 
         def normal(h):
@@ -63,16 +66,16 @@ class Calls:
             self.backward = self.capture(lambda: [self.gradient(i) for i in range(turns)])
 
     def attend(self, i):
-        """The forward of one input."""
+        """Runs the forward of input `i`."""
         q, k, v = self.inputs[i]
         return attention(q, k, v)
 
     def gradient(self, i):
-        """The backward of one input."""
+        """Runs the backward of input `i`."""
         return torch.autograd.grad(self.outputs[i], self.inputs[i], self.upstream[i], retain_graph=True)
 
     def capture(self, work):
-        """A graph of some work, which runs once before."""
+        """Runs `work` once as a warm-up, then captures it as a graph."""
         work()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -81,7 +84,7 @@ class Calls:
         return graph
 
     def microseconds(self, graph):
-        """The mean time of one of the calls of a graph."""
+        """Returns the mean time of one call in a graph."""
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         with torch.cuda.stream(self.stream):
             graph.replay()
@@ -94,7 +97,7 @@ class Calls:
 
 
 def xrun_times(binary, shape, norm=False):
-    """The forward and backward of one shape in microseconds."""
+    """Returns xrun's forward and backward times of one shape in microseconds."""
     command = [binary, "ops", "attention", *(["--norm"] if norm else []), shape]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -104,7 +107,7 @@ def xrun_times(binary, shape, norm=False):
 
 
 def times(args):
-    """The table of times."""
+    """Prints the table of times."""
     columns = ["xrun", *LIBRARIES]
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}\n")
     print("| batch, tokens, heads, kv heads, head_dim | " + " | ".join(f"{c} forward / backward" for c in columns) + " |")
@@ -131,14 +134,14 @@ def times(args):
 
 
 def relative(have, want):
-    """The root mean square over rows of the error of a row beside the size of its terms."""
+    """Returns the root mean square over rows of a row's error divided by the size of its terms."""
     value, size = want
     errors = (have.double() - value).square().sum(-1)
     return float((errors / size.clamp_min(1e-300)).mean().sqrt())
 
 
 def errors(args):
-    """PyTorch's errors at the lengths of `xrun ops check --long`, on other numbers."""
+    """Prints PyTorch's errors at the lengths of `xrun ops check --long`, on different inputs."""
     print("| tokens, heads, kv heads, head_dim | library | output | dq | dk | dv |\n|---|---|--:|--:|--:|--:|")
     for seq_len, heads, kv, dim in LONG:
         torch.manual_seed(0)
@@ -156,7 +159,7 @@ def errors(args):
 
 
 def reference(q, k, v, upstream, rows=1024):
-    """Output and gradients in f64, in pieces of rows, each with the squared size of the terms of its rows."""
+    """Computes output and gradients in f64, `rows` rows at a time, each with the squared size of every row's terms."""
     group, (seq_len, dim) = q.shape[1] // k.shape[1], q.shape[2:]
     q, k, v, upstream = (t[0].double() for t in (q, k, v, upstream))
     found = [(torch.zeros_like(t), torch.zeros_like(t[..., 0])) for t in (q, q, k, v)]
@@ -184,18 +187,17 @@ def reference(q, k, v, upstream, rows=1024):
 
 
 def main():
-    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", default="target/release/xrun", help="the binary")
     parser.add_argument("--shapes", nargs="*", default=SHAPES, help="batch,tokens,heads,kv_heads,head_dim")
     parser.add_argument(
-        "--norm-shapes", nargs="*", default=["32,256,24,24,32"], help="shapes timed with norm and rotation besides"
+        "--norm-shapes", nargs="*", default=["32,256,24,24,32"], help="shapes that xrun also times with QK-norm and RoPE"
     )
-    parser.add_argument("--turns", type=int, default=3, help="times that the libraries alternate")
-    parser.add_argument("--errors", action="store_true", help="PyTorch's errors instead of times")
+    parser.add_argument("--turns", type=int, default=3, help="how often the libraries take turns")
+    parser.add_argument("--errors", action="store_true", help="print PyTorch's errors instead of times")
     args = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("this compares kernels of an NVIDIA GPU, and PyTorch finds none")
+        sys.exit("PyTorch finds no NVIDIA GPU, and this script compares GPU kernels")
     errors(args) if args.errors else times(args)
 
 

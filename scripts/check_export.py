@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Loads a folder made by `xrun export` with HuggingFace transformers and prints what it says greedily.
+"""Loads a folder from `xrun export` in HuggingFace transformers and prints greedily generated text.
 
     check_export.py DIR [--prompt TEXT] [--tokens N]
 
-Exits 1 when a weight is missing, unexpected or of another shape than the architecture's. Needs torch and transformers.
+Exits with 1 if a weight is missing, unexpected, or has a shape that the architecture does not. Needs torch and
+transformers.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", metavar="DIR")
-    arguments.add_argument("--prompt", default="", help="text to go on from; without it, the end token")
+    arguments.add_argument("--prompt", default="", help="text to continue [default: only the end token]")
     arguments.add_argument("--tokens", type=int, default=16, help="tokens to generate")
     args = arguments.parse_args()
 
@@ -34,7 +35,8 @@ def main() -> int:
     print(f"rope          {getattr(config, 'rope_parameters', None) or config.rope_theta}")
     print(f"end token     {tokenizer.eos_token!r} = {tokenizer.eos_token_id}, config {config.eos_token_id}")
 
-    # As in training, and as `xrun sample` does: a text stands behind the end of another one.
+    # The prompt follows an end token, as in `xrun sample`: in training, every text follows the end of
+    # another.
     ids = [config.eos_token_id, *tokenizer.encode(args.prompt)]
     prompt = torch.tensor([ids])
     with torch.no_grad():

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Compares a thing with itself, many times, and with a slowdown that everybody knows: do the verdicts hold?
+"""Tests the verdicts of `xrun compare` on a recipe against itself and on a known slowdown.
 
     cargo build --release
     python3 scripts/compare_aa.py --xrun target/release/xrun --comparisons 20 --slowdowns 5
 
-Every comparison is a whole `xrun compare` with fresh processes. A/A: the recipe against itself, which should be found
-faster or slower in at most 3 of 20. Slowdown: `activation_checkpoint.mode=full` computes every block a second time,
-which costs about a quarter of the speed and no bit of the curve. Prints a JSON line per comparison, then the counts; exit 1
-where they are not as they should be. Other work on the machine makes verdicts inconclusive; the lines say how busy it was.
+Every comparison is a whole `xrun compare` with fresh processes. In A/A comparisons, the recipe runs against itself, and
+at most 3 of 20 may find it faster or slower. In slowdowns, `activation_checkpoint.mode=full` computes every block a
+second time, which costs about a quarter of the speed and changes no bit of the curve; all must find it slower. Prints a
+JSON line per comparison, then the counts, and exits with 1 if they miss these goals. Other work on the machine makes
+verdicts inconclusive; the lines say how busy it was.
 """
 
 import argparse

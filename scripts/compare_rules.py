@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What other rules than that of `xrun compare` would have said, on the blocks of real runs in tests/compare/blocks.csv.
+"""Compares the rule of `xrun compare` with other rules, on blocks of real runs in tests/compare/blocks.csv.
 
     python3 scripts/compare_rules.py            # needs numpy and scipy
 
-Draws three runs a side, thousands of times, from runs of one recipe, so that every difference found is a false one; and
-again with the side after slowed down by 5 %. Prints the rows of the table in docs/measuring.md.
+Draws three runs per side, thousands of times, from runs of one recipe, so every difference that a rule finds is false.
+Then does the same with the candidate slowed down by 5 %. Prints the rows of the table in docs/measuring.md.
 """
 
 import csv
@@ -19,7 +19,7 @@ rng = np.random.default_rng(7)
 
 
 def welch(before, after):
-    """The rule: Welch's interval of the logarithms of the runs' medians."""
+    """The rule of `xrun compare`: Welch's interval on the logarithms of the runs' medians."""
     a, b = np.log(np.median(before, 1)), np.log(np.median(after, 1))
     va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
     freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
@@ -34,7 +34,7 @@ def resampled(side, blocks):
 
 
 def hierarchical(before, after):
-    """Runs are resampled, then blocks within them."""
+    """Resamples runs, then blocks within each run."""
     n = len(before)
     error = np.sqrt((resampled(before, True).var() + resampled(after, True).var()) * n / (n - 1))
     difference = np.log(np.median(after, 1)).mean() - np.log(np.median(before, 1)).mean()
@@ -42,13 +42,13 @@ def hierarchical(before, after):
 
 
 def percentile(before, after):
-    """The middle 95 % of resampled runs."""
+    """Takes the middle 95 % of the differences of resampled runs."""
     low, middle, high = np.quantile(resampled(after, False) - resampled(before, False), [0.025, 0.5, 0.975])
     return middle, (middle - low, high - middle)
 
 
 def blocks_as_samples(before, after):
-    """Every block as if it were a measurement of its own."""
+    """Treats every block as an independent measurement."""
     a, b = np.log(before).ravel(), np.log(after).ravel()
     return b.mean() - a.mean(), 1.96 * np.sqrt(a.var(ddof=1) / a.size + b.var(ddof=1) / b.size)
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Tokens per second on this CPU: xrun against PyTorch under torch.compile, in turns.
+"""Measures tokens per second on this CPU: xrun and PyTorch with torch.compile, in turns.
 
     cargo build --release
     python3 scripts/cpu_speed.py            # needs torch; prints one JSON line per run, then the ratio
 
-Both sides keep all activations and train the same model (width 128, 4 layers, 4 heads of 32, FFN 384, vocabulary 512, fp32) on 16 sequences
-of 128 tokens per step, with AdamW and clipping by the global norm, on the same number of threads. Each turn is a fresh
-process. The ratio is of medians over turns; its spread is the smallest and largest ratio of neighbouring turns.
+Both sides train the same model (width 128, 4 layers, 4 heads of 32, FFN 384, vocabulary 512, fp32) on 16 sequences of
+128 tokens per step, with AdamW and clipping by the global norm, on the same number of threads. Both keep all
+activations. Each turn is a fresh process. The ratio is the ratio of the medians over the turns; its spread is the
+smallest and largest ratio within a turn.
 """
 import argparse
 import json
@@ -51,7 +52,7 @@ threads = THREADS
 
 
 def run_xrun(binary, threads, steps):
-    """The median of xrun's steady state, from the summary of a fresh run."""
+    """Trains with xrun and returns the median tokens per second of the steady state."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         recipe = folder / "speed.toml"
@@ -63,14 +64,14 @@ def run_xrun(binary, threads, steps):
 
 
 def run_torch(threads, steps):
-    """The median of the same model in PyTorch, in a fresh process."""
+    """Trains with PyTorch in a fresh process and returns the median tokens per second."""
     command = [sys.executable, __file__, "--peer", "--threads", str(threads), "--steps", str(steps)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])["tok_s"]
 
 
 def peer(threads, steps):
-    """Trains the model in PyTorch and prints its median speed."""
+    """Trains the model with PyTorch and prints its median speed as JSON."""
     import time
 
     import torch
@@ -150,7 +151,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--peer", action="store_true", help="only PyTorch's side, for the script itself")
+    parser.add_argument("--peer", action="store_true", help="run only PyTorch's side; the script calls itself with this")
     arguments = parser.parse_args()
     if arguments.peer:
         return peer(arguments.threads, arguments.steps)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Makes a corpus of English text from documentation packages of Debian, all of them freely licensed.
+"""Makes a corpus of English text from Debian's documentation packages, all of them freely licensed.
 
     python3 scripts/documentation_corpus.py --out corpus
     xrun data --corpus corpus/documentation.txt --tokenizer gpt2 --separator '<|endoftext|>' --out shards
 
-Packages are fetched with `apt-get download` and unpacked with `dpkg-deb`, as any user; nothing is installed. HTML becomes
-its text, reStructuredText, POD and plain text stay as they are. A paragraph that stood before (a menu, a licence) is left out,
-and so are documents with little left. Documents come in an order that depends on their names alone, shuffled, so that the
-held-out end of the file is of all packages.
+Packages are fetched with `apt-get download` and unpacked with `dpkg-deb`; this needs no root and installs nothing. HTML
+is reduced to its text; reStructuredText, POD and plain text stay as they are. Repeated paragraphs (menus, licenses) are
+left out, and so are documents with little text left. Documents are shuffled by the hash of their names, so that the
+held-out end of the file has text from all packages and the order is reproducible.
 
-Beside the text stands `sources.json`: each package with version, licence file, documents and bytes.
+`sources.json` beside the text lists each package with its version, license, documents and characters.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import urllib.parse
 
 SEPARATOR = "<|endoftext|>"
 
-# Package and licence of the documentation, by its copyright file.
+# Package, and the license of its documentation according to its copyright file.
 PACKAGES = {
     "apache2-doc": "Apache-2.0",
     "cmake-doc": "BSD-3-Clause",
@@ -47,20 +47,20 @@ PACKAGES = {
     "vim-doc": "Vim",
 }
 
-# Endings of documents, without `.gz`.
+# File extensions of documents, before `.gz`.
 HTML = {".html", ".htm", ".xhtml"}
 TEXT = {".txt", ".rst", ".pod", ".md"}
 
-# A document with less text than this, in characters, is an index or a stub.
+# Characters. A document with less text is an index or a stub.
 MIN_DOCUMENT = 400
-# Larger ones are generated tables.
+# Bytes. Larger documents are generated tables.
 MAX_DOCUMENT = 2_000_000
-# Of one package, so that no package dominates.
+# Characters taken from one package, so that none dominates.
 MAX_PACKAGE = 12_000_000
 
 
 class Text(html.parser.HTMLParser):
-    """Collects the text of a page: paragraphs, headings and code, without scripts and navigation."""
+    """Collects the text of a page (paragraphs, headings and code) without scripts and navigation."""
 
     SKIPPED = {"script", "style", "nav", "header", "footer", "head", "svg", "form", "button", "noscript"}
     BLOCKS = {"p", "div", "section", "article", "h1", "h2", "h3", "h4", "h5", "h6", "li", "ul", "ol", "table", "tr", "pre",
@@ -103,7 +103,7 @@ def page_text(source: str) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Returns the paragraphs of a text, without spaces at the ends of lines."""
+    """Splits a text into paragraphs and strips spaces at the ends of lines."""
     lines = [line.rstrip() for line in text.replace("\r", "").split("\n")]
     found, current = [], []
     for line in lines + [""]:
@@ -116,7 +116,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def read(path: pathlib.Path) -> str | None:
-    """Returns the text of a document; `None` for other files."""
+    """Returns the text of a document, or `None` if the file is not a document."""
     zipped = path.suffix == ".gz"
     ending = (path.with_suffix("") if zipped else path).suffix.lower()
     if ending not in HTML | TEXT or path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_DOCUMENT:
@@ -132,7 +132,10 @@ def read(path: pathlib.Path) -> str | None:
 
 
 def documents(folder: pathlib.Path, seen: set[bytes]) -> list[tuple[str, str]]:
-    """Returns path and text of the documents below a folder, each paragraph once over all of them."""
+    """Returns path and text of the documents below a folder, without paragraphs that are in `seen`.
+
+    Adds the hashes of their paragraphs to `seen`.
+    """
     found = []
     for path in sorted(folder.rglob("*")):
         text = read(path)
@@ -152,8 +155,8 @@ def documents(folder: pathlib.Path, seen: set[bytes]) -> list[tuple[str, str]]:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--out", type=pathlib.Path, required=True, help="folder of documentation.txt and sources.json")
-    arguments.add_argument("--packages", nargs="*", default=sorted(PACKAGES), metavar="NAME", help="packages to take")
+    arguments.add_argument("--out", type=pathlib.Path, required=True, help="folder for documentation.txt and sources.json")
+    arguments.add_argument("--packages", nargs="*", default=sorted(PACKAGES), metavar="NAME", help="packages to use")
     arguments.add_argument("--max-mb", type=float, default=100.0, help="stop at this many megabytes of text")
     options = arguments.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -165,12 +168,12 @@ def main() -> int:
             done = subprocess.run(["apt-get", "download", package], cwd=scratch, capture_output=True, text=True)
             archives = sorted(scratch.glob(f"{package}_*.deb"))
             if done.returncode or not archives:
-                print(f"{package}: left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
+                print(f"{package} is left out: {done.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
                 continue
             archive, folder = archives[-1], scratch / package
             subprocess.run(["dpkg-deb", "-x", archive, folder], check=True)
             found = documents(folder, seen)
-            # By the hash of their names: a cut takes documents of all parts of a package.
+            # Sorted by the hash of their names, so that a cut keeps documents from all parts of a package.
             found.sort(key=lambda document: hashlib.blake2b(document[0].encode()).digest())
             taken, size = [], 0
             for name, text in found:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes small models of HuggingFace's classes, and what PyTorch computes with them, for tests/library/parity.
+"""Makes small models of HuggingFace classes, and what PyTorch computes with them, for tests/library/parity.
 
     family_parity.py DIR             # DIR is tests/library/parity/fixtures/families in the repository
-    family_parity.py --check FOLDER  # the folder of an `xrun export`: its xrun-reference.json against transformers
+    family_parity.py --check FOLDER  # compares xrun-reference.json of an `xrun export` with transformers
 
-For each case DIR/CASE is a folder as `save_pretrained` writes it, with random weights, and DIR/CASE.safetensors has
-tokens, and the loss, the logits and the gradient of every tensor in fp32. The same machine and versions give the same
+For each case, DIR/CASE is a model with random weights, as `save_pretrained` writes it. DIR/CASE.safetensors has the
+tokens, the loss, the logits and the gradient of every tensor, in fp32. The same machine and versions give the same
 bytes. Needs torch and transformers.
 """
 
@@ -29,7 +29,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-# FFN and vocabulary are no multiples of xrun's padding.
+# FFN and vocabulary are not multiples of xrun's padding.
 VOCAB, SEQ, BATCH = 67, 12, 2
 TOKENS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 ROPE = {
@@ -74,7 +74,7 @@ CASES = {
 
 
 def randomized(model: torch.nn.Module, name: str) -> torch.nn.Module:
-    """Weights large enough that every part of the model shows in the loss."""
+    """Fills a model with random weights, large enough that every part of the model affects the loss."""
     generator = torch.Generator().manual_seed(sum(name.encode()))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -103,7 +103,7 @@ def make(to: Path, name: str) -> None:
 
 
 def check(folder: Path) -> int:
-    """Compares the logits that an export states with those of transformers, from the same weights in fp32."""
+    """Compares the logits in an export's reference file with those that transformers computes in fp32."""
     reference = json.loads((folder / "xrun-reference.json").read_text())
     model, loading = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     with torch.no_grad():
@@ -112,14 +112,14 @@ def check(folder: Path) -> int:
     apart = (logits - theirs).abs().max().item()
     scale = max(1.0, theirs.abs().max().item())
     problems = {what: keys for what, keys in loading.items() if keys}
-    print(f"{type(model).__name__}: logits differ by {apart:.1e}, the largest is {scale:.3g}; {problems or 'all weights used'}")
+    print(f"{type(model).__name__}: logits differ by {apart:.1e}, the largest is {scale:.3g}; {problems or 'all weights are used'}")
     return 1 if problems or not apart <= 1e-4 * scale else 0
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", metavar="DIR", type=Path)
-    arguments.add_argument("--check", action="store_true", help="check an exported folder")
+    arguments.add_argument("--check", action="store_true", help="check an exported folder instead")
     args = arguments.parse_args()
     if args.check:
         return check(args.folder)

@@ -3,10 +3,10 @@
 
     family_text.py --xrun target/release/xrun --out FOLDER [--device cpu|cuda] [--families gpt2-124m,…] [--set KEY=VALUE]
 
-Each family's recipe is trained for 300 steps at a width of 128 (with --whole at its own size), and continues 20 prompts greedily by
-64 tokens in fp32, all prompts in one batch. transformers continues the same prompts, each by itself. The first difference of a prompt
-counts as equal only where the two largest logits of transformers are within 1e-4 there, and is printed. Exits 1 where texts differ
-otherwise. Needs torch and transformers.
+Each family's recipe is trained for 300 steps at a width of 128 (with --whole at its own size). xrun then continues 20
+prompts greedily by 64 tokens in fp32, all prompts in one batch; transformers continues them one by one. The first
+difference of each prompt is printed. It is tolerated if the two largest logits of transformers are within 1e-4 of each
+other at that token; otherwise the script exits with 1. Needs torch and transformers.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-# Sizes at which two cores train 300 steps in a minute. Heads, groups and the rest are the family's.
+# Sizes at which two cores train 300 steps in a minute. Everything else is the family's own.
 SMALL = ["model.dim=128", "model.n_layers=3", "model.ffn_dim=256", "training.seq_len=128", "training.local_batch_size=8"]
 FAMILIES = {
     "gpt2-124m": ["model.n_heads=4"],
@@ -29,7 +29,7 @@ FAMILIES = {
 TRAINING = ["training.steps=300", "lr_scheduler.warmup_steps=30", "training.dtype=fp32", "validation.interval=0"]
 TRAINING += ["validation.steps=1", "generation.samples=0", "data.train_tokens=1000000"]
 TOKENS = 64
-# Two logits that are closer than this may change places by rounding.
+# Rounding can swap the order of two logits that are closer than this.
 CLOSE = 1e-4
 PROMPTS = [
     "", "Once", "Once upon a time", "The", "The old", "A girl", "A boy named Tom", "One day", "In the morning", "She",
@@ -39,7 +39,7 @@ PROMPTS = [
 
 
 def call(command: list[str]) -> str:
-    """The output of a command that must succeed."""
+    """Runs a command that must succeed and returns its output."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SystemExit(f"exit {done.returncode}: {' '.join(command)}")
@@ -47,7 +47,10 @@ def call(command: list[str]) -> str:
 
 
 def continued(model: torch.nn.Module, ids: list[int], end: int) -> tuple[list[int], list[float]]:
-    """What transformers continues with greedily, and by how much the largest logit exceeds the second at each token."""
+    """Continues `ids` greedily with transformers.
+
+    Returns the new tokens, and for each the gap between the two largest logits.
+    """
     tokens, gaps = [], []
     with torch.no_grad():
         while len(tokens) < TOKENS:
@@ -61,10 +64,10 @@ def continued(model: torch.nn.Module, ids: list[int], end: int) -> tuple[list[in
 
 
 def compare(options: argparse.Namespace, name: str) -> bool:
-    """Trains, exports and compares one family."""
+    """Trains, exports and compares one family; returns whether the texts agree."""
     results, folder = options.out / f"{name}-results", options.out / f"{name}-export"
     sizes = [] if options.whole else [*SMALL, *FAMILIES[name]]
-    # Of a key that is set several times the last value.
+    # xrun rejects a key that is given twice, so keep the last value of each.
     keys = [f"engine.device={options.device}", *TRAINING, *sizes, *options.keys]
     keys = [f"{key}={value}" for key, value in dict(key.split("=", 1) for key in keys).items()]
     call([options.xrun, "--results", str(results), "run", name, *keys, "--quiet"])
@@ -95,11 +98,11 @@ def compare(options: argparse.Namespace, name: str) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--xrun", required=True, help="the binary")
-    parser.add_argument("--out", type=Path, required=True, help="where runs and exports go")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of both sides")
-    parser.add_argument("--families", type=lambda text: text.split(","), default=list(FAMILIES), help="by commas")
-    parser.add_argument("--whole", action="store_true", help="models of the families' own sizes")
-    parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a key of the training")
+    parser.add_argument("--out", type=Path, required=True, help="folder for runs and exports")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="device of both sides")
+    parser.add_argument("--families", type=lambda text: text.split(","), default=list(FAMILIES), help="families, comma-separated")
+    parser.add_argument("--whole", action="store_true", help="train the families' models at full size")
+    parser.add_argument("--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="set a key of the training")
     options = parser.parse_args()
     torch.set_float32_matmul_precision("highest")
     return 0 if all([compare(options, name) for name in options.families]) else 1

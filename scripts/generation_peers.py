@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""How fast xrun and transformers generate with the same weights, in turns: prefill and decode apart, as lines of JSON.
+"""Measures how fast xrun and transformers generate with the same weights, in turns.
 
     generation_peers.py --xrun target/release/xrun --run RUN --prompt-tokens 64 --tokens 512 --samples 1 16
-    generation_peers.py --xrun ./xrun --run RUN --prompt-tokens 1024 --tokens 1 --samples 1 16     # prefill alone
+    generation_peers.py --xrun ./xrun --run RUN --prompt-tokens 1024 --tokens 1 --samples 1 16     # only prefill
     generation_peers.py --side transformers --folder EXPORTED --prompt-tokens 64 --tokens 512 --samples 1
 
-RUN is a run with a checkpoint, trained or imported; it is exported once for transformers. Both sides are greedy, in bf16 (--dtype), and no token
-ends a text. transformers runs as its documentation advises: `generate` with the static cache and a decode step compiled with
-mode="reduce-overhead", on warm graphs. Its prefill is the time of `generate` for one new token; its decode that for all less that. A turn is
-one process of either side; the last line of each number of samples has the ratio of medians, and the smallest and largest of neighbouring turns.
+Prints lines of JSON with prefill and decode apart. RUN is a run with a checkpoint, trained or imported; it is exported
+once for transformers. Both sides decode greedily, in bf16 unless --dtype says otherwise, and no token ends a text.
+
+transformers runs as its documentation advises: `generate` with the static cache and a decode step compiled with
+mode="reduce-overhead", on warm graphs. Its prefill is the time of `generate` for one new token; its decode is the time
+for all tokens minus the prefill. A turn is one process per side. The last line for each number of samples has the
+ratio of the medians, and the smallest and largest ratio within a turn.
 """
 
 import argparse
@@ -25,7 +28,7 @@ STRIDE = 7919
 
 
 def transformers_times(folder, samples, prompt_tokens, tokens, dtype):
-    """Yields a row per repetition."""
+    """Generates with transformers and yields a row per repetition after the warm-up."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.generation.configuration_utils import CompileConfig
@@ -77,7 +80,7 @@ def row(side, samples, prompt_tokens, tokens, prefill, decode):
 
 
 def lines(command):
-    """Runs a command and returns its lines of JSON."""
+    """Runs a command and returns the lines of JSON that it prints."""
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
@@ -87,7 +90,7 @@ def medians(rows):
 
 
 def compare(args, folder, samples):
-    """Runs both sides in turns and prints their rows, then their ratio."""
+    """Runs both sides in turns; prints their rows, then their ratio."""
     sides = {"xrun": [], "transformers": []}
     fixed = ["--tokens", str(args.tokens)]
     for turn in range(args.turns):
@@ -117,13 +120,13 @@ def main():
     parser.add_argument("--side", choices=["both", "transformers"], default="both")
     parser.add_argument("--xrun", default="target/release/xrun", help="the binary")
     parser.add_argument("--run", help="the run's folder or name")
-    parser.add_argument("--folder", help="an exported folder; without one, the run is exported")
+    parser.add_argument("--folder", help="an exported folder [default: export the run]")
     parser.add_argument("--samples", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--dtype", choices=["bf16", "fp32", "tf32"], default="bf16")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of execution for xrun")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a recipe key of xrun's side")
     args = parser.parse_args()
     if args.side == "transformers":
         for samples in args.samples:

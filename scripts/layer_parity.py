@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Computes activations and norms with PyTorch in fp32, for xrun's parity test, and writes them as safetensors.
+"""Computes activations and norms with PyTorch in fp32 and writes them as a fixture for xrun's parity test.
 
     layer_parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
-`layers.safetensors` has for each layer the output `NAME.y`, and the gradients of its inputs (`NAME.dx`, `NAME.dw`,
-`NAME.db`) under an upstream gradient. Inputs are not stored: they are numbers of `parity.py`, by name.
+For each layer, `layers.safetensors` has the output `NAME.y` and, for an upstream gradient, the gradients of the inputs
+(`NAME.dx`, `NAME.dw`, `NAME.db`). Inputs are not stored: they follow from their names, as in `parity.py`.
 """
 
 import argparse
@@ -32,20 +32,20 @@ GATES = {
 
 
 def numbers(name: str, *shape: int) -> torch.Tensor:
-    """Multiples of 2^-21 in [-1, 1), by name and layer input."""
+    """Returns multiples of 2^-21 in [-1, 1) that follow from the name."""
     count = torch.Size(shape).numel()
     return uniform(f"layers.{name}", count).reshape(shape).float()
 
 
 def rows(*shape: int) -> torch.Tensor:
-    """Numbers in [-4, 4), of which the first is 0."""
+    """Returns numbers in [-4, 4), the first of them 0."""
     x = 4 * numbers("x", *shape)
     x.view(-1)[0] = 0
     return x.requires_grad_()
 
 
 def results(name: str, y: torch.Tensor, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The output and the gradients of inputs."""
+    """Returns the output and the gradients of the inputs as named tensors."""
     gradients = torch.autograd.grad(y, list(inputs.values()), numbers("dy", *y.shape))
     found = {f"{name}.y": y} | {f"{name}.d{key}": g for key, g in zip(inputs, gradients)}
     return {key: value.detach().contiguous() for key, value in found.items()}

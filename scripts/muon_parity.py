@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Steps of torch.optim.Muon, and the same steps in f64, for xrun's parity test, as safetensors.
+"""Computes steps of torch.optim.Muon, and the same steps in f64, as a fixture for xrun's parity test.
 
     muon_parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
-`muon.safetensors` has for each case the state of torch.optim.Muon after each step in fp32 (`CASE.params`,
-`CASE.momentum`, a row per step), and what the same step from the state before it gives in f64 throughout
-(`CASE.truth`): PyTorch iterates in bf16. Matrices follow each other as xrun stacks them: queries, keys and values, gate
-and up, down. Parameters before the first step and gradients are not stored: they are numbers of `parity.py`, by name.
+For each case, `muon.safetensors` has the state of torch.optim.Muon after each step in fp32 (`CASE.params` and
+`CASE.momentum`, a row per step). `CASE.truth` has the parameters after the same step from the same state, computed
+entirely in f64, because PyTorch's Newton-Schulz iterates in bf16. Matrices are concatenated in the order in which xrun
+stacks them: queries, keys, values, gate, up, down. Initial parameters and gradients are not stored: they follow from
+their names, as in `parity.py`.
 """
 
 import argparse
@@ -27,14 +28,14 @@ COEFFICIENTS, EPS = (3.4445, -4.7750, 2.0315), 1e-7
 
 
 def numbers(name: str) -> list[torch.Tensor]:
-    """Multiples of 2^-21 in [-1, 1), in the shapes of the matrices."""
+    """Returns multiples of 2^-21 in [-1, 1), in the shapes of the matrices."""
     sizes = [math.prod(shape) for shape in SHAPES]
     parts = uniform(f"muon.{name}", sum(sizes)).float().split(sizes)
     return [part.reshape(shape) for part, shape in zip(parts, SHAPES)]
 
 
 def in_f64(param, momentum, gradient, case) -> torch.Tensor:
-    """The parameter after a step, with nothing rounded to a narrower format."""
+    """Returns a parameter after one step that is computed in f64."""
     p, m, g = param.double(), momentum.double(), gradient.double()
     m = case["momentum"] * m + (1 - case["momentum"]) * g
     x = case["momentum"] * m + (1 - case["momentum"]) * g if case["nesterov"] else m

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Plants errors in the ops, one at a time, and reports which of them the tests do not see.
+"""Plants errors (mutants) in the ops, one at a time, and reports the ones that the tests do not see.
 
     scripts/mutants.py [--only PART] [--work DIR]
 
-A mutant replaces one expression or statement of an op: a sign is flipped, a comparison turned around, a factor
-negated, an index moved, a result made NaN or not written at all. All of them are compiled into one copy of the tree,
-each behind a switch that an environment variable turns on, so that one build serves all. For every mutant the checks of
-the ops are run (`cargo test --lib check::`), then, if it is still alive, their unit tests, then the engine's tests. The
-first that fails kills it.
+A mutant replaces one expression or statement of an op: it flips a sign, reverses a comparison, negates a factor, moves
+an index, or makes a result NaN or does not write it. All mutants are compiled into one copy of the tree, each behind a
+switch that an environment variable turns on, so a single build is enough. Each mutant faces the ops' checks
+(`cargo test --lib check::`), then their unit tests, then the engine's tests, until one of them fails.
 
-The exit code is 1 if a mutant survives, and 2 if one no longer fits the source: then its line below is brought up to
-date. Prints a table in Markdown for docs/measuring.md. DIR keeps the copy and its build from one call to the next.
+Exits with 1 if a mutant survives, and with 2 if a mutant's text is no longer in the source: then update its line below.
+Prints a Markdown table for docs/measuring.md. --work DIR keeps the copy and its build for the next call.
 """
 
 import argparse
@@ -25,13 +24,14 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OPS = pathlib.Path("src/engine/ops")
-# Files that compute nothing on the CPU: lists, cases, references, and what only a GPU does.
+# Files without CPU computation: lists, test cases, references, and GPU code.
 NOT_OPS = {"mod.rs", "segments.rs", "rank_tables.rs", "attention/flash.rs", "attention/gpu.rs",
            "attention/reference.rs", "attention/tests.rs", "attention/tuning.rs", "cross_entropy/cases.rs",
            "formula/code.rs", "head_loss/tests.rs", "layer_norm/cases.rs", "qk_norm_rope/cases.rs",
            "qk_norm_rope/gpu.rs"}
 
-# File below src/engine/ops (or src/engine, of an optimizer), a text, the original (the first one after that text), what replaces it.
+# A file below src/engine/ops (below src/engine for optimizers), a context, the original text, which is its
+# first occurrence after the context, and the text that replaces it.
 MUTANTS = [
     ("optim/adamw.rs", "one_minus_beta1.fma(", "g - m", "g + m"),
     ("optim/adamw.rs", "fma(g, ", "beta2 * v", "-beta2 * v"),
@@ -189,7 +189,8 @@ MUTANTS = [
     ("with_gradient.rs", "v.set_input_grad(1, ", "v.input(2)", "v.input(1)"),
 ]
 
-# What is run until one fails: a name for the table, and the arguments of `cargo test`.
+# Tests in the order in which they run until one fails: a name for the table, and the arguments of `cargo
+# test`.
 TESTS = [
     ("check", ["--lib", "check::tests::every_case_holds_in_f64"]),
     ("check", ["--lib", "check::"]),
@@ -199,7 +200,7 @@ TESTS = [
 LIMIT_S = 300
 SWITCH = "XRUN_MUTANT"
 SWITCHES = """
-/// Whether the mutant of this number is switched on.
+/// Returns whether the mutant with this number is switched on.
 pub fn planted(number: usize) -> bool {
     static ON: std::sync::LazyLock<Option<usize>> =
         std::sync::LazyLock::new(|| std::env::var("%s").ok().and_then(|n| n.parse().ok()));
@@ -209,7 +210,7 @@ pub fn planted(number: usize) -> bool {
 
 
 def plant(copy, mutants):
-    """Puts every mutant behind its switch; returns the ones whose place is not in the source."""
+    """Puts every mutant behind its switch; returns the mutants whose original text is not in the source."""
     lost, edits = [], {}
     for number, (file, before, original, mutant) in enumerate(mutants):
         path = copy / ("src/engine" if file.startswith("optim/") else OPS) / file
@@ -226,7 +227,7 @@ def plant(copy, mutants):
         places.sort(reverse=True)
         for (start, *_), (previous, length, _) in zip(places, places[1:]):
             if previous + length > start:
-                sys.exit(f"two mutants in one place of {path.name}: {text[previous:previous + length]!r}")
+                sys.exit(f"two mutants overlap in {path.name}: {text[previous:previous + length]!r}")
         for start, length, choice in places:
             text = text[:start] + choice + text[start + length:]
         path.write_text(text)
@@ -236,7 +237,7 @@ def plant(copy, mutants):
 
 
 def cargo(copy, arguments, number=None, build=False):
-    """Runs `cargo test` in the copy; true when it passes."""
+    """Runs `cargo test` in the copy and returns whether it passes."""
     environment = {**os.environ, "CARGO_TARGET_DIR": str(copy.parent / "target"), "RUST_BACKTRACE": "0"}
     environment.pop(SWITCH, None)
     if number is not None:
@@ -262,25 +263,25 @@ def copy_tree(work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="mutants of files whose names contain this")
-    parser.add_argument("--work", type=pathlib.Path, help="where the copy and its build lie, to be kept")
+    parser.add_argument("--only", default="", help="try only mutants of files whose names contain this")
+    parser.add_argument("--work", type=pathlib.Path, help="keep the copy and its build in this folder")
     arguments = parser.parse_args()
 
     sources = {str(p.relative_to(ROOT / OPS)) for p in (ROOT / OPS).rglob("*.rs")} - NOT_OPS
     without = sources - {file for file, *_ in MUTANTS}
     if without:
-        sys.exit(f"no mutant in {', '.join(sorted(without))}")
+        sys.exit(f"these files have no mutant, so add one to MUTANTS or the file to NOT_OPS: {', '.join(sorted(without))}")
     with tempfile.TemporaryDirectory() as temporary:
         work = (arguments.work or pathlib.Path(temporary)).resolve()
         work.mkdir(parents=True, exist_ok=True)
         copy = copy_tree(work)
         lost = plant(copy, MUTANTS)
         if lost:
-            print("\n".join(f"{file}: not in the source: {text!r}" for file, text in lost), file=sys.stderr)
+            print("\n".join(f"{file} no longer has {text!r}: update MUTANTS" for file, text in lost), file=sys.stderr)
             sys.exit(2)
         for name, test in TESTS:
             if not cargo(copy, test, build=True) or not cargo(copy, test):
-                sys.exit(f"the {name} fail without a mutant")
+                sys.exit(f"a test fails even without a mutant: {name}")
         sys.exit(try_all(copy, arguments.only))
 
 

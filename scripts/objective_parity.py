@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Computes with PyTorch what xrun's parity test of objectives compares against, and writes it as safetensors.
+"""Computes losses and gradients of objectives with PyTorch as a fixture for xrun's parity test.
 
     objective_parity.py FILE        # FILE is tests/library/parity/fixtures/objective.safetensors in the repository
 
-The file holds rows, a head and targets, and for every objective in f64 the losses of each row and the gradients of the
-mean of their sum: `NAME.losses`, `NAME.z_losses`, `NAME.smoothing`, `NAME.dx`, `NAME.dw`. Smoothed cross-entropy is
-`torch.nn.functional.cross_entropy(label_smoothing=)`, z-loss the square of `torch.logsumexp` (PaLM), the cap that of
-`Gemma2ForCausalLM` and `NanoChatForCausalLM`: `cap * tanh(logits / cap)`. Rows of target -100 are ignored; means are over
-all rows. Needs torch; the same version gives the same bytes.
+The file has rows, a head and targets. For every objective it has, in f64, the losses of each row (`NAME.losses`,
+`NAME.z_losses`, `NAME.smoothing`) and the gradients of the mean of their sum (`NAME.dx`, `NAME.dw`).
+
+Smoothed cross-entropy is `torch.nn.functional.cross_entropy(label_smoothing=)`. The z-loss is the square of
+`torch.logsumexp` (PaLM). The cap is `cap * tanh(logits / cap)`, as in `Gemma2ForCausalLM` and `NanoChatForCausalLM`.
+Rows with target -100 are ignored, but means are over all rows. Needs torch; the same version gives the same bytes.
 """
 
 import argparse
@@ -20,7 +21,8 @@ from safetensors.torch import save_file
 ROWS, DIM, VOCAB = 9, 12, 19
 IGNORED = (2, 7)
 
-# Scale and cap of logits, factor of the z-loss, label smoothing. In tests/library/parity/objective.rs too.
+# Scale and cap of logits, factor of the z-loss, label smoothing. Keep in step with
+# tests/library/parity/objective.rs.
 OBJECTIVES = {
     "plain": (1.0, None, 0.0, 0.0),
     "nanochat": (1.0, 15.0, 0.0, 0.0),
@@ -31,7 +33,7 @@ OBJECTIVES = {
 
 
 def losses(logits: torch.Tensor, targets: torch.Tensor, objective: tuple) -> dict[str, torch.Tensor]:
-    """The losses of every row."""
+    """Returns the losses of every row."""
     scale, cap, z_loss, smoothing = objective
     logits = scale * logits
     if cap is not None:
@@ -47,7 +49,8 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     to = parser.parse_args().file
     random = torch.Generator().manual_seed(17)
-    # In fp32, so that every format has the same inputs. Logits have a standard deviation of about 10.
+    # Inputs are drawn in fp32, so that every format starts from the same ones. Logits have a standard
+    # deviation of about 10.
     x = torch.randn(ROWS, DIM, generator=random)
     w = 3.0 * torch.randn(VOCAB, DIM, generator=random)
     targets = torch.randint(VOCAB, (ROWS,), generator=random)

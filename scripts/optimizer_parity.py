@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Computes with PyTorch what xrun's parity test of optimizers compares against, and writes it as safetensors.
+"""Computes steps of SGD and Lion with PyTorch as a fixture for xrun's parity test.
 
     optimizer_parity.py FILE        # FILE is tests/library/parity/fixtures/optimizers.safetensors in the repository
 
-The file holds 100 steps on 24 numbers, 16 that decay and 8 that do not: parameters and momentum after each, of
-`torch.optim.SGD` as `sgd.params` and `sgd.momentum`, and of Lion. PyTorch has no Lion: `Lion` below is Algorithm 2 of
-Chen et al., "Symbolic discovery of optimization algorithms" (2023), in the order of operations of the authors' PyTorch
-code. Gradients, the start and the learning rates are those of AdamW in parity.py. Needs torch; the same version gives the
-same bytes.
+The file has 100 steps on 24 numbers, 16 with weight decay and 8 without: the parameters and the momentum after each
+step, as `sgd.params` and `sgd.momentum` of `torch.optim.SGD`, and `lion.params` and `lion.momentum`. PyTorch has no
+Lion: `Lion` below is Algorithm 2 of Chen et al., "Symbolic discovery of optimization algorithms" (2023), with the
+operations in the order of the authors' PyTorch code. Gradients, initial values and learning rates follow the AdamW
+fixture of parity.py. Needs torch; the same version gives the same bytes.
 """
 
 import argparse
@@ -22,7 +22,7 @@ MOMENTUM, BETAS, WEIGHT_DECAY = 0.9, (0.9, 0.99), 0.1
 
 
 class Lion(torch.optim.Optimizer):
-    """Sign of the interpolated momentum, with decoupled weight decay."""
+    """Steps by the sign of the interpolated momentum, with decoupled weight decay."""
 
     @torch.no_grad()
     def step(self) -> None:
@@ -38,7 +38,7 @@ class Lion(torch.optim.Optimizer):
 
 
 def follow(make) -> dict[str, torch.Tensor]:
-    """Parameters and momentum after each step."""
+    """Returns the parameters and the momentum after each step."""
     matrix = uniform("adamw.matrix", DECAYED).float().requires_grad_()
     vector = (1 + uniform("adamw.vector", COUNT - DECAYED) / 4).float().requires_grad_()
     groups = [{"params": [matrix], "weight_decay": WEIGHT_DECAY}, {"params": [vector], "weight_decay": 0.0}]

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Validation losses of pairs of tiny runs, for the simulations of verdicts on quality.
+"""Trains pairs of tiny runs and prints their validation losses, for the simulations of verdicts on quality.
 
     cargo build --release
     python3 scripts/paired_differences.py --xrun target/release/xrun > tests/compare/paired-differences.csv
 
-The columns: the set, the keys that each side sets, the seed of each side (`training.seed`), its validation loss in nats per
-token, and candidate - baseline. Sets:
+The columns are the set, and for each side the keys it sets, its seed (`training.seed`) and its validation loss in nats
+per token; then candidate - baseline. The sets, each with what the candidate changes:
 
-    qk_norm          no QK-norm against QK-norm; the two share no initial values
-    lr               a rate a quarter higher; initial values and data order are shared
-    disjoint         the same recipe under other seeds (A/A)
-    arithmetic       engine.fused=false under the same seeds: the same training with other roundings (A/A)
-    arithmetic_bf16  the same in bf16, where roundings are larger (A/A)
+    qk_norm          no QK-norm; the two sides share no initial values
+    lr               a learning rate a quarter higher; initial values and data order are shared
+    disjoint         only the seed (A/A)
+    arithmetic       engine.fused=false with the same seed: the same training, rounded differently (A/A)
+    arithmetic_bf16  the same in bf16, where rounding errors are larger (A/A)
 
-A run trains 41,000 tokens, in a second or two on one thread; runs that several sets share run once.
+A run trains on 41,000 tokens, which takes a second or two on one thread. A run that several sets use is trained once.
 """
 
 import argparse
@@ -53,7 +53,7 @@ device = "cpu"
 threads = 1
 """
 
-# Set: keys of the baseline, keys of the candidate, what is added to the candidate's seed, and the number of pairs.
+# Set: keys of the baseline, keys of the candidate, the offset of the candidate's seed, the number of pairs.
 SETS = {
     "qk_norm": ("", "model.qk_norm=false", 0, 128),
     "lr": ("", "optimizer.lr=0.0125", 0, 128),
@@ -64,7 +64,7 @@ SETS = {
 
 
 def val_loss(xrun, folder, keys, seed):
-    """Trains once and returns the last validation loss, as text."""
+    """Trains once and returns the last validation loss as text."""
     results = folder / f"{keys or 'baseline'}-{seed}"
     command = [xrun, "recipe.toml", f"training.seed={seed}", *keys.split(), "--results", str(results)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

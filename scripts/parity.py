@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Computes with PyTorch what xrun's parity test compares against, and writes it as safetensors.
+"""Computes the fixtures of xrun's parity test with PyTorch and writes them as safetensors.
 
     parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
-Four files come out; the same machine and versions give the same bytes.
+It writes four files. The same machine and versions give the same bytes.
 
     model.safetensors    loss, logits and every gradient of one batch in fp32; the f64 truth of each, as fp32 plus a
-                         bf16 rest (`fp32.X + rest.X`); how far PyTorch itself is from it, in fp32 and under bf16 autocast
+                         bf16 rest (`fp32.X + rest.X`); PyTorch's own error, in fp32 and under bf16 autocast
     attention.safetensors
-                         loss, logits and some gradients of the batch in fp32 with capped scores and a sliding window
+                         loss, logits and some gradients of the batch in fp32, with capped scores and a sliding window
     training.safetensors three optimizer steps in fp32: loss, gradient norm, learning rate, parameters at the end
-    adamw.safetensors    1,000 steps of torch.optim.AdamW on 24 numbers: parameter and moments after each
+    adamw.safetensors    1,000 steps of torch.optim.AdamW on 24 numbers: parameters and moments after each
 
-Weights, tokens and AdamW's gradients are not stored. Element `i` of what is called `name` is output `i` of SplitMix64
+Weights, tokens and AdamW's gradients are not stored. Element `i` of the tensor `name` is output `i` of SplitMix64
 (Steele, Lea and Flood, 2014) seeded with the FNV-1a hash of the name; `tests/library/parity/formula.rs` does the same.
 
-The model is written out below with xrun's names and layouts. Before anything is written, HuggingFace's
-Qwen3ForCausalLM must give the same loss, logits and gradients from the same weights. Needs torch and transformers.
+The model below has xrun's names and layouts. Before the script writes anything, it checks that HuggingFace's
+Qwen3ForCausalLM gives the same loss, logits and gradients from the same weights. Needs torch and transformers.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.masking_utils import sliding_window_overlay
 from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward
 
-# Attention is wider than the stream; FFN and vocabulary are no multiples of xrun's padding.
+# Attention is wider than the residual stream; FFN and vocabulary are not multiples of xrun's padding.
 DIM, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = 64, 2, 4, 2, 32, 96, 131
 BATCH, SEQ = 3, 33
 THETA, EPS = 10_000.0, 1e-6
-# Of the fixture of attention: every second layer is global.
+# For attention.safetensors: every second layer attends globally.
 WINDOW, GLOBAL_INTERVAL, SCORE_CAP = 7, 2, 1.5
 
 Q, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
@@ -60,7 +60,7 @@ BETAS, ADAM_EPS, WEIGHT_DECAY = (0.9, 0.95), 1e-8, 0.1
 
 
 def bits(name: str, count: int) -> np.ndarray:
-    """The first outputs of SplitMix64 seeded with the FNV-1a hash of the name."""
+    """Returns the first `count` outputs of SplitMix64 seeded with the FNV-1a hash of the name."""
     seed = 0xCBF29CE484222325
     for byte in name.encode():
         seed = (seed ^ byte) * 0x100000001B3 % 2**64
@@ -71,12 +71,12 @@ def bits(name: str, count: int) -> np.ndarray:
 
 
 def uniform(name: str, count: int) -> torch.Tensor:
-    """Multiples of 2^-21 in [-1, 1), in f64: exact in fp32 too."""
+    """Returns multiples of 2^-21 in [-1, 1) in f64; fp32 holds them exactly."""
     return torch.from_numpy((bits(name, count) >> np.uint64(42)).astype(np.float64)) / 2**21 - 1
 
 
 def weights(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Matrices in [-1/8, 1/8), norm weights in [3/4, 5/4)."""
+    """Returns matrices in [-1/8, 1/8) and norm weights in [3/4, 5/4)."""
     made = {}
     for name, shape in SHAPES.items():
         u = uniform(name, math.prod(shape)).reshape(shape)
@@ -85,14 +85,14 @@ def weights(dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and targets, shifted by one, of a step from 1."""
+    """Returns the tokens and targets (tokens shifted by one) of a step; steps count from 1."""
     rows = (bits(f"tokens.{step}", BATCH * (SEQ + 1)) >> np.uint64(32)) * np.uint64(VOCAB) >> np.uint64(32)
     rows = torch.from_numpy(rows.astype(np.int64)).reshape(BATCH, SEQ + 1)
     return rows[:, :-1], rows[:, 1:]
 
 
 def rotate(x: torch.Tensor) -> torch.Tensor:
-    """RoPE in the rotate-half layout, in fp32 where `x` is narrower."""
+    """Applies RoPE in the rotate-half layout, in fp32 if `x` is narrower."""
     wide = x.float() if x.dtype == torch.bfloat16 else x
     frequencies = THETA ** (-torch.arange(0, HEAD_DIM, 2, dtype=wide.dtype) / HEAD_DIM)
     angles = torch.arange(x.shape[-2], dtype=wide.dtype)[:, None] * frequencies
@@ -105,7 +105,7 @@ def causal(_layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
 
 
 def capped_in_window(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Gemma 2's attention as transformers has it, with its soft cap of scores and its sliding window."""
+    """Computes attention with the soft-capped scores and the sliding window of Gemma 2 in transformers."""
     t = torch.arange(SEQ)
     seen = t[None] <= t[:, None]
     if (layer + 1) % GLOBAL_INTERVAL != 0:
@@ -117,7 +117,7 @@ def capped_in_window(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 
 def forward(w: dict[str, torch.Tensor], tokens: torch.Tensor, attention=causal) -> torch.Tensor:
-    """Logits [batch, seq, vocab]."""
+    """Computes logits [batch, seq, vocab]."""
 
     def norm(x, name):
         return F.rms_norm(x, w[name].shape, w[name], EPS)
@@ -143,7 +143,7 @@ def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def run(dtype: torch.dtype, autocast: bool = False, attention=causal) -> dict[str, torch.Tensor]:
-    """Loss, logits and gradients of the first batch."""
+    """Computes loss, logits and gradients of the first batch."""
     w = weights(dtype)
     tokens, targets = batch(1)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -155,7 +155,7 @@ def run(dtype: torch.dtype, autocast: bool = False, attention=causal) -> dict[st
 
 
 def run_huggingface() -> dict[str, torch.Tensor]:
-    """As `run` in fp32, by transformers."""
+    """Computes what `run` does in fp32, but with transformers."""
     torch.set_default_dtype(torch.float32)
     model = Qwen3ForCausalLM(
         Qwen3Config(
@@ -193,7 +193,7 @@ def run_huggingface() -> dict[str, torch.Tensor]:
             value = value.flatten(0, 1) if value.dim() == 3 else value
             for parameter, rows in zip(into, value.split([p.shape[0] for p in into])):
                 parameter.copy_(rows)
-    assert not theirs, f"left as they were: {list(theirs)}"
+    assert not theirs, f"these weights were not set: {list(theirs)}"
     tokens, targets = batch(1)
     logits = model(input_ids=tokens).logits
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -206,13 +206,13 @@ def run_huggingface() -> dict[str, torch.Tensor]:
 
 
 def relative(x: torch.Tensor, to: torch.Tensor) -> float:
-    """‖x - to‖ / ‖to‖."""
+    """Returns ‖x - to‖ / ‖to‖."""
     return ((x.double() - to.double()).norm() / to.double().norm()).item()
 
 
 def check_architecture(ours: dict[str, torch.Tensor]) -> None:
     for name, theirs in run_huggingface().items():
-        assert relative(ours[name], theirs) < 3e-6, f"{name} is not Qwen3's: {relative(ours[name], theirs):.1e} apart"
+        assert relative(ours[name], theirs) < 3e-6, f"{name} differs from Qwen3's by {relative(ours[name], theirs):.1e}"
 
 
 def scalars(**values: float | list[float]) -> dict[str, torch.Tensor]:
@@ -227,7 +227,7 @@ def model_fixture() -> dict[str, torch.Tensor]:
     for name, value in fp32.items():
         out[f"fp32.{name}"] = value
         out[f"rest.{name}"] = (truth[name] - value.double()).bfloat16()
-        # A single number is kept whole.
+        # The rest of the loss stays in f64: it is a single number.
         if name == "loss":
             out[f"rest.{name}"] = truth[name] - value.double()
         a, b = narrow[name].double().flatten(), value.double().flatten()
@@ -250,7 +250,10 @@ def attention_fixture() -> dict[str, torch.Tensor]:
 
 
 def learning_rate(t: int, peak: float, warmup: int, steps: int, floor: float) -> float:
-    """A line up to the peak, then half a cosine down to `floor` times the peak; `t` counts from 1."""
+    """Returns the learning rate of step `t`, which counts from 1.
+
+    It rises linearly to the peak, then falls along half a cosine to `floor` times the peak.
+    """
     if t <= warmup:
         return peak * t / warmup
     done = (t - warmup) / (steps - warmup)
@@ -263,7 +266,10 @@ def adamw(matrices: list[torch.Tensor], vectors: list[torch.Tensor]) -> torch.op
 
 
 def train(dtype: torch.dtype) -> tuple[dict[str, list[float]], dict[str, torch.Tensor]]:
-    """Three steps of a schedule of six, the gradient clipped to a norm of 0.5: numbers per step, parameters after."""
+    """Takes three of six scheduled steps, with gradients clipped to a norm of 0.5.
+
+    Returns the numbers of each step, and the parameters at the end.
+    """
     w = weights(dtype)
     optimizer = adamw([v for v in w.values() if v.dim() > 1], [v for v in w.values() if v.dim() == 1])
     rows = {"loss": [], "grad_norm": [], "lr": []}
@@ -285,7 +291,7 @@ def train(dtype: torch.dtype) -> tuple[dict[str, list[float]], dict[str, torch.T
 def training_fixture() -> dict[str, torch.Tensor]:
     rows, after = train(torch.float32)
     truth, truth_after = train(torch.float64)
-    assert all(norm > 0.5 for norm in rows["grad_norm"]), "every step should be clipped"
+    assert all(norm > 0.5 for norm in rows["grad_norm"]), "every step must be clipped"
     start = weights(torch.float64)
     out = scalars(**rows, **{f"truth.{name}": values for name, values in truth.items()})
     for name, value in after.items():
@@ -295,7 +301,7 @@ def training_fixture() -> dict[str, torch.Tensor]:
 
 
 class Numbers:
-    """16 decayed and 8 undecayed numbers with their optimizer."""
+    """16 numbers with weight decay, 8 without, and their optimizer."""
 
     def __init__(self):
         matrix = uniform("adamw.matrix", 16).float().requires_grad_()
@@ -323,13 +329,16 @@ class Numbers:
 
 
 def rounded_root(x: torch.Tensor) -> torch.Tensor:
-    """√x, correctly rounded, as on a GPU: the root that PyTorch's CPU build takes from MKL is an ulp off in one of six,
-    and where decay and step cancel, that ulp becomes many."""
+    """Returns √x correctly rounded, as a GPU computes it.
+
+    PyTorch's CPU build takes the root from MKL, which is off by an ulp for one number in six. Where decay and step
+    cancel, one ulp grows to many.
+    """
     return torch.sqrt(x.double()).float()
 
 
 def adamw_fixture() -> dict[str, torch.Tensor]:
-    """AdamW with correctly rounded roots. As a check, every step is taken as PyTorch comes, too."""
+    """Steps AdamW with correctly rounded roots, and checks every step against unmodified PyTorch."""
     steps, count = 1000, 24
     numbers, stock = Numbers(), Numbers()
     after = {"params": [], "m": [], "v": []}
@@ -351,8 +360,11 @@ def adamw_fixture() -> dict[str, torch.Tensor]:
 
 
 def adamw_gradients(steps: int, count: int) -> torch.Tensor:
-    """Element `k` has the scale 2^scales[k mod 8], and every third element another one at every step; about one
-    gradient in eight is 0."""
+    """Returns gradients whose scales differ widely.
+
+    Element `k` has the scale 2^scales[k mod 8], except that every third element draws its scale anew at each step.
+    About one gradient in eight is 0.
+    """
     scales = [0, -10, -20, -30, -50, -70, 10, 40]
     u = uniform("adamw.gradients", steps * count)
     choice = torch.from_numpy((bits("adamw.choices", steps * count) >> np.uint64(58)).astype(np.int64))

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Copies between two GPUs of one process, in graphs that two threads queue: which way of access lets them end.
+"""Tests whether copies between two GPUs of one process finish, by way of peer access and by graphs queued at once.
 
     python3 scripts/peer_copies.py                 # both ways of access, 1 to 30 launches queued at once
-    python3 scripts/peer_copies.py --limit 20      # seconds after which a case counts as one that does not end
+    python3 scripts/peer_copies.py --limit 20      # seconds after which a case counts as hanging
 
-Nothing of xrun: the driver alone, through ctypes. A graph has exchanges, each of which sets a flag in the other GPU's
-memory, waits for its own, copies into the other GPU's memory, and does so again with other flags, as xrun's collectives
-by copies do. With `peer` each context has access to all memory of the other (cuCtxEnablePeerAccess), with `mapped` to one
-allocation (cuMemSetAccess). Every case runs in a process of its own, which is killed when it does not end.
+Uses only the driver, through ctypes, and nothing of xrun. Two threads launch a graph each, one per GPU. A graph has
+several exchanges. Each sets a flag in the other GPU's memory, waits for its own flag, copies into the other GPU's
+memory, and signals and waits again with a second flag, as xrun's copy collectives do. With `peer`, each context can
+access all memory of the other (cuCtxEnablePeerAccess); with `mapped`, only one allocation (cuMemSetAccess). Every case
+runs in its own process, which is killed if it does not finish.
 """
 
 import argparse
@@ -39,7 +40,7 @@ class Operation(ctypes.Structure):
 
 
 class Properties(ctypes.Structure):
-    """CUmemAllocationProp of memory of a GPU."""
+    """CUmemAllocationProp for memory on a GPU."""
 
     _fields_ = [
         ("kind", ctypes.c_int),
@@ -51,27 +52,27 @@ class Properties(ctypes.Structure):
 
 
 class Access(ctypes.Structure):
-    """CUmemAccessDesc of a GPU that reads and writes."""
+    """CUmemAccessDesc for a GPU that reads and writes."""
 
     _fields_ = [("location", ctypes.c_int), ("device", ctypes.c_int), ("flags", ctypes.c_int)]
 
 
 def call(name: str, *arguments: object) -> None:
-    """Calls the driver, and fails where that does."""
+    """Calls the driver and raises if it returns an error."""
     status = getattr(cuda, name)(*arguments)
     if status != 0:
         raise RuntimeError(f"{name}: {status}")
 
 
 def plain(device: int) -> int:
-    """Memory of the current context's GPU."""
+    """Allocates memory on the current context's GPU."""
     address = ctypes.c_uint64()
     call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(2 * PAGE + BYTES))
     return address.value
 
 
 def mapped(device: int) -> int:
-    """Memory of a GPU that both GPUs have access to."""
+    """Allocates memory on a GPU that both GPUs can access."""
     properties = Properties(kind=1, location=1, device=device)
     size = ctypes.c_size_t(-(-(2 * PAGE + BYTES) // PAGE) * PAGE)
     handle, address = ctypes.c_uint64(), ctypes.c_uint64()
@@ -85,7 +86,7 @@ def mapped(device: int) -> int:
 
 
 def one(way: str, queued: int) -> None:
-    """One case; prints the microseconds of a launch."""
+    """Runs one case and prints the microseconds per launch."""
     call("cuInit", 0)
     contexts, memory = [ctypes.c_void_p(), ctypes.c_void_p()], []
     for device, context in enumerate(contexts):
@@ -113,12 +114,12 @@ def one(way: str, queued: int) -> None:
 def rank(
     device: int, context: ctypes.c_void_p, memory: list[int], queued: int, meet: threading.Barrier, times: list[float]
 ) -> None:
-    """A thread: captures its graph, and launches it again and again."""
+    """Captures a graph and launches it repeatedly; each thread runs this for its GPU."""
     call("cuCtxSetCurrent", context)
     own, other = memory[device], memory[1 - device]
     stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     call("cuStreamCreate", ctypes.byref(stream), 1)
-    # As xrun captures: other threads may call what they like meanwhile.
+    # Thread-local capture, as in xrun: other threads may make any driver call meanwhile.
     call("cuStreamBeginCapture_v2", stream, 1)
     for _ in range(EXCHANGES):
         for flag in (0, 4):
@@ -141,10 +142,10 @@ def rank(
 
 
 def main() -> None:
-    """Runs the cases, each in a process of its own."""
+    """Runs the cases, each in its own process, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=15.0, help="seconds that a case may take")
-    parser.add_argument("--case", nargs=2, metavar=("WAY", "QUEUED"), help="one case, in this process")
+    parser.add_argument("--case", nargs=2, metavar=("WAY", "QUEUED"), help="run one case in this process")
     args = parser.parse_args()
     if args.case:
         one(args.case[0], int(args.case[1]))

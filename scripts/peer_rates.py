@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""How fast GPUs of one host copy to each other: pushed or pulled, by size, from one GPU or from all at once.
+"""Measures how fast the GPUs of one host copy to each other, by size, from one GPU or from all at once.
 
     python3 scripts/peer_rates.py                    # all GPUs of this machine
     python3 scripts/peer_rates.py --mib 1 16 --seconds 0.05
 
-Nothing of xrun: cuMemcpyDtoDAsync between allocations of PyTorch, on a stream of the GPU that has the data (pushed) or of the
-one that gets it (pulled). Of each case, GB/s that one GPU sends (10⁹ bytes), the smallest of all GPUs that send.
+Uses nothing of xrun: it calls cuMemcpyDtoDAsync between PyTorch allocations, on a stream of the GPU that has the data
+(pushed) or of the GPU that receives it (pulled). Prints for each case the GB/s (10⁹ bytes) that one GPU sends, timed
+until the slowest sender is done.
 """
 
 import argparse
@@ -18,16 +19,16 @@ driver = ctypes.CDLL("libcuda.so.1") if torch.cuda.is_available() else None
 
 
 def copy(target: torch.Tensor, source: torch.Tensor, stream: torch.cuda.Stream) -> None:
-    """Queues a copy of a whole tensor on a stream."""
+    """Queues a copy of the whole `source` on a stream."""
     size = source.numel() * source.element_size()
     pointers = (ctypes.c_uint64(target.data_ptr()), ctypes.c_uint64(source.data_ptr()))
     code = driver.cuMemcpyDtoDAsync_v2(*pointers, ctypes.c_size_t(size), ctypes.c_void_p(stream.cuda_stream))
     if code != 0:
-        raise SystemExit(f"cuMemcpyDtoDAsync: error {code}")
+        raise SystemExit(f"cuMemcpyDtoDAsync failed with error {code}")
 
 
 def rate(senders: list[int], peers: int, size: int, pushed: bool, seconds: float) -> float:
-    """GB/s that one GPU sends where `senders` copy to so many others each, at the same time."""
+    """Returns the GB/s that one GPU sends while each of `senders` copies to its next `peers` GPUs."""
     count = torch.cuda.device_count()
     links = [(a, (a + 1 + k) % count) for a in senders for k in range(peers)]
     queues = []
@@ -35,7 +36,7 @@ def rate(senders: list[int], peers: int, size: int, pushed: bool, seconds: float
         on = a if pushed else b
         source = torch.empty(size, dtype=torch.uint8, device=f"cuda:{a}")
         target = torch.empty(size, dtype=torch.uint8, device=f"cuda:{b}")
-        # PyTorch's own copy gives both contexts access to each other.
+        # PyTorch's own copy enables peer access between the two contexts.
         target.copy_(source)
         queues.append((on, target, source, torch.cuda.Stream(on)))
     repeats = 4
@@ -56,14 +57,14 @@ def rate(senders: list[int], peers: int, size: int, pushed: bool, seconds: float
 
 
 def main() -> None:
-    """Prints the table."""
+    """Measures all cases and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", type=float, nargs="+", default=[0.25, 1, 4, 16, 64], help="sizes of a copy, MiB")
-    parser.add_argument("--seconds", type=float, default=0.03, help="least time of a case")
+    parser.add_argument("--mib", type=float, nargs="+", default=[0.25, 1, 4, 16, 64], help="sizes of a copy in MiB")
+    parser.add_argument("--seconds", type=float, default=0.03, help="minimum time of a case")
     args = parser.parse_args()
     count = torch.cuda.device_count()
     if count < 2:
-        raise SystemExit("needs two GPUs or more")
+        raise SystemExit("this script needs at least two GPUs")
     cases = [("one GPU to one", [0], 1), ("each to the next", list(range(count)), 1)]
     if count > 2:
         cases += [(f"one GPU to {count - 1}", [0], count - 1), (f"each to {count - 1}", list(range(count)), count - 1)]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds what the Python reader gives against the files it read, in plain lists, pandas and polars.
+"""Checks the Python reader against the files that it reads, with plain lists, pandas and polars.
 
-    python3 scripts/python_reader_check.py results/kept      # needs pandas and polars for their part; says so without
+    python3 scripts/python_reader_check.py results/kept      # skips pandas or polars if it is not installed
 
-Every cell of every CSV file of every run is compared with the text in the file (through `csv` and `float` alone), with
-blanks as missing values and NaN as NaN; and the frames of a made-up run with blanks, NaN and infinities, a torn last
-line, and a comparison.
+Compares every cell of every run's CSV files with the text in the file, parsed with only `csv` and `float`: a blank must
+be a missing value, and NaN must be NaN. Then checks the frames of a made-up run, which has blanks, NaN, infinities and
+an incomplete last line, and of a made-up comparison.
 """
 
 import argparse
@@ -40,7 +40,7 @@ EXPERIMENT = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", help="a folder of results")
+    parser.add_argument("results", help="the results folder")
     folder = parser.parse_args().results
     kinds = [kind for kind in ("columns", "pandas", "polars") if kind == "columns" or is_installed(kind)]
     for kind in ("pandas", "polars"):
@@ -50,12 +50,12 @@ def main() -> int:
         runs, cells = compare_runs(folder, kind)
         assert runs > 0, f"{folder} has no runs: nothing was compared"
         check_made_up(kind)
-        print(f"{kind}: {cells} cells of {runs} runs are those of their files")
+        print(f"{kind}: {cells} cells of {runs} runs match their files")
     return 0
 
 
 def compare_runs(folder: str, kind: str) -> tuple[int, int]:
-    """Compares every cell of every run's rows with the text of its file; returns how many runs and cells."""
+    """Compares every cell of every run with the text in its file; returns the number of runs and of cells."""
     results = xrun_trainer.load(folder, frames=kind)
     runs, cells = results.all_runs(), 0
     assert len(lists(results.runs())["run"]) == len(runs)
@@ -75,14 +75,14 @@ def compare_runs(folder: str, kind: str) -> tuple[int, int]:
 
 
 def stored_text(path: pathlib.Path) -> str:
-    """Returns the rows of a run's file as they are stored: a kept run's without the columns that are recomputed."""
+    """Returns a run's file as it is stored; for a kept run, that excludes the recomputed columns."""
     stored = kept.stored_at(path, kept.entry(path))
     content = stored.read_bytes()
     return (gzip.decompress(content) if stored.suffix == ".gz" else content).decode()
 
 
 def check_restored(folder: pathlib.Path, file: str) -> None:
-    """Checks that what is read of a kept run's file, recomputed columns included, has the size of the original."""
+    """Checks that a kept run's file, with its columns recomputed, has as many bytes as the original."""
     manifest = folder / "manifest.json"
     if manifest.is_file():
         listed = json.loads(manifest.read_text())["files"]
@@ -91,25 +91,25 @@ def check_restored(folder: pathlib.Path, file: str) -> None:
 
 
 def lists(frame: object) -> dict:
-    """Returns a frame as lists, None for missing values."""
+    """Converts a frame to lists, with None for missing values."""
     if isinstance(frame, dict):
         return frame
     if hasattr(frame, "to_dict") and hasattr(frame, "iloc"):
         import pandas
 
-        # Item by item: the conversions of pandas take NaN for missing.
+        # Item by item, because the conversions of pandas turn NaN into a missing value.
         return {name: [none(pandas, frame[name].array, at) for at in range(len(frame))] for name in frame.columns}
     return frame.to_dict(as_series=False)  # type: ignore[attr-defined]
 
 
 def none(pandas: object, array: object, at: int) -> object:
-    """Returns an item of an array of pandas; None for its missing value."""
+    """Returns an item of a pandas array, with None for NA."""
     item = array[at]  # type: ignore[index]
     return None if item is pandas.NA else item  # type: ignore[attr-defined]
 
 
 def same(text: str, value: object) -> bool:
-    """Returns whether a value is what the text of a cell says, to the bit."""
+    """Returns whether a value equals the text of its cell to the bit."""
     if text == "":
         return value is None
     if isinstance(value, str):
@@ -119,7 +119,7 @@ def same(text: str, value: object) -> bool:
 
 
 def check_made_up(kind: str) -> None:
-    """Reads a run and a comparison in which every special value occurs."""
+    """Checks a made-up run and comparison that have every special value."""
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder) / "tiny" / "20260101T000000Z-01234567"
         run.mkdir(parents=True)
@@ -132,14 +132,14 @@ def check_made_up(kind: str) -> None:
         results = xrun_trainer.load(folder, frames=kind)
 
         curve = lists(results.curves())
-        assert curve["step"] == [1, 2], "the line that is being written is left out"
+        assert curve["step"] == [1, 2], "the incomplete last line must be left out"
         assert curve["val_loss"] == [None, 4.25] and curve["grad_norm"] == [1.25, math.inf]
         assert curve["loss"][0] == 4.5 and isinstance(curve["loss"][1], float) and math.isnan(curve["loss"][1])
         assert set(lists(results.curves("loss"))) == {"recipe", "run", "step", "tokens_seen", "loss"}
 
         listed = lists(results.runs(settings=["optimizer.lr", "optimizer.betas"]))
         assert listed["optimizer.lr"] == [0.001] and listed["optimizer.betas"] == ["[0.9, 0.95]"]
-        assert listed["train_loss"] == [None], "the last step alone is averaged, and its loss is not finite"
+        assert listed["train_loss"] == [None], "only the last step is averaged, and its loss is not finite"
         assert listed["status"] == ["diverged"] and listed["mfu_pct"] == [None]
 
         verdicts = lists(results.comparisons())
@@ -162,7 +162,7 @@ def check_made_up(kind: str) -> None:
                 wrong()
             except xrun_trainer.ResultsError:
                 continue
-            raise AssertionError("a wrong name was taken")
+            raise AssertionError("a wrong name was accepted")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Rotates vectors with transformers, under each scaling of RoPE and each place of the norms of queries and
-keys, and writes what xrun's parity test compares against.
+"""Rotates vectors with transformers, for each RoPE scaling and each place of the QK-norms, as a fixture for xrun's
+parity test.
 
     rope_parity.py DIR        # DIR is tests/library/parity/fixtures in the repository
 
-One file comes out, rope.safetensors: for each of the cases below, in fp32 as transformers computes it,
+Writes one file, rope.safetensors. For each of the cases below it has, in fp32 as transformers computes it,
 
     CASE.frequencies       the inverse frequencies
-    CASE.attention_factor  what multiplies cosines and sines
-    CASE.packed            a query and a key head side by side, rotated, and normed if the case has norms; a row
-                           for each position
-    CASE.grads.qkv         the gradient of what was rotated; with weights CASE.grads.wq and CASE.grads.wk too
+    CASE.attention_factor  the factor on cosines and sines
+    CASE.packed            a query head and a key head side by side after rotation, and after the norms if the case has
+                           them; a row per position
+    CASE.grads.qkv         the gradient of the vectors before rotation
+    CASE.grads.wq, .wk     the gradients of the norms' weights, if they have any
 
 Vectors, upstream gradients and weights are not stored: they follow from their names, as in `parity.py`. Needs
 torch and transformers.

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Step times of a run with and without saves beside training.
+"""Compares step times without saves, with saves in the background, and with saves that training waits for.
 
     python3 scripts/save_times.py --xrun target/release/xrun --out dist                             # this CPU
     python3 scripts/save_times.py --xrun ./xrun --out dist recipes/gpt2-124m.toml training.steps=600 engine.device=cuda
 
-Trains a recipe without saves, with saves beside training, and with saves that training waits for, in turn and several times,
-and prints for each: the median step; the longest of its steps beside a write, and the longest stand (such a step, or the copy
-of the state that comes before it, together with the step); and what saves add to the time of all steps in per cent, as the
-median over the turns. Exits with 1 where saves beside training miss the goals: a longest step of 1.2 medians, and 1 % in all.
-Needs only Python.
+Trains a recipe in the three modes, in turns. Prints for each mode the median step, the longest step during a write, the
+longest step together with the copy of the state before it, and the percentage that saves add to the time of all steps;
+each is the median over the turns. Exits with 1 if saves in the background miss the goals: the longest step takes at most
+1.2 times the median, and saves add at most 1 %. Needs only Python.
 """
 
 import argparse
@@ -25,7 +24,7 @@ MODES = {
     "beside training": ["checkpoint.background=always"],
     "training waits": ["checkpoint.background=never"],
 }
-# Measured steps begin here: what comes before warms up.
+# The first step that is measured; the steps before it are the warm-up.
 FIRST = 20
 
 RECIPE = """
@@ -50,7 +49,7 @@ samples = 0
 
 
 def rows(run: Path) -> list[dict]:
-    """The rows of timing.csv from the first measured step on, without those of the last one's save."""
+    """Returns the rows of timing.csv from step `FIRST` on, without the last step and its save."""
     with (run / "timing.csv").open() as file:
         found = [row for row in csv.DictReader(file) if int(row["step"]) >= FIRST]
     last = max(int(row["step"]) for row in found)
@@ -58,7 +57,10 @@ def rows(run: Path) -> list[dict]:
 
 
 def measure(found: list[dict]) -> dict:
-    """Median step, longest step beside a write, longest stand, and the seconds of all of them."""
+    """Computes the figures of one run.
+
+    `beside` are the steps during a write, and `longest stand` is the longest step together with the copy before it.
+    """
     steps = [float(row["step_ms"]) for row in found if row["phase"] == "train"]
     beside = [float(row["step_ms"]) for row in found if row.get("written_step")]
     stands, pause = [0.0], 0.0
@@ -79,13 +81,13 @@ def measure(found: list[dict]) -> dict:
 
 
 def main() -> int:
-    """Trains in turns, and prints the table."""
+    """Trains in turns and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="where the table is written")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the table")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--every", type=int, default=100, help="steps between saves")
-    parser.add_argument("recipe", nargs="?", help="default: a model of 10.8 million parameters for a CPU")
+    parser.add_argument("recipe", nargs="?", help="[default: a CPU model of 10.8 million parameters]")
     parser.add_argument("set", nargs="*", metavar="KEY=VALUE")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -110,7 +112,7 @@ def main() -> int:
         quiet = statistics.median(turn["longest quiet"] / turn["median"] for turn in turns)
         stand = statistics.median(turn["longest stand"] / turn["median"] for turn in turns)
         counts = [len(turn["beside"]) for turn in turns]
-        # Against the run of the same turn: a machine's pace drifts.
+        # Compare with the run of the same turn, because the machine's speed drifts.
         pairs = zip(turns, measured["without saves"])
         added = statistics.median(100 * (turn["seconds"] / other["seconds"] - 1) for turn, other in pairs)
         lines.append(

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Reads event files of xrun with TensorBoard's own reader and compares every value with the rows they came from.
+"""Reads xrun's event files with TensorBoard's own reader and compares every value with the run's own files.
 
     tensorboard_check.py [--xrun PATH] [RUN...]
 
-Without a RUN, trains a small one on the CPU, kills it, resumes it, and exports it: with values that are not finite,
-and once more as a kept run. Each RUN is a folder with `tensorboard/` in it. Skips, and says so, where the package
-`tensorboard` is not installed. Exits 1 where a value, a step or a text differs.
+Without a RUN, trains a small run on the CPU, kills it and resumes it. Then exports it as it is, with values that are not
+finite, and as a kept run. Each RUN is a run's folder with `tensorboard/` in it. Exits with 1 if a value, a step or a
+text differs. If the package `tensorboard` is not installed, the check is skipped.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PHASES = {"warmup": "timing", "train": "timing"}
 
 
 def single(value):
-    """The nearest number of 32 bits: what a scalar of TensorBoard holds."""
+    """Rounds to fp32, the format of TensorBoard's scalars."""
     try:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
@@ -50,7 +50,7 @@ def rows(run, name):
 
 
 def expected(run):
-    """Scalars as {tag: [(step, value)]}, and texts as {tag: [(step, [text])]}, from a run's files."""
+    """Returns scalars as {tag: [(step, value)]} and texts as {tag: [(step, [text])]} from a run's files."""
     scalars, texts = {}, {}
     for name in ("metrics.csv", "timing.csv"):
         for row in rows(run, name):
@@ -73,7 +73,7 @@ def expected(run):
 
 
 def read(folder):
-    """The same as TensorBoard reads it from a folder of event files."""
+    """Returns the same from a folder of event files, as TensorBoard reads it."""
     everything = {kind: 0 for kind in ("scalars", "tensors", "images", "audio", "histograms", "compressedHistograms")}
     found = EventAccumulator(str(folder), size_guidance=everything)
     found.Reload()
@@ -89,7 +89,7 @@ def same(a, b):
 
 
 def compare(run, folder, what):
-    """Prints what differs; returns the number of differences."""
+    """Prints the differences and returns their number."""
     problems, count, not_finite = [], 0, 0
     for kind, wanted, got in zip(("scalars", "texts"), expected(run), read(folder)):
         for tag in sorted(wanted.keys() | got.keys()):
@@ -127,7 +127,7 @@ def train(xrun, place):
     run.wait()
     folder = only("results/quickstart/*", place)
     print(f"killed after {len(rows(folder, 'metrics.csv'))} rows of metrics.csv")
-    # As many steps as are left to the next hundred: the rows are what counts.
+    # Resume for at least a hundred steps, up to a multiple of a hundred, instead of to the end.
     until = 100 * (len(rows(folder, "metrics.csv")) // 100 + 2)
     subprocess.run([xrun, "resume", folder, "--until", str(until), "--quiet"], cwd=place, check=True)
     return folder
@@ -144,7 +144,7 @@ def check_own(xrun):
         export(folder, "exported")
         failed += compare(folder, only("exported/quickstart/*", place), "exported")
 
-        # What a run that diverges writes, in columns of both kinds.
+        # Values that a diverging run writes, in the columns loss and grad_norm.
         hurt = place / "results/hurt" / folder.name
         shutil.copytree(folder, hurt)
         text = (hurt / "metrics.csv").read_text().splitlines()
@@ -175,7 +175,7 @@ def main():
     else:
         binary = shutil.which(args.xrun)
         if binary is None:
-            sys.exit(f"no binary {args.xrun}: name it with --xrun")
+            sys.exit(f"there is no binary {args.xrun}: give its path with --xrun")
         failed = check_own(Path(binary).resolve())
     return 1 if failed else 0
 

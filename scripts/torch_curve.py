@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Trains a recipe in PyTorch from xrun's first weights on xrun's tokens: is the curve the same?
+"""Trains a recipe with PyTorch from xrun's initial weights on xrun's tokens, to compare the loss curves.
 
     xrun compare RECIPE --tolerance 0.001 --before-cmd "python3 scripts/torch_curve.py RECIPE"
 
-For recipes of few steps with warm-up and cosine, on one rank, without dropout and accumulation: `xrun inspect` writes the first
-weights, and the batches of all steps as one. A line of JSON per step: loss and speed; the norm of the gradient, and whose
-gradient is longest; how long the stream before the last norm is at a median position (RMS), and its mean over all positions.
-Needs torch alone.
+`xrun inspect` writes the initial weights, and the batches of all steps as one large batch, so this is for recipes of few
+steps. The recipe must have warm-up and cosine decay, one rank, no dropout and no gradient accumulation. Prints a line of
+JSON per step: the loss and the speed; the gradient norm, and the parameter with the largest gradient norm; the RMS of
+the residual stream before the last norm at the median position, and the RMS of its mean over all positions. Needs only
+torch.
 """
 
 import argparse
@@ -24,12 +25,12 @@ import torch.nn.functional as F
 import torch_parity
 from torch import Tensor
 
-# Sections that say how a model learns.
+# Recipe sections that determine how the model learns.
 LEARNING = ("training", "optimizer", "lr_scheduler")
 
 
 def call(xrun: str, *arguments: str) -> str:
-    """What xrun prints; it tells the terminal itself what is wrong."""
+    """Returns what xrun prints, or exits with its code. xrun's errors go to the terminal."""
     done = subprocess.run([xrun, *arguments], check=False, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.returncode)
@@ -37,14 +38,14 @@ def call(xrun: str, *arguments: str) -> str:
 
 
 def resolved(xrun: str, recipe: list[str]) -> dict[str, object]:
-    """The values of a recipe's keys that say how it learns."""
+    """Returns the resolved values of the keys in the sections `LEARNING`."""
     keys = json.loads(call(xrun, "plan", *recipe, "--explain", "--json"))
     known = [key for key in keys if key["key"].split(".")[0] in LEARNING and key["value"] is not None]
     return {key["key"]: tomllib.loads(f"x = {key['value']}")["x"] for key in known}
 
 
 def learning_rate(keys: dict[str, object], step: int) -> float:
-    """A line up to the peak, then half a cosine down to a share of it."""
+    """Rises linearly to the peak, then falls along half a cosine to a fraction of it; steps count from 1."""
     warm, last, low = keys["lr_scheduler.warmup_steps"], keys["training.steps"], keys["lr_scheduler.min_lr_ratio"]
     if step <= warm:
         return keys["optimizer.lr"] * step / warm
@@ -53,7 +54,7 @@ def learning_rate(keys: dict[str, object], step: int) -> float:
 
 
 def logits_and_stream(weights: dict[str, Tensor], tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits, and what the last norm was given."""
+    """Returns the logits and the input of the last norm."""
     given = []
     norm = F.rms_norm
 
@@ -69,14 +70,14 @@ def logits_and_stream(weights: dict[str, Tensor], tokens: Tensor, positions: Ten
 
 
 def rms(x: Tensor) -> Tensor:
-    """The root of the mean of squares, over the width."""
+    """Returns the root mean square over the width."""
     return x.float().square().mean(-1).sqrt()
 
 
 def main() -> None:
-    """Trains and prints."""
+    """Trains and prints a line per step."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recipe", nargs="+", help="the recipe, and KEY=VALUE")
+    parser.add_argument("recipe", nargs="+", help="the recipe, then KEY=VALUE settings")
     parser.add_argument("--xrun", default="target/release/xrun")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     args = parser.parse_args()
@@ -108,7 +109,7 @@ def main() -> None:
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         adamw.zero_grad()
         loss.backward()
-        # Sums of millions of squares lose digits in fp32.
+        # In fp64, because sums of millions of squares lose digits in fp32.
         norms = {name: weight.grad.double().norm().item() for name, weight in weights.items()}
         torch.nn.utils.clip_grad_norm_(weights.values(), keys["training.max_norm"])
         for group in adamw.param_groups:

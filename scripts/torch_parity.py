@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares the tensors of a step, as `xrun inspect RECIPE --to FILE` writes them, with PyTorch from the same weights.
+"""Compares the tensors of a step, as `xrun inspect RECIPE --to FILE` writes them, with PyTorch's from equal weights.
 
     torch_parity.py FILE --dtype bf16 [--device cuda]
 
-PyTorch computes the step in f64, which is the truth, and in fp32, for bf16 under autocast. Loss, logits and each
-gradient of xrun may be as far from the truth as `docs/measuring.md` says: for tensors, twice as far as PyTorch's own in
-the same precision. Prints a line of JSON per tensor. Needs torch alone; the model follows from the shapes.
+PyTorch computes the step in f64, which is the truth, and in fp32 (for bf16, under autocast). `docs/measuring.md` gives
+the allowed distances of xrun's loss, logits and gradients from the truth: a tensor may be twice as far away as PyTorch's
+own in the same precision. Prints a line of JSON per tensor. Needs only torch; the model follows from the shapes.
 """
 
 import argparse
@@ -21,13 +21,14 @@ from torch import Tensor
 
 THETA, EPS = 10_000.0, 1e-6
 DTYPES = {"F32": torch.float32, "U32": torch.int32}
-# Largest relative distance of the loss from the truth. A tensor below the second number needs no comparison.
+# The largest relative distance of the loss from the truth, and the distance below which a tensor always
+# passes.
 LOSS = {"fp32": 1e-6, "tf32": 2e-4, "bf16": 2e-4}
 NEGLIGIBLE = {"fp32": 2e-6, "tf32": 1e-4, "bf16": 1e-3}
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
+    """Reads the tensors of a safetensors file."""
     data = bytearray(path.read_bytes())
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
@@ -42,7 +43,7 @@ def read(path: Path) -> dict[str, Tensor]:
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """RoPE of [batch, head, position, dim], in fp32 where `x` is narrower."""
+    """Applies RoPE to [batch, head, position, dim], in fp32 if `x` is narrower."""
     wide = x.float() if x.dtype == torch.bfloat16 else x
     half = x.shape[-1] // 2
     frequencies = THETA ** (-torch.arange(half, dtype=wide.dtype, device=x.device) / half)
@@ -53,7 +54,7 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def forward(w: dict[str, Tensor], tokens: Tensor, positions: Tensor) -> Tensor:
-    """Logits [batch, position, vocabulary] of a model whose sizes follow from its weights."""
+    """Computes logits [batch, position, vocabulary]. The model's sizes follow from its weights."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return F.rms_norm(x, w[name].shape, w[name], EPS)
@@ -83,7 +84,7 @@ def forward(w: dict[str, Tensor], tokens: Tensor, positions: Tensor) -> Tensor:
 
 
 def step(tensors: dict[str, Tensor], dtype: torch.dtype, device: str, autocast: bool = False) -> dict[str, Tensor]:
-    """Loss, logits and gradients, in f64 on the CPU."""
+    """Computes loss, logits and gradients in `dtype`; returns them in f64 on the CPU."""
     weights = {
         name.removeprefix("params."): value.to(device, dtype).requires_grad_()
         for name, value in tensors.items()
@@ -104,15 +105,15 @@ def step(tensors: dict[str, Tensor], dtype: torch.dtype, device: str, autocast: 
 
 
 def relative(x: Tensor, to: Tensor) -> float:
-    """‖x - to‖ / ‖to‖."""
+    """Returns ‖x - to‖ / ‖to‖."""
     return ((x.double() - to).norm() / to.norm()).item()
 
 
 def main() -> None:
-    """Compares, prints, and exits with 1 when something is too far."""
+    """Compares all tensors and exits with 1 if one is too far from the truth."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("file", type=Path, help="what `xrun inspect` wrote")
-    parser.add_argument("--dtype", required=True, choices=list(LOSS), help="what xrun computed in")
+    parser.add_argument("file", type=Path, help="the file that `xrun inspect` wrote")
+    parser.add_argument("--dtype", required=True, choices=list(LOSS), help="the precision in which xrun computed")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     args = parser.parse_args()
     tensors = read(args.file)

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Trains xrun's model in PyTorch on random tokens and prints how fast, as a line of JSON.
+"""Trains xrun's model with PyTorch on random tokens and prints the speed as a line of JSON.
 
     torch_peer.py --model dim768                                   # torch.compile, bf16 autocast
     torch_peer.py --model dim768 --pad --mode graphs --recompute
     torch_peer.py --model base-160m --seq 1024 --batch 16 --pad --mode graphs --attention cudnn
     torch_peer.py --model 768,18,12,12,64,2048 --seq 512 --batch 24 --precision fp32
-    torch_peer.py --model dim384 --turns                           # waits; measures once per line on stdin
+    torch_peer.py --model dim384 --turns                           # measures once per line on stdin
     torch_peer.py --model dim384 --rows                            # a line per step, for `xrun compare --before-cmd`
     torchrun --nproc_per_node 4 torch_peer.py --model dim768       # DDP: --batch sequences on each of 4 GPUs
     torchrun --nproc_per_node 4 torch_peer.py --model dim768 --parallel fsdp2 --reduce bf16
 
-What a PyTorch user would write: fp32 masters, autocast to bf16, SDPA, RMSNorm and cross-entropy from torch.nn, fused
-AdamW, clipping by the global norm. Embedding and head are not tied. With --pad, FFN and vocabulary become multiples of
-64, as xrun pads them in memory.
+This is what a PyTorch user would write: fp32 master weights, autocast to bf16, SDPA, RMSNorm and cross-entropy from
+torch.nn, fused AdamW, clipping by the global norm. Embedding and head are not tied. With --pad, FFN and vocabulary are
+rounded up to multiples of 64, as xrun pads them in memory.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from torch.utils.checkpoint import checkpoint
 
 VOCAB = 50_257
 EPS = 1e-6
-# What torchrun says; one process where nobody says anything.
+# Set by torchrun; without it there is one process.
 RANK, LOCAL_RANK = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 COMPILED = {"compile": "default", "graphs": "reduce-overhead", "autotune": "max-autotune"}
-# Kernels of attention among which PyTorch chooses.
+# Attention kernels that --attention can force.
 ATTENTION = ("cudnn", "flash")
 
 
@@ -57,7 +57,7 @@ class Shape:
     vocab: int = VOCAB
 
     def padded(self) -> "Shape":
-        """FFN and vocabulary as multiples of 64."""
+        """Rounds FFN and vocabulary up to multiples of 64."""
         return replace(self, ffn=-(-self.ffn // 64) * 64, vocab=-(-self.vocab // 64) * 64)
 
 
@@ -71,7 +71,7 @@ PRESETS = {
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A layer without bias, from a normal distribution of width 0.02."""
+    """Makes a linear layer without bias; weights are normal with a standard deviation of 0.02."""
     layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.normal_(layer.weight, std=0.02)
     return layer
@@ -100,14 +100,14 @@ class Attention(nn.Module):
 
 
 def rotate(x: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE of [batch, position, head, dim] in fp32: the halves of a head are the coordinates that turn."""
+    """Applies RoPE in fp32 to [batch, position, head, dim], in the rotate-half layout."""
     cos, sin = turns
     left, right = x.float().chunk(2, dim=-1)
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
 class Block(nn.Module):
-    """Attention and SwiGLU, each behind a norm and beside a residual."""
+    """A pre-norm block: attention and SwiGLU, each with a residual connection."""
 
     def __init__(self, shape: Shape):
         super().__init__()
@@ -123,7 +123,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """The decoder; returns the mean loss of a batch."""
+    """The decoder. Its forward returns the mean loss of a batch."""
 
     def __init__(self, shape: Shape, seq: int, recompute: bool):
         super().__init__()
@@ -153,7 +153,10 @@ class Model(nn.Module):
 
 
 def sharded(model: Model, args: argparse.Namespace) -> nn.Module:
-    """FSDP2 over blocks and the rest. Parameters stay gathered from the forward to the backward, as memory allows."""
+    """Applies FSDP2 to each block and to the rest.
+
+    Parameters stay gathered from the forward to the backward, because memory is not the limit here.
+    """
     reduce = torch.bfloat16 if args.reduce == "bf16" else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)
     for block in model.blocks:
@@ -166,7 +169,7 @@ def sharded(model: Model, args: argparse.Namespace) -> nn.Module:
 
 
 def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
-    """A function that takes one optimizer step and returns its loss, still on the device."""
+    """Returns a function that takes one optimizer step and returns its loss, still on the device."""
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = args.precision == "tf32"
     if args.attention in ATTENTION:
@@ -188,7 +191,7 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
             network.register_comm_hook(None, bf16_compress_hook)
     if args.mode != "eager" and not fsdp:
         network = torch.compile(network, mode=COMPILED[args.mode])
-    # Every rank has its own batches. Targets below the real vocabulary, padded or not.
+    # Every rank has its own batches. Tokens are below the real vocabulary size even if the model's is padded.
     torch.manual_seed(1 + RANK)
     windows = torch.randint(args.vocab, (16, args.batch, args.seq + 1), device=args.device)
     batches = [(w[:, :-1].contiguous(), w[:, 1:].contiguous()) for w in windows]
@@ -203,7 +206,7 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        # DDP's gradients are views of its buckets, and stay.
+        # DDP's gradients are views of its buckets, so they are zeroed instead of freed.
         optimizer.zero_grad(set_to_none=WORLD == 1 or fsdp)
         return loss.detach()
 
@@ -211,7 +214,7 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
 
 
 def measure(args: argparse.Namespace, step: Callable[[], Tensor]) -> dict[str, object]:
-    """Steps in a row, as a training loop takes them; then the same number, each waited for."""
+    """Times steps in a row, as a training loop takes them, then as many steps with a wait after each."""
     wait = torch.cuda.synchronize if args.device == "cuda" else lambda: None
 
     def timed(count: int) -> float:
@@ -233,9 +236,9 @@ def measure(args: argparse.Namespace, step: Callable[[], Tensor]) -> dict[str, o
 
 
 def rows(args: argparse.Namespace, step: Callable[[], Tensor]) -> None:
-    """A line per step, as `xrun compare` reads them, without losses: these tokens are random.
+    """Prints a line per step for `xrun compare`, without the losses, which mean nothing on random tokens.
 
-    A GPU is not waited for: events between steps tell the times.
+    On a GPU, the times come from events between the steps, so the loop does not wait after each step.
     """
     if args.device == "cuda":
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(args.steps + 1)]
@@ -260,7 +263,7 @@ def rows(args: argparse.Namespace, step: Callable[[], Tensor]) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--model", default="dim768", help="dim384, dim768, dim1024, or dim,layers,heads,kv_heads,head_dim,ffn"
@@ -268,25 +271,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="compile", choices=["eager", *COMPILED])
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32", "tf32"])
     parser.add_argument(
-        "--attention", default="auto", choices=["auto", *ATTENTION], help="one kernel of attention instead of PyTorch's choice"
+        "--attention", default="auto", choices=["auto", *ATTENTION], help="force one attention kernel instead of PyTorch's choice"
     )
-    parser.add_argument("--batch", type=int, default=32, help="sequences")
+    parser.add_argument("--batch", type=int, default=32, help="sequences per GPU")
     parser.add_argument("--seq", type=int, default=256, help="tokens per sequence")
     parser.add_argument("--vocab", type=int, default=VOCAB)
-    parser.add_argument("--pad", action="store_true", help="FFN and vocabulary as multiples of 64")
-    parser.add_argument("--recompute", action="store_true", help="keep only the blocks' inputs")
+    parser.add_argument("--pad", action="store_true", help="round FFN and vocabulary up to multiples of 64")
+    parser.add_argument("--recompute", action="store_true", help="keep only the inputs of blocks and recompute the rest")
     parser.add_argument("--parallel", default="ddp", choices=["ddp", "fsdp2"], help="how several GPUs share the work")
-    parser.add_argument("--reduce", default="fp32", choices=["fp32", "bf16"], help="format in which gradients are added")
-    parser.add_argument("--warmup", type=int, default=12, help="steps before anything is measured")
-    parser.add_argument("--steps", type=int, default=30, help="steps that are measured")
+    parser.add_argument("--reduce", default="fp32", choices=["fp32", "bf16"], help="format in which ranks sum gradients")
+    parser.add_argument("--warmup", type=int, default=12, help="steps before the measurement")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps")
     parser.add_argument("--turns", action="store_true", help="measure once for every line on stdin")
-    parser.add_argument("--rows", action="store_true", help="a JSON line per measured step instead of one in all")
+    parser.add_argument("--rows", action="store_true", help="print a JSON line per measured step instead of one in total")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     return parser.parse_args()
 
 
 def main() -> None:
-    """Warms up, says so, and measures."""
+    """Warms up and measures; with --turns, reports when it is ready."""
     args = arguments()
     shape = PRESETS[args.model] if args.model in PRESETS else Shape(*map(int, args.model.split(",")))
     shape = replace(shape, vocab=args.vocab)

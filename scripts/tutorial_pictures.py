@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the pictures of docs/tutorial.md: `xrun watch` in a terminal, and `xrun view` in a browser.
+"""Makes the pictures of docs/tutorial.md: `xrun watch` in a terminal and `xrun view` in a browser.
 
     python3 scripts/tutorial_pictures.py --xrun target/release/xrun --out docs/pictures
 
-Runs the commands of the page in a temporary folder, in about four minutes, so that the pictures show its runs; then watches the
-quickstart once more while it trains, and opens pages of the viewer in light and dark. Needs tmux, Chromium and the Python
-packages playwright and pillow, and says so where one is missing.
+Runs the commands of the page in a temporary folder, which takes about four minutes, so that the pictures show the
+page's runs. Then watches the quickstart once more while it trains, and opens pages of the viewer in light and dark.
+Needs tmux, Chromium and the Python packages playwright and pillow. If tmux, Chromium or playwright is missing, it says
+so and does nothing.
 """
 
 import argparse
@@ -28,9 +29,9 @@ from viewer import Viewer, browser_path, why_not  # noqa: E402
 TUTORIAL = Path(__file__).parent.parent / "docs/tutorial.md"
 COLUMNS, ROWS = 120, 34
 WINDOW = {"width": 1280, "height": 800}
-#: Colours of a picture: enough for text and curves, and a third of the bytes.
+#: Colors of a picture: enough for text and curves, at a third of the file size.
 COLOURS = 128
-#: The sixteen colours that a terminal chooses, here those of xterm.
+#: The sixteen basic terminal colors, as xterm has them.
 PALETTE = "000000 cd0000 00cd00 cdcd00 1e90ff cd00cd 00cdcd e5e5e5 7f7f7f ff0000 00ff00 ffff00 5c5cff ff00ff 00ffff ffffff".split()
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
 body { margin: 0; background: #16181d; display: inline-block }
@@ -40,29 +41,29 @@ b { display: inline-block; width: 1ch; font-weight: inherit }
 
 
 def commands(page: str) -> list[str]:
-    """The blocks of commands that a test runs too, each with its variables."""
+    """Returns the page's command blocks that tests run too, each with its variables exported."""
     blocks = re.findall(r"(?:<!-- (not run|run with ([^:>]*))[^\n]*-->\n\n)?```sh\n(.*?)```", page, re.S)
     return [f"{'' if not with_ else f'export {with_};'}\n{text}" for left_out, with_, text in blocks if left_out != "not run"]
 
 
 def run_tutorial(folder: Path, path: str) -> None:
-    # The picture is of the whole quickstart, and not of the few steps that the test makes.
+    # The test shortens the quickstart to a few steps; the pictures show all of it.
     for block in commands(TUTORIAL.read_text()):
         block = re.sub(r"export XRUN__TRAINING__STEPS=\d+;", "", block)
         done = subprocess.run(["sh", "-euc", block], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True)
         if done.returncode != 0:
-            raise SystemExit(f"a block of the tutorial ends with {done.returncode}:\n{block}\n{done.stdout}{done.stderr}")
+            raise SystemExit(f"a block of the tutorial exits with {done.returncode}:\n{block}\n{done.stdout}{done.stderr}")
 
 
 class Style:
-    """The state of a terminal's escapes: colours and weight."""
+    """The style that a terminal's escape sequences have set: colors and weight."""
 
     def __init__(self):
         self.front = self.back = None
         self.is_bold = self.is_dim = self.is_reversed = False
 
     def obey(self, numbers: list[int]) -> None:
-        """Takes over the numbers of one `ESC [ … m`."""
+        """Applies the numbers of one `ESC [ … m`."""
         rest = iter(numbers or [0])
         for number in rest:
             if number == 0:
@@ -92,7 +93,7 @@ class Style:
 
 
 def indexed(number: int) -> str:
-    """A colour of the palette of 256."""
+    """Returns a color of the 256-color palette."""
     if number < 16:
         return f"#{PALETTE[number]}"
     if number >= 232:
@@ -102,10 +103,10 @@ def indexed(number: int) -> str:
 
 
 def to_html(screen: str) -> str:
-    """A captured screen with its escapes, as a page."""
+    """Converts a captured screen with its escape sequences to HTML."""
     style, parts = Style(), [TERMINAL]
     for text, escape in re.findall(r"([^\x1b]*)(?:\x1b\[([0-9;:]*)m|\x1b[()]?.|$)", screen):
-        # A character that another font has must not be wider than its cell.
+        # A character from a fallback font must not be wider than its cell.
         cells = re.sub(r"([^\x00-\x7f])", r"<b>\1</b>", html.escape(text))
         parts.append(f'<span style="{style.css()}">{cells}</span>' if text else "")
         style.obey([int(number or 0) for number in re.split("[;:]", escape)])
@@ -113,7 +114,7 @@ def to_html(screen: str) -> str:
 
 
 def watched(folder: Path, path: str, subject: str, pattern: str) -> str:
-    """The screen of `xrun watch SUBJECT` once a text is on it."""
+    """Runs `xrun watch SUBJECT` until `pattern` is on the screen, and returns the screen."""
     tmux = ["tmux", "-u", "-L", f"xrun-pictures-{os.getpid()}"]
     variables = ["env", "LANG=C.UTF-8", f"PATH={path}", "COLORTERM=truecolor"]
     size = ["-x", str(COLUMNS), "-y", str(ROWS)]
@@ -128,13 +129,13 @@ def watched(folder: Path, path: str, subject: str, pattern: str) -> str:
             if re.search(pattern, re.sub(r"\x1b\[[0-9;]*m", "", screen)):
                 return screen.rstrip("\n")
             time.sleep(0.5)
-        raise SystemExit(f"no {pattern!r} on\n{screen}")
+        raise SystemExit(f"{pattern!r} did not appear in 120 s on\n{screen}")
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
 
 
 def save(page, path: Path, **options) -> None:
-    """Takes a picture, with few colours."""
+    """Takes a screenshot and reduces its colors."""
     from PIL import Image
 
     page.screenshot(path=path, **options)
@@ -179,15 +180,15 @@ def take(xrun: str, folder: Path, path: str, out: Path) -> None:
 
 
 def newest_runs(folder: Path, recipe: str, count: int) -> list[str]:
-    """Ids of the newest runs of a recipe, `RECIPE/RUN`."""
+    """Returns the ids (`RECIPE/RUN`) of a recipe's newest runs."""
     return [f"{recipe}/{run.name}" for run in sorted((folder / "results" / recipe).iterdir())[-count:]]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--xrun", required=True, help="the program of the pictures")
+    parser.add_argument("--xrun", required=True, help="the binary")
     parser.add_argument("--out", required=True, type=Path, help="folder for the pictures")
-    parser.add_argument("--folder", type=Path, help="a folder with the runs of the tutorial, made where it is absent, and kept")
+    parser.add_argument("--folder", type=Path, help="keep the tutorial's runs in this folder; reuse it if it exists")
     args = parser.parse_args()
     reason = why_not() or (None if shutil.which("tmux") else "tmux is not installed")
     if reason:
@@ -196,7 +197,7 @@ def main() -> int:
     xrun = Path(args.xrun).resolve()
     args.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        # The program has its name, wherever it lies.
+        # The page's commands call `xrun`, whatever the binary's path is.
         (Path(scratch) / "bin").mkdir()
         (Path(scratch) / "bin/xrun").symlink_to(xrun)
         path = f"{scratch}/bin:{os.environ['PATH']}"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Brings uPlot, which draws the curves of `xrun view`, into src/lab/view/page/vendor/uplot, or checks what is there.
+"""Checks or updates the copy of uPlot in src/lab/view/page/vendor/uplot, which draws the curves of `xrun view`.
 
     python3 scripts/update_uplot.py             # check the files against src/lab/view/page/vendor/uplot/version.json
     python3 scripts/update_uplot.py 1.6.32      # fetch this version from the npm registry, with the npm client
 
-The package is https://www.npmjs.com/package/uplot, of https://github.com/leeoniya/uPlot, under the MIT licence. npm checks the package
-against the registry's hash; version.json keeps that hash and the SHA-256 of every file that is taken, as it is, out of the package.
-Look through the changes of a new version, and run scripts/view_browser with it, before it is committed.
+The package is https://www.npmjs.com/package/uplot, from https://github.com/leeoniya/uPlot, under the MIT license. npm
+checks the package against the registry's hash. version.json keeps that hash, and the SHA-256 of every file that is
+copied unchanged from the package. Before you commit a new version, review its changes and run scripts/view_browser.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def check():
     about = json.loads((FOLDER / "version.json").read_text())
     found = hashes()
     changed = [name for name, wanted in about["sha256"].items() if found.get(name) != wanted]
-    print(f"uplot {about['version']}: " + (f"not as in version.json: {', '.join(changed)}" if changed else "every file is as in version.json"))
+    print(f"uplot {about['version']}: " + (f"these files differ from version.json: {', '.join(changed)}" if changed else "every file matches version.json"))
     return 1 if changed else 0
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How long `xrun view` takes for a table of many runs: copies of one run with other names, seeds and rates.
+"""Measures how long `xrun view` takes for a table of many runs: copies of one run with other names, seeds and rates.
 
     cargo build --release
     target/release/xrun quickstart metrics.plots=false checkpoint.keep=0    # the run that is copied
     python3 scripts/view_speed.py --xrun target/release/xrun --run results/quickstart/RUN --runs 1000
 
-Prints milliseconds: the first table without an index (every run is read), the first of another server with one, a poll
-without a change, one with a change, and a curve of a thousand points; and the size of the table.
+Prints the milliseconds and the size of each answer: the first table without an index, for which every run is read; the
+first table of another server, with the index; a poll without a change; a poll with a change; and the curves of a run.
 """
 import argparse
 import http.client
@@ -21,7 +21,7 @@ FILES = ["recipe.toml", "resolved.toml", "env.json", "metrics.csv", "timing.csv"
 
 
 class Server:
-    """A server over a results folder, with the cookie that its address gives."""
+    """A server over a results folder, with the cookie that opening its address sets."""
 
     def __init__(self, xrun, results):
         command = [xrun, "view", "--results", str(results)]
@@ -43,7 +43,7 @@ class Server:
         return body, response
 
     def timed(self, name, target):
-        """Prints how long an answer takes, and returns it."""
+        """Prints how long an answer takes and returns its body."""
         begun = time.perf_counter()
         body, _ = self.ask(target)
         print(f"{name:<40} {1e3 * (time.perf_counter() - begun):9.1f} ms {len(body) / 1024:10.1f} KiB")
@@ -55,7 +55,7 @@ class Server:
 
 
 def copies(run, results, count):
-    """Writes copies of a run, each of another second, seed and learning rate."""
+    """Writes copies of a run, each with its own time and seed, and one of seven learning rates."""
     texts = {file: (run / file).read_text() for file in FILES if (run / file).is_file()}
     recipe, name = run.parent.name, run.name
     hash8 = name.split("-")[1]
@@ -80,7 +80,7 @@ def main():
     results = pathlib.Path(tempfile.mkdtemp(prefix="view-speed-"))
     try:
         copies(arguments.run, results, arguments.runs)
-        # The index takes runs whose files have been at rest for two seconds.
+        # The index includes only runs whose files have not changed for two seconds.
         time.sleep(3)
         server = Server(arguments.xrun, results)
         server.timed(f"{arguments.runs} runs, first look", "/api/runs")

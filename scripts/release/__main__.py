@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Builds what is given to others: a tarball, a wheel, a list of parts and checksums. Nothing is uploaded.
+"""Builds a release: a tarball, a wheel, a list of parts, and checksums. Uploads nothing.
 
     python3 scripts/release --out dist              # x86-64 Linux with glibc 2.17 or newer
-    python3 scripts/release --out dist --target-dir /tmp/elsewhere   # once more: dist/SHA256SUMS must be the same
+    python3 scripts/release --out dist --target-dir /tmp/elsewhere   # again: dist/SHA256SUMS must be the same
 
-    xrun-VERSION-x86_64-linux.tar.gz      the program, completions, manual pages, licences
+    xrun-VERSION-x86_64-linux.tar.gz      the program, completions, manual pages, licenses
     xrun_trainer-VERSION-….whl            the same program, and the Python reader of its results
-    xrun-VERSION.cdx.json                 every crate in it: version, licence, checksum, dependencies (CycloneDX)
+    xrun-VERSION.cdx.json                 every crate in it: version, license, checksum, dependencies (CycloneDX)
     SHA256SUMS
 
 Needs the Rust toolchain with the target (`rustup target add x86_64-unknown-linux-gnu`), objdump, and the Python packages
-of scripts/release/requirements.txt, which come with the linker. Exits with 1 when the program needs a newer glibc than
-2.17, is not stripped, or the wheel is larger than 25 MB. docs/releasing.md says more.
+in scripts/release/requirements.txt, which include the linker. Exits with 1 if the program needs a newer glibc than 2.17
+or is not stripped, or if the wheel is larger than 25 MB. docs/releasing.md says more.
 """
 
 import argparse
@@ -29,19 +29,20 @@ import verify
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = "x86_64-unknown-linux-gnu"
-#: Licences of what is linked: in the tarball, and for the time of the build in the package that the wheel has.
+#: The licenses of everything that is linked. The tarball has this file; during the build, so has the Python
+#: package.
 NOTICES = "THIRD-PARTY-LICENSES.txt"
-#: Wheels of this package, of which the folder has one.
+#: Matches the wheel of this package.
 WHEELS = "xrun_trainer-*.whl"
 SHELLS = {"bash": "xrun.bash", "zsh": "_xrun", "fish": "xrun.fish"}
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the folder to write into")
-    parser.add_argument("--target-dir", type=Path, default=ROOT / "target", help="where cargo builds")
-    parser.add_argument("--dirty", action="store_true", help="also from sources that are not committed")
+    parser.add_argument("--target-dir", type=Path, default=ROOT / "target", help="cargo's target folder")
+    parser.add_argument("--dirty", action="store_true", help="build even if there are uncommitted changes")
     return parser.parse_args()
 
 
@@ -50,7 +51,7 @@ def main() -> int:
     out, target_dir = args.out.resolve(), args.target_dir.resolve()
     changed = text("git", "status", "--porcelain")
     if changed and not args.dirty:
-        print(f"not committed:\n{changed}\ncommit first, or give --dirty", file=sys.stderr)
+        print(f"there are uncommitted changes:\n{changed}\ncommit them, or give --dirty", file=sys.stderr)
         return 2
     out.mkdir(parents=True, exist_ok=True)
     crates = parts.read(ROOT, TARGET)
@@ -58,11 +59,12 @@ def main() -> int:
 
     notices = ROOT / "python" / "xrun_trainer" / NOTICES
     try:
-        # Two at once would remove it from under each other.
+        # Opened with "x", because one of two concurrent builds would remove the file that the other still
+        # needs.
         with notices.open("x") as file:
             file.write(licences.collect(crates, ROOT))
     except FileExistsError:
-        print(f"{notices} exists: another release is being built, or one was killed; then remove it", file=sys.stderr)
+        print(f"{notices} exists: another build is running, or one was killed; in that case remove the file", file=sys.stderr)
         return 2
     try:
         wheel = build_wheel(out, target_dir, time)
@@ -87,12 +89,12 @@ def main() -> int:
 
 
 def text(*command: str) -> str:
-    """Returns what a command prints, run in the folder of the sources."""
+    """Runs a command in the source folder and returns what it prints."""
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def build_wheel(out: Path, target_dir: Path, time: int) -> Path:
-    """Builds program and wheel. Paths of this machine are replaced in the program, so that they change no byte."""
+    """Builds the program and the wheel. Replaces local paths in the program, so that builds are reproducible."""
     cargo_home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
     sysroot = text("rustc", "--print", "sysroot")
     names = {str(ROOT): "xrun", str(cargo_home / "registry" / "src"): "crates", sysroot: "rust"}
@@ -100,7 +102,7 @@ def build_wheel(out: Path, target_dir: Path, time: int) -> Path:
         **os.environ,
         "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(f"--remap-path-prefix={path}={name}" for path, name in names.items()),
         "CARGO_INCREMENTAL": "0",
-        # Where maturin looks for the Python that has zig.
+        # maturin looks here for the Python that has zig.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "SOURCE_DATE_EPOCH": str(time),
     }
@@ -113,7 +115,7 @@ def build_wheel(out: Path, target_dir: Path, time: int) -> Path:
 
 
 def fill(folder: Path, program: Path, notices: str) -> None:
-    """Lays out the content of the tarball."""
+    """Puts the content of the tarball into a folder."""
     (folder / "completions").mkdir(parents=True)
     shutil.copy2(program, folder / "xrun")
     for name in ("README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"):

@@ -1,4 +1,4 @@
-"""A tarball whose bytes follow from its content, and checksums."""
+"""Writes a reproducible tarball, and checksums."""
 
 import gzip
 import hashlib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def pack(folder: Path, path: Path, time: int) -> Path:
-    """Packs a folder: entries in the order of their names, of one time and owner."""
+    """Packs a folder, with sorted entries and one time and owner for all, so that equal content gives equal bytes."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
         entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = time, 0, 0, "", ""
@@ -16,12 +16,12 @@ def pack(folder: Path, path: Path, time: int) -> Path:
 
     with open(path, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=time) as packed:
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            # Folders are added entry by entry, sorted.
+            # `add` visits the entries of a folder in sorted order.
             tar.add(folder, folder.name, filter=plain)
     return path
 
 
 def write_checksums(path: Path, files: list[Path]) -> None:
-    """Writes what `sha256sum --check` reads."""
+    """Writes checksums in the format that `sha256sum --check` reads."""
     lines = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in sorted(files)]
     path.write_text("".join(lines))

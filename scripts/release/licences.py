@@ -1,16 +1,19 @@
-"""The licences of everything that is linked, as the licences ask for."""
+"""Collects the licenses of everything that is linked, because most licenses require that their text is included."""
 
 from pathlib import Path
 
 from parts import ASSETS, Crates
 
-#: How names of files with licences begin.
+#: How the names of license files begin.
 NAMES = ("license", "licence", "copying", "notice", "unlicense", "copyright")
 RULE = "=" * 80
 
 
 def collect(crates: Crates, root: Path) -> str:
-    """Returns every licence text once, under the parts that have it; a crate without a file has its expression."""
+    """Returns every license text once, below the names of the parts that have it.
+
+    A crate without a license file is listed with the license expression of its manifest.
+    """
     texts: dict[str, list[str]] = {}
     without = []
     for package in crates.packages.values():
@@ -24,13 +27,13 @@ def collect(crates: Crates, root: Path) -> str:
             without.append(f"{name}: {package.get('license') or 'see its repository'}")
     for name, _, file, _ in ASSETS:
         texts.setdefault((root / file).read_text().strip(), []).append(name)
-    head = "Licences of the crates, fonts and scripts that xrun is built from. Where a crate offers several, any of them applies."
+    head = "Licenses of the crates, fonts and scripts that xrun is built from. Where a crate offers several, any of them applies."
     sections = [f"{', '.join(sorted(set(names)))}\n\n{text}" for text, names in texts.items()]
     if without:
-        sections.append("Crates that come without a licence file, and the licence they state:\n\n" + "\n".join(without))
+        sections.append("Crates that come without a license file, and the license they state:\n\n" + "\n".join(without))
     return f"\n\n{RULE}\n\n".join([head, *sections]) + "\n"
 
 
 def files(folder: Path) -> list[Path]:
-    """Returns the files with licences in the folder of a crate, in order."""
+    """Returns the license files in a crate's folder, sorted."""
     return sorted(path for path in folder.iterdir() if path.is_file() and path.name.lower().startswith(NAMES))

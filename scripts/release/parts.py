@@ -1,4 +1,4 @@
-"""The crates that the program is built from, and their list as CycloneDX 1.6."""
+"""Lists the crates that the program is built from, also as CycloneDX 1.6."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-#: Parts that are no crates: name, licence, the file with its text, and where it comes from.
+#: Parts that are not crates: name, license, the file with the license text, and origin.
 ASSETS = [
     ("Inter", "OFL-1.1", "src/lab/report/font/OFL.txt", "https://github.com/rsms/inter"),
     ("uPlot", "MIT", "src/lab/view/page/vendor/uplot/LICENSE", "https://github.com/leeoniya/uPlot"),
@@ -18,14 +18,14 @@ ASSETS = [
 
 @dataclass
 class Crates:
-    """What `cargo metadata` says of the program's crates, development dependencies apart."""
+    """What `cargo metadata` says about the program's crates, without development dependencies."""
 
     root: dict[str, Any]
-    #: The packages, by their id, in the order of name and version; the root among them.
+    #: The packages by id, including the root, sorted by name and version.
     packages: dict[str, dict[str, Any]]
     #: The ids of a package's direct dependencies.
     dependencies: dict[str, list[str]]
-    #: The SHA-256 of a package of a registry, by name and version.
+    #: The SHA-256 of each registry package, by name and version.
     checksums: dict[tuple[str, str], str]
 
 
@@ -63,7 +63,7 @@ def checksums(lock: str) -> dict[tuple[str, str], str]:
 
 
 def to_cyclonedx(crates: Crates, root: Path, time: int) -> str:
-    """Returns the list, the same bytes for the same lock file and time."""
+    """Returns the list as CycloneDX; the same lock file and time give the same bytes."""
     own = crates.root["id"]
     reference = {id: f"pkg:cargo/{p['name']}@{p['version']}" for id, p in crates.packages.items()}
     components = [
@@ -94,7 +94,7 @@ def to_cyclonedx(crates: Crates, root: Path, time: int) -> str:
 
 
 def component(package: dict[str, Any], reference: str, checksum: str | None) -> dict[str, Any]:
-    """Returns the entry of a crate. Before SPDX expressions, alternatives were separated by a slash."""
+    """Returns a crate's entry. Old manifests separate alternative licenses by a slash, which becomes OR."""
     entry: dict[str, Any] = {
         "type": "library",
         "bom-ref": reference,
@@ -112,11 +112,11 @@ def component(package: dict[str, Any], reference: str, checksum: str | None) -> 
 
 
 def assets(root: Path) -> list[dict[str, Any]]:
-    """Returns the entries of fonts and other files that are part of the program."""
+    """Returns the entries of the fonts and scripts that are embedded in the program."""
     entries = []
     for name, licence, file, origin in ASSETS:
         if not (root / file).is_file():
-            raise FileNotFoundError(f"{file} of {name}: correct ASSETS in scripts/release/parts.py")
+            raise FileNotFoundError(f"{file}, the license of {name}, is missing: correct ASSETS in scripts/release/parts.py")
         entries.append(
             {
                 "type": "file",

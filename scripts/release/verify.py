@@ -1,4 +1,4 @@
-"""What a program and a wheel must be to be given to others."""
+"""Checks that the program and the wheel are fit for release."""
 
 import re
 import subprocess
@@ -11,10 +11,10 @@ WHEEL = 25_000_000
 
 
 def program(path: Path) -> list[str]:
-    """Returns the problems of a program: what it needs of glibc, and whether it is stripped."""
+    """Returns the problems of a program: too new glibc symbols, or not stripped."""
     symbols = subprocess.run(["objdump", "-T", path], check=True, capture_output=True, text=True).stdout
     needed = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", symbols)}
-    assert needed, f"{path} uses no symbol of glibc: objdump was misread"
+    assert needed, f"found no glibc symbol of {path}: objdump's output has an unexpected format"
     newest = max(needed)
     print(f"{path}: highest symbol GLIBC_{dotted(newest)}, {path.stat().st_size / 1e6:.2f} MB")
     problems = []
@@ -27,11 +27,11 @@ def program(path: Path) -> list[str]:
 
 
 def wheel(path: Path) -> list[str]:
-    """Returns the problems of a wheel."""
+    """Returns the problems of a wheel: its size."""
     size = path.stat().st_size
-    return [f"{path.name} has {size / 1e6:.1f} MB, more than {WHEEL / 1e6:.0f}"] if size > WHEEL else []
+    return [f"{path.name} has {size / 1e6:.1f} MB; the limit is {WHEEL / 1e6:.0f}"] if size > WHEEL else []
 
 
 def dotted(version: tuple[int, ...]) -> str:
-    """Returns a version as it is written."""
+    """Returns a version as dotted text."""
     return ".".join(map(str, version))

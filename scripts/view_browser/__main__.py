@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Drives `xrun view` in headless Chromium over a results folder that it makes, and takes a picture of every page.
+"""Makes a results folder, drives `xrun view` over it in headless Chromium, and takes a picture of every page.
 
     python3 scripts/view_browser --xrun target/release/xrun --out dist     # needs playwright and Chromium
 
-Where playwright (a Python package) or Chromium is absent it says so, and is skipped. It is no part of `cargo test`.
+If playwright (a Python package) or Chromium is missing, it says so and checks nothing. It is not part of `cargo test`.
 
-It fails on an error in the browser's console, a violation of the content security policy, a request to another place than
-the server, text of others that became markup, a page wider than a phone, an element that the keyboard reaches but does not
-show, a table of 1,000 runs that takes more than 2 s, a spike that a curve lost, and a live run that stands still.
+It fails on an error in the browser's console, a violation of the content security policy, a request to anything but the
+server, untrusted text that became markup, a page wider than a phone, an element without a visible keyboard focus, a
+table of 1,000 runs that takes more than 2 s, a spike that is missing in a curve, and a live run that does not advance.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from viewer import Viewer, browser_path, why_not
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--xrun", required=True, help="the program to check")
+    parser.add_argument("--xrun", required=True, help="the binary")
     parser.add_argument("--out", required=True, type=pathlib.Path, help="folder for the pictures")
     parser.add_argument("--results", type=pathlib.Path, help="keep the results folder here")
     arguments = parser.parse_args()
@@ -47,7 +47,7 @@ def main():
 
 
 def live_run(xrun, results):
-    """A run that goes on; the caller ends it."""
+    """Starts a run that lasts until the caller ends it."""
     small = [*folder.SMALL, "training.steps=100000", "training.seed=99", "validation.interval=200"]
     return subprocess.Popen([xrun, "quickstart", *small, "--results", results], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

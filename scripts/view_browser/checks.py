@@ -1,4 +1,4 @@
-"""What is checked in the browser."""
+"""The checks in the browser."""
 
 import signal
 import time
@@ -10,7 +10,7 @@ DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 TABS = ["curves", "overview", "recipe", "samples", "log", "memory", "profile"]
 PAGES = ["comparisons", "sweeps", "coordinates"]
 
-# Kept before any script of the page runs.
+# Runs before any script of the page and records violations of the content security policy.
 WATCH = """
 window.violations = [];
 document.addEventListener('securitypolicyviolation', (event) => violations.push(event.violatedDirective + ' ' + event.blockedURI));
@@ -24,7 +24,7 @@ FOCUSED = """() => {
 
 
 def view_hash(**view):
-    """The part of an address that stands for a view; lists as the page writes them."""
+    """Returns the fragment of the address that selects a view, with lists encoded as the page does."""
     texts = {key: ",".join(map(quoted, value)) if isinstance(value, list) else str(value) for key, value in view.items()}
     return "#" + urllib.parse.urlencode(texts)
 
@@ -34,16 +34,19 @@ def quoted(text):
 
 
 def until(page, expression, seconds=15):
-    """Waits until something holds. (Playwright's own wait evaluates text inside the page, which the policy refuses.)"""
+    """Waits until an expression is true.
+
+    Playwright's own wait evaluates text inside the page, which the content security policy refuses.
+    """
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
         if time.monotonic() > end:
-            raise TimeoutError(f"it never holds that {expression}")
+            raise TimeoutError(f"this did not become true in {seconds} s: {expression}")
         time.sleep(0.02)
 
 
 class Browser:
-    """A browser, and what went wrong in it."""
+    """A browser and the failures found in it."""
 
     def __init__(self, launched, address, out):
         self.launched, self.address, self.out = launched, address, out
@@ -78,19 +81,19 @@ class Browser:
         page.wait_for_timeout(250)
 
     def picture(self, page, where):
-        """Takes a picture, and checks what holds for every page."""
-        self.check(where, not page.evaluate("violations"), f"policy: {page.evaluate('violations')}")
+        """Takes a picture and checks what must hold on every page."""
+        self.check(where, not page.evaluate("violations"), f"content security policy: {page.evaluate('violations')}")
         wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         self.check(where, wide <= 0, f"the page is {wide} pixels wider than the window")
-        self.check(where, "taken" not in page.title(), "a script of others ran")
+        self.check(where, "taken" not in page.title(), "a script in untrusted text ran")
         small = page.evaluate("""[...document.querySelectorAll('button, input, select, summary')].filter((node) =>
             node.getClientRects().length > 0 && !(node.getAttribute('aria-label') || node.textContent || node.closest('label')?.textContent || '').trim()).length""")
-        self.check(where, small == 0, f"{small} fields without a name")
+        self.check(where, small == 0, f"{small} controls have no name")
         page.screenshot(path=self.out / f"{where}.png")
 
 
 def all_checks(browser_path, address, single_file, runs, out, live_run):
-    """Runs all checks, and returns what failed."""
+    """Runs all checks and returns the failures."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -106,7 +109,7 @@ def all_checks(browser_path, address, single_file, runs, out, live_run):
 
 
 def opened(browser, where, hash_="", **options):
-    """A page over the server, with its cookie."""
+    """Opens a view from the server, after the address with the token has set the cookie."""
     context, page = browser.context(where, **options)
     page.goto(browser.address)
     page.goto(browser.page + hash_)
@@ -115,11 +118,11 @@ def opened(browser, where, hash_="", **options):
 
 
 def first_address(browser):
-    """The token is exchanged for a cookie that scripts do not see, and does not stay in the address."""
+    """Checks that the token becomes a cookie that scripts cannot see, and leaves the address."""
     context, page = browser.context("address")
     page.goto(browser.address)
     browser.check("address", "token" not in page.url, f"the address is still {page.url}")
-    browser.check("address", page.evaluate("document.cookie") == "", "a script sees the cookie")
+    browser.check("address", page.evaluate("document.cookie") == "", "a script can read the cookie")
     (cookie,) = context.cookies()
     browser.check("address", cookie["httpOnly"] and cookie["sameSite"] == "Strict", f"the cookie is {cookie}")
     context.close()
@@ -144,10 +147,10 @@ def thousand_runs(browser, _):
     browser.settle(page)
     losses = page.evaluate("""[...document.querySelectorAll('.runs tbody tr')].map((row) => row.children[[...document.querySelectorAll('.runs th')].findIndex(
         (head) => head.querySelector('[data-sort=val_loss]'))].textContent).filter((text) => text !== '—').map(Number)""")
-    browser.check("thousand-runs", losses == sorted(losses) and len(losses) > 10, "the table is not in the order of val_loss")
+    browser.check("thousand-runs", losses == sorted(losses) and len(losses) > 10, "the table is not sorted by val_loss")
     browser.settle(page)
     tall = page.evaluate("document.documentElement.scrollHeight - innerHeight")
-    browser.check("thousand-runs", tall <= 0, f"the page is {tall} pixels higher than the window")
+    browser.check("thousand-runs", tall <= 0, f"the page is {tall} pixels taller than the window")
     browser.picture(page, "thousand-runs")
     page.get_by_role("button", name="Select shown", exact=True).click()
     browser.settle(page)
@@ -175,12 +178,12 @@ def every_page(browser, runs):
         page.locator(".side button", has_text=name).first.click()
         browser.settle(page)
         browser.picture(page, f"comparison-{name}")
-        browser.check(f"comparison-{name}", page.locator(".document .picture circle").count() > 0, "no points of pairs")
+        browser.check(f"comparison-{name}", page.locator(".document .picture circle").count() > 0, "the picture shows no pairs")
         context.close()
 
 
 def keyboard(browser, runs):
-    """Tab reaches everything, in the order of the page, and what has the focus is seen."""
+    """Checks that Tab reaches everything in the order of the page, and that the focus is always visible."""
     context, page = opened(browser, "keyboard", view_hash(runs=[runs["plain"]], filter="recipe=quickstart"))
     seen = []
     for _ in range(120):
@@ -189,16 +192,16 @@ def keyboard(browser, runs):
         if focused["tag"] == "BODY" or (seen and focused["name"] == seen[0]["name"]):
             break
         seen.append(focused)
-        browser.check("keyboard", focused["isSeen"] and focused["isOutlined"], f"not seen with the focus: {focused}")
+        browser.check("keyboard", focused["isSeen"] and focused["isOutlined"], f"the focus is not visible: {focused}")
     names = [focused["name"] for focused in seen]
     wanted = ["Skip to the content", "Runs", "Comparisons", "Sweeps", "Coordinates", "Theme", "Filter runs", "Columns", "Select shown", "Clear", "run", "Curves", "step", "Metrics", "Data table"]
     at = -1
     for name in wanted:
         at = next((i for i in range(at + 1, len(names)) if names[i].startswith(name)), None)
         if at is None:
-            browser.fail("keyboard", f"Tab does not reach {name} in its place; it reaches {names}")
+            browser.fail("keyboard", f"Tab does not reach {name} in order; it reaches {names}")
             break
-    browser.check("keyboard", sum(focused["tag"] == "TR" for focused in seen) == 1, "the table of runs is not one stop")
+    browser.check("keyboard", sum(focused["tag"] == "TR" for focused in seen) == 1, "the table of runs is not a single Tab stop")
     page.locator(".runs tbody tr[tabindex='0']").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press(" ")
@@ -209,16 +212,16 @@ def keyboard(browser, runs):
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     page.wait_for_timeout(200)
-    browser.check("keyboard", "step" in page.locator(".chart .for-readers").first.inner_text(), "arrows read no values of a chart")
+    browser.check("keyboard", "step" in page.locator(".chart .for-readers").first.inner_text(), "the arrow keys do not read values of a chart")
     browser.picture(page, "keyboard")
     page.keyboard.press("+")
     page.wait_for_timeout(600)
-    browser.check("keyboard", "zoom=" in page.url, "plus does not zoom")
+    browser.check("keyboard", "zoom=" in page.url, "the + key does not zoom")
     context.close()
 
 
 def zoom_and_spike(browser, runs):
-    """Of 200,000 steps, one with a spike is in the curve, and zoom asks for the rows of its range."""
+    """Checks that a curve of 200,000 steps shows a spike of one step, and that zooming requests its range."""
     import folder
 
     asked = []
@@ -226,7 +229,7 @@ def zoom_and_spike(browser, runs):
     table = page.locator(".panel .data-table")
     table.locator("summary").click()
     until(page, "document.querySelectorAll('.data-table tbody tr').length > 1")
-    browser.check("spike", f"{folder.SPIKE}" in table.inner_text(), "the spike is not among the values")
+    browser.check("spike", f"{folder.SPIKE}" in table.inner_text(), "the curve does not show the spike")
     browser.picture(page, "spike")
     page.on("request", lambda request: asked.append(request.url))
     box = page.locator(".u-over").bounding_box()
@@ -237,16 +240,16 @@ def zoom_and_spike(browser, runs):
     page.mouse.up()
     browser.settle(page)
     until(page, "document.querySelector('.data-table tbody td').textContent.startsWith('1')")
-    browser.check("spike", any("from=" in url for url in asked), "zoom asked for no rows")
-    browser.check("spike", f"{folder.SPIKE}" in table.inner_text(), "the spike is not among the values of the zoomed range")
+    browser.check("spike", any("from=" in url for url in asked), "zooming requested no rows")
+    browser.check("spike", f"{folder.SPIKE}" in table.inner_text(), "the zoomed curve does not show the spike")
     browser.picture(page, "spike-zoomed")
     page.mouse.move(at, box["y"] + 80)
     page.wait_for_timeout(200)
-    browser.check("spike", page.locator(".readout:visible").count() == 1, "no readout under the mouse")
+    browser.check("spike", page.locator(".readout:visible").count() == 1, "the mouse shows no readout")
     browser.picture(page, "spike-readout")
     page.locator(".u-over").dblclick()
     page.wait_for_timeout(500)
-    browser.check("spike", "zoom=" not in page.url, "a double click does not show all")
+    browser.check("spike", "zoom=" not in page.url, "a double click does not reset the zoom")
     context.close()
 
 
@@ -256,22 +259,22 @@ def hostile_text(browser, runs):
     context, page = opened(browser, "hostile", view_hash(runs=[runs["hostile"]], tab="samples", columns=["run", "note"], filter="recipe=quickstart"))
     sample = page.locator(".sample pre").first.inner_text()
     for part in ["</script><script>", "␛[2J", "⟨U+202E⟩txet", "\"quoted\" &amp; <b>bold</b>"]:
-        browser.check("hostile", part in sample, f"{part} is not in the sample as text")
-    browser.check("hostile", folder.HOSTILE[3] in sample, "the prompt is not as it was written")
-    browser.check("hostile", folder.HOSTILE[0] in page.locator(".runs tbody").inner_text(), "the note is not in the table as text")
+        browser.check("hostile", part in sample, f"the sample does not show {part} as text")
+    browser.check("hostile", folder.HOSTILE[3] in sample, "the prompt is not shown as it was written")
+    browser.check("hostile", folder.HOSTILE[0] in page.locator(".runs tbody").inner_text(), "the table does not show the note as text")
     browser.picture(page, "hostile")
     for tab in ["overview", "log", "recipe"]:
         page.locator(f"#tab-{tab}").click()
         browser.settle(page)
         text = page.locator("#tab-body").inner_text()
-        browser.check("hostile", not any(ord(c) < 32 and c not in "\n\t" or c in "\u202e\u2066\x9b" for c in text), f"raw control characters in {tab}")
+        browser.check("hostile", not any(ord(c) < 32 and c not in "\n\t" or c in "\u202e\u2066\x9b" for c in text), f"{tab} has raw control characters")
         browser.picture(page, f"hostile-{tab}")
-    browser.check("hostile", page.locator("main script, main img, main b").count() == 0, "markup of others")
+    browser.check("hostile", page.locator("main script, main img, main b").count() == 0, "untrusted text became markup")
     context.close()
 
 
 def state_in_address(browser, runs):
-    """What is selected is in the address, and is back after a reload, and in another window."""
+    """Checks that the address keeps the selection, so that a reload and the back button restore it."""
     context, page = opened(browser, "state", view_hash(filter="recipe=quickstart"))
     rows = page.locator(".runs tbody tr")
     rows.nth(1).locator(".mark").click()
@@ -281,20 +284,20 @@ def state_in_address(browser, runs):
     before = [page.locator(".legend").inner_text(), page.url]
     page.reload()
     browser.settle(page)
-    browser.check("state", [page.locator(".legend").inner_text(), page.url] == before, "a reload shows something else")
+    browser.check("state", [page.locator(".legend").inner_text(), page.url] == before, "a reload does not restore the selection")
     page.get_by_role("button", name="Sweeps", exact=True).click()
     browser.settle(page)
     page.locator(".heat td button").first.click()
     browser.settle(page)
-    browser.check("state", page.locator(".legend li").count() == 1, "a cell of a heat map does not show its run")
+    browser.check("state", page.locator(".legend li").count() == 1, "clicking a cell of a heat map does not show its run")
     page.go_back()
     browser.settle(page)
-    browser.check("state", page.locator(".heat").count() == 1, "the browser's back does not go back")
+    browser.check("state", page.locator(".heat").count() == 1, "the back button does not restore the heat map")
     context.close()
 
 
 def live(browser, live_run):
-    """A run that goes on is in the table and its curves grow, without a reload."""
+    """Checks that a running run appears in the table and that its curves grow, without a reload."""
     context, page = opened(browser, "live", view_hash(filter="status=running", metrics=["loss"]))
     process = live_run()
     try:
@@ -307,7 +310,7 @@ def live(browser, live_run):
         page.wait_for_selector(".data-table tbody tr")
         before = last()
         page.wait_for_timeout(6000)
-        browser.check("live", last() != before, f"the curve of a live run stands still at {before}")
+        browser.check("live", last() != before, f"the curve of a live run does not advance from {before}")
         browser.picture(page, "live")
     finally:
         process.send_signal(signal.SIGINT)
@@ -318,7 +321,7 @@ def live(browser, live_run):
 
 
 def alone(browser, single_file, runs):
-    """The file by itself, without a network."""
+    """Checks the single file of `xrun view --out` without a network."""
     for size, viewport in [("desktop", DESKTOP), ("phone", PHONE)]:
         for theme in ["light", "dark"]:
             where = f"file-{size}-{theme}"
@@ -326,7 +329,7 @@ def alone(browser, single_file, runs):
             page.goto(single_file.as_uri())
             browser.settle(page)
             browser.check(where, page.locator(".legend li").count() == 2, "the runs of the file are not selected")
-            browser.check(where, page.locator(".panel canvas").count() >= 4, "no curves")
+            browser.check(where, page.locator(".panel canvas").count() >= 4, "the file shows no curves")
             browser.picture(page, where)
             for tab in TABS[:-1]:
                 page.locator(f"#tab-{tab}").click()
@@ -334,5 +337,5 @@ def alone(browser, single_file, runs):
                 browser.picture(page, f"{where}-{tab}")
             page.goto(single_file.as_uri() + view_hash(runs=[runs["hostile"]], tab="samples"))
             browser.settle(page)
-            browser.check(where, "</script><script>" in page.locator(".sample pre").first.inner_text(), "the sample is not in the file as text")
+            browser.check(where, "</script><script>" in page.locator(".sample pre").first.inner_text(), "the file does not show the sample as text")
             context.close()

@@ -1,4 +1,4 @@
-"""A results folder to look at: real runs of every kind, a thousand copies of one, and what a stranger might have written."""
+"""Makes the results folder of the checks: real runs of every kind, a thousand copies of one, and hostile text."""
 
 import json
 import math
@@ -21,7 +21,7 @@ SPIKE_STEP, SPIKE, LONG = 123_457, 51.25, 200_000
 
 
 def train(xrun, results, *arguments):
-    """Runs a command of xrun in a results folder."""
+    """Runs an xrun command in a results folder."""
     subprocess.run([xrun, *arguments, "--results", results], check=True, capture_output=True, text=True)
 
 
@@ -30,14 +30,14 @@ def newest(results, recipe="quickstart"):
 
 
 def rewrite(path, change):
-    """Changes a JSON file."""
+    """Reads a JSON file, applies `change` to it, and writes it back."""
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def copies(run, count):
-    """A thousand runs that differ in rate, seed, losses and status."""
+    """Makes `count` copies of a run that differ in learning rate, seed, losses and status."""
     draw = random.Random(7)
     rows = (run / "metrics.csv").read_text()
     recipe = (run / "resolved.toml").read_text()
@@ -62,7 +62,7 @@ def copies(run, count):
 
 
 def changed_recipe(recipe, rate, seed):
-    """The recipe with another rate, and another seed in its training section."""
+    """Returns the recipe with another learning rate and training seed."""
     lines, section = [], ""
     for line in recipe.splitlines():
         section = line if line.startswith("[") else section
@@ -76,7 +76,7 @@ def changed_recipe(recipe, rate, seed):
 
 
 def hostile(xrun, run):
-    """What others may write: notes, samples, prompts, reasons, logs."""
+    """Puts hostile text where others can write: notes, samples, prompts, the log and variables."""
     note, reason, log, prompt = HOSTILE
     train(xrun, run.parent.parent, "runs", "note", run.name, note)
 
@@ -91,7 +91,7 @@ def hostile(xrun, run):
 
 
 def long(run):
-    """A run of many steps with one spike."""
+    """Rewrites a run to `LONG` steps whose loss has one spike."""
     head, *_ = (run / "metrics.csv").read_text().splitlines()
     columns = head.split(",")
     with open(run / "metrics.csv", "w") as file:
@@ -104,7 +104,7 @@ def long(run):
 
 
 def make(xrun, results, count):
-    """Makes the folder, and returns the runs that have something to look at."""
+    """Makes the folder and returns the ids of its special runs by name."""
     results = pathlib.Path(results)
     runs = {}
     for name in ["plain", "hostile", "long"]:

@@ -1,4 +1,4 @@
-"""`xrun view` as a process, and the browser that looks at it."""
+"""`xrun view` as a process, and the browser for it."""
 
 import re
 import shutil
@@ -14,7 +14,7 @@ def browser_path():
 
 
 def why_not():
-    """Why nothing can be checked here; None where it can."""
+    """Returns what is missing for a check in the browser, or None."""
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:
@@ -23,7 +23,7 @@ def why_not():
 
 
 class Viewer:
-    """`xrun view` over a folder, until it is closed."""
+    """`xrun view` over a results folder; a context manager that stops it at the end."""
 
     def __init__(self, xrun, results, folder=None):
         self.process = subprocess.Popen([xrun, "view", "--results", results], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -33,7 +33,7 @@ class Viewer:
             found = re.search(r"http://127\.0\.0\.1:\d+/\S*", line)
             if found:
                 self.address = found.group()
-                # The rest is read, so that the server never waits for a full pipe.
+                # Read the rest, so that the server never blocks on a full pipe.
                 threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
                 return
         raise SystemExit(f"xrun view printed no address: {''.join(self.lines)}")
