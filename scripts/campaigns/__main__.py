@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""Strikes xrun at random moments and checks that nothing is lost, nothing hangs, and nothing untrue is said.
+"""Injects faults into xrun at random moments and checks that it loses nothing, never hangs, and reports the truth.
 
     python3 scripts/campaigns --xrun target/release/xrun --out dist                    # 10 trials of each
     python3 scripts/campaigns --xrun ./xrun --out dist --only interruptions --trials 500
     python3 scripts/campaigns --xrun ./xrun --out dist --seconds 3600                  # an hour for each
     python3 scripts/campaigns --xrun ./xrun --out dist --only disks --replay 7-disks-41
 
-    interruptions  kill -9, SIGTERM, SIGINT, SIGHUP and SIGSTOP of a run, a sweep or a comparison, then a resume: the bits
-                   of one that was never interrupted
-    halving        the same of a sweep of 27 cells with rungs: the rows of the whole grid as far as each cell trained
-    saves          kill -9 while checkpoints are written beside training, one kill to a trial, then a resume
-    disks          a disk that is full from a random byte or moment on: nothing is said to be saved that was not, and once
-                   there is space, a resume ends with the same bits
-    ranks          a rank that is killed or suspended, under every launcher: nothing hangs, nobody is left, and a resume
-                   ends with the same bits
+    interruptions  sends SIGKILL, SIGTERM, SIGINT, SIGHUP or SIGSTOP to a run, a sweep or a comparison, then resumes it:
+                   it must end with the bits of an uninterrupted one
+    halving        does the same to a sweep of 27 cells with rungs: each cell's rows must equal those of the whole grid
+    saves          sends SIGKILL, once per trial, while checkpoints are written in the background, then resumes
+    disks          fills the disk at a random byte or moment: xrun must not claim a save that failed, and once there is
+                   space, a resume must end with the same bits
+    ranks          kills or suspends a rank, under every launcher: no process may hang or be left over, and a resume must
+                   end with the same bits
 
-One trial at a time, each with a seed of its own. XRUN_CAMPAIGN is the number of trials ("300") or of seconds ("3600s") where
-neither is given. --out receives table.md, and for each failure a line in failures.jsonl with its seed; its folder is kept in
-failed/. Exits with 1 when something does not hold.
+Runs one trial at a time, each with its own seed. If neither --trials nor --seconds is given, XRUN_CAMPAIGN is the number
+of trials ("300") or of seconds ("3600s"). --out receives table.md and, for each failure, a line with its seed in
+failures.jsonl; the folder of a failed trial is kept in failed/. Exits with 1 if a trial fails.
 """
 
 import argparse
@@ -42,23 +42,23 @@ CAMPAIGNS = {"interruptions": interruptions, "halving": halving, "saves": saves,
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", type=Path, required=True, help="the binary")
-    parser.add_argument("--out", type=Path, required=True, help="where to write what was found")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the findings")
     parser.add_argument("--only", default=",".join(CAMPAIGNS), help="campaigns, comma-separated")
     length = os.environ.get("XRUN_CAMPAIGN", "10")
     seconds = float(length.removesuffix("s")) if length.endswith("s") else None
     trials = 10 if seconds else int(length)
-    parser.add_argument("--trials", type=int, default=trials, help="of each campaign (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=seconds, help="of each campaign, instead of a number of trials")
-    parser.add_argument("--seed", type=int, default=0, help="of the first trial of each campaign")
-    parser.add_argument("--replay", help="the seed of one trial, as failures.jsonl names it")
+    parser.add_argument("--trials", type=int, default=trials, help="trials of each campaign (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=seconds, help="seconds of each campaign, instead of a number of trials")
+    parser.add_argument("--seed", type=int, default=0, help="prefix of the seeds of all trials")
+    parser.add_argument("--replay", help="repeat one trial by its seed, as written in failures.jsonl")
     return parser.parse_args()
 
 
 def campaign(name: str, args: argparse.Namespace, work: Path) -> tuple[Counter, list[dict]]:
-    """Runs the trials of a campaign; returns counts by (what, outcome), and the failures."""
+    """Runs the trials of a campaign; returns counts by (what, outcome) and the failures."""
     module, counts, failures = CAMPAIGNS[name], Counter(), []
     began, number = time.monotonic(), 0
     references: dict = {}
@@ -83,7 +83,7 @@ def campaign(name: str, args: argparse.Namespace, work: Path) -> tuple[Counter, 
             print(f"{seed}: {trial.what}: {failed}", flush=True)
         finally:
             for left in strangers(folder):
-                trial.note(f"process {left} was left")
+                trial.note(f"process {left} was left over")
                 os.kill(left, 9)
             trial.close()
         counts[trial.what, outcome] += 1
@@ -119,7 +119,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="xrun-campaign-") as work:
         for name in args.only.split(","):
             if name == "disks" and not disks.can_mount(Path(work)):
-                print("disks: left out: mounting a tmpfs is refused here, run it as root", flush=True)
+                print("disks is left out, because it may not mount a tmpfs here: run it as root", flush=True)
                 continue
             counts, failures = campaign(name, args, Path(work))
             found[name] = counts

@@ -1,4 +1,4 @@
-"""Disks that are full from a random byte, or from a random moment, on."""
+"""Disks that become full at a random byte or at a random moment."""
 
 import os
 import re
@@ -10,12 +10,12 @@ from pathlib import Path
 from trial import Failed, Trial, newest, nobody_left, only, runs, same_bits, summary
 
 KIB = 1024
-# More than a run takes.
+# More bytes than a run takes.
 LARGE = 64 * 1024 * KIB
 
 
 def run(trial: Trial) -> None:
-    """A trial: a small disk or one that another program fills, a run on it, space again, and a resume."""
+    """Runs a trial: a run on a disk that is small or that another program fills, then a resume with enough space."""
     disk = trial.folder / "disk"
     disk.mkdir()
     filled = trial.random.random() < 0.5
@@ -37,14 +37,14 @@ def run(trial: Trial) -> None:
 
 
 def command(disk: Path, fresh: list[str]) -> list[str]:
-    """The command that goes on, or begins: a run whose summary the disk did not take is none."""
+    """Returns the command that resumes the run, or starts one if no run has got as far as its summary."""
     if not runs(disk / "results"):
         return fresh
     return ["--results", "disk/results", "resume", only(runs(disk / "results")).name, "-q"]
 
 
 def strike(trial: Trial, disk: Path, fresh: list[str], took: float, filled: bool, stopped: bool) -> None:
-    """Runs on the disk until the end, and holds what was said against what is there."""
+    """Runs on the disk until the end and compares what xrun said with what is on the disk."""
     complete = [path for path in runs(disk / "results") if summary(path)["status"] == "ok"]
     process = trial.start(command(disk, fresh))
     if filled and process.wait_until(trial.random.random() * took):
@@ -59,10 +59,10 @@ def strike(trial: Trial, disk: Path, fresh: list[str], took: float, filled: bool
     found = runs(disk / "results")
     if not found:
         if code == 0:
-            raise Failed("exit 0 without a run")
+            raise Failed("exit code 0, but there is no run")
         return
     if complete and code != 0:
-        # A command on a run that was complete failed, and the run stays complete.
+        # The run was complete before this command, so it must still be complete although the command failed.
         if summary(complete[0])["status"] != "ok":
             raise Failed(f"a complete run became {summary(complete[0])['status']}")
         return
@@ -70,31 +70,31 @@ def strike(trial: Trial, disk: Path, fresh: list[str], took: float, filled: bool
 
 
 def holds(run_folder: Path, code: int, said: str) -> None:
-    """Nothing is said to be saved that was not."""
+    """Checks that xrun does not claim to have saved anything that it did not save."""
     status = summary(run_folder)
     checkpoints = [int(path.name[5:]) for path in (run_folder / "checkpoint").glob("step-*")]
     latest = max(checkpoints, default=0)
     if code == -signal.SIGTERM:
-        # Told to stop before it had begun to listen to signals: it has said nothing.
+        # SIGTERM came before xrun installed its signal handler, so it has said nothing.
         return
     drawn = "its plots are not" not in said
     if (code == 0) != (status["status"] == "ok" and drawn):
-        raise Failed(f"exit {code}, and the status is {status['status']}")
+        raise Failed(f"exit code {code}, but the status is {status['status']}")
     if code == 0 and latest != status["steps_planned"]:
-        raise Failed(f"exit 0, and the newest checkpoint is of step {latest}")
+        raise Failed(f"exit code 0, but the newest checkpoint is of step {latest} of {status['steps_planned']}")
     for step in re.findall(r"after step (\d+), saved", said):
         if int(step) not in checkpoints:
-            raise Failed(f"step {step} is said to be saved, and there are {checkpoints}")
+            raise Failed(f"xrun says that it saved step {step}, but the checkpoints are {checkpoints}")
     if code == 75 and latest != status["steps"]:
-        raise Failed(f"exit 75 after step {status['steps']}, and the newest checkpoint is of step {latest}")
+        raise Failed(f"exit code 75 after step {status['steps']}, but the newest checkpoint is of step {latest}")
     if status["status"] == "running":
-        raise Failed(f"it ended with {code}, and its summary says that it runs:\n{said}")
+        raise Failed(f"exit code {code}, but the summary says that the run is running:\n{said}")
     if code not in (0, 1, 74, 75):
-        raise Failed(f"exit {code}:\n{said}")
+        raise Failed(f"unexpected exit code {code}:\n{said}")
 
 
 def can_mount(work: Path) -> bool:
-    """Whether this user may mount a disk."""
+    """Returns whether this user may mount a tmpfs."""
     probe = work / "probe"
     probe.mkdir()
     try:
@@ -106,7 +106,7 @@ def can_mount(work: Path) -> bool:
 
 
 def mount(disk: Path, size: int) -> None:
-    """Mounts a disk of this size."""
+    """Mounts a tmpfs of `size` bytes, rounded down to whole pages."""
     options = f"size={size // 4096 * 4096}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk)], check=True, capture_output=True)
 
@@ -121,12 +121,12 @@ def fill(trial: Trial, disk: Path) -> int:
         try:
             os.posix_fallocate(file.fileno(), 0, max(1, take))
         except OSError:
-            # Somebody else took the rest meanwhile.
+            # Another process took the rest in the meantime.
             pass
     time.sleep(trial.random.random() * 0.05)
     return 1
 
 
 def empty(disk: Path) -> None:
-    """Gives back what another program took."""
+    """Removes the file that fills the disk."""
     (disk / "filler").unlink(missing_ok=True)

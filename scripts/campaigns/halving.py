@@ -1,4 +1,4 @@
-"""Successive halving of 27 cells, struck at random moments: the rows of the whole grid as far as each cell trained."""
+"""Interrupts successive halving of 27 cells at random moments; each cell must keep the rows of the whole grid."""
 
 import json
 import time
@@ -17,13 +17,13 @@ GRID = [
     "-q",
 ]
 RUNGS = [*GRID, "sweep.rungs=[8, 24]"]
-# 27, 9 and 3 cells, of which the others end at a rung.
+# (status, steps): cells. 27 cells start, 9 continue past the first rung, and 3 past the second.
 EXPECTED = {("dropped", 8): 18, ("dropped", 24): 6, ("ok", 60): 3}
 MOST_STRIKES = 6
 
 
 def run(trial: Trial) -> None:
-    """A trial: a sweep with rungs, struck several times and started again until it has ended."""
+    """Runs a trial: interrupts a sweep with rungs several times, then starts it until it succeeds."""
     strike = trial.random.choice(list(STRIKES))
     trial.what = f"halving: {strike}"
     whole = trial.reference("whole grid", lambda folder: swept(trial, folder, GRID))
@@ -31,10 +31,10 @@ def run(trial: Trial) -> None:
     undisturbed, took = halved
     compare(undisturbed, whole)
     for _ in range(trial.random.randint(1, MOST_STRIKES)):
-        # What is left takes less from strike to strike.
+        # The remaining work shrinks, so later interruptions may come after the end and miss.
         struck_child(trial, trial.start(RUNGS), strike, took * trial.random.random())
     for _ in range(12):
-        # A cell whose run was killed is open until the next sweep.
+        # A cell whose run was killed stays open until the sweep is started again.
         if trial.start(RUNGS).ends() == 0:
             break
     nobody_left(trial.folder, 5)
@@ -42,28 +42,28 @@ def run(trial: Trial) -> None:
     compare(found, whole)
     for name, cell in undisturbed.items():
         if found[name]["status"] != cell["status"]:
-            raise Failed(f"{name} is {found[name]['status']}, and {cell['status']} undisturbed")
+            raise Failed(f"{name} is {found[name]['status']}, but {cell['status']} in an undisturbed sweep")
 
 
 def swept(trial: Trial, folder: Path, arguments: list[str]) -> dict:
-    """The cells of an undisturbed sweep."""
+    """Runs an undisturbed sweep and returns its cells."""
     trial.finish(arguments, cwd=folder)
     return cells(folder)
 
 
 def timed(trial: Trial, folder: Path) -> tuple[dict, float]:
-    """The cells of an undisturbed sweep with rungs, and the seconds that it took."""
+    """Runs an undisturbed sweep with rungs; returns its cells and the seconds that it took."""
     began = time.monotonic()
     return swept(trial, folder, RUNGS), time.monotonic() - began
 
 
 def cells(folder: Path) -> dict:
-    """Status, steps and rows of every cell by the last line of the ledger, by its settings."""
+    """Returns each cell's last line in the ledger, with the rows of its run, by the cell's settings."""
     found = {}
     files = (folder / "results/sweeps/ledger").glob("*.jsonl")
     lines = [(json.loads(line), file.name) for file in files for line in file.read_text().splitlines()]
     for line, _ in sorted(lines, key=lambda one: (one[0].get("seq", 0), one[1])):
-        # The first line of a file names its process.
+        # The first line of each file names its process and has no `seq`.
         if "seq" in line:
             found[json.dumps(line["settings"])] = line
     for line in found.values():
@@ -72,12 +72,12 @@ def cells(folder: Path) -> dict:
 
 
 def compare(halved: dict, whole: dict) -> None:
-    """Checks that the right number of cells trained how far, each with the rows of the whole grid."""
+    """Checks how many cells trained how far, and that each has the rows of the whole grid up to there."""
     counts: dict = {}
     for name, cell in halved.items():
         if not whole[name]["rows"].startswith(cell["rows"]):
-            raise Failed(f"{name}: the rows are not those of the whole grid")
+            raise Failed(f"{name}: the rows differ from the whole grid's")
         steps = cell["rows"].count("\n") - 1
         counts[cell["status"], steps] = counts.get((cell["status"], steps), 0) + 1
     if counts != EXPECTED:
-        raise Failed(f"cells by status and steps: {counts}, not {EXPECTED}")
+        raise Failed(f"cells by status and steps are {counts}, but must be {EXPECTED}")

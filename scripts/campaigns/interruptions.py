@@ -1,4 +1,4 @@
-"""Runs, sweeps and comparisons that are killed, suspended and told to stop at random moments."""
+"""Kills, suspends and stops runs, sweeps and comparisons at random moments."""
 
 import csv
 import os
@@ -7,7 +7,7 @@ import time
 
 from trial import Failed, Process, Trial, children, go_on, newest, nobody_left, only, runs, same_bits, summary
 
-# What is sent, with the seconds between, and the exit codes of a process that it ends (negative: by a signal).
+# The signals to send in order; a float is a pause in seconds.
 STRIKES = {
     "kill -9": [signal.SIGKILL],
     "SIGTERM": [signal.SIGTERM],
@@ -23,14 +23,14 @@ COMPARE = ["compare", "tiny.toml", "metrics.interval=7", "--set", "training.step
 
 
 def run(trial: Trial) -> None:
-    """A trial: one command, one kind of strike, one to three times."""
+    """Runs a trial: one command and one kind of interruption."""
     command, strike = trial.random.choice(COMMANDS), trial.random.choice(list(STRIKES))
     trial.what = f"{command}: {strike}"
     {"run": struck_run, "sweep": struck_sweep, "compare": struck_compare}[command](trial, strike)
 
 
 def strike_at(trial: Trial, process: Process, strike: str, took: float, target: int | None = None) -> None:
-    """Strikes a process at a random moment of the seconds that it takes; `target` is one of its children."""
+    """Interrupts a process at a random moment of the `took` seconds that it needs."""
     moment = trial.random.random() * took
     if not process.wait_until(moment):
         process.ends()
@@ -46,7 +46,7 @@ def strike_at(trial: Trial, process: Process, strike: str, took: float, target: 
 
 
 def struck_run(trial: Trial, strike: str) -> None:
-    """A run, and its resumes."""
+    """Interrupts a run and its resumes, then resumes it to the end."""
     fresh = ["tiny.toml", "-q"]
     expected, took = trial.undisturbed("run", fresh)
     for _ in range(trial.random.randint(1, 3)):
@@ -58,18 +58,18 @@ def struck_run(trial: Trial, strike: str) -> None:
 
 
 def claims_hold(trial: Trial) -> None:
-    """A run that says that it saved its last step has."""
+    """Checks that each run that ended cleanly has a checkpoint of its last step."""
     for found in runs(trial.folder / "results"):
         is_said = summary(found)
         if is_said["status"] in ("ok", "interrupted") and int(newest(found).name[5:]) != is_said["steps"]:
-            raise Failed(f"{is_said['status']} after step {is_said['steps']}, and the newest is {newest(found).name}")
+            raise Failed(f"{is_said['status']} after step {is_said['steps']}, but the newest checkpoint is {newest(found).name}")
 
 
 def cells(trial: Trial, folder) -> dict:
-    """The bits of a sweep's cells: what its table says of each seed, without times, and the rows of its run."""
+    """Returns what must be reproducible of a sweep's cells: the table without times, and each run's rows, by seed."""
     tables = list((folder / "results/sweeps").glob("*/table.csv"))
     if len(tables) != 1:
-        raise Failed(f"{len(tables)} tables of one sweep")
+        raise Failed(f"one sweep has {len(tables)} tables")
     found = {}
     for row in csv.DictReader(tables[0].open()):
         path = folder / "results" / row["run"]
@@ -84,7 +84,7 @@ def cells(trial: Trial, folder) -> dict:
 
 
 def struck_sweep(trial: Trial, strike: str) -> None:
-    """A sweep: its process, or that of the cell under way, or both."""
+    """Interrupts a sweep, then starts it until it succeeds."""
 
     def make(folder):
         began = time.monotonic()
@@ -96,7 +96,7 @@ def struck_sweep(trial: Trial, strike: str) -> None:
         process = trial.start(SWEEP)
         struck_child(trial, process, strike, took)
     for _ in range(6):
-        # A cell whose run was killed is a row like another one, until it is tried again.
+        # A sweep ends although a cell's run was killed; starting it again tries that cell again.
         if trial.start(SWEEP).ends() == 0:
             break
     nobody_left(trial.folder, 5)
@@ -105,7 +105,7 @@ def struck_sweep(trial: Trial, strike: str) -> None:
 
 
 def struck_child(trial: Trial, process: Process, strike: str, took: float) -> None:
-    """Strikes a command that runs children: itself, the child under way, or both."""
+    """Interrupts a command that runs children: the command, its current children, or both."""
     whom = trial.random.choice(("parent", "child", "both"))
     moment = trial.random.random() * took
     if not process.wait_until(moment):
@@ -129,7 +129,7 @@ def struck_child(trial: Trial, process: Process, strike: str, took: float) -> No
 
 
 def struck_compare(trial: Trial, strike: str) -> None:
-    """A comparison: it ends, leaves nobody, and the runs that it left resume to the same bits."""
+    """Interrupts a comparison: no process may be left over, and its runs must resume to the same bits."""
     short = ["tiny.toml", "training.steps=20", "-q"]
     expected, _ = trial.undisturbed("compare's run", short)
 
@@ -140,7 +140,7 @@ def struck_compare(trial: Trial, strike: str) -> None:
 
     took = trial.reference("compare", make)
     struck_child(trial, trial.start(COMPARE), strike, took)
-    # A turn whose parent was killed goes on to its end.
+    # A trial whose parent was killed still runs to its end.
     nobody_left(trial.folder, 60)
     for found in runs(trial.folder / "results"):
         if summary(found)["status"] in ("running", "interrupted", "failed", "unsaved"):

@@ -1,4 +1,4 @@
-"""Ranks that are killed, suspended, or told to stop, under every launcher."""
+"""Kills, suspends or stops a rank, under every launcher."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ from trial import Failed, Process, Trial, children, nobody_left, only, runs, sam
 LAUNCHERS = ("thread", "process", "env")
 STRIKES = ("kill -9", "SIGSTOP", "SIGSTOP, SIGCONT", "SIGTERM")
 
-# Seconds without progress after which a run fails here, and that it may take to end beyond them: 4 s by its own
-# promise, and as much again as a busy machine needs.
+# TIMEOUT is `parallelism.timeout_s`, the seconds without progress after which a run fails. It then has SOON
+# seconds to end: xrun promises 4 s, and a busy machine needs more.
 TIMEOUT = 2.0
 SOON = 30.0
 
 
 def run(trial: Trial) -> None:
-    """A trial: one launcher, one rank, one strike, and a resume."""
+    """Runs a trial: one launcher, one rank, one fault, and a resume."""
     launcher, strike = trial.random.choice(LAUNCHERS), trial.random.choice(STRIKES)
     world = trial.random.choice((1, 2, 3)) if launcher != "env" else trial.random.choice((2, 3))
     rank = trial.random.randrange(world)
@@ -36,7 +36,7 @@ def run(trial: Trial) -> None:
     deadline = time.monotonic() + TIMEOUT + SOON
     for number, member in enumerate(members):
         if number == suspended:
-            # The others end without it; its own launcher ends it, which here is this script.
+            # The others end without it. Its launcher, which is this script, has to kill it.
             continue
         member.ends(max(1.0, deadline - time.monotonic()))
         trial.note(f"process {number} ended")
@@ -48,9 +48,9 @@ def run(trial: Trial) -> None:
 
 
 def go_on(trial: Trial, launcher: str, world: int, fresh: list[str]) -> None:
-    """Goes on with what was left, under the same launcher."""
+    """Resumes the run under the same launcher, or starts it again if there is none."""
     found = runs(trial.folder / "results")
-    # Nobody is struck any more, and the machine may be busy.
+    # There are no more faults, but the machine may be busy.
     patient = "parallelism.timeout_s=600"
     arguments = ["resume", str(only(found)), "-q", patient] if found else [*fresh[:-1], patient]
     for member in start(trial, launcher, world, arguments):
@@ -59,7 +59,7 @@ def go_on(trial: Trial, launcher: str, world: int, fresh: list[str]) -> None:
 
 
 def start(trial: Trial, launcher: str, world: int, arguments: list[str]) -> list[Process]:
-    """Starts all processes of a run that are started here."""
+    """Starts the processes of a run: one per rank if this script is the launcher, else one."""
     if launcher != "env":
         return [trial.start(arguments)]
     with socket.socket() as probe:
@@ -74,7 +74,7 @@ def start(trial: Trial, launcher: str, world: int, arguments: list[str]) -> list
 
 
 def process_of(launcher: str, members: list[Process], rank: int) -> int | None:
-    """The process that has a rank; None where it has not begun or has ended."""
+    """Returns the process id of a rank; None if the rank has not started or has ended."""
     if launcher == "env":
         return members[rank].child.pid
     if launcher == "thread":
@@ -84,14 +84,14 @@ def process_of(launcher: str, members: list[Process], rank: int) -> int | None:
 
 
 def struck(trial: Trial, strike: str, launcher: str, members: list[Process], rank: int) -> None:
-    """Strikes a rank."""
+    """Sends the signals of a fault to a rank."""
     pid = process_of(launcher, members, rank)
     if pid is None:
         return
     trial.hits += 1
     send(pid, {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}.get(strike, signal.SIGSTOP))
     if strike == "SIGSTOP, SIGCONT" or (strike == "SIGSTOP" and launcher == "thread"):
-        # Shorter and longer than the timeout.
+        # The pause may be shorter or longer than the timeout.
         time.sleep(trial.random.random() * 2 * TIMEOUT)
         send(pid, signal.SIGCONT)
 

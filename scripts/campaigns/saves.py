@@ -1,4 +1,4 @@
-"""Runs that are killed while checkpoints are written beside training, each followed by a resume to the same bits."""
+"""Kills runs while checkpoints are written in the background; each must resume to the same bits."""
 
 import re
 import signal
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from trial import RECIPE, Failed, Trial, go_on, newest, nobody_left, only, runs, same_bits
 
-# Enough for a write to last several steps, and a save every other step.
+# Large enough that a write lasts several steps, with a save every other step.
 LARGER = RECIPE.replace("dim = 16", "dim = 64").replace("interval = 7", 'interval = 2\nbackground = "always"')
 # Evaluations would take longer than the steps between them.
 LARGER = LARGER.replace("[validation]\ninterval = 8", "[validation]\nsteps = 1")
 FRESH = ["saves.toml", "-q", "generation.samples=0", "metrics.plots=false", "training.steps=120"]
 SHARDED = ["parallelism.world_size=2", "parallelism.shard=optimizer"]
-# (what, keys): a run that keeps its best checkpoint saves after evaluations, too.
+# What is trained: its keys. A run that keeps its best checkpoint also saves after evaluations.
 KINDS = {
     "one rank": [],
     "two ranks, sharded": SHARDED,
@@ -21,7 +21,7 @@ KINDS = {
 
 
 def run(trial: Trial) -> None:
-    """A trial: one kill, and a resume to the end."""
+    """Runs a trial: one kill, and a resume to the end."""
     kind = trial.random.choice(list(KINDS))
     fresh = [*FRESH, *KINDS[kind]]
     expected, took = trial.reference(kind, lambda folder: undisturbed(trial, folder, fresh))
@@ -42,7 +42,7 @@ def run(trial: Trial) -> None:
 
 
 def undisturbed(trial: Trial, folder: Path, fresh: list[str]) -> tuple[Path, float]:
-    """The run that nobody kills, and the seconds from its start to its end."""
+    """Trains an undisturbed run; returns it and the seconds from its start to its end."""
     (folder / "saves.toml").write_text(LARGER)
     process = trial.start(fresh, cwd=folder)
     if (code := process.ends()) != 0:
@@ -51,17 +51,20 @@ def undisturbed(trial: Trial, folder: Path, fresh: list[str]) -> tuple[Path, flo
 
 
 def renamed(folder: Path) -> list[Path]:
-    """The runs of this campaign's recipe in a folder."""
+    """Returns the runs of this campaign's recipe in a folder."""
     return runs(folder / "results", "saves")
 
 
 def is_written(run_folder: Path) -> bool:
-    """Whether a checkpoint was being written when the process was killed."""
+    """Returns whether a checkpoint was being written when the process was killed."""
     return any(path.name != ".tmp-probe" for path in (run_folder / "checkpoint").glob(".tmp-*"))
 
 
 def claims_hold(run_folder: Path) -> None:
-    """What the log says to be saved is there: the newest of it, older ones may have been removed since."""
+    """Checks that the newest checkpoint is at least as new as the last one that the log says was saved.
+
+    Older checkpoints may have been removed since.
+    """
     said = [int(step) for step in re.findall(r"saved after step (\d+):", (run_folder / "log").read_text())]
     if said and int(newest(run_folder).name[5:]) < said[-1]:
-        raise Failed(f"step {said[-1]} is said to be saved, and the newest is {newest(run_folder).name}")
+        raise Failed(f"the log says that step {said[-1]} was saved, but the newest checkpoint is {newest(run_folder).name}")

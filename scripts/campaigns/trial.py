@@ -1,4 +1,4 @@
-"""One trial: a folder with a recipe, processes of the binary in it, and what they leave."""
+"""A trial: a folder with a recipe, xrun processes in it, and what they leave behind."""
 
 import json
 import os
@@ -40,27 +40,27 @@ interval = 20
 samples = 1
 tokens = 8
 [engine]
-# Bits are compared: on a GPU two runs may choose other algorithms of products.
+# The CPU, because bits are compared and two runs on a GPU may choose different matmul algorithms.
 device = "cpu"
 threads = 1
 """
 STEPS = 60
 
-# Seconds that anything here may take on a busy machine: longer is a hang.
+# Seconds that a process may take on a busy machine; anything longer counts as a hang.
 PATIENCE = 180.0
 
 
 class Failed(Exception):
-    """Something does not hold."""
+    """Raised when a check fails."""
 
 
 class Trial:
-    """A trial and its folder."""
+    """A trial, its folder and its random numbers."""
 
     def __init__(self, xrun: Path, folder: Path, seed: str, references: dict):
         self.xrun, self.folder, self.seed = xrun, folder, seed
         self.random = random.Random(seed)
-        # Shared by the trials of a campaign: undisturbed results and how long they took.
+        # Undisturbed results and how long they took, shared by all trials of a campaign.
         self.references = references
         self.what = "?"
         self.hits = 0
@@ -70,21 +70,21 @@ class Trial:
         (folder / "tiny.toml").write_text(RECIPE)
 
     def note(self, event: str) -> None:
-        """Remembers what happened, for a failure's line."""
+        """Records an event for the report of a failure."""
         self.events.append(event)
 
     def at_end(self, action) -> None:
-        """Calls this when the trial is over."""
+        """Registers an action to call when the trial is over; the last one registered runs first."""
         self._close.append(action)
 
     def close(self) -> None:
-        """Removes the folder."""
+        """Calls the registered actions and removes the folder."""
         for action in reversed(self._close):
             action()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self, arguments: list[str], variables: dict[str, str] | None = None, cwd: Path | None = None):
-        """Starts the binary, in a process group of its own; what it says goes into `said-N`."""
+        """Starts xrun in its own process group; its stderr goes to the file `said-N`."""
         self.note("$ xrun " + " ".join(arguments))
         number = len(list(self.folder.glob("said-*")))
         process = Process(self, arguments, variables or {}, cwd or self.folder, self.folder / f"said-{number}")
@@ -92,7 +92,7 @@ class Trial:
         return process
 
     def finish(self, arguments: list[str], cwd: Path | None = None, codes: tuple[int, ...] = (0,)) -> str:
-        """Runs the binary to its end; returns what it said."""
+        """Runs xrun to its end and returns its stderr."""
         process = self.start(arguments, cwd=cwd)
         code = process.ends()
         if code not in codes:
@@ -100,7 +100,7 @@ class Trial:
         return process.said()
 
     def reference(self, name: str, make):
-        """Returns what `make` made in a folder of its own, once per campaign."""
+        """Returns the result of `make`, which is called in a new folder once per campaign."""
         if name not in self.references:
             folder = Path(tempfile.mkdtemp(prefix="reference-", dir=self.folder.parent))
             (folder / "tiny.toml").write_text(RECIPE)
@@ -108,7 +108,7 @@ class Trial:
         return self.references[name]
 
     def undisturbed(self, name: str, arguments: list[str]):
-        """Returns the run folder of an undisturbed run, and the seconds that it took."""
+        """Returns the folder of an undisturbed run and the seconds that it took."""
 
         def make(folder: Path) -> tuple[Path, float]:
             began = time.monotonic()
@@ -119,7 +119,7 @@ class Trial:
 
 
 class Process:
-    """A process of the binary."""
+    """A running xrun process."""
 
     def __init__(self, trial: Trial, arguments: list[str], variables: dict[str, str], cwd: Path, said: Path):
         self.trial, self._said = trial, said
@@ -137,22 +137,22 @@ class Process:
         self.began = time.monotonic()
 
     def said(self) -> str:
-        """What it said on stderr. Nothing may have panicked."""
+        """Returns its stderr; fails if there was a panic."""
         text = self._said.read_text(errors="replace")
         if "panicked at" in text:
             raise Failed(f"a panic:\n{text}")
         return text
 
     def seconds(self) -> float:
-        """Seconds since its start."""
+        """Returns the seconds since its start."""
         return time.monotonic() - self.began
 
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Returns whether it has ended."""
         return self.child.poll() is not None
 
     def wait_until(self, moment: float) -> bool:
-        """Waits until so many seconds after its start; whether it was still there."""
+        """Waits until `moment` seconds after its start; returns whether it was still running then."""
         while time.monotonic() - self.began < moment:
             if self.is_over():
                 return False
@@ -160,7 +160,7 @@ class Process:
         return not self.is_over()
 
     def signal(self, number: int, group: bool = False) -> None:
-        """Sends a signal."""
+        """Sends a signal to it or, with `group`, to its process group; does nothing if it has ended."""
         if self.is_over():
             return
         try:
@@ -169,23 +169,23 @@ class Process:
             pass
 
     def ends(self, limit: float = PATIENCE) -> int:
-        """Waits for the end; returns the exit code, negative for a signal."""
+        """Waits for its end; returns the exit code, which is negative after a signal."""
         try:
             code = self.child.wait(limit)
         except subprocess.TimeoutExpired as late:
-            raise Failed(f"it hangs: not over after {limit:.0f} s:\n{self.said()}") from late
+            raise Failed(f"a process hangs: it has not ended after {limit:.0f} s:\n{self.said()}") from late
         self.trial.note(f"ended with {code}: {(self.said().strip().splitlines() or [''])[-1][:300]}")
         return code
 
     def kill(self) -> None:
-        """Ends it, however it is."""
+        """Kills its process group if it is still running."""
         if not self.is_over():
             self.signal(signal.SIGKILL, group=True)
             self.child.wait()
 
 
 def children(pid: int) -> list[int]:
-    """The children of a process, in the order in which they were started."""
+    """Returns the children of a process, sorted by process id, which is the order of their start."""
     try:
         return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     except OSError:
@@ -193,7 +193,7 @@ def children(pid: int) -> list[int]:
 
 
 def strangers(folder: Path) -> list[int]:
-    """Processes that work in a folder."""
+    """Returns the ids of the processes whose working directory is below a folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -207,33 +207,33 @@ def strangers(folder: Path) -> list[int]:
 
 
 def nobody_left(folder: Path, limit: float) -> None:
-    """Waits until no process works in a folder."""
+    """Waits until no process has its working directory below a folder."""
     began = time.monotonic()
     while left := strangers(folder):
         if time.monotonic() - began > limit:
-            raise Failed(f"processes {left} are left after {limit:.0f} s")
+            raise Failed(f"processes {left} are left over after {limit:.0f} s")
         time.sleep(0.02)
 
 
 def runs(results: Path, recipe: str = "tiny") -> list[Path]:
-    """Run folders with a summary, in order of their names; those of sweeps and comparisons among them."""
+    """Returns the run folders that have a summary, sorted by name, including runs of sweeps and comparisons."""
     return sorted(path.parent for path in results.glob(f"{recipe}/*/summary.json"))
 
 
 def only(found: list[Path]) -> Path:
-    """The one run."""
+    """Returns the only run."""
     if len(found) != 1:
-        raise Failed(f"{len(found)} runs where one is expected: {found}")
+        raise Failed(f"there are {len(found)} runs, but there must be one: {found}")
     return found[0]
 
 
 def summary(run: Path) -> dict:
-    """The summary of a run."""
+    """Returns the summary of a run."""
     return json.loads((run / "summary.json").read_text())
 
 
 def newest(run: Path) -> Path:
-    """The newest checkpoint of a run."""
+    """Returns the newest checkpoint of a run."""
     found = sorted((run / "checkpoint").glob("step-*"))
     if not found:
         raise Failed(f"{run.name} has no checkpoint")
@@ -241,22 +241,22 @@ def newest(run: Path) -> Path:
 
 
 def same_bits(run: Path, expected: Path, weights: bool = True) -> None:
-    """Checks that a run ended as another one: rows, weights, moments, summary."""
+    """Checks that a run ended like another one: summary, rows and, with `weights`, weights and moments."""
     mine, other = summary(run), summary(expected)
     for key in ("status", "steps", "tokens_seen", "train_loss", "val_loss", "samples"):
         if mine.get(key) != other.get(key):
-            raise Failed(f"{key} is {mine.get(key)!r}, and {other.get(key)!r} undisturbed")
+            raise Failed(f"{key} is {mine.get(key)!r}, but {other.get(key)!r} in the undisturbed run")
     pairs = [(run / "metrics.csv", expected / "metrics.csv")]
     if weights:
         mine, other = newest(run), newest(expected)
         pairs += [(mine / name, other / name) for name in ("model.safetensors", "optimizer.safetensors")]
     for ours, theirs in pairs:
         if ours.read_bytes() != theirs.read_bytes():
-            raise Failed(f"{ours.name} differs")
+            raise Failed(f"{ours.name} differs from the undisturbed run's")
 
 
 def go_on(folder: Path, fresh: list[str], recipe: str = "tiny") -> list[str]:
-    """The command that goes on with what was left in a folder."""
+    """Returns the command that resumes the run in a folder, or starts a new one if there is none."""
     found = runs(folder / "results", recipe)
     if not found:
         return fresh

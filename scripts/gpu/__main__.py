@@ -1,44 +1,45 @@
 #!/usr/bin/env python3
-"""Checks and measures xrun on a machine with a GPU, with nothing but the binary, python3 and torch.
+"""Checks and measures xrun on a machine with a GPU. Needs only the binary, python3 and torch.
 
     python3 scripts/gpu --xrun target/release/xrun --out dist                  # everything
     python3 scripts/gpu --xrun ./xrun --out dist --only bits,bench             # some of it
     python3 scripts/gpu --xrun ./xrun --out dist --only peer --sizes dim768    # one size
-    python3 scripts/gpu --xrun ./xrun --out dist --only ranks --worlds 8       # eight GPUs alone
+    python3 scripts/gpu --xrun ./xrun --out dist --only ranks --worlds 8       # only eight GPUs
     python3 scripts/gpu --xrun ./xrun --out dist --only ranks --set parallelism.shard=optimizer
     python3 scripts/gpu --xrun ./xrun --out dist --limit peer=900              # seconds that a section may take
 
     check      every case of every op on the GPU
-    long       attention of 4,097 to 32,768 tokens, and beyond 2³¹ elements: sampled rows against f64
-    attention  attention alone beside cuDNN and FlashAttention-2 (scripts/attention_peers.py), and PyTorch's errors
-    bits       what must not change a bit does not: recompute, placement, poison, graphs, caches, kill -9 and resume
-    ops        every op of a recipe beside the card's own limits
+    long       attention over 4,097 to 32,768 tokens and over more than 2³¹ elements: sampled rows against f64
+    attention  attention alone against cuDNN and FlashAttention-2 (scripts/attention_peers.py), and PyTorch's errors
+    bits       the same bits with other recompute, placement, poison, graphs and caches, and after kill -9 and resume
+    ops        every op of a recipe against the card's own limits
     bench      tokens per second in the steady state
-    peer       the same against the same model in PyTorch (scripts/torch_peer.py), in turns
-    others     the same at shapes at which xrun must not be slower: other heads, batches and lengths
-    axes       what every part of a model costs in speed, in turns with the model without it
-    optimizers bits of optimizers, averages, ramps, widths and formulas, however they are executed
-    updates    what Muon costs beside AdamW, and a formula beside the built-in function
+    peer       tokens per second against the same model in PyTorch (scripts/torch_peer.py), in turns
+    others     like peer, at other heads, batches and lengths, where xrun must not be slower
+    axes       what each part of a model costs in speed, in turns with the model without it
+    optimizers the same bits of optimizers, averages, ramps, widths and formulas, however they are executed
+    updates    the cost of Muon against AdamW, and of a formula against the built-in function
     step       loss, logits and gradients of a step against PyTorch from the same weights (scripts/torch_parity.py)
-    parity     150 steps in bf16 against fp32: the losses differ by at most 0.01
+    parity     150 steps in bf16 and TF32 against fp32: the losses differ by at most 0.01
     start      seconds until kernels are ready, with and without a cache
-    ways       placements, graphs and batching: speed, load and allocations
-    recompute  what it saves and costs
-    memory     memory by mode of recompute, beside PyTorch's
-    limits     what fits into 32 GiB, as planned, and what happens when memory runs out
+    ways       placements, graphs and batching: speed, GPU load and allocations
+    recompute  what recompute saves and costs
+    memory     memory by recompute mode, against PyTorch's
+    limits     what fits into 32 GiB, compared with the plan, and what happens when memory runs out
     recipes    two recipes for 300 steps, their text, and their export in transformers
-    ranks      several GPUs: against one, and ways of exchanging; sections of several GPUs do nothing on a machine with one
-    stack      several GPUs: resumes on one, on two and on all, and everything at once
+    ranks      several GPUs: results against one GPU, and ways of exchanging against each other
+    stack      several GPUs: resumes on one, two and all of them, and all features at once
     starts     several GPUs: seconds until training begins, from an empty cache and a full one
-    scaling    several GPUs: speed, what the exchange costs, and independent runs beside each other
+    scaling    several GPUs: speed, what the exchange costs, and independent runs at the same time
     parallel   several GPUs: PyTorch's DDP and FSDP2 at the same sizes
-    held       products of the backward while multiprocessors are held, as collectives hold them
-    launchers  several GPUs, or the CPU: torchrun, mpirun, an allocation, two network namespaces; those that are installed
-    deaths     several GPUs: ranks that die, hang, find no memory or are told to stop
+    held       matmuls of the backward while multiprocessors are occupied, as collectives occupy them
+    launchers  several GPUs, or the CPU: torchrun, mpirun, a Slurm allocation, two network namespaces, where installed
+    deaths     several GPUs: ranks that die, hang, run out of memory or are told to stop
     sanitize   every case of every op under compute-sanitizer
 
-A section that runs out of its time is cut off, and the next one begins. --out receives `table.md`, `results.json` and a
-log per section, and in `kept` the runs that are worth keeping; everything else is removed. Exits with 1 when something does not hold.
+Sections for several GPUs do nothing on a machine with one. A section that runs out of time is cut off, and the next one
+begins. --out receives `table.md`, `results.json`, a log per section, and in `kept` the runs worth keeping; all other
+files are removed. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -128,7 +129,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 
 
 def write(bench: Bench) -> str:
-    """Writes what was found so far; returns the table."""
+    """Writes the findings so far and returns the table."""
     rows = ["| section | what | found | |", "|---|---|---|---|"]
     marks = {None: "", True: "holds", False: "**does not hold**"}
     rows += [f"| {f.section} | {f.what} | {f.found.replace('|', '/')} | {marks[f.holds]} |" for f in bench.findings]
@@ -139,13 +140,13 @@ def write(bench: Bench) -> str:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
 
     def listed(among: dict) -> Callable[[str], list[str]]:
         def parse(text: str) -> list[str]:
             unknown = [name for name in text.split(",") if name not in among]
             if unknown:
-                raise argparse.ArgumentTypeError(f"{', '.join(unknown)}; there are {', '.join(among)}")
+                raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; give some of {', '.join(among)}")
             return text.split(",")
 
         return parse
@@ -153,38 +154,38 @@ def arguments() -> argparse.Namespace:
     def limit(text: str) -> tuple[str, float]:
         name, _, seconds = text.partition("=")
         if name not in LIMITS:
-            raise argparse.ArgumentTypeError(f"{name}; there are {', '.join(LIMITS)}")
+            raise argparse.ArgumentTypeError(f"unknown section: {name}; give one of {', '.join(LIMITS)}")
         return name, float(seconds)
 
     def worlds(text: str) -> list[int]:
         found = [int(word) for word in text.split(",")]
         if min(found) < 2:
-            raise argparse.ArgumentTypeError("there is nothing to exchange below 2 ranks")
+            raise argparse.ArgumentTypeError("give at least 2 ranks: one rank exchanges nothing")
         return found
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", type=Path, required=True, help="the binary")
-    parser.add_argument("--out", type=Path, required=True, help="where results go")
-    parser.add_argument("--only", type=listed(SECTIONS), default=list(SECTIONS), help="sections, separated by commas")
-    parser.add_argument("--sizes", type=listed(SIZES), help="sizes of ops, bench, peer, others and memory, by commas")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--only", type=listed(SECTIONS), default=list(SECTIONS), help="sections, comma-separated")
+    parser.add_argument("--sizes", type=listed(SIZES), help="sizes for sections that time several, comma-separated")
     parser.add_argument(
-        "--worlds", type=worlds, help="numbers of ranks, separated by commas [2, 4, 8: as many as GPUs]"
+        "--worlds", type=worlds, help="numbers of ranks, comma-separated [default: 2,4,8, up to the number of GPUs]"
     )
     parser.add_argument(
-        "--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="a key of runs of several ranks"
+        "--set", dest="keys", action="append", default=[], metavar="KEY=VALUE", help="set a key in runs of several ranks"
     )
     parser.add_argument("--limit", type=limit, action="append", default=[], metavar="SECTION=SECONDS")
-    parser.add_argument("--steps", type=int, default=200, help="steps of a training that is timed")
-    parser.add_argument("--best", action="store_true", help="only the mode of PyTorch that was the fastest before")
-    parser.add_argument("--turns", type=int, default=3, help="turns against PyTorch")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu tries this script out")
+    parser.add_argument("--steps", type=int, default=200, help="steps of a timed training")
+    parser.add_argument("--best", action="store_true", help="use only the PyTorch mode that was fastest in the past")
+    parser.add_argument("--turns", type=int, default=3, help="turns of each comparison of speeds")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="use cpu to try this script out")
     return parser.parse_args()
 
 
 def main() -> None:
     """Runs the sections and prints the table."""
     args = arguments()
-    # What was started is ended on the way out.
+    # Exit by an exception, so that `finally` blocks end the processes that were started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     limits = {**LIMITS, **dict(args.limit)}
     args.out.mkdir(parents=True, exist_ok=True)
@@ -196,7 +197,7 @@ def main() -> None:
             try:
                 attempt(bench, "the section", lambda name=name: SECTIONS[name](bench))
             except OutOfTime:
-                bench.note("the section", f"not done after {limits[name]:.0f} s", False)
+                bench.note("the section", f"not finished after {limits[name]:.0f} s", False)
             table = write(bench)
             for results in Path(work).glob("results-*"):
                 shutil.rmtree(results)

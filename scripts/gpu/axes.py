@@ -1,4 +1,4 @@
-"""What every part of a model costs in speed, beside the model without it."""
+"""Measures what each part of a model costs in speed, against the model without it."""
 
 import statistics
 
@@ -6,8 +6,8 @@ from bench import Bench, attempt
 from sizes import SIZES, Size
 from speed import speed
 
-# At which sizes, with the width of a feed-forward layer without a gate that has as many parameters, and a window of a
-# quarter of the rows.
+# The sizes. Each has the width at which a feed-forward layer without a gate has as many parameters, and a
+# window of a quarter of the sequence.
 WIDTHS = {"dim384": (2304, 64), "base-160m": (3072, 256)}
 
 AXES: dict[str, tuple[str, ...]] = {
@@ -46,7 +46,7 @@ AXES: dict[str, tuple[str, ...]] = {
 
 
 def axes(bench: Bench) -> None:
-    """Turns of every axis and of the model without any, at each size."""
+    """Times every axis in turns with the plain model, at each size."""
     for name in bench.sizes or WIDTHS:
         ffn, window = WIDTHS[name]
         found: dict[str, list[float]] = {}
@@ -61,12 +61,12 @@ def axes(bench: Bench) -> None:
 
 
 def turn(bench: Bench, size: Size, axis: str, keys: list[str], found: dict[str, list[float]]) -> None:
-    """Adds the tokens per second of a training."""
+    """Trains once and adds the tokens per second to `found`."""
     found.setdefault(axis, []).append(speed(bench, size, keys)["tok_s"])
 
 
 def report(bench: Bench, what: str, plain: list[float], speeds: list[float]) -> None:
-    """Adds the ratio of step times to the table: 1.02 is a step that takes 2 % longer."""
+    """Adds the ratio of step times to the table: 1.02 means that a step takes 2 % longer."""
     ratios = [before / after for before, after in zip(plain, speeds, strict=True)]
     ratio = statistics.geometric_mean(ratios)
     spread = f" ({min(ratios):.3f} to {max(ratios):.3f})" if len(ratios) > 1 else ""

@@ -1,4 +1,4 @@
-"""Ranks that die, hang, find no memory, or are told to stop: how soon the run ends, what it says, and what it leaves."""
+"""Makes ranks die, hang, run out of memory or stop, and checks how the run ends, what it says and what it leaves."""
 
 import os
 import signal
@@ -10,11 +10,12 @@ from pathlib import Path
 from bench import Bench, attempt, end, the_run
 from ranks import SPLIT, launch, worlds
 
-# Seconds from a death to the end of every process; a hang is found only after `parallelism.timeout_s` of silence.
+# Seconds from a fault to the end of every process. A hang is found only after `parallelism.timeout_s` of
+# silence.
 SOON = 5.0
 TIMEOUT = 2.0
 STRIKES = "XRUN_FAULT: fault injected"
-# How a rank ends, the exit status of the run, and what it says; of one that did not end as it was told, also its number.
+# The fault, the run's exit code, and what the run must say. Except after SIGTERM, it must also name the rank.
 FAULTS = {
     "panic": (1, "panicked"),
     "oom": (4, "out of memory"),
@@ -22,29 +23,29 @@ FAULTS = {
     "kill -9": (1, "its process"),
     "SIGTERM": (75, "interrupted"),
 }
-# Those that come from outside.
+# Faults that come as a signal from outside. xrun injects the others into itself.
 SIGNALS = {"kill -9": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
 LAUNCHERS = ("thread", "process", "env")
 
 
 def deaths(bench: Bench) -> None:
-    """Every way to end under every launcher, on as many ranks as there are."""
+    """Tries every fault under every launcher, with the largest number of ranks."""
     if not worlds(bench):
-        bench.note("all", "one GPU: nobody to leave behind")
+        bench.note("all", "one GPU: there are no other ranks")
         return
     world = worlds(bench)[-1]
     recipe = bench.work / "deaths.toml"
     recipe.write_text(SPLIT.replace("DTYPE", "fp32").replace("steps = 20", "steps = 100_000"))
     for launcher in LAUNCHERS:
         for fault in FAULTS:
-            # A thread has no process of its own to be killed.
+            # Ranks that are threads share a process, so one of them cannot be killed alone.
             if (launcher, fault) != ("thread", "kill -9"):
                 what = f"{fault}, {launcher} launch of {world}"
                 attempt(bench, what, lambda f=fault, n=launcher, w=what: death(bench, recipe, n, world, f, w))
 
 
 def death(bench: Bench, recipe: Path, launcher: str, world: int, fault: str, what: str) -> None:
-    """Starts a run, strikes its last rank, and waits until no process is left."""
+    """Starts a run, makes its last rank fail, and waits until no process is left."""
     keys = [*launch(world, launcher), f"parallelism.timeout_s={TIMEOUT}", "validation.interval=0"]
     if bench.device == "cpu":
         keys.append("engine.threads=1")
@@ -90,7 +91,7 @@ def death(bench: Bench, recipe: Path, launcher: str, world: int, fault: str, wha
 
 
 def places(launcher: str, world: int) -> list[dict[str, str]]:
-    """The variables of every process that is started here: of each rank, where this is the launcher."""
+    """Returns the variables of each process to start: one per rank if this script is the launcher, else one."""
     if launcher != "env":
         return [{}]
     with socket.socket() as free:
@@ -103,18 +104,18 @@ def places(launcher: str, world: int) -> list[dict[str, str]]:
 def strike(
     bench: Bench, members: list[subprocess.Popen], launcher: str, fault: str, results: Path, said: Path
 ) -> float:
-    """Strikes the last rank once the run trains; or waits until it strikes itself. Returns when."""
+    """Sends the last rank a signal once the run trains, or waits until xrun injects the fault; returns the time."""
     while True:
         bench.left()
         if any(member.poll() is not None for member in members):
-            raise RuntimeError(f"it ended by itself: {said.read_text()[-300:]}")
+            raise RuntimeError(f"the run ended before the fault: {said.read_text()[-300:]}")
         rows = [file.read_text().count("\n") for file in results.glob("*/*/metrics.csv")]
         if fault not in SIGNALS:
             if STRIKES in said.read_text():
                 return time.monotonic()
         elif rows and rows[0] > 5:
             last = members[-1].pid
-            # The launcher is told to stop; of its workers, the last is killed.
+            # SIGTERM goes to the launcher itself; SIGKILL to the last of its workers.
             workers = children(last) if launcher == "process" and fault == "kill -9" else [last]
             os.kill(max(workers), SIGNALS[fault])
             return time.monotonic()
@@ -122,7 +123,7 @@ def strike(
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started."""
+    """Returns the child processes of a process."""
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -130,7 +131,7 @@ def children(pid: int) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process is there; one that nobody has waited for is not."""
+    """Returns whether a process is alive; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -138,7 +139,7 @@ def lives(pid: int) -> bool:
 
 
 def memory(bench: Bench) -> list[int]:
-    """MiB in use on every GPU."""
+    """Returns the MiB in use on every GPU."""
     if bench.device == "cpu":
         return []
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]

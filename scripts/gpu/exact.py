@@ -1,4 +1,4 @@
-"""What must hold to the bit, or to a stated distance."""
+"""Checks results that must be equal to the bit, or within a stated distance."""
 
 import contextlib
 import json
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from bench import SCRIPTS, Bench, OutOfTime, Run, attempt, end, the_run
 
-# FFN, vocabulary and batch are no multiples of what kernels like; dropout shows whether draws follow positions.
+# FFN, vocabulary and batch are not multiples of the kernels' tile sizes. Dropout shows whether random draws
+# depend only on positions.
 SMALL = """
 [model]
 dim = 128
@@ -38,19 +39,19 @@ steps = 2
 
 
 def check(bench: Bench) -> None:
-    """Every case of every op."""
+    """Runs every case of every op."""
     output = bench.call([bench.xrun, "ops", "check", "--device", bench.device])
     bench.note("cases of all ops", output.strip().splitlines()[-1], True)
 
 
 def long_sequences(bench: Bench) -> None:
-    """Attention of long sequences, by sampled rows; the log has every error."""
+    """Checks sampled rows of attention over long sequences; the log has every error."""
     if bench.device == "cuda":
         output = bench.call([bench.xrun, "ops", "check", "--long", "--device", "cuda", "--verbose"])
         bench.note("attention of long sequences", output.strip().splitlines()[-1], True)
 
 
-# What recipes that learn go on with.
+# The prompt of recipes that learn.
 PROMPT = "Once upon a time"
 NOT_OURS = ("cutlass", "cublas", "nvjet", "gemm", "splitK")
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
@@ -58,8 +59,9 @@ PROCESSES = 14
 
 
 def sanitize(bench: Bench) -> None:
-    """Every case of every op under compute-sanitizer, op by op and many side by side: what did not end in time is named."""
-    # Compiling kernels is not what the tools are to look at.
+    """Runs every case of every op under compute-sanitizer, many ops in parallel; names ops that ran out of time."""
+    # A first run without the tools fills the cache of kernels, so that the tools do not slow down
+    # compilation.
     output = bench.call([bench.xrun, "ops", "check", "--device", bench.device, "--verbose"])
     ops = sorted({line.split()[2] for line in output.splitlines() if line.startswith("ok ")})
     ended: dict[str, dict[str, str]] = {tool: {} for tool in TOOLS}
@@ -72,7 +74,7 @@ def sanitize(bench: Bench) -> None:
             for op in ops
         ]
     for task in tasks:
-        # Running out of time is told below; anything else is an error.
+        # Ops that ran out of time are reported below; `result` raises any other error.
         task.result()
     for tool, found in ended.items():
         bad = {op: said for op, said in found.items() if said}
@@ -84,11 +86,14 @@ def sanitize(bench: Bench) -> None:
 
 
 def sanitize_op(bench: Bench, tool: str, op: str, log: Path, ended: dict[str, str]) -> None:
-    """The cases of an op, and of those whose names contain its name, under a tool; what the tool found goes into `ended`."""
+    """Runs the cases of an op, and of ops whose names contain its name, under a tool.
+
+    Puts what the tool found into `ended`; an empty text means nothing.
+    """
     command = ["compute-sanitizer", "--tool", tool, "--print-limit", "20", "--error-exitcode", "99"]
-    # The driver says how many parameters a kernel has by refusing to tell of one more: an API error that is meant.
+    # xrun counts a kernel's parameters by asking the driver for one after another until it returns an error.
     command += ["--report-api-errors", "no"]
-    # Products are NVIDIA's own kernels.
+    # Matmuls run NVIDIA's own kernels, which are not checked here.
     command += [word for name in NOT_OURS for word in ("--kernel-name-exclude", f"kns={name}")]
     command += [bench.xrun, "ops", "check", "--device", bench.device, op]
     with contextlib.suppress(OutOfTime, subprocess.TimeoutExpired), log.open("w") as file:
@@ -103,13 +108,14 @@ def sanitize_op(bench: Bench, tool: str, op: str, log: Path, ended: dict[str, st
 
 
 def bits(bench: Bench) -> None:
-    """The same curve and the same tensors, however they are computed."""
+    """Checks that the curve and the tensors have the same bits, however the run is executed."""
     for dtype in ("bf16", "fp32"):
         recipe = bench.work / f"bits-{dtype}.toml"
         recipe.write_text(SMALL.replace("DTYPE", dtype))
         first = bench.train(recipe, [])
         want = first.digest()
-        # The fastest algorithms of products are found by timing, so other runs take them over.
+        # The fastest matmul algorithms are chosen by timing, so the other runs must use the first run's
+        # choice.
         same = ["--algos-from", str(first.path)] if bench.device == "cuda" else []
         bench.note(f"{dtype} first run", f"loss {first.losses()[-1]:.4f}", first.summary()["status"] == "ok")
 
@@ -139,7 +145,7 @@ def bits(bench: Bench) -> None:
 
 
 def beside_load(bench: Bench) -> None:
-    """12,000 backward passes of short rows, alone and beside a process that keeps the card busy: the same bits."""
+    """Checks that training on short sequences gives the same bits while another process keeps the GPU busy."""
     keys = ["data.corpus=random", "data.train_tokens=4000000", "data.validation_tokens=32768", "validation.steps=1"]
     keys += ["generation.samples=0"]
     alone = bench.train("dim384", keys)
@@ -148,7 +154,7 @@ def beside_load(bench: Bench) -> None:
     try:
         beside = bench.train("dim384", keys, "--algos-from", str(alone.path))
         if load.poll() is not None:
-            raise RuntimeError(f"the process beside it ended with {load.returncode}")
+            raise RuntimeError(f"the process that keeps the GPU busy ended with {load.returncode}")
     finally:
         end(load)
     slower = beside.summary()["steady_state"]["step_ms"]["median"] / alone.summary()["steady_state"]["step_ms"]["median"]
@@ -158,13 +164,13 @@ def beside_load(bench: Bench) -> None:
 
 
 def killed_and_resumed(bench: Bench, recipe: Path, options: list[str]) -> Run:
-    """A run that was killed between two of its checkpoints and went on."""
+    """Kills a run between two of its checkpoints, resumes it, and returns it."""
     for _ in range(5):
         command, results = bench.command(recipe, ["checkpoint.interval=25"], *options)
         process = bench.start(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None:
             bench.left()
-            # Beyond the first checkpoints, well before the end.
+            # After the first checkpoints, and well before the end.
             rows = [len(file.read_text().splitlines()) for file in results.glob("*/*/metrics.csv")]
             if any(count > 80 for count in rows):
                 break
@@ -174,11 +180,11 @@ def killed_and_resumed(bench: Bench, recipe: Path, options: list[str]) -> Run:
         if alive:
             bench.call([bench.xrun, "--results", str(results), "resume", "--quiet"])
             return the_run(results)
-    raise RuntimeError("every run ended before it could be killed")
+    raise RuntimeError("all five runs ended before they could be killed")
 
 
 def step(bench: Bench) -> None:
-    """One step of a small and of a real model, in the ways it can be computed, tensor by tensor."""
+    """Compares one step of a small and of a real model with PyTorch, for each way to compute it."""
     small = bench.work / "step.toml"
     small.write_text(SMALL.replace("DTYPE", "bf16"))
     ways = ([], ["engine.fused=false"], ["engine.attention=unfused"], ["activation_checkpoint.mode=full"])
@@ -190,7 +196,7 @@ def step(bench: Bench) -> None:
 
 
 def against_torch(bench: Bench, recipe: str | Path, dtype: str, keys: list[str], name: str) -> None:
-    """The tensors of a step, beside PyTorch's."""
+    """Compares the tensors of a step with PyTorch's."""
     file = bench.work / "step.safetensors"
     file.unlink(missing_ok=True)
     keys = [f"engine.device={bench.device}", f"training.dtype={dtype}", *keys]
@@ -207,7 +213,7 @@ def against_torch(bench: Bench, recipe: str | Path, dtype: str, keys: list[str],
 
 
 def parity(bench: Bench) -> None:
-    """bf16 learns as fp32 does."""
+    """Checks that TF32 and bf16 learn as well as fp32."""
     losses = {}
     for dtype in ("fp32", "tf32", "bf16"):
         keys = [f"training.dtype={dtype}", "training.steps=150", "data.train_tokens=2000000", "validation.interval=0"]
@@ -225,13 +231,13 @@ def parity(bench: Bench) -> None:
 
 
 def recipes(bench: Bench) -> None:
-    """Whole recipes learn, write text, and load in transformers, which continues greedily with the same tokens."""
+    """Checks that whole recipes learn, write text, and load in transformers, which must continue with equal tokens."""
     for name in ("v8-dim1024", "v9-full-stack"):
         attempt(bench, name, lambda name=name: learn(bench, name))
 
 
 def learned(bench: Bench, name: str, keys: list[str], what: str) -> Run:
-    """300 steps of a recipe, kept: it learns, and writes a text."""
+    """Trains 300 steps of a recipe, keeps the run, and checks that the loss falls to less than half."""
     settings = ["training.steps=300", "data.train_tokens=4000000", "validation.interval=100"]
     settings += ["generation.samples=1", f"generation.prompt={PROMPT}", "generation.tokens=64"]
     run = bench.train(name, [*settings, *keys])
@@ -244,7 +250,7 @@ def learned(bench: Bench, name: str, keys: list[str], what: str) -> Run:
 
 
 def learn(bench: Bench, name: str) -> None:
-    """A recipe on one GPU, and its export."""
+    """Trains a recipe on one GPU, and compares its greedy text with that from its export in transformers."""
     run = learned(bench, name, ["parallelism.world_size=1"], name)
     results, folder = run.path.parent.parent, bench.work / f"export-{name}"
     here = [bench.xrun, "--results", str(results)]

@@ -1,4 +1,4 @@
-"""Launchers that are not ours: what torchrun, Open MPI and two machines start has the bits of threads."""
+"""Checks that runs under torchrun, under Open MPI and on two hosts have the same bits as a run with threads."""
 
 import os
 import shutil
@@ -13,14 +13,14 @@ from ranks import SPLIT, launch, worlds
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--no-python"]
 ENV = ["parallelism.launcher=env", "parallelism.world_size=auto"]
-# As in a job of four tasks that started one shell.
+# The variables of a shell in a Slurm job of four tasks.
 SLURM = ["SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_LOCALID=0", "SLURM_JOB_ID=1", "SLURM_NNODES=1"]
 HOSTS = {"xrun-a": "10.87.41.1", "xrun-b": "10.87.41.2"}
 PORT = 29517
 
 
 def launchers(bench: Bench) -> None:
-    """Every launcher that is installed, on as many ranks as there are GPUs, or four on the CPU."""
+    """Tries every installed launcher with one rank per GPU, or with four ranks on the CPU."""
     world = 4 if bench.device == "cpu" and not bench.worlds else max(worlds(bench), default=1)
     if world == 1:
         bench.note("all", "one GPU: nothing to launch")
@@ -53,18 +53,18 @@ def launchers(bench: Bench) -> None:
 
 
 def processors(bench: Bench) -> list[str]:
-    """A thread per rank on the CPU, whoever launches."""
+    """Returns the keys for one thread per rank on the CPU."""
     return ["engine.threads=1"] if bench.device == "cpu" else []
 
 
 def started(bench: Bench, what: str, command: list[str], results: Path, says: list[str], want: dict[str, str]) -> None:
-    """A run that a launcher's command starts."""
+    """Runs a launcher's command and checks its run."""
     bench.call(command)
     compared(bench, what, results, says, want)
 
 
 def compared(bench: Bench, what: str, results: Path, says: list[str], want: dict[str, str]) -> None:
-    """Holds where the run has the bits of threads, and its log says how it was started."""
+    """Checks that a run has the bits of the run with threads, and that its log says how it was started."""
     run = the_run(results)
     log = (run.path / "log").read_text()
     differ = [name for name, digest in run.digest().items() if want[name] != digest]
@@ -75,7 +75,7 @@ def compared(bench: Bench, what: str, results: Path, says: list[str], want: dict
 
 
 def two_hosts(bench: Bench, recipe: Path, world: int, want: dict[str, str]) -> None:
-    """Half of the ranks in a network of their own each, with a wire between them; the second has no results folder."""
+    """Runs half of the ranks on each of two simulated hosts; the second must not write a results folder."""
     what = "two network namespaces"
     if bench.device != "cpu" or shutil.which("ip") is None or os.geteuid() != 0:
         bench.note(what, "needs the CPU, `ip` and root")
@@ -98,7 +98,7 @@ def two_hosts(bench: Bench, recipe: Path, world: int, want: dict[str, str]) -> N
 
 @contextmanager
 def hosts() -> Iterator[None]:
-    """Two network namespaces, joined by a pair of virtual interfaces."""
+    """Simulates two hosts: network namespaces that are joined by a pair of virtual interfaces."""
 
     def ip(*words: str) -> None:
         subprocess.run(["ip", *words], check=True, capture_output=True)

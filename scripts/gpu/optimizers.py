@@ -1,4 +1,4 @@
-"""Optimizers, averages, ramps, widths and formulas: bits that must be the same, and what they cost in speed."""
+"""Checks that optimizers, averages, ramps, widths and formulas give equal bits, and measures what they cost."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from bench import Bench, Run, attempt
 from exact import SMALL, killed_and_resumed
 from sizes import SIZES, Size
 
-# Trainings whose bits must depend neither on graphs, nor on placement, nor on being killed and resumed.
+# Trainings whose bits must not depend on graphs, on placement, or on being killed and resumed.
 TRAININGS: dict[str, tuple[str, ...]] = {
     "Muon": ("optimizer.name=muon",),
     "Muon, original adjustment": ("optimizer.name=muon", "optimizer.adjust=original"),
@@ -21,14 +21,15 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "formula": ("model.activation=silu(a) * b",),
 }
 
-# The cost of Muon beside AdamW, by the tokens of a step: sequences times accumulated micro-steps.
+# Sizes at which Muon's cost is measured against AdamW. The cost depends on the tokens per step.
 UPDATES = {
     "base-160m, 131,072 tokens": Size("base-160m", ("training.accumulation=8",), ()),
     "base-160m, 16,384 tokens": SIZES["base-160m"],
     "dim384, 32,768 tokens": Size("dim384", ("training.local_batch_size=128",), ()),
 }
 
-# Formulas beside the built-in activation that is the same function, and the width at which it has as many parameters.
+# Formulas, each with the keys of the built-in activation that is the same function, and its own keys.
+# Activations without a gate get the width at which the layer has as many parameters.
 FORMULAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "silu(a) * b": (("model.activation=swiglu",), ("model.activation=silu(a) * b",)),
     "relu(x)^2": (
@@ -39,7 +40,7 @@ FORMULAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def optimizers(bench: Bench) -> None:
-    """The same bits of every training, however it is executed, and those that evaluating an average must not change."""
+    """Checks that each training has the same bits, however it is executed and whether its average is evaluated."""
     recipe = bench.work / "optimizers.toml"
     recipe.write_text(SMALL.replace("DTYPE", "bf16"))
     for name, keys in TRAININGS.items():
@@ -48,7 +49,7 @@ def optimizers(bench: Bench) -> None:
 
 
 def same_bits(bench: Bench, recipe, name: str, keys: list[str]) -> None:
-    """A training without graphs, poisoned, and killed and resumed, beside itself."""
+    """Compares a training with itself without graphs, with poisoned memory, and killed and resumed."""
     first = bench.train(recipe, keys)
     want = first.digest()
     losses = first.losses()
@@ -67,13 +68,13 @@ def same_bits(bench: Bench, recipe, name: str, keys: list[str]) -> None:
 
 
 def differing(bench: Bench, what: str, want: dict[str, str], have: dict[str, str]) -> None:
-    """Notes which files have other bits."""
+    """Adds to the table which files have different bits."""
     other = [name for name in want if have[name] != want[name]]
     bench.note(what, f"{', '.join(other)} differ" if other else "the same bits", not other)
 
 
 def unchanged_by_evaluation(bench: Bench, recipe) -> None:
-    """What a training with a moving average computes, whether the average is evaluated or not."""
+    """Checks that evaluating the moving average does not change the training."""
     first = bench.train(recipe, ["ema.decay=0.99", "ema.evaluate=true"])
     same = ["--algos-from", str(first.path)] if bench.device == "cuda" else []
     silent = bench.train(recipe, ["ema.decay=0.99"], *same)
@@ -81,14 +82,14 @@ def unchanged_by_evaluation(bench: Bench, recipe) -> None:
 
 
 def without_average(run: Run) -> dict[str, str]:
-    """Hashes of the tensors, and of the columns of `metrics.csv` that do not depend on the average."""
+    """Hashes the tensors, and the columns of `metrics.csv` that do not depend on the average."""
     digest = run.digest()
     rows = [run.column(name) for name in ("step", "loss", "val_loss", "grad_norm")]
     return {**digest, "metrics.csv": hashlib.sha256(json.dumps(rows).encode()).hexdigest()}
 
 
 def updates(bench: Bench) -> None:
-    """What Muon costs beside AdamW, and a formula beside the built-in function, in turns."""
+    """Measures the cost of Muon against AdamW, and of a formula against the built-in function, in turns."""
     for name, size in UPDATES.items():
         attempt(bench, name, lambda n=name, s=size: beside(bench, f"Muon, {n}", s, (), ("optimizer.name=muon",)))
     for formula, (built_in, keys) in FORMULAS.items():
@@ -96,7 +97,7 @@ def updates(bench: Bench) -> None:
 
 
 def beside(bench: Bench, what: str, size: Size, plain: tuple[str, ...], changed: tuple[str, ...]) -> None:
-    """The ratio of step times of two trainings, with products chosen at the clock that the GPU sustains."""
+    """Measures the ratio of two trainings' step times. `ops tune` first chooses matmuls at the sustained clock."""
     found: dict[str, list[float]] = {"plain": [], "changed": []}
     for keys in (plain, changed):
         bench.call([bench.xrun, "ops", "tune", size.recipe, *size.keys, *keys, "--missing"])

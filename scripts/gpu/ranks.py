@@ -1,4 +1,4 @@
-"""Several GPUs: what must hold for any number of ranks."""
+"""Checks what must hold for any number of ranks."""
 
 import json
 import subprocess
@@ -13,7 +13,8 @@ from sizes import SIZES
 from speed import synthetic
 
 LAUNCHERS = ("thread", "process")
-# Both sides of a comparison take the same global batch; dropout shows whether draws follow the sequences.
+# Every number of ranks takes the same global batch. Dropout shows whether random draws depend only on the
+# sequences.
 SPLIT = """
 [model]
 dim = 128
@@ -40,14 +41,15 @@ steps = 2
 [parallelism]
 bucket_mib = 0.1
 """
-# Steps after which a run goes on with other ranks.
+# Steps after which a run is stopped and resumed with another number of ranks.
 HANDED_ON = (500, 2000, 3500)
-# Against one rank: the first loss, any of the 20 losses (both relative), and the parameters after them.
+# Bounds on the relative distance from one rank: of the first loss, of any of the 20 losses, and of the final
+# parameters.
 BOUNDS = {"fp32": (1e-6, 1e-6, 1e-3), "bf16": (1e-6, 2e-3, 1e-3)}
 
 
 def worlds(bench: Bench) -> list[int]:
-    """Numbers of ranks to try here, from two."""
+    """Returns the numbers of ranks to try, which are at least two."""
     if bench.worlds:
         return bench.worlds
     devices = torch.cuda.device_count() if bench.device == "cuda" else 2
@@ -55,12 +57,12 @@ def worlds(bench: Bench) -> list[int]:
 
 
 def launch(world: int, launcher: str = "thread") -> list[str]:
-    """Keys of a run of several ranks."""
+    """Returns the keys of a run with several ranks."""
     return [f"parallelism.world_size={world}", f"parallelism.launcher={launcher}"]
 
 
 def ranks(bench: Bench) -> None:
-    """What must hold, with every number of ranks."""
+    """Compares runs of each number of ranks with one rank and with each other."""
     for dtype in BOUNDS:
         recipe = bench.work / f"ranks-{dtype}.toml"
         recipe.write_text(SPLIT.replace("DTYPE", dtype))
@@ -74,7 +76,7 @@ def ranks(bench: Bench) -> None:
 
 
 def stack(bench: Bench) -> None:
-    """A run that goes on with other ranks, and everything at once on all of them."""
+    """Resumes a run with other numbers of ranks, and trains with all features at once on all ranks."""
     for world in worlds(bench):
         attempt(bench, f"{world} ranks, resumed", lambda w=world: handed_on(bench, w))
     for world in worlds(bench)[-1:]:
@@ -82,7 +84,7 @@ def stack(bench: Bench) -> None:
 
 
 def starts(bench: Bench) -> None:
-    """Seconds until training begins, from an empty cache and a full one, and that a short timeout ends no start."""
+    """Measures the startup from an empty and a full cache, with a timeout that is shorter than the startup."""
     alone: dict[str, float] = {}
     for world in [1, *worlds(bench)]:
         cache = bench.work / f"cache-{world}"
@@ -98,10 +100,10 @@ def starts(bench: Bench) -> None:
 
 
 def handed_on(bench: Bench, world: int) -> None:
-    """A run that is told to stop three times and goes on with other ranks: sharded, on one, on two that are whole, sharded.
+    """Stops a run three times and resumes it on one rank, on two unsharded ranks, and on all ranks, sharded.
 
-    The same tokens as with all ranks from beginning to end, the same curve right after the first stop, and as good an end:
-    thousands of steps later roundings have made other losses of single steps.
+    The run must see the same tokens as an uninterrupted one, follow its curve right after the first stop, and end with
+    as low a mean loss. The losses of single steps differ by then: rounding differences grow over thousands of steps.
     """
     what = f"{world} ranks, resumed on 1, 2 and {world}"
     recipe = bench.work / "handed-on.toml"
@@ -137,7 +139,7 @@ def interrupted(bench: Bench, command: list[str], results: Path, at: int) -> int
         while sum(file.read_text().count("\n") for file in results.glob("*/*/metrics.csv")) < at:
             bench.left()
             if process.poll() is not None:
-                raise RuntimeError("it ended before it could be told to stop")
+                raise RuntimeError("the run ended before it could be told to stop")
             time.sleep(0.002)
         process.terminate()
         process.wait(timeout=bench.left())
@@ -145,20 +147,20 @@ def interrupted(bench: Bench, command: list[str], results: Path, at: int) -> int
         end(process)
     step = the_run(results).summary()["steps"]
     if not at - 1 <= step < at + 500:
-        raise RuntimeError(f"told to stop after {at} rows, it stopped at step {step}")
+        raise RuntimeError(f"the run was told to stop after {at} rows, but it stopped at step {step}")
     return step
 
 
 def full_stack(bench: Bench, world: int) -> None:
-    """Grouped queries, dropout, accumulation and full recompute on all ranks."""
+    """Trains with grouped queries, dropout, accumulation and full recompute on all ranks."""
     keys = [*launch(world), "training.accumulation=2", f"training.global_batch_size={16 * world}"]
     learned(bench, "v9-full-stack", keys, f"v9-full-stack, {world} ranks")
 
 
 def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> None:
-    """Ranks against one rank, and the ways of exchanging against each other.
+    """Compares several ranks with one rank, and the ways of exchanging gradients with each other.
 
-    A run whose ranks end with other parameters than each other fails by itself.
+    A run fails by itself if its ranks end with different parameters.
     """
     run = bench.train(recipe, launch(world))
     same = ["--algos-from", str(run.path)]
@@ -171,8 +173,8 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
     bench.note(f"{dtype} {world} ranks against one", found, holds, losses=losses, distance=distance)
 
     want = run.digest()
-    # Where a bucket begins decides in which order a ring adds its ranks: of two, there is one order. Copies are added in that
-    # of ranks.
+    # In a ring, the start of a bucket decides the order in which its ranks are added; for two ranks, the
+    # order does not matter. With copies, ranks are always added in the order of their numbers.
     copies = "parallelism.transport=copies" in bench.keys
     rounding = world > 2 and not copies
     ways = {
@@ -185,14 +187,15 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
         "a bucket per parameter": (["parallelism.bucket_mib=0"], rounding),
         "buckets of 25 MiB": (["parallelism.bucket_mib=25"], rounding),
         "one bucket": (["parallelism.bucket_mib=65536"], rounding),
-        # Rows of the embedding's gradient are added in another order than sums over them.
+        # The exchange by rows adds the embedding's gradient in a different order than the reduction of the
+        # whole.
         "embedding reduced whole": (["parallelism.embedding_exchange=false"], True),
         "grouped": (["parallelism.reduction=grouped"], True),
         "accumulated": (["training.accumulation=2"], True),
         "processes": (launch(world, "process"), False),
     }
     if "parallelism.shard=optimizer" in bench.keys:
-        # Every rank would get all sums.
+        # The grouped reduction gives every rank all sums, so it does not work with a sharded optimizer.
         del ways["grouped"]
     if not any(key.startswith(("parallelism.shard=", "parallelism.transport=")) for key in bench.keys):
         ways["whole optimizer"] = (["parallelism.shard=none"], rounding)
@@ -200,7 +203,7 @@ def gates(bench: Bench, recipe: Path, dtype: str, world: int, alone: Run) -> Non
             keys = ["parallelism.shard=optimizer", f"parallelism.transport={transport}"]
             ways[f"sharded optimizer, {transport}"] = (keys, rounding)
     if copies:
-        # Tensors would be freed during a step.
+        # Copies need tensors that stay where they are; these placements free tensors during a step.
         del ways["caching, no graphs"], ways["naive, no graphs"]
     for what, (keys, rounds) in ways.items():
         attempt(
@@ -221,8 +224,8 @@ def way(
     dtype: str,
     what: str,
 ) -> None:
-    """One way of exchanging: the same bits, or, where the order of additions differs, the bounds against one rank."""
-    # A key that is named twice is wrong; the later one is meant.
+    """Checks one way of exchanging: equal bits, or, if the order of additions differs, the bounds in `BOUNDS`."""
+    # xrun rejects a key that is given twice, so keep the last value of each.
     unique = {key.split("=")[0]: key for key in keys}
     run = bench.train(recipe, list(unique.values()), *same)
     name = f"{dtype} {unique['parallelism.world_size'].split('=')[1]} ranks, {what}"
@@ -237,18 +240,18 @@ def way(
 
 
 def parameters_apart(run: Run, other: Run) -> float:
-    """How far the parameters of two runs are apart, relative to their norm."""
+    """Returns the distance between the parameters of two runs, relative to their norm."""
     squares = [0.0, 0.0]
     for (name, a), (_, b) in zip(tensors(run), tensors(other), strict=True):
         if a.shape != b.shape:
-            raise ValueError(f"{name} has {a.numel()} and {b.numel()} numbers")
+            raise ValueError(f"{name} has {a.numel()} elements in one run and {b.numel()} in the other")
         squares[0] += (a - b).double().square().sum().item()
         squares[1] += b.double().square().sum().item()
     return (squares[0] / squares[1]) ** 0.5
 
 
 def tensors(run: Run) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters of the last checkpoint, flat, by name."""
+    """Yields the parameters of the last checkpoint as flat tensors, sorted by name."""
     last = max((run.path / "checkpoint").glob("step-*"))
     data = bytearray((last / "model.safetensors").read_bytes())
     length = int.from_bytes(data[:8], "little")

@@ -1,4 +1,4 @@
-"""Several GPUs: what the exchange costs, independent runs beside each other, and PyTorch's data parallelism."""
+"""Measures several GPUs: the cost of the exchange, independent runs at once, and PyTorch's data parallelism."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from ranks import launch, worlds
 from sizes import SIZES
 from speed import synthetic
 
-# Shapes that are trained, each GPU with 8,192 tokens of a step.
+# The sizes to train and their sequence lengths. Each GPU gets `TOKENS` tokens per step.
 TRAINED = {"dim384": 256, "dim768": 256, "dim1024": 256, "base-160m": 1024, "qwen3-0.6b-shape": 2048}
 TOKENS = 8192
 SHARDED = "parallelism.shard=optimizer"
 COPIES = "parallelism.transport=copies"
-# Besides no exchange and threads that copy, which are compared in turns.
+# Ways that are measured once each. No exchange and sharded copies by threads are compared in turns.
 WAYS = {
     "whole, NCCL": ["parallelism.shard=none"],
     "sharded, NCCL": [SHARDED, "parallelism.transport=nccl"],
@@ -33,7 +33,7 @@ COLUMNS = ("communication_ms", "exposed_communication_ms", "sm_clock_mhz", "powe
 
 
 def scaling(bench: Bench) -> None:
-    """How fast sizes are on some GPUs."""
+    """Measures each size on each number of GPUs."""
     names = [name for name in bench.sizes or TRAINED if name in TRAINED]
     for world in worlds(bench):
         for name in names:
@@ -43,7 +43,7 @@ def scaling(bench: Bench) -> None:
 
 
 def data_parallel_peers(bench: Bench) -> None:
-    """PyTorch's ways at the same sizes. They are compiled beside each other first, into PyTorch's cache."""
+    """Measures PyTorch at the same sizes, after compiling all of its modes in parallel into PyTorch's cache."""
     names = [name for name in bench.sizes or TRAINED if name in TRAINED]
     for world in worlds(bench):
         cases = [(name, peer) for name in names for peer in PEERS if not peer.endswith("sums")]
@@ -55,15 +55,15 @@ def data_parallel_peers(bench: Bench) -> None:
 
 
 def keys_of(name: str) -> list[str]:
-    """Keys of a training whose speed alone matters."""
+    """Returns the keys of a training for which only speed matters."""
     keys = [key for key in synthetic(SIZES[name]) if not key.startswith("training.local_batch_size")]
     return [*keys, f"training.local_batch_size={TOKENS // TRAINED[name]}", "metrics.warmup=20"]
 
 
 def ours(bench: Bench, name: str, world: int) -> None:
-    """Other ways of exchanging, one run each."""
+    """Measures the other ways of exchanging, one run each."""
     for way, keys in WAYS.items():
-        # A key that is named twice is wrong; the later one is meant.
+        # xrun rejects a key that is given twice, so keep the last value of each.
         named = {key.split("=")[0]: key for key in [*launch(world), *keys, *keys_of(name)]}
         try:
             run = bench.train(SIZES[name].recipe, [*named.values(), f"training.steps={bench.steps}"])
@@ -75,7 +75,7 @@ def ours(bench: Bench, name: str, world: int) -> None:
 
 
 def figures(run: Run) -> dict[str, float | None]:
-    """Speed of a run, and medians of its steady state."""
+    """Returns the speed and memory of a run, and medians over its steady state."""
     summary = run.summary()
     if summary["status"] != "ok" or summary["tok_s"] is None:
         raise RuntimeError(f"the run is {summary['status']}: {summary['reason']}")
@@ -89,7 +89,7 @@ def figures(run: Run) -> dict[str, float | None]:
 
 
 def in_words(row: dict[str, float | None]) -> str:
-    """A row of the table."""
+    """Formats the figures of a run for the table."""
     words = [f"{row['tok_s']:,.0f} tok/s, {row['step_ms']:.3f} ms"]
     formats = ("{:.3f} ms exchange", "{:.3f} ms exposed", "{:.0f} MHz", "{:.0f} W")
     words += [text.format(row[column]) for column, text in zip(COLUMNS, formats, strict=True) if row[column] is not None]
@@ -97,7 +97,7 @@ def in_words(row: dict[str, float | None]) -> str:
 
 
 def comparison(bench: Bench, name: str, world: int) -> None:
-    """No exchange against the default, in turns; the comparison is kept."""
+    """Compares no exchange with sharded copies, in turns, and keeps the comparison."""
     results = bench.work / f"exchange-{name}-{world}"
     sets = [*keys_of(name), f"parallelism.world_size={world}", f"engine.device={bench.device}", "training.steps=150"]
     sets += ["engine.communication=off"]
@@ -107,7 +107,7 @@ def comparison(bench: Bench, name: str, world: int) -> None:
     command += ["--repeats", "3", "--name", f"exchange-{name}-{world}", "--predicts", "tok_s -4..+4%"]
     command += ["--hypothesis", "copies hold no multiprocessor, and a rank updates only its part of the parameters"]
     code, output = bench.outcome(command)
-    # 3 is a verdict.
+    # Exit code 3 is a verdict, not a failure.
     if code not in (0, 3):
         raise RuntimeError(f"exit {code}: {last_words(output)}")
     (file,) = results.glob("comparisons/*/*/experiment.json")
@@ -123,7 +123,7 @@ def comparison(bench: Bench, name: str, world: int) -> None:
 
 
 def independent(bench: Bench, name: str, world: int) -> None:
-    """As many runs of one GPU at the same time."""
+    """Trains one run on each GPU at the same time."""
     processes = []
     for gpu in range(world):
         keys = [*keys_of(name), "parallelism.world_size=1", f"engine.devices=[{gpu}]", f"training.steps={bench.steps}"]
@@ -138,7 +138,7 @@ def independent(bench: Bench, name: str, world: int) -> None:
 
 
 def peer_command(bench: Bench, name: str, peer: str, world: int, steps: int) -> list[str]:
-    """The command of one of PyTorch's ways."""
+    """Returns the command that trains with one of PyTorch's ways."""
     options = [word for word in SIZES[name].peer if word != "--batch" and not word.isdecimal() or word == str(TRAINED[name])]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(world), "--rdzv-backend", "c10d"]
     command += ["--rdzv-endpoint", "localhost:0", os.path.relpath(SCRIPTS / "torch_peer.py"), *options]
@@ -147,7 +147,7 @@ def peer_command(bench: Bench, name: str, peer: str, world: int, steps: int) -> 
 
 
 def theirs(bench: Bench, name: str, peer: str, world: int) -> None:
-    """One of PyTorch's ways."""
+    """Measures one of PyTorch's ways."""
     code, output = bench.outcome(peer_command(bench, name, peer, world, steps=60))
     rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"model"')]
     if code != 0 or not rows or "error" in rows[-1]:

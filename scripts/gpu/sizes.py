@@ -10,7 +10,7 @@ class Size:
     recipe: str
     keys: tuple[str, ...]
     peer: tuple[str, ...]
-    # What PyTorch is run with, best first by earlier measurements; none where it is not compared.
+    # PyTorch's modes, best first according to earlier measurements; empty if PyTorch is not compared.
     modes: tuple[tuple[str, ...], ...] = ()
 
 
@@ -20,7 +20,7 @@ CUDNN, FLASH = ((*GRAPHS, "--attention", kernel) for kernel in ("cudnn", "flash"
 
 
 def grouped(kv_heads: int, *modes: tuple[str, ...]) -> Size:
-    """Width 1,024 with 8 heads of 128 columns and 1,024 tokens."""
+    """Returns the size with width 1,024, 8 heads of dimension 128, and 1,024 tokens."""
     keys = ("model.n_heads=8", f"model.n_kv_heads={kv_heads}", "model.head_dim=128", "model.ffn_dim=2816")
     keys += ("training.seq_len=1024", "training.local_batch_size=16")
     peer = ("--model", f"1024,18,8,{kv_heads},128,2816", "--seq", "1024", "--batch", "16")
@@ -86,9 +86,9 @@ SIZES = {
         (PADDED,),
     ),
 }
-# Compared unless --sizes says otherwise: compiling the peer takes the longest.
+# The default sizes of comparisons; few, because compiling PyTorch's side takes the longest.
 COMPARED = ("dim384", "dim768", "dim1024")
-# Shapes besides those that recipes are made for, at which nothing may be slower than PyTorch.
+# Shapes beside those of the recipes; at each of them, xrun must not be slower than PyTorch.
 OTHERS = (
     "dim768-batch64",
     "dim768-heads64-seq512",

@@ -1,4 +1,4 @@
-"""What is measured: tokens per second, alone and beside PyTorch."""
+"""Measures tokens per second, alone and against PyTorch, and the time of ops."""
 
 import json
 import signal
@@ -10,29 +10,29 @@ from collections.abc import Iterable
 from bench import SCRIPTS, Bench, OutOfTime, attempt, end
 from sizes import COMPARED, OTHERS, SIZES, Size
 
-# So that few steps are enough.
+# A short warm-up, so that a run with few steps is valid.
 SHORT = "lr_scheduler.warmup_steps=2"
 
 
 def ops(bench: Bench) -> None:
-    """Where the time of a step goes."""
+    """Measures where the time of a step goes."""
     for name in bench.sizes or COMPARED:
         attempt(bench, name, lambda name=name: profile(bench, name))
 
 
 def profile(bench: Bench, name: str) -> None:
-    """The table of a size, into a file."""
+    """Writes the table of `xrun ops bench` for a size."""
     size = SIZES[name]
     keys = [f"engine.device={bench.device}", *synthetic(size)]
     (bench.out / f"ops-{name}.txt").write_text(bench.call([bench.xrun, "ops", "bench", size.recipe, *keys]))
     bench.note(name, f"ops-{name}.txt")
 
-# Multiprocessors that are held, one column each. NCCL's collectives take 8 to 32.
+# Numbers of occupied multiprocessors, one column each. NCCL's collectives occupy 8 to 32.
 HELD = (0, 1, 4, 8, 16, 24)
 
 
 def held(bench: Bench) -> None:
-    """Products of the backward while multiprocessors are held, into a table for each size."""
+    """Times matmuls of the backward while multiprocessors are occupied; writes a table per size."""
     if bench.device != "cuda":
         return
     for name in bench.sizes or COMPARED:
@@ -40,7 +40,7 @@ def held(bench: Bench) -> None:
 
 
 def held_products(bench: Bench, name: str) -> None:
-    """The products of one size, and their sum."""
+    """Times the matmuls of one size and their sum."""
     columns: list[dict[str, float]] = []
     for count in HELD:
         keys = [f"engine.device={bench.device}", *synthetic(SIZES[name]), "parallelism.world_size=1"]
@@ -61,7 +61,7 @@ def held_products(bench: Bench, name: str) -> None:
 
 
 def attention(bench: Bench) -> None:
-    """Attention alone beside other libraries, and their errors, into files."""
+    """Writes tables of attention against other libraries, and of their errors."""
     if bench.device != "cuda":
         return
     for name, options in {"attention": [], "attention-errors": ["--errors"]}.items():
@@ -69,7 +69,7 @@ def attention(bench: Bench) -> None:
 
 
 def attention_table(bench: Bench, name: str, options: list[str]) -> None:
-    """One table of scripts/attention_peers.py, without what libraries say besides."""
+    """Writes one table of scripts/attention_peers.py, without the messages of libraries around it."""
     command = [sys.executable, "-B", str(SCRIPTS / "attention_peers.py"), "--xrun", bench.xrun, *options]
     lines = [line for line in bench.call(command).splitlines() if line.startswith("|") or ", torch " in line]
     (bench.out / f"{name}.md").write_text("\n".join(lines) + "\n")
@@ -77,14 +77,14 @@ def attention_table(bench: Bench, name: str, options: list[str]) -> None:
 
 
 def synthetic(size: Size) -> list[str]:
-    """Keys for a training whose speed alone matters."""
+    """Returns the keys of a training for which only speed matters."""
     keys = ["data.corpus=random", "data.tokenizer=gpt2", "data.train_tokens=4000000", "data.validation_tokens=32768"]
     keys += ["validation.interval=0", "validation.steps=1", "generation.samples=0", "checkpoint.keep=0"]
     return [*keys, SHORT, *size.keys]
 
 
 def speed(bench: Bench, size: Size, keys: Iterable[str] = ()) -> dict[str, float]:
-    """Tokens per second, step time and memory of a training, with further keys."""
+    """Trains with further keys and returns tokens per second, step time, MFU and memory."""
     run = bench.train(size.recipe, [*synthetic(size), *keys, f"training.steps={bench.steps}", "metrics.warmup=20"])
     summary = run.summary()
     if summary["status"] != "ok" or summary["tok_s"] is None:
@@ -94,13 +94,13 @@ def speed(bench: Bench, size: Size, keys: Iterable[str] = ()) -> dict[str, float
 
 
 def bench_all(bench: Bench) -> None:
-    """Tokens per second of all sizes."""
+    """Measures tokens per second of all sizes."""
     for name in bench.sizes or SIZES:
         attempt(bench, name, lambda name=name: measure(bench, name))
 
 
 def measure(bench: Bench, name: str) -> None:
-    """Tokens per second of a size, into the table."""
+    """Adds the tokens per second of a size to the table."""
     found = speed(bench, SIZES[name])
     memory = f", {found['memory_bytes'] / 2**30:.2f} GiB" if found["memory_bytes"] else ""
     mfu = f", MFU {found['mfu_pct']:.1f} %" if found["mfu_pct"] else ""
@@ -108,17 +108,17 @@ def measure(bench: Bench, name: str) -> None:
 
 
 def peer(bench: Bench) -> None:
-    """xrun and PyTorch in turns."""
+    """Measures xrun and PyTorch in turns."""
     duels(bench, bench.sizes or COMPARED, 1 if bench.best else None)
 
 
 def others(bench: Bench) -> None:
-    """As `peer`, at shapes at which xrun only must not be slower; with PyTorch's fastest mode alone."""
+    """Checks that xrun is not slower than PyTorch's fastest mode at other shapes."""
     duels(bench, bench.sizes or OTHERS, 1, at_least=1.0)
 
 
 def duels(bench: Bench, names: Iterable[str], modes: int | None, at_least: float | None = None) -> None:
-    """Turns of sizes against their first modes of PyTorch, or against all."""
+    """Measures sizes against their first `modes` PyTorch modes, or against all of them."""
     for name in names:
         for mode in SIZES[name].modes[:modes]:
             what = f"{name} {' '.join(mode[1:])}"
@@ -126,7 +126,7 @@ def duels(bench: Bench, names: Iterable[str], modes: int | None, at_least: float
 
 
 def duel(bench: Bench, name: str, mode: tuple[str, ...], at_least: float | None = None) -> None:
-    """Turns of one size against one mode of PyTorch, which compiles once and then waits for its turns."""
+    """Measures one size against one PyTorch mode, in turns. PyTorch compiles once, then waits between its turns."""
     size = SIZES[name]
     command = [sys.executable, str(SCRIPTS / "torch_peer.py"), "--turns", "--device", bench.device, *size.peer, *mode]
     with bench.log().open("a") as log:
@@ -157,7 +157,7 @@ def duel(bench: Bench, name: str, mode: tuple[str, ...], at_least: float | None 
 
 
 def answer(bench: Bench, process: subprocess.Popen) -> dict:
-    """The next line of the peer. Cut off with the section's time."""
+    """Reads the next line from PyTorch's process; raises `OutOfTime` when the section's time is over."""
     previous = signal.signal(signal.SIGALRM, out_of_time)
     signal.setitimer(signal.ITIMER_REAL, bench.left())
     try:
@@ -166,15 +166,15 @@ def answer(bench: Bench, process: subprocess.Popen) -> dict:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
     if not line:
-        raise RuntimeError(f"the peer ended with {process.wait()}")
+        raise RuntimeError(f"PyTorch's process ended with {process.wait()}")
     with bench.log().open("a") as log:
         log.write(line)
     found = json.loads(line)
     if "error" in found:
-        raise RuntimeError(f"the peer is {found['error']}")
+        raise RuntimeError(f"PyTorch's process failed: {found['error']}")
     return found
 
 
 def out_of_time(_signal: int, _frame: object) -> None:
-    """Ends a wait."""
+    """Handles the alarm: interrupts the wait."""
     raise OutOfTime

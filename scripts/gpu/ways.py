@@ -1,4 +1,4 @@
-"""What ways of executing cost and save: placement, graphs, batching, recompute, memory limits, starting."""
+"""Measures ways to execute a run: placement, graphs, batching, recompute, memory limits, startup."""
 
 import json
 import shutil
@@ -10,8 +10,8 @@ from bench import SCRIPTS, Bench, attempt, end, the_run
 from sizes import SIZES
 from speed import synthetic
 
-# How transient memory is had, how kernels are launched, and whether sequences go through together; with the steps that
-# are timed.
+# How transient memory is allocated, how kernels are launched, and whether sequences are batched; each with
+# the number of steps to time.
 WAYS = {
     "arena, graph": ([], 200),
     "arena": (["engine.cuda_graphs=false"], 200),
@@ -22,7 +22,7 @@ WAYS = {
     "looped, naive": (["engine.batching=looped", "engine.placement=naive", "engine.cuda_graphs=false"], 60),
 }
 LIMIT = 32 << 30
-# A recipe, and what decides whether it fits into LIMIT.
+# Recipes, each with keys that decide whether it fits into LIMIT.
 FITS = [
     *(
         ("v8-dim1024", [f"activation_checkpoint.mode={mode}", f"training.local_batch_size={batch}"])
@@ -35,7 +35,7 @@ FITS = [
         for batch in (32, 16)
     ),
 ]
-# Takes all of the card's memory but the given bytes, says so, and waits.
+# Allocates all of the GPU's memory except the given bytes, prints "held", and waits.
 HOLD = """
 import sys, torch
 free, _ = torch.cuda.mem_get_info()
@@ -46,13 +46,13 @@ sys.stdin.read()
 
 
 def ways(bench: Bench) -> None:
-    """Placements, graphs and batching at a size where launching matters."""
+    """Measures placements, graphs and batching at a size small enough for launch overhead to matter."""
     for what, (keys, steps) in WAYS.items():
         attempt(bench, what, lambda w=what, k=keys, s=steps: way(bench, w, k, s))
 
 
 def way(bench: Bench, what: str, keys: list[str], steps: int) -> None:
-    """Speed, load and allocations of one way."""
+    """Measures speed, GPU load and allocations of one way."""
     settings = [*synthetic(SIZES["dim384"]), f"training.steps={steps}", "metrics.warmup=20", *keys]
     run = bench.train("dim384", settings)
     summary = run.summary()
@@ -67,13 +67,13 @@ def way(bench: Bench, what: str, keys: list[str], steps: int) -> None:
 
 
 def recompute(bench: Bench) -> None:
-    """What recompute saves and costs."""
+    """Measures what recompute saves and costs."""
     for name in ("dim768", "v8-dim1024"):
         attempt(bench, name, lambda name=name: modes(bench, name))
 
 
 def modes(bench: Bench, name: str) -> None:
-    """A recipe without recompute, and with it."""
+    """Measures a recipe in every recompute mode."""
     size = SIZES[name.removeprefix("v8-")]
     speeds, transients = {}, {}
     for mode in ("none", "emitted", "selective", "full"):
@@ -81,7 +81,7 @@ def modes(bench: Bench, name: str) -> None:
         run = bench.train(name, [*synthetic(size), *keys])
         summary = run.summary()
         speeds[mode] = summary["tok_s"]
-        # Weights, gradients, both moments and the bf16 copy are there either way.
+        # Every mode has weights, gradients, both moments (4 bytes each) and the bf16 copy (2 bytes).
         state = summary["parameters"] * 18
         transients[mode] = summary["memory"]["allocated_bytes"] - state
     for mode in ("emitted", "selective", "full"):
@@ -92,7 +92,7 @@ def modes(bench: Bench, name: str) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """Memory of a training, by mode of recompute, beside PyTorch's peak of allocated tensors without graphs."""
+    """Compares the memory of each recompute mode with PyTorch's peak of allocated tensors without CUDA graphs."""
     if bench.device != "cuda":
         return
     for name in bench.sizes or ("dim768", "dim1024", "base-160m"):
@@ -100,7 +100,7 @@ def memory(bench: Bench) -> None:
 
 
 def beside_pytorch(bench: Bench, name: str) -> None:
-    """One size: `selective` takes at most 0.85 of PyTorch's memory, `emitted` and `auto` no more than it."""
+    """Checks one size: `selective` takes at most 0.85 of PyTorch's memory, `emitted` and `auto` at most all of it."""
     size = SIZES[name]
     peer = [sys.executable, str(SCRIPTS / "torch_peer.py"), "--device", bench.device, "--steps", "5", "--warmup", "3"]
     said = bench.call([*peer, *size.peer, "--mode", "compile", "--pad"])
@@ -116,7 +116,7 @@ def beside_pytorch(bench: Bench, name: str) -> None:
 
 
 def limits(bench: Bench) -> None:
-    """What fits under a limit runs, takes what was planned, and computes; what does not is refused before it begins."""
+    """Checks that a run that fits takes exactly the planned memory, and that one that does not is refused at once."""
     attempt(bench, "memory that another process holds", lambda: held(bench))
     for recipe, keys in FITS:
         what = " ".join([recipe, *(key.split("=")[1] for key in keys)])
@@ -124,7 +124,7 @@ def limits(bench: Bench) -> None:
 
 
 def fits(bench: Bench, recipe: str, keys: list[str], what: str) -> None:
-    """A recipe under the limit; where it is refused, without the limit, too."""
+    """Runs a recipe under the limit; if it is refused, checks that it takes more without the limit."""
     small = [*synthetic(SIZES["dim768"]), "training.steps=10", *keys]
     command, results = bench.command(recipe, [*small, f"engine.memory_limit_gib={LIMIT >> 30}"])
     code, output = bench.outcome(command)
@@ -142,7 +142,7 @@ def fits(bench: Bench, recipe: str, keys: list[str], what: str) -> None:
 
 
 def held(bench: Bench) -> None:
-    """The card has the memory, but another process took it: the run ends as `oom` and says what it had planned."""
+    """Checks that a run whose memory another process holds ends as `oom` and says what it planned."""
     process = bench.start([sys.executable, "-c", HOLD, str(4 << 30)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         process.stdout.readline()
@@ -157,7 +157,7 @@ def held(bench: Bench) -> None:
 
 
 def start(bench: Bench) -> None:
-    """How long it takes until the kernels are ready: from an empty cache, and from a full one."""
+    """Measures the time until kernels are ready, from an empty cache and from a full one."""
     shutil.rmtree(bench.cache, ignore_errors=True)
     for what, most in (("from an empty cache", 20.0), ("once more", 1.0)):
         run = bench.train("dim768", [*synthetic(SIZES["dim768"]), "training.steps=10"])
