@@ -22,7 +22,7 @@ use std::time::Duration;
 const TURNS_BYTES: usize = 512 << 20;
 
 /// Largest number of alternating inputs.
-const MOST_TURNS: usize = 32;
+const MAX_TURNS: usize = 32;
 
 /// Numbers of warm-up runs and of timed runs. The first warm-up run does not use a graph.
 const LAUNCHES: (usize, usize) = (3, 10);
@@ -218,7 +218,7 @@ impl Programs {
         let packed = Spec::new([rows, heads.width()], precision.act_dtype);
         let o = Spec::new([rows, heads.query * heads.dim], precision.act_dtype);
         let lse = Spec::new([rows, heads.query], precision.master);
-        let turns = TURNS_BYTES.div_ceil(packed.bytes()).clamp(2, MOST_TURNS);
+        let turns = TURNS_BYTES.div_ceil(packed.bytes()).clamp(2, MAX_TURNS);
         let mut layout = StateBuilder::empty(precision);
         let shared = Shared::lay_out(&mut layout, rows, heads.dim, precision);
         let turns: Vec<_> =
@@ -290,10 +290,10 @@ mod tests {
         let shape = AttentionShape { batch: 1, seq_len: 8, heads: Heads { query: 2, kv: 1, dim: 4 } };
         for with_norm in [false, true] {
             let programs = Programs::record(shape, with_norm).unwrap();
-            assert_eq!(programs.turns.len(), MOST_TURNS);
+            assert_eq!(programs.turns.len(), MAX_TURNS);
             let each = if with_norm { 2 } else { 1 };
             for section in [&programs.forward, &programs.backward] {
-                assert_eq!(section.program.nodes.len(), each * MOST_TURNS);
+                assert_eq!(section.program.nodes.len(), each * MAX_TURNS);
             }
             let pool = Arc::new(Pool::new(1).unwrap());
             let arena = programs.forward.memory.arena_bytes.max(programs.backward.memory.arena_bytes);
@@ -303,7 +303,7 @@ mod tests {
             programs.fill(&mut engine).unwrap();
             engine.run(&programs.forward).unwrap();
             engine.run(&programs.backward).unwrap();
-            for turn in [&programs.turns[0], &programs.turns[MOST_TURNS - 1]] {
+            for turn in [&programs.turns[0], &programs.turns[MAX_TURNS - 1]] {
                 let slot = if with_norm { turn.d_qkv } else { turn.d_packed };
                 let values = engine.state.values(slot).unwrap();
                 assert!(values.iter().all(|v| v.is_finite()) && values.iter().any(|v| *v != 0.0));

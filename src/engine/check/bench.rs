@@ -55,7 +55,7 @@ impl Bench {
     }
 
     /// Runs forward and backward, and returns the gradients.
-    pub(super) fn run_both(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
+    pub(super) fn run_with_gradient(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
         self.load(data)?;
         let section = self.both.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
         self.engine.run(section)?;
@@ -63,7 +63,7 @@ impl Bench {
     }
 
     /// Runs a second micro-step on the data of the first, and returns the sums of both gradients.
-    pub(super) fn run_again(&mut self) -> Result<Vec<Vec<f64>>> {
+    pub(super) fn run_second_micro_step(&mut self) -> Result<Vec<Vec<f64>>> {
         let section = self.again.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
         self.engine.run(section)?;
         self.gradients()

@@ -196,12 +196,12 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
     if case.differentiable.is_empty() {
         return Ok(findings);
     }
-    let grads = bench.run_both(&data)?;
-    let alone = one.run_both(&data)?;
+    let grads = bench.run_with_gradient(&data)?;
+    let alone = one.run_with_gradient(&data)?;
     let equal = same_bits(grads.iter().map(Vec::as_slice), alone.iter().map(Vec::as_slice));
     findings.push(finding("gradient bits", f64::from(u8::from(!equal)), 0.0));
     let halves: Vec<Vec<f64>> =
-        one.run_again()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
+        one.run_second_micro_step()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
     let error = worst_tensor(&halves, &grads);
     findings.push(finding("gradient added", error, forward_bound(precision, case.depth)));
     let (again, beside) = one.run_recomputed(&data)?;
@@ -215,7 +215,7 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
         findings.push(finding("gradient", worst_difference(case, &mut bench, &data, &grads)?, 1.0));
     } else {
         let mut wide = Bench::new(wide, Precision::for_act_dtype(DType::F64), Target::Cpu.device(3)?)?;
-        let error = worst_tensor(&grads, &wide.run_both(&data)?);
+        let error = worst_tensor(&grads, &wide.run_with_gradient(&data)?);
         findings.push(finding("gradient", error, gradient_bound(precision, case.depth)));
     }
     Ok(findings)

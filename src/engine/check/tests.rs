@@ -103,15 +103,15 @@ fn neighbors() -> Vec<Arc<dyn Op>> {
     let heads = Heads { query: 1, kv: 1, dim: 2 };
     let fill = |capacity| CacheFill { heads, samples: 1, prompts: 1, capacity };
     let partials = |block| GradNormPartials { shards: Arc::new(Shards::new(&[1], 1, block)) };
-    let (mut order, mut gradient) = (TokenOrder::of_one_rank(), EmbeddingGradAtOwners::of_one_rank());
+    let (mut order, mut gradient) = (TokenOrder::for_one_rank(), EmbeddingGradAtOwners::for_one_rank());
     order.0.layout.ranks += 1;
     gradient.0.layout.ranks += 1;
     vec![
         Arc::new(fill(1)),
         Arc::new(fill(2)),
-        Arc::new(TokenOrder::of_one_rank()),
+        Arc::new(TokenOrder::for_one_rank()),
         Arc::new(order),
-        Arc::new(EmbeddingGradAtOwners::of_one_rank()),
+        Arc::new(EmbeddingGradAtOwners::for_one_rank()),
         Arc::new(gradient),
         Arc::new(GatherRows { ranks: 2 }),
         Arc::new(AttentionScores { heads, seq_len: 1 }),
@@ -458,12 +458,12 @@ fn nan_infinity_and_a_wrong_element_of_a_gradient_fail() {
 }
 
 #[test]
-fn an_output_of_another_length_than_the_reference_fails() {
+fn an_output_with_a_different_length_than_the_reference_fails() {
     assert_caught(Square { reference_len: LEN - 1, ..Square::CORRECT }, "forward");
 }
 
 #[test]
-fn another_number_of_outputs_than_the_reference_fails() {
+fn a_different_number_of_outputs_than_the_reference_fails() {
     for reference_outputs in [0, 2] {
         assert_caught(Square { reference_outputs, ..Square::CORRECT }, "forward");
     }

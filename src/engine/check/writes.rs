@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_something_else_are_counted() {
+    fn wrong_copies_are_counted() {
         assert_eq!(wrong_copies(64, &Target::Cpu, true).unwrap(), WRITES);
     }
 }

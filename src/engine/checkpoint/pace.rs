@@ -14,32 +14,32 @@ const SYNC_BYTES: u64 = 32 << 20;
 pub(super) enum Pace {
     /// Training waits. Hashes use all threads, and the watchdogs see the progress of every part.
     #[default]
-    Alone,
+    Exclusive,
     /// Training continues, and the save uses one thread. It counts its parts for callers that wait for the
     /// write, but not for the watchdogs: they must notice a training that hangs during a write.
-    Beside(Arc<AtomicU64>),
+    Background(Arc<AtomicU64>),
 }
 
 impl Pace {
     /// Adds bytes to a hash.
     pub(super) fn hash(&self, hasher: &mut blake3::Hasher, bytes: &[u8]) {
         match self {
-            Self::Alone => hasher.update_rayon(bytes),
-            Self::Beside(_) => hasher.update(bytes),
+            Self::Exclusive => hasher.update_rayon(bytes),
+            Self::Background(_) => hasher.update(bytes),
         };
     }
 
     /// Counts a finished part.
-    pub(super) fn part_done(&self) {
+    pub(super) fn count_part(&self) {
         match self {
-            Self::Alone => report_progress(),
-            Self::Beside(parts) => _ = parts.fetch_add(1, Ordering::Relaxed),
+            Self::Exclusive => report_progress(),
+            Self::Background(parts) => _ = parts.fetch_add(1, Ordering::Relaxed),
         }
     }
 
     /// Returns true if a file that grows from `before` to `after` bytes must be synced.
     pub(super) fn syncs_between(&self, before: u64, after: u64) -> bool {
-        matches!(self, Self::Beside(_)) && before / SYNC_BYTES < after / SYNC_BYTES
+        matches!(self, Self::Background(_)) && before / SYNC_BYTES < after / SYNC_BYTES
     }
 }
 
@@ -51,15 +51,15 @@ mod tests {
     #[test]
     fn a_write_beside_training_hides_its_parts_from_the_watchdogs_and_syncs_on_its_way() {
         let parts = Arc::new(AtomicU64::new(0));
-        let beside = Pace::Beside(Arc::clone(&parts));
-        (0..1000).for_each(|_| beside.part_done());
+        let beside = Pace::Background(Arc::clone(&parts));
+        (0..1000).for_each(|_| beside.count_part());
         assert_eq!(parts.load(Ordering::Relaxed), 1000);
         let before = parts_done();
-        Pace::Alone.part_done();
+        Pace::Exclusive.count_part();
         assert!(parts_done() > before);
         assert!(beside.syncs_between(SYNC_BYTES - 1, SYNC_BYTES));
         assert!(!beside.syncs_between(SYNC_BYTES, 2 * SYNC_BYTES - 1));
-        assert!(!Pace::Alone.syncs_between(0, 10 * SYNC_BYTES));
+        assert!(!Pace::Exclusive.syncs_between(0, 10 * SYNC_BYTES));
     }
 
     #[test]
@@ -70,6 +70,6 @@ mod tests {
             pace.hash(&mut hasher, &bytes);
             hasher.finalize()
         };
-        assert_eq!(hash(Pace::Alone), hash(Pace::Beside(Arc::default())));
+        assert_eq!(hash(Pace::Exclusive), hash(Pace::Background(Arc::default())));
     }
 }

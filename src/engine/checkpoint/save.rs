@@ -60,13 +60,13 @@ impl Store {
     }
 
     /// Also keeps the checkpoints of these steps, which do not count among the newest.
-    pub fn keeping(self, kept_steps: &[u64]) -> Self {
+    pub fn with_kept_steps(self, kept_steps: &[u64]) -> Self {
         Self { kept_steps: kept_steps.to_vec(), ..self }
     }
 
     /// Also keeps the checkpoint with the lowest validation loss if `keeps_best`; it does not count among the
     /// newest.
-    pub fn keeping_best(self, keeps_best: bool) -> Self {
+    pub fn with_best_kept(self, keeps_best: bool) -> Self {
         Self { keeps_best, ..self }
     }
 
@@ -149,9 +149,9 @@ impl Store {
     /// Replaces the pointers `latest` and, if the best checkpoint is kept, `best`. They are for people and
     /// scripts; xrun itself reads the folder names and manifests.
     fn point(&self, step: u64) -> Result<()> {
-        self.point_to(LATEST, step)?;
+        self.write_pointer(LATEST, step)?;
         match self.best_until(step)? {
-            Some(best) => self.point_to(BEST, best),
+            Some(best) => self.write_pointer(BEST, best),
             None => Ok(()),
         }
     }
@@ -166,7 +166,7 @@ impl Store {
         Ok(best_step(&known))
     }
 
-    fn point_to(&self, pointer: &str, step: u64) -> Result<()> {
+    fn write_pointer(&self, pointer: &str, step: u64) -> Result<()> {
         let (temporary, path) = (self.dir.join(format!("{TEMPORARY}{pointer}")), self.dir.join(pointer));
         let text = format!("{}\n", folder_name(step));
         write_synced(self.fs.as_ref(), &temporary, text.as_bytes()).at("write", &temporary)?;
@@ -181,24 +181,24 @@ impl Store {
     fn prune(&self, pace: &Pace, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
         let steps = candidates(&self.dir)?;
         let surplus = self.surplus(&steps, step)?;
-        let doomed: Vec<_> = steps.iter().filter(|(s, _)| **s > step || surplus.contains(*s)).collect();
+        let pruned_folders: Vec<_> = steps.iter().filter(|(s, _)| **s > step || surplus.contains(*s)).collect();
         let aside = self.aside(&self.dir.join(folder_name(step)));
         let replaced = fs::symlink_metadata(&aside).is_ok().then_some(aside);
-        if doomed.is_empty() && replaced.is_none() {
+        if pruned_folders.is_empty() && replaced.is_none() {
             return Ok(());
         }
         verify(&self.dir.join(folder_name(step)), pace)?;
         // A half-removed folder must not look like a damaged checkpoint, so the folders are renamed durably
         // first.
-        let mut nameless = Vec::from_iter(replaced);
-        for (&step, path) in doomed {
+        let mut to_remove = Vec::from_iter(replaced);
+        for (&step, path) in pruned_folders {
             let temporary = self.dir.join(format!("{TEMPORARY}pruned-{}", folder_name(step)));
             self.fs.rename(path, &temporary).at("rename", path)?;
-            nameless.push(temporary);
+            to_remove.push(temporary);
             pruned.push(step);
         }
         self.fs.sync_dir(&self.dir).at("sync", &self.dir)?;
-        nameless.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
+        to_remove.iter().try_for_each(|path| self.fs.remove(path).at("remove", path))
     }
 
     /// Returns the steps up to `step` whose checkpoints are not kept. A checkpoint without optimizer state

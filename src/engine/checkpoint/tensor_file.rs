@@ -50,7 +50,7 @@ pub(super) fn write_at(pace: &Pace, fs: &dyn Fs, path: &Path, tensors: &[TensorV
             if pace.syncs_between(before, hasher.count()) {
                 file.sync().at("sync", path)?;
             }
-            pace.part_done();
+            pace.count_part();
         }
         Ok(())
     };
@@ -168,7 +168,7 @@ fn hash(file: &mut File, bytes: u64, pace: &Pace) -> std::io::Result<blake3::Has
             Ok(0) => return Ok(hasher.finalize()),
             Ok(n) => {
                 pace.hash(&mut hasher, &buffer[..n]);
-                pace.part_done();
+                pace.count_part();
             }
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),

@@ -87,7 +87,7 @@ impl<S: HeldState> BackgroundWriter<S> {
         }
         let Write { meta, state, before } = write;
         let (step, started, parts) = (meta.step, Instant::now(), Arc::new(AtomicU64::new(0)));
-        let (store, pace) = (Arc::clone(&self.store), Pace::Beside(Arc::clone(&parts)));
+        let (store, pace) = (Arc::clone(&self.store), Pace::Background(Arc::clone(&parts)));
         let thread = Builder::new().name("checkpoint".to_owned()).spawn(move || {
             lower_priority();
             let synced = before().map_err(|e| e.context(not_saved(step)));
@@ -131,7 +131,7 @@ impl<S> InFlight<S> {
         match thread.join() {
             Ok((state, saved, took)) => Written { step, took, saved, state: Some(state) },
             Err(panic) => {
-                let lost = format!("{}: its thread panicked: {}", not_saved(step), message_of(&*panic));
+                let lost = format!("{}: its thread panicked: {}", not_saved(step), panic_message(&*panic));
                 Written { step, took: started.elapsed(), saved: Err(Error::failed(lost)), state: None }
             }
         }
@@ -159,7 +159,7 @@ fn not_saved(step: u64) -> String {
 }
 
 /// Returns the message of a panic.
-fn message_of(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }

@@ -42,7 +42,7 @@ impl Batch {
     ) -> Result<Self> {
         let mut batch = Self::default();
         for (sequence, window) in windows {
-            let mut tokens = stream.tokens_below(window, vocab)?;
+            let mut tokens = stream.tokens_in_vocab(window, vocab)?;
             let targets = tokens.iter().skip(1).copied().chain(std::iter::repeat(IGNORED)).take(seq_len);
             batch.targets.extend(targets);
             tokens.resize(seq_len, end_token);

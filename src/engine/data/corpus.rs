@@ -28,7 +28,7 @@ pub(super) enum Corpus {
 
 /// What is known about a corpus after its tokens were delivered.
 #[derive(Clone, Debug, Default)]
-pub struct Fed {
+pub struct CorpusSummary {
     /// The lowest possible loss in nats per token, if known.
     pub floor: Option<f64>,
     /// Notes for the user.
@@ -105,7 +105,7 @@ impl Corpus {
             Corpus::Stories => [(!has_floor).then(|| NO_FLOOR.to_owned()), None],
             Corpus::Random => [None, None],
             Corpus::Files(CorpusFiles::Text(text)) => {
-                [documents::warning(text, spec, documents::PROBED_FILES)?, other_words(spec)]
+                [documents::warning(text, spec, documents::PROBED_FILES)?, stories_tokenizer_warning(spec)]
             }
             Corpus::Files(files) => [files.check_tokenizer(&Tokenizer::open(&spec.tokenizer)?), None],
         };
@@ -150,7 +150,7 @@ impl Corpus {
             Corpus::Stories | Corpus::Random => {}
         }
         let (train, validation, fed) = self.make(spec, tokenizer)?;
-        let Fed { floor, warnings, description, held_out_bytes, .. } = fed;
+        let CorpusSummary { floor, warnings, description, held_out_bytes, .. } = fed;
         let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
         Ok(Loaded { train, validation, held_out_bytes, floor, warnings, description })
     }
@@ -172,7 +172,7 @@ impl Corpus {
                 let (train, held_out, fed) = self.make(spec, tokenizer)?;
                 let header = Header {
                     contents: fed.description.trim_start_matches(&named).to_owned(),
-                    warned: fed.warnings.len() > other_words(spec).iter().len(),
+                    warned: fed.warnings.len() > stories_tokenizer_warning(spec).iter().len(),
                     text_bytes: fed.text_bytes,
                     held_out_bytes: fed.held_out_bytes,
                     ..header(&text.path, spec)
@@ -181,7 +181,7 @@ impl Corpus {
             })?;
         let TextTokens { train, held_out, header } = tokens;
         let found = if header.warned { documents::warning(text, spec, usize::MAX)? } else { None };
-        let warnings = found.into_iter().chain(other_words(spec)).chain(remark).collect();
+        let warnings = found.into_iter().chain(stories_tokenizer_warning(spec)).chain(remark).collect();
         Ok(Some(Loaded {
             train: Stream::from_tokens(train),
             validation: Stream::from_tokens(held_out),
@@ -193,7 +193,7 @@ impl Corpus {
     }
 
     /// Makes both splits in memory. Not for token files, which are read from disk.
-    fn make(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>, Fed)> {
+    fn make(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<u32>, CorpusSummary)> {
         let (mut train, mut validation) = (Vec::new(), Vec::new());
         if matches!(self, Corpus::Stories | Corpus::Random) {
             // The size is known in advance, so a corpus that does not fit is refused before it is made.
@@ -218,7 +218,7 @@ impl Corpus {
     }
 
     /// Hands every token of both splits to `sink`.
-    pub fn feed(&self, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
+    pub fn feed(&self, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<CorpusSummary> {
         match self {
             Corpus::Stories => stories(spec, tokenizer, sink),
             Corpus::Random => {
@@ -229,13 +229,13 @@ impl Corpus {
                     generated::random(spec.seed, split, count, vocab, &mut |t| sink(split, t))?;
                 }
                 let description = format!("random: uniform tokens below {vocab}, seed {}", spec.seed);
-                Ok(Fed { floor: Some((vocab as f64).ln()), description, ..Fed::default() })
+                Ok(CorpusSummary { floor: Some((vocab as f64).ln()), description, ..CorpusSummary::default() })
             }
             Corpus::Files(CorpusFiles::Tokens(files)) => {
                 let loaded = load_tokens(files, spec, tokenizer, None)?;
                 copy(&loaded.train, tokenizer, &mut |t| sink(Split::Train, t))?;
                 copy(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
-                Ok(Fed { warnings: loaded.warnings, description: loaded.description, ..Fed::default() })
+                Ok(CorpusSummary { warnings: loaded.warnings, description: loaded.description, ..CorpusSummary::default() })
             }
             Corpus::Files(CorpusFiles::Text(files)) => text(files, spec, tokenizer, sink),
         }
@@ -316,7 +316,7 @@ fn load_tokens(
 /// The warning for a run on stories whose floor is unknown.
 const NO_FLOOR: &str = "the tokenizer does not keep the stories' text, so their floor is not known";
 
-fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
+fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<CorpusSummary> {
     let mut make =
         |split, tokens| generated::generate(spec.seed, split, tokens, tokenizer, &mut |t| sink(split, t));
     let train = make(Split::Train, spec.train_tokens)?;
@@ -329,11 +329,11 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     let description =
         format!("stories: {} to train on and {} held out, seed {}", train.count, held.count, spec.seed);
     let text_bytes = Some(train.text_bytes + held.text_bytes);
-    Ok(Fed { floor, warnings, description, text_bytes, held_out_bytes: Some(held.text_bytes) })
+    Ok(CorpusSummary { floor, warnings, description, text_bytes, held_out_bytes: Some(held.text_bytes) })
 }
 
 /// Warns if the stories tokenizer is used on other text.
-fn other_words(spec: &Spec) -> Option<String> {
+fn stories_tokenizer_warning(spec: &Spec) -> Option<String> {
     (spec.tokenizer == "stories").then(|| {
         "the stories tokenizer knows only the words of the generated stories and splits other text mostly into \
          bytes; for your own text, set data.tokenizer to gpt2 or byte"
@@ -341,10 +341,10 @@ fn other_words(spec: &Spec) -> Option<String> {
     })
 }
 
-fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<Fed> {
+fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<CorpusSummary> {
     let documents = Documents::open(text, spec)?;
     let warning = documents.warning(spec)?;
-    let warnings = warning.into_iter().chain(other_words(spec)).collect();
+    let warnings = warning.into_iter().chain(stories_tokenizer_warning(spec)).collect();
     let (count, files) = (documents.len(), documents.files());
     let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let description =
@@ -354,7 +354,7 @@ fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSi
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
         copy(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
         let (text_bytes, held_out_bytes) = (held.text_bytes.map(|b| b + bytes), held.text_bytes);
-        return Ok(Fed { floor: None, warnings, description, text_bytes, held_out_bytes });
+        return Ok(CorpusSummary { floor: None, warnings, description, text_bytes, held_out_bytes });
     }
     let fraction = spec.fraction()?.unwrap_or_default();
     let (bytes, held_out_bytes) = if count == 1 {
@@ -375,7 +375,7 @@ fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSi
         let held = encode::tokenize(&documents, held, tokenizer, &mut |t| sink(Split::Validation, t))?;
         (train + held, Some(held))
     };
-    Ok(Fed { floor: None, warnings, description, text_bytes: Some(bytes), held_out_bytes })
+    Ok(CorpusSummary { floor: None, warnings, description, text_bytes: Some(bytes), held_out_bytes })
 }
 
 /// Refuses to hold more tokens in memory than the spec allows.
@@ -413,7 +413,7 @@ fn too_large(spec: &Spec, tokens: usize, limit: &str) -> Error {
 fn copy(stream: &Stream, tokenizer: &Tokenizer, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
     for start in (0..stream.len()).step_by(COPY_TOKENS) {
         let range = start..stream.len().min(start + COPY_TOKENS);
-        sink(&stream.tokens_below(range, tokenizer.vocab_size())?)?;
+        sink(&stream.tokens_in_vocab(range, tokenizer.vocab_size())?)?;
     }
     Ok(())
 }

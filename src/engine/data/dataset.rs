@@ -1,6 +1,6 @@
 //! Opens a corpus as two streams of tokens.
 
-use super::corpus::{Corpus, Fed, Whole};
+use super::corpus::{Corpus, CorpusSummary, Whole};
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
@@ -79,7 +79,7 @@ pub enum Caching {
     #[default]
     User,
     /// This cache.
-    In(TokenCache),
+    At(TokenCache),
     /// No cache.
     Off,
 }
@@ -95,7 +95,7 @@ impl Options {
     fn cache(&self) -> Result<Option<TokenCache>> {
         match &self.caching {
             Caching::User => TokenCache::user(),
-            Caching::In(cache) => Ok(Some(cache.clone())),
+            Caching::At(cache) => Ok(Some(cache.clone())),
             Caching::Off => Ok(None),
         }
     }
@@ -119,7 +119,7 @@ pub fn open(spec: &Spec, seq_len: usize, options: &Options) -> Result<Dataset> {
     let (train, held) = (digest(&loaded.train)?, digest(&loaded.validation)?);
     let mut hasher = blake3::Hasher::new();
     hasher.update(train.as_bytes()).update(held.as_bytes()).update(tokenizer.hash().as_bytes());
-    let bytes = tokenizer.bytes_of_tokens()?.map(Arc::new);
+    let bytes = tokenizer.token_byte_counts()?.map(Arc::new);
     let validation = HeldOut {
         name: String::new(),
         tokens: loaded.validation,
@@ -199,6 +199,6 @@ pub fn feed(
     spec: &Spec,
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(Split, &[u32]) -> Result<()>,
-) -> Result<Fed> {
+) -> Result<CorpusSummary> {
     Corpus::find(spec)?.feed(spec, tokenizer, sink)
 }

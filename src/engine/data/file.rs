@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused_and_never_waited_for() {
+    fn non_files_are_refused_without_blocking() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());

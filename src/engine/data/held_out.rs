@@ -47,7 +47,7 @@ pub enum TextBytes {
     /// different places.
     Whole(u64),
     /// The bytes of each token, by token id.
-    OfTokens(Arc<Vec<u32>>),
+    PerToken(Arc<Vec<u32>>),
 }
 
 impl TextBytes {
@@ -55,7 +55,7 @@ impl TextBytes {
     /// or the bytes of the `whole` text, if it was read.
     pub(super) fn new(bytes: Option<&Arc<Vec<u32>>>, whole: Option<u64>) -> Self {
         match (bytes, whole) {
-            (Some(bytes), _) => Self::OfTokens(Arc::clone(bytes)),
+            (Some(bytes), _) => Self::PerToken(Arc::clone(bytes)),
             (None, Some(whole)) => Self::Whole(whole),
             (None, None) => Self::Unknown,
         }
@@ -63,17 +63,17 @@ impl TextBytes {
 
     /// Returns the bytes of text that targets stand for, without [`IGNORED`] ones; `None` unless the bytes of
     /// each token are known.
-    pub fn of_targets(&self, targets: &[u32]) -> Option<u64> {
-        let Self::OfTokens(bytes) = self else { return None };
+    pub fn target_bytes(&self, targets: &[u32]) -> Option<u64> {
+        let Self::PerToken(bytes) = self else { return None };
         let targets = targets.iter().filter(|&&target| target != IGNORED);
         Some(targets.map(|&target| bytes.get(target as usize).map_or(0, |&bytes| u64::from(bytes))).sum())
     }
 
     /// Returns the bytes of the whole set's text, if they are known without its tokens.
-    pub fn of_whole(&self) -> Option<u64> {
+    pub fn whole_bytes(&self) -> Option<u64> {
         match self {
             Self::Whole(bytes) => Some(*bytes),
-            Self::Unknown | Self::OfTokens(_) => None,
+            Self::Unknown | Self::PerToken(_) => None,
         }
     }
 }

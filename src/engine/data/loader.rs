@@ -58,9 +58,9 @@ impl LoaderSpec {
 
     /// Returns the number of micro-batches in a step.
     fn micro_batches(&self, step: u64) -> usize {
-        let of_all_ranks = self.local_batch_size * self.world_size;
-        let full = of_all_ranks * self.accumulation;
-        self.ramp.sequences(step, full as u64) as usize / of_all_ranks
+        let global_micro_batch = self.local_batch_size * self.world_size;
+        let full = global_micro_batch * self.accumulation;
+        self.ramp.sequences(step, full as u64) as usize / global_micro_batch
     }
 
     /// Reads micro-batch `micro` of `step`.
@@ -294,8 +294,8 @@ mod tests {
             let mut all = Vec::new();
             let mut from = 0;
             for size in sizes {
-                let of_step = ranks.iter().flat_map(|batches| &batches[from..from + size]);
-                let rows = of_step.flat_map(|batch| batch.sequences.iter().zip(batch.tokens.chunks(32)));
+                let step_batches = ranks.iter().flat_map(|batches| &batches[from..from + size]);
+                let rows = step_batches.flat_map(|batch| batch.sequences.iter().zip(batch.tokens.chunks(32)));
                 let rows: BTreeMap<u32, Vec<u32>> = rows.map(|(&index, row)| (index, row.to_vec())).collect();
                 assert!(rows.keys().copied().eq(0..rows.len() as u32));
                 all.extend(rows.into_values());

@@ -29,7 +29,7 @@ mod token_cache;
 pub mod tokenizer;
 
 pub use batch::{Batch, IGNORED};
-pub use corpus::Fed;
+pub use corpus::CorpusSummary;
 pub use dataset::{Caching, Dataset, Options, check_window, feed, open};
 pub use facts::{Facts, facts, refuse_other_tokenizer, warnings};
 pub use file::FileStamp;

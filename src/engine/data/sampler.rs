@@ -94,7 +94,7 @@ fn permute(seed: u64, epoch: u64, index: u64, n: u64) -> u64 {
     loop {
         let (mut left, mut right) = (x >> bits, x & mask);
         for key in keys {
-            (left, right) = (right, left ^ (mix(right ^ key) & mask));
+            (left, right) = (right, left ^ (splitmix64_finalizer(right ^ key) & mask));
         }
         x = left << bits | right;
         if x < n {
@@ -115,7 +115,7 @@ fn keys(seed: u64, epoch: u64) -> [u64; ROUNDS] {
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood 2014, with Stafford's mix 13).
-fn mix(x: u64) -> u64 {
+fn splitmix64_finalizer(x: u64) -> u64 {
     let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ x >> 31

@@ -64,7 +64,7 @@ fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
     Ok(Layout { offset: HEADER_BYTES, width, tokens: claimed as usize })
 }
 
-fn layout_of(file: &CorpusFile) -> Result<Layout> {
+fn read_layout(file: &CorpusFile) -> Result<Layout> {
     let mut head = [0; 12];
     let head = &mut head[..file.bytes().min(12) as usize];
     file.read_exact_at(0, head)?;
@@ -73,7 +73,7 @@ fn layout_of(file: &CorpusFile) -> Result<Layout> {
 
 /// Returns the number of tokens in token files, from their headers and sizes.
 pub(super) fn count(paths: &[PathBuf]) -> Result<usize> {
-    CorpusFile::open_all(paths.to_vec())?.iter().map(|file| Ok(layout_of(file)?.tokens)).sum()
+    CorpusFile::open_all(paths.to_vec())?.iter().map(|file| Ok(read_layout(file)?.tokens)).sum()
 }
 
 /// Opens token files, in order, as one stream.
@@ -82,7 +82,7 @@ pub(super) fn count(paths: &[PathBuf]) -> Result<usize> {
 /// If a file cannot be read, or its size contradicts its header.
 pub(super) fn open(paths: &[PathBuf]) -> Result<Stream> {
     let stores = CorpusFile::open_all(paths.to_vec())?.into_iter().map(|file| {
-        let Layout { offset, width, tokens } = layout_of(&file)?;
+        let Layout { offset, width, tokens } = read_layout(&file)?;
         Ok(Store::File(TokenFile { file, offset: offset as u64, width, tokens }))
     });
     Ok(Stream::new(stores.collect::<Result<Vec<_>>>()?))
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_is_that_of_llm_c() {
+    fn the_header_matches_llm_c() {
         let file = shard(50_257, &[7; 3]);
         let words: Vec<u32> =
             file[..16].chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();

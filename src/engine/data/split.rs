@@ -29,7 +29,7 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
     }
     let groups: Vec<Vec<usize>> = groups.into_values().collect();
     let sizes: Vec<u64> = groups.iter().map(|g| g.iter().map(|&i| documents.bytes(i)).sum()).collect();
-    let held = choose(&sizes, fraction);
+    let held = choose_held_out(&sizes, fraction);
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     for (group, held) in groups.into_iter().zip(held) {
         if held { &mut validation } else { &mut train }.extend(group);
@@ -40,7 +40,7 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
 }
 
 /// Takes sizes in order while they fit into the share. If none fits, takes the smallest. Never takes all.
-fn choose(sizes: &[u64], fraction: f64) -> Vec<bool> {
+fn choose_held_out(sizes: &[u64], fraction: f64) -> Vec<bool> {
     let share = (sizes.iter().sum::<u64>() as f64 * fraction) as u64;
     let mut taken = 0;
     let mut held: Vec<bool> = sizes
@@ -100,16 +100,16 @@ mod tests {
 
     #[test]
     fn one_document_is_always_left_to_train_on_and_one_held_out() {
-        assert_eq!(choose(&[10, 1000], 0.01), [true, false]);
-        assert_eq!(choose(&[500, 500], 0.1), [true, false]);
-        assert_eq!(choose(&[5], 0.9), [false]);
-        assert_eq!(choose(&[5, 1, 1, 1, 1, 1], 0.3), [false, true, true, true, false, false]);
+        assert_eq!(choose_held_out(&[10, 1000], 0.01), [true, false]);
+        assert_eq!(choose_held_out(&[500, 500], 0.1), [true, false]);
+        assert_eq!(choose_held_out(&[5], 0.9), [false]);
+        assert_eq!(choose_held_out(&[5, 1, 1, 1, 1, 1], 0.3), [false, true, true, true, false, false]);
     }
 
     proptest! {
         #[test]
         fn the_share_is_kept(sizes in proptest::collection::vec(1u64..50, 40..200), fraction in 0.05f64..0.95) {
-            let held = choose(&sizes, fraction);
+            let held = choose_held_out(&sizes, fraction);
             let taken: u64 = sizes.iter().zip(&held).filter(|(_, h)| **h).map(|(s, _)| s).sum();
             let share = sizes.iter().sum::<u64>() as f64 * fraction;
             prop_assert!(taken as f64 <= share.max(50.0) && held.contains(&false));

@@ -1,6 +1,6 @@
 //! Statistics of a tokenized corpus.
 
-use super::corpus::Fed;
+use super::corpus::CorpusSummary;
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub struct Statistics {
 impl Statistics {
     /// Sums up both splits of a corpus that [`feed`](super::feed) delivered and that was written to `shards`
     /// shards.
-    pub fn new(train: &Counts, validation: &Counts, fed: &Fed, shards: usize) -> Self {
+    pub fn new(train: &Counts, validation: &Counts, fed: &CorpusSummary, shards: usize) -> Self {
         let close = |c: &Counts| {
             let mut c = c.clone();
             c.close();
@@ -136,7 +136,7 @@ mod tests {
         };
         let train = count(&[&[256, 1, 2], &[3, 256], &[256, 1, 256]]);
         let held = count(&[&[2, 9]]);
-        let s = Statistics::new(&train, &held, &Fed { text_bytes: Some(20), ..Fed::default() }, 2);
+        let s = Statistics::new(&train, &held, &CorpusSummary { text_bytes: Some(20), ..CorpusSummary::default() }, 2);
         assert_eq!((s.train_tokens, s.validation_tokens), (8, 2));
         assert_eq!((s.train_documents, s.validation_documents), (2, 1));
         assert_eq!((s.longest_document_tokens, s.vocab_used, s.vocab_size), (3, 5, 257));

@@ -156,7 +156,7 @@ impl Stream {
     /// # Errors
     /// If [`Stream::read`] fails, or a token is outside the vocabulary; the message has the first such token,
     /// its file and its position there.
-    pub(super) fn tokens_below(&self, range: Range<usize>, vocab: usize) -> Result<Vec<u32>> {
+    pub(super) fn tokens_in_vocab(&self, range: Range<usize>, vocab: usize) -> Result<Vec<u32>> {
         let tokens = self.tokens(range.clone())?;
         let Some(bad) = tokens.iter().position(|&t| t as usize >= vocab) else { return Ok(tokens) };
         let at = range.start + bad;
@@ -230,7 +230,7 @@ impl Stream {
         let parts: Vec<[u8; 32]> = (0..self.len.div_ceil(CHUNK))
             .into_par_iter()
             .map(|i| {
-                let tokens = self.tokens_below(i * CHUNK..self.len.min((i + 1) * CHUNK), vocab)?;
+                let tokens = self.tokens_in_vocab(i * CHUNK..self.len.min((i + 1) * CHUNK), vocab)?;
                 let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
                 report_progress();
                 Ok(*blake3::hash(&bytes).as_bytes())

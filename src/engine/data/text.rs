@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_errors_with_their_line() {
+    fn invalid_utf8_is_an_error_with_its_line() {
         for (content, says) in [
             (&b"fine\nnot \xff fine"[..], "a.txt:2: not UTF-8 (byte 9 "),
             (b"\xef\xbb\xbfa\n\n\xc3", "a.txt:3: not UTF-8 (byte 6 "),

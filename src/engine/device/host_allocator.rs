@@ -73,21 +73,21 @@ unsafe impl GlobalAlloc for HostAllocator {
     /// The trait's contract.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
-        granted(unsafe { System.alloc(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc(layout) }, layout.size())
     }
 
     /// # Safety
     /// The trait's contract.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
-        granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     /// # Safety
     /// The trait's contract.
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller keeps the trait's contract.
-        granted(unsafe { System.realloc(block, layout, size) }, size)
+        exit_if_null(unsafe { System.realloc(block, layout, size) }, size)
     }
 
     /// # Safety
@@ -100,7 +100,7 @@ unsafe impl GlobalAlloc for HostAllocator {
 
 /// Returns the block. If there is none and the caller does not check for that, ends the process.
 #[inline]
-fn granted(block: *mut u8, bytes: usize) -> *mut u8 {
+fn exit_if_null(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() {
         refused(bytes);
     }

@@ -38,7 +38,7 @@ impl SetDocuments {
         Ok(Self {
             set: DocumentLoss::set_name(&set.name),
             starts: set.document_starts(end_token)?,
-            counts_bytes: set.text.of_targets(&[]).is_some(),
+            counts_bytes: set.text.target_bytes(&[]).is_some(),
             pieces: Vec::new(),
         })
     }
@@ -61,7 +61,7 @@ impl SetDocuments {
                     window: window.into(),
                     document: document as u64,
                     tokens: (end - at) as u64,
-                    bytes: set.text.of_targets(&targets[at..end]).unwrap_or_default(),
+                    bytes: set.text.target_bytes(&targets[at..end]).unwrap_or_default(),
                     loss: losses[at..end].iter().sum(),
                 });
                 at = end;
@@ -78,11 +78,11 @@ impl SetDocuments {
         let all = comm.gather("the losses of documents", bytemuck::cast_slice(&self.pieces).to_vec())?;
         let mut pieces: Vec<Piece> = Vec::new();
         for bytes in all.parts() {
-            let of_rank = bytemuck::allocation::pod_collect_to_vec::<u8, Piece>(bytes);
-            if of_rank.len() * size_of::<Piece>() != bytes.len() {
+            let rank_pieces = bytemuck::allocation::pod_collect_to_vec::<u8, Piece>(bytes);
+            if rank_pieces.len() * size_of::<Piece>() != bytes.len() {
                 return Err(Error::failed("a rank sent an incomplete document loss"));
             }
-            pieces.extend(of_rank);
+            pieces.extend(rank_pieces);
         }
         pieces.sort_by_key(|piece| (piece.document, piece.window));
         let mut documents: BTreeMap<u64, Piece> = BTreeMap::new();

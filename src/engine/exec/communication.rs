@@ -31,7 +31,7 @@ pub struct CommunicationTime {
 
 /// Issues an engine's collectives to their streams and measures them.
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
+pub(super) struct CollectiveIssuer {
     /// True if collectives may overlap with the compute stream.
     overlap: bool,
     /// Nodes on the communication stream that the compute stream has not waited for, in order.
@@ -78,7 +78,7 @@ enum Span {
     Wait(usize, usize),
 }
 
-impl Exchange {
+impl CollectiveIssuer {
     /// Sets whether the following collectives may overlap with the compute stream.
     pub(super) fn allow_overlap(&mut self, overlap: bool) {
         self.overlap = overlap;
@@ -159,8 +159,8 @@ impl Exchange {
 
     /// Starts measuring the sections with this joint name.
     pub(super) fn begin(&mut self, name: &str, inside_graph: bool) {
-        let stamps = self.known.remove(name).unwrap_or_default();
-        self.measuring = Some(RecordedEvents { inside_graph, events: stamps.events, ..Default::default() });
+        let recorded = self.known.remove(name).unwrap_or_default();
+        self.measuring = Some(RecordedEvents { inside_graph, events: recorded.events, ..Default::default() });
     }
 
     /// Ends measuring the sections with this joint name, which have all been issued.
@@ -168,14 +168,14 @@ impl Exchange {
     /// # Errors
     /// If the driver reports an error.
     pub(super) fn end(&mut self, gpu: &Gpu, name: &str, event_set: usize) -> Result<()> {
-        let Some(stamps) = self.measuring.take() else { return Ok(()) };
+        let Some(recorded) = self.measuring.take() else { return Ok(()) };
         for lane in [Lane::Model, Lane::Collectives] {
-            if stamps.beside[lane as usize] {
+            if recorded.beside[lane as usize] {
                 gpu.join_events(lane)?;
             }
         }
-        if !stamps.spans.is_empty() {
-            self.known.insert(name.to_owned(), stamps);
+        if !recorded.spans.is_empty() {
+            self.known.insert(name.to_owned(), recorded);
             self.note_launch(name, event_set);
         }
         Ok(())
@@ -191,29 +191,29 @@ impl Exchange {
     /// Returns the time of the collectives in the last sections that used an event set. `None` if none were
     /// measured, or if the device is already recording the events again.
     pub(super) fn times(&self, event_set: usize) -> Option<CommunicationTime> {
-        let stamps = self.known.get(self.last.get(&event_set)?)?;
-        let since = |from: usize, to: usize| stamps.events[to].since(&stamps.events[from]).ok();
-        summed(&stamps.spans, since)
+        let recorded = self.known.get(self.last.get(&event_set)?)?;
+        let since = |from: usize, to: usize| recorded.events[to].since(&recorded.events[from]).ok();
+        summed(&recorded.spans, since)
     }
 
     /// Records the next event after a stream's queued work and returns its index; `None` if nothing is
     /// measured.
     fn stamp(&mut self, gpu: &Gpu, lane: Lane) -> Result<Option<usize>> {
-        let Some(stamps) = &mut self.measuring else { return Ok(None) };
-        let at = stamps.used;
-        if at == stamps.events.len() {
-            stamps.events.push(gpu.event()?);
+        let Some(recorded) = &mut self.measuring else { return Ok(None) };
+        let at = recorded.used;
+        if at == recorded.events.len() {
+            recorded.events.push(gpu.event()?);
         }
-        gpu.record_beside(lane, &stamps.events[at], stamps.inside_graph)?;
-        stamps.beside[lane as usize] = true;
-        stamps.used += 1;
+        gpu.record_beside(lane, &recorded.events[at], recorded.inside_graph)?;
+        recorded.beside[lane as usize] = true;
+        recorded.used += 1;
         Ok(Some(at))
     }
 
     /// Notes what the time between two events means.
     fn span(&mut self, span: Option<Span>) {
-        if let (Some(stamps), Some(span)) = (&mut self.measuring, span) {
-            stamps.spans.push(span);
+        if let (Some(recorded), Some(span)) = (&mut self.measuring, span) {
+            recorded.spans.push(span);
         }
     }
 }
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn every_event_set_has_its_own_last_work() {
-        let mut exchange = Exchange::default();
+        let mut exchange = CollectiveIssuer::default();
         for name in ["step 0", "step 1", "first 1"] {
             exchange.known.insert(name.to_owned(), RecordedEvents::default());
         }

@@ -1,9 +1,9 @@
 //! The engine: runs a program's nodes in order and manages memory for their tensors.
 
-use super::communication::{CommunicationTime, Exchange};
+use super::communication::{CommunicationTime, CollectiveIssuer};
 use super::issued::Issued;
 use super::memory::widened_bytes;
-use super::ran::Ran;
+use super::ran::FinishedNode;
 use super::transfer::{Snapshot, Transfers};
 use super::{Arena, BlockAllocator, Caching, Naive, NonFiniteOutput, Section, StateCopy, StateMemory};
 use crate::device::communicator::Communicator;
@@ -36,7 +36,7 @@ pub struct Engine {
     /// Graphs by the names of their sections; `None` for sections that ran once. The first run is a warm-up
     /// without a graph, but its results count.
     pub(super) graphs: HashMap<String, Option<Graph>>,
-    pub(super) exchange: Exchange,
+    pub(super) exchange: CollectiveIssuer,
     transfers: Transfers,
 }
 
@@ -91,7 +91,7 @@ impl Engine {
             graphs_on: false,
             held: 0,
             graphs: HashMap::new(),
-            exchange: Exchange::default(),
+            exchange: CollectiveIssuer::default(),
             transfers: Transfers::default(),
         })
     }
@@ -156,7 +156,7 @@ impl Engine {
         Ok(values)
     }
 
-    /// Runs a section and calls `see` whenever a node has written one of the named tensors. `see` gets the
+    /// Runs a section and calls `visit` whenever a node has written one of the named tensors. `visit` gets the
     /// tensor's index among the names and its first `rows` rows, widened to f64, without padding.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl Engine {
         section: &Section,
         names: &[&str],
         rows: usize,
-        mut see: impl FnMut(usize, Vec<f64>),
+        mut visit: impl FnMut(usize, Vec<f64>),
     ) -> Result<()> {
         let tensors = &section.program.tensors;
         let named = |name: &&str| tensors.iter().position(|tensor| tensor.name == *name).map(TensorId);
@@ -179,7 +179,7 @@ impl Engine {
                 let Some(at) = at.filter(|_| ran.output_spec(k).dtype != DType::U32) else { continue };
                 let spec = ran.output_spec(k).first_rows(rows);
                 let all = widened_bytes(spec.dtype, &ran.output_start(k, spec.bytes())?);
-                see(at, spec.logical_indices().map(|i| all[i]).collect());
+                visit(at, spec.logical_indices().map(|i| all[i]).collect());
                 seen[at] = true;
             }
             Ok(())
@@ -272,7 +272,7 @@ impl Engine {
     pub(super) fn walk(
         &mut self,
         section: &Section,
-        after: impl FnMut(&Ran<'_>) -> Result<()>,
+        after: impl FnMut(&FinishedNode<'_>) -> Result<()>,
     ) -> Result<()> {
         self.walk_and_issue(section, |engine, issued| engine.issue(issued), after)
     }
@@ -282,7 +282,7 @@ impl Engine {
         &mut self,
         section: &Section,
         mut issue: impl FnMut(&mut Self, &Issued<'_>) -> Result<()>,
-        mut after: impl FnMut(&Ran<'_>) -> Result<()>,
+        mut after: impl FnMut(&FinishedNode<'_>) -> Result<()>,
     ) -> Result<()> {
         let (program, memory) = (&section.program, &section.memory);
         let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -303,7 +303,7 @@ impl Engine {
             outputs.extend(node.outputs.iter().map(|&o| self.address(section, o)));
             issue(self, &Issued { program, node, at, inputs: &inputs, outputs: &outputs })?;
             report_progress();
-            after(&Ran { program, node, at, outputs: &outputs, device: &self.device })?;
+            after(&FinishedNode { program, node, at, outputs: &outputs, device: &self.device })?;
             for &block in &memory.deaths[at] {
                 if self.poison {
                     self.placement.poison(block, memory.blocks[block].bytes)?;

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_readers_run_at_the_same_time_and_a_writer_with_no_one() {
+    fn readers_run_together_and_a_writer_runs_alone() {
         let node = |read: Range<usize>, written: Range<usize>| TouchedMemory {
             read: Vec::from([read]),
             written: Vec::from([written]),

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::ir::{Node, Program, Spec};
 
 /// A node that ran, while its outputs are still allocated.
-pub(super) struct Ran<'a> {
+pub(super) struct FinishedNode<'a> {
     pub program: &'a Program,
     pub node: &'a Node,
     /// Index of the node in the program.
@@ -18,7 +18,7 @@ pub(super) struct Ran<'a> {
     pub device: &'a Device,
 }
 
-impl Ran<'_> {
+impl FinishedNode<'_> {
     pub fn output_spec(&self, k: usize) -> &Spec {
         self.program.spec(self.node.outputs[k])
     }

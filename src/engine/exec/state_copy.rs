@@ -24,10 +24,10 @@ pub struct StateCopy {
 
 /// Returns the size in bytes of a copy of the buffers that hold these slots.
 pub fn copy_bytes(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> usize {
-    buffers_of(layout, slots).into_iter().map(|buffer| layout.buffers[buffer].bytes).sum()
+    buffers_with_slots(layout, slots).into_iter().map(|buffer| layout.buffers[buffer].bytes).sum()
 }
 
-fn buffers_of(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> BTreeSet<usize> {
+fn buffers_with_slots(layout: &State, slots: impl IntoIterator<Item = SlotId>) -> BTreeSet<usize> {
     slots.into_iter().map(|slot| layout.get(slot).buffer).collect()
 }
 
@@ -43,7 +43,7 @@ impl StateCopy {
         slots: impl IntoIterator<Item = SlotId>,
     ) -> Result<Self> {
         let mut buffers: Vec<Option<Memory>> = layout.buffers.iter().map(|_| None).collect();
-        for index in buffers_of(layout, slots) {
+        for index in buffers_with_slots(layout, slots) {
             let bytes = layout.buffers[index].bytes;
             let mut memory = device.allocate(bytes)?;
             // The OS maps zeroed host pages only when they are first written.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a node is measured under load: several periods of the driver's energy counter.
-const MEASURED: Duration = Duration::from_millis(500);
+const MEASURE_TIME: Duration = Duration::from_millis(500);
 
-/// Duration of one graph of repeats: short compared to [`MEASURED`], long compared to a launch.
-const GRAPH: Duration = Duration::from_millis(5);
+/// Duration of one graph of repeats: short compared to [`MEASURE_TIME`], long compared to a launch.
+const GRAPH_TIME: Duration = Duration::from_millis(5);
 
 /// Largest number of repeats in a graph.
-const MOST_REPEATS: usize = 2_000;
+const MAX_REPEATS: usize = 2_000;
 
 /// Measurement of a node that was repeated until the GPU's clock had settled.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,7 +108,7 @@ impl Engine {
         gpu.record(&end, false)?;
         end.wait()?;
         let once = f64::from(end.since(&start)?.max(1e-3)) / 1e3;
-        let repeats = ((GRAPH.as_secs_f64() / once).ceil() as usize).min(MOST_REPEATS);
+        let repeats = ((GRAPH_TIME.as_secs_f64() / once).ceil() as usize).min(MAX_REPEATS);
         let graph = gpu.capture(|| (0..repeats).try_for_each(|_| self.issue(issued)))?;
         // While one graph runs, the next is launched; the host waits for the previous one. So the meter is
         // read close to the work it measures.
@@ -126,7 +126,7 @@ impl Engine {
         }
         gpu.record(&start, false)?;
         let before = launches;
-        let watts = meter.watts_during(MEASURED, || work(&mut launches))?;
+        let watts = meter.watts_during(MEASURE_TIME, || work(&mut launches))?;
         gpu.record(&end, false)?;
         end.wait()?;
         let count = ((launches - before) * repeats) as f64;

@@ -175,7 +175,7 @@ impl Parser<'_> {
     }
 
     /// Reads one of these signs, if it is next.
-    fn sign_of(&mut self, signs: &[u8]) -> Option<(u8, Range<usize>)> {
+    fn take_sign(&mut self, signs: &[u8]) -> Option<(u8, Range<usize>)> {
         match self.peek() {
             Some((Token::Sign(sign), at)) if signs.contains(&sign) => {
                 self.at += 1;
@@ -187,7 +187,7 @@ impl Parser<'_> {
 
     fn sum(&mut self) -> Result<Part, ParseError> {
         let mut left = self.product()?;
-        while let Some((sign, _)) = self.sign_of(b"+-") {
+        while let Some((sign, _)) = self.take_sign(b"+-") {
             let right = self.product()?;
             let operator = if sign == b'+' { Operator::Add } else { Operator::Subtract };
             left = self.operation(operator, left, right)?;
@@ -197,7 +197,7 @@ impl Parser<'_> {
 
     fn product(&mut self) -> Result<Part, ParseError> {
         let mut left = self.signed()?;
-        while let Some((sign, _)) = self.sign_of(b"*/") {
+        while let Some((sign, _)) = self.take_sign(b"*/") {
             let right = self.signed()?;
             let operator = if sign == b'*' { Operator::Multiply } else { Operator::Divide };
             left = self.operation(operator, left, right)?;
@@ -206,7 +206,7 @@ impl Parser<'_> {
     }
 
     fn signed(&mut self) -> Result<Part, ParseError> {
-        let Some((_, minus)) = self.sign_of(b"-") else { return self.power() };
+        let Some((_, minus)) = self.take_sign(b"-") else { return self.power() };
         let operand = self.within(minus.clone(), Self::signed)?;
         let at = minus.start..operand.at.end;
         self.part(Tree::Negative(Box::new(operand.tree)), at)
@@ -214,7 +214,7 @@ impl Parser<'_> {
 
     fn power(&mut self) -> Result<Part, ParseError> {
         let base = self.atom()?;
-        let Some((_, operator)) = self.sign_of(b"^") else { return Ok(base) };
+        let Some((_, operator)) = self.take_sign(b"^") else { return Ok(base) };
         let exponent = self.within(operator, Self::signed)?;
         match (value(&base.tree), value(&exponent.tree)) {
             (_, Some(constant)) if constant.abs() > MAX_EXPONENT => Err(ParseError::new(
@@ -257,7 +257,7 @@ impl Parser<'_> {
         if let Some(index) = CONSTANTS.iter().position(|(constant, _)| *constant == name) {
             return self.part(Tree::Constant(index), at);
         }
-        if let Some(function) = Function::of_name(name) {
+        if let Some(function) = Function::from_name(name) {
             return self.call(function, at);
         }
         let sets = self.scope.variables();
@@ -289,11 +289,11 @@ impl Parser<'_> {
 
     fn call(&mut self, function: Function, name: Range<usize>) -> Result<Part, ParseError> {
         let wanted = function.arguments().len();
-        let Some((_, open)) = self.sign_of(b"(") else {
+        let Some((_, open)) = self.take_sign(b"(") else {
             return Err(ParseError::new(name, "a function", format!("write {}", function.call())));
         };
         let mut arguments = vec![self.within(name.clone(), Self::sum)?.tree];
-        while self.sign_of(b",").is_some() {
+        while self.take_sign(b",").is_some() {
             arguments.push(self.within(name.clone(), Self::sum)?.tree);
         }
         let end = self.close(&open)?;

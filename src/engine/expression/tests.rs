@@ -47,7 +47,7 @@ fn spellings_of_one_tree_have_one_text() {
 }
 
 #[test]
-fn values_and_slopes_are_those_of_calculus() {
+fn values_and_slopes_match_calculus() {
     for (text, x, expected) in [
         ("x^3 - 2 * x", 2.0, [4.0, 10.0]),
         ("relu(x)^2", 3.0, [9.0, 6.0]),
@@ -98,7 +98,7 @@ fn wrong(text: &str) -> (String, String, String) {
 }
 
 #[test]
-fn what_is_wrong_is_marked() {
+fn errors_are_marked() {
     for (text, marked, label, help) in [
         ("", "", "empty", ""),
         ("rellu(x)", "rellu", "unknown name", "did you mean relu?"),
@@ -162,7 +162,7 @@ fn a_schedule_is_of_t_and_may_be_constant() {
 /// Trees of every form, with one variable and any numbers.
 fn trees() -> impl Strategy<Value = Tree> {
     let extremes = prop_oneof![Just(1e-30), Just(3e37)];
-    trees_of(prop_oneof![3 => moderate(), 2 => extremes])
+    trees_with(prop_oneof![3 => moderate(), 2 => extremes])
 }
 
 /// Numbers small enough that a difference of two values keeps its digits: in `sin(x + 3e37)` it keeps none.
@@ -171,7 +171,7 @@ fn moderate() -> impl Strategy<Value = f64> + Clone {
 }
 
 /// Trees of every form, with one variable and the given numbers.
-fn trees_of(number: impl Strategy<Value = f64> + 'static) -> impl Strategy<Value = Tree> {
+fn trees_with(number: impl Strategy<Value = f64> + 'static) -> impl Strategy<Value = Tree> {
     let leaf = prop_oneof![
         3 => Just(Tree::Variable(0)),
         2 => number.prop_map(Tree::Number),
@@ -255,7 +255,7 @@ proptest! {
     /// Where three differences of different widths agree and all parts are moderate, the function is smooth
     /// and the limit of the differences is its slope.
     #[test]
-    fn slopes_are_the_limits_of_differences(tree in trees_of(moderate()), x in -3.0..3.0f64) {
+    fn slopes_are_the_limits_of_differences(tree in trees_with(moderate()), x in -3.0..3.0f64) {
         let steps = steps_of(&tree, Some(1));
         let value = |x: f64| steps.evaluate(&[x])[0];
         let difference = |h: f64| (value(x + h) - value(x - h)) / (2.0 * h);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_an_error() {
+    fn non_object_configs_are_errors() {
         for text in ["[]", "3", "{", r#"{"a": 1, "a": 2}"#, "\u{feff}{}", &" ".repeat(5 << 20)] {
             assert!(config(text).unwrap_err().message().contains("config.json"), "{}", shortened(text));
         }

@@ -86,7 +86,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn links_out_of_the_folder_are_refused_and_those_of_the_cache_are_not() {
+    fn links_are_followed_only_within_folder_or_cache() {
         let at = tempfile::tempdir().unwrap();
         let repository = at.path().join("models--a--b");
         let (folder, blobs) = (repository.join("snapshots/0a1b"), repository.join("blobs"));

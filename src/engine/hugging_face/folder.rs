@@ -109,8 +109,8 @@ impl Folder {
             if let Some(missing) = listed.iter().find(|name| !spans.contains_key(*name)) {
                 return Err(wrong(format!("{INDEX} says that it has tensor {missing}, but it does not")));
             }
-            if let Some(unlisted) = spans.keys().find(|name| listed.binary_search(name).is_err()) {
-                return Err(wrong(format!("it has tensor {unlisted}, but {INDEX} does not list it there")));
+            if let Some(unused_files) = spans.keys().find(|name| listed.binary_search(name).is_err()) {
+                return Err(wrong(format!("it has tensor {unused_files}, but {INDEX} does not list it there")));
             }
         }
         let file = self.files.len();

@@ -34,7 +34,7 @@ pub(super) struct TensorSpan {
 /// A tensor as the header describes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Described {
+struct TensorEntry {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: (u64, u64),
@@ -44,7 +44,7 @@ struct Described {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Entry {
-    Tensor(Described),
+    Tensor(TensorEntry),
     Metadata(BTreeMap<String, String>),
     Other(IgnoredAny),
 }
@@ -97,8 +97,8 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
 }
 
 /// Checks one tensor on its own. `base` is the offset in the file from which its offsets count.
-fn span(name: &str, described: Described, base: u64) -> Result<TensorSpan, String> {
-    let Described { dtype, shape, data_offsets: (from, to) } = described;
+fn span(name: &str, described: TensorEntry, base: u64) -> Result<TensorSpan, String> {
+    let TensorEntry { dtype, shape, data_offsets: (from, to) } = described;
     let shown = shortened(name);
     if name.len() > MAX_NAME || name.is_empty() || name.chars().any(char::is_control) {
         return Err(format!("{shown:?} is not a tensor's name: it has 1 to {MAX_NAME} printable characters"));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_lie_are_refused_with_what_is_wrong() {
+    fn inconsistent_headers_are_refused_with_the_reason() {
         let one = |dtype: &str, shape: &str, from, to| format!("{{{}}}", tensor("a", dtype, shape, from, to));
         let two = |from, to| {
             format!("{{{}, {}}}", tensor("a", "F32", "[2]", 0, 8), tensor("b", "F32", "[1]", from, to))

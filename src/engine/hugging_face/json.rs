@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_through_and_keys_that_stand_twice_do_not() {
+    fn values_parse_and_duplicate_keys_do_not() {
         let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"c": {}}}"#;
         let Strict(value) = parse(Path::new("f"), text.as_bytes()).unwrap();
         assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_and_depth_are_errors() {
+    fn invalid_utf8_and_deep_nesting_are_errors() {
         assert!(error(b"{\"a\": \"\xff\"}").contains("f.json: byte 7 is not UTF-8"));
         assert!(error("[".repeat(100_000).as_bytes()).contains("recursion limit"));
         assert!(error(b"{").contains("line 1"));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_suit_the_model_is_refused() {
+    fn mismatched_references_are_refused() {
         for (text, says) in [
             (r#"{"format": 2, "tokens": [1], "logits": [1, 2, 3]}"#, "format is 2"),
             (r#"{"format": 1, "tokens": [], "logits": [1, 2, 3]}"#, "tokens has 0 entries"),

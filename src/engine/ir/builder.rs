@@ -37,7 +37,7 @@ impl Builder {
             program,
             scope: Vec::new(),
             block: None,
-            phase: Phase::Forward,
+            phase: Phase::DroppedTensors,
             stream: Stream::Main,
             state_tensors,
         }

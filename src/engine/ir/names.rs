@@ -58,11 +58,11 @@ pub enum SlotName {
     /// A tensor of prompts, of the largest size laid out.
     Prompts(PromptSlot),
     /// The beginning of a tensor of prompts, for a program that takes `[prompts, rows]` of them.
-    PromptsOf(PromptSlot, [usize; 2]),
+    PromptsPrefix(PromptSlot, [usize; 2]),
     /// A tensor that an evaluation task writes.
     Evaluation(EvaluationSlot),
     /// A tensor through which ranks exchange data.
-    Exchange(ExchangeSlot),
+    CollectiveIssuer(ExchangeSlot),
     /// Fingerprints of all parameters.
     Fingerprints,
     /// A tensor in a buffer laid out by hand.
@@ -181,7 +181,7 @@ slots! {
 
 slots! {
     /// What ranks that divide the optimizer use to exchange data.
-    ExchangeSlot: Exchange {
+    ExchangeSlot: CollectiveIssuer {
         /// The tokens of all ranks, u32.
         Tokens = "tokens",
         /// Positions of the tokens whose gradient this rank owns, sorted by token, u32.
@@ -224,9 +224,9 @@ impl SlotName {
             Self::Batch(_) => "batch",
             Self::Control(_) | Self::Schedule(_) => "control",
             Self::Generation(_) | Self::Cache(_) => "generation",
-            Self::Prompts(_) | Self::PromptsOf(..) => "prompts",
+            Self::Prompts(_) | Self::PromptsPrefix(..) => "prompts",
             Self::Evaluation(_) => "evaluation",
-            Self::Exchange(_) => "exchange",
+            Self::CollectiveIssuer(_) => "exchange",
             Self::Fingerprints => "replicas",
             Self::Other { buffer, .. } => buffer,
         };
@@ -266,9 +266,9 @@ impl fmt::Display for SlotName {
             Self::Generation(slot) => slot.fmt(f),
             Self::Cache(block) => write!(f, "cache.{block}"),
             Self::Prompts(slot) => slot.fmt(f),
-            Self::PromptsOf(slot, [prompts, rows]) => write!(f, "{slot}.{prompts}x{rows}"),
+            Self::PromptsPrefix(slot, [prompts, rows]) => write!(f, "{slot}.{prompts}x{rows}"),
             Self::Evaluation(slot) => slot.fmt(f),
-            Self::Exchange(slot) => slot.fmt(f),
+            Self::CollectiveIssuer(slot) => slot.fmt(f),
             Self::Fingerprints => f.write_str("fingerprints"),
             Self::Other { tensor, .. } => f.write_str(tensor),
         }

@@ -60,14 +60,14 @@ impl Shards {
     /// Where a part does not divide equally, ranks take turns at the blocks left over.
     pub fn new(ends: &[usize], ranks: usize, block: usize) -> Self {
         let parts: Vec<Part> = ends.iter().map(|&end| Part { end, whole: false }).collect();
-        Self::of_parts(&parts, ranks, block)
+        Self::from_parts(&parts, ranks, block)
     }
 
     /// Divides parts of the flat buffers like [`Shards::new`], except that each part marked `whole` gets one
     /// owner. The longest whole part goes first, each to the rank with the fewest elements in whole parts
     /// (Graham, "Bounds on multiprocessing timing anomalies", 1969). Whole parts begin and end at multiples
     /// of a block.
-    pub fn of_parts(parts: &[Part], ranks: usize, block: usize) -> Self {
+    pub fn from_parts(parts: &[Part], ranks: usize, block: usize) -> Self {
         let flat_len = parts.last().map_or(0, |part| part.end);
         let owners = owners_of_whole_parts(parts, ranks);
         let (mut ranges, mut lengths, mut turn) = (Vec::new(), vec![0; ranks], 0);
@@ -173,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn whole_parts_have_one_owner_and_ranks_have_about_as_many_elements_of_them() {
+    fn whole_parts_have_one_owner_and_are_balanced() {
         let part = |end: usize, whole: bool| Part { end, whole };
         let parts = [part(8, true), part(12, false), part(28, true), part(40, true), part(50, false)];
-        let shards = Shards::of_parts(&parts, 2, 4);
+        let shards = Shards::from_parts(&parts, 2, 4);
         let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
         // The whole parts have 16, 12 and 8 elements: rank 0 owns the first, rank 1 the other two. Blocks 2,
         // 10, 11 and 12 are left to divide.

@@ -206,7 +206,7 @@ impl State {
     }
 
     /// Returns the slot whose name prints as this text, for callers that have only the text, such as tests.
-    pub fn slot_printed_as(&self, text: &str) -> Option<SlotId> {
+    pub fn slot_by_text(&self, text: &str) -> Option<SlotId> {
         self.slots.iter().position(|slot| slot.name.to_string() == text).map(SlotId)
     }
 
@@ -366,25 +366,25 @@ impl StateBuilder {
         let all = || starts.iter().copied().enumerate();
         for buffer in flat {
             let sharded = shard_len.filter(|_| *buffer == FlatBuffer::Params && sharded_masters);
-            self.flat_buffer(buffer, precision.master, sharded.unwrap_or(flat_len));
+            self.add_flat_buffer(buffer, precision.master, sharded.unwrap_or(flat_len));
             if sharded.is_none() {
-                self.params_of_buffer(buffer, precision.master, requests, all());
+                self.add_param_slots(buffer, precision.master, requests, all());
             }
         }
         for group in self.state.groups.clone() {
             for slot in group.slots.iter().filter(|_| !group.params.is_empty()) {
                 let buffer = group.buffer(slot);
-                self.flat_buffer(&buffer, slot.dtype, group.places.shard_len());
+                self.add_flat_buffer(&buffer, slot.dtype, group.places.shard_len());
                 if shard_len.is_none() {
                     let place = |i: usize| group.places.within(starts[i]..end(i)).next();
                     let places = group.params.iter().filter_map(|&i| Some((i, place(i)?.offset)));
-                    self.params_of_buffer(&buffer, slot.dtype, requests, places);
+                    self.add_param_slots(&buffer, slot.dtype, requests, places);
                 }
             }
         }
         if let Some(dtype) = copied {
-            self.flat_buffer(&FlatBuffer::ComputeCopy, dtype, flat_len);
-            self.params_of_buffer(&FlatBuffer::ComputeCopy, dtype, requests, all());
+            self.add_flat_buffer(&FlatBuffer::ComputeCopy, dtype, flat_len);
+            self.add_param_slots(&FlatBuffer::ComputeCopy, dtype, requests, all());
         }
         if sharded_masters {
             let vectors = requests.iter().filter(|r| !r.role.is_matrix());
@@ -394,7 +394,7 @@ impl StateBuilder {
                 self.append(FlatBuffer::Vectors.param(&r.name), spec(r));
             }
             let len = self.state.buffers[buffer].bytes / precision.master.size();
-            self.slot_in(buffer, FlatBuffer::Vectors.into(), Spec::new([len], precision.master), 0);
+            self.add_slot(buffer, FlatBuffer::Vectors.into(), Spec::new([len], precision.master), 0);
         }
         let masters = if sharded_masters { FlatBuffer::Vectors } else { FlatBuffer::Params };
         let grads = if flat.contains(&FlatBuffer::Grads) { FlatBuffer::Grads } else { FlatBuffer::Params };
@@ -417,14 +417,14 @@ impl StateBuilder {
     }
 
     /// Adds a buffer of `len` elements and a slot for all of it.
-    fn flat_buffer(&mut self, name: &FlatBuffer, dtype: DType, len: usize) {
+    fn add_flat_buffer(&mut self, name: &FlatBuffer, dtype: DType, len: usize) {
         let buffer = self.buffer(name.to_string(), len * dtype.size());
-        self.slot_in(buffer, name.clone().into(), Spec::new([len], dtype), 0);
+        self.add_slot(buffer, name.clone().into(), Spec::new([len], dtype), 0);
     }
 
     /// Adds slots for parameters to the newest buffer. `places` gives the index of each parameter and its
     /// first element in the buffer.
-    fn params_of_buffer(
+    fn add_param_slots(
         &mut self,
         name: &FlatBuffer,
         dtype: DType,
@@ -435,7 +435,7 @@ impl StateBuilder {
         for (index, first) in places {
             let r = &requests[index];
             let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
-            self.slot_in(buffer, name.param(&r.name), spec, first * dtype.size());
+            self.add_slot(buffer, name.param(&r.name), spec, first * dtype.size());
         }
     }
 
@@ -471,7 +471,7 @@ impl StateBuilder {
         let buffer = self.state.buffers.len() - 1;
         let offset = self.state.buffers[buffer].bytes;
         self.state.buffers[buffer].bytes += spec.aligned_bytes();
-        self.slot_in(buffer, name, spec, offset)
+        self.add_slot(buffer, name, spec, offset)
     }
 
     /// Declares that the gradient of the slot `read` is recorded into the slot `grad`, for programs whose
@@ -496,7 +496,7 @@ impl StateBuilder {
         let Some(whole) = self.state.slot(whole).map(|slot| self.state.get(slot).clone()) else { return };
         debug_assert!(start + len <= whole.spec.elements(), "{name} within {}", whole.name);
         let dtype = whole.spec.dtype;
-        self.slot_in(whole.buffer, name, Spec::new([len], dtype), whole.offset + start * dtype.size());
+        self.add_slot(whole.buffer, name, Spec::new([len], dtype), whole.offset + start * dtype.size());
     }
 
     /// Returns the layout so far, for choosing ranges of flat buffers.
@@ -514,7 +514,7 @@ impl StateBuilder {
         self.state.buffers.len() - 1
     }
 
-    fn slot_in(&mut self, buffer: usize, name: SlotName, spec: Spec, offset: usize) -> SlotId {
+    fn add_slot(&mut self, buffer: usize, name: SlotName, spec: Spec, offset: usize) -> SlotId {
         let id = SlotId(self.state.slots.len());
         self.state.by_name.insert(name.clone(), id);
         self.state.slots.push(Slot { name, spec, buffer, offset });

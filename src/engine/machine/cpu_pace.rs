@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_none_are_left_out() {
+    fn invalid_times_are_left_out() {
         let pace = pace(&[(100.0, f64::NAN), (0.0, 1.0), (f64::INFINITY, 1.0), (100.0, 2.0), (100.0, -1.0)]);
         assert_eq!(pace.seconds("op", 100.0), 2.0);
     }

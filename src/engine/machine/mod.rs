@@ -139,7 +139,7 @@ impl Machine {
     /// Returns properties for the architecture of a named GPU, which tell which kernels run there.
     pub fn properties(&self) -> Option<Properties> {
         let (major, minor) = self.hardware?.compute_capability?.split_once('.')?;
-        Some(Properties::of_architecture((major.parse().ok()?, minor.parse().ok()?)))
+        Some(Properties::for_architecture((major.parse().ok()?, minor.parse().ok()?)))
     }
 
     /// Returns the model of a GPU, by its index.

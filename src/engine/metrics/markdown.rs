@@ -1,7 +1,7 @@
 //! Writes the table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
 
 use super::metric::{Metric, Source};
-use super::table::{of_ledgers, of_runs};
+use super::table::{ledger_metrics, of_runs};
 
 /// Returns a table of a file's columns: name, unit, meaning.
 pub fn columns(metrics: &[Metric]) -> String {
@@ -13,9 +13,9 @@ pub fn columns(metrics: &[Metric]) -> String {
 
 /// Returns a table of the figures of runs: name, heading, meaning, and where each is a column.
 pub fn figures() -> String {
-    let swept: Vec<&Metric> = of_ledgers().into_iter().map(|(_, metric)| metric).collect();
+    let swept: Vec<&Metric> = ledger_metrics().into_iter().map(|(_, metric)| metric).collect();
     let row = |metric: &Metric| {
-        let of_run = match metric.source {
+        let run_cell = match metric.source {
             Source::SteadyMedian | Source::SteadyQuantiles => "median of the steady state",
             Source::Summary(path) if path.contains("/final/") => "last",
             Source::Summary(path) if path.contains("/smoothed/") => "mean of the last steps",
@@ -26,7 +26,7 @@ pub fn figures() -> String {
             "" => String::new(),
             name => format!("`{name}`"),
         };
-        let cells = [metric.heading, metric.meaning.trim(), of_run, sweep, &compared].join(" | ");
+        let cells = [metric.heading, metric.meaning.trim(), run_cell, sweep, &compared].join(" | ");
         format!("| `{}` | {cells} |\n", metric.name)
     };
     let rows: String = of_runs().map(row).collect();

@@ -7,7 +7,7 @@ use super::rows::{MetricsRow, TimingRow};
 const MIB: f64 = (1 << 20) as f64;
 
 /// Figures of whole runs that are not columns of rows.
-const OF_RUNS: &[Metric] = &[
+const RUN_METRICS: &[Metric] = &[
     Metric {
         meaning: "optimizer steps done",
         heading: "steps",
@@ -174,7 +174,7 @@ const OF_RUNS: &[Metric] = &[
 
 /// Returns every metric: the columns of `metrics.csv` and `timing.csv`, and the figures of whole runs.
 pub fn all() -> impl Iterator<Item = &'static Metric> {
-    MetricsRow::METRICS.iter().chain(TimingRow::METRICS).chain(OF_RUNS)
+    MetricsRow::METRICS.iter().chain(TimingRow::METRICS).chain(RUN_METRICS)
 }
 
 /// Returns the metrics for which a run has a single figure, which tables show.
@@ -188,7 +188,7 @@ pub fn compared() -> impl Iterator<Item = &'static Metric> {
 }
 
 /// Returns the metrics of a sweep's ledger with their keys, in line order.
-pub fn of_ledgers() -> Vec<(&'static str, &'static Metric)> {
+pub fn ledger_metrics() -> Vec<(&'static str, &'static Metric)> {
     let mut entries: Vec<_> = all().filter_map(|metric| Some((metric.ledger?, metric))).collect();
     entries.sort_by_key(|((position, _), _)| *position);
     entries.into_iter().map(|((_, key), metric)| (key, metric)).collect()
@@ -206,7 +206,7 @@ pub fn of_sets() -> impl Iterator<Item = &'static Metric> {
 
 /// Splits a figure like `val_loss/news` into the metric and the held-out set. Returns `None` if runs do not
 /// have the metric per set.
-pub fn find_of_set(name: &str) -> Option<(&'static Metric, &str)> {
+pub fn find_set_metric(name: &str) -> Option<(&'static Metric, &str)> {
     let (metric, set) = name.split_once('/').filter(|(_, set)| !set.is_empty())?;
     let metric = of_sets().find(|known| known.name == metric)?;
     Some((metric, set))
@@ -214,8 +214,8 @@ pub fn find_of_set(name: &str) -> Option<(&'static Metric, &str)> {
 
 /// Returns the metric that has this name in tables of runs or in comparisons.
 pub fn find(name: &str) -> Option<&'static Metric> {
-    let of_comparison = || compared().find(|metric| metric.compared_as == name);
-    of_runs().find(|metric| metric.name == name).or_else(of_comparison)
+    let in_comparisons = || compared().find(|metric| metric.compared_as == name);
+    of_runs().find(|metric| metric.name == name).or_else(in_comparisons)
 }
 
 #[cfg(test)]
@@ -235,13 +235,13 @@ mod tests {
             assert_eq!(find(metric.compared_as), Some(metric));
             assert_ne!(metric.source, Source::Rows, "{}", metric.name);
         }
-        let keys: HashSet<&str> = of_ledgers().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys.len(), of_ledgers().len());
+        let keys: HashSet<&str> = ledger_metrics().into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys.len(), ledger_metrics().len());
     }
 
     #[test]
     fn the_ledger_keeps_its_keys_in_their_order() {
-        let keys: Vec<&str> = of_ledgers().into_iter().map(|(key, _)| key).collect();
+        let keys: Vec<&str> = ledger_metrics().into_iter().map(|(key, _)| key).collect();
         assert_eq!(
             keys,
             [

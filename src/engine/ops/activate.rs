@@ -2,7 +2,7 @@
 
 use super::activation::Activation;
 use super::add::{elementwise_shapes, same_spec};
-use super::formula::{Function, ROW_OF_ONE};
+use super::formula::{Function, UNARY_ROW_WIDTH};
 use super::lanes::{BLOCK, TASK, launch_over, vector_width};
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::{DevicePtr, Kernel};
@@ -27,14 +27,14 @@ pub struct ActivateGrad {
 }
 
 /// An activation in f64, for the reference of a test case.
-type Plain = Box<dyn Fn(f64) -> f64 + Send + Sync>;
+type ReferenceFn = Box<dyn Fn(f64) -> f64 + Send + Sync>;
 
 /// A formula and the same function written in f64.
-type Proved = (&'static str, fn(f64) -> f64);
+type TestFormula = (&'static str, fn(f64) -> f64);
 
 /// Formulas for the test cases, each with the same function in plain arithmetic. Together they use every kind
 /// of step; the last one runs on padded rows.
-const FORMULAS: [Proved; 4] = [
+const FORMULAS: [TestFormula; 4] = [
     ("x / (1 + abs(x)) + x * erf(x) + sqrt(1 + x^2) * sign(x)", |x| {
         x / (1.0 + x.abs()) + x * (1.0 - erfc(x)) + (1.0 + x * x).sqrt() * if x > 0.0 { 1.0 } else { -1.0 }
     }),
@@ -91,7 +91,7 @@ impl Op for Activate {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let f = match &self.0 {
             Function::BuiltIn(f) => *f,
-            Function::Formula(f) => return f.values(cx, ROW_OF_ONE),
+            Function::Formula(f) => return f.values(cx, UNARY_ROW_WIDTH),
         };
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
@@ -113,7 +113,7 @@ impl Op for Activate {
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |name: String, f: Function, spec: &Spec, plain: Plain| {
+        let case = |name: String, f: Function, spec: &Spec, plain: ReferenceFn| {
             let inputs = vec![(spec.clone(), Fill::Normal(0.0, 3.0))];
             Case::new(name, Self(f), inputs, move |inputs: &[Array]| {
                 let mut y = inputs[0].clone();
@@ -162,7 +162,7 @@ impl Op for ActivateGrad {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let f = match &self.of {
             Function::BuiltIn(f) => *f,
-            Function::Formula(f) => return f.gradients(cx, ROW_OF_ONE, self.emits),
+            Function::Formula(f) => return f.gradients(cx, UNARY_ROW_WIDTH, self.emits),
         };
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(1), cx.output::<E>(0));

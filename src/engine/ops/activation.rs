@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn slopes_at_zero_are_those_of_torch() {
+    fn slopes_at_zero_match_torch() {
         for (f, slope) in Activation::ALL.into_iter().zip([0.5, 0.5, 0.5, 0.0, 0.0]) {
             let found = at(f, 0.0f64);
             assert!(found.0 == 0.0 && (found.1 - slope).abs() < 1e-15, "{f:?}: {found:?}");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn slopes_are_those_of_the_values() {
+    fn slopes_match_finite_differences() {
         for f in Activation::ALL {
             for i in -60..60 {
                 let x = 0.1 * f64::from(i) + 0.05;

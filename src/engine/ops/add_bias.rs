@@ -25,7 +25,7 @@ pub struct AddBiasGrad;
 ///
 ///
 /// If `x` is not a float tensor of rows.
-fn bias_of(x: &Spec) -> Result<Spec, String> {
+fn bias_spec(x: &Spec) -> Result<Spec, String> {
     if x.shape.len() < 2 || !x.dtype.is_float() {
         return Err("x must be a float tensor [N, width] or [N, 2, width]".into());
     }
@@ -45,7 +45,7 @@ impl Op for AddBias {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [x, b] = inputs else { return Err("takes x and b".into()) };
-        let bias = bias_of(x)?;
+        let bias = bias_spec(x)?;
         if *b != bias {
             return Err(format!("b must be {bias}"));
         }
@@ -129,7 +129,7 @@ impl Op for AddBiasGrad {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [dy] = inputs else { return Err("takes dy".into()) };
-        let db = bias_of(dy)?;
+        let db = bias_spec(dy)?;
         let rows = matrix(dy);
         let runs = rows.rows().div_ceil(rows_per_partial(rows.rows()));
         let partials = Spec::new([runs, rows.width()], db.dtype);

@@ -37,17 +37,17 @@ pub struct CachedAttention {
 const THREADS: u32 = 128;
 
 /// The fewest keys in a split. Shorter splits would not outweigh the cost of combining their results.
-const LEAST_SPLIT: usize = 128;
+const MIN_SPLIT: usize = 128;
 
 /// The most splits. One block combines them all.
-const MOST_SPLITS: usize = 64;
+const MAX_SPLITS: usize = 64;
 
 /// The most query heads that a block handles. More would not fit into registers.
-const MOST_QUERIES: usize = 4;
+const MAX_QUERIES: usize = 4;
 
 /// Returns the number of keys in a split if the cache holds `capacity` positions.
 fn split_len(capacity: usize) -> usize {
-    capacity.div_ceil(MOST_SPLITS).next_multiple_of(LEAST_SPLIT).max(LEAST_SPLIT)
+    capacity.div_ceil(MAX_SPLITS).next_multiple_of(MIN_SPLIT).max(MIN_SPLIT)
 }
 
 /// Checks that the positions lie in the cache.
@@ -57,7 +57,7 @@ fn split_len(capacity: usize) -> usize {
 ///
 ///
 /// If a position is beyond the cache; the error names the first one.
-fn check_room(positions: &[u32], capacity: usize) -> Result<()> {
+fn check_positions(positions: &[u32], capacity: usize) -> Result<()> {
     match positions.iter().find(|p| **p as usize >= capacity) {
         Some(p) => Err(Error::failed(format!("position {p} is beyond the cache of {capacity} positions"))),
         None => Ok(()),
@@ -77,7 +77,7 @@ impl CachedAttention {
         let vec = vector_width(dim, dtype);
         let lanes = (dim / vec).next_power_of_two().min(32);
         let per_thread = (dim / vec).div_ceil(lanes) * vec;
-        let queries = if per_thread <= 8 { self.heads.group().min(MOST_QUERIES) } else { 1 };
+        let queries = if per_thread <= 8 { self.heads.group().min(MAX_QUERIES) } else { 1 };
         let kernel = Kernel::new("cached_attention", "cached_attention")
             .with_type("T", dtype)
             .with("HEAD_DIM", dim)
@@ -138,26 +138,26 @@ impl Op for CachedAttention {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (heads, dim, capacity) = (self.heads, self.heads.dim, self.capacity);
         let positions = cx.input_u32(1);
-        check_room(positions, capacity)?;
+        check_positions(positions, capacity)?;
         if !cx.adds(2) {
             let arrivals = cx.output_u32(2);
             arrivals.slice(0, arrivals.len()).fill(0);
         }
-        let kept = 2 * heads.kv * dim;
+        let kv_width = 2 * heads.kv * dim;
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (packed, o, cache) = (cx.input::<E>(0), cx.output::<E>(0), cx.output::<E>(1));
             if !cx.adds(1) {
                 cache.slice(0, cache.len()).fill(<E as Default>::default());
             }
             for (b, position) in positions.iter().enumerate() {
-                let new = packed.slice(b * heads.width() + heads.key_at(0), kept);
-                cache.slice((b * capacity + *position as usize) * kept, kept).copy_from_slice(new);
+                let new = packed.slice(b * heads.width() + heads.key_at(0), kv_width);
+                cache.slice((b * capacity + *position as usize) * kv_width, kv_width).copy_from_slice(new);
             }
-            let cache = cache.to_read();
+            let cache = cache.as_view();
             cx.pool.run(positions.len() * heads.query, #[inline(always)] |task| {
                 type Acc = <E as Elem>::Acc;
                 let (b, h) = (task / heads.query, task % heads.query);
-                let key = |t: usize| (b * capacity + t) * kept + h / heads.group() * dim;
+                let key = |t: usize| (b * capacity + t) * kv_width + h / heads.group() * dim;
                 let mut query = vec![Acc::ZERO; dim];
                 let mut row = query.clone();
                 packed.load(b * heads.width() + heads.query_at(h), &mut query);
@@ -262,21 +262,21 @@ fn reference(
     before: Option<&Array>,
 ) -> (Array, Array) {
     let (heads, capacity) = (op.heads, op.capacity);
-    let (batch, kept) = (packed.shape[0], 2 * heads.kv * heads.dim);
+    let (batch, kv_width) = (packed.shape[0], 2 * heads.kv * heads.dim);
     let (width, o_width) = (heads.width(), heads.query * heads.dim);
-    let mut cache = before.cloned().unwrap_or_else(|| Array::zeros(&[batch, capacity, kept]));
+    let mut cache = before.cloned().unwrap_or_else(|| Array::zeros(&[batch, capacity, kv_width]));
     let mut o = Array::zeros(&[batch, o_width]);
     for b in 0..batch {
         let position = positions.data[b] as usize;
-        cache.data[(b * capacity + position) * kept..][..kept]
-            .copy_from_slice(&packed.data[b * width + o_width..][..kept]);
+        cache.data[(b * capacity + position) * kv_width..][..kv_width]
+            .copy_from_slice(&packed.data[b * width + o_width..][..kv_width]);
         let keys = op.keys(position);
         let len = keys.len();
         let mut rows = Array::zeros(&[len, width]);
         for (t, key) in keys.enumerate() {
-            let (row, of_cache) = (&mut rows.data[t * width..][..width], (b * capacity + key) * kept);
+            let (row, cache_at) = (&mut rows.data[t * width..][..width], (b * capacity + key) * kv_width);
             row[..o_width].copy_from_slice(&packed.data[b * width..][..o_width]);
-            row[o_width..].copy_from_slice(&cache.data[of_cache..][..kept]);
+            row[o_width..].copy_from_slice(&cache.data[cache_at..][..kv_width]);
         }
         let mut full = AttentionCase::causal(1, len, (heads.query, heads.kv, heads.dim));
         full.attention.score_cap = op.score_cap;

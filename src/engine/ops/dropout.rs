@@ -42,16 +42,16 @@ impl Site {
     }
 
     /// Returns the generator of this site.
-    pub fn drops(&self) -> Drops {
+    pub fn drops(&self) -> DropoutFactors {
         let threshold = self.threshold();
         let scale = if threshold < 65536 { 65536.0 / f64::from(65536 - threshold) } else { 0.0 };
-        Drops { threshold, scale, key: [mix(self.seed), self.site] }
+        DropoutFactors { threshold, scale, key: [fold_seed(self.seed), self.site] }
     }
 }
 
 /// Folds a 64-bit seed into a Philox key word: the finalizer of SplitMix64 (Steele, Lea, Flood 2014), halves
 /// combined.
-fn mix(seed: u64) -> u32 {
+fn fold_seed(seed: u64) -> u32 {
     let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -61,13 +61,13 @@ fn mix(seed: u64) -> u32 {
 
 /// Generates the dropout factors of the elements at a site.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drops {
+pub struct DropoutFactors {
     threshold: u32,
     scale: f64,
     key: [u32; 2],
 }
 
-impl Drops {
+impl DropoutFactors {
     /// Returns the kernel arguments: both words of the key, the threshold and the scale.
     pub(crate) fn args(&self) -> [Arg; 4] {
         let [key0, key1] = self.key;
@@ -154,7 +154,7 @@ impl Op for Dropout {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (rows, width) = (cx.input_spec(0).rows(), cx.input_spec(0).width());
         let (sequences, step) = (cx.input_u32(1), cx.input_u32(2)[0]);
-        let rows_of_one = rows / sequences.len();
+        let rows_per_sequence = rows / sequences.len();
         let drops = self.0.drops();
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
@@ -162,8 +162,8 @@ impl Op for Dropout {
                 let mut row = vec![Default::default(); width];
                 let mut factors = row.clone();
                 for r in start..start + count {
-                    let sequence = sequences[r / rows_of_one];
-                    drops.factors(step, sequence, (r % rows_of_one) as u32, 0, &mut factors);
+                    let sequence = sequences[r / rows_per_sequence];
+                    drops.factors(step, sequence, (r % rows_per_sequence) as u32, 0, &mut factors);
                     x.load(r * width, &mut row);
                     row.iter_mut().zip(&factors).for_each(|(x, f)| *x *= *f);
                     y.store(r * width, &row);
@@ -177,12 +177,12 @@ impl Op for Dropout {
         let spec = cx.input_spec(0);
         let (rows, width) = (spec.rows(), spec.width());
         let calls = width.div_ceil(COLUMNS_PER_CALL);
-        let rows_of_one = rows / cx.input_spec(1).elements();
+        let rows_per_sequence = rows / cx.input_spec(1).elements();
         let kernel = Kernel::new("dropout", "dropout")
             .with_type("T", spec.dtype)
             .with("VEC", vector_width(width, spec.dtype));
         let tensors = [cx.input(0), cx.input(1), cx.input(2), cx.output(0)];
-        let mut further = vec![Arg::from(calls), Arg::from(width), Arg::from(rows_of_one)];
+        let mut further = vec![Arg::from(calls), Arg::from(width), Arg::from(rows_per_sequence)];
         further.extend(self.0.drops().args());
         launch_over(cx, kernel, (rows * calls, 1), &tensors, &further)
     }
@@ -226,7 +226,7 @@ pub(crate) fn check_counters(sequences: &Spec, step: &Spec) -> Result<(), String
 
 /// Returns the factor of one element from a Philox call of its own, for the references of ops with dropout.
 pub(crate) fn reference_factor(site: Site, [column, row, sequence, step]: [usize; 4]) -> f64 {
-    let key = [mix(site.seed), site.site];
+    let key = [fold_seed(site.seed), site.site];
     let words = philox([(column / 8) as u32, row as u32, sequence as u32, step as u32], key);
     let word = words[column % 8 / 2];
     let draw = if column % 2 == 0 { word % 65536 } else { word / 65536 };

@@ -13,20 +13,20 @@ use std::ops::Range;
 pub struct OwnedRows {
     /// The layout of the rows of all ranks.
     pub layout: RankInterleaved,
-    /// The ranges of table elements and the ranks that own them: at most [`MOST_RANGES`] per rank, with
+    /// The ranges of table elements and the ranks that own them: at most [`MAX_RANGES`] per rank, with
     /// borders at multiples of [`STEP`].
     pub owners: Vec<OwnedRange>,
 }
 
 /// The most ranges of a rank: its part of the table, and its part of a block that begins before the table.
-const MOST_RANGES: usize = 2;
+const MAX_RANGES: usize = 2;
 
 /// The most elements that kernels move at once.
 const STEP: usize = 8;
 
 impl OwnedRows {
     /// Returns the ranges that `rank` owns, filled up with empty ranges.
-    fn of_rank(&self, rank: usize) -> [Range<usize>; MOST_RANGES] {
+    fn of_rank(&self, rank: usize) -> [Range<usize>; MAX_RANGES] {
         let mut of_rank = self.owners.iter().filter(|range| range.rank == rank).map(OwnedRange::flat);
         std::array::from_fn(|_| of_rank.next().unwrap_or_default())
     }
@@ -34,11 +34,11 @@ impl OwnedRows {
     /// Fails unless the kernels can handle the owners of `w` and the layout divides `n` rows.
     fn check(&self, n: usize, w: &Spec) -> Result<(), String> {
         let border = |at: usize| at.is_multiple_of(STEP) && at <= w.elements();
-        let few = |rank: usize| self.owners.iter().filter(|range| range.rank == rank).count() <= MOST_RANGES;
+        let few = |rank: usize| self.owners.iter().filter(|range| range.rank == rank).count() <= MAX_RANGES;
         let mut owners = self.owners.iter();
         if !owners.all(|range| border(range.start) && border(range.start + range.len) && few(range.rank)) {
             return Err(format!(
-                "a rank owns at most {MOST_RANGES} ranges, in W and between multiples of {STEP}"
+                "a rank owns at most {MAX_RANGES} ranges, in W and between multiples of {STEP}"
             ));
         }
         if !n.is_multiple_of(self.layout.ranks * self.layout.sequence) {
@@ -79,21 +79,21 @@ pub struct TokenOrder(pub OwnedRows);
 pub struct EmbeddingGradAtOwners(pub OwnedRows);
 
 /// An undivided table without owners, for lists of ops.
-fn one_rank() -> OwnedRows {
+fn undivided() -> OwnedRows {
     OwnedRows { layout: RankInterleaved::ONE_RANK, owners: Vec::new() }
 }
 
 impl TokenOrder {
     /// Returns the op for one rank that owns nothing.
-    pub fn of_one_rank() -> Self {
-        Self(one_rank())
+    pub fn for_one_rank() -> Self {
+        Self(undivided())
     }
 }
 
 impl EmbeddingGradAtOwners {
     /// Returns the op for one rank that owns nothing.
-    pub fn of_one_rank() -> Self {
-        Self(one_rank())
+    pub fn for_one_rank() -> Self {
+        Self(undivided())
     }
 }
 
@@ -137,7 +137,7 @@ impl Op for TokenOrder {
         owned.iter().for_each(|range| cx.output_bytes(0)[range.start * size..range.end * size].fill(0));
         let (mut ends, mut all) = (vec![0; v], vec![0; n]);
         sort(tokens, self.0.layout, &mut ends, &mut all);
-        let has_some_of = |token: u32| {
+        let owns_part_of = |token: u32| {
             let row = token as usize * d..(token as usize + 1) * d;
             owned.iter().any(|range| range.start.max(row.start) < range.end.min(row.end))
         };
@@ -145,7 +145,7 @@ impl Op for TokenOrder {
         let mut count = 0;
         for position in all {
             let token = tokens[position as usize];
-            if has_some_of(token)
+            if owns_part_of(token)
                 && let Some((order, sorted)) = order.next()
             {
                 (*order, *sorted) = (position, token);
@@ -297,9 +297,9 @@ impl Op for EmbeddingGradAtOwners {
                 let mut dw = i[5].clone();
                 for range in rows.of_rank(0) {
                     for at in range.filter(|at| tokens.contains(&((at / d) as u32))) {
-                        let of_row =
+                        let row_positions =
                             tokens.iter().enumerate().filter(|(_, token)| **token as usize == at / d);
-                        dw.data[at] = of_row.map(|(position, _)| i[3].data[position * d + at % d]).sum();
+                        dw.data[at] = row_positions.map(|(position, _)| i[3].data[position * d + at % d]).sum();
                     }
                 }
                 vec![dw, Array::zeros(&[0])]

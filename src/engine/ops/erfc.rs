@@ -3,7 +3,7 @@
 use crate::device::{DType, Real};
 
 /// Coefficients of [`erfc`] in fp32, highest power first. The relative error is at most 1.1e-8.
-const FEW: [f64; 11] = [
+const COEFFICIENTS_F32: [f64; 11] = [
     2.195_114_939_240_738_7e-5,
     -3.724_647_685_885_429_4e-4,
     -1.251_281_471_922_993_7e-3,
@@ -18,7 +18,7 @@ const FEW: [f64; 11] = [
 ];
 
 /// Coefficients of [`erfc`] in f64, highest power first. The relative error is at most 6e-17.
-const MANY: [f64; 25] = [
+const COEFFICIENTS_F64: [f64; 25] = [
     -1.109_554_162_067_607_4e-8,
     -1.854_863_755_755_387_5e-8,
     7.987_777_603_162_673e-8,
@@ -56,7 +56,7 @@ const MANY: [f64; 25] = [
 pub(super) fn erfc<A: Real>(x: A) -> A {
     // Beyond the limit the result rounds to 0 or 2.
     let (coefficients, limit) =
-        if A::DTYPE == DType::F32 { (&FEW[..], A::from_f64(10.1)) } else { (&MANY[..], A::from_f64(27.3)) };
+        if A::DTYPE == DType::F32 { (&COEFFICIENTS_F32[..], A::from_f64(10.1)) } else { (&COEFFICIENTS_F64[..], A::from_f64(27.3)) };
     let two = A::from_f64(2.0);
     let t = if x < A::ZERO { -x } else { x };
     let t = if t > limit { limit } else { t };

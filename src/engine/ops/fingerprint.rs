@@ -16,8 +16,8 @@ const WORDS_PER_TASK: usize = 16_384;
 /// the golden ratio), and the multipliers of splitmix64 (Steele, Lea and Flood 2014, variant 13 by Stafford)
 /// and of MurmurHash3's finalizer (Appleby).
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-const SHARED: u64 = 0xbf58_476d_1ce4_e5b9;
-const OWN: [u64; 2] = [0x94d0_49bb_1331_11eb, 0xc4ce_b9fe_1a85_ec53];
+const SHARED_MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
+const FINAL_MULTIPLIERS: [u64; 2] = [0x94d0_49bb_1331_11eb, 0xc4ce_b9fe_1a85_ec53];
 
 /// `x → fingerprint[4]`: hashes each 64-bit word of the memory of `x` with its index in two ways, and sums
 /// both hashes modulo 2⁶⁴. The memory includes padding, is read as little-endian, and is zero-filled at the
@@ -31,11 +31,11 @@ pub struct Fingerprint;
 
 /// Returns the two hashes of the word at index `at`.
 #[inline(always)]
-fn mixtures(word: u64, at: u64) -> [u64; 2] {
+fn word_hashes(word: u64, at: u64) -> [u64; 2] {
     let mut z = word ^ at.wrapping_mul(STEP);
-    z = (z ^ z >> 32).wrapping_mul(SHARED);
+    z = (z ^ z >> 32).wrapping_mul(SHARED_MULTIPLIER);
     z ^= z >> 29;
-    OWN.map(|own| {
+    FINAL_MULTIPLIERS.map(|own| {
         let z = z.wrapping_mul(own);
         z ^ z >> 32
     })
@@ -50,7 +50,7 @@ fn sums(bytes: &[u8], first: usize) -> [u64; 2] {
     let last = (!rest.is_empty()).then_some(last);
     let mut sums = [0u64; 2];
     for (at, word) in (first as u64..).zip(words.iter().chain(&last)) {
-        let [a, b] = mixtures(u64::from_le_bytes(*word), at);
+        let [a, b] = word_hashes(u64::from_le_bytes(*word), at);
         sums = [sums[0].wrapping_add(a), sums[1].wrapping_add(b)];
     }
     sums
@@ -144,7 +144,7 @@ fn reference(spec: &Spec, x: &Array) -> Array {
         let mut sum = 0u64;
         for at in 0..memory.len() / WORD {
             let word = (0..WORD).map(|byte| u64::from(memory[at * WORD + byte]) << (8 * byte)).sum();
-            sum = sum.wrapping_add(mixtures(word, at as u64)[which]);
+            sum = sum.wrapping_add(word_hashes(word, at as u64)[which]);
         }
         data.extend([f64::from(sum as u32), f64::from((sum >> 32) as u32)]);
     }
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_changes_is_seen(
+        fn every_change_alters_both_sums(
             values in prop::collection::vec(prop_oneof![Just(0.0f32), Just(1.0), any::<f32>()], 2..40),
             (at, other, bit) in (0usize..40, 0usize..40, 0u32..32),
         ) {

@@ -34,13 +34,13 @@ pub struct GatedGrad {
 }
 
 /// A gated activation in f64, for the reference of a test case.
-type Plain = Box<dyn Fn(f64, f64) -> f64 + Send + Sync>;
+type ReferenceFn = Box<dyn Fn(f64, f64) -> f64 + Send + Sync>;
 
 /// A formula, the same function in f64, and the shape of its case: rows, width, and width with padding.
-type Proved = (&'static str, fn(f64, f64) -> f64, (usize, usize, usize));
+type TestFormula = (&'static str, fn(f64, f64) -> f64, (usize, usize, usize));
 
 /// Formulas for the test cases.
-const FORMULAS: [Proved; 2] = [
+const FORMULAS: [TestFormula; 2] = [
     ("silu(a) * b", |a, b| a / (1.0 + (-a).exp()) * b, (17, 65, 65)),
     (
         "a * tanh(b) + cos(a) * relu(b)^2 * exp(-b^2)",
@@ -130,7 +130,7 @@ impl Op for Gated {
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |rows: usize, f: usize, pad: usize, (name, function, plain): (&str, Function, Plain)| {
+        let case = |rows: usize, f: usize, pad: usize, (name, function, plain): (&str, Function, ReferenceFn)| {
             let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
             let reference = move |inputs: &[Array]| {
                 let mut y = Array::zeros(&[rows, f]);

@@ -92,7 +92,7 @@ impl GradNorm {
 
 /// Returns a kernel that knows the ranges of each rank, and the table row of `rank`. Without ranges, the rank
 /// owns everything.
-fn with_owners(entry: &'static str, owners: &[Vec<&OwnedRange>], rank: usize) -> (Kernel, Arg) {
+fn owner_kernel(entry: &'static str, owners: &[Vec<&OwnedRange>], rank: usize) -> (Kernel, Arg) {
     let kernel = Kernel::new("grad_norm", entry)
         .with("THREADS", THREADS)
         .with("BATCH", BATCH)
@@ -173,7 +173,7 @@ fn queue_partial_sums(
     let (owners, rank) = owned.map_or((Vec::new(), 0), |(shards, rank)| {
         ((0..shards.ranks()).map(|rank| shards.of_rank(rank).collect()).collect(), rank)
     });
-    let (kernel, row) = with_owners("grad_norm_partials", &owners, rank);
+    let (kernel, row) = owner_kernel("grad_norm_partials", &owners, rank);
     let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64), row];
     cx.queue.launch(kernel, Grid::new(blocks, THREADS as u32), &args)
 }
@@ -189,7 +189,7 @@ fn queue_total(
     let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
     let limit = Arg::U64(max_norm.to_bits());
     let args = [partials.into(), loss.into(), norm, clip, bad, count.into(), limit];
-    let (kernel, _) = with_owners("grad_norm", &[], 0);
+    let (kernel, _) = owner_kernel("grad_norm", &[], 0);
     cx.queue.launch(kernel, Grid::new(1, FINAL_THREADS as u32), &args)
 }
 

@@ -12,7 +12,7 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// `(x[N, in], W[out…, in], b[out…]) → y`: [`Linear`] on at most [`MOST_ROWS`] rows, with an optional bias
+/// `(x[N, in], W[out…, in], b[out…]) → y`: [`Linear`] on at most [`MAX_ROWS`] rows, with an optional bias
 /// and activation, and without a gradient. The bias has the accumulator format, and `y` is rounded once.
 ///
 /// On a GPU in bf16 one kernel reads the weights once, at full memory bandwidth. The bits of a row do not
@@ -55,7 +55,7 @@ impl Output {
 }
 
 /// The most rows: a tensor core takes 16 in one product.
-pub const MOST_ROWS: usize = 16;
+pub const MAX_ROWS: usize = 16;
 
 /// Outputs per block, and inputs that a warp takes at a time: 16 bytes in each of four lanes.
 const OUTPUTS: usize = 8;
@@ -65,7 +65,7 @@ const INPUTS: usize = 32;
 const UNROLL: usize = 4;
 
 /// The most warps in a block; they divide the inputs among themselves.
-const MOST_WARPS: usize = 8;
+const MAX_WARPS: usize = 8;
 
 impl LinearFewRows {
     /// Returns a layer without bias and activation.
@@ -81,7 +81,7 @@ impl LinearFewRows {
     /// Returns true if the kernel takes these shapes: few rows, and whole blocks of outputs and inputs.
     fn takes(x: &Spec, w: &Spec) -> bool {
         let (outputs, inputs) = (w.alloc[w.alloc.len() - 2], w.width());
-        x.rows() <= MOST_ROWS && inputs > 0 && outputs % OUTPUTS == 0 && inputs % INPUTS == 0
+        x.rows() <= MAX_ROWS && inputs > 0 && outputs % OUTPUTS == 0 && inputs % INPUTS == 0
     }
 
     /// Returns the kernel of a layer and the number of threads in a block.
@@ -89,11 +89,11 @@ impl LinearFewRows {
         let wanted = (inputs / INPUTS).div_ceil(UNROLL);
         // A power of two, so that few kernels are compiled.
         let warps = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
-        let warps = warps.clamp(1, MOST_WARPS);
+        let warps = warps.clamp(1, MAX_WARPS);
         let kernel = Kernel::new("linear_few_rows", "linear_few_rows")
             .with("WARPS", warps)
             .with("UNROLL", UNROLL)
-            .with("UPPER", u32::from(rows > MOST_ROWS / 2))
+            .with("UPPER", u32::from(rows > MAX_ROWS / 2))
             .with("THREADS", 32 * warps)
             .with("BIAS", u32::from(self.bias))
             .with("SUMS", self.output.sums())
@@ -126,7 +126,7 @@ impl Op for LinearFewRows {
         let sums = self.linear.infer(&inputs[..2])?.remove(0);
         if !Self::takes(x, w) {
             return Err(format!(
-                "x must have at most {MOST_ROWS} rows, W multiples of {OUTPUTS} outputs and {INPUTS} inputs"
+                "x must have at most {MAX_ROWS} rows, W multiples of {OUTPUTS} outputs and {INPUTS} inputs"
             ));
         }
         if x.dtype == DType::F32 && (self.bias || self.output != Output::Sum) {

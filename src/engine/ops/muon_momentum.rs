@@ -184,11 +184,11 @@ impl Op for MuonMomentum {
 
     fn cases(precision: Precision) -> Cases {
         let case = |name: &str, nesterov: bool, bad: f64| {
-            let matrices = matrices_of_cases();
+            let matrices = case_matrices();
             let op = MuonMomentum { momentum: 0.95, nesterov, matrices, precision };
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
             let inputs = vec![
-                (tensor(&[FLAT_OF_CASES]), Fill::Normal(0.0, 1.0)),
+                (tensor(&[CASE_FLAT_LEN]), Fill::Normal(0.0, 1.0)),
                 (tensor(&[1]), Fill::Values(vec![0.5])),
                 (Spec::new([1], DType::U32), Fill::Values(vec![bad])),
             ];
@@ -207,11 +207,11 @@ impl Op for MuonMomentum {
 }
 
 /// Elements of the flat buffers in test cases.
-pub(super) const FLAT_OF_CASES: usize = 24_000;
+pub(super) const CASE_FLAT_LEN: usize = 24_000;
 
 /// Returns the matrices of test cases: unordered and with gaps; masters and slots are shorter than the flat
 /// buffers.
-pub(super) fn matrices_of_cases() -> Matrices {
+pub(super) fn case_matrices() -> Matrices {
     let place = |flat, master, slot| MatrixPlace { flat, master, slot };
     let places = vec![place(17_000, 12_300, 0), place(4, 0, 12_304), place(8_000, 6_152, 6_148)];
     Matrices { rows: 64, columns: 96, masters_len: 18_448, slot_len: 18_448, by_rank: vec![places] }

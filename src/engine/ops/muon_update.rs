@@ -4,7 +4,7 @@
 //! learning rate itself, the step uses the rate adjusted to the shape of the matrix.
 
 use super::matrices::{Matrices, MatrixPlace};
-use super::muon_momentum::{FLAT_OF_CASES, matrices_of_cases};
+use super::muon_momentum::{CASE_FLAT_LEN, case_matrices};
 use crate::device::gpu::{Arg, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
@@ -148,8 +148,8 @@ impl Op for MuonUpdate {
 
     fn cases(precision: Precision) -> Cases {
         let case = |name: &str, bad: f64| {
-            let matrices = matrices_of_cases();
-            let op = MuonUpdate { ratio: 0.2 * 96f64.sqrt(), matrices, flat_len: FLAT_OF_CASES, precision };
+            let matrices = case_matrices();
+            let op = MuonUpdate { ratio: 0.2 * 96f64.sqrt(), matrices, flat_len: CASE_FLAT_LEN, precision };
             let table: Vec<f64> = (1..=3).flat_map(|t| schedule_row(0.01 * f64::from(t), 1e-3)).collect();
             let inputs = vec![
                 (Spec::new(op.matrices.batch(), precision.act_dtype), Fill::Normal(0.0, 0.1)),

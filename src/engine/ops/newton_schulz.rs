@@ -10,7 +10,7 @@
 //! Products read and write the activation format and sum in the accumulator format. Each is one batched
 //! product with its factor and addend, so every intermediate is rounded once.
 
-use crate::device::cpu::matmul::{Matrix, product, product_plus};
+use crate::device::cpu::matmul::{Matrix, product, product_with_addend};
 use crate::device::cpu::{View, ViewMut};
 use crate::device::gpu::{Addend, DevicePtr, Operand, Product};
 use crate::device::{Elem, ProductPrecision};
@@ -80,10 +80,10 @@ impl NewtonSchulz {
             let (left, right) = if sizes.is_tall() { (x.t(), x) } else { (x, x.t()) };
             product(cx.pool, (side, side, rows.max(columns)), left, right, to(gram), false);
             let g = Matrix::rows(written(gram), side);
-            product_plus(cx.pool, (side, side, side), c, (g, g), (b, g), to(polynomial));
+            product_with_addend(cx.pool, (side, side, side), c, (g, g), (b, g), to(polynomial));
             let p = Matrix::rows(written(polynomial), side);
             let factors = if sizes.is_tall() { (x, p) } else { (p, x) };
-            product_plus(cx.pool, (rows, columns, side), 1.0, factors, (a, x), next);
+            product_with_addend(cx.pool, (rows, columns, side), 1.0, factors, (a, x), next);
         };
         if count < cx.pool.threads() {
             (0..count).for_each(iterate);

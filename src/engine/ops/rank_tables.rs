@@ -5,7 +5,7 @@ use crate::device::gpu::{Arg, Kernel};
 
 /// The most bytes of tables with a row for each rank. Larger tables contain only the row of the rank that
 /// launches the kernel. Kernels have 64 KiB of constant memory.
-const MOST_BYTES: usize = 48 << 10;
+const MAX_TABLE_BYTES: usize = 48 << 10;
 
 /// The rows of a kernel's tables: one per rank, or only the launching rank's.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl<'a, T> RankTables<'a, T> {
         let bytes = by_rank.len() * (longest(by_rank) + 1) * tables * size_of::<u64>();
         let (rows, row) = match by_rank.len() {
             0 | 1 => (by_rank, 0),
-            _ if bytes <= MOST_BYTES => (by_rank, rank),
+            _ if bytes <= MAX_TABLE_BYTES => (by_rank, rank),
             _ => (&by_rank[rank..=rank], 0),
         };
         Self { rows, row, columns: longest(rows) }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn tables_beyond_constant_memory_have_the_row_of_the_rank_alone() {
         let by_rank: Vec<Vec<usize>> = (0..8).map(|rank| vec![rank; 1000]).collect();
-        assert!(8 * 1001 * size_of::<u64>() > MOST_BYTES);
+        assert!(8 * 1001 * size_of::<u64>() > MAX_TABLE_BYTES);
         let tables = RankTables::new(&by_rank, 5, 1);
         assert_eq!((tables.rows.len(), tables.row(), tables.columns()), (1, Arg::Size(0), 1000));
         assert!(tables.rows[0].iter().all(|&entry| entry == 5));

@@ -5,7 +5,7 @@
 use super::affine::Affine;
 use super::lanes::{dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task};
 use super::row_norm::{
-    ResidualNorm, RowNorm, Teams, backward, forward, launch, pointer_or_null, root_args, row_of,
+    ResidualNorm, RowNorm, Teams, backward, forward, launch, pointer_or_null, root_args, row_spec,
     weight_or_ones,
 };
 use crate::device::cpu::{View, ViewMut};
@@ -334,7 +334,7 @@ impl Op for RmsNormGrad {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (weight, upstream) = (self.weight_input(), self.upstream_input());
-        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let row = row_spec(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
         let d = row.width();
         let rows = cx.input_spec(0).elements() / d;
         let run = rows_per_partial(rows);
@@ -383,7 +383,7 @@ impl Op for RmsNormGrad {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (weight, upstream) = (self.weight_input(), self.upstream_input());
-        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let row = row_spec(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
         let rows = cx.input_spec(0).elements() / row.width();
         let run = rows_per_partial(rows);
         let entry = match (self.residual, self.emits) {

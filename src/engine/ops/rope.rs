@@ -35,7 +35,7 @@ impl Lanes {
 
     /// Returns the number of rows per block for a kernel without partial sums: enough for a few heads per
     /// thread.
-    pub(super) fn rows_of_block(&self) -> usize {
+    pub(super) fn rows_per_block(&self) -> usize {
         (4 * Self::THREADS / self.lanes / (self.heads.query + self.heads.kv)).clamp(1, 32)
     }
 
@@ -150,7 +150,7 @@ impl Op for Rope {
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let lanes = Lanes::new(self.heads, Some(self.rotary), cx.input_spec(0).dtype);
         let rows = cx.input_spec(0).rows();
-        let run = lanes.rows_of_block();
+        let run = lanes.rows_per_block();
         let direction = if self.inverse { -1.0f32 } else { 1.0 };
         let args = [
             cx.input(0).into(),
@@ -291,7 +291,7 @@ mod tests {
                 assert!((dim / 2).is_multiple_of(lanes.vec) && 32 % lanes.lanes == 0);
                 assert!((turned / 2).is_multiple_of(lanes.vec));
                 assert!(lanes.lanes == 32 || lanes.lanes * lanes.vec >= dim / 2);
-                assert!(lanes.rows_of_block() >= 1);
+                assert!(lanes.rows_per_block() >= 1);
             }
         }
     }

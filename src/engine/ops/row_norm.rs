@@ -121,7 +121,7 @@ pub(super) fn root_args(eps: f64, row: &Spec) -> [Arg; 2] {
 }
 
 /// Returns the spec of one row as the norm sees it: like the weight, or the whole row if there is none.
-pub(super) fn row_of(x: &Spec, w: Option<&Spec>) -> Spec {
+pub(super) fn row_spec(x: &Spec, w: Option<&Spec>) -> Spec {
     let whole = || Spec::padded([x.shape[x.shape.len() - 1]], [x.width()], x.dtype.accumulator());
     w.cloned().unwrap_or_else(whole)
 }
@@ -138,7 +138,7 @@ pub(super) fn pointer_or_null(tensors: &[DevicePtr], i: Option<usize>) -> Arg {
 
 /// Returns the spec of one row of `x` as the norm sees it, and the number of rows.
 fn row_and_count(x: &Spec, w: Option<&Spec>) -> (Spec, usize) {
-    let row = row_of(x, w);
+    let row = row_spec(x, w);
     let count = x.elements() / row.width();
     (row, count)
 }

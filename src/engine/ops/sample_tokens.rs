@@ -41,10 +41,10 @@ pub struct SampleTokens {
 const WEIGHT_BITS: u32 = 40;
 
 /// The most vocabulary entries: so many weights still add up within 64 bits.
-const MOST_ENTRIES: usize = 1 << (63 - WEIGHT_BITS);
+const MAX_ENTRIES: usize = 1 << (63 - WEIGHT_BITS);
 
 /// Separates the keys of sampling from the keys of dropout.
-const KEY: u32 = 0x5a3b_1e00;
+const SAMPLING_KEY: u32 = 0x5a3b_1e00;
 
 /// Threads per block; a block handles one row. The kernel assigns one value of a 4-bit digit to each warp.
 const THREADS: usize = 512;
@@ -95,7 +95,7 @@ impl SampleTokens {
     }
 
     fn key(&self) -> [u32; 2] {
-        [self.seed as u32, (self.seed >> 32) as u32 ^ KEY]
+        [self.seed as u32, (self.seed >> 32) as u32 ^ SAMPLING_KEY]
     }
 }
 
@@ -157,12 +157,12 @@ impl Op for SampleTokens {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [logits] = inputs else { return Err("takes logits".into()) };
         let [rows, vocab] = logits.shape[..] else { return Err("logits must be [B, V]".into()) };
-        if !(1..=vocab.min(MOST_ENTRIES)).contains(&self.entries)
+        if !(1..=vocab.min(MAX_ENTRIES)).contains(&self.entries)
             || logits.alloc[0] != rows
             || logits.dtype == DType::U32
         {
             return Err(format!(
-                "logits must be [B, V] in a float format; 1 to min(V, {MOST_ENTRIES}) entries take part"
+                "logits must be [B, V] in a float format; 1 to min(V, {MAX_ENTRIES}) entries take part"
             ));
         }
         Ok(vec![Spec::new([rows], DType::U32); 3])
@@ -349,10 +349,10 @@ mod tests {
     }
 
     fn seen(s: SampleTokens) -> Vec<usize> {
-        seen_of(&LOGITS, s)
+        sample_counts_from(&LOGITS, s)
     }
 
-    fn seen_of(logits: &[f64], s: SampleTokens) -> Vec<usize> {
+    fn sample_counts_from(logits: &[f64], s: SampleTokens) -> Vec<usize> {
         let mut counts = vec![0; logits.len()];
         for position in 0..20_000 {
             counts[s.choose(logits, 0, position).unwrap() as usize] += 1;
@@ -388,13 +388,13 @@ mod tests {
     }
 
     #[test]
-    fn of_equals_the_first_are_kept() {
+    fn ties_keep_the_lowest_ids() {
         let equal = [1.0; 5];
-        let counts = seen_of(&equal, sampling(1.0, 2, 1.0));
+        let counts = sample_counts_from(&equal, sampling(1.0, 2, 1.0));
         assert!(counts[0] > 9_000 && counts[1] > 9_000 && counts[2..] == [0, 0, 0], "{counts:?}");
         // Two of five hold 0.4 of the mass, and three are the fewest that hold more.
-        assert_eq!(seen_of(&equal, sampling(1.0, 0, 0.4))[2..], [0, 0, 0]);
-        let counts = seen_of(&equal, sampling(1.0, 0, 0.41));
+        assert_eq!(sample_counts_from(&equal, sampling(1.0, 0, 0.4))[2..], [0, 0, 0]);
+        let counts = sample_counts_from(&equal, sampling(1.0, 0, 0.41));
         assert!(counts[2] > 5_000 && counts[3..] == [0, 0], "{counts:?}");
     }
 
@@ -406,12 +406,12 @@ mod tests {
         assert_eq!(seen(sampling(1e-300, 0, 1.0))[1], 20_000);
         let flat = seen(sampling(1e300, 0, 1.0));
         assert!(flat.iter().all(|&count| count.abs_diff(5_000) < 300), "{flat:?}");
-        let never = seen_of(&[f64::NEG_INFINITY, 0.0, f64::NEG_INFINITY], sampling(1.0, 0, 1.0));
+        let never = sample_counts_from(&[f64::NEG_INFINITY, 0.0, f64::NEG_INFINITY], sampling(1.0, 0, 1.0));
         assert_eq!(never, [0, 20_000, 0]);
     }
 
     #[test]
-    fn what_is_not_finite_has_no_token() {
+    fn rows_that_are_not_finite_have_no_token() {
         for temperature in [0.0, 1.0] {
             let s = sampling(temperature, 0, 1.0);
             for bad in [f64::NAN, f64::INFINITY] {

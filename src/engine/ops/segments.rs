@@ -124,7 +124,7 @@ impl Segments {
     }
 
     /// Returns the range of the optimizer's slots that `rank` updates. It has no gaps.
-    pub(crate) fn slots_of(&self, rank: usize) -> Range<usize> {
+    pub(crate) fn slot_range(&self, rank: usize) -> Range<usize> {
         self.span(rank, |segment| segment.offset)
     }
 
@@ -155,7 +155,7 @@ impl Segments {
     /// # Errors
     /// If the queue cannot take the kernel.
     pub(crate) fn launch(&self, queue: &dyn Queue, kernel: Kernel, mut args: Vec<Arg>) -> Result<()> {
-        let slots = self.slots_of(queue.rank());
+        let slots = self.slot_range(queue.rank());
         if slots.is_empty() {
             return Ok(());
         }

@@ -26,7 +26,7 @@ pub struct SoftmaxGrad;
 const ROWS: usize = 32;
 
 /// Returns (H, T) of scores `[B, H, T, T]`.
-fn square(s: &Spec) -> Result<(usize, usize), String> {
+fn heads_and_length(s: &Spec) -> Result<(usize, usize), String> {
     match s.shape.as_slice() {
         &[_, h, t, keys] if t == keys && s.dtype != DType::U32 && s.alloc == s.shape => Ok((h, t)),
         _ => Err("scores must be [B, H, T, T] in a float format, without padding".into()),
@@ -55,7 +55,7 @@ impl Op for Softmax {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let Some((s, spans)) = inputs.split_first() else { return Err("takes scores".into()) };
-        let (h, t) = square(s)?;
+        let (h, t) = heads_and_length(s)?;
         let n = s.shape[0] * t;
         let fits = match (self.mask, spans) {
             (Mask::Causal, []) => true,
@@ -89,7 +89,7 @@ impl Op for Softmax {
                 type Acc = <E as Elem>::Acc;
                 let mut row = vec![Acc::ZERO; t];
                 for r in start..start + count {
-                    let (b, h_of_r, query) = (r / t / h, r / t % h, r % t);
+                    let (b, head, query) = (r / t / h, r / t % h, r % t);
                     let seen = visible.keys(b, query);
                     s.load(r * t, &mut row);
                     row[..seen.start].fill(Acc::ZERO);
@@ -99,7 +99,7 @@ impl Op for Softmax {
                     let sum = exponentials(live, Acc::ONE, shift);
                     scale(live, Acc::ONE / sum);
                     p.store(r * t, &row);
-                    lse.slice((b * t + query) * h + h_of_r, 1)[0] = shift + sum.ln();
+                    lse.slice((b * t + query) * h + head, 1)[0] = shift + sum.ln();
                 }
             });
         });
@@ -171,7 +171,7 @@ impl Op for SoftmaxGrad {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [p, dp] = inputs else { return Err("takes p and dp".into()) };
-        square(p)?;
+        heads_and_length(p)?;
         if p != dp {
             return Err("p and dp must have the same shape and format".into());
         }

@@ -16,7 +16,7 @@ pub struct WithGradient;
 
 /// Fails unless the upstream gradient of output 0 is exactly 1: gradients computed in the forward pass cannot
 /// be scaled afterwards.
-pub(super) fn require_one(v: &Vjp<'_>, op: &dyn Op) -> Result<()> {
+pub(super) fn require_unit_upstream(v: &Vjp<'_>, op: &dyn Op) -> Result<()> {
     if v.upstream(0) == Some(Upstream::One) {
         return Ok(());
     }
@@ -43,7 +43,7 @@ impl Op for WithGradient {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        require_one(v, self)?;
+        require_unit_upstream(v, self)?;
         v.set_input_grad(1, v.input(2));
         Ok(())
     }

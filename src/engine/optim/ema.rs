@@ -59,11 +59,11 @@ impl WeightEma {
         // `sum` is 1 + decay + decay² + …, the reciprocal of (1 − decay) / (1 − decay^t). It is built from
         // operations that round the same on every platform.
         let mut sum = 0.0;
-        let of_step = |_| {
+        let step_weight = |_| {
             sum = 1.0 + self.decay * sum;
             1.0 / sum
         };
-        std::iter::once(0.0).chain((1..=steps).map(of_step)).collect()
+        std::iter::once(0.0).chain((1..=steps).map(step_weight)).collect()
     }
 
     /// Records the update of the average, to follow the update of the weights.
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_weights_are_those_of_a_corrected_average() {
+    fn the_weights_match_a_corrected_average() {
         for decay in [1e-3, 0.5, 0.9, 0.999, 0.99999] {
             let weights = WeightEma { decay, evaluates: false }.weights(5000);
             assert_eq!((weights.len(), weights[1]), (5001, 1.0));

@@ -138,7 +138,7 @@ impl UpdateGroup {
     }
 
     /// Returns the group's decaying roles that occur among `parameters`, in words; `none` if there are none.
-    pub fn decaying_in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
+    pub fn present_decaying_roles(&self, parameters: impl Iterator<Item = Role>) -> String {
         let words = in_words(&self.decaying, parameters);
         if words.is_empty() { "none".to_owned() } else { words }
     }
@@ -208,16 +208,16 @@ mod tests {
     const MATRIX: Role = Role::Matrix(Sublayer::Attention);
 
     fn rule(role: GroupRole) -> RoleRule {
-        rule_of(&OPTIMIZERS[0], role)
+        rule_for(&OPTIMIZERS[0], role)
     }
 
-    fn rule_of(entry: &'static Entry, role: GroupRole) -> RoleRule {
+    fn rule_for(entry: &'static Entry, role: GroupRole) -> RoleRule {
         let values = Values::from_written(entry.hyperparameters, &BTreeMap::new());
         RoleRule { role, entry, values, lr: 1e-3, decay: WeightDecay::Coupled, decays: role.decays() }
     }
 
     #[test]
-    fn equal_rules_are_one_group_and_another_rate_or_optimizer_is_another() {
+    fn equal_rules_share_a_group() {
         let mut rules = GroupRole::ALL.map(rule);
         let roles = |rules: &[RoleRule]| -> Vec<String> {
             let all = [Role::Embedding, Role::Positions, Role::Head, MATRIX, Role::Vector];
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(UpdateGroup::join(&rules)[0].decaying, &GroupRole::ALL[..4]);
         rules[0].lr = 2e-3;
         rules[2].lr = 2e-3;
-        rules[3] = rule_of(find("sgd").unwrap(), rules[3].role);
+        rules[3] = rule_for(find("sgd").unwrap(), rules[3].role);
         assert_eq!(roles(&rules), ["embedding+head", "positions+vector", "matrix"]);
         rules[4].decay = WeightDecay::Independent;
         assert_eq!(roles(&rules), ["embedding+head", "positions", "matrix", "vector"]);

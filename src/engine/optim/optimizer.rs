@@ -206,8 +206,8 @@ mod tests {
     /// Returns every element that an update changes: rank, positions in the flat buffers, in the masters and
     /// in the slots, and whether it decays.
     fn elements(segments: &Segments, ranks: usize) -> Vec<(usize, usize, usize, usize, bool)> {
-        let of_rank = |rank| segments.of_rank(rank).iter().map(move |segment| (rank, *segment));
-        let all = (0..ranks).flat_map(of_rank);
+        let with_rank = |rank| segments.of_rank(rank).iter().map(move |segment| (rank, *segment));
+        let all = (0..ranks).flat_map(with_rank);
         let mut elements: Vec<_> = all
             .flat_map(|(rank, s)| {
                 (0..s.len).map(move |i| (rank, s.start + i, s.master + i, s.offset + i, s.decay))
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn updates_of_two_ranges_move_what_one_of_all_moves() {
+    fn two_partial_updates_change_what_a_whole_one_changes() {
         for (ranks, dtype) in (1..=4).flat_map(|ranks| [(ranks, DType::F32), (ranks, DType::Bf16)]) {
             let state = state(ranks, dtype);
             for first in (0..=state.flat_len).step_by(BLOCK) {

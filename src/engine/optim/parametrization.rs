@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_those_of_table_8() {
+    fn rules_match_table_8() {
         // Order: embedding, positions, head, matrices, vectors.
         let (others, matrix) = ([1.0, 0.25, 1.0], [0.25, 0.25, 4.0]);
         assert_eq!(factors("adamw"), [others, others, others, matrix, others]);
@@ -123,7 +123,7 @@ mod tests {
 
     /// Each step shrinks a matrix by the product of rate and decay.
     #[test]
-    fn what_decay_does_in_a_step_stays() {
+    fn the_decay_of_a_step_does_not_depend_on_width() {
         for rule in rules() {
             let number = |rule: &RoleRule, name| match rule.values.get(name) {
                 Some(Value::Number(x)) => *x,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matrix_of_adamw_has_another_epsilon_and_the_same_betas() {
+    fn adamw_scales_the_epsilon_of_a_matrix_and_keeps_the_betas() {
         let matrix = |rule: &RoleRule| rule.role == GroupRole::Matrix && rule.entry.name == "adamw";
         let rule = rules().into_iter().find(matrix).unwrap();
         let wide = rule.clone().at_width(8.0).unwrap();

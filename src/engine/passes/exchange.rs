@@ -20,7 +20,7 @@ use std::sync::Arc;
 ///
 /// In a ring, an all-gather forwards each rank's rows `ranks − 1` times, and an all-reduce sends every part
 /// of the table twice: `(ranks − 1)·rows·(dim·bytes + 4)` against `2·(ranks − 1)/ranks·table`.
-pub fn pays(ranks: usize, rows: usize, act_dtype: DType, table: &Spec) -> bool {
+pub fn sends_less(ranks: usize, rows: usize, act_dtype: DType, table: &Spec) -> bool {
     let row = table.width() * act_dtype.size() + DType::U32.size();
     ranks > 1 && ranks * rows * row < 2 * table.bytes()
 }
@@ -58,9 +58,9 @@ pub fn exchange_rows(
     };
     let writers: Vec<usize> = (0..nodes.len()).filter(|&at| writes(&b, &nodes[at])).collect();
     let sum = |node: &Node| node.op.name() == EmbeddingGrad::NAME && node.modes[0] == Mode::Write;
-    let [at] = writers[..] else { return Err(not_alone(&b)) };
+    let [at] = writers[..] else { return Err(not_one_embedding(&b)) };
     if !sum(&nodes[at]) {
-        return Err(not_alone(&b));
+        return Err(not_one_embedding(&b));
     }
     if let Some(divided) = divided {
         order_tokens(&mut b, &nodes[at], layout, divided)?;
@@ -80,7 +80,7 @@ fn sum_all_rows(b: &mut Builder, node: &Node, layout: RankInterleaved) -> Result
     b.set_scope(&node.scope, node.block);
     b.set_phase(Phase::Communication);
     let gathered = b.emit("of_all", GatherRows { ranks: layout.ranks }, &node.inputs[..2])?;
-    let [tokens, rows] = gathered[..] else { return Err(not_alone(b)) };
+    let [tokens, rows] = gathered[..] else { return Err(not_one_embedding(b)) };
     b.set_phase(node.phase);
     let out = Destination::Into(node.outputs[0], Mode::Write);
     b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;
@@ -128,7 +128,7 @@ fn sum_owned_rows(
     Ok(())
 }
 
-fn not_alone(b: &Builder) -> Error {
+fn not_one_embedding(b: &Builder) -> Error {
     Error::failed(format!(
         "program {}: the gradient to exchange does not come from one embedding alone",
         b.program().name
@@ -145,7 +145,7 @@ mod tests {
     fn few_rows_pay() {
         let table = Spec::padded([50, 16], [64, 16], DType::F32);
         let most =
-            |ranks: usize, act_dtype| (0..).take_while(|&rows| pays(ranks, rows, act_dtype, &table)).count();
+            |ranks: usize, act_dtype| (0..).take_while(|&rows| sends_less(ranks, rows, act_dtype, &table)).count();
         assert_eq!(most(2, DType::Bf16), 8192usize.div_ceil(2 * 36));
         assert_eq!(most(8, DType::Bf16), 8192usize.div_ceil(8 * 36));
         assert_eq!(most(2, DType::F32), 8192usize.div_ceil(2 * 68));

@@ -18,7 +18,7 @@ pub fn fuse_few_rows(mut program: Program) -> Program {
     while at < program.nodes.len() {
         if let Some(node) = few_rows(&program, &program.nodes[at]) {
             program.nodes[at] = node;
-            while let Some(node) = with_next(&program, at) {
+            while let Some(node) = merge_next(&program, at) {
                 program.nodes[at] = node;
                 program.nodes.remove(at + 1);
             }
@@ -37,18 +37,18 @@ fn few_rows(program: &Program, node: &Node) -> Option<Node> {
 }
 
 /// Returns one node that does the work of node `at` and the next; `None` if they cannot be merged.
-fn with_next(program: &Program, at: usize) -> Option<Node> {
+fn merge_next(program: &Program, at: usize) -> Option<Node> {
     let (node, next) = (&program.nodes[at], program.nodes.get(at + 1)?);
     let layer = *downcast::<LinearFewRows>(&node.op)?;
     if next.inputs[0] != node.outputs[0] || !is_read_once(program, node.outputs[0]) {
         return None;
     }
-    let is_open = layer.output == Output::Sum;
-    let layer = if downcast::<AddBias>(&next.op).is_some() && is_open && !layer.bias {
+    let is_unfinished = layer.output == Output::Sum;
+    let layer = if downcast::<AddBias>(&next.op).is_some() && is_unfinished && !layer.bias {
         LinearFewRows { bias: true, ..layer }
-    } else if let Some(Activate(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_open) {
+    } else if let Some(Activate(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_unfinished) {
         LinearFewRows { output: Output::Activated(*f), ..layer }
-    } else if let Some(Gated(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_open) {
+    } else if let Some(Gated(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_unfinished) {
         LinearFewRows { output: Output::Gated(*f), ..layer }
     } else {
         return None;

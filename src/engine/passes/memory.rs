@@ -58,7 +58,7 @@ impl MemoryPlan {
     }
 
     /// Returns the blocks alive at the peak, largest first.
-    pub fn holders_of_peak(&self) -> Vec<&Block> {
+    pub fn blocks_at_peak(&self) -> Vec<&Block> {
         let at = self.peak.0;
         let mut held: Vec<&Block> = self.blocks.iter().filter(|b| b.birth <= at && at <= b.death).collect();
         held.sort_by_key(|b| std::cmp::Reverse(b.bytes));

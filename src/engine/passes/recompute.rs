@@ -21,7 +21,7 @@ pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
     if policy == Recompute::None {
         return Ok(program);
     }
-    let mut forward = Forward { dropped: dropped(&program, policy), producers: program.producers() };
+    let mut forward = DroppedTensors { dropped: dropped(&program, policy), producers: program.producers() };
     let emissions = Emissions::new(&program, &forward);
     if policy == Recompute::Emitted {
         let emitted: HashSet<TensorId> = emissions.emitted.values().flatten().copied().collect();
@@ -31,7 +31,7 @@ pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
     let nodes = builder.take_nodes();
     let mut pass = Rewriter { builder, nodes: &nodes, forward, emissions, fresh: HashMap::new() };
     for (at, node) in nodes.iter().enumerate() {
-        if pass.emissions.awaited.contains_key(&at) {
+        if pass.emissions.waits_for.contains_key(&at) {
             continue;
         }
         pass.rewrite(at)?;
@@ -45,7 +45,7 @@ pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
 }
 
 /// The forward tensors that the backward cannot read as the forward left them.
-struct Forward {
+struct DroppedTensors {
     /// Tensors that are not kept.
     dropped: HashSet<TensorId>,
     /// The node that first writes each tensor.
@@ -62,7 +62,7 @@ struct Recomputation {
     outputs: Vec<TensorId>,
 }
 
-impl Forward {
+impl DroppedTensors {
     /// Returns how to recompute a dropped tensor; `None` if no node writes it.
     fn recomputation(&self, nodes: &[Node], id: TensorId) -> Option<Recomputation> {
         let producer = self.producers[id.0]?;
@@ -89,12 +89,12 @@ struct Emissions {
     /// For each gradient that emits: the tensors that its additional output stands for.
     emitted: BTreeMap<usize, Vec<TensorId>>,
     /// For each node that waits: the gradient after which it runs.
-    awaited: BTreeMap<usize, usize>,
+    waits_for: BTreeMap<usize, usize>,
 }
 
 impl Emissions {
     /// Finds the dropped tensors that a gradient can emit in time for all their readers.
-    fn new(program: &Program, forward: &Forward) -> Self {
+    fn new(program: &Program, forward: &DroppedTensors) -> Self {
         let nodes = &program.nodes;
         let backward = |at: &usize| nodes[*at].phase == Phase::Backward;
         // What gradients can emit, keyed by the inputs of the computation.
@@ -138,7 +138,7 @@ impl Emissions {
         for (id, gradient) in emitted {
             found.emitted.entry(gradient).or_default().push(id);
             for &at in readers[&id].iter().filter(|&&at| at < gradient) {
-                let last = found.awaited.entry(at).or_insert(gradient);
+                let last = found.waits_for.entry(at).or_insert(gradient);
                 *last = gradient.max(*last);
             }
         }
@@ -147,7 +147,7 @@ impl Emissions {
 
     /// Returns the nodes that wait for a gradient, in their order.
     fn waiting_for(&self, gradient: usize) -> Vec<usize> {
-        self.awaited.iter().filter(|(_, g)| **g == gradient).map(|(at, _)| *at).collect()
+        self.waits_for.iter().filter(|(_, g)| **g == gradient).map(|(at, _)| *at).collect()
     }
 }
 
@@ -184,7 +184,7 @@ fn overlap(program: &Program, a: TensorId, b: TensorId) -> bool {
 struct Rewriter<'a> {
     builder: Builder,
     nodes: &'a [Node],
-    forward: Forward,
+    forward: DroppedTensors,
     emissions: Emissions,
     /// Dropped tensors that were computed again, with their replacements.
     fresh: HashMap<TensorId, TensorId>,
@@ -264,11 +264,11 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
     };
     let backward: HashSet<TensorId> = reads(Phase::Backward).map(|(id, _)| id).collect();
     let mut readers: HashMap<TensorId, Vec<Option<usize>>> = HashMap::new();
-    for (id, block) in reads(Phase::Forward) {
+    for (id, block) in reads(Phase::DroppedTensors) {
         readers.entry(id).or_default().push(block);
     }
     let mut dropped = HashSet::new();
-    for node in program.nodes.iter().filter(|n| n.phase == Phase::Forward) {
+    for node in program.nodes.iter().filter(|n| n.phase == Phase::DroppedTensors) {
         for (k, &id) in node.outputs.iter().enumerate() {
             if program.tensor(id).home != Home::Transient || viewed.contains(&id) {
                 continue;
@@ -356,7 +356,7 @@ mod tests {
         /// Returns the ops of the backward by name, with `*` if they emit and `↻` if they recompute.
         fn recomputed(self) -> String {
             let program = recompute(self.b.finish(), Recompute::Selective).unwrap();
-            let names = program.nodes.iter().filter(|node| node.phase != Phase::Forward).map(|node| {
+            let names = program.nodes.iter().filter(|node| node.phase != Phase::DroppedTensors).map(|node| {
                 let emits = if node.op.attributes().contains("emits") { "*" } else { "" };
                 let again = if node.phase == Phase::Recompute { "↻" } else { "" };
                 format!("{}{emits}{again}", node.op.name())
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn what_a_recomputation_reads_does_not_wait() {
         let mut norm = Norm::new();
-        norm.b.set_phase(Phase::Forward);
+        norm.b.set_phase(Phase::DroppedTensors);
         let twice = norm.b.emit1("twice", Scale { factor: 2.0 }, &[norm.n]).unwrap();
         norm.b.set_phase(Phase::Backward);
         let dy = norm.b.emit1("dy", Scale { factor: 3.0 }, &[twice]).unwrap();

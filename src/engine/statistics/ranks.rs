@@ -55,9 +55,9 @@ pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparis
     if pairs.is_empty() || !pairs.iter().all(|pair| valid(pair.baseline) && valid(pair.candidate)) {
         return None;
     }
-    let late = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
+    let or_infinity = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
     let first = |wins: fn(f64, f64) -> bool| {
-        pairs.iter().filter(|pair| wins(late(pair.candidate), late(pair.baseline))).count()
+        pairs.iter().filter(|pair| wins(or_infinity(pair.candidate), or_infinity(pair.baseline))).count()
     };
     let (candidate_first, baseline_first) = (first(|a, b| a < b), first(|a, b| a > b));
     let differences: Option<Vec<f64>> =
@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn p_is_exact_over_all_signs() {
         let sizes = [1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 5.0, 8.0, 8.0, 0.0];
-        let of_signs = |signs: u32| -> f64 {
+        let p_for_signs = |signs: u32| -> f64 {
             let signed = sizes.iter().enumerate().map(|(k, x)| if signs >> k & 1 == 1 { *x } else { -x });
             signed_rank_test(&signed.collect::<Vec<_>>())
         };
-        let all: Vec<f64> = (0..1 << sizes.len()).map(of_signs).collect();
+        let all: Vec<f64> = (0..1 << sizes.len()).map(p_for_signs).collect();
         for level in [0.01, 0.05, 0.1, 0.3] {
             let share = all.iter().filter(|p| **p <= level).count() as f64 / all.len() as f64;
             assert!(share <= level && share > 0.3 * level, "{share} at {level}");

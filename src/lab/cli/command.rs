@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
 use std::sync::LazyLock;
 
 /// What `--version` prints after the name.
-static VERSION: LazyLock<String> = LazyLock::new(|| Build::of_this_binary().in_words());
+static VERSION: LazyLock<String> = LazyLock::new(|| Build::current().in_words());
 
 /// A declarative experiment runner for training language models.
 #[derive(Parser, Debug)]

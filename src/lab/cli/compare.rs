@@ -179,13 +179,13 @@ impl Args {
 
     /// Returns the first given option that applies only to new pairs of runs, so neither to stored runs nor
     /// to trials.
-    fn option_of_pairs(&self) -> Option<&'static str> {
+    fn pair_option(&self) -> Option<&'static str> {
         let given = [("--jobs", self.jobs > 1), ("--plan", self.plan), ("--pilot", self.pilot.is_some())];
         given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
 
     /// Returns the first given option that does not apply to pairs of stored runs.
-    fn option_of_new_runs(&self) -> Option<&'static str> {
+    fn new_run_option(&self) -> Option<&'static str> {
         let given = [
             ("--seed", self.seed.is_set()),
             ("--seeds", self.seeds.is_some()),
@@ -193,7 +193,7 @@ impl Args {
             ("--predicts", self.predicts.is_some()),
         ];
         let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-        self.option_of_pairs().or(given)
+        self.pair_option().or(given)
     }
 }
 
@@ -210,7 +210,7 @@ fn say_needs(question: &Question) {
         let Ok(Planned { plan, programs, .. }) = planned else { continue };
         let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
         let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
-        total.add(&needs, question.trials_of_each_arm());
+        total.add(&needs, question.trials_per_arm());
     }
     if let Some(words) = total.in_words() {
         eprint_line(&words);
@@ -230,7 +230,7 @@ pub fn run(args: &Args) -> Result<()> {
         return conclude(compare::run(&question, args.setting())?, args.json);
     }
     if let Some([baseline, candidate]) = args.runs.as_deref() {
-        let given = if options.on.is_some() { args.option_of_new_runs() } else { None };
+        let given = if options.on.is_some() { args.new_run_option() } else { None };
         if let Some(option) = given.or(args.seed.is_set().then_some("--seed")) {
             return Err(Error::usage(format!(
                 "{option} is for new runs, and --runs compares stored ones; leave one out"
@@ -243,7 +243,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let question = Question::new(args.arms()?, &options)?;
     let has_trials = matches!(question.design, Design::Trials { .. });
-    if has_trials && let Some(option) = args.option_of_pairs() {
+    if has_trials && let Some(option) = args.pair_option() {
         return Err(Error::usage(format!(
             "{option} applies only to pairs of runs with the same seed; name a measure, such as --on val_loss"
         )));

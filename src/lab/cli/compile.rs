@@ -45,7 +45,7 @@ pub struct Args {
 /// Fails with exit code 1 if a kernel does not compile or NVRTC is missing.
 pub fn run(args: &Args) -> Result<()> {
     for architecture in architectures(&args.arch)? {
-        let properties = Properties::of_architecture(architecture);
+        let properties = Properties::for_architecture(architecture);
         let name = properties.architecture();
         let compiler = Compiler::new(&name)?;
         let mut units = needed_units(properties, &args.recipes)?;
@@ -79,10 +79,10 @@ fn architectures(named: &[String]) -> Result<Vec<(u32, u32)>> {
     named
         .iter()
         .map(|name| {
-            let known = |a: &&(u32, u32)| Properties::of_architecture(**a).architecture() == *name;
+            let known = |a: &&(u32, u32)| Properties::for_architecture(**a).architecture() == *name;
             ARCHITECTURES.iter().find(known).copied().ok_or_else(|| {
                 let names: Vec<String> =
-                    ARCHITECTURES.iter().map(|a| Properties::of_architecture(*a).architecture()).collect();
+                    ARCHITECTURES.iter().map(|a| Properties::for_architecture(*a).architecture()).collect();
                 Error::usage(format!(
                     "kernels are not written for {name:?}; they are for {}",
                     names.join(", ")

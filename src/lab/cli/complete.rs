@@ -76,7 +76,7 @@ fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<S
         && argument.get_action().takes_values()
         && argument.get_num_args().is_none_or(|range| range.min_values() > 0)
     {
-        return values_of(argument, last, words);
+        return complete_value(argument, last, words);
     }
     if last.starts_with('-') && !last.contains('.') {
         return options(command);
@@ -84,14 +84,14 @@ fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<S
     let mut positionals = command.get_positionals();
     let is_value = |at: usize| at > 0 && option(&rest[at - 1]).is_some_and(|a| a.get_action().takes_values());
     let before = (0..rest.len()).filter(|&at| !rest[at].starts_with('-') && !is_value(at)).count();
-    let takes_keys = command.get_positionals().any(|positional| is_of_keys(&positional.get_value_names()));
+    let takes_keys = command.get_positionals().any(|positional| takes_key_values(&positional.get_value_names()));
     if takes_keys && (before > 0 || last.contains(['.', '='])) {
         return settings(last);
     }
     // The last positional may take several words.
     let last_positional = command.get_positionals().last().filter(|last| takes_several(last));
     let values =
-        positionals.nth(before).or(last_positional).map(|positional| values_of(positional, last, words));
+        positionals.nth(before).or(last_positional).map(|positional| complete_value(positional, last, words));
     let subcommands = subcommands(command).filter(|_| before == 0);
     subcommands.chain(values.into_iter().flatten()).collect()
 }
@@ -101,13 +101,13 @@ fn takes_several(argument: &clap::Arg) -> bool {
 }
 
 /// Returns true if a positional argument takes `section.key=value`.
-fn is_of_keys(names: &Option<&[clap::builder::Str]>) -> bool {
+fn takes_key_values(names: &Option<&[clap::builder::Str]>) -> bool {
     names.is_some_and(|names| names.iter().any(|name| name.contains("KEY=VALUE")))
 }
 
 /// Completes the value of an option or positional argument, from its possible values or by its name in the
 /// help.
-fn values_of(argument: &clap::Arg, last: &str, words: &[&str]) -> Vec<String> {
+fn complete_value(argument: &clap::Arg, last: &str, words: &[&str]) -> Vec<String> {
     let listed = argument.get_possible_values();
     if !listed.is_empty() {
         return listed.iter().map(|value| value.get_name().to_owned()).collect();
@@ -180,7 +180,7 @@ fn settings(last: &str) -> Vec<String> {
     let text = &last[dashes.len()..];
     if let Some((path, value)) = text.split_once('=') {
         let before = value.rfind(',').map_or("", |comma| &value[..=comma]);
-        let values = find_path(path).map(values_of_key).unwrap_or_default();
+        let values = find_path(path).map(key_values).unwrap_or_default();
         return values.into_iter().map(|value| format!("{dashes}{path}={before}{value}")).collect();
     }
     if !text.contains('.') {
@@ -189,7 +189,7 @@ fn settings(last: &str) -> Vec<String> {
     KEYS.iter().map(|key| format!("{dashes}{}=", key.path)).collect()
 }
 
-fn values_of_key(key: &'static Key) -> Vec<&'static str> {
+fn key_values(key: &'static Key) -> Vec<&'static str> {
     match key.kind {
         Type::Bool => vec!["true", "false"],
         Type::Word(words) | Type::NameOrPath(words) | Type::WordOrFormula(words, _) => words.to_vec(),

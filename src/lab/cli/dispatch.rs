@@ -39,7 +39,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
     let train = |(launch, request)| Next::Train(launch, Box::new(request));
     match cli.command {
         Command::Run(a) => {
-            return run::request(&a).map(train).map_err(|e| or_a_command(e, &a.what.recipe));
+            return run::request(&a).map(train).map_err(|e| with_command_hint(e, &a.what.recipe));
         }
         Command::Resume(a) => return resume::request(&a).map(train),
         Command::Worker => return Ok(Next::TrainAsWorker),
@@ -89,7 +89,7 @@ fn start_shared_pool() -> Result<()> {
 }
 
 /// Adds the command that the user probably meant to the error: `xrun sampel` is read as `xrun run sampel`.
-fn or_a_command(error: Error, recipe: &Path) -> Error {
+fn with_command_hint(error: Error, recipe: &Path) -> Error {
     let word = recipe.to_str().filter(|word| !word.contains(['.', '/']) && !recipe.exists());
     match word.and_then(nearest_command) {
         Some(command) => {

@@ -6,7 +6,7 @@ use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
 use crate::model::hf_export::{self, Dtype, Export, Stored};
-use crate::model::{CheckpointWeights, FoldedHead, WeightsOf};
+use crate::model::{CheckpointWeights, FoldedHead, WeightsKind};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
@@ -37,7 +37,7 @@ pub struct Args {
     pub checkpoint: Option<u64>,
     /// Which weights of the checkpoint to export: as trained, or their moving average (`ema.decay`).
     #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
-    pub weights: WeightsOf,
+    pub weights: WeightsKind,
 }
 
 /// Runs the command.
@@ -69,8 +69,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     hf_export::write(&args.to, &export, &weights, &tokenizer_json)?;
     let what = match args.weights {
-        WeightsOf::Training => "",
-        WeightsOf::Ema => "the moving average of the weights in ",
+        WeightsKind::Training => "",
+        WeightsKind::Ema => "the moving average of the weights in ",
     };
     eprint_line(&format!("exported {what}{} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())

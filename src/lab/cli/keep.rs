@@ -60,15 +60,15 @@ pub fn run(args: &Args) -> Result<()> {
         }
         (Err(error), None) => match sweep::find(results, name)? {
             Some(folder) => sweep::keep(results, &folder, &to)?,
-            None => return Err(find::no_such_group(results, name)?.unwrap_or(error)),
+            None => return Err(find::unknown_group_error(results, name)?.unwrap_or(error)),
         },
     };
     let bytes: u64 = kept.manifest.files.iter().map(|file| file.bytes).sum();
-    let what = if kept.already { "already kept, unchanged" } else { "kept" };
+    let what = if kept.was_kept { "already kept, unchanged" } else { "kept" };
     let files = kept.manifest.files.len();
     let id = kept.folder.strip_prefix(&to).unwrap_or(&kept.folder).display();
     eprint_line(&format!("{what}: {id}, {files} file{}, {} KiB", plural(files), bytes.div_ceil(1024)));
-    if let Some(hint) = part_of(results, &id.to_string()) {
+    if let Some(hint) = keep_hint(results, &id.to_string()) {
         eprint_line(&hint);
     }
     print(&format!("{}\n", kept.folder.display()))?;
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// If the run `id` (`RECIPE/RUN`) is part of a comparison or a sweep, returns how to keep the whole. The
 /// ledger has the runs of both.
-fn part_of(results: &Path, id: &str) -> Option<String> {
+fn keep_hint(results: &Path, id: &str) -> Option<String> {
     let (recipe, _) = id.split_once('/')?;
     let has_run = |folder: &PathBuf| {
         experiment::compared_runs(folder).is_ok_and(|runs| runs.iter().any(|run| run.as_str() == id))

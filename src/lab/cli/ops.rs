@@ -26,8 +26,8 @@ enum Command {
         #[arg(value_name = "OP")]
         op: Option<String>,
         /// Device to run the cases on.
-        #[arg(long, value_enum, default_value_t = Where::Cpu)]
-        device: Where,
+        #[arg(long, value_enum, default_value_t = CheckDevice::Cpu)]
+        device: CheckDevice,
         /// Check attention over 4,097 to 32,768 tokens instead, on sampled rows; takes minutes on a GPU.
         #[arg(long, conflicts_with = "op")]
         long: bool,
@@ -54,7 +54,7 @@ enum Command {
 
 /// Device to run the cases on.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum Where {
+enum CheckDevice {
     /// The CPU.
     Cpu,
     /// The first NVIDIA GPU.
@@ -73,14 +73,14 @@ pub fn run(args: &Args) -> Result<()> {
         Command::Tune(args) => return tune::run(args),
         Command::Compile(args) => return compile::run(args),
     };
-    if long && *device == Where::Cpu {
+    if long && *device == CheckDevice::Cpu {
         return Err(Error::usage("--long checks GPU kernels; add --device cuda"));
     }
     let part = op.as_deref().unwrap_or_default();
     let (mut held, mut failed) = (0, 0);
     let target = match device {
-        Where::Cpu => Target::Cpu,
-        Where::Cuda => Target::Gpu(Gpu::open(0)?),
+        CheckDevice::Cpu => Target::Cpu,
+        CheckDevice::Cuda => Target::Gpu(Gpu::open(0)?),
     };
     let mut see = |finding: &Finding| {
         let holds = finding.holds();

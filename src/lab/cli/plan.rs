@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::plan::{CorpusFacts, Plan, data_spec};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
-use crate::train::{check_initial_weights, cpu_pace, on_cpu_although};
+use crate::train::{check_initial_weights, cpu_pace, cpu_fallback_warning};
 use serde_json::json;
 use std::slice;
 
@@ -76,8 +76,8 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(weights) = check_initial_weights(&recipe, &plan)? {
         eprint_line(&format!("begins with the weights of {}", weights.folder().path().display()));
     }
-    let of_data = data::warnings(&data_spec(&recipe, &here), corpus.floor.is_some())?;
-    for warning in of_data.into_iter().chain(on_cpu_although(&recipe, &plan, &here)) {
+    let data_warnings = data::warnings(&data_spec(&recipe, &here), corpus.floor.is_some())?;
+    for warning in data_warnings.into_iter().chain(cpu_fallback_warning(&recipe, &plan, &here)) {
         eprint_line(&format!("warning: {warning}"));
     }
     let pace = cpu_pace(&plan, &here, eprint_line);

@@ -4,7 +4,7 @@ use super::chat;
 use super::terminal::{print_exact, print_json};
 use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
-use crate::model::WeightsOf;
+use crate::model::WeightsKind;
 use crate::results::find;
 use crate::train::{
     BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
@@ -34,7 +34,7 @@ pub struct Args {
     pub checkpoint: Option<u64>,
     /// Which weights of the checkpoint to use: as trained, or their moving average (`ema.decay`).
     #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
-    pub weights: WeightsOf,
+    pub weights: WeightsKind,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,

@@ -96,7 +96,7 @@ impl Arms {
             || request.baseline_rev.is_some()
             || request.baseline_cmd.is_some();
         let changes = match changes.is_empty() && second.is_none() && !other_program {
-            true => changes_of_recipe(&base),
+            true => changes_from_recipe(&base),
             false => changes,
         };
         if changes.is_empty() && second.is_none() && !other_program {
@@ -299,11 +299,11 @@ fn xrun(
 ) -> Result<PlannedArm> {
     let recipe = load(path, settings)?;
     let hash = hash_of(binary)?;
-    let settings_of_trials = merged_settings(&defaults_of_trials(binary == own), settings);
+    let trial_settings = merged_settings(&trial_defaults(binary == own), settings);
     // A trial is always a run from the start.
-    let settings_of_trials = merged_settings(&settings_of_trials, &[NO_RESUME.to_owned()]);
+    let trial_settings = merged_settings(&trial_settings, &[NO_RESUME.to_owned()]);
     let mut arguments = vec![path.to_string_lossy().into_owned()];
-    arguments.extend(settings_of_trials);
+    arguments.extend(trial_settings);
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
     let label = if changes.is_empty() { recipe.name().to_owned() } else { changes.join(" ") };
     Ok(PlannedArm {
@@ -317,7 +317,7 @@ fn xrun(
 
 /// Returns settings that the command line may override: trials need neither checkpoints nor plots. A binary
 /// of another version may not know the key for plots.
-fn defaults_of_trials(is_own: bool) -> Vec<String> {
+fn trial_defaults(is_own: bool) -> Vec<String> {
     let settings = [Some(NO_CHECKPOINTS), is_own.then_some(NO_PLOTS)];
     settings.into_iter().flatten().map(str::to_owned).collect()
 }
@@ -381,7 +381,7 @@ pub fn load_stored(run: &Path) -> Result<Recipe> {
 }
 
 /// Returns `[compare] change` as `key=value` settings.
-fn changes_of_recipe(recipe: &Recipe) -> Vec<String> {
+fn changes_from_recipe(recipe: &Recipe) -> Vec<String> {
     recipe.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_of_the_candidate_and_settings_of_both() {
+    fn changes_apply_to_the_candidate_and_settings_to_both() {
         let arms = Arms::new(
             &request("quickstart", &["engine.fused=false"], &["training.steps=80", "checkpoint.resume=auto"]),
             Path::new("none"),
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_may_stand_in_the_recipe_and_nothing_at_all_is_refused() {
+    fn a_change_may_be_in_the_recipe_and_no_change_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.toml");
         std::fs::write(&path, "[compare]\nchange = { \"engine.attention\" = \"unfused\" }\n").unwrap();

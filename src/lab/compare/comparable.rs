@@ -47,7 +47,7 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     let (steps, interval) = (values.training.steps, values.validation.interval);
     // Runs evaluate after every interval and after the last step.
     let evaluations = if interval == 0 { 1 } else { steps.div_ceil(interval) };
-    let asked = match measure {
+    let needed = match measure {
         Measure::Final { metric: MeasuredMetric::TrainLoss, last, .. } => {
             return match last {
                 Some(last) if *last > steps => Err(recipe.error(
@@ -63,10 +63,10 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
         Measure::Until { .. } => 2,
         Measure::LossCurves => return Ok(()),
     };
-    if asked > evaluations {
+    if needed > evaluations {
         return Err(recipe.error(
             &["validation.interval", "training.steps"],
-            format!("{measure} takes {asked} evaluations or more, but a run has {evaluations}"),
+            format!("{measure} takes {needed} evaluations or more, but a run has {evaluations}"),
             "set validation.interval, such as to a tenth of training.steps",
         ));
     }
@@ -75,7 +75,7 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
 
 /// Returns why the arms would evaluate different parts of the held-out text: they take some of its batches,
 /// and their batches differ in size.
-fn other_parts(arms: [&Recipe; 2]) -> Option<String> {
+fn held_out_mismatch(arms: [&Recipe; 2]) -> Option<String> {
     let steps = arms[0].values().validation.steps;
     let sizes = arms.map(|recipe| Some([recipe.batch().ok()?.global, recipe.values().training.seq_len]));
     let [Some([old, old_length]), Some([new, new_length])] = sizes else { return None };
@@ -105,7 +105,7 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
     if is_held_out && let Some(change) = changed("validation.steps") {
         return Some(in_words(change));
     }
-    if is_held_out && let Some(why) = other_parts(arms) {
+    if is_held_out && let Some(why) = held_out_mismatch(arms) {
         return Some(why);
     }
     let [baseline, candidate] = arms.map(Recipe::values);
@@ -115,11 +115,11 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
     }
     // Held-out text in its own files does not depend on the corpus.
     let has_own_text = is_held_out && matches!(baseline.data.validation, Validation::Path(_));
-    let is_of_text = |change: &&Change| {
-        let of_corpus = change.key.starts_with("data.")
+    let changes_text = |change: &&Change| {
+        let changes_corpus = change.key.starts_with("data.")
             && !["data.tokenizer", "data.cross_documents"].contains(&change.key);
-        of_corpus && (!has_own_text || change.key == "data.validation")
+        changes_corpus && (!has_own_text || change.key == "data.validation")
     };
-    let change = changes.iter().find(is_of_text)?;
+    let change = changes.iter().find(changes_text)?;
     Some(format!("{}; hold out a separate text with data.validation", in_words(change)))
 }

@@ -18,7 +18,7 @@ const STEP_TIME: &str = "step_ms";
 
 /// The rows that a command printed.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Printed {
+pub struct CommandOutput {
     /// Step times, as rows of `timing.csv`.
     pub timing: Vec<TimingRow>,
     /// True if every row has a `step_ms`. Otherwise step times are derived from `tok_s` and known up to a
@@ -30,7 +30,7 @@ pub struct Printed {
     pub lines: String,
 }
 
-impl Printed {
+impl CommandOutput {
     /// Returns the columns that the command measured, speed first.
     pub fn columns(&self) -> impl Iterator<Item = &'static str> {
         std::iter::once(SPEED).chain(self.has_step_ms.then_some(STEP_TIME))
@@ -50,8 +50,8 @@ struct Row {
 /// # Errors
 /// If a line begins like a row but is not one, a row has no `tok_s`, steps do not ascend, or there are no
 /// rows.
-pub fn read(stdout: &str) -> Result<Printed> {
-    let mut printed = Printed { has_step_ms: true, ..Printed::default() };
+pub fn read(stdout: &str) -> Result<CommandOutput> {
+    let mut printed = CommandOutput { has_step_ms: true, ..CommandOutput::default() };
     let mut wall_s = 0.0;
     for (number, line) in stdout.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with('{')) {
         let wrong = |why: String| {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_named() {
+    fn malformed_rows_are_reported() {
         let error = |text: &str| read(text).unwrap_err().message().to_owned();
         assert!(error("hello\n").contains("printed no rows"));
         assert!(error("{\"step\":1,\"tok_s\":100}\n{\"step\": 2,\n").contains("line 2"));

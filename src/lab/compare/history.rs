@@ -40,7 +40,7 @@ pub fn same_change<'a>(stored: &'a [StoredExperiment], change: [&str; 2]) -> Vec
 }
 
 /// Summarizes an earlier comparison for the record of a new one with these seeds.
-pub fn in_history(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment {
+pub fn summarize_earlier(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment {
     let used = earlier.seeds();
     let findings = earlier.findings.iter();
     let ended: Vec<String> =

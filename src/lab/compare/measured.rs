@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_of_those_that_measured_and_geometric_for_rates() {
+    fn missing_values_are_skipped_and_means_of_rates_are_geometric() {
         let trial = |values: &[(&str, f64)]| values.iter().map(|(k, v)| ((*k).to_owned(), *v)).collect();
         let found = means(&[
             trial(&[("a", 3.0), ("b", 1.0), ("tok_s", 100.0), ("step_ms", 40.0)]),

@@ -58,9 +58,9 @@ pub fn plan(
     let power = power.collect();
     let stored_runs = runs.stored()?;
     let to_run = (2 * pairs).saturating_sub(stored_runs) as f64;
-    let is_any = |_: &f64| to_run > 0.0;
-    let seconds = seconds_per_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_any);
-    let joules = joules_per_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_any);
+    let is_positive = |_: &f64| to_run > 0.0;
+    let seconds = seconds_per_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_positive);
+    let joules = joules_per_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_positive);
     Ok(ExperimentPlan { power, runs: 2 * pairs, stored_runs, seconds, joules })
 }
 

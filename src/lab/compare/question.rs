@@ -126,7 +126,7 @@ impl Question {
         let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
         let compare = recipe.values().compare.clone();
         let predicts = options.predicts.clone().or(compare.predicts);
-        if let Some(prediction) = predicts.as_ref().filter(|prediction| prediction.is_of_quality()) {
+        if let Some(prediction) = predicts.as_ref().filter(|prediction| prediction.is_about_quality()) {
             return Err(Error::usage(format!(
                 "the prediction `{prediction}` is about quality; name what is judged, such as --on val_loss"
             )));
@@ -223,7 +223,7 @@ impl Question {
     }
 
     /// Returns the number of trials per arm; 0 for pairs.
-    pub fn trials_of_each_arm(&self) -> usize {
+    pub fn trials_per_arm(&self) -> usize {
         match self.design {
             Design::Trials { trials } => trials / 2,
             Design::Pairs { .. } | Design::Sequential { .. } => 0,
@@ -242,8 +242,8 @@ impl Question {
 
     /// Returns the confidence of each measure: Bonferroni's share, or the full confidence if a speed and
     /// other measures form one question.
-    pub fn confidence_of_each(&self) -> f64 {
-        confidence_of_each(self.confidence, self.measures.iter().map(|asked| &asked.measure))
+    pub fn confidence_per_measure(&self) -> f64 {
+        confidence_per_measure(self.confidence, self.measures.iter().map(|asked| &asked.measure))
     }
 
     /// Returns true if runs must take turns because a measure depends on the clock.
@@ -272,7 +272,7 @@ impl Question {
             self.notes.extend(fixed_seeds(label, recipe)?);
         }
         if let Design::Sequential { max_pairs, .. } = self.design {
-            if SequentialDesign::new(max_pairs, self.confidence_of_each()).is_none() {
+            if SequentialDesign::new(max_pairs, self.confidence_per_measure()).is_none() {
                 return Err(Error::usage(format!(
                     "--sequential takes from {FIRST_LOOK} to 2000 pairs, at a confidence of at least 0.8"
                 )));
@@ -303,7 +303,7 @@ fn fraction(text: &str) -> Result<f64> {
 
 /// Returns the confidence of each of these measures: Bonferroni's share, or the full confidence if a speed
 /// and other measures form one question.
-pub fn confidence_of_each<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
+pub fn confidence_per_measure<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
     let measures: Vec<&Measure> = measures.collect();
     if is_joint(&measures) { confidence } else { bonferroni(confidence, measures.len()) }
 }

@@ -27,7 +27,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
     let measures: Vec<&Measure> = question.measures.iter().map(|asked| &asked.measure).collect();
     let min_effect = question.measures.first().and_then(|asked| asked.min_effect);
     let has_trials = matches!(question.design, Design::Trials { .. });
-    let each = if has_trials { question.confidence } else { question.confidence_of_each() };
+    let each = if has_trials { question.confidence } else { question.confidence_per_measure() };
     let asked = question.measures.iter();
     let mut findings: Vec<_> =
         asked.map(|asked| Finding::unjudged(asked.measure.clone(), asked.min_effect, each)).collect();
@@ -38,7 +38,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
             arm.seedless_hash = Some(hash);
         }
     }
-    let build = Build::of_this_binary();
+    let build = Build::current();
     let in_words = |change: &Change| format!("{}: {} → {}", change.key, change.old, change.new);
     Ok(Experiment {
         name: question.name.clone(),
@@ -90,7 +90,7 @@ fn planned_arm(planned: &PlannedArm) -> Arm {
         recipe: recipe.map(|recipe| recipe.to_string_lossy().into_owned()),
         settings: settings.unwrap_or_default(),
         recipe_hash: planned.recipe.as_ref().map(Recipe::hash),
-        commit: is_xrun.then(|| Build::of_this_binary().commit).flatten(),
+        commit: is_xrun.then(|| Build::current().commit).flatten(),
         binary: planned.binary.clone(),
         ..Arm::default()
     }
@@ -99,7 +99,7 @@ fn planned_arm(planned: &PlannedArm) -> Arm {
 /// Returns the steps and tokens that each run of a plan may take.
 pub fn budget(plan: &Plan) -> Budget {
     let steps = plan.steps as u64;
-    Budget { steps, tokens: plan.batch.tokens_of_first(steps) }
+    Budget { steps, tokens: plan.batch.tokens_in_first_steps(steps) }
 }
 
 /// Returns the planned runs of pairs with these seeds, pair by pair.

@@ -55,7 +55,7 @@ impl<'a> RunningTrials<'a> {
             Some(runs) => {
                 runs.iter().enumerate().flat_map(|(arm, runs)| runs.iter().map(move |_| arm)).collect()
             }
-            None => trial_order(question.trials_of_each_arm()),
+            None => trial_order(question.trials_per_arm()),
         };
         let planned = order.into_iter().map(|arm| ExperimentRun { arm, ..ExperimentRun::default() });
         let mut experiment = record::from_question(question, planned.collect())?;

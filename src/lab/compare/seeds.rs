@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_seed_is_refused() {
+    fn malformed_seeds_are_rejected() {
         let said = |text: &str, bases| seeds(text, bases).unwrap_err().message().to_owned();
         assert!(said("0", [0, 0]).contains("from 1 to 10000 pairs"));
         assert!(said("10001", [0, 0]).contains("from 1 to 10000 pairs"));

@@ -68,7 +68,7 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     }
     let earlier = experiment.change().map(|change| history::same_change(&stored, change)).unwrap_or_default();
     history::check_peeking(&question, &earlier)?;
-    experiment.history = earlier.iter().map(|old| history::in_history(old, &question.seeds)).collect();
+    experiment.history = earlier.iter().map(|old| history::summarize_earlier(old, &question.seeds)).collect();
     experiment.provenance.corpus_hashes = arms.iter().filter_map(|arm| arm.corpus_hash().cloned()).collect();
     let devices: BTreeSet<&str> = arms.iter().flat_map(|arm| arm.devices()).collect();
     experiment.provenance.device = (devices.len() == 1).then(|| devices.iter().copied().collect());
@@ -145,7 +145,7 @@ impl StoredRun {
     fn read(folder: PathBuf) -> Result<Self> {
         verify::check(&RunFiles::read(&folder)?)?;
         let summary = read_summary(&folder)?;
-        let name = find::id_of(&folder);
+        let name = find::folder_id(&folder);
         if !MeasuredRun::open(&folder)?.is_complete() {
             return Err(Error::usage(format!(
                 "{name} is {}; quality is judged only for runs that ended with all of their rows",

@@ -1,7 +1,7 @@
 //! Tests the judgment, history and text of comparisons on handmade records.
 
 use super::judge;
-use super::question::confidence_of_each;
+use super::question::confidence_per_measure;
 use super::*;
 use crate::results::experiment::example::experiment;
 use crate::results::experiment::{EXPERIMENT, ExperimentRun, Finding, RegisteredPrediction, VerdictBasis};
@@ -22,10 +22,10 @@ pub fn trials() -> Experiment {
 /// Makes a comparison of these measures from the values of both arms, pair by pair.
 fn comparison(on: &str, values: &[[MeasureValue; 2]]) -> Experiment {
     let measures = parse_list(on).unwrap();
-    let each = confidence_of_each(0.95, measures.iter());
+    let each = confidence_per_measure(0.95, measures.iter());
     let pairs = values.iter().enumerate();
     let runs =
-        pairs.flat_map(|(at, values)| [0, 1].map(|arm| run_of(at as u64, arm, &measures, &values[arm])));
+        pairs.flat_map(|(at, values)| [0, 1].map(|arm| make_run(at as u64, arm, &measures, &values[arm])));
     let runs: Vec<ExperimentRun> = runs.collect();
     let asked =
         measures.iter().map(|measure| Finding::unjudged(measure.clone(), measure.default_min_effect(), each));
@@ -33,7 +33,7 @@ fn comparison(on: &str, values: &[[MeasureValue; 2]]) -> Experiment {
 }
 
 /// Makes a run with the same value for every measure.
-fn run_of(seed: u64, arm: usize, measures: &[Measure], value: &MeasureValue) -> ExperimentRun {
+fn make_run(seed: u64, arm: usize, measures: &[Measure], value: &MeasureValue) -> ExperimentRun {
     let status = match value {
         MeasureValue::Diverged => "diverged",
         MeasureValue::Missing(_) => "killed",
@@ -312,7 +312,7 @@ fn other_pairs_after_a_verdict_are_peeking() {
 }
 
 #[test]
-fn history_is_of_the_same_two_recipes_and_fresh_seeds_lie_above_all_of_it() {
+fn history_has_the_same_two_recipes_and_fresh_seeds_are_above_it() {
     let mut first = judged("val_loss", &differing(&[-0.05, -0.04, -0.06]));
     first.pilot.extend_from_slice(&first.runs[..2]);
     first.pilot[1].seed = Some(70);
@@ -322,7 +322,7 @@ fn history_is_of_the_same_two_recipes_and_fresh_seeds_lie_above_all_of_it() {
         [first.clone(), other].map(|experiment| StoredExperiment { folder: PathBuf::new(), experiment });
     let earlier = same_change(&stored, ["a", "b"]);
     assert_eq!(earlier, [&first]);
-    let said = history::in_history(&first, &[[2, 2], [3, 3]]);
+    let said = history::summarize_earlier(&first, &[[2, 2], [3, 3]]);
     assert_eq!((said.pairs, said.shared_seeds, said.ended.as_str()), (3, 1, "val_loss: better"));
     assert_eq!(fresh_seeds(2, [0, 0], &earlier).unwrap(), [[71, 71], [72, 72]]);
     assert_eq!(fresh_seeds(1, [0, 100], &earlier).unwrap(), [[71, 171]]);
@@ -335,7 +335,7 @@ fn the_report_has_pairs_verdict_prediction_and_history() {
     let mut found = judged("val_loss", &differing(&[-0.05, -0.04, -0.06]));
     found.prediction = Some(predicted("better"));
     found.hypothesis = Some("a \u{1b}[31mreason".to_owned());
-    let earlier = history::in_history(&found.clone(), &[[0, 0]]);
+    let earlier = history::summarize_earlier(&found.clone(), &[[0, 0]]);
     found.history = vec![earlier.clone(), earlier];
     judge::judge(&mut found);
     let text = report(&found);

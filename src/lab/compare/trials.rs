@@ -138,7 +138,7 @@ impl FinishedTrial {
     /// If the run's files cannot be read.
     pub fn from_stored_run(run: &Path, arm: usize) -> Result<Self> {
         let summary = read_summary(run)?;
-        let mut trial = Self::empty(arm, Some(find::id_of(run)));
+        let mut trial = Self::empty(arm, Some(find::folder_id(run)));
         trial.columns = Figures::from_summary(&summary).for_comparison();
         let existing = |file: &str| Some(run.join(file)).filter(|path| stored::is_file(path));
         if let Some(path) = existing(METRICS) {

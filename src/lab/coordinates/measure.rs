@@ -102,8 +102,8 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
                 continue;
             }
             seen.push(kind);
-            let of_kind = kinds.iter().zip(&sums).filter(|(other, _)| **other == kind);
-            let all = of_kind.fold(Sums::default(), |all, (_, one)| Sums {
+            let kind_sums = kinds.iter().zip(&sums).filter(|(other, _)| **other == kind);
+            let all = kind_sums.fold(Sums::default(), |all, (_, one)| Sums {
                 count: all.count + one.count,
                 squares: all.squares + one.squares,
                 squared_changes: all.squared_changes + one.squared_changes,

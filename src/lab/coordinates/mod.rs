@@ -48,14 +48,14 @@ pub struct Ended {
 }
 
 /// Trains a recipe at several widths and writes what it finds into a new folder. Before each training, calls
-/// `see` with its index from 0, the number of trainings, and a description.
+/// `on_training` with its index from 0, the number of trainings, and a description.
 ///
 /// # Errors
 /// If the recipe cannot have one of the widths, does not fit, or diverges, or if a file cannot be written.
 pub fn run(
     request: &Request<'_>,
     machine: &Machine,
-    mut see: impl FnMut(usize, usize, &str),
+    mut on_training: impl FnMut(usize, usize, &str),
 ) -> Result<Ended> {
     let recipe = request.recipe;
     let mut widths = request.widths.to_vec();
@@ -116,8 +116,8 @@ pub fn run(
     let mut rows = Vec::new();
     let of = trainings.len();
     for (at, (parametrization, width, seed, recipe)) in trainings.into_iter().enumerate() {
-        see(at, of, &format!("{parametrization}, width {width}, seed {seed}"));
-        let Measured { sizes, rows: looked_at, plan } = measure(&recipe, machine, request.steps)?;
+        on_training(at, of, &format!("{parametrization}, width {width}, seed {seed}"));
+        let Measured { sizes, rows: rows_read, plan } = measure(&recipe, machine, request.steps)?;
         if at == 0 {
             let environment = train::environment(&plan, provenance::this_command())?;
             atomic::write(&folder.join(ENVIRONMENT), &atomic::json(&environment)?)?;
@@ -131,7 +131,7 @@ pub fn run(
             rms: size.rms,
             change_rms: size.change_rms,
         }));
-        found.rows = looked_at;
+        found.rows = rows_read;
         found.finished = at + 1 == of;
         found.slopes = coordinates::slopes(&rows);
         coordinates::write(&folder, &found, &rows)?;

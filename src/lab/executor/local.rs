@@ -7,7 +7,7 @@
 use super::{Capacity, Executor, Output, Polled, RunEnd, RunId, RunSpec, StopSignal, Task};
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Result};
-use crate::ranks::process::this_program;
+use crate::ranks::process::own_program;
 use crate::ranks::{KilledTogether, Stop, signal_group};
 use crate::results::names::SWEEPS;
 use crate::results::own_file;
@@ -62,19 +62,19 @@ enum Stderr {
 
 /// Returns the file of a run's kept stdout, which is removed once the run's result is recorded.
 pub fn kept_output(results: &Path, name: &str) -> PathBuf {
-    kept_rows(&kept_outputs(results), name)
+    kept_stdout_path(&kept_outputs_folder(results), name)
 }
 
 /// Returns the folder of kept outputs.
-fn kept_outputs(results: &Path) -> PathBuf {
+fn kept_outputs_folder(results: &Path) -> PathBuf {
     results.join(SWEEPS).join(ATTEMPTS)
 }
 
-fn kept_rows(folder: &Path, name: &str) -> PathBuf {
+fn kept_stdout_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.jsonl"))
 }
 
-fn kept_errors(folder: &Path, name: &str) -> PathBuf {
+fn kept_stderr_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.err"))
 }
 
@@ -82,7 +82,7 @@ impl LocalProcesses {
     /// Creates an executor for the runs of a results folder: `cpu_runs` at once on the CPU, and one on each
     /// GPU.
     pub fn new(results: &Path, cpu_runs: usize, stop: &Stop) -> Self {
-        let (kept, gpus) = (kept_outputs(results), OnceCell::new());
+        let (kept, gpus) = (kept_outputs_folder(results), OnceCell::new());
         Self { kept, gpus, cpu_runs, stop: stop.clone(), runs: BTreeMap::new(), next: 0 }
     }
 
@@ -100,7 +100,7 @@ impl LocalProcesses {
     /// Creates and locks the files of a kept output. Returns stdout and stderr, open for writing.
     fn create_kept(&self, name: &str, header: &str) -> Result<[File; 2]> {
         std::fs::create_dir_all(&self.kept).at("create", &self.kept)?;
-        let (path, errors) = (kept_rows(&self.kept, name), kept_errors(&self.kept, name));
+        let (path, errors) = (kept_stdout_path(&self.kept, name), kept_stderr_path(&self.kept, name));
         let mut out = own_file::open(File::options().append(true).create(true), &path)?;
         // The ledger may have been deleted while one of its runs still writes.
         out.try_lock().map_err(|e| match e {
@@ -129,7 +129,7 @@ fn command(spec: &RunSpec) -> Result<(Command, String)> {
         (Task::Shell(_), _) => (Command::new("sh"), "sh".to_owned()),
         (_, Some(binary)) => (Command::new(binary), binary.display().to_string()),
         (_, None) => {
-            let (program, shown) = this_program()?;
+            let (program, shown) = own_program()?;
             let mut command = Command::new(program);
             command.arg0(&shown);
             (command, shown.display().to_string())
@@ -155,7 +155,7 @@ impl Executor for LocalProcesses {
             Output::Kept { name, header } => {
                 let [out, err] = self.create_kept(name, header)?;
                 command.stdout(out).stderr(err);
-                let path = kept_rows(&self.kept, name);
+                let path = kept_stdout_path(&self.kept, name);
                 (File::open(&path).at("open", &path)?, Stderr::Kept(name.clone()))
             }
             Output::Captured { stderr } => {
@@ -179,7 +179,7 @@ impl Executor for LocalProcesses {
     }
 
     fn reattach(&mut self, name: &str) -> Result<Option<RunId>> {
-        let path = kept_rows(&self.kept, name);
+        let path = kept_stdout_path(&self.kept, name);
         if !path.exists() {
             return Ok(None);
         }
@@ -201,7 +201,7 @@ impl Executor for LocalProcesses {
             run.kill_descendants();
             let mut stderr = Vec::new();
             match &mut run.stderr {
-                Stderr::Kept(name) => stderr = std::fs::read(kept_errors(&kept, name)).unwrap_or_default(),
+                Stderr::Kept(name) => stderr = std::fs::read(kept_stderr_path(&kept, name)).unwrap_or_default(),
                 Stderr::Captured(file) => read_present(file, &mut stderr)?,
                 Stderr::Shown => {}
             }
@@ -222,8 +222,8 @@ impl Executor for LocalProcesses {
     fn forget(&mut self, run: RunId) {
         if let Some(LocalRun { stderr: Stderr::Kept(name), .. }) = self.runs.remove(&run) {
             // The files only serve a later process that finds the run without a result.
-            let _ = std::fs::remove_file(kept_rows(&self.kept, &name));
-            let _ = std::fs::remove_file(kept_errors(&self.kept, &name));
+            let _ = std::fs::remove_file(kept_stdout_path(&self.kept, &name));
+            let _ = std::fs::remove_file(kept_stderr_path(&self.kept, &name));
         }
     }
 
@@ -265,7 +265,7 @@ impl LocalRun {
             pid: u32,
         }
         let Stderr::Kept(name) = &self.stderr else { return None };
-        let output = std::fs::read_to_string(kept_rows(kept, name)).ok()?;
+        let output = std::fs::read_to_string(kept_stdout_path(kept, name)).ok()?;
         output.lines().find_map(|line| serde_json::from_str::<Begin>(line).ok()).map(|begin| begin.pid)
     }
 

@@ -57,7 +57,7 @@ impl Binaries {
     /// # Errors
     /// If the commit is unknown or cannot be built.
     pub(super) fn binary_for(&mut self, recorded: &provenance::Build) -> Result<RunBinary> {
-        let here = provenance::Build::of_this_binary();
+        let here = provenance::Build::current();
         let is_same = || {
             (&here.commit, here.dirty, &here.profile) == (&recorded.commit, Some(false), &recorded.profile)
         };

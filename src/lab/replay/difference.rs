@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_of_losses_is_that_of_the_worst_step() {
+    fn the_loss_distance_is_the_largest_over_steps() {
         let far = ROWS.replace("4.25,4.125", "4.75,4");
         let words = loss_distance(&run(ROWS, printed()), &run(&far, printed())).unwrap();
         assert_eq!(

@@ -1,7 +1,7 @@
 //! Lists what the blocks of a page show, for replay.
 
 use super::run::gpus_here;
-use super::stored_run::{StoredRun, runs_of_comparison};
+use super::stored_run::{StoredRun, comparison_runs};
 use super::target::Target;
 use crate::error::Result;
 use crate::report::blocks;
@@ -42,19 +42,19 @@ pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
         }
     }
     let is_comparison = |id: &str| kept.join(id).join(EXPERIMENT).is_file();
-    let mut of_comparisons = BTreeMap::new();
+    let mut runs_by_comparison = BTreeMap::new();
     for id in ids.iter().filter(|id| is_comparison(id)) {
-        of_comparisons.insert(id.clone(), runs_of_comparison(&kept.join(id), results)?);
+        runs_by_comparison.insert(id.clone(), comparison_runs(&kept.join(id), results)?);
     }
     let has_gpu = !gpus_here().is_empty();
     let mut entries = Vec::new();
     for id in ids {
         let folder = kept.join(&id);
-        let (target, gpu) = if let Some(runs) = of_comparisons.get(&id) {
+        let (target, gpu) = if let Some(runs) = runs_by_comparison.get(&id) {
             let gpu = runs.values().find_map(|run| run.environment.gpu.clone());
             (Target::Comparison(folder.clone()), gpu)
         } else if folder.join(SUMMARY).is_file() {
-            if of_comparisons.values().any(|runs| runs.contains_key(&id)) {
+            if runs_by_comparison.values().any(|runs| runs.contains_key(&id)) {
                 continue;
             }
             (Target::Run(folder.clone()), StoredRun::read(&folder)?.environment.gpu)

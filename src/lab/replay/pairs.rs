@@ -6,7 +6,7 @@ use super::outcome::{Outcome, Replay};
 use super::recording::Recording;
 use super::run;
 use super::setting::Setting;
-use super::stored_run::runs_of_comparison;
+use super::stored_run::comparison_runs;
 use crate::error::Result;
 use crate::format::{plural, significant};
 use crate::results::experiment::{Experiment, ExperimentRun, Finding};
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// If a file cannot be read.
 pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
     let comparison = Experiment::read(folder)?;
-    let runs = runs_of_comparison(folder, results)?;
+    let runs = comparison_runs(folder, results)?;
     let (pairs, count) = (comparison.pairs().count(), comparison.run_names().len());
     let parts = format!("{count} runs of {pairs} pair{}", plural(pairs));
     let device = comparison.provenance.device.as_deref().unwrap_or("an unrecorded device");
@@ -38,30 +38,30 @@ pub(super) fn recording(folder: &Path, results: &Path) -> Result<Recording> {
 /// The same as for [`super::replay`].
 pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     let recorded = Experiment::read(folder)?;
-    let runs = runs_of_comparison(folder, setting.results)?;
+    let runs = comparison_runs(folder, setting.results)?;
     let id = format!("{COMPARISONS}/{}", recorded.full_name());
     let names = recorded.run_names();
-    let mut again = Again::default();
+    let mut replayed = ReplayedRuns::default();
     for (at, name) in names.iter().enumerate() {
         eprint_line(&format!("run {} of {}: {name}", at + 1, names.len()));
         let Some(stored) = runs.get(*name) else {
-            again.findings.push(format!("{name} is not stored here"));
+            replayed.findings.push(format!("{name} is not stored here"));
             continue;
         };
-        again.add(name, run::replay(&stored.folder, setting, binaries)?);
+        replayed.add(name, run::replay(&stored.folder, setting, binaries)?);
     }
-    let measures = Measures::between(&recorded, &again.folders)?;
-    let outcome = again.outcome(names.len(), &measures);
-    let mut findings = vec![format!("the same bits in {} of {} runs", again.same, names.len())];
-    findings.extend(again.findings);
+    let measures = Measures::between(&recorded, &replayed.folders)?;
+    let outcome = replayed.outcome(names.len(), &measures);
+    let mut findings = vec![format!("the same bits in {} of {} runs", replayed.same, names.len())];
+    findings.extend(replayed.findings);
     findings.extend(measures.found);
-    let conditions = Conditions { build: again.conditions, ..Conditions::default() };
-    Ok(Replay { difference: again.difference, ..Replay::new(&id, outcome, &conditions, findings) })
+    let conditions = Conditions { build: replayed.conditions, ..Conditions::default() };
+    Ok(Replay { difference: replayed.difference, ..Replay::new(&id, outcome, &conditions, findings) })
 }
 
 /// The replayed runs of a comparison.
 #[derive(Default)]
-struct Again {
+struct ReplayedRuns {
     /// The new folders, by the name of the stored run.
     folders: BTreeMap<String, PathBuf>,
     /// Number of runs with the same bits.
@@ -72,7 +72,7 @@ struct Again {
     findings: Vec<String>,
 }
 
-impl Again {
+impl ReplayedRuns {
     fn add(&mut self, name: &str, replay: Replay) {
         if replay.outcome == Outcome::SameBits {
             self.same += 1;
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_difference_is_that_of_the_scale() {
+    fn the_mean_difference_follows_the_scale() {
         let pairs = [(2.0, 2.5), (4.0, 4.25)];
         assert_eq!(mean_difference(Scale::Difference, &pairs), Some(0.375));
         let ratio = mean_difference(Scale::Ratio, &[(100.0, 200.0), (100.0, 50.0)]).unwrap();
@@ -173,7 +173,7 @@ mod tests {
         let measures = |are_within| Measures { found: Vec::new(), are_within };
         let of = |outcomes: &[Outcome], are_within: Option<bool>| {
             let same = outcomes.iter().filter(|outcome| **outcome == Outcome::SameBits).count();
-            Again { same, outcomes: outcomes.to_vec(), ..Again::default() }.outcome(2, &measures(are_within))
+            ReplayedRuns { same, outcomes: outcomes.to_vec(), ..ReplayedRuns::default() }.outcome(2, &measures(are_within))
         };
         use Outcome::{Differs, DiffersUnderOtherConditions as Other, Failed, NotJudged, SameBits};
         assert_eq!(of(&[SameBits, SameBits], Some(true)), SameBits);

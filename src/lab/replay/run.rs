@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     let stored = StoredRun::read(folder)?;
     let mut findings = stored.remarks.clone();
-    if let Some(why) = stored.obstacle()?.or_else(|| stored.lack_of_rows()) {
+    if let Some(why) = stored.obstacle()?.or_else(|| stored.rows_problem()) {
         return Ok(Replay::failed(&stored.id, findings, why));
     }
     let binary = match binaries.binary_for(&stored.environment.build) {
@@ -109,7 +109,7 @@ pub(super) fn gpus_here() -> Vec<String> {
 
 /// Returns the run whose matrix-product algorithms a replay must use, since its bits depend on them. That is
 /// the stored run, if it has algorithms and they apply on this machine.
-pub(super) fn algorithms_of(stored: &StoredRun) -> Option<PathBuf> {
+pub(super) fn algorithms_for(stored: &StoredRun) -> Option<PathBuf> {
     let recorded = stored.environment.gpu.as_ref()?;
     let table = stored::locate(&stored.folder.join(ALGORITHMS)).ok()?;
     let table = Algorithms::read(&table).ok()?;
@@ -143,7 +143,7 @@ enum Trained {
 fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Result<Trained> {
     let before: BTreeSet<PathBuf> = find::runs(setting.into)?.into_iter().collect();
     let mut arguments = settings(stored, binary.is_own);
-    if let Some(run) = algorithms_of(stored) {
+    if let Some(run) = algorithms_for(stored) {
         arguments.extend(["--algos-from".to_owned(), run.to_string_lossy().into_owned()]);
     }
     let spec = RunSpec {

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The files of a run that a replay reads.
-const READ: [&str; 4] = [SUMMARY, RESOLVED, ENVIRONMENT, METRICS];
+const READ_FILES: [&str; 4] = [SUMMARY, RESOLVED, ENVIRONMENT, METRICS];
 
 /// A stored run.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl StoredRun {
         }
         Ok(Self {
             folder: folder.to_owned(),
-            id: find::id_of(folder),
+            id: find::folder_id(folder),
             summary: read_summary(folder)?,
             printed: serde_json::from_slice(&printed).map_err(|e| wrong(SUMMARY, e.to_string()))?,
             environment: serde_json::from_slice(&environment)
@@ -117,7 +117,7 @@ impl StoredRun {
 
     /// Returns why a replay cannot be compared with the run's rows: there are none, or a finished run has
     /// other rows than its summary says. `None` if the rows are fine.
-    pub fn lack_of_rows(&self) -> Option<String> {
+    pub fn rows_problem(&self) -> Option<String> {
         let (rows, steps) = (self.rows.as_ref().map(RowCells::len), self.summary.steps);
         let last = self.rows.as_ref().and_then(RowCells::last_step);
         let found = match (rows, last) {
@@ -145,7 +145,7 @@ impl StoredRun {
 ///
 /// # Errors
 /// If a file of a run cannot be read.
-pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<String, StoredRun>> {
+pub fn comparison_runs(folder: &Path, results: &Path) -> Result<BTreeMap<String, StoredRun>> {
     let absolute = std::path::absolute(folder).at("find", folder)?;
     // RESULTS/comparisons/NAME/ID
     let root = absolute.ancestors().nth(3).unwrap_or(&absolute).to_owned();
@@ -162,7 +162,7 @@ pub fn runs_of_comparison(folder: &Path, results: &Path) -> Result<BTreeMap<Stri
 /// Returns the original content of a run's file; `None` if there is none. If a kept file does not match its
 /// manifest, adds a remark.
 fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Option<Vec<u8>>> {
-    debug_assert!(READ.contains(&file));
+    debug_assert!(READ_FILES.contains(&file));
     let path = folder.join(file);
     if !stored::is_file(&path) {
         return Ok(None);

@@ -5,9 +5,9 @@ use super::conditions::Conditions;
 use super::difference::{Compared, Difference};
 use super::outcome::{Outcome, Replay};
 use super::recording::Recording;
-use super::run::{algorithms_of, say_conditions, settings};
+use super::run::{algorithms_for, say_conditions, settings};
 use super::setting::Setting;
-use super::stored_run::{StoredRun, runs_of_comparison};
+use super::stored_run::{StoredRun, comparison_runs};
 use crate::compare::{
     self, Arms, FinishedComparison, Options, PlannedArm, Program, Question, SPEED_OF_TRIALS,
 };
@@ -37,7 +37,7 @@ impl StoredComparison {
     /// If a file cannot be read.
     pub fn read(folder: &Path, results: &Path) -> Result<Self> {
         let experiment = Experiment::read(folder)?;
-        let runs = runs_of_comparison(folder, results)?;
+        let runs = comparison_runs(folder, results)?;
         let id = format!("{COMPARISONS}/{}", experiment.full_name());
         Ok(Self { id, experiment, runs })
     }
@@ -148,7 +148,7 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
         jobs: 1,
         timeout: setting.timeout,
         pilot: 0,
-        algorithms_from: first.and_then(algorithms_of),
+        algorithms_from: first.and_then(algorithms_for),
         progress: Mode::Auto,
     };
     let FinishedComparison { folder, experiment: new, failed } =

@@ -21,7 +21,7 @@ const LEAST_RATIO: f64 = 4.0;
 type Value = fn(&Coordinate) -> f64;
 
 /// A slope of a value.
-type SlopeOf = fn(&Slope) -> Option<f64>;
+type SlopeField = fn(&Slope) -> Option<f64>;
 
 /// Draws the coordinates in a folder into `plots/QUANTITY-THEME.svg` and, with the cargo feature `png`,
 /// `.png`. Returns the paths.
@@ -68,7 +68,7 @@ pub fn draw(found: &Coordinates, rows: &[Coordinate]) -> Result<Vec<(String, &'s
 /// Returns the figure of a quantity, or `None` if none of its values is above zero.
 fn figure(found: &Coordinates, rows: &[Coordinate], quantity: &str) -> Option<Figure> {
     let rows: Vec<&Coordinate> = rows.iter().filter(|row| row.quantity == quantity && row.step > 0).collect();
-    let values: [(&str, Value, SlopeOf); 2] = [
+    let values: [(&str, Value, SlopeField); 2] = [
         ("RMS", |row| row.rms, |slope| slope.rms),
         ("RMS of its change since step 0", |row| row.change_rms, |slope| slope.change_rms),
     ];
@@ -153,7 +153,7 @@ fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Returns the slopes after the last step, and the number of seeds behind them.
-fn subtitle(found: &Coordinates, quantity: &str, values: &[(&str, Value, SlopeOf)]) -> String {
+fn subtitle(found: &Coordinates, quantity: &str, values: &[(&str, Value, SlopeField)]) -> String {
     let last = found.slopes.iter().filter(|slope| slope.quantity == quantity && slope.step == found.steps);
     let shown = |slope: Option<f64>| slope.map_or("none".to_owned(), |slope| format!("{slope:+.2}"));
     let mut parts: Vec<String> = last

@@ -132,8 +132,8 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
             last.step
         ));
     }
-    let of_average = summary.ema_val_loss.and_then(|losses| losses.last);
-    parts.extend(of_average.map(|last| format!("moving average {:.3} at step {}", last.loss, last.step)));
+    let average_loss = summary.ema_val_loss.and_then(|losses| losses.last);
+    parts.extend(average_loss.map(|last| format!("moving average {:.3} at step {}", last.loss, last.step)));
     parts.extend(first_gap(&raw).map(|step| format!("not finite at step {step}")));
     Some(Figure {
         title: format!("{}: loss", summary.recipe),

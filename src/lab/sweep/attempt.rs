@@ -92,7 +92,7 @@ pub fn output_name(key: &str, attempt: u64) -> String {
 
 /// Returns the file that a running attempt writes JSON lines to, one per step. It is removed with the
 /// attempt.
-pub fn output_of(results: &Path, key: &str, attempt: u64) -> PathBuf {
+pub fn output_path(results: &Path, key: &str, attempt: u64) -> PathBuf {
     kept_output(results, &output_name(key, attempt))
 }
 

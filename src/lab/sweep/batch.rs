@@ -138,7 +138,7 @@ impl CellBatch {
                 claim_machine(&mut ledger)?;
             }
             let display = Display::new(policy.progress, &display_keys(cells), cells.len());
-            let mut output = Ends::new(range.start, cells, &ledger, retry, ended);
+            let mut output = EndReporter::new(range.start, cells, &ledger, retry, ended);
             let sweep = SweepPolicy {
                 name: policy.name,
                 results: policy.results,
@@ -222,7 +222,7 @@ fn display_keys(cells: &[Cell]) -> Vec<String> {
 }
 
 /// Reports to a caller how cells end.
-struct Ends<'a> {
+struct EndReporter<'a> {
     /// Index of the first cell in the batch.
     first: usize,
     /// The attempt that ended before, for cells that do not run again.
@@ -232,7 +232,7 @@ struct Ends<'a> {
     ended: &'a mut dyn FnMut(CellEnd<'_>) -> Result<()>,
 }
 
-impl<'a> Ends<'a> {
+impl<'a> EndReporter<'a> {
     fn new(
         first: usize,
         cells: &[Cell],
@@ -241,29 +241,29 @@ impl<'a> Ends<'a> {
         ended: &'a mut dyn FnMut(CellEnd<'_>) -> Result<()>,
     ) -> Self {
         let lines = || cells.iter().map(|cell| ledger.last(&cell.key));
-        let stays = |line: &&Attempt| line.status.ends_a_whole_run() && !retry.contains(&line.status);
+        let keeps_result = |line: &&Attempt| line.status.ends_a_whole_run() && !retry.contains(&line.status);
         Self {
             first,
-            before: lines().map(|line| Some(line.filter(stays)?.attempt)).collect(),
+            before: lines().map(|line| Some(line.filter(keeps_result)?.attempt)).collect(),
             // Cells that stay as they are are reported at once, cells that run again when they have ended.
-            seen: lines().map(|line| line.filter(|line| !stays(line)).map(as_seen)).collect(),
+            seen: lines().map(|line| line.filter(|line| !keeps_result(line)).map(attempt_and_status)).collect(),
             ended,
         }
     }
 }
 
-fn as_seen(line: &Attempt) -> (u64, CellStatus) {
+fn attempt_and_status(line: &Attempt) -> (u64, CellStatus) {
     (line.attempt, line.status)
 }
 
-impl Output for Ends<'_> {
+impl Output for EndReporter<'_> {
     fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
         for (index, cell) in cells.iter().enumerate() {
             let Some(line) = ledger.last(&cell.key) else { continue };
-            if line.status == CellStatus::Running || self.seen[index] == Some(as_seen(line)) {
+            if line.status == CellStatus::Running || self.seen[index] == Some(attempt_and_status(line)) {
                 continue;
             }
-            self.seen[index] = Some(as_seen(line));
+            self.seen[index] = Some(attempt_and_status(line));
             let reused = self.before[index] == Some(line.attempt);
             (self.ended)(CellEnd { at: self.first + index, line, reused })?;
         }

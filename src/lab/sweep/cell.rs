@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::machine::Machine;
 use crate::plan::{CorpusFacts, Plan, data_spec};
-use crate::ranks::process::this_program;
+use crate::ranks::process::own_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, NO_PLOTS, Recipe, Values, merged_settings};
 use crate::results::configurations::Settings;
@@ -138,7 +138,7 @@ impl Cell {
     /// Returns the command-line arguments that set the cell's values and its devices.
     pub fn arguments(&self, assignment: &Assignment) -> Vec<String> {
         let own: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        let mut arguments = merged_settings(&defaults(self.checkpoints), &own);
+        let mut arguments = merged_settings(&cell_defaults(self.checkpoints), &own);
         arguments = merged_settings(&arguments, &self.saving());
         arguments.extend(assignment.arguments());
         arguments
@@ -163,7 +163,7 @@ const SAVED_STEPS: &str = "checkpoint.steps";
 pub const KEEP: &str = "checkpoint.keep";
 
 /// Returns settings that the command line of a sweep may override: cells need neither checkpoints nor plots.
-fn defaults(checkpoints: usize) -> [String; 2] {
+fn cell_defaults(checkpoints: usize) -> [String; 2] {
     [format!("{KEEP}={checkpoints}"), NO_PLOTS.to_owned()]
 }
 
@@ -196,14 +196,14 @@ fn device_class(plan: &Plan) -> Result<String> {
 /// Names the program that runs the cells by version, commit and profile. A hash of the binary is added if the
 /// sources differ from the commit or the commit is unknown.
 pub fn build_name() -> String {
-    let build = Build::of_this_binary();
+    let build = Build::current();
     let commit = build.commit.as_deref().map_or("unknown", |commit| &commit[..commit.len().min(12)]);
     let profile = build.profile.as_deref().and_then(|p| p.split(',').next()).unwrap_or("unknown");
     let name = format!("{} {commit} {profile}", build.version);
     if build.commit.is_some() && build.dirty == Some(false) {
         return name;
     }
-    let binary = this_program().ok().and_then(|(running, _)| std::fs::read(running).ok()).unwrap_or_default();
+    let binary = own_program().ok().and_then(|(running, _)| std::fs::read(running).ok()).unwrap_or_default();
     format!("{name} binary {}", &blake3::hash(&binary).to_hex()[..12])
 }
 
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(Some(hash_at(&Assignment::default())), cell.recipe_hash);
         let assignment = Assignment { threads: Some(3), ..Assignment::default() };
         let arguments = cell.arguments(&assignment);
-        assert_eq!(arguments, [&defaults(0)[..], &["engine.threads=3".to_owned()]].concat());
+        assert_eq!(arguments, [&cell_defaults(0)[..], &["engine.threads=3".to_owned()]].concat());
         let path = dir.path().join("tiny.toml");
         let run = recipe::load(&path, &arguments, std::iter::empty(), &Machine::here()).unwrap();
         let run = run.with_recompute(work.plan.execution.recompute);
@@ -288,7 +288,7 @@ mod tests {
         let assignment = Assignment { gpus: vec![2], sets_devices: true, threads: None };
         assert_eq!(
             cell.arguments(&assignment),
-            [&defaults(0)[..], &["engine.devices=[2]".to_owned()]].concat()
+            [&cell_defaults(0)[..], &["engine.devices=[2]".to_owned()]].concat()
         );
         assert_ne!(Some(hash_at(&assignment)), cell.recipe_hash);
     }

@@ -89,10 +89,10 @@ pub fn best_in_words(found: &Configurations) -> Option<String> {
     if found.configurations.len() < 2 || ranked.is_empty() {
         return None;
     }
-    let (what, of) = (&found.measure, found.configurations.len());
+    let (measure_name, of) = (&found.measure, found.configurations.len());
     if found.not_compared.is_some() {
         let reason = if found.seeds.len() < 2 { " (one seed each)" } else { "" };
-        return Some(format!("best by {what}{reason}: {}", ranked[0].name(&found.keys)));
+        return Some(format!("best by {measure_name}{reason}: {}", ranked[0].name(&found.keys)));
     }
     let best = found.best_set();
     let mut names: Vec<String> = best.iter().take(NAMED).map(|one| one.name(&found.keys)).collect();
@@ -100,7 +100,7 @@ pub fn best_in_words(found: &Configurations) -> Option<String> {
         names.push(format!("and {} more", best.len() - NAMED));
     }
     Some(format!(
-        "best set by {what} ({} %): {} of {of} configuration{}: {}",
+        "best set by {measure_name} ({} %): {} of {of} configuration{}: {}",
         100.0 * found.confidence,
         best.len(),
         plural(of),

@@ -107,7 +107,7 @@ fn best_dropped<'a>(found: &'a Configurations, cells: &[Cell], ledger: &Ledger) 
     let all_dropped = |one: &&Configuration| {
         one.others.get(CellStatus::Dropped.as_str()).is_some_and(|&dropped| dropped == one.cells)
     };
-    let standing = |one: &Configuration| -> Option<(f64, f64)> {
+    let steps_and_loss = |one: &Configuration| -> Option<(f64, f64)> {
         let own = |cell: &&Cell| {
             let settings = cell.settings.iter().filter(|(key, _)| *key != SEED);
             settings.eq(one.settings.iter())
@@ -120,6 +120,6 @@ fn best_dropped<'a>(found: &'a Configurations, cells: &[Cell], ledger: &Ledger) 
         Some((-steps, losses.iter().sum::<f64>() / losses.len() as f64))
     };
     let dropped = found.configurations.iter().filter(all_dropped);
-    let ranked = dropped.filter_map(|one| Some((standing(one)?, one)));
+    let ranked = dropped.filter_map(|one| Some((steps_and_loss(one)?, one)));
     ranked.min_by(|((a, b), _), ((c, d), _)| a.total_cmp(c).then(b.total_cmp(d))).map(|(_, one)| one)
 }

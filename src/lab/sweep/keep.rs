@@ -46,9 +46,9 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let cells = cells(&folder)?;
     let ledger = Ledger::read(results)?;
-    let is_of = |line: &&Attempt, cell: &SweepCell| line.key.starts_with(cell.key.as_str());
+    let belongs_to = |line: &&Attempt, cell: &SweepCell| line.key.starts_with(cell.key.as_str());
     let done = |cell: &&SweepCell| {
-        ledger.lines().iter().rfind(|line| is_of(line, cell)).is_some_and(|line| line.status.is_final())
+        ledger.lines().iter().rfind(|line| belongs_to(line, cell)).is_some_and(|line| line.status.is_final())
     };
     let count = cells.iter().filter(done).count();
     if count < cells.len() {
@@ -61,7 +61,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let mut lines = Vec::new();
     let mut recipe = String::new();
     for cell in &cells {
-        for line in ledger.lines().iter().filter(|line| is_of(line, cell)) {
+        for line in ledger.lines().iter().filter(|line| belongs_to(line, cell)) {
             // Another sweep may have run the cell with other settings that give the same key.
             let line = Attempt { settings: cell.settings.clone(), ..line.clone() };
             serde_json::to_writer(&mut lines, &line)
@@ -81,7 +81,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
 pub fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
     let list = folder.join(CELLS);
     if !list.is_file() {
-        return cells_of_table(&folder.join(TABLE).with_extension("csv"));
+        return cells_from_table(&folder.join(TABLE).with_extension("csv"));
     }
     let bytes = std::fs::read(&list).at("read", &list)?;
     serde_json::from_slice(&bytes)
@@ -89,7 +89,7 @@ pub fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
 }
 
 /// Returns the cells in a table. It has only the beginnings of their keys.
-fn cells_of_table(table: &Path) -> Result<Vec<SweepCell>> {
+fn cells_from_table(table: &Path) -> Result<Vec<SweepCell>> {
     let wrong = |e: csv::Error| Error::failed(format!("cannot read {}: {e}", table.display()));
     let mut reader = csv::Reader::from_path(table).map_err(wrong)?;
     let header: Vec<String> = reader.headers().map_err(wrong)?.iter().map(str::to_owned).collect();

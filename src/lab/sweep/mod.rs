@@ -45,7 +45,7 @@ use crate::results::folder;
 use crate::results::ledger::{CLAIMS, CellStatus, Ledger, SWEEPS};
 use crate::results::progress::Mode;
 use arguments::Arguments;
-pub use attempt::output_of;
+pub use attempt::output_path;
 use axes::Axes;
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name};
@@ -114,12 +114,12 @@ fn inherited(base: &Recipe) -> Option<String> {
         ("sweep.log_range", !sweep.log_range.is_empty()),
         ("sweep.cooldowns", sweep.cooldowns.is_some()),
     ];
-    let from_below = |key: &str| match base.layer(key) {
+    let inherited_from = |key: &str| match base.layer(key) {
         Layer::File { path, line } if path != *top => Some(format!("{}:{line}", path.display())),
         _ => None,
     };
     let (key, place) =
-        set.into_iter().filter(|(_, set)| *set).find_map(|(key, _)| Some((key, from_below(key)?)))?;
+        set.into_iter().filter(|(_, set)| *set).find_map(|(key, _)| Some((key, inherited_from(key)?)))?;
     Some(format!("{key} is inherited from {place}; set {key} in {} to replace it", top.display()))
 }
 

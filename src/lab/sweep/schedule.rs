@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 const PLANNED: &str = "planned_bytes";
 
 /// How often to check what other processes did.
-const LOOK: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The settings of a sweep.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ impl<'a> Schedule<'a> {
     /// took too long or was killed, or if the ledger or the output cannot be written.
     pub fn run(&mut self, table: &Path, stop: &Stop) -> Result<()> {
         self.begin()?;
-        self.say_heading(table);
+        self.print_heading(table);
         self.display.release();
         self.say_needs();
         self.work(stop)?;
@@ -172,7 +172,7 @@ impl<'a> Schedule<'a> {
             ));
         }
         self.display.hold();
-        self.look_around()?;
+        self.refresh()?;
         let attempt = |cell: &Cell| Some((cell.key.clone(), self.ledger.last(&cell.key)?.attempt));
         self.before = self.cells.iter().filter_map(attempt).collect();
         self.queue()
@@ -191,20 +191,20 @@ impl<'a> Schedule<'a> {
 
     /// Runs the waiting cells until all have ended, here or elsewhere, or a signal arrives.
     fn run_waiting(&mut self, stop: &Stop) -> Result<()> {
-        let mut is_told = false;
+        let mut has_notified = false;
         while !(self.running.is_empty() && self.waiting.is_empty() && self.elsewhere.is_empty()) {
             if stop.requested() {
-                if !is_told {
+                if !has_notified {
                     self.display.note(
                         "stopping: the runs end after their step and save; a second signal (Ctrl-C) stops at once",
                     );
                 }
-                is_told = true;
+                has_notified = true;
                 self.waiting.clear();
                 self.elsewhere.clear();
                 self.running.iter_mut().for_each(|(_, run)| run.stop(self.executor));
-            } else if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
-                self.look_around()?;
+            } else if self.looked.is_none_or(|looked| looked.elapsed() >= REFRESH_INTERVAL) {
+                self.refresh()?;
             }
             self.ledger.renew();
             self.start_waiting()?;
@@ -235,7 +235,7 @@ impl<'a> Schedule<'a> {
                 self.waiting.push_back(at);
             }
             if self.ledger.last(&cell.key).is_none() {
-                let next = self.attempt_of(cell, CellStatus::Running, None);
+                let next = self.next_attempt(cell, CellStatus::Running, None);
                 if let Some(reason) = rerun::reason(&self.ledger, &next) {
                     *reruns.entry(reason).or_default() += 1;
                 }
@@ -278,7 +278,7 @@ impl<'a> Schedule<'a> {
                 at += 1;
                 continue;
             };
-            if self.beginning(index) == Beginning::Later {
+            if self.beginning(index) == Beginning::LaterCrossing {
                 at += 1;
                 continue;
             }
@@ -312,11 +312,11 @@ impl<'a> Schedule<'a> {
         let fit = match work.fit() {
             Ok(fit) => fit,
             Err(e) => {
-                let line = self.attempt_of(cell, CellStatus::Failed, Some(e.message().to_owned()));
+                let line = self.next_attempt(cell, CellStatus::Failed, Some(e.message().to_owned()));
                 return self.append_last(line, None, &assignment.gpus);
             }
         };
-        let mut line = self.attempt_of(cell, CellStatus::Running, None);
+        let mut line = self.next_attempt(cell, CellStatus::Running, None);
         line.measured.figures.set(PLANNED, fit.planned_bytes);
         if let Some(refusal) = fit.refusal {
             line.status = CellStatus::PredictedOom;
@@ -330,7 +330,7 @@ impl<'a> Schedule<'a> {
             Beginning::Trunk { run, step } => {
                 (Task::Fork { run: run.clone(), step: *step }, cell.arguments(assignment))
             }
-            Beginning::Start | Beginning::Later => {
+            Beginning::Start | Beginning::LaterCrossing => {
                 (Task::Train(cell.recipe.clone()), cell.arguments(assignment))
             }
         };
@@ -401,7 +401,7 @@ impl<'a> Schedule<'a> {
     fn append_last(&mut self, line: Attempt, took: Option<Duration>, gpus: &[usize]) -> Result<()> {
         let key = line.key.clone();
         self.append(line, took)?;
-        self.let_go(&key, gpus);
+        self.release_cell(&key, gpus);
         Ok(())
     }
 
@@ -414,7 +414,7 @@ impl<'a> Schedule<'a> {
     }
 
     /// Makes the line of the next attempt at a cell.
-    fn attempt_of(&self, cell: &Cell, status: CellStatus, reason: Option<String>) -> Attempt {
+    fn next_attempt(&self, cell: &Cell, status: CellStatus, reason: Option<String>) -> Attempt {
         Attempt {
             key: cell.key.clone(),
             attempt: self.ledger.last(&cell.key).map_or(0, |last| last.attempt) + 1,
@@ -437,7 +437,7 @@ impl<'a> Schedule<'a> {
     fn is_wanted(&self, cell: usize) -> bool {
         let key = &self.cells[cell].key;
         match (self.design.halving(), self.ledger.last(key)) {
-            (Some(_), _) => self.result(&self.lines_of(key), self.until) == CellResult::Open,
+            (Some(_), _) => self.result(&self.cell_lines(key), self.until) == CellResult::Open,
             (None, None) => true,
             (None, Some(last)) => !last.status.ends_a_whole_run() || self.is_retried(last),
         }

@@ -98,7 +98,7 @@ impl Tables {
 
     fn header(&self) -> Vec<&str> {
         let keys = self.keys.iter().map(String::as_str);
-        let figures = metrics::of_ledgers().into_iter().map(|(_, metric)| metric.name);
+        let figures = metrics::ledger_metrics().into_iter().map(|(_, metric)| metric.name);
         keys.chain([STATUS]).chain(figures).chain(LAST_COLUMNS).collect()
     }
 
@@ -115,7 +115,7 @@ impl Tables {
         let figure = |(key, metric): (&str, &Metric)| {
             measured.get(key).map(|value| (value / metric.divisor).to_string()).unwrap_or_default()
         };
-        row.extend(metrics::of_ledgers().into_iter().map(figure));
+        row.extend(metrics::ledger_metrics().into_iter().map(figure));
         row.extend([
             measured.contended.map(|contended| contended.to_string()).unwrap_or_default(),
             last.attempt.to_string(),

@@ -60,7 +60,7 @@ pub enum Beginning {
         step: u64,
     },
     /// Not yet; another cell is still training to that state.
-    Later,
+    LaterCrossing,
 }
 
 /// Where a cell leaves its trunk.

@@ -37,9 +37,9 @@ pub struct Access {
 #[derive(Debug)]
 pub enum Admission<'a> {
     /// It has the token; the response sets the cookie.
-    Enters(Response),
+    Enter(Response),
     /// It has the cookie, and may read this path in the page's folder.
-    Reads(&'a [String]),
+    Read(&'a [String]),
 }
 
 /// A secret as text, with its hash. Comparing BLAKE3 hashes takes constant time and reveals nothing.
@@ -101,12 +101,12 @@ impl Access {
         let is_page = path.iter().all(String::is_empty);
         if let Some(token) = request.parameter("token").filter(|_| is_page) {
             return match self.token.is(token) {
-                true => Ok(Admission::Enters(Response::redirect("./", self.set_cookie()))),
+                true => Ok(Admission::Enter(Response::redirect("./", self.set_cookie()))),
                 false => Err(unknown()),
             };
         }
         match request.headers("cookie").any(|cookies| self.is_known(cookies)) {
-            true => Ok(Admission::Reads(path)),
+            true => Ok(Admission::Read(path)),
             false => Err(unknown()),
         }
     }
@@ -171,8 +171,8 @@ mod tests {
 
     fn status_at(access: &Access, target: &str, headers: &[&str]) -> u16 {
         match access.check(&request(target, headers)) {
-            Ok(Admission::Reads(_)) => 200,
-            Ok(Admission::Enters(response)) => response.status,
+            Ok(Admission::Read(_)) => 200,
+            Ok(Admission::Enter(response)) => response.status,
             Err(refusal) => refusal.status,
         }
     }
@@ -187,7 +187,7 @@ mod tests {
         let target = format!("/{folder}/?token={}", access.token.text);
         assert_eq!(access.address(), format!("http://127.0.0.1:4000{target}"));
         let request = request(&target, &[HOST]);
-        let Ok(Admission::Enters(entered)) = access.check(&request) else { panic!("the token lets in") };
+        let Ok(Admission::Enter(entered)) = access.check(&request) else { panic!("the token lets in") };
         let redirect = entered.redirect.unwrap();
         assert_eq!((entered.status, redirect.location), (303, "./"));
         let (pair, attributes) = redirect.cookie.split_once("; ").unwrap();

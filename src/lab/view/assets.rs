@@ -36,7 +36,7 @@ macro_rules! asset {
 pub const PAGE: &str = include_str!("page/index.html");
 
 /// The license of uPlot, which every copy of uPlot must include.
-pub const LICENCE: &str = include_str!("page/vendor/uplot/LICENSE");
+pub const LICENSE: &str = include_str!("page/vendor/uplot/LICENSE");
 
 /// The files that the page loads, in its order.
 pub const ASSETS: &[Asset] = &[
@@ -102,7 +102,7 @@ mod tests {
                 assert!(!text.contains(end), "{} contains {end}", asset.name);
             }
         }
-        assert!(LICENCE.contains("MIT") && !LICENCE.contains("--"), "it stands in a comment");
+        assert!(LICENSE.contains("MIT") && !LICENSE.contains("--"), "it stands in a comment");
     }
 
     /// Returns the line of `text.js` that has the table of escaped characters.

@@ -32,7 +32,7 @@ pub fn matches<'a>(collection: &'a Collection, filter: &str, sort: &str) -> Resu
         }
     }
     let holds = |run: &&Run| {
-        let text = if searched.is_empty() { String::new() } else { text_of(run) };
+        let text = if searched.is_empty() { String::new() } else { searchable_text(run) };
         searched.iter().all(|word| text.contains(word))
             && conditions.iter().all(|condition| condition.holds(run, collection))
     };
@@ -76,7 +76,7 @@ fn words(filter: &str) -> Vec<String> {
 }
 
 /// Returns the text of a run that words are searched in, in lower case.
-fn text_of(run: &Run) -> String {
+fn searchable_text(run: &Run) -> String {
     let (entry, said) = (&run.entry, &run.annotation);
     let fixed = [run.id.as_str(), &run.name, run.status.as_str(), said.note.as_deref().unwrap_or_default()];
     let lists = said.tags.iter().chain(&entry.changed).chain(&entry.remarks).map(String::as_str);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// The files of a run that are read, here or when listing runs.
-const FILES_OF_RUN: [&str; 9] =
+const RUN_FILES: [&str; 9] =
     [SUMMARY, METRICS, TIMING, RECIPE, RESOLVED, ENVIRONMENT, LOG, PROFILE, MANIFEST];
 
 /// The list of a sweep's cells, and its table.
@@ -43,7 +43,7 @@ impl ResultsFolder {
 
     /// Returns the first link that reading a run would follow, if any.
     pub fn link_in_run(&self, run: &Path) -> Option<PathBuf> {
-        self.link_in(run, &FILES_OF_RUN)
+        self.link_in(run, &RUN_FILES)
     }
 
     /// Returns the comparisons, newest first, each with its `NAME/ID`. Leaves out comparisons behind links.

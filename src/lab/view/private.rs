@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The key of texts that models wrote. They are shown as they are, because they name no real paths.
-const TEXTS_OF_MODELS: &str = "samples";
+const MODEL_TEXTS_KEY: &str = "samples";
 
 /// What is left out, in words.
 pub const LEFT_OUT: [&str; 3] =
@@ -23,8 +23,8 @@ const PRIVATE_FACTS: [&str; 3] = ["variables", "gpu.nccl.variables", "system.hos
 
 /// Longer texts, in bytes, are not paths. Of a path with more folders than this, only the innermost are
 /// known.
-const LONGEST_PATH: usize = 4096;
-const DEEPEST_PATH: usize = 64;
+const MAX_PATH_BYTES: usize = 4096;
+const MAX_PATH_DEPTH: usize = 64;
 
 /// Hides private data, of this machine and in general.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Privacy {
             }
             Value::Object(object) => {
                 object.retain(|name, _| name != "variables" && name != "host");
-                for (name, value) in object.iter_mut().filter(|(name, _)| *name != TEXTS_OF_MODELS) {
+                for (name, value) in object.iter_mut().filter(|(name, _)| *name != MODEL_TEXTS_KEY) {
                     self.walk(value, may_name_host || MAY_NAME_HOST.contains(&name.as_str()));
                 }
             }
@@ -119,8 +119,8 @@ impl Privacy {
             let slashes = from.len() - from.trim_start_matches('/').len();
             let last = shown.chars().next_back();
             // A slash after `<` ends an HTML element.
-            let may_begin = last.is_none_or(|c| !is_of_path(c) && c != '<');
-            let begins = may_begin && from[slashes..].starts_with(is_of_path);
+            let may_begin = last.is_none_or(|c| !is_path_char(c) && c != '<');
+            let begins = may_begin && from[slashes..].starts_with(is_path_char);
             let end = match last {
                 // `http://…` is an address, not a path; a file address is `file:///…`.
                 Some(':') if slashes == 2 => from.find(char::is_whitespace).unwrap_or(from.len()),
@@ -152,13 +152,13 @@ fn add_folders(document: &Value, folders: &mut BTreeSet<String>) {
         Value::String(text) => {
             // Include the whole path, which may itself be a folder.
             let all =
-                paths_in(text).into_iter().flat_map(|path| Path::new(path).ancestors().take(DEEPEST_PATH));
-            let is_plain = |path: &str| path.chars().all(|c| c == '/' || is_of_path(c));
+                paths_in(text).into_iter().flat_map(|path| Path::new(path).ancestors().take(MAX_PATH_DEPTH));
+            let is_plain = |path: &str| path.chars().all(|c| c == '/' || is_path_char(c));
             folders.extend(all.filter_map(Path::to_str).filter(|path| !is_plain(path)).map(str::to_owned));
         }
         Value::Array(items) => items.iter().for_each(|item| add_folders(item, folders)),
         Value::Object(object) => {
-            let searched = object.iter().filter(|(name, _)| *name != TEXTS_OF_MODELS);
+            let searched = object.iter().filter(|(name, _)| *name != MODEL_TEXTS_KEY);
             searched.for_each(|(_, value)| add_folders(value, folders));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -172,9 +172,9 @@ fn paths_in(text: &str) -> Vec<&str> {
     let set = line.split_once('=').map(|(_, value)| value.trim_start());
     let quotes = text.char_indices().filter(|(_, c)| ['"', '\''].contains(c));
     let quoted = quotes.filter_map(|(at, quote)| text[at + 1..].split([quote, '\n']).next());
-    let begins = |path: &str| path.strip_prefix('/').is_some_and(|rest| rest.starts_with(is_of_path));
+    let begins = |path: &str| path.strip_prefix('/').is_some_and(|rest| rest.starts_with(is_path_char));
     let all = [line].into_iter().chain(set).chain(quoted).map(|path| path.trim_end_matches('/'));
-    all.filter(|path| begins(path) && path.len() <= LONGEST_PATH).collect()
+    all.filter(|path| begins(path) && path.len() <= MAX_PATH_BYTES).collect()
 }
 
 /// Returns true for a line about a private fact in a comparison of environments.
@@ -184,7 +184,7 @@ fn is_private_fact(item: &Value) -> bool {
 }
 
 /// Returns true for a character of a name in a path.
-fn is_of_path(c: char) -> bool {
+fn is_path_char(c: char) -> bool {
     c.is_alphanumeric() || "._-~…".contains(c)
 }
 
@@ -198,7 +198,7 @@ fn without_word(text: &str, word: &str) -> String {
     let mut rest = text;
     while let Some(start) = rest.find(word) {
         let (before, after) = (&rest[..start], &rest[start + word.len()..]);
-        let is_whole = !before.ends_with(is_of_path) && !after.starts_with(is_of_path);
+        let is_whole = !before.ends_with(is_path_char) && !after.starts_with(is_path_char);
         shown.push_str(before);
         shown.push_str(if is_whole { FOLDERS } else { word });
         rest = after;

@@ -1,6 +1,6 @@
 //! Maps the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
 
-use super::documents::curves::{Asked, POINTS, Smoothing};
+use super::documents::curves::{CurvesRequest, POINTS, Smoothing};
 use super::documents::sweep::Attempts;
 use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
 use super::http::{Refusal, Request};
@@ -153,8 +153,8 @@ fn parameter<T: FromStr>(request: &Request, name: &str) -> Result<Option<T>, Ref
 }
 
 /// Parses what a request for curves asks for.
-fn asked(request: &Request) -> Result<Asked, Refusal> {
-    let usual = Asked::default();
+fn asked(request: &Request) -> Result<CurvesRequest, Refusal> {
+    let usual = CurvesRequest::default();
     let points = parameter(request, "points")?.unwrap_or(usual.points);
     let from = parameter(request, "from")?.unwrap_or(*usual.steps.start());
     let to = parameter(request, "to")?.unwrap_or(*usual.steps.end());
@@ -168,7 +168,7 @@ fn asked(request: &Request) -> Result<Asked, Refusal> {
         Some(rows) => Smoothing::Rows(rows),
     };
     let columns = request.parameter("metrics").map(|names| names.split(',').map(str::to_owned).collect());
-    Ok(Asked {
+    Ok(CurvesRequest {
         columns,
         points: points.clamp(*POINTS.start(), *POINTS.end()),
         steps: from..=to,

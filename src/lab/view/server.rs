@@ -18,7 +18,7 @@ const MAX_CONNECTIONS: usize = 64;
 const LIMITS: Limits = Limits { read: Duration::from_secs(5), write: Duration::from_secs(60) };
 
 /// The time limits of a connection beyond the most that are answered.
-const BUSY: Limits = Limits { read: Duration::from_millis(50), write: Duration::from_millis(50) };
+const BUSY_LIMITS: Limits = Limits { read: Duration::from_millis(50), write: Duration::from_millis(50) };
 
 /// A server on 127.0.0.1 for a results folder.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Server {
                 Ok((stream, _)) => self.site.clone().take(stream),
                 // The client went away before it was accepted, or no file descriptor is free until another
                 // connection closes.
-                Err(e) if !is_of_listener(&e) => std::thread::sleep(Duration::from_millis(10)),
+                Err(e) if !is_listener_error(&e) => std::thread::sleep(Duration::from_millis(10)),
                 Err(e) => return Err(Error::failed(format!("cannot accept connections: {e}"))),
             }
         }
@@ -73,7 +73,7 @@ impl Server {
 }
 
 /// Returns true for an error of the listening socket itself, after which no connection will arrive.
-fn is_of_listener(error: &std::io::Error) -> bool {
+fn is_listener_error(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidInput, NotConnected, Unsupported};
     [InvalidInput, NotConnected, Unsupported].contains(&error.kind())
 }
@@ -82,7 +82,7 @@ impl Site {
     /// Answers a connection in its own thread.
     fn take(self: Arc<Self>, mut stream: TcpStream) {
         if self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
-            reject(&mut stream, BUSY, &Refusal::new(503, "too many connections; try again"));
+            reject(&mut stream, BUSY_LIMITS, &Refusal::new(503, "too many connections; try again"));
             self.connections.fetch_sub(1, Ordering::AcqRel);
             return;
         }
@@ -103,8 +103,8 @@ impl Site {
 
     fn found(&self, request: &Request) -> Result<Response, Refusal> {
         let path = match self.access.check(request)? {
-            Admission::Enters(response) => return Ok(response),
-            Admission::Reads(path) => path,
+            Admission::Enter(response) => return Ok(response),
+            Admission::Read(path) => path,
         };
         match path.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             [""] => Ok(Response::new(Content::Html, assets::PAGE.as_bytes())),

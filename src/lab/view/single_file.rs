@@ -5,8 +5,8 @@
 //! forbids it to load anything. Documents are in an element that is data. No text in them can end that
 //! element, because `<` is escaped there.
 
-use super::assets::{ASSETS, Asset, LICENCE, PAGE};
-use super::documents::curves::{Asked, Smoothing};
+use super::assets::{ASSETS, Asset, LICENSE, PAGE};
+use super::documents::curves::{CurvesRequest, Smoothing};
 use super::documents::sweep::Attempts;
 use super::documents::{comparison, curves, differences, log, memory, profile, run, sweep};
 use super::folder::ResultsFolder;
@@ -170,15 +170,15 @@ fn documents(
 ) -> Result<Map<String, Value>> {
     let mut documents = Map::new();
     let root = folder.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut of_runs = table.document_of(&root, runs);
+    let mut runs_document = table.document_for(&root, runs);
     // The damage listed for the folder concerns other runs.
-    of_runs["damaged"] = json!([]);
-    documents.insert("runs".to_owned(), of_runs);
+    runs_document["damaged"] = json!([]);
+    documents.insert("runs".to_owned(), runs_document);
     let (mut memories, mut profiles) = (0, 0);
     for run in runs {
         let mut rows = RunRows::new(&run.path);
         rows.read_on()?;
-        let asked = Asked { points: POINTS_IN_FILE, smoothing: Smoothing::Usual, ..Asked::default() };
+        let asked = CurvesRequest { points: POINTS_IN_FILE, smoothing: Smoothing::Usual, ..CurvesRequest::default() };
         documents.insert(format!("run/{}", run.id), run::document(run, &rows)?);
         documents
             .insert(format!("curves/{}", run.id), curves::document(&run.id, &run.version, &rows, &asked));
@@ -248,8 +248,8 @@ fn page(embedded: &Value) -> Result<String> {
     let hash =
         |asset: &str| format!("'sha256-{}'", STANDARD.encode(hmac_sha256::Hash::hash(asset.as_bytes())));
     let hashes = |content: Content| {
-        let of_kind = ASSETS.iter().filter(|asset| asset.content == content);
-        of_kind.map(|asset| hash(asset.text)).collect::<Vec<_>>().join(" ")
+        let with_content = ASSETS.iter().filter(|asset| asset.content == content);
+        with_content.map(|asset| hash(asset.text)).collect::<Vec<_>>().join(" ")
     };
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
@@ -257,7 +257,7 @@ fn page(embedded: &Value) -> Result<String> {
         hashes(Content::Style)
     );
     let data = format!(
-        "<!-- uPlot:\n{LICENCE}-->\n<script type=\"application/json\" id=\"documents\">{json}</script>\n"
+        "<!-- uPlot:\n{LICENSE}-->\n<script type=\"application/json\" id=\"documents\">{json}</script>\n"
     );
     let policy = format!(
         "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
@@ -267,8 +267,8 @@ fn page(embedded: &Value) -> Result<String> {
     let mut html = String::with_capacity(json.len() + PAGE.len());
     let mut data = Some(data);
     for line in PAGE.split_inclusive('\n') {
-        let of_line = |asset: &&Asset| line.trim() == asset.line();
-        match ASSETS.iter().find(of_line) {
+        let is_loaded_by = |asset: &&Asset| line.trim() == asset.line();
+        match ASSETS.iter().find(is_loaded_by) {
             Some(asset) if asset.content == Content::Script => {
                 // Only once, before the first script.
                 html.extend(data.take());

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The folder is read again at most this often, however many pages ask.
-const FRESH: Duration = Duration::from_secs(1);
+const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most removed runs to remember. A page that asks for earlier changes gets the whole table again.
 const MAX_GONE: usize = 10_000;
@@ -112,7 +112,7 @@ impl LiveTable {
     pub fn current(&self) -> Result<Arc<Table>> {
         // Even after a panic, the state is a whole table or none.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, table)) = state.as_ref().filter(|(read, _)| read.elapsed() < FRESH) {
+        if let Some((_, table)) = state.as_ref().filter(|(read, _)| read.elapsed() < MIN_REREAD_INTERVAL) {
             return Ok(table.clone());
         }
         let before = state.take().map(|(_, table)| table);
@@ -213,11 +213,11 @@ impl Table {
 
     /// Returns the document `runs`.
     pub fn document(&self, results: &str) -> Value {
-        self.document_of(results, &self.runs.iter().collect::<Vec<_>>())
+        self.document_for(results, &self.runs.iter().collect::<Vec<_>>())
     }
 
     /// Returns the document `runs` for only some of the runs.
-    pub fn document_of(&self, results: &str, runs: &[&TableRun]) -> Value {
+    pub fn document_for(&self, results: &str, runs: &[&TableRun]) -> Value {
         json!({
             "results": results,
             "revision": self.revision,

@@ -26,7 +26,7 @@ const SHAPES: [(&str, &str); 7] = [
 ];
 
 /// Columns for keys and shapes.
-const FIRST: u16 = 22;
+const KEY_COLUMNS: u16 = 22;
 
 /// Draws the help page.
 pub fn draw(canvas: &mut Canvas) {
@@ -35,8 +35,8 @@ pub fn draw(canvas: &mut Canvas) {
     let mut y = 2;
     for list in [&KEYS[..], &SHAPES[..]] {
         for (key, meaning) in list {
-            canvas.text(2, y, FIRST, key, Role::Strong);
-            canvas.text(2 + FIRST, y, width.saturating_sub(2 + FIRST), meaning, Role::Text);
+            canvas.text(2, y, KEY_COLUMNS, key, Role::Strong);
+            canvas.text(2 + KEY_COLUMNS, y, width.saturating_sub(2 + KEY_COLUMNS), meaning, Role::Text);
             y += 1;
         }
         y += 1;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long nothing new must appear before the folder's lock is checked.
-const QUIET: Duration = Duration::from_secs(3);
+const QUIET_BEFORE_CHECK: Duration = Duration::from_secs(3);
 
 /// Time between two checks of a lock that is held.
-const AGAIN: Duration = Duration::from_secs(5);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Tells whether a process holds a folder. Checking a lock takes it for an instant, and a process that wants
 /// it then would be refused. So it is checked rarely, and never while files grow.
@@ -35,7 +35,7 @@ impl Liveness {
     }
 
     /// Records that something new was written.
-    pub fn wrote(&mut self) {
+    pub fn record_write(&mut self) {
         self.written = Instant::now();
         if self.found.is_some() {
             self.found = Some((true, self.written));
@@ -52,7 +52,7 @@ impl Liveness {
         let is_due = match self.found {
             None => true,
             Some((false, _)) => false,
-            Some((true, at)) => self.quiet() >= QUIET && at.elapsed() >= AGAIN.min(self.quiet()),
+            Some((true, at)) => self.quiet() >= QUIET_BEFORE_CHECK && at.elapsed() >= RECHECK_INTERVAL.min(self.quiet()),
         };
         if is_due {
             // If the lock cannot be checked, assume that the process is running.
@@ -80,13 +80,13 @@ impl Condition {
     }
 
     /// Creates the condition of the ledger in a results folder.
-    pub fn of_ledger(results: &Path) -> Self {
+    pub fn for_ledger(results: &Path) -> Self {
         Self { liveness: Liveness::with(results, ledger::is_written), trouble: None, is_held: true }
     }
 
     /// Takes the result of a read: whether anything new was read, or why it failed. Returns true if there is
     /// something new to show.
-    pub fn has_read(&mut self, read: Result<bool>) -> bool {
+    pub fn record_read(&mut self, read: Result<bool>) -> bool {
         let trouble = read.as_ref().err().map(|e| e.message().to_owned());
         let is_new = read.unwrap_or(false) || trouble != self.trouble;
         self.trouble = trouble;
@@ -97,7 +97,7 @@ impl Condition {
     /// that has changed.
     pub fn look(&mut self, is_new: bool, is_finished: bool) -> bool {
         if is_new {
-            self.liveness.wrote();
+            self.liveness.record_write();
         }
         let is_held = !is_finished && self.liveness.is_held();
         let changed = std::mem::replace(&mut self.is_held, is_held) != is_held;

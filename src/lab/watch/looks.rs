@@ -6,14 +6,14 @@ use ratatui_core::style::{Color, Modifier, Style};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
     /// The terminal's colors.
-    pub colours: Colours,
+    pub colours: Colors,
     /// True if it shows characters beyond ASCII.
     pub is_unicode: bool,
 }
 
 /// The colors of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Colours {
+pub enum Colors {
     /// The terminal has no colors, or the user wants none.
     None,
     /// The eight standard colors, whose shades the terminal chooses.
@@ -51,9 +51,9 @@ impl Looks {
         let terminal = set("TERM").unwrap_or_default();
         let colours = match () {
             // https://no-color.org: no color if the variable is set and not empty.
-            () if set("NO_COLOR").is_some() || is_dumb(&terminal) => Colours::None,
-            () if terminal.contains("256color") || set("COLORTERM").is_some() => Colours::Indexed,
-            () => Colours::Eight,
+            () if set("NO_COLOR").is_some() || is_dumb(&terminal) => Colors::None,
+            () if terminal.contains("256color") || set("COLORTERM").is_some() => Colors::Indexed,
+            () => Colors::Eight,
         };
         // The C library looks for the text encoding in this order.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
@@ -66,9 +66,9 @@ impl Looks {
     /// and on white. Terminals with eight colors get the one with the nearest name.
     pub fn style(self, role: Role) -> Style {
         let colour = |indexed: u8, eight: Color| match self.colours {
-            Colours::None => Style::new(),
-            Colours::Eight => Style::new().fg(eight),
-            Colours::Indexed => Style::new().fg(Color::Indexed(indexed)),
+            Colors::None => Style::new(),
+            Colors::Eight => Style::new().fg(eight),
+            Colors::Indexed => Style::new().fg(Color::Indexed(indexed)),
         };
         match role {
             Role::Text => Style::new(),
@@ -125,18 +125,18 @@ mod tests {
     #[test]
     fn the_environment_says_what_a_terminal_shows() {
         let (utf, xterm) = (("LANG", "en_US.UTF-8"), ("TERM", "xterm-256color"));
-        assert_eq!(looks(&[utf, xterm]), Looks { colours: Colours::Indexed, is_unicode: true });
-        assert_eq!(looks(&[utf, ("TERM", "vt220")]), Looks { colours: Colours::Eight, is_unicode: true });
-        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "1")]).colours, Colours::None);
-        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "")]).colours, Colours::Indexed);
+        assert_eq!(looks(&[utf, xterm]), Looks { colours: Colors::Indexed, is_unicode: true });
+        assert_eq!(looks(&[utf, ("TERM", "vt220")]), Looks { colours: Colors::Eight, is_unicode: true });
+        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "1")]).colours, Colors::None);
+        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "")]).colours, Colors::Indexed);
         assert!(!looks(&[("LANG", "C"), xterm]).is_unicode && !looks(&[xterm]).is_unicode);
         assert!(!looks(&[utf, ("LC_ALL", "C"), xterm]).is_unicode, "LC_ALL comes before LANG");
-        assert_eq!(looks(&[utf, ("TERM", "dumb")]), Looks { colours: Colours::None, is_unicode: false });
+        assert_eq!(looks(&[utf, ("TERM", "dumb")]), Looks { colours: Colors::None, is_unicode: false });
     }
 
     #[test]
-    fn without_colours_only_weight_is_left() {
-        let plain = Looks { colours: Colours::None, is_unicode: true };
+    fn without_colors_only_weight_is_left() {
+        let plain = Looks { colours: Colors::None, is_unicode: true };
         for role in [Role::Muted, Role::Training, Role::Validation, Role::Bound, Role::Good, Role::Bad] {
             assert_eq!(plain.style(role).fg, None, "{role:?}");
         }

@@ -27,7 +27,7 @@ use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifier
 use looks::{Looks, is_dumb};
 use ratatui_core::buffer::Buffer;
 use run::RunView;
-use screen::{Screen, of_terminal};
+use screen::{Screen, terminal_result};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ const ENDED_PERIOD: Duration = Duration::from_secs(3);
 
 /// After a poll that takes long, as on a slow network file system, wait this many times as long before the
 /// next one.
-const REST: u32 = 20;
+const REST_FACTOR: u32 = 20;
 
 /// The longest time that a signal waits to be noticed, because events are awaited this long.
 const TICK: Duration = Duration::from_millis(200);
@@ -74,7 +74,7 @@ impl Subject {
             (Err(_), Some(comparison)) => Ok(Self::Comparison(comparison)),
             (Err(error), None) => match crate::sweep::find(results, name)? {
                 Some(sweep) => Ok(Self::Sweep(sweep)),
-                None => Err(find::no_such_group(results, name)?.unwrap_or_else(|| {
+                None => Err(find::unknown_group_error(results, name)?.unwrap_or_else(|| {
                     let nor = "nor is it the name of a comparison or a sweep";
                     Error::new(error.kind(), format!("{}; {nor}", error.message()))
                 })),
@@ -158,17 +158,17 @@ fn live(view: &mut dyn View, looks: Looks) -> Result<()> {
             let began = Instant::now();
             is_new |= view.poll();
             let period = if view.is_live() { PERIOD } else { ENDED_PERIOD };
-            next = Instant::now() + period.max(REST * began.elapsed());
+            next = Instant::now() + period.max(REST_FACTOR * began.elapsed());
         }
         if is_new {
             screen.show(frame(view, screen::size()?, looks, &show))?;
             is_new = false;
         }
         let wait = next.saturating_duration_since(Instant::now()).min(TICK);
-        if !of_terminal(event::poll(wait))? {
+        if !terminal_result(event::poll(wait))? {
             continue;
         }
-        match of_terminal(event::read())? {
+        match terminal_result(event::read())? {
             Event::Key(key) if key.kind == KeyEventKind::Press => match press(key, &mut show) {
                 Pressed::Leave => return Ok(()),
                 Pressed::Changed => is_new = true,

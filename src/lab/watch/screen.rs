@@ -37,8 +37,8 @@ impl Screen {
             }));
         });
         let screen = Self { out: BufWriter::new(io::stdout()), shown: Buffer::empty(Rect::ZERO) };
-        of_terminal(enable_raw_mode())?;
-        of_terminal(execute!(io::stdout(), EnterAlternateScreen, Hide))?;
+        terminal_result(enable_raw_mode())?;
+        terminal_result(execute!(io::stdout(), EnterAlternateScreen, Hide))?;
         Ok(screen)
     }
 
@@ -49,7 +49,7 @@ impl Screen {
     pub fn show(&mut self, frame: Buffer) -> Result<()> {
         let written = self.write(&frame);
         self.shown = frame;
-        of_terminal(written)
+        terminal_result(written)
     }
 
     fn write(&mut self, frame: &Buffer) -> io::Result<()> {
@@ -97,17 +97,17 @@ fn restore() {
 /// # Errors
 /// If the terminal is gone.
 pub fn size() -> Result<(u16, u16)> {
-    of_terminal(crossterm::terminal::size())
+    terminal_result(crossterm::terminal::size())
 }
 
 /// Names the terminal in an error.
-pub fn of_terminal<T>(result: io::Result<T>) -> Result<T> {
+pub fn terminal_result<T>(result: io::Result<T>) -> Result<T> {
     result.at("use", Path::new("the terminal"))
 }
 
 /// Converts the color of a cell. Only the colors of [`Looks`](super::looks::Looks) occur.
-fn colour(of_cell: CellColor) -> Color {
-    match of_cell {
+fn colour(cell_color: CellColor) -> Color {
+    match cell_color {
         CellColor::Indexed(index) => Color::AnsiValue(index),
         CellColor::Red => Color::DarkRed,
         CellColor::Green => Color::DarkGreen,

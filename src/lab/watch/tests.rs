@@ -1,4 +1,4 @@
-use super::looks::{Colours, Role};
+use super::looks::{Colors, Role};
 use super::*;
 use crate::format::{all_escaped, printable};
 use crate::results::experiment::{
@@ -12,9 +12,9 @@ use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, atomic};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-const COLOURED: Looks = Looks { colours: Colours::Indexed, is_unicode: true };
-const PLAIN: Looks = Looks { colours: Colours::None, is_unicode: true };
-const ASCII: Looks = Looks { colours: Colours::None, is_unicode: false };
+const COLORED: Looks = Looks { colours: Colors::Indexed, is_unicode: true };
+const PLAIN: Looks = Looks { colours: Colors::None, is_unicode: true };
+const ASCII: Looks = Looks { colours: Colors::None, is_unicode: false };
 
 /// Returns a frame as text, after the view has read everything.
 fn text(view: &mut dyn View, size: (u16, u16), looks: Looks) -> String {
@@ -101,16 +101,16 @@ fn a_run_is_drawn_at_every_size() {
 }
 
 #[test]
-fn colours_say_nothing_that_the_text_does_not() {
+fn colors_say_nothing_that_the_text_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, _) = run(dir.path(), 250);
     let mut view = RunView::new(folder.path());
     view.poll();
     let drawn = |looks| frame(&view, (80, 24), looks, &Show::default());
-    let (coloured, plain, ascii) = (drawn(COLOURED), drawn(PLAIN), drawn(ASCII));
-    assert_eq!(to_lines(&coloured), to_lines(&plain));
+    let (colored, plain, ascii) = (drawn(COLORED), drawn(PLAIN), drawn(ASCII));
+    assert_eq!(to_lines(&colored), to_lines(&plain));
     let is_coloured = |frame: &Buffer| frame.content.iter().any(|cell| cell.fg != Default::default());
-    assert!(is_coloured(&coloured) && !is_coloured(&plain) && !is_coloured(&ascii));
+    assert!(is_coloured(&colored) && !is_coloured(&plain) && !is_coloured(&ascii));
     assert!(to_lines(&ascii).iter().all(|line| line.is_ascii()));
     // The curves also differ in shape.
     let shown = to_lines(&plain).concat();
@@ -247,7 +247,7 @@ fn hostile_texts_are_shown() {
     assert_eq!(printable(&drawn), drawn);
     assert!(drawn.starts_with("␀␁") && drawn.contains("⟨U+200B⟩"), "{drawn}");
     for size in [(80, 24), (200, 50)] {
-        for looks in [COLOURED, ASCII] {
+        for looks in [COLORED, ASCII] {
             let shown = text(&mut RunView::new(folder.path()), size, looks);
             assert_eq!(printable(&shown), shown);
             assert!(shown.contains("<script>"), "{shown}");

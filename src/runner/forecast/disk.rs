@@ -67,8 +67,8 @@ impl Disk {
             (true, None) => EVENT_BYTES.0,
             (true, Some(_)) => EVENT_BYTES.1,
         };
-        let of_steps = (plan.steps as u64).saturating_mul(ROW_BYTES + event_bytes);
-        let text_bytes = of_steps.saturating_add(TEXT_BYTES);
+        let step_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES + event_bytes);
+        let text_bytes = step_bytes.saturating_add(TEXT_BYTES);
         let picture_bytes = if plots { PICTURE_BYTES } else { 0 };
         let total_bytes = checkpoint_bytes
             .saturating_mul(checkpoints - weights_only)

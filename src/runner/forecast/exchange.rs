@@ -67,10 +67,10 @@ impl ExchangeForecast {
         let copies = plan.copies_between_gpus();
         let full = plan.batch.micro_steps;
         let step = [programs.micro_step(full - 1, full), &programs.step_end];
-        let in_step = step.into_iter().flat_map(|section| all_sent(&section.program, ranks, copies));
+        let in_step = step.into_iter().flat_map(|section| sent_by_collectives(&section.program, ranks, copies));
         let (step, gather): (Vec<Sent>, Vec<Sent>) = (
             in_step.collect(),
-            programs.gather.iter().flat_map(|section| all_sent(&section.program, ranks, copies)).collect(),
+            programs.gather.iter().flat_map(|section| sent_by_collectives(&section.program, ranks, copies)).collect(),
         );
         let all = || step.iter().chain(&gather);
         let sum = |part: fn(&Sent) -> f64| all().map(part).sum::<f64>().round() as u64;
@@ -121,7 +121,7 @@ fn exposed(step: &[Sent]) -> impl Iterator<Item = &Sent> {
 }
 
 /// Returns what a rank sends in each collective of a program.
-fn all_sent(program: &Program, ranks: usize, copies: bool) -> Vec<Sent> {
+fn sent_by_collectives(program: &Program, ranks: usize, copies: bool) -> Vec<Sent> {
     program.nodes.iter().filter_map(|node| sent(program, node, ranks, copies)).collect()
 }
 

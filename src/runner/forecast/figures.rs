@@ -204,7 +204,7 @@ impl TrainingForecast {
         Self {
             steps: plan.steps,
             tokens_per_step,
-            tokens: plan.batch.tokens_of_first(plan.steps as u64) as usize,
+            tokens: plan.batch.tokens_in_first_steps(plan.steps as u64) as usize,
             corpus_tokens: corpus.train_tokens,
             validation_tokens: corpus.validation_tokens,
             set_tokens: corpus.set_tokens.clone(),

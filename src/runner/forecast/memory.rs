@@ -175,7 +175,7 @@ impl Peak {
         let (program, memory) = (&section.program, &section.memory);
         let (at, live_bytes) = memory.peak;
         let producers = program.producers();
-        let held = memory.holders_of_peak();
+        let held = memory.blocks_at_peak();
         Self {
             section: program.name.clone(),
             node: at,

@@ -18,7 +18,7 @@ const CPU: Limits = Limits { fp32: 150e9, tf32: 150e9, bf16: 150e9, bandwidth: 2
 const USUAL_GPU: &str = "a100-80";
 
 /// Use at most half of host memory for `"auto"`; the corpus, other programs and the page cache need the rest.
-const LEFT_OF_HOST: u64 = 2;
+const HOST_MEMORY_DIVISOR: u64 = 2;
 
 /// A recipe with its plan and programs, which agree.
 #[derive(Debug)]
@@ -78,15 +78,15 @@ fn limits(plan: &Plan, machine: &Machine) -> Limits {
 /// Returns the bytes that a rank may use; `None` if the amount of memory is unknown. Only total memory
 /// counts: free memory would make the mode depend on other programs.
 fn budget(plan: &Plan, machine: &Machine) -> Option<u64> {
-    let of_gpu = |total: u64| total.saturating_sub(RESERVE_BYTES);
+    let without_reserve = |total: u64| total.saturating_sub(RESERVE_BYTES);
     let smallest = plan.execution.gpus().filter_map(|gpu| Some(machine.gpu(gpu)?.memory_bytes)).min();
     let device = match (machine.hardware, smallest) {
-        (Some(hardware), _) => hardware.memory_bytes.map(of_gpu),
-        (None, Some(bytes)) => Some(of_gpu(bytes)),
+        (Some(hardware), _) => hardware.memory_bytes.map(without_reserve),
+        (None, Some(bytes)) => Some(without_reserve(bytes)),
         (None, None) if plan.execution.gpu.is_some() => None,
         (None, None) => {
             let ranks = machine.local_ranks.unwrap_or(plan.batch.world_size).max(1) as u64;
-            machine.memory_bytes.map(|bytes| bytes / LEFT_OF_HOST / ranks)
+            machine.memory_bytes.map(|bytes| bytes / HOST_MEMORY_DIVISOR / ranks)
         }
     };
     let limit = plan.execution.memory_limit.map(|bytes| bytes as u64);

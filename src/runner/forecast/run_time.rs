@@ -1,7 +1,7 @@
 //! Predicts the time of a whole run on this machine: steps, evaluations, checkpoints and samples.
 
 use super::Saving;
-use super::time::{of_a_step, section_seconds};
+use super::time::{sum_over_step, section_seconds};
 use crate::exec::Section;
 use crate::format::wall_time;
 use crate::machine::{CpuPace, GpuModel, Limits, Machine, hardware};
@@ -135,14 +135,14 @@ impl RunTime {
     ) -> Self {
         let steps = plan.steps as u64;
         let intervals = &plan.intervals;
-        let step_s = of_a_step(programs, plan.batch.micro_steps, &seconds);
+        let step_s = sum_over_step(programs, plan.batch.micro_steps, &seconds);
         let stages = plan.batch.stages(plan.steps);
         let training_s =
-            stages.map(|stage| stage.steps as f64 * of_a_step(programs, stage.micro_steps, &seconds)).sum();
+            stages.map(|stage| stage.steps as f64 * sum_over_step(programs, stage.micro_steps, &seconds)).sum();
         let evaluations = times_due(intervals.validation, 0, steps);
         // A section is one local batch per rank, so a global batch takes as many sections as a step has
         // micro-steps.
-        let sections = plan.evaluated_weights() * plan.evaluated_batches_in_all() * plan.batch.micro_steps;
+        let sections = plan.evaluated_weight_sets() * plan.total_evaluated_batches() * plan.batch.micro_steps;
         // The weights are swapped with the average and back.
         let swaps = programs.swap_ema.as_ref().map_or(0.0, |swap| 2.0 * seconds(swap));
         let evaluating_s = evaluations as f64 * (sections as f64 * seconds(&programs.evaluate) + swaps);

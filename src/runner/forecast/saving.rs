@@ -15,7 +15,7 @@ use serde::Serialize;
 
 /// Use at most half of host memory for `checkpoint.background = "auto"`; the corpus, other programs and the
 /// files being written need the rest.
-const LEFT_OF_HOST: u64 = 2;
+const HOST_MEMORY_DIVISOR: u64 = 2;
 
 /// How a run saves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -94,7 +94,7 @@ impl Room {
         // Shards of several ranks are gathered on the host.
         if programs.gather.is_some() && on_gpu {
             let bytes = machine.memory_bytes;
-            let aside = bytes.unwrap_or(0) / LEFT_OF_HOST;
+            let aside = bytes.unwrap_or(0) / HOST_MEMORY_DIVISOR;
             let needed = plan.corpus.memory_bytes as u64;
             return Self { copy: checkpoint_bytes(programs), place: "host memory", needed, bytes, aside };
         }
@@ -109,7 +109,7 @@ impl Room {
             (true, Some(_)) => ("the GPU's memory", 0),
             (true, None) => ("the GPU's memory", if is_limit { 0 } else { RESERVE_BYTES }),
             (false, _) if is_limit => ("host memory", 0),
-            (false, _) => ("host memory", budget.bytes.unwrap_or(0) / LEFT_OF_HOST),
+            (false, _) => ("host memory", budget.bytes.unwrap_or(0) / HOST_MEMORY_DIVISOR),
         };
         let needed = budget.needed(peak_bytes(plan, programs));
         Self { copy, place, needed, bytes: budget.bytes, aside }

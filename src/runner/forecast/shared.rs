@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Keys of `[data]` that leave the windows of the training split unchanged.
-const NOT_OF_TRAINING: [&str; 2] = ["data.cross_documents", "data.validation_tokens"];
+const KEYS_WITHOUT_EFFECT_ON_WINDOWS: [&str; 2] = ["data.cross_documents", "data.validation_tokens"];
 
 /// Which random numbers two runs share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub fn shared_randomness(a: (&Recipe, &Plan), b: (&Recipe, &Plan)) -> SharedRand
     let ((recipe_a, a), (recipe_b, b)) = (a, b);
     let reads_other_text = diff(recipe_a.values(), recipe_b.values())
         .iter()
-        .any(|change| change.key.starts_with("data.") && !NOT_OF_TRAINING.contains(&change.key));
+        .any(|change| change.key.starts_with("data.") && !KEYS_WITHOUT_EFFECT_ON_WINDOWS.contains(&change.key));
     let corpus = (reads_other_text, "the corpus");
     let length = (a.batch.seq_len != b.batch.seq_len, "training.seq_len");
     let batch = (a.batch.global != b.batch.global, "the global batch size");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn by_index_another_parameter_shifts_those_behind_it() {
+    fn by_index_an_added_parameter_shifts_later_ones() {
         let index = "seeds.scheme=index";
         let both = shared(&[index], &[index]).parameters;
         assert_eq!(both, SharedParameters { shared: 10, of: 10 });

@@ -2,7 +2,7 @@
 
 use super::time::NODE_SECONDS;
 use super::update_groups::{checkpoint_in_words, table};
-use super::verdict::smaller_model;
+use super::verdict::advice_for_large_state;
 use super::{Basis, Budget, DeviceFit, Disk, ExchangeForecast, FitRow, Forecast, Memory, Saving, StepTime};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, duration, metric, percent, plural, thousands, wall_time};
@@ -322,7 +322,7 @@ fn advice(f: &mut fmt::Formatter<'_>, v: &DeviceFit, state: usize) -> fmt::Resul
         (true, _) => writeln!(f, "  would fit:")?,
         (false, false) => writeln!(f, "  no change that was tried fits; the smallest is:")?,
         (false, true) => {
-            return writeln!(f, "  {}", smaller_model(state as u64));
+            return writeln!(f, "  {}", advice_for_large_state(state as u64));
         }
     }
     let mut table = Table::new(&[Left, Right, Right, Left]);

@@ -109,13 +109,13 @@ impl StepTime {
             seconds: 0.0,
             product_bound_seconds: 0.0,
         });
-        for (section, times) in sections_of_a_step(programs, full) {
+        for (section, times) in step_sections(programs, full) {
             add(&mut phases, section, times, &pace);
         }
         let seconds: f64 = phases.iter().map(|p| p.seconds).sum();
-        let of_step = |micro_steps: usize| match micro_steps {
+        let seconds_per_step = |micro_steps: usize| match micro_steps {
             micro_steps if micro_steps == full => seconds,
-            micro_steps => of_a_step(programs, micro_steps, |section| section_seconds(plan, section, limits)),
+            micro_steps => sum_over_step(programs, micro_steps, |section| section_seconds(plan, section, limits)),
         };
         let stages = plan.batch.stages(plan.steps);
         let tokens = plan.batch.tokens_per_step() as f64;
@@ -124,7 +124,7 @@ impl StepTime {
             seconds,
             tokens_per_second: tokens / seconds,
             mfu: flops / seconds / peak,
-            training_seconds: stages.map(|stage| stage.steps as f64 * of_step(stage.micro_steps)).sum(),
+            training_seconds: stages.map(|stage| stage.steps as f64 * seconds_per_step(stage.micro_steps)).sum(),
             products,
             product_efficiency: PRODUCT_EFFICIENCY,
             memory_efficiency: MEMORY_EFFICIENCY,
@@ -141,7 +141,7 @@ pub fn predicted_step_ms(plan: &Plan, programs: &Programs, model: &str) -> Optio
 }
 
 const PHASES: [(Phase, &str); 5] = [
-    (Phase::Forward, "forward"),
+    (Phase::DroppedTensors, "forward"),
     (Phase::Recompute, "recompute"),
     (Phase::Backward, "backward"),
     (Phase::Communication, "communication"),
@@ -163,12 +163,12 @@ pub fn product_flops(programs: &Programs, micro_steps: usize) -> f64 {
     let of = |section: &Section| -> f64 {
         section.program.nodes.iter().map(|node| section.program.cost(node).product_flops).sum()
     };
-    of_a_step(programs, micro_steps, of)
+    sum_over_step(programs, micro_steps, of)
 }
 
 /// Sums a figure over the sections that a step of `n` micro-steps runs.
-pub(super) fn of_a_step(programs: &Programs, n: usize, figure: impl Fn(&Section) -> f64) -> f64 {
-    sections_of_a_step(programs, n).into_iter().map(|(section, times)| times as f64 * figure(section)).sum()
+pub(super) fn sum_over_step(programs: &Programs, n: usize, figure: impl Fn(&Section) -> f64) -> f64 {
+    step_sections(programs, n).into_iter().map(|(section, times)| times as f64 * figure(section)).sum()
 }
 
 /// Returns the seconds that a section takes within a device's limits.
@@ -190,12 +190,12 @@ struct Pace<'a> {
 struct NodeTimes {
     products: f64,
     memory: f64,
-    besides: f64,
+    overhead: f64,
 }
 
 impl NodeTimes {
     fn seconds(&self) -> f64 {
-        self.products.max(self.memory) + self.besides
+        self.products.max(self.memory) + self.overhead
     }
 }
 
@@ -212,13 +212,13 @@ impl<'a> Pace<'a> {
             products: cost.product_flops / (self.peak * efficiency),
             memory: cost.bytes / self.bandwidth,
             // Views move nothing and launch nothing.
-            besides: if cost.bytes > 0.0 { NODE_SECONDS } else { 0.0 },
+            overhead: if cost.bytes > 0.0 { NODE_SECONDS } else { 0.0 },
         }
     }
 }
 
 /// Returns the sections that a step of `n` micro-steps runs, and how often it runs each.
-fn sections_of_a_step(programs: &Programs, n: usize) -> Vec<(&Section, usize)> {
+fn step_sections(programs: &Programs, n: usize) -> Vec<(&Section, usize)> {
     let mut sections = vec![(programs.micro_step(0, n), 1), (&programs.step_end, 1)];
     if n > 1 {
         sections.push((programs.micro_step(n - 1, n), 1));

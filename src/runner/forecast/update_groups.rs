@@ -46,7 +46,7 @@ impl GroupForecast {
                 optimizer: format!("{} {}", rule.name, rule.values),
                 lr: rule.lr,
                 decay: rule.decay.word(),
-                decaying: rule.decaying_in_words(roles()),
+                decaying: rule.present_decaying_roles(roles()),
                 parameters: own.params.iter().map(elements).sum(),
                 state_bytes: own.places.shard_len() * bytes_of_slots,
                 checkpoint_bytes_per_parameter: DType::F32.size() * own.slots.len(),

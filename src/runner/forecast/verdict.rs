@@ -29,7 +29,7 @@ pub fn smaller(plan: &Plan) -> String {
 }
 
 /// Returns the advice for a plan whose state alone, of `state` bytes, exceeds the memory.
-pub(super) fn smaller_model(state: u64) -> String {
+pub(super) fn advice_for_large_state(state: u64) -> String {
     format!("nothing fits: the state alone takes {}; make the model smaller", binary(state as usize))
 }
 
@@ -130,7 +130,7 @@ pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result
     };
     let section = programs.sections().into_iter().max_by_key(|s| s.memory.arena_bytes);
     let largest = section.and_then(|s| {
-        let block = *s.memory.holders_of_peak().first()?;
+        let block = *s.memory.blocks_at_peak().first()?;
         let tensor = s.program.tensor(*block.tensors.first()?);
         Some(format!(
             "; the largest tensor at the peak is {} {} ({})",
@@ -144,6 +144,6 @@ pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result
         "does not fit: {}{}. {}",
         figures(plan, programs, &budget, limit),
         largest.unwrap_or_default(),
-        if budget.holds(state) { smaller(plan) } else { smaller_model(budget.needed(state)) }
+        if budget.holds(state) { smaller(plan) } else { advice_for_large_state(budget.needed(state)) }
     )))
 }

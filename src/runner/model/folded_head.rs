@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn the_factor_moves_into_a_head_of_its_own_alone() {
+    fn the_factor_moves_only_into_an_untied_head() {
         for tie_embeddings in [false, true] {
             let keys = recipe::Model { logit_scale: 0.75, tie_embeddings, ..recipe::Model::default() };
             let mut model = Model::from_keys(&keys, 3);

@@ -161,7 +161,7 @@ fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> Ten
     TensorView::lazy(tensor.name.as_str(), stored, tensor.shape.clone(), move || {
         let bytes = weights.read(&tensor.source, &tensor.source_shape)?;
         let parameter: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
-        let values = tensor.of_parameter(&parameter)?;
+        let values = tensor.extract_from(&parameter)?;
         Ok(Cow::Owned(match dtype {
             Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
             Dtype::Bf16 => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),

@@ -13,7 +13,7 @@ use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
 use crate::passes::DividedRows;
 use crate::passes::buckets::{Bucket, buckets};
-use crate::passes::exchange::pays;
+use crate::passes::exchange::sends_less;
 use crate::plan::{Objective, Plan};
 use crate::policy::Reduction;
 use std::collections::BTreeSet;
@@ -34,21 +34,21 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     if plan.shards_optimizer() {
         let flat_len = builder.state().flat_len;
         let parts = owned_parts(plan, builder.state(), &buckets);
-        let shards = Shards::of_parts(&parts, plan.batch.world_size, block);
+        let shards = Shards::from_parts(&parts, plan.batch.world_size, block);
         let partials = Spec::new([flat_len.div_ceil(block)], precision.master);
         builder = StateBuilder::for_sharded_training(precision, &params, &groups, shards);
         lay_out_gathered(plan, &mut builder);
         builder.lay_out([(SlotName::NormPartials, partials)]);
     }
-    let mut of_batch = vec![
+    let mut batch_slots = vec![
         (BatchSlot::Tokens, u32s(batch * seq_len)),
         (BatchSlot::Targets, u32s(batch * seq_len)),
         (BatchSlot::Positions, u32s(batch * seq_len)),
         (BatchSlot::Spans, u32s(2 * batch * seq_len)),
         (BatchSlot::Sequences, u32s(batch)),
     ];
-    of_batch.extend((!plan.batch.ramp.is_empty()).then(|| (BatchSlot::StepTokens, u32s(1))));
-    builder.lay_out(of_batch);
+    batch_slots.extend((!plan.batch.ramp.is_empty()).then(|| (BatchSlot::StepTokens, u32s(1))));
+    builder.lay_out(batch_slots);
     builder.lay_out(control(plan, builder.state()));
     generation(plan, &[prompt_shape(plan)], &mut builder);
     let measured: Vec<_> =
@@ -100,11 +100,11 @@ pub(super) fn loss_terms(objective: &Objective) -> impl Iterator<Item = ControlS
 }
 
 /// Maximum number of bytes that one rank stages at another. Parts of larger buckets are exchanged in rounds.
-const MOST_STAGED: usize = 32 << 20;
+const MAX_STAGED_BYTES: usize = 32 << 20;
 
 /// Maximum number of values that ranks sum in one single-block kernel: losses, and partial sums of the
 /// gradient norm.
-const MOST_AT_ONCE: usize = 1 << 16;
+const MAX_SUMMED_AT_ONCE: usize = 1 << 16;
 
 /// The sorted order of all ranks' tokens.
 const TOKEN_ORDER: [ExchangeSlot; 4] =
@@ -115,25 +115,25 @@ const TOKEN_ORDER: [ExchangeSlot; 4] =
 /// are flags, staging for the gradient parts that others add up, the area of single-kernel sums, and the
 /// exchanged rows, of which each rank writes its own.
 fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut StateBuilder) {
-    let by_rows = rank_interleaving(plan).is_some();
+    let exchanges_rows = rank_interleaving(plan).is_some();
     let rows = shards.ranks() * plan.batch.rows();
     let mut tensors = Vec::new();
-    if by_rows {
+    if exchanges_rows {
         tensors.push((ExchangeSlot::Tokens, u32s(rows)));
         let lengths = [rows, rows, 1, rows];
         tensors.extend(TOKEN_ORDER.into_iter().zip(lengths.map(u32s)));
     }
     if plan.copies_between_gpus() {
         let others = shards.ranks() - 1;
-        let most = MOST_STAGED / plan.precision.master.size();
-        let of_buckets = buckets.iter().map(|bucket| staged_of_bucket(bucket, shards));
-        let staged = of_buckets.max().unwrap_or(0).clamp(1, most).next_multiple_of(shards.block());
+        let most = MAX_STAGED_BYTES / plan.precision.master.size();
+        let staged_per_bucket = buckets.iter().map(|bucket| staged_elements(bucket, shards));
+        let staged = staged_per_bucket.max().unwrap_or(0).clamp(1, most).next_multiple_of(shards.block());
         tensors.push((ExchangeSlot::Sums, Spec::new([others * staged], plan.precision.master)));
         let partials = builder.state().flat_len.div_ceil(shards.block());
-        let numbers = (partials + MAX_RANKS).min(MOST_AT_ONCE);
+        let numbers = (partials + MAX_RANKS).min(MAX_SUMMED_AT_ONCE);
         tensors.push((ExchangeSlot::ModelArea, u32s(area_words(shards.ranks(), numbers))));
         tensors.push((ExchangeSlot::CollectivesArea, u32s(area_words(shards.ranks(), 0))));
-        if by_rows {
+        if exchanges_rows {
             tensors.push((ExchangeSlot::Rows, Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
         }
     }
@@ -141,7 +141,7 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
 }
 
 /// Returns how many staging elements each other rank needs at the rank that owns most of a bucket.
-fn staged_of_bucket(bucket: &Bucket, shards: &Shards) -> usize {
+fn staged_elements(bucket: &Bucket, shards: &Shards) -> usize {
     let mut owned = vec![0; shards.ranks()];
     for range in shards.within(bucket.start..bucket.start + bucket.len) {
         owned[range.rank] += range.len.next_multiple_of(STAGING_STEP);
@@ -163,7 +163,7 @@ fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
     // The head's gradient is complete before the backward of the blocks starts, unless the embedding shares
     // it.
     let head_first = state.params.first().is_some_and(|param| param.role == Role::Head);
-    let most = if plan.copies_between_gpus() { ENOUGH_BY_COPIES } else { usize::MAX };
+    let most = if plan.copies_between_gpus() { MAX_COPY_BUCKET_BYTES } else { usize::MAX };
     let bytes = plan.execution.bucket_bytes.min(most);
     buckets(&starts, end, plan.precision.master.size(), bytes, head_first)
 }
@@ -171,10 +171,10 @@ fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
 /// Maximum bucket size in bytes for copies between GPUs. It never changes results. With 16 instead of 25 MiB,
 /// less is left to exchange after the backward, and a step is 0.2 to 1.2 % shorter on four GPUs
 /// (`results/measured/nvidia-h200-x4-2026-11-26b/table.md`).
-const ENOUGH_BY_COPIES: usize = 16 << 20;
+const MAX_COPY_BUCKET_BYTES: usize = 16 << 20;
 
 /// Returns the ends of the parts of the flat buffers that ranks divide: every bucket, and the rest.
-fn ends_of_parts(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
+fn part_ends(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
     let mut ends: Vec<usize> = buckets.iter().map(|b| b.start + b.len).collect();
     ends.extend((ends.last() != Some(&flat_len)).then_some(flat_len));
     ends
@@ -211,8 +211,8 @@ pub(super) struct GatheredVectors {
 /// can start early; it takes longer for a part than the gather of the part. Later parts are large because a
 /// graph makes a branch for each node that the forward waits for, and every branch adds time at its beginning
 /// and end.
-fn ends_of_gathered(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
-    let ends = ends_of_parts(buckets, flat_len);
+fn gathered_ends(buckets: &[Bucket], flat_len: usize) -> Vec<usize> {
+    let ends = part_ends(buckets, flat_len);
     let mut sizes = [1, 1].into_iter().chain((0..).map(|doubled| 1 << doubled));
     let (mut gathered, mut left) = (Vec::new(), ends.len());
     while let Some(&end) = ends[..left].last() {
@@ -234,7 +234,7 @@ pub(super) fn gathered_parts(plan: &Plan, state: &State) -> Vec<GatheredPart> {
     let read = gathered_buffer(state);
     let mut parts = Vec::new();
     let mut start = 0;
-    for (k, end) in ends_of_gathered(&buckets, state.flat_len).into_iter().enumerate() {
+    for (k, end) in gathered_ends(&buckets, state.flat_len).into_iter().enumerate() {
         let vectors = gathered_vectors(state, start..end, SlotName::Part(FlatBuffer::Vectors, k));
         let slot = SlotName::Part(read.clone(), k);
         parts.push(GatheredPart { slot, start, len: end - start, vectors });
@@ -298,12 +298,12 @@ fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
 /// two groups, so that ranks have similar amounts of each. Small vectors between matrices join the part of
 /// the matrices.
 fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
-    let mut group_of = vec![0; state.params.len()];
+    let mut group_by_param = vec![0; state.params.len()];
     for (at, group) in state.groups.iter().take(plan.update_groups.len()).enumerate() {
-        group.params.iter().for_each(|&param| group_of[param] = at);
+        group.params.iter().for_each(|&param| group_by_param[param] = at);
     }
-    let is_whole = |param: usize| plan.update_groups[group_of[param]].optimizer.owns_whole_parameters();
-    let mut ends: BTreeSet<usize> = ends_of_parts(buckets, state.flat_len).into_iter().collect();
+    let is_whole = |param: usize| plan.update_groups[group_by_param[param]].optimizer.owns_whole_parameters();
+    let mut ends: BTreeSet<usize> = part_ends(buckets, state.flat_len).into_iter().collect();
     let mut whole_until = BTreeSet::new();
     let mut last_matrix = None;
     for (index, param) in state.params.iter().enumerate() {
@@ -312,8 +312,8 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
             ends.extend([extent.start, extent.end]);
             whole_until.insert(extent.end);
         } else if param.role.is_matrix() {
-            let before = last_matrix.replace(group_of[index]);
-            ends.extend(before.is_some_and(|before| before != group_of[index]).then_some(extent.start));
+            let before = last_matrix.replace(group_by_param[index]);
+            ends.extend(before.is_some_and(|before| before != group_by_param[index]).then_some(extent.start));
         }
     }
     ends.remove(&0);
@@ -330,15 +330,15 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 /// - if an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
-    let by_rows = plan.execution.embedding_exchange
+    let exchanges_rows = plan.execution.embedding_exchange
         && plan.exchanges()
         && plan.execution.reduction == Reduction::Bucketed
         && plan.batch.micro_steps == 1
         && plan.batch.stages(plan.steps).all(|stage| stage.micro_steps == 1)
         && !plan.model.tie_embeddings
         && (!plan.shards_optimizer() || plan.batch.world_size <= MAX_RANKS)
-        && pays(plan.batch.world_size, plan.batch.rows(), plan.precision.act_dtype, &table);
-    by_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
+        && sends_less(plan.batch.world_size, plan.batch.rows(), plan.precision.act_dtype, &table);
+    exchanges_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
 }
 
 /// Returns the slots and ranges that ranks with a divided embedding gradient need to exchange its rows;
@@ -370,12 +370,12 @@ pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
 }
 
 /// Minimum rows of the prompt program. Programs for fewer rows would hardly be faster.
-const LEAST_PROMPT_ROWS: usize = 64;
+const MIN_PROMPT_ROWS: usize = 64;
 
 /// Returns the rows of the program for prompts of up to `tokens` tokens: a power of two, so that there are
 /// few programs, or the whole context.
 pub fn prompt_rows(tokens: usize, seq_len: usize) -> usize {
-    tokens.next_power_of_two().max(LEAST_PROMPT_ROWS).min(seq_len)
+    tokens.next_power_of_two().max(MIN_PROMPT_ROWS).min(seq_len)
 }
 
 /// Returns the shape of a run's sample prompt before its tokenizer is known. A prompt has at most one token

@@ -24,5 +24,5 @@ pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
-pub use weights::{CheckpointWeights, Weights, WeightsOf};
+pub use weights::{CheckpointWeights, Weights, WeightsKind};
 pub use window::attended_tokens;

@@ -33,7 +33,7 @@ impl PromptShape {
     /// Returns the slot of an input of these prompts. Every shape has its own slot, and all of them overlap
     /// in memory.
     pub fn slot(self, input: PromptSlot) -> SlotName {
-        SlotName::PromptsOf(input, [self.prompts, self.rows])
+        SlotName::PromptsPrefix(input, [self.prompts, self.rows])
     }
 }
 

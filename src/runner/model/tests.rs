@@ -124,7 +124,7 @@ fn changes(before: &Program, after: &Program) -> String {
 }
 
 #[test]
-fn the_matrices_of_a_block_are_those_of_its_products() {
+fn a_block_has_one_matrix_per_product() {
     let (state, _) = layout::state(&plan(&[]));
     let matrices = |name: &str| -> Vec<_> {
         let param = state.param(name).unwrap();

@@ -25,7 +25,7 @@ impl Weights for Loaded {
 
 /// Which weights of a checkpoint to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum WeightsOf {
+pub enum WeightsKind {
     /// The weights with which training continues.
     #[default]
     Training,
@@ -46,10 +46,10 @@ impl<'a> CheckpointWeights<'a> {
     ///
     /// # Errors
     /// With a usage error if the average is requested but the run kept none.
-    pub fn new(loaded: &'a Loaded, of: WeightsOf) -> Result<Self> {
+    pub fn new(loaded: &'a Loaded, of: WeightsKind) -> Result<Self> {
         let prefix = match of {
-            WeightsOf::Training => "",
-            WeightsOf::Ema => EMA_PREFIX,
+            WeightsKind::Training => "",
+            WeightsKind::Ema => EMA_PREFIX,
         };
         let lacks = |name: &&str| loaded.shape(&format!("{prefix}{name}")).is_none();
         if let Some(name) = loaded.parameter_names().find(lacks) {
@@ -66,7 +66,7 @@ impl<'a> CheckpointWeights<'a> {
     /// # Errors
     /// Fails like [`Loaded::check_finite`].
     pub fn check_finite(&self) -> Result<()> {
-        self.loaded.check_finite_of(self.prefix)
+        self.loaded.check_finite_with_prefix(self.prefix)
     }
 }
 

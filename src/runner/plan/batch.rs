@@ -84,25 +84,25 @@ impl BatchPlan {
     }
 
     /// Returns the number of tokens in `step` over all ranks.
-    pub fn tokens_of(&self, step: u64) -> usize {
-        self.sequences_of(step) * self.seq_len
+    pub fn tokens_in_step(&self, step: u64) -> usize {
+        self.sequences_in_step(step) * self.seq_len
     }
 
     /// Returns the number of tokens in the first `steps` steps over all ranks.
-    pub fn tokens_of_first(&self, steps: u64) -> u64 {
+    pub fn tokens_in_first_steps(&self, steps: u64) -> u64 {
         self.ramp.before(steps, self.global as u64).wrapping_mul(self.seq_len as u64)
     }
 
     /// Returns how often the program is executed in `step`.
-    pub fn micro_steps_of(&self, step: u64) -> usize {
-        self.sequences_of(step) / self.per_micro_step()
+    pub fn micro_steps_in_step(&self, step: u64) -> usize {
+        self.sequences_in_step(step) / self.sequences_per_micro_step()
     }
 
     /// Divides the first `steps` steps into stages; without a ramp there is only one.
     pub fn stages(&self, steps: usize) -> impl Iterator<Item = Stage> + '_ {
         let stage = |(steps, sequences): (u64, u64)| {
             let (steps, sequences) = (steps as usize, sequences as usize);
-            Stage { steps, sequences, micro_steps: sequences / self.per_micro_step() }
+            Stage { steps, sequences, micro_steps: sequences / self.sequences_per_micro_step() }
         };
         self.ramp.stages(steps as u64, self.global as u64).map(stage)
     }
@@ -112,12 +112,12 @@ impl BatchPlan {
         self.micro * self.seq_len
     }
 
-    fn sequences_of(&self, step: u64) -> usize {
+    fn sequences_in_step(&self, step: u64) -> usize {
         self.ramp.sequences(step.saturating_sub(1), self.global as u64) as usize
     }
 
     /// Returns the sequences in one execution of the program, over all ranks.
-    fn per_micro_step(&self) -> usize {
+    fn sequences_per_micro_step(&self) -> usize {
         self.micro * self.world_size
     }
 }

@@ -102,7 +102,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn defaults_of_data_are_those_of_recipes() {
+    fn data_defaults_match_recipe_defaults() {
         let empty = recipe::load_str(Path::new("r.toml"), "", &[], std::iter::empty(), &Machine::none());
         assert_eq!(data_spec(&empty.expect("valid"), &Machine::none()), Spec::new("stories", "stories"));
     }

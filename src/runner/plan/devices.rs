@@ -21,7 +21,7 @@ pub fn choose_gpus(recipe: &Recipe, machine: &Machine) -> Result<Vec<usize>> {
             let gpu = engine.devices.as_ref().and_then(|devices| devices.first());
             known_gpu(recipe, gpu.copied().unwrap_or(0), count).map(|gpu| vec![gpu])
         }
-        (_, Some(Ok(count))) => gpus_of_ranks(recipe, machine, count),
+        (_, Some(Ok(count))) => gpus_for_ranks(recipe, machine, count),
     }
 }
 
@@ -52,7 +52,7 @@ fn assumed_gpus(recipe: &Recipe, machine: &Machine) -> Vec<usize> {
 }
 
 /// Returns one GPU per rank: the ones in `engine.devices`, or the first ones.
-fn gpus_of_ranks(recipe: &Recipe, machine: &Machine, count: usize) -> Result<Vec<usize>> {
+fn gpus_for_ranks(recipe: &Recipe, machine: &Machine, count: usize) -> Result<Vec<usize>> {
     let values = recipe.values();
     if let Some(devices) = &values.engine.devices {
         return devices.iter().map(|&gpu| known_gpu(recipe, gpu, count)).collect();

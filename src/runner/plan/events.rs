@@ -128,7 +128,7 @@ impl Intervals {
     }
 
     /// Returns true if the step counts say that a checkpoint is saved before the last of `total` steps.
-    pub fn saves_on_the_way(&self, total: u64) -> bool {
+    pub fn saves_before_end(&self, total: u64) -> bool {
         let interval = self.checkpoint.steps() as u64;
         self.keep > 0
             && (self.keep_best
@@ -274,17 +274,17 @@ mod tests {
     }
 
     #[test]
-    fn saves_on_the_way_are_those_before_the_last_step() {
+    fn saves_before_end_leave_out_the_last_step() {
         let plain = Intervals { checkpoint: Period::Steps(0), ..Intervals::from_values(&Values::default()) };
-        assert!(!plain.saves_on_the_way(10));
+        assert!(!plain.saves_before_end(10));
         for (interval, steps, on_the_way) in
             [(10, vec![], false), (9, vec![], true), (0, vec![10, 11], false), (0, vec![9], true)]
         {
             let intervals =
                 Intervals { checkpoint: Period::Steps(interval), kept_steps: steps, ..plain.clone() };
-            assert_eq!(intervals.saves_on_the_way(10), on_the_way, "{intervals:?}");
+            assert_eq!(intervals.saves_before_end(10), on_the_way, "{intervals:?}");
         }
-        assert!(!Intervals { keep: 0, keep_best: true, ..plain }.saves_on_the_way(10));
+        assert!(!Intervals { keep: 0, keep_best: true, ..plain }.saves_before_end(10));
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Execution {
     }
 
     /// Returns the GPU of a rank, counted from 0 on this machine; `None` for the CPU.
-    pub fn gpu_of(&self, local_rank: usize) -> Option<usize> {
+    pub fn gpu_for_rank(&self, local_rank: usize) -> Option<usize> {
         self.gpus().nth(local_rank)
     }
 }

@@ -108,11 +108,11 @@ impl Plan {
 
     /// Returns how many global batches an evaluation reads, and how many the held-out text makes.
     pub fn evaluated_batches(&self) -> (usize, usize) {
-        self.evaluated_batches_of(self.corpus.validation_tokens)
+        self.evaluated_batches_for(self.corpus.validation_tokens)
     }
 
     /// Returns the same as [`Plan::evaluated_batches`] for a held-out set of `tokens` tokens.
-    pub fn evaluated_batches_of(&self, tokens: usize) -> (usize, usize) {
+    pub fn evaluated_batches_for(&self, tokens: usize) -> (usize, usize) {
         let BatchPlan { seq_len, global, .. } = self.batch;
         let all = held_out_batches(tokens, seq_len, global);
         match self.intervals.validation_steps {
@@ -122,19 +122,19 @@ impl Plan {
     }
 
     /// Returns how many global batches an evaluation reads from all held-out sets together.
-    pub fn evaluated_batches_in_all(&self) -> usize {
-        let sets = self.corpus.set_tokens.values().map(|&tokens| self.evaluated_batches_of(tokens).0);
+    pub fn total_evaluated_batches(&self) -> usize {
+        let sets = self.corpus.set_tokens.values().map(|&tokens| self.evaluated_batches_for(tokens).0);
         self.evaluated_batches().0 + sets.sum::<usize>()
     }
 
     /// Returns how many sets of weights an evaluation measures: the weights, and their moving average if it
     /// is evaluated.
-    pub fn evaluated_weights(&self) -> usize {
+    pub fn evaluated_weight_sets(&self) -> usize {
         1 + usize::from(self.ema.is_some_and(|ema| ema.evaluates))
     }
 
     /// Returns the number of passes over the corpus.
     pub fn passes(&self) -> f64 {
-        self.batch.tokens_of_first(self.steps as u64) as f64 / self.corpus.train_tokens.max(1) as f64
+        self.batch.tokens_in_first_steps(self.steps as u64) as f64 / self.corpus.train_tokens.max(1) as f64
     }
 }

@@ -5,7 +5,7 @@ use crate::policy::Recompute;
 use std::fmt;
 
 /// Modes whose predicted step times differ by at most this fraction count as equally fast.
-const ALIKE: f64 = 0.01;
+const EQUAL_TIME_TOLERANCE: f64 = 0.01;
 
 /// The cost of a step with one mode, as planned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +33,7 @@ impl RecomputeChoice {
     pub fn new(budget_bytes: Option<u64>, mut modes: Vec<ModeCost>) -> Option<Self> {
         let fits = |cost: &&ModeCost| budget_bytes.is_none_or(|budget| cost.peak_bytes as u64 <= budget);
         let fastest = modes.iter().filter(fits).map(|cost| cost.seconds).fold(f64::INFINITY, f64::min);
-        let fast = |cost: &&ModeCost| fits(cost) && cost.seconds <= fastest * (1.0 + ALIKE);
+        let fast = |cost: &&ModeCost| fits(cost) && cost.seconds <= fastest * (1.0 + EQUAL_TIME_TOLERANCE);
         let least = |at: &(usize, &ModeCost)| (at.1.peak_bytes, at.0);
         let all = || modes.iter().enumerate();
         let chosen =

@@ -25,12 +25,12 @@ impl Seeds {
     pub(super) fn from_values(values: &Values) -> Self {
         let training = values.training.seed;
         let parts = &values.seeds;
-        let of_part = |part: Option<u64>| part.unwrap_or(training);
+        let part_seed = |part: Option<u64>| part.unwrap_or(training);
         Self {
             training,
-            init: of_part(parts.init),
-            order: of_part(parts.order),
-            dropout: of_part(parts.dropout),
+            init: part_seed(parts.init),
+            order: part_seed(parts.order),
+            dropout: part_seed(parts.dropout),
             scheme: parts.scheme,
         }
     }

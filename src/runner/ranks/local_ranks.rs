@@ -324,7 +324,7 @@ mod tests {
 
     /// Other ranks may write into the memory of a failed rank until they know of the failure.
     #[test]
-    fn what_a_failed_rank_keeps_is_dropped_after_the_abort() {
+    fn kept_values_of_a_failed_rank_are_dropped_after_the_abort() {
         struct Kept<'a>(Arc<dyn Communicator>, &'a Mutex<Vec<Option<String>>>);
         impl Drop for Kept<'_> {
             fn drop(&mut self) {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_result_is_that_of_rank_0() {
+    fn the_result_comes_from_rank_0() {
         assert_eq!(launch(4, |comm| comm.all_reduce_max("all", comm.rank() as u64)).unwrap(), 3);
     }
 }

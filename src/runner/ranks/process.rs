@@ -147,7 +147,7 @@ struct Workers {
 impl Workers {
     fn start(request: &impl Serialize, world: usize, timeout: Duration) -> Result<Self> {
         let failed = |rank: usize, e: std::io::Error| Error::failed(format!("cannot start rank {rank}: {e}"));
-        let (program, shown) = this_program()?;
+        let (program, shown) = own_program()?;
         let mut all = Self { children: Vec::with_capacity(world), connections: Vec::with_capacity(world) };
         for rank in 0..world {
             let (ours, theirs) = UnixStream::pair().map_err(|e| failed(rank, e))?;
@@ -217,7 +217,7 @@ impl Drop for Workers {
 ///
 /// # Errors
 /// If the OS does not report the path.
-pub fn this_program() -> Result<(PathBuf, PathBuf)> {
+pub fn own_program() -> Result<(PathBuf, PathBuf)> {
     let path =
         std::env::current_exe().map_err(|e| Error::failed(format!("cannot find this program: {e}")))?;
     let running = PathBuf::from("/proc/self/exe");

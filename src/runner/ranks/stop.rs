@@ -65,12 +65,12 @@ impl Stop {
                 // Only signals count as a second request, not requests from other ranks.
                 let Some(first) = first else {
                     first = Some(Instant::now());
-                    acknowledgement.into_iter().for_each(say);
+                    acknowledgement.into_iter().for_each(print_line);
                     continue;
                 };
                 if first.elapsed() >= SAME_REQUEST {
                     signal_group(for_thread.0.group.load(Ordering::SeqCst), true);
-                    say("second signal: exiting without saving");
+                    print_line("second signal: exiting without saving");
                     signal_hook::low_level::exit(128 + signal);
                 }
             }
@@ -97,7 +97,7 @@ impl Stop {
 }
 
 /// Prints a line to stderr, and waits for that no longer than [`SAY_TIMEOUT`].
-fn say(text: &'static str) {
+fn print_line(text: &'static str) {
     let (saying, said) = channel::<()>();
     let line = move || {
         eprint_line(text);

@@ -146,7 +146,7 @@ fn an_abort_by_one_rank_reaches_the_others() {
 }
 
 #[test]
-fn a_connection_that_ends_is_a_rank_that_is_gone() {
+fn a_connection_that_ends_aborts_the_run() {
     let (_, mut ranks, _server) = remote(1);
     drop(ranks.pop());
     let errors = on_all(&ranks, |comm| comm.barrier("the end").unwrap_err().message().to_owned());
@@ -285,7 +285,7 @@ fn heartbeats_keep_a_rank_that_waits_for_another() {
 
 /// A rank behind a connection and a rank in this process both work longer than the timeout.
 #[test]
-fn work_that_reports_progress_is_no_hang() {
+fn work_that_reports_progress_is_not_a_hang() {
     let timeout = Duration::from_secs(1);
     let (here, there) = pair();
     let group = Group::new(2);

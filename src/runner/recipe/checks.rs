@@ -25,7 +25,7 @@ const HEADS: &str = "model.n_heads";
 pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     heads(recipe, &mut found);
-    parts(recipe, &mut found);
+    block_parts(recipe, &mut found);
     position_checks::contradictions(recipe, &mut found);
     width_checks::contradictions(recipe, &mut found);
     dropout(recipe, &mut found);
@@ -109,7 +109,7 @@ fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 }
 
 /// Reports parts of a block that exclude each other.
-fn parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+fn block_parts(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
     if model.parallel_blocks && model.norm_placement != NormPlacement::Pre {
         found.push(recipe.diagnostic(

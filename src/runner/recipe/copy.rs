@@ -70,7 +70,7 @@ pub struct SetInCopy {
 
 /// Returns the settings in a copy that came from the command line or the environment: of its own run, and of
 /// the earlier runs whose copies it was made from.
-pub fn set_in_copy(copy: &str) -> Vec<SetInCopy> {
+pub fn settings_outside_files(copy: &str) -> Vec<SetInCopy> {
     let lines: Vec<&str> = copy.lines().collect();
     let files = files_in(&lines);
     let (mut section, mut found) = ("", Vec::new());
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn set(copy: &str) -> Vec<String> {
-        set_in_copy(copy).into_iter().map(|set| format!("{}={}", set.key, set.value)).collect()
+        settings_outside_files(copy).into_iter().map(|set| format!("{}={}", set.key, set.value)).collect()
     }
 
     /// Returns the copy of a run: of the recipe `text` in a file at `path`, with changes on the command line.
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_of_a_run_inherits_is_found() {
+    fn settings_inherited_through_copies_are_found() {
         let recipe = "[model]\ndim = 64\n[generation]\nprompt = \"a  # command line\"\n";
         let first = copy_of("mine.toml", recipe, &["optimizer.lr=5", "training.steps=60"]);
         assert_eq!(set(&first), ["training.steps=60", "optimizer.lr=5.0"]);

@@ -58,13 +58,13 @@ macro_rules! sections {
 
         /// Every key, section by section.
         pub static KEYS: std::sync::LazyLock<Vec<$crate::recipe::key::Key>> = std::sync::LazyLock::new(|| {
-            let keys_of = |section: &str| {
+            let section_keys = |section: &str| {
                 $($(if section == stringify!($section) {
                     return super::$module::keys();
                 })?)+
                 ROWS.iter().filter(|key| key.section() == section).copied().collect()
             };
-            SECTIONS.iter().flat_map(|(section, _)| keys_of(section)).collect()
+            SECTIONS.iter().flat_map(|(section, _)| section_keys(section)).collect()
         });
 
         /// The keys of the sections that the macro call defines.

@@ -50,7 +50,7 @@ pub(super) fn from_written(
 ) -> BTreeMap<GroupRole, Group> {
     let mut groups: BTreeMap<GroupRole, Group> = BTreeMap::new();
     for (path, setting) in settings {
-        let Some((role, name)) = parts(path) else { continue };
+        let Some((role, name)) = split_path(path) else { continue };
         let group = groups.entry(role).or_default();
         match (name, setting) {
             ("name", Value::Word(word)) => group.name = Some(word.to_string()),
@@ -103,9 +103,9 @@ fn names_of(role: GroupRole, names: &[&'static str]) -> Vec<&'static str> {
     names.iter().copied().filter(|name| !is_of_others(name)).collect()
 }
 
-/// Returns the keys of the group of a role: one for each key of `[optimizer]` (`of_section`), except those
+/// Returns the keys of the group of a role: one for each key of `[optimizer]` (`section_keys`), except those
 /// that no optimizer of such parameters has.
-pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
+pub(super) fn keys(role: GroupRole, section_keys: &[Key]) -> Vec<Key> {
     let own = |name: &str| leak(format!("{GROUPS}.{}.{name}", role.word()));
     let key = |key: &Key| {
         let aliases: Vec<&'static str> = key.aliases.iter().map(|alias| own(alias)).collect();
@@ -118,32 +118,32 @@ pub(super) fn keys(role: GroupRole, of_section: &[Key]) -> Vec<Key> {
             .unset(leak(unset))
             .implied(UNSET)
     };
-    let names: Vec<&'static str> = of_section.iter().map(Key::name).collect();
+    let names: Vec<&'static str> = section_keys.iter().map(Key::name).collect();
     let names = names_of(role, &names);
-    of_section.iter().filter(|key| names.contains(&key.name())).map(key).collect()
+    section_keys.iter().filter(|key| names.contains(&key.name())).map(key).collect()
 }
 
 /// Returns the role of a group's key and its name within the group; `None` for other keys.
 pub(super) fn of_key(key: &Key) -> Option<(GroupRole, &'static str)> {
-    if key.section() == "optimizer" { parts(key.name()) } else { None }
+    if key.section() == "optimizer" { split_path(key.name()) } else { None }
 }
 
 /// Splits `groups.ROLE.NAME` into role and name.
-fn parts(path: &str) -> Option<(GroupRole, &str)> {
+fn split_path(path: &str) -> Option<(GroupRole, &str)> {
     let (role, name) = path.strip_prefix(GROUPS)?.strip_prefix('.')?.split_once('.')?;
     Some((GroupRole::from_word(role)?, name))
 }
 
 /// Explains a name in `[optimizer]` that starts like a group's key but is not one: what is wrong, and what to
 /// write instead. `None` for other names. `names` are the keys of `[optimizer]`.
-pub(super) fn misspelled(name: &str, names: &[&'static str]) -> Option<(String, String)> {
+pub(super) fn explain_unknown(name: &str, names: &[&'static str]) -> Option<(String, String)> {
     let roles = GroupRole::ALL.map(GroupRole::word);
-    let mut parts = name.splitn(3, '.');
-    if parts.next() != Some(GROUPS) {
+    let mut split_path = name.splitn(3, '.');
+    if split_path.next() != Some(GROUPS) {
         return None;
     }
     let below = |role: &str| format!("write [optimizer.{GROUPS}.{role}] and its keys below");
-    Some(match (parts.next(), parts.next()) {
+    Some(match (split_path.next(), split_path.next()) {
         (None, _) => (format!("optimizer.{GROUPS} is a table of groups, not a value"), below(roles[0])),
         (Some(role), None) if roles.contains(&role) => {
             (format!("optimizer.{name} is a table, not a value"), below(role))

@@ -1,7 +1,7 @@
 //! Writes the table of keys as a JSON schema, for editors.
 
 use super::key::{Key, NumberRange, RangeScale, Type};
-use super::lookup::keys_of;
+use super::lookup::section_keys;
 use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
 use crate::expression::MAX_LENGTH;
@@ -29,7 +29,7 @@ pub fn json_schema() -> Value {
         serde_json::to_value(Values::default()).expect("every value in a recipe can be written as JSON");
     for (section, meaning) in SECTIONS {
         let mut keys = Map::new();
-        for key in keys_of(section) {
+        for key in section_keys(section) {
             let mut schema = fragment(key.kind);
             schema.insert("description".to_owned(), json!(description(key)));
             schema.insert("examples".to_owned(), json!([example(key)]));
@@ -38,7 +38,7 @@ pub fn json_schema() -> Value {
             }
             insert(&mut keys, key.name(), Value::Object(schema));
         }
-        for key in keys_of(section) {
+        for key in section_keys(section) {
             let name = key.name().replace('.', "/properties/");
             let target = format!("#/properties/{section}/properties/{name}");
             for alias in key.aliases {

@@ -5,7 +5,7 @@ use super::files::follow;
 use super::groups;
 use super::key::{Key, Type};
 use super::lookup::{
-    find, find_path, instead_of, is_table, keys_of, nearest_key, nearest_keys, nearest_section,
+    find, find_path, other_framework_hint, is_table, section_keys, nearest_key, nearest_keys, nearest_section,
 };
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
@@ -166,7 +166,7 @@ impl Layer {
                         .mark(source, name.span(), "not a table"),
                     ),
                 },
-                (unknown, value) => self.report(|| stray(source, unknown, name.span(), value.is_table())),
+                (unknown, value) => self.report(|| report_stray_entry(source, unknown, name.span(), value.is_table())),
             }
         }
         extends
@@ -220,8 +220,8 @@ impl Layer {
                 Some((section, name)) if SECTIONS.iter().any(|(s, _)| *s == section) => {
                     unknown_key(source, section, name, key)
                 }
-                Some((section, _)) => stray(source, section, key, true),
-                None => stray(source, path, key, false),
+                Some((section, _)) => report_stray_entry(source, section, key, true),
+                None => report_stray_entry(source, path, key, false),
             };
             self.problems.push(problem);
             return;
@@ -275,8 +275,8 @@ impl Layer {
 }
 
 fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usize>) -> Diagnostic {
-    let plain: Vec<&str> = keys_of(section).filter(|key| !key.is_nested()).map(Key::name).collect();
-    if let Some((title, help)) = groups::misspelled(name, &plain).filter(|_| section == "optimizer") {
+    let plain: Vec<&str> = section_keys(section).filter(|key| !key.is_nested()).map(Key::name).collect();
+    if let Some((title, help)) = groups::explain_unknown(name, &plain).filter(|_| section == "optimizer") {
         return Diagnostic::new(title, help).mark(source, span, "");
     }
     let written = |(near, spelling): (&Key, &str)| {
@@ -289,7 +289,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
         }
     };
     let meant: Vec<String> = nearest_keys(section, name).into_iter().map(written).collect();
-    let help = match instead_of(name) {
+    let help = match other_framework_hint(name) {
         Some(instead) => instead.to_owned(),
         None if meant.is_empty() => format!("[{section}] has {}", plain.join(", ")),
         None => format!("did you mean {}?", meant.join(" or ")),
@@ -298,10 +298,10 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
 }
 
 /// Reports a top-level entry of a recipe that is not a section.
-fn stray(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
+fn report_stray_entry(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
     let key = nearest_key("", name).filter(|_| !is_table);
     let help = match (key, nearest_section(name)) {
-        _ if instead_of(name).is_some() => instead_of(name).unwrap_or_default().to_owned(),
+        _ if other_framework_hint(name).is_some() => other_framework_hint(name).unwrap_or_default().to_owned(),
         (Some((key, spelling)), _) => format!("did you mean {}.{spelling}?", key.section()),
         (None, Some(section)) => format!("did you mean [{section}]?"),
         (None, None) => {

@@ -89,7 +89,7 @@ pub fn load_str(
 /// See [`load`].
 pub fn load_resolved(path: &Path, text: &str, overrides: &[String], machine: &Machine) -> Result<Recipe> {
     let source = text_source(path, text);
-    resolve(stem(path), source, Defaults::of_resolved(), overrides, std::iter::empty(), machine)
+    resolve(stem(path), source, Defaults::from_resolved(), overrides, std::iter::empty(), machine)
 }
 
 /// Makes a source from a string, as if it were the content of a file at `path`.
@@ -185,14 +185,14 @@ impl StoredRecipe {
     pub fn load(self) -> Result<Recipe> {
         let mut layers = Layers::default();
         layers.files(text_source(Path::new(&self.name), &self.written));
-        let merged = Merged::new(Defaults::of_resolved(), checked(layers)?);
+        let merged = Merged::new(Defaults::from_resolved(), checked(layers)?);
         let recipe = Recipe::new(self.name, Vec::new(), merged, |_| Some(self.world_size))?;
         Ok(recipe.with_copy(self.copy))
     }
 }
 
 /// A recipe in a run's folder.
-struct RecipeOfRun {
+struct RunRecipe {
     /// The folder of the run.
     run: PathBuf,
     /// The name of the recipe that was run.
@@ -201,7 +201,7 @@ struct RecipeOfRun {
     is_resolved: bool,
 }
 
-impl RecipeOfRun {
+impl RunRecipe {
     /// Recognizes `NAME/RUN/recipe.toml` and `NAME/RUN/resolved.toml`; `None` for another path. If someone
     /// copied or renamed the folder, the name comes from the run's summary.
     fn from_path(path: &Path) -> Option<Self> {
@@ -241,19 +241,19 @@ pub(super) fn stem(path: &Path) -> String {
         let file = path.file_name().map_or_else(|| "recipe".into(), |name| name.to_string_lossy());
         file.strip_suffix(".toml").unwrap_or(&file).to_owned()
     };
-    RecipeOfRun::from_path(path).map_or_else(stem, |recipe| recipe.name)
+    RunRecipe::from_path(path).map_or_else(stem, |recipe| recipe.name)
 }
 
 /// Returns the bottom layer of the recipe at a path. The recipe of a run knows the keys in the run's resolved
 /// recipe; if that cannot be read, it is taken to know today's keys.
 fn defaults(path: &Path) -> Defaults {
-    let Some(recipe) = RecipeOfRun::from_path(path) else { return Defaults::default() };
+    let Some(recipe) = RunRecipe::from_path(path) else { return Defaults::default() };
     if recipe.is_resolved {
-        return Defaults::of_resolved();
+        return Defaults::from_resolved();
     }
     let resolved = files::read(&recipe.run.join("resolved.toml")).ok();
     let keys = resolved.and_then(|text| StoredKeys::parse(&text).ok());
-    keys.map_or_else(Defaults::default, |keys| Defaults::of_copy(&keys))
+    keys.map_or_else(Defaults::default, |keys| Defaults::from_run_copy(&keys))
 }
 
 /// Returns true if a folder is named like a run: `20261122T110113Z-ce4b8923`, optionally with a suffix such

@@ -18,23 +18,23 @@ const OTHER_FRAMEWORKS: [(&[&str], &str); 2] = [
 ];
 
 /// Returns what to write instead of a name from another framework.
-pub(super) fn instead_of(name: &str) -> Option<&'static str> {
+pub(super) fn other_framework_hint(name: &str) -> Option<&'static str> {
     OTHER_FRAMEWORKS.iter().find(|(names, _)| names.contains(&name)).map(|(_, instead)| *instead)
 }
 
 /// Returns the keys of a section, in the order of [`KEYS`].
-pub fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> {
+pub fn section_keys(section: &str) -> impl Iterator<Item = &'static Key> {
     KEYS.iter().filter(move |key| key.section() == section)
 }
 
 /// Returns true if `name` is a table of keys in a section; tables may be nested.
 pub(super) fn is_table(section: &str, name: &str) -> bool {
-    keys_of(section).any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+    section_keys(section).any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// Returns the key of `section` called `name`, by its own name or an alias.
 pub fn find(section: &str, name: &str) -> Option<&'static Key> {
-    keys_of(section).find(|key| key.is_called(name))
+    section_keys(section).find(|key| key.is_called(name))
 }
 
 /// Returns the key at `path` (`section.name`).
@@ -77,7 +77,7 @@ const MAX_SUGGESTED: usize = 3;
 pub(super) fn nearest_keys(section: &str, name: &str) -> Vec<(&'static Key, &'static str)> {
     let goes_on = |key: &&Key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('_'));
     let is_other_word = OTHER_WORDS.iter().any(|(word, _)| *word == name);
-    let longer: Vec<_> = keys_of(section)
+    let longer: Vec<_> = section_keys(section)
         .filter(|key| name.len() > 2 && !is_other_word && goes_on(key))
         .take(MAX_SUGGESTED)
         .map(|key| (key, key.name()))
@@ -95,14 +95,14 @@ pub(super) fn nearest_key(section: &str, name: &str) -> Option<(&'static Key, &'
         return Some((key, key.name()));
     }
     // Pairs of the result and the name to compare with: one for the key's name, one for each alias.
-    let names_of = |key: &'static Key| {
+    let spellings = |key: &'static Key| {
         std::iter::once(key.name()).chain(key.aliases.iter().copied()).map(move |name| ((key, name), name))
     };
     KEYS.iter()
-        .flat_map(names_of)
+        .flat_map(spellings)
         .find_map(|(found, known)| (known == name).then_some(found))
-        .or_else(|| nearest_by(name, keys_of(section).flat_map(names_of)))
-        .or_else(|| nearest_by(name, KEYS.iter().flat_map(names_of)))
+        .or_else(|| nearest_by(name, section_keys(section).flat_map(spellings)))
+        .or_else(|| nearest_by(name, KEYS.iter().flat_map(spellings)))
 }
 
 /// Returns the path of the key that a `name` without a section means or most probably means.

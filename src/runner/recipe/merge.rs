@@ -136,7 +136,7 @@ pub(super) struct Defaults {
 
 impl Defaults {
     /// Returns the bottom layer of a resolved recipe: keys that it leaves out take their implied value.
-    pub fn of_resolved() -> Self {
+    pub fn from_resolved() -> Self {
         // Keys whose implied value is `unset` have no default, or are hyperparameters of an optimizer.
         let implied = KEYS.iter().filter(|key| key.implied.is_some_and(|value| value != UNSET));
         Self { implied: implied.map(|key| key.path).collect() }
@@ -144,8 +144,8 @@ impl Defaults {
 
     /// Returns the bottom layer of a run's `recipe.toml`. `resolved` are the keys of the run's resolved
     /// recipe: the run knew these, so they keep their default; other keys take their implied value.
-    pub fn of_copy(resolved: &StoredKeys) -> Self {
-        let Self { mut implied } = Self::of_resolved();
+    pub fn from_run_copy(resolved: &StoredKeys) -> Self {
+        let Self { mut implied } = Self::from_resolved();
         implied.retain(|path| resolved.value(path).is_none());
         Self { implied }
     }

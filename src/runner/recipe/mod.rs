@@ -45,14 +45,14 @@ mod values;
 mod width_checks;
 
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_KEYS, ramp_fault};
-pub use copy::{COPY_HEADER, set_in_copy};
+pub use copy::{COPY_HEADER, settings_outside_files};
 pub use diff::{Change, diff, measuring_changes};
 pub use json_schema::json_schema;
 pub use key::{Class, Key, NumberRange, RangeScale, Type, UNSET};
 pub use load::{environment, load, load_resolved, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{
-    NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, keys_of, merged_settings, suggested_key,
+    NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, section_keys, merged_settings, suggested_key,
 };
 pub use prediction::{Predicted, Prediction};
 pub use reference::reference_markdown;

@@ -129,8 +129,8 @@ pub(super) fn keys() -> Vec<Key> {
             }
         }
     }
-    let of_groups: Vec<Key> = GroupRole::ALL.into_iter().flat_map(|role| groups::keys(role, &keys)).collect();
-    keys.extend(of_groups);
+    let group_keys: Vec<Key> = GroupRole::ALL.into_iter().flat_map(|role| groups::keys(role, &keys)).collect();
+    keys.extend(group_keys);
     keys
 }
 
@@ -154,7 +154,7 @@ pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
 
 /// Returns the setting that chooses an optimizer with this key; `None` if the default optimizer has it.
 #[cfg(test)]
-pub(super) fn choice_of_owner(key: &Key) -> Option<&'static str> {
+pub(super) fn owner_setting(key: &Key) -> Option<&'static str> {
     let owner = owners(key).next().filter(|owner| key.section() == "optimizer" && !is_default(owner))?;
     let group = groups::of_key(key).map_or(String::new(), |(role, _)| format!("groups.{}.", role.word()));
     Some(leak(format!("optimizer.{group}name={}", owner.name)))

@@ -3,7 +3,7 @@
 use super::diagnostic::Diagnostic;
 use super::groups;
 use super::loaded::Recipe;
-use super::lookup::keys_of;
+use super::lookup::section_keys;
 use super::optimizer;
 use crate::optim::{self, GroupRole};
 use crate::policy::{Position, WeightDecay};
@@ -46,12 +46,12 @@ fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Di
         Some(_) => entry.hyperparameters.iter().collect(),
     };
     let chosen_by = recipe.merged().position(&choice);
-    for key in keys_of("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
-        let of_group = groups::of_key(key);
-        if of_group.map(|(role, _)| role) != group {
+    for key in section_keys("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
+        let group_key = groups::of_key(key);
+        if group_key.map(|(role, _)| role) != group {
             continue;
         }
-        let own_name = of_group.map_or(key.name(), |(_, name)| name);
+        let own_name = group_key.map_or(key.name(), |(_, name)| name);
         let Some(at) = recipe.locate(key.path) else { continue };
         let names = || declared.iter().map(|hyperparameter| hyperparameter.name);
         if names().any(|name| name == own_name) || recipe.merged().position(key.path) < chosen_by {
@@ -132,7 +132,7 @@ fn absent_roles(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     ];
     for (role, is_absent, cause, what, remedy) in absent {
         let in_group = |key: &&super::key::Key| groups::of_key(key).is_some_and(|(own, _)| own == role);
-        let set = keys_of("optimizer").filter(in_group).find(|key| recipe.locate(key.path).is_some());
+        let set = section_keys("optimizer").filter(in_group).find(|key| recipe.locate(key.path).is_some());
         if let Some(key) = set.filter(|_| is_absent) {
             let word = role.word();
             found.push(recipe.diagnostic(

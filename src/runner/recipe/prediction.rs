@@ -70,7 +70,7 @@ impl Prediction {
     }
 
     /// Returns true if only a comparison of quality can judge the prediction.
-    pub fn is_of_quality(&self) -> bool {
+    pub fn is_about_quality(&self) -> bool {
         matches!(self.of, Predicted::Better | Predicted::Worse | Predicted::Difference { .. })
     }
 }
@@ -171,7 +171,7 @@ fn ends(range: &str) -> Result<(f64, f64), String> {
 mod tests {
     use super::*;
 
-    fn range_of(text: &str) -> (String, f64, f64) {
+    fn parsed_range(text: &str) -> (String, f64, f64) {
         match text.parse::<Prediction>().unwrap().of {
             Predicted::Range { column, low, high } => (column, low, high),
             other => panic!("{other:?}"),
@@ -182,9 +182,9 @@ mod tests {
     fn words_and_ranges_are_read() {
         assert_eq!("faster".parse::<Prediction>().unwrap().of, Predicted::Faster);
         assert_eq!(" no difference ".parse::<Prediction>().unwrap().of, Predicted::NoDifference);
-        assert_eq!(range_of("tok_s +30..+60%"), ("tok_s".into(), 0.3, 0.6));
-        assert_eq!(range_of("allocated_bytes  -40..-20 %".replace(" %", "%").as_str()).1, -0.4);
-        assert_eq!(range_of("step_ms -5..5.5%"), ("step_ms".into(), -0.05, 0.055));
+        assert_eq!(parsed_range("tok_s +30..+60%"), ("tok_s".into(), 0.3, 0.6));
+        assert_eq!(parsed_range("allocated_bytes  -40..-20 %".replace(" %", "%").as_str()).1, -0.4);
+        assert_eq!(parsed_range("step_ms -5..5.5%"), ("step_ms".into(), -0.05, 0.055));
     }
 
     #[test]
@@ -197,13 +197,13 @@ mod tests {
         };
         assert_eq!(difference("val_loss -0.05..-0.01"), ("val_loss".into(), -0.05, -0.01));
         assert_eq!(difference("val_loss/news:last5 -1..+0").0, "val_loss/news:last5");
-        assert_eq!(range_of("val_loss -5..-1%"), ("val_loss".into(), -0.05, -0.01));
+        assert_eq!(parsed_range("val_loss -5..-1%"), ("val_loss".into(), -0.05, -0.01));
         assert!("val_loss -0.01..-0.05".parse::<Prediction>().unwrap_err().contains("is empty"));
         assert!("val_loss 0.1".parse::<Prediction>().unwrap_err().contains("has no `..`"));
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_predictions_are_explained() {
         let error = |text: &str| text.parse::<Prediction>().unwrap_err();
         assert!(error("quick").contains("tok_s +30..+60%"));
         assert!(error("speed +3..+4%").contains("not a measured column"));

@@ -37,7 +37,7 @@ impl StoredKeys {
             let Some(keys) = table.get_ref().as_table() else {
                 return Err(format!("`{}` is not a section", section.get_ref()));
             };
-            values_of(section.get_ref(), "", keys, &mut values);
+            collect_values(section.get_ref(), "", keys, &mut values);
         }
         let is_in_value =
             |at: usize| values.iter().any(|(_, _, span)| (span.start + 1..span.end).contains(&at));
@@ -135,11 +135,11 @@ pub fn stored_diff(a: &StoredKeys, b: &StoredKeys) -> Vec<StoredChange> {
 type Found = (usize, String, Range<usize>);
 
 /// Finds the values of a section, or of a table within it, whose name with a final dot is `prefix`.
-fn values_of(section: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>) {
+fn collect_values(section: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>) {
     for (name, value) in table {
         let path = format!("{prefix}{}", name.get_ref());
         match value.get_ref().as_table().filter(|_| is_table(section, &path)) {
-            Some(inner) => values_of(section, &format!("{path}."), inner, found),
+            Some(inner) => collect_values(section, &format!("{path}."), inner, found),
             None => found.push((name.span().start, format!("{section}.{path}"), value.span())),
         }
     }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_a_stored_recipe_is_that_of_the_recipe() {
+    fn stored_recipe_hash_equals_recipe_hash() {
         for text in [
             "",
             "[data]\ncorpus = \"text\"\ndocument_separator = \"a\\n[model]\\n# dim is unset: x\\n\"\n",

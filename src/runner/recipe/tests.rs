@@ -71,7 +71,7 @@ fn defaults_pass_their_own_checks() {
 }
 
 /// Returns the settings that the example of a key needs besides the defaults.
-fn company(key: &Key) -> Vec<&'static str> {
+fn required_settings(key: &Key) -> Vec<&'static str> {
     match key.path {
         "model.n_heads" => vec!["model.head_dim=32"],
         "ema.evaluate" => vec!["ema.decay=0.9"],
@@ -91,7 +91,7 @@ fn company(key: &Key) -> Vec<&'static str> {
         path => {
             let positions = path.starts_with("optimizer.groups.positions");
             let position = positions.then_some("model.position=learned");
-            optimizer::choice_of_owner(key).into_iter().chain(position).collect()
+            optimizer::owner_setting(key).into_iter().chain(position).collect()
         }
     }
 }
@@ -100,11 +100,11 @@ fn company(key: &Key) -> Vec<&'static str> {
 fn every_example_is_valid_and_every_alias_sets_its_key() {
     for key in KEYS.iter() {
         let expected =
-            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
         assert_ne!(*expected.written(), Values::default(), "the example of {} is its default", key.path);
         for alias in key.aliases {
             let text = format!("[{}]\n{alias} = {}", key.section(), key.example);
-            let aliased = load_over(&text, &company(key), &[]).expect(alias);
+            let aliased = load_over(&text, &required_settings(key), &[]).expect(alias);
             assert_eq!(aliased.written(), expected.written(), "{alias}");
         }
     }
@@ -114,12 +114,12 @@ fn every_example_is_valid_and_every_alias_sets_its_key() {
 fn every_key_can_be_set_from_every_layer() {
     for key in KEYS.iter() {
         let expected =
-            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
         let argument = format!("{}={}", key.path, key.example);
         let flag = format!("--{argument}");
         let var = format!("XRUN__{}", key.path.to_uppercase().replace('.', "__"));
         let with =
-            |extra: &str| company(key).into_iter().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
+            |extra: &str| required_settings(key).into_iter().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
         for overrides in [with(&argument), with(&flag)] {
             let recipe =
                 load_str(Path::new("test.toml"), "", &overrides, std::iter::empty(), &Machine::none())
@@ -127,7 +127,7 @@ fn every_key_can_be_set_from_every_layer() {
             assert_eq!(recipe.written(), expected.written(), "{argument}");
             assert!(matches!(recipe.layer(key.path), Layer::CommandLine { .. }));
         }
-        let recipe = load_over("", &company(key), &[(&var, key.example)]).expect(key.path);
+        let recipe = load_over("", &required_settings(key), &[(&var, key.example)]).expect(key.path);
         assert_eq!(recipe.written(), expected.written(), "{var}");
         assert_eq!(recipe.layer(key.path), Layer::Env { var });
     }
@@ -143,7 +143,7 @@ fn resolved_text_reads_back_to_the_same_recipe() {
     }
     for key in KEYS.iter() {
         let recipe =
-            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
         let again = load_resolved_text(&recipe.to_toml()).expect(key.path);
         assert_eq!(again.values(), recipe.values(), "{}", key.path);
     }
@@ -178,7 +178,7 @@ fn the_hash_follows_what_runs_and_nothing_else() {
     let base = load_text("").expect("defaults");
     for key in KEYS.iter() {
         let changed =
-            load_over(&format!("{} = {}", key.path, key.example), &company(key), &[]).expect(key.path);
+            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
         let differs = diff(base.written(), changed.written());
         let matters = differs.iter().any(|change| change.class.is_hashed());
         assert_eq!(base.hash() != changed.hash(), matters, "{}", key.path);
@@ -415,8 +415,8 @@ fn the_recipe_of_a_copied_run_is_called_as_what_was_run() {
         std::fs::write(dir.path().join("summary.json"), summary).unwrap();
         ["recipe.toml", "resolved.toml"].map(|file| load::stem(&dir.path().join(file)))
     };
-    let of_run = r#"{"recipe": "notes", "run": "20261126T200452Z-623d1658", "status": "ok"}"#;
-    assert_eq!(name(of_run), ["notes", "notes"]);
+    let run_summary = r#"{"recipe": "notes", "run": "20261126T200452Z-623d1658", "status": "ok"}"#;
+    assert_eq!(name(run_summary), ["notes", "notes"]);
     // Another program's summary beside a recipe is ignored.
     for other in ["{", r#"{"recipe": "soup", "run": "long"}"#] {
         assert_eq!(name(other), ["recipe", "resolved"], "{other}");

@@ -72,7 +72,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
                 DeValue::String(text) => word(words, text),
                 other => Err(Refusal::new(sort(other))),
             };
-            different(items, named).map_err(refused)
+            distinct_list(items, named).map_err(refused)
         }
         (Type::WordOrFormula(words, scope), DeValue::String(text)) if !words.contains(&text.as_ref()) => {
             Formula::parse(text, scope).map(|formula| Value::String(formula.text().to_owned())).map_err(|e| {
@@ -86,7 +86,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
         (Type::CountOrWord { min, max, .. }, value) => whole(value, min, max).map_err(refused),
         (Type::Counts { max }, DeValue::Array(items)) => {
-            different(items, |item| whole(item, 0, max)).map_err(refused)
+            distinct_list(items, |item| whole(item, 0, max)).map_err(refused)
         }
         (Type::Stages { max_steps, max }, DeValue::Array(items)) => {
             stages(items, (max_steps, max)).map_err(refused)
@@ -216,7 +216,7 @@ fn pair(items: &DeArray<'_>, interval: NumberRange) -> Result<Value, Refusal> {
 }
 
 /// Returns a list of at least one value, each typed by `value` and all different.
-fn different(
+fn distinct_list(
     items: &DeArray<'_>,
     value: impl Fn(&DeValue<'_>) -> Result<Value, Refusal>,
 ) -> Result<Value, Refusal> {
@@ -278,9 +278,9 @@ const LONGEST_NAME: usize = 64;
 fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidValue> {
     let mut paths = toml::Table::new();
     for (name, value) in table {
-        let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let written = name.get_ref();
-        let wrong = match written.find(|c| !is_of_name(c)) {
+        let wrong = match written.find(|c| !is_name_char(c)) {
             Some(at) => Some(format!("has {:?}", written[at..].chars().next().unwrap_or_default())),
             None if written.is_empty() => Some("empty".to_owned()),
             None if written.len() > LONGEST_NAME => Some(format!("longer than {LONGEST_NAME} characters")),

@@ -74,7 +74,7 @@ impl Figures {
     /// Returns the figures that the ledger of sweeps stores, by key.
     pub fn for_ledger(&self) -> NamedNumbers {
         let mut numbers = NamedNumbers::default();
-        for (key, metric) in metrics::of_ledgers() {
+        for (key, metric) in metrics::ledger_metrics() {
             numbers.set(key, self.number(metric).cloned());
         }
         numbers
@@ -126,7 +126,7 @@ mod tests {
         summary.ema_val_loss = Some(Losses::from_series([LossAt { step: 1, loss: 3.5 }]));
         let mut news = HeldOutSet { tokens: Some(10), bytes: Some(40), ..HeldOutSet::default() };
         news.add(LossAt { step: 1, loss: 4.0 });
-        news.add_of_average(LossAt { step: 1, loss: 3.0 });
+        news.add_ema(LossAt { step: 1, loss: 3.0 });
         let mut row = MetricsRow { step: 1, ..MetricsRow::default() };
         for figure in TASK_FIGURES.iter().filter(|figure| figure.name != "val_loss") {
             for set in [MAIN_SET, "news"] {
@@ -163,7 +163,7 @@ mod tests {
             (Some(3.75), Some(100.0), Some(10.0))
         );
         assert_eq!(get("train_loss"), Some(f64::from(2.3_f32)));
-        let of_set = |name: &str| metrics::find_of_set(name).and_then(|(m, set)| figures.of_set(m, set));
+        let of_set = |name: &str| metrics::find_set_metric(name).and_then(|(m, set)| figures.of_set(m, set));
         assert_eq!((of_set("val_loss/news"), of_set("ema_val_loss/news")), (Some(4.0), Some(3.0)));
         assert_eq!(of_set("bits_per_byte/news"), Some(1.0 / std::f64::consts::LN_2));
         for unknown in ["val_loss/other", "val_loss/", "tok_s/news", "val_loss", "val_loss/news/final"] {
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_ledger_has_the_digits_of_the_file_and_whole_numbers() {
         let numbers = Figures::as_printed(&complete()).for_ledger();
-        let keys = metrics::of_ledgers().into_iter().map(|(key, _)| key);
+        let keys = metrics::ledger_metrics().into_iter().map(|(key, _)| key);
         let json = serde_json::to_string(&numbers.to_json(keys)).unwrap();
         assert_eq!(
             json,

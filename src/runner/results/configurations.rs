@@ -132,7 +132,7 @@ impl Configurations {
                     let status = cell.status.map_or("open", CellStatus::as_str);
                     *others.entry(status.to_owned()).or_default() += 1;
                 }
-                settings = cell.settings.iter().filter(|(key, _)| *key != SEED).map(owned).collect();
+                settings = cell.settings.iter().filter(|(key, _)| *key != SEED).map(cloned_pair).collect();
             }
             let known: Vec<f64> = values.iter().flatten().copied().collect();
             let has_mean = !known.is_empty() && !others.contains_key(CellStatus::Diverged.as_str());
@@ -194,7 +194,7 @@ impl Configurations {
     }
 }
 
-fn owned((key, value): (&String, &String)) -> (String, String) {
+fn cloned_pair((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 

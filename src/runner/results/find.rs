@@ -4,7 +4,7 @@ use super::began::began;
 use super::folder::{is_held, read_summary};
 use super::names::{
     CHECKPOINT, COMPARISONS, EXPERIMENT, METRICS, RECIPE, RESOLVED, SUMMARY, SWEEPS, folder_name,
-    parts_of_run, time_in_name,
+    parse_run_name, time_in_name,
 };
 use super::progress::eprint_line;
 use super::summary::Summary;
@@ -19,7 +19,7 @@ use std::time::SystemTime;
 pub const LATEST: &str = "latest";
 
 /// The length from which a beginning of a name or hash can select a run.
-const MIN_BEGINNING: usize = 4;
+const MIN_PREFIX_LEN: usize = 4;
 
 /// Returns all run folders `RESULTS/RECIPE/RUN`, newest first, and none if the results folder is missing.
 pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
@@ -104,7 +104,7 @@ pub fn names_of(folder: &Path) -> [String; 2] {
 }
 
 /// Returns `RECIPE/RUN` for a run's folder, or `NAME/ID` for a comparison's.
-pub fn id_of(folder: &Path) -> String {
+pub fn folder_id(folder: &Path) -> String {
     names_of(folder).join("/")
 }
 
@@ -149,7 +149,7 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
     if let Some(damaged) = find_without_summary(results, name)? {
         return Err(Error::usage(lost(&damaged, SUMMARY)));
     }
-    by_beginning(&runs, results, name)?.ok_or_else(|| {
+    find_by_prefix(&runs, results, name)?.ok_or_else(|| {
         let nearest: Vec<String> = runs
             .iter()
             .take(3)
@@ -187,14 +187,14 @@ pub fn find_by_id(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     if name == LATEST {
         return Ok(runs.into_iter().next());
     }
-    by_beginning(&runs, results, name)
+    find_by_prefix(&runs, results, name)
 }
 
 /// Returns the run with the short name `name`, or the only run whose name or hash begins with `name`. In both
 /// cases `RECIPE/` may come first.
-fn by_beginning(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<PathBuf>> {
+fn find_by_prefix(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let (recipe, beginning) = name.rsplit_once('/').map_or((None, name), |(recipe, id)| (Some(recipe), id));
-    if beginning.len() < MIN_BEGINNING {
+    if beginning.len() < MIN_PREFIX_LEN {
         return Ok(None);
     }
     let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
@@ -248,7 +248,7 @@ pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
         let hash = hash_of(id);
         let number = later.get_mut(hash).map_or(1, |left| std::mem::replace(left, *left - 1));
         match times.get(hash) {
-            _ if hash.len() < MIN_BEGINNING => id.clone(),
+            _ if hash.len() < MIN_PREFIX_LEN => id.clone(),
             Some(1) | None => hash.to_owned(),
             Some(_) => format!("{hash}-{number}"),
         }
@@ -303,14 +303,14 @@ pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The largest number of names that an error lists.
-const NAMED: usize = 5;
+const MAX_LISTED: usize = 5;
 
 /// Returns the error for a `name` after `sweeps/` or `comparisons/`, or a path there, that does not exist.
 /// `None` for other names.
 ///
 /// # Errors
 /// If the results folder cannot be read.
-pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
+pub fn unknown_group_error(results: &Path, name: &str) -> Result<Option<Error>> {
     let name = Path::new(name).strip_prefix(results).ok().and_then(Path::to_str).unwrap_or(name);
     let groups = [(SWEEPS, "sweep"), (COMPARISONS, "comparison")];
     let after = |root: &str| name.strip_prefix(root).and_then(|rest| rest.strip_prefix('/'));
@@ -318,7 +318,7 @@ pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
     let Some((root, what, name)) = meant else { return Ok(None) };
     let folder = results.join(root);
     if root == COMPARISONS
-        && let Some(damaged) = without_result(&folder.join(name))?
+        && let Some(damaged) = missing_result_error(&folder.join(name))?
     {
         return Ok(Some(damaged));
     }
@@ -328,8 +328,8 @@ pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
         .filter(|name| !name.starts_with('.'))
         .collect();
     names.sort();
-    let more = if names.len() > NAMED { ", …" } else { "" };
-    names.truncate(NAMED);
+    let more = if names.len() > MAX_LISTED { ", …" } else { "" };
+    names.truncate(MAX_LISTED);
     let hint = match names.as_slice() {
         [] => "there are none yet".to_owned(),
         names => format!("there are: {}{more}", names.join(", ")),
@@ -340,11 +340,11 @@ pub fn no_such_group(results: &Path, name: &str) -> Result<Option<Error>> {
 /// Returns the error for a comparison that has lost its result file. `folder` is the comparison's, or
 /// `RESULTS/comparisons/NAME`, in which case its newest comparison is checked. `None` if no comparison is
 /// there or the file exists.
-fn without_result(folder: &Path) -> Result<Option<Error>> {
+fn missing_result_error(folder: &Path) -> Result<Option<Error>> {
     let is_id = |one: &Path| one.file_name().and_then(|name| time_in_name(name.to_str()?)).is_some();
     let inside = subfolders(folder)?.into_iter().filter(|one| is_id(one)).max_by_key(|one| age_key(one));
-    let of_itself = (is_id(folder) && folder.is_dir()).then(|| folder.to_owned());
-    let Some(comparison) = of_itself.or(inside).filter(|one| !is_comparison(one)) else { return Ok(None) };
+    let itself = (is_id(folder) && folder.is_dir()).then(|| folder.to_owned());
+    let Some(comparison) = itself.or(inside).filter(|one| !is_comparison(one)) else { return Ok(None) };
     let path = comparison.display();
     Ok(Some(Error::usage(match is_held(&comparison)? {
         true => format!("{path} has no {EXPERIMENT} yet: a process works on it; wait for it to end"),
@@ -365,7 +365,7 @@ fn age_key(run: &Path) -> AgeKey {
     let name = run.file_name().unwrap_or_default().to_string_lossy();
     let written = std::fs::metadata(run.join(RECIPE)).and_then(|file| file.modified()).ok();
     let number = name.splitn(3, '-').nth(2).and_then(|number| number.parse().ok());
-    (began(run), parts_of_run(&name).is_some(), written, number.unwrap_or(1))
+    (began(run), parse_run_name(&name).is_some(), written, number.unwrap_or(1))
 }
 
 fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -466,17 +466,17 @@ mod tests {
             std::fs::write(to.join(RECIPE), "").unwrap();
             to
         };
-        let of_new = copy(&new, "mycopy");
+        let new_copy = copy(&new, "mycopy");
         let with_end = copy(&new, "20261102T000000Z-0123abcd-copy");
-        let of_old = copy(&old, "z-copy");
+        let old_copy = copy(&old, "z-copy");
         let unknown = copy(&old, "zzz");
         std::fs::write(unknown.join(SUMMARY), "{}").unwrap();
         let found = runs(dir.path()).unwrap();
         assert_eq!(found[0], new);
-        assert!(found[1..3].contains(&of_new) && found[1..3].contains(&with_end), "{found:?}");
-        assert_eq!(found[3..], [old, of_old.clone(), unknown]);
+        assert!(found[1..3].contains(&new_copy) && found[1..3].contains(&with_end), "{found:?}");
+        assert_eq!(found[3..], [old, old_copy.clone(), unknown]);
         assert_eq!(find(dir.path(), LATEST).unwrap(), new);
-        assert_eq!(find(dir.path(), "z-copy").unwrap(), of_old);
+        assert_eq!(find(dir.path(), "z-copy").unwrap(), old_copy);
         assert!(short_names(&found).contains(&"z-copy".to_owned()));
     }
 
@@ -487,7 +487,7 @@ mod tests {
         std::fs::create_dir_all(&one).unwrap();
         let said = |name: &str| {
             assert_eq!(find_comparison(dir.path(), name).unwrap(), None);
-            no_such_group(dir.path(), name).unwrap().unwrap().message().to_owned()
+            unknown_group_error(dir.path(), name).unwrap().unwrap().message().to_owned()
         };
         let path = dir.path().join("comparisons/layers").to_str().unwrap().to_owned();
         for name in ["comparisons/layers", "comparisons/layers/20261126T200452Z-623d1658", &path] {
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_runs_the_newest_suitable_one_is_found() {
+    fn the_newest_suitable_run_is_found_among_several() {
         let dir = tempfile::tempdir().unwrap();
         let old = create(dir.path(), "a", "2026-11-01T00:00:00Z", Status::Ok).path().to_owned();
         let new = create(dir.path(), "a", "2026-11-02T00:00:00Z", Status::Ok).path().to_owned();

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_openers_one_wins() {
+    fn one_of_many_openers_wins() {
         let dir = tempfile::tempdir().unwrap();
         let path = create(dir.path(), "r", "2026-11-02T03:04:05Z", Status::Running).path().to_owned();
         let barrier = std::sync::Barrier::new(50);

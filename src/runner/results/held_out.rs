@@ -42,7 +42,7 @@ impl HeldOutSet {
     }
 
     /// Adds the loss of the moving average of the weights at a later step.
-    pub fn add_of_average(&mut self, at: LossAt) {
+    pub fn add_ema(&mut self, at: LossAt) {
         self.ema.get_or_insert_default().add(at);
     }
 
@@ -54,7 +54,7 @@ impl HeldOutSet {
             let Some(value) = row.figure(column) else { continue };
             match (figure.name, is_average) {
                 ("val_loss", false) => self.add(LossAt { step, loss: value }),
-                ("val_loss", true) => self.add_of_average(LossAt { step, loss: value }),
+                ("val_loss", true) => self.add_ema(LossAt { step, loss: value }),
                 _ => {
                     let series = self.figures.entry(HeldOutColumn { set: "", ..column }.to_string());
                     series.or_default().add(FigureAt { step, value }, figure.higher_is_better);
@@ -116,7 +116,7 @@ mod tests {
             !serde_json::to_string(&set).unwrap().contains("ema"),
             "runs without an average say nothing of it"
         );
-        set.add_of_average(at(3, 1.5));
+        set.add_ema(at(3, 1.5));
         let text = serde_json::to_string(&set).unwrap();
         assert_eq!(serde_json::from_str::<HeldOutSet>(&text).unwrap(), set);
     }

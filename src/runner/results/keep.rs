@@ -33,7 +33,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Files that all runs with the same content share.
-const SHARED: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
+const SHARED_FILES: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
 
 /// The result of keeping a folder.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct Kept {
     pub folder: PathBuf,
     pub manifest: Manifest,
     /// True if the same content was kept before.
-    pub already: bool,
+    pub was_kept: bool,
 }
 
 /// Copies a run's recipe, environment, rows and summary, and its log if it is small, to `to/RECIPE/RUN`.
@@ -90,13 +90,13 @@ pub fn store(contents: Contents, kept: &Path, parent: &Path, recipe: String, nam
     let made = Assembled::from_contents(contents, kept, recipe, name)?;
     if folder.exists() {
         check_same(&folder, &made.manifest)?;
-        return Ok(Kept { folder, manifest: made.manifest, already: true });
+        return Ok(Kept { folder, manifest: made.manifest, was_kept: true });
     }
     std::fs::create_dir_all(parent).at("create", parent)?;
     let staging = made.stage(kept, parent)?;
     std::fs::rename(staging.path(), &folder).at("create", &folder)?;
     atomic::sync_folder(parent)?;
-    Ok(Kept { folder, manifest: made.manifest, already: false })
+    Ok(Kept { folder, manifest: made.manifest, was_kept: false })
 }
 
 /// Compares every file of a kept folder with its manifest.
@@ -147,7 +147,7 @@ impl Assembled {
         };
         for (bytes, path) in &contents {
             let mut entry = KeptFile::from_bytes(path, bytes);
-            if is_run && SHARED.contains(&path.as_str()) {
+            if is_run && SHARED_FILES.contains(&path.as_str()) {
                 entry.shared = Some(entry.shared_path());
                 made.objects.push((entry.clone(), bytes.clone()));
             } else if path == TIMING {
@@ -321,7 +321,7 @@ mod tests {
             ["README.md", "env.json", "log", "recipe.toml", "resolved.toml", "summary.json"]
         );
         assert_eq!(kept.folder, to.join("r").join(run.file_name().unwrap()));
-        assert!(!kept.already);
+        assert!(!kept.was_kept);
         for file in kept.manifest.files.iter().filter(|file| file.path != README) {
             let original = std::fs::read(run.join(&file.path)).unwrap();
             assert_eq!(stored::read(&kept.folder.join(&file.path)).unwrap(), original);
@@ -330,7 +330,7 @@ mod tests {
         assert!(recipe.shared.is_some() && !kept.folder.join("recipe.toml").exists());
         assert!(!kept.folder.join("checkpoint").exists() && !kept.folder.join("lock").exists());
         assert_eq!(std::fs::read_dir(to.join("r")).unwrap().count(), 1, "nothing is left of the staging");
-        assert!(keep(&run, &to).unwrap().already);
+        assert!(keep(&run, &to).unwrap().was_kept);
     }
 
     #[test]
@@ -352,7 +352,7 @@ mod tests {
         keep(&run, &to).unwrap();
         assert_eq!(entries(), before, "nothing was written");
         std::fs::remove_file(run.join("lock")).unwrap();
-        assert!(keep(&run, &to).unwrap().already);
+        assert!(keep(&run, &to).unwrap().was_kept);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub use attempt::{Attempt, CellStatus, Measured};
 use claims::Claims;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use writer::{Beat, LEASE, Life, Source, Writer};
+use writer::{SignOfLife, LEASE, Life, Source, Writer};
 
 /// The merged lines of the ledger's files, and the file that this process writes.
 ///
@@ -65,7 +65,7 @@ pub fn folder(results: &Path) -> PathBuf {
 /// # Errors
 /// If the folder cannot be read.
 pub fn is_written(results: &Path) -> Result<bool> {
-    let is_recent = |beat: Beat| beat.1.and_then(|at| at.elapsed().ok()).is_none_or(|ago| ago < LEASE);
+    let is_recent = |beat: SignOfLife| beat.1.and_then(|at| at.elapsed().ok()).is_none_or(|ago| ago < LEASE);
     Ok(writer::files(&folder(results))?.iter().any(|(_, path)| match writer::life(path) {
         Life::Alive => true,
         Life::Dead => false,
@@ -241,7 +241,7 @@ impl Ledger {
     }
 
     /// Returns true if the last line of a cell was written on this machine since it booted.
-    pub fn was_here(&self, key: &str) -> bool {
+    pub fn was_written_here(&self, key: &str) -> bool {
         let Some((_, writer)) = self.last.get(key).map(|&at| &self.order[at]) else { return false };
         let owner = self.sources.get(writer).and_then(|source| source.owner.as_ref());
         owner.is_none_or(|owner| owner.machine == writer::machine())

@@ -7,7 +7,7 @@ use std::fmt;
 const SMOOTHED_STEPS: usize = 50;
 
 /// In a shorter run it averages the last `1 / SMOOTHED_SHARE` of the steps.
-const SMOOTHED_SHARE: usize = 10;
+const SMOOTHED_DIVISOR: usize = 10;
 
 /// A loss and the step at which it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub struct SmoothedLoss {
 impl SmoothedLoss {
     /// Returns how many last steps are averaged in a run of `steps` steps.
     pub fn window(steps: usize) -> usize {
-        (steps / SMOOTHED_SHARE).clamp(1, SMOOTHED_STEPS)
+        (steps / SMOOTHED_DIVISOR).clamp(1, SMOOTHED_STEPS)
     }
 
     /// Returns the smoothed loss, given the losses of all steps in order. Ignores NaN and infinite losses

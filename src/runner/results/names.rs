@@ -63,8 +63,8 @@ pub const LEDGER: &str = "ledger.jsonl";
 pub fn folder_name(recipe: &str) -> Result<String> {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = recipe.chars().map(plain).collect();
-    let taken = [KEPT, SWEEPS, COMPARISONS, COORDINATES, BINARIES].contains(&name.as_str());
-    if taken || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
+    let is_reserved = [KEPT, SWEEPS, COMPARISONS, COORDINATES, BINARIES].contains(&name.as_str());
+    if is_reserved || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
         return Err(Error::usage(format!(
             "`{recipe}` cannot name a folder in the results: a name needs a letter from a to z or a digit, must \
              not begin with a dot, and must not be {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES} or {BINARIES}; \
@@ -75,17 +75,17 @@ pub fn folder_name(recipe: &str) -> Result<String> {
 }
 
 /// Digits of the hash in a run's name.
-const DIGITS: usize = 8;
+const HASH_LEN: usize = 8;
 
 /// Characters of the time in a run's name.
-const TIME: usize = "20261122T110113Z".len();
+const TIME_LEN: usize = "20261122T110113Z".len();
 
 /// Returns the time in a folder's name, `<UTC time>-…`; `None` if a person chose the name.
 pub fn time_in_name(name: &str) -> Option<Timestamp> {
     let (time, _) = name.split_once('-')?;
     // The parser would also accept signs and shorter numbers.
-    let is_digit = |(at, c): (usize, u8)| [8, TIME - 1].contains(&at) || c.is_ascii_digit();
-    if time.len() != TIME || !time.bytes().enumerate().all(is_digit) {
+    let is_digit = |(at, c): (usize, u8)| [8, TIME_LEN - 1].contains(&at) || c.is_ascii_digit();
+    if time.len() != TIME_LEN || !time.bytes().enumerate().all(is_digit) {
         return None;
     }
     let time = DateTime::strptime("%Y%m%dT%H%M%SZ", time).ok()?;
@@ -93,11 +93,11 @@ pub fn time_in_name(name: &str) -> Option<Timestamp> {
 }
 
 /// Returns the time and the hash in a run's name, `<UTC time>-<hash8>[-n]`.
-pub fn parts_of_run(name: &str) -> Option<(Timestamp, &str)> {
+pub fn parse_run_name(name: &str) -> Option<(Timestamp, &str)> {
     let mut parts = name.splitn(3, '-').skip(1);
     let (hash, number) = (parts.next()?, parts.next());
     let is_numbered = number.is_none_or(|number| number.bytes().all(|c| c.is_ascii_digit()));
-    (hash.len() == DIGITS && is_numbered).then_some(())?;
+    (hash.len() == HASH_LEN && is_numbered).then_some(())?;
     Some((time_in_name(name)?, hash))
 }
 
@@ -107,11 +107,11 @@ mod tests {
 
     #[test]
     fn a_name_is_a_time_and_a_hash() {
-        let (time, hash) = parts_of_run("20261102T030405Z-0123abcd-2").unwrap();
+        let (time, hash) = parse_run_name("20261102T030405Z-0123abcd-2").unwrap();
         assert_eq!((time.to_string().as_str(), hash), ("2026-11-02T03:04:05Z", "0123abcd"));
         for name in ["", "latest", "20261102T030405Z", "20261102T030405Z-0123", "20261102T030405Z-0123abcd-x"]
         {
-            assert_eq!(parts_of_run(name), None, "{name}");
+            assert_eq!(parse_run_name(name), None, "{name}");
         }
     }
 

@@ -28,7 +28,7 @@ pub enum Mode {
     #[default]
     Auto,
     /// Plain lines.
-    Plain,
+    ReferenceFn,
     /// One JSON object per line on stdout.
     Json,
     /// Only warnings and the final result.
@@ -100,7 +100,7 @@ enum Event<'a> {
     Note {
         text: &'a str,
     },
-    Finish {
+    Epilogue {
         summary: &'a Summary,
     },
     Error {
@@ -127,7 +127,7 @@ pub fn print_json_error(error: &Error) {
 
 enum Sink {
     Live(LiveLine),
-    Plain(Box<dyn Write + Send>),
+    ReferenceFn(Box<dyn Write + Send>),
     Json(Box<dyn Write + Send>),
     Quiet(Box<dyn Write + Send>),
 }
@@ -142,7 +142,7 @@ impl Progress {
                 *LIVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.bar.downgrade());
                 Sink::Live(line)
             }
-            Mode::Auto | Mode::Plain => Sink::Plain(Box::new(std::io::stderr())),
+            Mode::Auto | Mode::ReferenceFn => Sink::ReferenceFn(Box::new(std::io::stderr())),
             Mode::Json => Sink::Json(Box::new(std::io::stdout())),
             Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
         };
@@ -188,7 +188,7 @@ impl Progress {
                     live.bar.suspend(|| say(&mut std::io::stderr(), &line));
                 }
             }
-            Sink::Plain(out) => say(out, &line),
+            Sink::ReferenceFn(out) => say(out, &line),
             Sink::Json(out) => {
                 let (total_steps, floor) = (self.total_steps, self.floor);
                 let (set_losses, figures) = (row.set_losses(), row.other_figures());
@@ -209,7 +209,7 @@ impl Progress {
             Phase::Warmup | Phase::Train => return,
         };
         let interval = match self.sink {
-            Sink::Plain(_) => PLAIN_PAUSE_INTERVAL,
+            Sink::ReferenceFn(_) => PLAIN_PAUSE_INTERVAL,
             _ => PAUSE_INTERVAL,
         };
         let due = self.last_pause.get_or_insert_with(Instant::now).elapsed() >= interval;
@@ -218,9 +218,9 @@ impl Progress {
                 let fields = [self.last_fields.as_slice(), &[(Field::Pause, what)]].concat();
                 live.show(self.last_step, &fields);
             }
-            Sink::Plain(out) if due => say(out, &what),
+            Sink::ReferenceFn(out) if due => say(out, &what),
             Sink::Json(out) if due => say_json(out, &Event::Pause { phase, done, of }),
-            Sink::Plain(_) | Sink::Json(_) | Sink::Quiet(_) => {}
+            Sink::ReferenceFn(_) | Sink::Json(_) | Sink::Quiet(_) => {}
         }
         if due {
             self.last_pause = Some(Instant::now());
@@ -231,7 +231,7 @@ impl Progress {
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Live(live) => live.bar.suspend(|| say(&mut std::io::stderr(), text)),
-            Sink::Plain(out) => say(out, text),
+            Sink::ReferenceFn(out) => say(out, text),
             Sink::Json(out) => say_json(out, &Event::Note { text }),
             Sink::Quiet(_) => {}
         }
@@ -256,7 +256,7 @@ impl Progress {
             live.bar.finish_and_clear();
         }
         match &mut self.sink {
-            Sink::Json(out) => say_json(out, &Event::Finish { summary }),
+            Sink::Json(out) => say_json(out, &Event::Epilogue { summary }),
             _ => {
                 let text = result(&Summary { reason: None, ..summary.clone() });
                 say(stdout, &format!("{text}\nresults in {}", run.display()));
@@ -311,7 +311,7 @@ pub fn result(summary: &Summary) -> String {
         short(summary.own_tokens() as f64)
     );
     if let Some(seconds) = summary.wall_s {
-        text += &format!(" in {}{}", wall_time(seconds), spent(summary, seconds));
+        text += &format!(" in {}{}", wall_time(seconds), time_besides_training(summary, seconds));
     }
     if let Some(rate) = summary.tok_s {
         text += &format!(", {} tok/s while training", short(rate));
@@ -363,8 +363,8 @@ pub fn result(summary: &Summary) -> String {
             text += &format!("\n{name}: {:.4} nats per token", last.loss);
             text += &set.part.map(|part| format!(" {part}")).unwrap_or_default();
             text += &set.bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte")).unwrap_or_default();
-            let of_average = set.ema.and_then(|losses| losses.last);
-            text += &of_average.map(|last| format!(", moving average {:.4}", last.loss)).unwrap_or_default();
+            let ema = set.ema.and_then(|losses| losses.last);
+            text += &ema.map(|last| format!(", moving average {:.4}", last.loss)).unwrap_or_default();
         }
     }
     if let Some(worse) = summary.worse_than_guessing() {
@@ -374,14 +374,14 @@ pub fn result(summary: &Summary) -> String {
 }
 
 /// Time spent on something other than steps is reported from this share of the run's time.
-const TOLD_SHARE: f64 = 0.05;
+const REPORTED_SHARE: f64 = 0.05;
 
 /// Describes what else a run spent much time on. Then the tokens per second over its whole time are clearly
 /// lower than its training speed.
-fn spent(summary: &Summary, seconds: f64) -> String {
+fn time_besides_training(summary: &Summary, seconds: f64) -> String {
     let told = |(phase, of): (Phase, &str)| {
-        let spent = summary.phase_s.get(phase).filter(|spent| *spent > TOLD_SHARE * seconds)?;
-        Some(format!("{} {of}", wall_time(spent)))
+        let time_besides_training = summary.phase_s.get(phase).filter(|time_besides_training| *time_besides_training > REPORTED_SHARE * seconds)?;
+        Some(format!("{} {of}", wall_time(time_besides_training)))
     };
     let parts: Vec<String> = [
         (Phase::Eval, "evaluating"),

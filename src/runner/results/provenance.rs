@@ -167,7 +167,7 @@ fn links(topology: &[Vec<String>]) -> Option<String> {
 }
 
 /// Returns a hash that distinguishes names without revealing them.
-pub fn anonymous(name: &str) -> String {
+pub fn short_name_hash(name: &str) -> String {
     blake3::hash(name.as_bytes()).to_hex()[..16].to_owned()
 }
 
@@ -204,7 +204,7 @@ impl Environment {
     /// Detects the environment of this process. `threads` is the number of compute threads of the run.
     pub fn detect(threads: usize, started: Timestamp) -> Self {
         Self {
-            build: Build::of_this_binary(),
+            build: Build::current(),
             cpu: Cpu::detect(threads),
             gpu: None,
             system: System::detect(),
@@ -227,7 +227,7 @@ impl Environment {
     /// Returns the device class, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2
     /// threads)`. Runs with the same class can be compared in one table.
     pub fn device_class(&self) -> String {
-        self.gpu.as_ref().map_or_else(|| self.cpu.class_of_run(), Gpu::class)
+        self.gpu.as_ref().map_or_else(|| self.cpu.class_with_threads(), Gpu::class)
     }
 }
 
@@ -263,7 +263,7 @@ impl Stamp {
 impl Build {
     /// Returns what the program's [`Stamp`] says. Without a stamp, as in tests of the library, only the
     /// version is known.
-    pub fn of_this_binary() -> Self {
+    pub fn current() -> Self {
         let stamp = STAMP.get().copied().unwrap_or_default();
         let profile =
             stamp.profile.map(|name| format!("{name}, opt-level {}", stamp.opt_level.unwrap_or("unknown")));
@@ -302,15 +302,15 @@ impl Cpu {
     /// Returns the device class of the processor without threads, such as `cpu avx512 (AMD EPYC)`. Cells of a
     /// sweep share it, because a run's threads are only known once it has begun.
     pub fn class(&self) -> String {
-        self.class_with(None)
+        self.format_class(None)
     }
 
     /// Returns the device class of a run on the processor, such as `cpu avx512 (AMD EPYC, 2 threads)`.
-    pub fn class_of_run(&self) -> String {
-        self.class_with(Some(format!("{} thread{}", self.threads, plural(self.threads))))
+    pub fn class_with_threads(&self) -> String {
+        self.format_class(Some(format!("{} thread{}", self.threads, plural(self.threads))))
     }
 
-    fn class_with(&self, threads: Option<String>) -> String {
+    fn format_class(&self, threads: Option<String>) -> String {
         let details: Vec<String> = self.model.clone().into_iter().chain(threads).collect();
         let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join(", ")) };
         format!("cpu {}{details}", self.instructions)
@@ -371,7 +371,7 @@ impl System {
             os: distribution.unwrap_or_else(|| std::env::consts::OS.to_owned()),
             kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
             memory_bytes: read("/proc/meminfo").and_then(|text| kib_field(&text, "MemTotal:")),
-            host: host_name().map(|name| anonymous(&name)),
+            host: host_name().map(|name| short_name_hash(&name)),
         }
     }
 }
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_library_alone_knows_only_its_version() {
-        let build = Build::of_this_binary();
+        let build = Build::current();
         assert_eq!(build.version, env!("CARGO_PKG_VERSION"));
         assert_eq!((build.commit, build.dirty, build.rustc, build.target, build.profile), Default::default());
         assert!(build.crates.is_empty());
@@ -410,7 +410,7 @@ mod tests {
             commit: Some("d31aa78102030405".into()),
             dirty: Some(true),
             rustc: Some("rustc 1.91.0 (f8297e351 2025-10-28)".into()),
-            ..Build::of_this_binary()
+            ..Build::current()
         };
         assert_eq!(known.in_words(), "0.9.0 (d31aa781 with changes, rustc 1.91.0)");
         let packaged = Build { dirty: None, rustc: None, ..known };
@@ -434,11 +434,11 @@ mod tests {
             instructions: "avx512".into(),
         };
         assert_eq!(cpu.class(), "cpu avx512 (AMD EPYC)");
-        assert_eq!(cpu.class_of_run(), "cpu avx512 (AMD EPYC, 1 thread)");
-        assert_eq!(Cpu { threads: 2, ..cpu.clone() }.class_of_run(), "cpu avx512 (AMD EPYC, 2 threads)");
+        assert_eq!(cpu.class_with_threads(), "cpu avx512 (AMD EPYC, 1 thread)");
+        assert_eq!(Cpu { threads: 2, ..cpu.clone() }.class_with_threads(), "cpu avx512 (AMD EPYC, 2 threads)");
         let unknown = Cpu { model: None, ..cpu };
         assert_eq!(
-            (unknown.class(), unknown.class_of_run()),
+            (unknown.class(), unknown.class_with_threads()),
             ("cpu avx512".into(), "cpu avx512 (1 thread)".into())
         );
         assert_eq!(Gpu { name: "H".into(), ..Gpu::default() }.class(), "H");

@@ -37,7 +37,7 @@ pub trait Row: Serialize + DeserializeOwned {
 
     /// Returns true if the row is about a save. It is written after the checkpoint, which holds a hash of
     /// only the earlier rows.
-    fn is_of_save(&self) -> bool {
+    fn is_save(&self) -> bool {
         false
     }
 }
@@ -69,7 +69,7 @@ impl Row for TimingRow {
         self.step
     }
 
-    fn is_of_save(&self) -> bool {
+    fn is_save(&self) -> bool {
         matches!(self.phase, Phase::Save | Phase::Snapshot)
     }
 }
@@ -204,7 +204,7 @@ impl<R: Row> RowWriter<R> {
             if let Some(saved) = saved {
                 known = rows.partition_point(|row| row.end as u64 <= saved.bytes);
                 let next = rows.get(known).map(|row| &row.row);
-                known += usize::from(next.is_some_and(|row| row.step() == step && row.is_of_save()));
+                known += usize::from(next.is_some_and(|row| row.step() == step && row.is_save()));
             }
             let dropped = rows.split_off(known);
             if let (Some(first), Some(last)) = (dropped.first(), dropped.last()) {
@@ -302,7 +302,7 @@ pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
 
 /// Parses the content of the file at `path`, as [`read`] does.
 pub fn parse<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<R>> {
-    let columns = Columns::of_header(R::COLUMNS, R::is_further_column, bytes)
+    let columns = Columns::from_header(R::COLUMNS, R::is_further_column, bytes)
         .unwrap_or_else(|| Columns::fixed(R::COLUMNS));
     Ok(scan::<R>(path, bytes, &columns)?.into_iter().map(|r| r.row).collect())
 }
@@ -371,8 +371,8 @@ impl<R: Row> LineParser<R> {
     ///
     /// # Errors
     /// If the line is not a header for this row type.
-    pub(super) fn of_header(path: &Path, line: &[u8]) -> Result<Self> {
-        let columns = Columns::of_header(R::COLUMNS, R::is_further_column, line)
+    pub(super) fn from_header(path: &Path, line: &[u8]) -> Result<Self> {
+        let columns = Columns::from_header(R::COLUMNS, R::is_further_column, line)
             .ok_or_else(|| wrong_header(path, line, &Columns::fixed(R::COLUMNS).header()))?;
         Ok(Self { columns, row: PhantomData })
     }

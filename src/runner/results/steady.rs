@@ -158,7 +158,7 @@ fn transient(times: &[f64]) -> (usize, Option<bool>) {
 
 /// Returns the number of warm-up steps in a rule, if the rule is this version's or an equivalent one from an
 /// earlier version.
-pub fn warmup_of(stated: &str) -> Option<usize> {
+pub fn warmup_in_rule(stated: &str) -> Option<usize> {
     let (_, rest) = stated.split_once("without the first ")?;
     let warmup = rest.split(' ').next()?.parse().ok()?;
     let known = [rule(warmup), rule_without_writes(warmup), earliest_rule(warmup)];
@@ -167,7 +167,7 @@ pub fn warmup_of(stated: &str) -> Option<usize> {
 
 /// Returns the rule in the words of versions that did not write checkpoints in the background.
 fn rule_without_writes(warmup: usize) -> String {
-    rule(warmup).replace(BESIDE, "")
+    rule(warmup).replace(DURING_WRITES, "")
 }
 
 /// Returns the rule in the words of versions that did not compare ranks.
@@ -181,13 +181,13 @@ fn earliest_rule(warmup: usize) -> String {
 }
 
 /// The part of the rule about steps during which a checkpoint was written.
-const BESIDE: &str = " or ran beside the write of a checkpoint";
+const DURING_WRITES: &str = " or ran beside the write of a checkpoint";
 
 /// Returns the rule in words, as the summary stores it.
 fn rule(warmup: usize) -> String {
     format!(
         "training steps, without the first {warmup} (and the first {warmup} after a resume), without steps \
-         that also evaluated, compared ranks, saved or generated{BESIDE}, and without a transient: of blocks of \
+         that also evaluated, compared ranks, saved or generated{DURING_WRITES}, and without a transient: of blocks of \
          1/{BLOCKS} of the rest, leading ones whose median is more than {:.0} % from the median of the \
          later half (looked for from {MIN_SAMPLES} steps on); quantiles are linearly interpolated",
         TOLERANCE * 100.0
@@ -228,11 +228,11 @@ mod tests {
         assert_eq!(steady.medians.get("data_wait_ms"), Some(1.0));
         assert_eq!(steady.medians.get("mfu_pct"), None);
         assert_eq!(steady.settled, None, "too few steps to tell");
-        assert_eq!(warmup_of(&steady.rule), Some(2));
-        assert_eq!(warmup_of(&steady.rule.replace("5 %", "9 %")), None);
-        assert_eq!(warmup_of(&rule_without_writes(7)), Some(7));
+        assert_eq!(warmup_in_rule(&steady.rule), Some(2));
+        assert_eq!(warmup_in_rule(&steady.rule.replace("5 %", "9 %")), None);
+        assert_eq!(warmup_in_rule(&rule_without_writes(7)), Some(7));
         assert_ne!(rule_without_writes(7), rule(7));
-        assert_eq!(warmup_of(&earliest_rule(20)), Some(20));
+        assert_eq!(warmup_in_rule(&earliest_rule(20)), Some(20));
     }
 
     #[test]

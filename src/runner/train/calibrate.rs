@@ -115,7 +115,7 @@ fn write(path: &Path, pace: &CpuPace) -> Result<()> {
 /// Returns the cache file for this CPU, a number of threads, a number format and this build.
 fn cache_file(folder: &Path, threads: usize, dtype: DType) -> PathBuf {
     let cpu = Cpu::detect(threads);
-    let what = format!("{cpu:?} {dtype} {:?}", Build::of_this_binary());
+    let what = format!("{cpu:?} {dtype} {:?}", Build::current());
     let hash = blake3::hash(what.as_bytes()).to_hex();
     folder.join(format!("cpu-pace-{}.json", &hash[..16]))
 }

@@ -42,7 +42,7 @@ fn divergence_reason(step: u64, bad: &NonFiniteTensor) -> String {
 }
 
 /// Suggests what to try after a tensor was not finite.
-fn next_try(step: u64, bad: &NonFiniteTensor) -> &'static str {
+fn divergence_advice(step: u64, bad: &NonFiniteTensor) -> &'static str {
     // Before the first update the values are still small, so a non-finite formula is wrong by itself.
     if step == 1 && bad.op.starts_with("formula") {
         return "the formula of model.activation is not finite for values of this size";
@@ -63,7 +63,7 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
                 "diverged: {reason}; the parameters are from step {}. See {}; {}",
                 step - 1,
                 folder.path().display(),
-                next_try(step, &bad)
+                divergence_advice(step, &bad)
             ));
             Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(error) })
         }
@@ -95,10 +95,10 @@ fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
         (Ending::Halted, None) => Some(format!("--until {}", recorder.step())),
         (Ending::Interrupted, None) => Some("stopped by a signal".to_owned()),
     };
-    let as_asked = ending == Ending::Halted && recorder.write_error().is_none();
+    let halted_as_requested = ending == Ending::Halted && recorder.write_error().is_none();
     let path = recorder.path().to_owned();
     let saves = recorder.saves();
-    if as_asked && recorder.unsaved().is_none() {
+    if halted_as_requested && recorder.unsaved().is_none() {
         let (step, path) = (recorder.step(), path.display());
         recorder.note(&format!("saved after step {step}; `xrun resume {path}` continues from there"))?;
     }
@@ -113,7 +113,7 @@ fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
             let error = format!("{reason}. Free space, then `xrun resume {}`: {from}", path.display());
             (Status::Unsaved, Some(reason), Err(Error::new(ErrorKind::Unsaved, error)))
         }
-        (None, Some(by)) if as_asked => (Status::Interrupted, Some(by), Ok(())),
+        (None, Some(by)) if halted_as_requested => (Status::Interrupted, Some(by), Ok(())),
         (None, Some(by)) => {
             let then = match saves {
                 true if recorder.saves_weights_only() => {

@@ -154,7 +154,7 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn others_come_after_rank_0_and_no_place_is_left() {
+    fn other_ranks_open_after_rank_0() {
         let order = DeviceOrder::begin(&[]);
         assert!(order.first_place(1).is_none());
         let place = order.first_place(0);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn no_context_is_begun_after_the_end() {
+    fn no_context_is_created_after_the_end() {
         let begun = Arc::new(Mutex::new(Vec::new()));
         let (log, barrier) = (Arc::clone(&begun), Arc::new(Barrier::new(2)));
         let first = Arc::clone(&barrier);

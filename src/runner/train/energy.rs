@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Minimum time that an energy reading covers. Counters advance only every 20 to 100 ms, so they cannot
 /// measure a single short step.
-const PERIOD: Duration = Duration::from_millis(500);
+const MIN_PERIOD: Duration = Duration::from_millis(500);
 
 /// Measures the energy since the last row that has a reading.
 #[derive(Debug)]
@@ -16,12 +16,12 @@ pub(super) struct RowEnergy {
     share: f64,
     began: Instant,
     /// The rows since `began`.
-    since: Covered,
+    since: CoveredRows,
 }
 
 /// The rows that one reading covers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Covered {
+struct CoveredRows {
     rows: u64,
     tokens: f64,
     /// The phase that all of the rows share, if they do.
@@ -31,15 +31,15 @@ struct Covered {
 impl RowEnergy {
     /// Starts to measure. `share` is the part of all tokens that the meter's GPUs train on.
     pub fn new(meter: EnergyMeter, share: f64, now: Instant) -> Self {
-        Self { meter, share, began: now, since: Covered::default() }
+        Self { meter, share, began: now, since: CoveredRows::default() }
     }
 
     /// Fills the energy columns of a row that ends now. `tokens` counts the tokens of a step over all ranks.
     pub fn fill(&mut self, row: &mut TimingRow, tokens: usize, now: Instant) {
-        let Covered { rows, tokens: before, phase } = self.since;
+        let CoveredRows { rows, tokens: before, phase } = self.since;
         let phase = phase.filter(|phase| *phase == row.phase).or((rows == 0).then_some(row.phase));
-        self.since = Covered { rows: rows + 1, tokens: before + tokens as f64 * self.share, phase };
-        if now.saturating_duration_since(self.began) < PERIOD {
+        self.since = CoveredRows { rows: rows + 1, tokens: before + tokens as f64 * self.share, phase };
+        if now.saturating_duration_since(self.began) < MIN_PERIOD {
             return;
         }
         let joules = match self.meter.take() {
@@ -47,7 +47,7 @@ impl RowEnergy {
             EnergyReading::Lost => None,
             EnergyReading::Joules(joules) => Some(joules),
         };
-        let Covered { rows, tokens, phase } = std::mem::take(&mut self.since);
+        let CoveredRows { rows, tokens, phase } = std::mem::take(&mut self.since);
         self.began = now;
         row.energy_j = joules;
         if phase.is_some_and(Phase::is_step) {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_pays_for_no_evaluation() {
+    fn steps_are_not_charged_for_evaluations() {
         let mut rows = Rows::new(1.0);
         assert_eq!(rows.row(Phase::Train, 300, 100_000), BLANK);
         assert_eq!(rows.row(Phase::Eval, 300, 100_000), [Some(200.0), None, None]);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_begins_anew_leaves_a_blank() {
+    fn a_counter_reset_leaves_a_blank() {
         let mut rows = Rows::new(1.0);
         rows.row(Phase::Train, 600, 50_000);
         rows.counter.0.store(10, Ordering::Relaxed);

@@ -52,7 +52,7 @@ impl Gauges {
         };
         Some(Self {
             watch: Watch::start(gpu.initial_state()),
-            energy: EnergyMeter::of_gpus(plan.execution.gpus()).map(|meter| {
+            energy: EnergyMeter::for_gpus(plan.execution.gpus()).map(|meter| {
                 let share = plan.execution.gpus().count() as f64 / plan.batch.world_size as f64;
                 RowEnergy::new(meter, share, Instant::now())
             }),
@@ -153,7 +153,7 @@ fn provenance(ordinals: &[usize], channels: Option<usize>) -> Result<provenance:
     let several = ordinals.len() > 1;
     Ok(provenance::Gpu {
         ordinal,
-        uuid: Gpu::uuid_of(ordinal).map(|uuid| provenance::anonymous(&uuid)),
+        uuid: Gpu::uuid_of(ordinal).map(|uuid| provenance::short_name_hash(&uuid)),
         architecture: properties.architecture(),
         memory_bytes: properties.memory_bytes as u64,
         processors: properties.sm_count,

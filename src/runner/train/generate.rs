@@ -66,19 +66,19 @@ pub struct Generating<'a> {
 
 impl Generating<'_> {
     /// Generates a text for every sample, and returns their tokens without prompts and end tokens. Calls
-    /// `see` with the sample and the token as soon as each token is known.
+    /// `on_token` with the sample and the token as soon as each token is known.
     ///
     /// A text ends at an end token, after `tokens` tokens, or at the end of the model's context: the last
     /// token follows a context of `seq_len` tokens. Samples share the prompts evenly; the samples of one
     /// prompt are adjacent.
     ///
     /// # Errors
-    /// If the prompts do not fit the program, logits are not finite, or the engine or `see` fails.
+    /// If the prompts do not fit the program, logits are not finite, or the engine or `on_token` fails.
     pub fn run(
         &self,
         engine: &mut Engine,
         prompts: &[Vec<u32>],
-        mut see: impl FnMut(usize, u32) -> Result<()>,
+        mut on_token: impl FnMut(usize, u32) -> Result<()>,
     ) -> Result<Vec<Vec<u32>>> {
         self.send(engine, prompts)?;
         let samples = samples(engine)?;
@@ -101,7 +101,7 @@ impl Generating<'_> {
             engine.open(&mut oldest)?;
             // Steps that were launched before all texts had ended are only waited for.
             if !texts.all_ended() {
-                texts.take(&oldest, engine.state.layout(), &mut see)?;
+                texts.take(&oldest, engine.state.layout(), &mut on_token)?;
             }
             if launched < most && in_flight.is_empty() && !texts.all_ended() {
                 engine.run_all(&[self.decode], 0)?;
@@ -172,7 +172,7 @@ impl Texts<'_> {
         &mut self,
         chosen: &Snapshot,
         layout: &Arc<State>,
-        see: &mut impl FnMut(usize, u32) -> Result<()>,
+        on_token: &mut impl FnMut(usize, u32) -> Result<()>,
     ) -> Result<()> {
         let (tokens, bad) =
             (chosen.integers(layout, GenerationSlot::Tokens)?, chosen.integers(layout, GenerationSlot::Bad)?);
@@ -193,7 +193,7 @@ impl Texts<'_> {
             }
             self.rooms[sample] -= 1;
             self.texts[sample].push(token);
-            see(sample, token)?;
+            on_token(sample, token)?;
         }
         Ok(())
     }

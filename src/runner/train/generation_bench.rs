@@ -3,7 +3,7 @@
 use super::generate::Generating;
 use super::trained::Trained;
 use crate::error::{Error, Result};
-use crate::model::{Generator, PromptShape, WeightsOf, prompt_rows};
+use crate::model::{Generator, PromptShape, WeightsKind, prompt_rows};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub struct BenchRequest {
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
     /// Which of the checkpoint's weights to use.
-    pub weights: WeightsOf,
+    pub weights: WeightsKind,
     /// Keys to change, as for [`sample`](super::sample).
     pub overrides: Vec<String>,
     /// Number of tokens in each prompt. Every sample has its own prompt.
@@ -46,13 +46,13 @@ const REPEATS: usize = 5;
 /// Step between the tokens of a prompt. It makes all rows of a prompt and all prompts different.
 const STRIDE: usize = 7919;
 
-/// Generates several times and passes the times of each repetition to `see`. No token ends a text.
+/// Generates several times and passes the times of each repetition to `on_repetition`. No token ends a text.
 ///
 /// # Errors
 /// Fails like [`sample`](super::sample), and if prompts and new tokens do not fit the context.
 pub fn bench_generation(
     request: &BenchRequest,
-    mut see: impl FnMut(GenerationTime) -> Result<()>,
+    mut on_repetition: impl FnMut(GenerationTime) -> Result<()>,
 ) -> Result<()> {
     let trained = Trained::open(&request.run, request.step, request.weights, &request.overrides, 1)?;
     let (generation, seq_len) = (&trained.plan.generation, trained.plan.batch.seq_len);
@@ -82,7 +82,7 @@ pub fn bench_generation(
         let first = first.unwrap_or(began);
         if repetition >= WARM_UP {
             let (prefill, decode) = (first - began, first.elapsed());
-            see(GenerationTime { samples, prompt_tokens, new_tokens: tokens, prefill, decode })?;
+            on_repetition(GenerationTime { samples, prompt_tokens, new_tokens: tokens, prefill, decode })?;
         }
     }
     Ok(())

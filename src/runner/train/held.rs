@@ -21,13 +21,13 @@ pub enum Contents {
 
 /// A copy of the training state at one step, in separate memory.
 #[derive(Debug)]
-pub struct HeldSnapshot {
-    memory: HeldMemory,
+pub struct SnapshotCopy {
+    memory: CopyMemory,
     contents: Contents,
 }
 
 #[derive(Debug)]
-enum HeldMemory {
+enum CopyMemory {
     /// Whole buffers of the state, in device memory.
     Copy(StateCopy),
     /// Tensors gathered from the parts that ranks hold, in host memory, parameters first.
@@ -57,22 +57,22 @@ impl Contents {
     }
 }
 
-impl HeldSnapshot {
+impl SnapshotCopy {
     /// Allocates memory for a copy of the state of a rank that holds all of it.
     ///
     /// # Errors
     /// If there is not enough memory.
     pub(super) fn allocate(engine: &Engine) -> Result<Self> {
         let copy = engine.allocate_copy(engine.state.layout().saved_slots())?;
-        Ok(Self { memory: HeldMemory::Copy(copy), contents: Contents::All })
+        Ok(Self { memory: CopyMemory::Copy(copy), contents: Contents::All })
     }
 
     /// Copies the state of an engine into this memory, which must have been allocated for that engine.
     ///
     /// # Errors
     /// If the device reports an error.
-    pub(super) fn retake(mut self, engine: &Engine, contents: Contents) -> Result<Self> {
-        if let HeldMemory::Copy(copy) = &mut self.memory {
+    pub(super) fn copy_from(mut self, engine: &Engine, contents: Contents) -> Result<Self> {
+        if let CopyMemory::Copy(copy) = &mut self.memory {
             engine.copy_state(copy)?;
         }
         Ok(Self { contents, ..self })
@@ -90,19 +90,19 @@ impl HeldSnapshot {
             Ok(GatheredTensor { name, dtype, shape, bytes: tensor.bytes()?.into_owned() })
         };
         let tensors = snapshot.tensors().map(gathered).collect::<Result<_>>()?;
-        Ok(Self { memory: HeldMemory::Gathered { tensors, parameters }, contents })
+        Ok(Self { memory: CopyMemory::Gathered { tensors, parameters }, contents })
     }
 }
 
-impl HeldState for HeldSnapshot {
+impl HeldState for SnapshotCopy {
     fn snapshot(&self) -> Snapshot<'_> {
         let snapshot = match &self.memory {
-            HeldMemory::Copy(copy) => {
+            CopyMemory::Copy(copy) => {
                 let buffers = checkpoint_buffers(copy.layout());
                 let mut tensors = buffers.iter().map(|buffer| views_of_copy(copy, buffer));
                 Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
             }
-            HeldMemory::Gathered { tensors, parameters } => {
+            CopyMemory::Gathered { tensors, parameters } => {
                 let (parameters, optimizer) = tensors.split_at(*parameters);
                 Snapshot::new(parameters.iter().map(view), optimizer.iter().map(view))
             }

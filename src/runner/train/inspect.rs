@@ -39,7 +39,7 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     let products = rank.inspect_evaluation("head.logits.1")?;
     let logits: Vec<u8> = products.iter().flat_map(|&v| (model.logit(v) as f32).to_le_bytes()).collect();
     let loss = rank.loss()?;
-    let of_batch = |slot: BatchSlot, numbers: &[u32], shape: Vec<usize>| {
+    let batch_tensor = |slot: BatchSlot, numbers: &[u32], shape: Vec<usize>| {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
         TensorView::lazy(SlotName::from(slot).to_string(), Dtype::U32, shape, move || {
             Ok(Cow::Owned(bytes.clone()))
@@ -47,9 +47,9 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     };
     let rows = vec![batch.sequences.len(), batch.tokens.len() / batch.sequences.len()];
     let mut tensors = vec![
-        of_batch(BatchSlot::Tokens, &batch.tokens, rows.clone()),
-        of_batch(BatchSlot::Targets, &batch.targets, rows.clone()),
-        of_batch(BatchSlot::Positions, &batch.positions, rows),
+        batch_tensor(BatchSlot::Tokens, &batch.tokens, rows.clone()),
+        batch_tensor(BatchSlot::Targets, &batch.targets, rows.clone()),
+        batch_tensor(BatchSlot::Positions, &batch.positions, rows),
     ];
     tensors.push(TensorView::lazy("loss", Dtype::F32, vec![1], move || {
         Ok(Cow::Owned((loss as f32).to_le_bytes().to_vec()))

@@ -52,7 +52,7 @@ pub use rank::{Evaluated, Evaluation, Rank, StepReport};
 pub use recorder::Recorder;
 pub use reference::{logits, reference};
 pub use request::{Origin, Request, WorkerRequest};
-pub use run::{Run, on_cpu_although};
+pub use run::{Run, cpu_fallback_warning};
 pub use sample::{SampleRequest, Sampled, sample};
 pub use time_left::TimeLeft;
 pub use trained::{chat_template, recipe_of, tokenizer_json};

@@ -20,8 +20,8 @@ use crate::model::{Programs, schedule_tables};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
 pub use evaluate::{Evaluated, Evaluation};
-pub(super) use share::say_timing;
-use share::{allocate_state, connect_gpus, prepare_alike};
+pub(super) use share::print_timing_notice;
+use share::{allocate_state, connect_gpus, prepare_with_shared_algorithms};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -124,7 +124,7 @@ impl Rank {
         let mut kernels_took = None;
         if let Some(gpu) = device.gpu() {
             let began = Instant::now();
-            prepare_alike(&device, &programs, &*comm)?;
+            prepare_with_shared_algorithms(&device, &programs, &*comm)?;
             kernels_took = Some(began.elapsed());
             gpu.attribute_memory(MemoryCause::Kernels);
             gpu.limit_memory(execution.memory_limit);
@@ -235,7 +235,7 @@ impl Rank {
     /// If data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
         let step = self.done + self.queued_steps() as u64 + 1;
-        let micro_steps = self.plan.batch.micro_steps_of(step);
+        let micro_steps = self.plan.batch.micro_steps_in_step(step);
         if self.queued_steps.is_empty() {
             // Time between steps does not count towards this step.
             self.agreed = Instant::now();
@@ -364,7 +364,7 @@ impl Rank {
 
     /// Sends a micro-batch to the device. `step` counts from 1.
     fn upload(&mut self, batch: &Batch, step: u64) -> Result<()> {
-        let tokens = self.plan.batch.tokens_of(step);
+        let tokens = self.plan.batch.tokens_in_step(step);
         // With a batch ramp, early steps have fewer tokens.
         let step_tokens = [u32::try_from(tokens).unwrap_or(u32::MAX)];
         let mut tensors: Vec<(BatchSlot, &[u32])> = vec![
@@ -418,7 +418,7 @@ impl Rank {
         let step = self.done + 1;
         self.upload(&batch, step)?;
         let programs = Arc::clone(&self.programs);
-        self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps_of(step)))?;
+        self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)))?;
         Ok(batch)
     }
 
@@ -435,7 +435,7 @@ impl Rank {
         Ok(batch)
     }
 
-    /// Evaluates a batch and calls `see` with the first `rows` rows of the named tensors of that program,
+    /// Evaluates a batch and calls `on_tensor` with the first `rows` rows of the named tensors of that program,
     /// each with its index in `names`. Updates nothing.
     ///
     /// # Errors
@@ -445,12 +445,12 @@ impl Rank {
         batch: &Batch,
         names: &[&str],
         rows: usize,
-        see: impl FnMut(usize, Vec<f64>),
+        on_tensor: impl FnMut(usize, Vec<f64>),
     ) -> Result<()> {
         self.gather_parameters()?;
         self.upload(batch, self.done)?;
         let programs = Arc::clone(&self.programs);
-        self.engine.inspect_each(&programs.evaluate, names, rows, see)
+        self.engine.inspect_each(&programs.evaluate, names, rows, on_tensor)
     }
 
     /// Returns a tensor as the evaluation program computes it for the current batch.

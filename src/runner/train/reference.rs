@@ -23,7 +23,7 @@ use std::sync::Arc;
 const PROMPT: usize = 16;
 
 /// Keys that say where weights came from, and keys whose effect is already in the model's values.
-const APART: [&str; 5] =
+const DERIVED_KEYS: [&str; 5] =
     ["model.init_from", "model.vocab_size", "model.logit_scale", "model.parametrization", "model.base_dim"];
 
 /// Step between the tokens of a prompt. It is prime, so the ids spread over the whole vocabulary.
@@ -82,7 +82,7 @@ pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u
 fn generating(recipe: &Recipe, model: &Model, tokens: usize, machine: &Machine) -> Result<Recipe> {
     let mut text = "[model]\n".to_owned();
     for (key, value, _) in recipe.explain() {
-        let apart = APART.contains(&key.path);
+        let apart = DERIVED_KEYS.contains(&key.path);
         if let Some(value) = value.filter(|_| key.section() == "model" && !apart) {
             let _ = writeln!(text, "{} = {value}", key.name());
         }

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_comes_back_with_its_padding_zero() {
+    fn stored_values_come_back_with_zero_padding() {
         for dtype in [DType::F32, DType::Bf16] {
             let spec = Spec::padded([2, 3], [4, 4], dtype);
             let stored: Vec<u8> = (0..6u8).flat_map(|i| (f32::from(i) - 2.5).to_le_bytes()).collect();

@@ -154,7 +154,7 @@ impl OneRank<'_> {
     /// Returns the GPU of this rank; `None` on the CPU.
     fn own_gpu(&self) -> Result<Option<usize>> {
         let execution = &self.job.plan.execution;
-        let gpu = execution.gpu_of(self.index);
+        let gpu = execution.gpu_for_rank(self.index);
         if gpu.is_none() && execution.gpu.is_some() {
             return Err(Error::usage(format!(
                 "rank {} is number {} on its machine, which has {} GPUs for ranks: every rank needs its own GPU",

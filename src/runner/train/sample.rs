@@ -3,7 +3,7 @@
 use super::generate::{Generating, prompt_tokens};
 use super::trained::Trained;
 use crate::error::Result;
-use crate::model::{Generator, PromptShape, WeightsOf, prompt_rows};
+use crate::model::{Generator, PromptShape, WeightsKind, prompt_rows};
 use crate::plan::Plan;
 use crate::results::progress::eprint_line;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct SampleRequest {
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
     /// Which of the checkpoint's weights to use.
-    pub weights: WeightsOf,
+    pub weights: WeightsKind,
     /// Keys to change, as `section.key=value`: keys of `[generation]`, execution keys, and `training.dtype`.
     pub overrides: Vec<String>,
     /// Prompts, each continued by `generation.samples` texts. If there are none, the recipe's prompt is used.

@@ -148,7 +148,7 @@ fn gather_tensor(engine: &Engine, buffer: &CheckpointBuffer<'_>, param: &Param) 
 /// If a rank is lost.
 pub(super) fn request_tensor(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
     engine.comm.broadcast(REQUEST, tensor.to_bytes())?;
-    gather_requested(engine, tensor)
+    gather_by_index(engine, tensor)
 }
 
 /// Ends the requests that other ranks wait for. Called on rank 0.
@@ -165,12 +165,12 @@ pub(super) fn end_requests(comm: &dyn Communicator) -> Result<()> {
 /// If a rank is lost.
 pub(super) fn answer_requests(engine: &Engine) -> Result<()> {
     while let Some(tensor) = BufferTensor::from_bytes(&engine.comm.broadcast(REQUEST, Vec::new())?) {
-        gather_requested(engine, tensor)?;
+        gather_by_index(engine, tensor)?;
     }
     Ok(())
 }
 
-fn gather_requested(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
+fn gather_by_index(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
     let layout = engine.state.layout();
     match (checkpoint_buffers(layout).get(tensor.buffer), layout.params.get(tensor.param)) {
         (Some(buffer), Some(param)) => gather_tensor(engine, buffer, param),

@@ -23,8 +23,8 @@ use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
 use crate::results::stored;
 use crate::results::summary::ForkedFrom;
 use changes::{
-    changed_by_fork, changes, check_fork, check_tokenizer, kept_by_fork, other_corpus, other_engine,
-    other_sets,
+    changed_by_fork, changes, check_fork, check_tokenizer, kept_by_fork, other_corpus, engine_warning,
+    changed_sets,
 };
 use std::path::Path;
 
@@ -62,7 +62,7 @@ impl Start {
         };
         if let Some(loaded) = &start.loaded {
             start.warnings = loaded.warnings().to_vec();
-            start.warnings.extend(other_engine(loaded, &job.plan).filter(|_| !loaded.is_weights_only()));
+            start.warnings.extend(engine_warning(loaded, &job.plan).filter(|_| !loaded.is_weights_only()));
         }
         check_until(job, start.step())?;
         fault::check(job.plan.batch.world_size, start.step(), job.steps())?;
@@ -72,7 +72,7 @@ impl Start {
         let named = request.algorithms_from.as_deref();
         start.algorithms = algorithms(&request.origin, named, &job.plan)?;
         if named.is_none() {
-            start.warnings.extend(start.other_algorithms());
+            start.warnings.extend(start.algorithms_warning());
         }
         Ok(start)
     }
@@ -83,7 +83,7 @@ impl Start {
         if let Some(loaded) = loaded.take_if(|loaded| loaded.meta().is_weights_only())
             && plan.intervals.weights_only == WeightsOnly::All
         {
-            return Err(saved_without_state(&loaded, "resume"));
+            return Err(weights_only_error(&loaded, "resume"));
         }
         if loaded.as_ref().is_some_and(Loaded::is_weights_only) {
             return Err(Error::usage(format!(
@@ -107,7 +107,7 @@ impl Start {
         };
         let place = loaded.as_ref().map_or(run, Loaded::path);
         let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
-        let other = other.into_iter().chain(other_sets(&summary.held_out, dataset));
+        let other = other.into_iter().chain(changed_sets(&summary.held_out, dataset));
         let changes = changes(&before, other, recipe, run, place)?;
         Ok(Self { loaded, changes, ..Self::default() })
     }
@@ -122,7 +122,7 @@ impl Start {
         let loaded = loaded
             .ok_or_else(|| Error::usage(format!("{} has no checkpoint to fork from", run.display())))?;
         if loaded.meta().is_weights_only() {
-            return Err(saved_without_state(&loaded, "fork"));
+            return Err(weights_only_error(&loaded, "fork"));
         }
         check_fork(&loaded, plan, programs)?;
         let mut start = Self::default();
@@ -166,7 +166,7 @@ impl Start {
     }
 
     /// Returns a warning if the table of matrix-product algorithms differs from the checkpoint's.
-    fn other_algorithms(&self) -> Option<String> {
+    fn algorithms_warning(&self) -> Option<String> {
         let loaded = self.loaded.as_ref()?;
         let (before, now) = (loaded.meta().algorithms.as_ref()?, self.algorithms.as_ref()?.hash());
         (*before != now).then(|| {
@@ -180,7 +180,7 @@ impl Start {
 }
 
 /// Returns the error for resuming or forking a checkpoint that was saved without the optimizer's state.
-fn saved_without_state(loaded: &Loaded, what: &str) -> Error {
+fn weights_only_error(loaded: &Loaded, what: &str) -> Error {
     Error::usage(format!(
         "{} has only weights, without the optimizer's state (checkpoint.weights_only), so a {what} cannot continue from it. \
          `xrun export RUN --checkpoint {} --to DIR` and `xrun RECIPE model.init_from=DIR` begin a new run with these weights; \

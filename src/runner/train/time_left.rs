@@ -17,7 +17,7 @@ struct Pause {
     /// How often the pause comes.
     every: Period,
     /// Expected duration in training steps, until one was measured.
-    steps_worth: f64,
+    expected_steps: f64,
 }
 
 /// Minimum weight of the newest step in the mean step time.
@@ -43,7 +43,7 @@ pub struct TimeLeft {
 impl TimeLeft {
     /// Creates the estimate for a plan.
     pub(super) fn new(plan: &Plan) -> Self {
-        let batches = plan.evaluated_weights() * plan.evaluated_batches_in_all();
+        let batches = plan.evaluated_weight_sets() * plan.total_evaluated_batches();
         let batch = (plan.batch.ramp.clone(), plan.batch.global as u64);
         let samples = plan.generation.samples > 0;
         Self::with_events(plan.steps as u64, &plan.intervals, samples, batch, batches as f64 * FORWARD_SHARE)
@@ -83,16 +83,16 @@ impl TimeLeft {
         let mut pauses = vec![Pause {
             phase: Phase::Eval,
             every: Period::Steps(intervals.validation),
-            steps_worth: evaluation,
+            expected_steps: evaluation,
         }];
         if intervals.keep > 0 {
-            pauses.push(Pause { phase: Phase::Save, every: intervals.checkpoint, steps_worth: 0.0 });
+            pauses.push(Pause { phase: Phase::Save, every: intervals.checkpoint, expected_steps: 0.0 });
         }
         if has_samples {
             pauses.push(Pause {
                 phase: Phase::Sample,
                 every: Period::Steps(intervals.generation),
-                steps_worth: 0.0,
+                expected_steps: 0.0,
             });
         }
         let interval = intervals.checkpoint.steps();
@@ -155,7 +155,7 @@ impl TimeLeft {
         // Pauses by time come last, because their number depends on the duration of everything else.
         let (timed, counted): (Vec<_>, Vec<_>) = self.pauses.iter().partition(|(pause, _)| by_time(pause));
         for (pause, last) in counted.into_iter().chain(timed) {
-            let each = last.unwrap_or(pause.steps_worth * step_s);
+            let each = last.unwrap_or(pause.expected_steps * step_s);
             let kept = match pause.phase {
                 Phase::Save => self.kept_steps.iter().filter(|&&kept| kept > step).count(),
                 _ => 0,
@@ -172,8 +172,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn pause(phase: Phase, every: Period, steps_worth: f64) -> Pause {
-        Pause { phase, every, steps_worth }
+    fn pause(phase: Phase, every: Period, expected_steps: f64) -> Pause {
+        Pause { phase, every, expected_steps }
     }
 
     #[test]
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_none_change_nothing() {
+    fn invalid_times_change_nothing() {
         let mut left = TimeLeft::with_pauses(10, &[]);
         for seconds in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
             left.took(Phase::Train, seconds);

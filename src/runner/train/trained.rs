@@ -2,7 +2,7 @@
 //! generates with its weights.
 
 use super::initial::weights::{TOKENIZER, write_weights};
-use super::rank::say_timing;
+use super::rank::print_timing_notice;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
 use crate::data::tokenizer::MAX_JSON_BYTES;
@@ -13,7 +13,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::exec::{Engine, prepare};
 use crate::machine::Machine;
 use crate::model::hf_export::CHAT_TEMPLATE;
-use crate::model::{CheckpointWeights, Generator, Weights, WeightsOf};
+use crate::model::{CheckpointWeights, Generator, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
@@ -35,7 +35,7 @@ pub(super) struct Trained {
     /// The run's tokenizer.
     pub tokenizer: Tokenizer,
     loaded: Loaded,
-    weights: WeightsOf,
+    weights: WeightsKind,
 }
 
 impl Trained {
@@ -47,7 +47,7 @@ impl Trained {
     pub(super) fn open(
         run: &Path,
         step: Option<u64>,
-        weights: WeightsOf,
+        weights: WeightsKind,
         overrides: &[String],
         prompts: usize,
     ) -> Result<Self> {
@@ -119,7 +119,7 @@ impl Trained {
     pub(super) fn engine(&self, generator: &Generator) -> Result<Engine> {
         let execution = &self.plan.execution;
         let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
-        prepare(&device, 0, generator.sections(), &say_timing)?;
+        prepare(&device, 0, generator.sections(), &print_timing_notice)?;
         let mut engine = Engine::new(
             device,
             &generator.state,

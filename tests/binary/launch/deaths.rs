@@ -136,11 +136,11 @@ fn a_stopped_process_is_found_and_ended() {
             // Its own launcher would end it; here nobody does.
             let mut others: Vec<Member> = Vec::new();
             std::mem::swap(&mut others, &mut launched.members);
-            let of_the_stopped = others.remove(1);
+            let stopped_member = others.remove(1);
             launched.members = others;
             let launched = launched.ends_within(2 * SOON);
             assert!(launched.said().contains("no sign of rank 1 for "), "{}", launched.said());
-            drop(LaunchedRanks { launcher, members: vec![of_the_stopped] });
+            drop(LaunchedRanks { launcher, members: vec![stopped_member] });
         } else {
             let launched = launched.ends_within(2 * SOON);
             says(&place, &launched, Status::Failed, &["no sign of rank 1 for "]);

@@ -24,7 +24,7 @@ fn trained(launcher: Launcher, world: usize, more: &[&str]) -> (Place, Run) {
 }
 
 /// Returns ‖a − b‖ / ‖a‖ over the parameters.
-fn apart(a: &Loaded, b: &Loaded) -> f64 {
+fn relative_distance(a: &Loaded, b: &Loaded) -> f64 {
     let numbers = |of: &Loaded| -> Vec<f64> {
         let names = of.names().into_iter().filter(|name| !name.starts_with("adam."));
         let bytes = names.flat_map(|name| of.read(name, of.shape(name).unwrap()).unwrap());
@@ -41,7 +41,7 @@ fn losses(run: &Run) -> Vec<f64> {
     metrics(run).iter().map(|row| f64::from(row.loss)).collect()
 }
 
-fn furthest(a: &[f64], b: &[f64]) -> f64 {
+fn largest_relative_difference(a: &[f64], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     worst(a.iter().zip(b).map(|(a, b)| ((a - b) / a).abs()))
 }
@@ -60,9 +60,9 @@ fn several_ranks_are_one_rank() {
                 let (place, run) = trained(launcher, world, &settings);
                 let (a, b) = (losses(&one), losses(&run));
                 assert!(b.iter().all(|loss| loss.is_finite()));
-                assert!(furthest(&a[..1], &b[..1]) <= first, "{launcher:?} {world} {dtype}: {a:?} {b:?}");
-                assert!(furthest(&a, &b) <= all, "{launcher:?} {world} {dtype}: {a:?} {b:?}");
-                let distance = apart(&one.newest(), &run.newest());
+                assert!(largest_relative_difference(&a[..1], &b[..1]) <= first, "{launcher:?} {world} {dtype}: {a:?} {b:?}");
+                assert!(largest_relative_difference(&a, &b) <= all, "{launcher:?} {world} {dtype}: {a:?} {b:?}");
+                let distance = relative_distance(&one.newest(), &run.newest());
                 assert!(distance <= 1e-3, "{launcher:?} {world} {dtype}: parameters are {distance:e} apart");
                 if let Some((_, before)) = &before {
                     same_bits(before, &run, &format!("{launcher:?}, {world} ranks, {dtype}"));

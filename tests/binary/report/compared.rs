@@ -109,11 +109,11 @@ fn a_comparison_shows_both_sides_the_verdict_and_what_it_rests_on() {
 fn means_are_called_means_and_stored_medians_medians() {
     let place = place();
     assert!(place.text("README.md").contains("| median over trials | before | after | after ÷ before |"));
-    let (mut of_means, smoothed) = (comparison(), json!({"average": "mean", "train_loss": "smoothed"}));
-    of_means.average = serde_json::from_value(smoothed["average"].clone()).unwrap();
-    of_means.train_loss = serde_json::from_value(smoothed["train_loss"].clone()).unwrap();
-    of_means.incomparable = vec!["step_ms".to_owned()];
-    store(&place, &of_means);
+    let (mut with_means, smoothed) = (comparison(), json!({"average": "mean", "train_loss": "smoothed"}));
+    with_means.average = serde_json::from_value(smoothed["average"].clone()).unwrap();
+    with_means.train_loss = serde_json::from_value(smoothed["train_loss"].clone()).unwrap();
+    with_means.incomparable = vec!["step_ms".to_owned()];
+    store(&place, &with_means);
     place.xrun(&["report"]).ended(0);
     let page = place.text("README.md");
     for text in [

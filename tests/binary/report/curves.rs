@@ -36,8 +36,8 @@ fn arms_are_told_apart_by_what_differs_and_averaged_over_seeds() {
     // The mean over seeds of the last evaluation, computed by hand.
     let losses = |arm: &str| -> Vec<f64> {
         let runs = place.runs().into_iter();
-        let of_arm = runs.filter(|run| run.text("resolved.toml").contains(&format!("qk_norm = {arm}\n")));
-        of_arm.map(|run| f64::from(run.summary().val_loss.last.unwrap().loss)).collect()
+        let arm_runs = runs.filter(|run| run.text("resolved.toml").contains(&format!("qk_norm = {arm}\n")));
+        arm_runs.map(|run| f64::from(run.summary().val_loss.last.unwrap().loss)).collect()
     };
     for arm in ["true", "false"] {
         let losses = losses(arm);

@@ -63,7 +63,7 @@ fn a_run_can_be_run_again_from_its_folder() {
 /// A run that drew initial values by index has no `seeds.scheme` in its files, like every run from before
 /// that key. It is resumed from its beginning and run again from its folder, with the same bits and hash.
 #[test]
-fn a_run_from_before_names_counted_keeps_its_bits() {
+fn a_run_with_index_seeds_keeps_its_bits() {
     let place = Place::new();
     place.xrun(&["tiny.toml", "-q", "seeds.scheme=index", "generation.samples=0"]).succeeds();
     let old = place.run();

@@ -34,9 +34,9 @@ fn its_losses_are_columns_and_figures_of_the_run() {
     let (last, summary) = (rows.last().unwrap(), run.summary());
     assert_ne!(last.ema_val_loss, last.val_loss);
     let losses = [summary.ema_val_loss, summary.held_out[""].ema, summary.held_out["news"].ema];
-    let of_average = losses.map(|losses| losses.and_then(|losses| losses.last).map(|last| last.loss));
+    let average_losses = losses.map(|losses| losses.and_then(|losses| losses.last).map(|last| last.loss));
     let expected = [last.ema_val_loss, last.ema_val_loss, last.held_out.get("ema_val_loss/news").copied()];
-    assert_eq!(of_average, expected);
+    assert_eq!(average_losses, expected);
     let said = format!("moving average of the weights: validation loss {:.4}", last.ema_val_loss.unwrap());
     assert!(done.stdout.contains(&said), "{}", done.stdout);
     let filter = format!("ema_val_loss/news<={}", last.held_out["ema_val_loss/news"]);

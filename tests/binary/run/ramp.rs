@@ -51,12 +51,12 @@ fn rows_count_the_tokens_of_their_steps_and_a_stopped_run_goes_on() {
     let tokens = ["32", "64", "96", "160", "224", "288", "416", "544", "672", "800"];
     assert_eq!(column(&metrics, "tokens_seen"), tokens);
     let timing = fs::read_to_string(whole.join("timing.csv")).unwrap();
-    let of_steps = [32.0; 3].into_iter().chain([64.0; 3]).chain([128.0; 4]);
+    let tokens_per_step = [32.0; 3].into_iter().chain([64.0; 3]).chain([128.0; 4]);
     let number = |text: &String| text.parse::<f64>().unwrap();
     let rates =
         column(&timing, "tok_s").iter().filter(|rate| !rate.is_empty()).map(number).collect::<Vec<_>>();
     let times = column(&timing, "step_ms");
-    for ((rate, ms), tokens) in rates.iter().zip(times.iter().map(number)).zip(of_steps) {
+    for ((rate, ms), tokens) in rates.iter().zip(times.iter().map(number)).zip(tokens_per_step) {
         assert!((rate * ms / 1e3 / tokens - 1.0).abs() < 1e-6, "{rate} {ms} {tokens}");
     }
     // Within a stage, at its end, and split over another number of ranks.

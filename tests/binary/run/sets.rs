@@ -81,8 +81,8 @@ fn every_set_is_a_column_and_a_figure_of_the_run() {
     let row = format!("{code_loss:.4}  {:>18.4}", code.bits_per_byte.unwrap());
     assert!(listed.stdout.contains(&row), "{row}\n{}", listed.stdout);
     let csv = place.xrun(&["runs", "--csv"]).succeeds().stdout;
-    let of_sets = "val_loss/code,bits_per_byte/code,val_loss/news,bits_per_byte/news";
-    assert!(csv.lines().next().unwrap().ends_with(of_sets), "{csv}");
+    let set_columns = "val_loss/code,bits_per_byte/code,val_loss/news,bits_per_byte/news";
+    assert!(csv.lines().next().unwrap().ends_with(set_columns), "{csv}");
     place.xrun(&["runs", "val_loss/cod<1"]).ended(2).says(&["did you mean val_loss/code?"]);
     let difference = place.xrun(&["runs", "diff", run.name(), run.name()]).succeeds().stdout;
     assert!(
@@ -204,14 +204,14 @@ fn documents_add_up_to_their_set() {
     let rows = documents::read(&whole.path).unwrap();
     let (summary, mut seen) = (whole.summary(), Vec::new());
     for (name, set) in &summary.held_out {
-        let of_set: Vec<_> =
+        let set_rows: Vec<_> =
             rows.iter().filter(|row| row.set == documents::DocumentLoss::set_name(name)).collect();
-        seen.push((name.as_str(), of_set.len()));
-        assert!(of_set.iter().enumerate().all(|(at, row)| row.document == at as u64));
-        assert_eq!(of_set.iter().map(|row| row.tokens).sum::<u64>(), set.tokens.unwrap());
-        assert_eq!(of_set.iter().map(|row| row.bytes.unwrap()).sum::<u64>(), set.bytes.unwrap());
+        seen.push((name.as_str(), set_rows.len()));
+        assert!(set_rows.iter().enumerate().all(|(at, row)| row.document == at as u64));
+        assert_eq!(set_rows.iter().map(|row| row.tokens).sum::<u64>(), set.tokens.unwrap());
+        assert_eq!(set_rows.iter().map(|row| row.bytes.unwrap()).sum::<u64>(), set.bytes.unwrap());
         let loss =
-            of_set.iter().map(|row| row.loss * row.tokens as f64).sum::<f64>() / set.tokens.unwrap() as f64;
+            set_rows.iter().map(|row| row.loss * row.tokens as f64).sum::<f64>() / set.tokens.unwrap() as f64;
         assert!((loss / f64::from(set.losses.last.unwrap().loss) - 1.0).abs() < 1e-6, "{name}: {loss}");
     }
     assert_eq!(seen, [("", 7), ("code", 1), ("news", 7)]);

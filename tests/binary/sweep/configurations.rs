@@ -47,14 +47,14 @@ fn the_best_set_is_marked_and_what_diverged_is_not_in_it() {
         assert!(one.in_best_set() == best || best == Some(true), "{one:?}");
     }
     // By hand, the mean of a configuration is the mean of its cells in the ledger.
-    let of_first = |line: &xrun::results::ledger::Attempt| {
+    let is_in_first = |line: &xrun::results::ledger::Attempt| {
         line.status == CellStatus::Ok
             && line.settings["optimizer.lr"] == "0.0001"
             && line.settings["model.ffn_dim"] == "32"
     };
     let losses: Vec<f64> = lines(&place)
         .iter()
-        .filter(|line| of_first(line))
+        .filter(|line| is_in_first(line))
         .map(|line| line.measured.get("val_loss").unwrap())
         .collect();
     let mean = losses.iter().sum::<f64>() / 3.0;

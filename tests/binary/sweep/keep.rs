@@ -15,11 +15,11 @@ fn the_rows_of_a_sweep_are_kept_and_shown() {
     place.xrun(&["sweep", "grid.toml", "model.dim=8,32"]).succeeds();
     let sweeps = fs::read_dir(place.path().join("results/sweeps")).unwrap();
     let names = sweeps.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let of_seeds = |name: &String| {
+    let varies_seeds = |name: &String| {
         let table = fs::read_to_string(place.path().join("results/sweeps").join(name).join("table.csv"));
         table.is_ok_and(|table| table.starts_with("training.seed,"))
     };
-    let name = names.into_iter().find(of_seeds).unwrap();
+    let name = names.into_iter().find(varies_seeds).unwrap();
 
     let kept = place.xrun(&["keep", &name]).succeeds();
     assert_eq!(kept.stdout, format!("results/kept/sweeps/{name}\n"));

@@ -108,13 +108,13 @@ fn it_is_the_corrected_average_of_the_weights_of_all_steps() {
             for name in weights {
                 let average = |at: usize| &seen.states[at][&format!("ema.{name}")];
                 assert_eq!(average(0), &seen.states[0][name], "{name}: the first step takes the weights");
-                let of_steps: Vec<Vec<f64>> = seen.states.iter().map(|state| numbers(&state[name])).collect();
+                let weights_by_step: Vec<Vec<f64>> = seen.states.iter().map(|state| numbers(&state[name])).collect();
                 let shares: Vec<f64> = (0..STEPS).map(|at| DECAY.powi((STEPS - 1 - at) as i32)).collect();
                 let sum: f64 = shares.iter().sum();
                 for (i, found) in numbers(average(STEPS - 1)).into_iter().enumerate() {
                     let mean =
-                        of_steps.iter().zip(&shares).map(|(step, share)| step[i] * share).sum::<f64>() / sum;
-                    let most = of_steps.iter().map(|step| step[i].abs()).fold(0.0, f64::max);
+                        weights_by_step.iter().zip(&shares).map(|(step, share)| step[i] * share).sum::<f64>() / sum;
+                    let most = weights_by_step.iter().map(|step| step[i].abs()).fold(0.0, f64::max);
                     // Each step rounds once in the difference and once in the sum.
                     let bound = 2.0 * STEPS as f64 * most * f64::from(f32::EPSILON);
                     assert!((found - mean).abs() <= bound, "{ranks:?} {dtype} {name}[{i}]: {found}, {mean}");
@@ -126,7 +126,7 @@ fn it_is_the_corrected_average_of_the_weights_of_all_steps() {
 
 /// Neither the average nor its evaluations change a bit of what is trained.
 #[test]
-fn training_does_not_know_of_it() {
+fn training_does_not_depend_on_it() {
     for ranks in RANKS {
         for dtype in DTYPES {
             let plain = train(&[&[dtype], ranks].concat());

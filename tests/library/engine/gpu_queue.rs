@@ -11,7 +11,7 @@ use xrun::Result;
 use xrun::device::cuda::sources::{headers, source};
 use xrun::device::gpu::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, Operand, OwnedCopy, OwnedSum, Product, Properties,
-    Queue, TensorMap, in_turn,
+    Queue, TensorMap, consecutive_addresses,
 };
 use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, ExchangeSlot, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
@@ -170,7 +170,7 @@ impl Queue for FakeQueue<'_> {
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
         self.access("what ranks share", to, bytes, false);
         self.reads_ranks.set(true);
-        Ok(in_turn(to, bytes))
+        Ok(consecutive_addresses(to, bytes))
     }
 
     fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {
@@ -315,7 +315,7 @@ fn every_node_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
     for overrides in variants {
         let programs = programs(overrides);
         for architecture in ARCHITECTURES {
-            check_all(&programs, &Properties::of_architecture(architecture));
+            check_all(&programs, &Properties::for_architecture(architecture));
         }
     }
 }
@@ -326,7 +326,7 @@ fn every_node_of_every_part_of_a_model_puts_work_on_its_own_tensors_into_the_que
         for more in [&["training.dtype=bf16", "generation.samples=2"][..], &["engine.fused=false"]] {
             let programs = programs(&[keys, more].concat());
             for architecture in ARCHITECTURES {
-                check_all(&programs, &Properties::of_architecture(architecture));
+                check_all(&programs, &Properties::for_architecture(architecture));
             }
         }
     }
@@ -349,14 +349,14 @@ fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue
         let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());
         // If GPUs exchange data by copies, there is staging for them.
         assert_eq!(programs.state.slot(ExchangeSlot::Sums).is_some(), k != 2);
-        check_all(&programs, &Properties::of_architecture((9, 0)));
+        check_all(&programs, &Properties::for_architecture((9, 0)));
     }
 }
 
 #[test]
 fn the_precision_of_products_is_printed_and_reaches_the_queue() {
     let [fp32, tf32] = ["fp32", "tf32"].map(|dtype| programs(&[&format!("training.dtype={dtype}")]));
-    let properties = Properties::of_architecture((9, 0));
+    let properties = Properties::for_architecture((9, 0));
     for (programs, precision) in [(&fp32, ProductPrecision::Native), (&tf32, ProductPrecision::Tf32)] {
         for section in programs.sections() {
             let tensors = tensors(&section.program);
@@ -409,7 +409,7 @@ fn the_check_finds_an_op_that_does_nothing_and_one_that_leaves_its_tensors() {
     let programs = Setup::new(&[]).programs;
     let program = &programs.evaluate.program;
     let node = program.nodes.iter().find(|node| node.op.name() == "linear").unwrap();
-    let properties = Properties::of_architecture((9, 0));
+    let properties = Properties::for_architecture((9, 0));
     let mut tensors = tensors(program);
     assert_eq!(check(program, node, &tensors, &properties), [""; 0]);
     tensors[node.outputs[0].0].memory.end -= 4;

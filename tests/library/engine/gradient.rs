@@ -144,26 +144,26 @@ pub fn check(overrides: &[&str]) {
 const EVERYTHING: [&str; 2] = ["model.dropout=0.2", "data.cross_documents=false"];
 
 #[test]
-fn of_fused_ops() {
+fn gradients_of_fused_ops() {
     check(&EVERYTHING);
     check(&[EVERYTHING[0], EVERYTHING[1], "model.tie_embeddings=true", "activation_checkpoint.mode=full"]);
 }
 
 #[test]
-fn of_unfused_ops() {
+fn gradients_of_unfused_ops() {
     let unfused = ["engine.fused=false", "engine.attention=unfused"];
     check(&[&EVERYTHING[..], &unfused].concat());
     check(&[&EVERYTHING[..], &unfused, &["model.tie_embeddings=true"]].concat());
 }
 
 #[test]
-fn of_other_variants() {
+fn gradients_of_other_variants() {
     check(&["model.qk_norm=false", "activation_checkpoint.mode=none"]);
     check(&["engine.attention=unfused", "model.n_kv_heads=1", "model.dropout=0.5"]);
 }
 
 #[test]
-fn of_rotations_and_norms_of_queries_and_keys() {
+fn gradients_of_rope_and_qk_norm() {
     check(&["model.qk_norm_place=after_rope", "model.rope_fraction=0.5", "model.rope_direction=negative"]);
     check(&[
         "model.qk_norm_place=after_rope",
@@ -177,13 +177,13 @@ fn of_rotations_and_norms_of_queries_and_keys() {
 }
 
 #[test]
-fn of_layer_norm() {
+fn gradients_of_layer_norm() {
     check(&["model.norm=layer_norm", "activation_checkpoint.mode=full"]);
     check(&["model.norm=layer_norm", "engine.fused=false"]);
 }
 
 #[test]
-fn of_objectives() {
+fn gradients_of_objectives() {
     const OBJECTIVE: [&str; 4] = [
         "model.logit_scale=1.5",
         "model.logit_cap=3.0",
@@ -196,7 +196,7 @@ fn of_objectives() {
 }
 
 #[test]
-fn of_positions() {
+fn gradients_of_positions() {
     let learned = ["model.position=learned", "model.embedding_scale=3.0"];
     check(&[&learned[..], &EVERYTHING].concat());
     check(&[&learned[..], &["model.tie_embeddings=true", "activation_checkpoint.mode=full"]].concat());
@@ -208,7 +208,7 @@ fn of_positions() {
 }
 
 #[test]
-fn of_norms_without_weight_or_bias() {
+fn gradients_of_norms_without_weight_or_bias() {
     for norm in [&["model.norm_weight=false"][..], &["model.norm=layer_norm", "model.norm_bias=false"]] {
         check(norm);
         check(&[norm, &["engine.fused=false"]].concat());
@@ -218,7 +218,7 @@ fn of_norms_without_weight_or_bias() {
 }
 
 #[test]
-fn of_activations_and_biases() {
+fn gradients_of_activations_and_biases() {
     for activation in ["geglu", "geglu_tanh", "reglu", "gelu", "gelu_tanh", "relu2", "silu"] {
         check(&[&format!("model.activation={activation}"), "model.bias=true"]);
     }
@@ -228,7 +228,7 @@ fn of_activations_and_biases() {
 }
 
 #[test]
-fn of_placements_of_norms() {
+fn gradients_of_norm_placements() {
     for (norm, placement) in [("rms_norm", "post"), ("rms_norm", "sandwich"), ("layer_norm", "post")] {
         let keys = [format!("model.norm={norm}"), format!("model.norm_placement={placement}")];
         check(&keys.each_ref().map(String::as_str));

@@ -260,13 +260,13 @@ pub fn relative(a: f64, b: f64) -> f64 {
 
 /// Writes a slot, given by its printed name.
 pub fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
-    let slot = engine.state.layout().slot_printed_as(slot).unwrap();
+    let slot = engine.state.layout().slot_by_text(slot).unwrap();
     engine.state.set_values(slot, values).unwrap();
 }
 
 /// Reads a slot, given by its printed name.
 pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
-    engine.state.values(engine.state.layout().slot_printed_as(slot).unwrap()).unwrap()
+    engine.state.values(engine.state.layout().slot_by_text(slot).unwrap()).unwrap()
 }
 
 /// Opens each corpus once per process.

@@ -122,14 +122,14 @@ fn any_number_of_ranks_gives_the_same_bits_with_slots_whole_and_divided() {
 fn slots_have_room_for_the_parameters_of_their_group_alone() {
     let state = Setup::new(MIXED).programs.state.clone();
     let bytes = |name: &str| state.buffers.iter().find(|buffer| buffer.name == name).map(|b| b.bytes);
-    let of_role = |role: GroupRole| {
+    let role_bytes = |role: GroupRole| {
         let own = state.params.iter().filter(|param| GroupRole::from_role(param.role) == role);
         own.map(|param| param.spec.elements().next_multiple_of(64) * 4).sum::<usize>()
     };
-    assert_eq!(bytes("momentum.matrix"), Some(of_role(GroupRole::Matrix)));
-    assert_eq!(bytes("momentum.positions"), Some(of_role(GroupRole::Positions)));
+    assert_eq!(bytes("momentum.matrix"), Some(role_bytes(GroupRole::Matrix)));
+    assert_eq!(bytes("momentum.positions"), Some(role_bytes(GroupRole::Positions)));
     for slot in ["m", "v"] {
-        assert_eq!(bytes(&format!("{slot}.embedding")), Some(of_role(GroupRole::Embedding)));
+        assert_eq!(bytes(&format!("{slot}.embedding")), Some(role_bytes(GroupRole::Embedding)));
         assert_eq!(bytes(slot), None);
     }
 }

@@ -70,7 +70,7 @@ fn is_torch(case: &str) {
         for tensor in tensors {
             let gradient: Vec<f32> =
                 subject.get(&format!("grads.{}", tensor.source)).iter().map(|&g| g as f32).collect();
-            let gradient = tensor.of_parameter(&gradient).unwrap();
+            let gradient = tensor.extract_from(&gradient).unwrap();
             let gradient: Vec<f64> = gradient.into_iter().map(f64::from).collect();
             near(&format!("grads.{}", tensor.name), &gradient, 1e-5);
         }

@@ -144,7 +144,7 @@ fn state(optimizer: Muon, dtype: DType) -> State {
 }
 
 fn set(engine: &mut Engine, slot: &str, values: &[f64]) {
-    let slot = engine.state.layout().slot_printed_as(slot).unwrap();
+    let slot = engine.state.layout().slot_by_text(slot).unwrap();
     engine.state.set_values(slot, values).unwrap();
 }
 
@@ -160,7 +160,7 @@ fn spread(engine: &mut Engine, buffer: &str, values: &[f64]) {
 
 fn gather(engine: &Engine, buffer: &str) -> Vec<f64> {
     let part = |tensor: &str| {
-        let slot = engine.state.layout().slot_printed_as(&format!("{buffer}.{tensor}")).unwrap();
+        let slot = engine.state.layout().slot_by_text(&format!("{buffer}.{tensor}")).unwrap();
         engine.state.values(slot).unwrap()
     };
     TENSORS.iter().flat_map(|(tensor, _)| part(tensor)).collect()
@@ -168,7 +168,7 @@ fn gather(engine: &Engine, buffer: &str) -> Vec<f64> {
 
 /// Counts the numbers of a buffer that are not zero and belong to no logical element.
 fn beside(engine: &Engine, buffer: &str) -> usize {
-    let flat = engine.state.layout().slot_printed_as(&format!("{buffer}.flat")).unwrap();
+    let flat = engine.state.layout().slot_by_text(&format!("{buffer}.flat")).unwrap();
     let nonzero = |values: Vec<f64>| values.into_iter().filter(|x| *x != 0.0).count();
     nonzero(engine.state.values(flat).unwrap()) - nonzero(gather(engine, buffer))
 }

@@ -53,7 +53,7 @@ impl Numbers {
 
     /// Writes a slot of the state.
     pub fn set(&mut self, slot: &str, values: &[f64]) {
-        let slot = self.engine.state.layout().slot_printed_as(slot).unwrap();
+        let slot = self.engine.state.layout().slot_by_text(slot).unwrap();
         self.engine.state.set_values(slot, values).unwrap();
     }
 
@@ -80,7 +80,7 @@ impl Numbers {
     /// Reads them.
     pub fn gather(&self, buffer: &str) -> Vec<f64> {
         let slot =
-            |name: &str| self.engine.state.layout().slot_printed_as(&format!("{buffer}.{name}")).unwrap();
+            |name: &str| self.engine.state.layout().slot_by_text(&format!("{buffer}.{name}")).unwrap();
         let part = |name: &str| self.engine.state.values(slot(name)).unwrap();
         [part("matrix"), part("vector")].concat()
     }

@@ -70,5 +70,5 @@ fn follow(momentum: f32) {
             assert_eq!(bits(numbers.gather("momentum")), buffers, "momentum after step {step}");
         }
     }
-    assert_eq!(numbers.state.slot_printed_as("momentum.flat").is_some(), momentum != 0.0);
+    assert_eq!(numbers.state.slot_by_text("momentum.flat").is_some(), momentum != 0.0);
 }

@@ -135,13 +135,13 @@ impl Subject {
 
     /// Writes a slot of the state.
     pub fn set(&mut self, slot: &str, values: &[f64]) {
-        let slot = self.engine.state.layout().slot_printed_as(slot).unwrap();
+        let slot = self.engine.state.layout().slot_by_text(slot).unwrap();
         self.engine.state.set_values(slot, values).unwrap();
     }
 
     /// Reads a slot of the state.
     pub fn get(&self, slot: &str) -> Vec<f64> {
-        self.engine.state.values(self.engine.state.layout().slot_printed_as(slot).unwrap()).unwrap()
+        self.engine.state.values(self.engine.state.layout().slot_by_text(slot).unwrap()).unwrap()
     }
 
     /// The names of all parameters.
@@ -198,7 +198,7 @@ impl Subject {
     pub fn check_padding(&self) {
         for name in self.params() {
             for buffer in ["params", "grads", "m", "v"] {
-                let slot = self.engine.state.layout().slot_printed_as(&format!("{buffer}.{name}")).unwrap();
+                let slot = self.engine.state.layout().slot_by_text(&format!("{buffer}.{name}")).unwrap();
                 assert!(self.engine.state.padding_is_zero(slot).unwrap(), "padding of {buffer}.{name}");
             }
         }

@@ -293,7 +293,7 @@ fn products_of_recipes_that_are_timed_have_algorithms_for_an_h200() {
     let table = include_str!("../../../data/algorithms/nvidia-h200-130100.json");
     let table = Algorithms::from_json(table).expect("a table");
     let missing = |name: &str, keys: &[&str]| -> Vec<String> {
-        let collector = Collector::new(Properties::of_architecture((9, 0)));
+        let collector = Collector::new(Properties::for_architecture((9, 0)));
         crate::plan::programs(&plan(name, keys, GPT2)).collect_steps(&collector).expect("ops have kernels");
         let products = collector.into_requests().products;
         products.iter().map(algorithms::key).filter(|key| !table.products.contains_key(key)).collect()

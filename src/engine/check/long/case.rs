@@ -11,7 +11,7 @@ const SAMPLES: usize = 64;
 const DOCUMENTS: [usize; 5] = [700, 3000, 1, 129, 5000];
 
 /// One in this many rows sees no key.
-const BLIND: usize = 1013;
+const BLIND_INTERVAL: usize = 1013;
 
 /// An attention over long sequences.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl LongCase {
         if !self.documents {
             return in_window..t + 1;
         }
-        if t % BLIND == BLIND - 1 {
+        if t % BLIND_INTERVAL == BLIND_INTERVAL - 1 {
             return t..t;
         }
         let mut first = 0;
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn documents_and_rows_that_see_nothing_are_as_long_as_said() {
+    fn documents_have_their_lengths_and_blind_rows_see_nothing() {
         let case = LongCase::causal(1, 20_000, (1, 1, 32)).documents();
         assert_eq!(
             [0, 699, 700, 3699, 3700, 3701].map(|t| case.visible(t)),
             [0..1, 0..700, 700..701, 700..3700, 3700..3701, 3701..3702]
         );
-        assert!(case.visible(BLIND - 1).is_empty());
+        assert!(case.visible(BLIND_INTERVAL - 1).is_empty());
         // After all five documents, the first length repeats.
         assert_eq!(case.visible(8830 + 10), 8830..8841);
         assert_eq!([720, 3000].map(|t| case.windowed(100).visible(t)), [700..721, 2901..3001]);

@@ -57,7 +57,7 @@ impl Sequence {
                 keys: &keys,
                 values: &values,
             };
-            let solved: Vec<Solved> =
+            let solved: Vec<QueryResult> =
                 (0..seq_len).into_par_iter().map(|t| head.solve(t, case.visible(t))).collect();
             for &t in &sampled {
                 o.push(&solved[t].output);
@@ -140,7 +140,7 @@ impl Sum {
 }
 
 /// What the gradients of a query need: its output, the logarithm of its sum of exponentials, and do·o.
-struct Solved {
+struct QueryResult {
     output: Sum,
     lse: f64,
     dot: f64,
@@ -175,14 +175,14 @@ impl Head<'_> {
     }
 
     /// Returns the gradient of the product of query and key, and the size of the terms subtracted in it.
-    fn score_gradient(&self, t: usize, key: usize, solved: &Solved) -> (f64, f64) {
+    fn score_gradient(&self, t: usize, key: usize, solved: &QueryResult) -> (f64, f64) {
         let (score, slope) = self.score_and_slope(t, key);
         let p = (score - solved.lse).exp();
         let dp = dot(self.row(self.d_o, t), self.row(self.values, key));
         (p * (dp - solved.dot) * slope, p * (dp.abs() + solved.dot.abs()) * slope)
     }
 
-    fn solve(&self, t: usize, visible: Range<usize>) -> Solved {
+    fn solve(&self, t: usize, visible: Range<usize>) -> QueryResult {
         let scores: Vec<f64> = visible.clone().map(|key| self.score(t, key)).collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = scores.iter().map(|s| (s - largest).exp()).sum();
@@ -192,10 +192,10 @@ impl Head<'_> {
             output.add(p, p, self.row(self.values, key));
         }
         let dot = dot(&output.value, self.row(self.d_o, t));
-        Solved { output, lse: largest + sum.ln(), dot }
+        QueryResult { output, lse: largest + sum.ln(), dot }
     }
 
-    fn query_gradient(&self, t: usize, visible: Range<usize>, solved: &Solved) -> Sum {
+    fn query_gradient(&self, t: usize, visible: Range<usize>, solved: &QueryResult) -> Sum {
         let mut dq = Sum::new(self.dim);
         for key in visible {
             let (ds, size) = self.score_gradient(t, key, solved);
@@ -205,7 +205,7 @@ impl Head<'_> {
     }
 
     /// Returns the gradients of a key and its value, over the queries that see it.
-    fn key_gradients(&self, key: usize, seeing: impl Iterator<Item = usize>, solved: &[Solved]) -> [Sum; 2] {
+    fn key_gradients(&self, key: usize, seeing: impl Iterator<Item = usize>, solved: &[QueryResult]) -> [Sum; 2] {
         let [mut dk, mut dv] = [Sum::new(self.dim), Sum::new(self.dim)];
         for t in seeing {
             let (ds, size) = self.score_gradient(t, key, &solved[t]);

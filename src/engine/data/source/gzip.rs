@@ -58,14 +58,14 @@ pub(super) struct Gzip {
     /// Number of the file among all that were opened.
     id: u64,
     file: CorpusFile,
-    stops: Mutex<Stops>,
+    stops: Mutex<Checkpoints>,
 }
 
 /// Opens a packed file. Nothing is decoded yet.
 pub(super) fn open(file: CorpusFile) -> Box<dyn Content> {
     static OPENED: AtomicU64 = AtomicU64::new(0);
     let id = OPENED.fetch_add(1, Ordering::Relaxed);
-    let stops = Stops { spacing: FIRST_SPACING, decoders: Vec::new() };
+    let stops = Checkpoints { spacing: FIRST_SPACING, decoders: Vec::new() };
     Box::new(Gzip { id, file, stops: Mutex::new(stops) })
 }
 
@@ -88,7 +88,7 @@ impl Content for Gzip {
         let last = LAST.take().filter(|(id, last)| *id == self.id && last.position <= offset);
         let last = last.map(|(_, last)| last);
         let reached = last.as_ref().map_or(0, |last| last.position);
-        let mut decoder = self.stop_between(reached, offset).or(last).unwrap_or_default();
+        let mut decoder = self.checkpoint_between(reached, offset).or(last).unwrap_or_default();
         let mut scratch = Vec::new();
         while decoder.position < offset && !decoder.is_done {
             scratch.resize((offset - decoder.position).min(SKIP_BYTES) as usize, 0);
@@ -117,7 +117,7 @@ impl Content for Gzip {
 
 impl Gzip {
     /// Returns a copy of the last kept decoder at or before `offset`, if it is beyond `reached`.
-    fn stop_between(&self, reached: u64, offset: u64) -> Option<Decoder> {
+    fn checkpoint_between(&self, reached: u64, offset: u64) -> Option<Decoder> {
         let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
         let stop = stops.decoders.iter().rfind(|stop| stop.position <= offset)?;
         (stop.position > reached).then(|| stop.clone())
@@ -133,12 +133,12 @@ impl Gzip {
 }
 
 /// Decoders that reads may start from, in order of position.
-struct Stops {
+struct Checkpoints {
     spacing: u64,
     decoders: Vec<Decoder>,
 }
 
-impl Stops {
+impl Checkpoints {
     fn add(&mut self, decoder: &Decoder) {
         let last = self.decoders.last().map_or(0, |stop| stop.position);
         if decoder.position < last + self.spacing {
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn stops_stay_few_and_evenly_spaced() {
-        let mut stops = Stops { spacing: 10, decoders: Vec::new() };
+        let mut stops = Checkpoints { spacing: 10, decoders: Vec::new() };
         for position in 0..100_000 {
             stops.add(&Decoder { position, ..Decoder::default() });
         }

@@ -142,7 +142,7 @@ fn a_wrong_grammar_names_its_line() {
 }
 
 #[test]
-fn an_ambiguous_grammar_is_seen_to_be_one() {
+fn ambiguous_grammars_are_detected() {
     let g = Grammar::compile(
         "parts story\n 1 | <s>\nsentence s\n 1 | a <b> .\n 1 | <c> b .\nphrase b\n 1 | b\nphrase c\n 1 | a",
     )

@@ -27,13 +27,13 @@ pub const LIMIT_VARIABLE: &str = "XRUN_CACHE_GIB";
 const DEFAULT_GIB: f64 = 8.0;
 
 /// How long a process waits for another one that tokenizes the same text, before it does so itself.
-const PATIENCE: Duration = Duration::from_secs(600);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Time between checks of the lock.
-const PERIOD: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A temporary file older than this was left by a killed process.
-const LEFTOVER: Duration = Duration::from_secs(24 * 3600);
+const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// The tokens of a text.
 #[derive(Debug, Default, PartialEq)]
@@ -146,9 +146,9 @@ impl TokenCache {
         loop {
             match file.try_lock() {
                 Ok(()) => return Some(file),
-                Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => {
+                Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_TIMEOUT => {
                     report_progress();
-                    std::thread::sleep(PERIOD);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
                 Err(_) => return None,
             }
@@ -161,7 +161,7 @@ impl TokenCache {
         entries.sort_by_key(|(_, _, used)| *used);
         let mut total: u64 = entries.iter().map(|(_, bytes, _)| bytes).sum();
         for (path, bytes, used) in entries {
-            let is_leftover = !is_entry(&path) && used.elapsed().is_ok_and(|age| age > LEFTOVER);
+            let is_leftover = !is_entry(&path) && used.elapsed().is_ok_and(|age| age > LEFTOVER_AGE);
             if is_leftover || (total > self.limit && is_entry(&path) && path != newest) {
                 remove(&path)?;
                 total -= bytes;

@@ -38,7 +38,7 @@ impl Fixture {
 }
 
 fn options(cache: Option<&TokenCache>) -> Options {
-    let caching = cache.map_or(Caching::Off, |cache| Caching::In(cache.clone()));
+    let caching = cache.map_or(Caching::Off, |cache| Caching::At(cache.clone()));
     Options { caching, ..Options::default() }
 }
 
@@ -59,7 +59,7 @@ fn content(data: &Dataset) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 #[test]
-fn tokens_from_the_cache_are_those_of_the_text() {
+fn cached_tokens_equal_the_text_tokens() {
     let place = Fixture::new();
     let (text, held) = (place.write("a.txt", "A"), place.write("held.txt", "held"));
     let one = Spec { document_separator: None, ..spec(&text) };
@@ -97,7 +97,7 @@ fn another_text_tokenizer_or_split_is_another_entry() {
 }
 
 #[test]
-fn warnings_are_those_of_the_text_where_it_is() {
+fn warnings_name_the_current_path() {
     let place = Fixture::new();
     let end = "<|endoftext|>";
     let (a, b) = (place.write("a.txt", end), place.write("b.txt", end));
@@ -121,7 +121,7 @@ fn a_short_text_is_not_cached() {
 type Damage<'d> = &'d dyn Fn(&mut Vec<u8>);
 
 #[test]
-fn a_damaged_entry_is_said_and_made_again() {
+fn a_damaged_entry_is_reported_and_rebuilt() {
     let place = Fixture::new();
     let spec = spec(&place.write("a.txt", "A"));
     let expected = content(&place.open(&spec));

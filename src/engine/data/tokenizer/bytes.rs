@@ -43,7 +43,7 @@ struct Model {
 /// text. Such a tokenizer has no normalizer, adds no space before words, removes nothing, and has an entry
 /// for every byte. Special tokens, including the end token, are not text and count 0. Returns `None` for
 /// other tokenizers: their tokens may stand for different bytes in different places.
-pub(super) fn bytes_of_tokens(json: &str, vocab: &HashMap<String, u32>) -> Option<Vec<u32>> {
+pub(super) fn token_byte_counts(json: &str, vocab: &HashMap<String, u32>) -> Option<Vec<u32>> {
     let parts: Parts = serde_json::from_str(json).ok()?;
     let is_kind = |value: &Value, kind: &str| value["type"] == kind;
     let affixes = [&parts.model.continuing_subword_prefix, &parts.model.end_of_word_suffix];

@@ -214,7 +214,7 @@ fn expression_bytes(part: &Value) -> usize {
         Value::Object(fields) => fields
             .iter()
             .map(|(name, value)| match value {
-                Value::String(expression) if name == "Regex" => written_out(expression),
+                Value::String(expression) if name == "Regex" => expanded_len(expression),
                 other => expression_bytes(other),
             })
             .fold(0, usize::saturating_add),
@@ -225,7 +225,7 @@ fn expression_bytes(part: &Value) -> usize {
 
 /// Returns an upper bound of an expression's length with its counted repetitions written out. A repeated
 /// group or class multiplies the whole expression, so that its beginning need not be found.
-fn written_out(expression: &str) -> usize {
+fn expanded_len(expression: &str) -> usize {
     let (mut bytes, mut factor) = (expression.len(), 1usize);
     for (at, _) in expression.match_indices('{') {
         // These braces belong to a character code or a class.
@@ -337,7 +337,7 @@ mod tests {
         }
         let gpt_4o = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
         parsed(&[gpt_4o, "\\d{1,3}(?=(?:\\d{3})*\\b)"]).unwrap();
-        assert_eq!((written_out(" {2,}a{3}\\x{41}"), written_out("(ab{2}){3}")), (15 + 8 + 16, 54));
+        assert_eq!((expanded_len(" {2,}a{3}\\x{41}"), expanded_len("(ab{2}){3}")), (15 + 8 + 16, 54));
     }
 
     /// With dropout, the same text would be encoded differently every time.

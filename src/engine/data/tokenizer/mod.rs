@@ -187,7 +187,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If it is malformed.
-    pub fn has_vocabulary_of(&self, json: &str) -> Result<bool> {
+    pub fn has_same_vocabulary(&self, json: &str) -> Result<bool> {
         Ok(json == self.json || GuardedTokenizer::parse(json)?.vocab()? == self.inner.vocab()?)
     }
 
@@ -197,8 +197,8 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If the library fails.
-    pub fn bytes_of_tokens(&self) -> Result<Option<Vec<u32>>> {
-        Ok(bytes::bytes_of_tokens(&self.json, &self.inner.vocab()?))
+    pub fn token_byte_counts(&self) -> Result<Option<Vec<u32>>> {
+        Ok(bytes::token_byte_counts(&self.json, &self.inner.vocab()?))
     }
 
     /// Encodes a text. Long text is encoded in parallel if cutting provably does not change the tokens.

@@ -158,11 +158,11 @@ proptest! {
 #[test]
 fn bytes_of_tokens_add_up_to_the_text() {
     for t in [&*GPT2, &BYTE, &STORIES] {
-        let bytes = t.bytes_of_tokens().unwrap().expect("a byte-level tokenizer");
+        let bytes = t.token_byte_counts().unwrap().expect("a byte-level tokenizer");
         assert_eq!((bytes.len(), bytes[t.end_token() as usize]), (t.vocab_size(), 0));
         for text in [AWKWARD, "", "Once upon a time, there was a cat.", "\u{0}\u{7f}\u{a0}\u{ad}"] {
-            let of_text: u32 = t.encode(text).unwrap().iter().map(|&id| bytes[id as usize]).sum();
-            assert_eq!(of_text as usize, text.len(), "{text:?}");
+            let text_bytes: u32 = t.encode(text).unwrap().iter().map(|&id| bytes[id as usize]).sum();
+            assert_eq!(text_bytes as usize, text.len(), "{text:?}");
         }
     }
 }
@@ -175,7 +175,7 @@ fn bytes_of_tokens_are_unknown_where_they_may_differ() {
         change(&mut json);
         Tokenizer::from_json(json.to_string(), Some(END_OF_TEXT), Cut::Nowhere)
             .unwrap()
-            .bytes_of_tokens()
+            .token_byte_counts()
             .unwrap()
             .is_some()
     };

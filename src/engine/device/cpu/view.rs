@@ -154,7 +154,7 @@ impl<'a, E> ViewMut<'a, E> {
     }
 
     /// Returns a view for reading elements that no task is writing.
-    pub fn to_read(&self) -> View<'a, E> {
+    pub fn as_view(&self) -> View<'a, E> {
         View { start: self.start, len: self.len, lifetime: PhantomData }
     }
 

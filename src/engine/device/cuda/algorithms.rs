@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn committed_tables_are_whole_and_of_one_gpu_each() {
+    fn each_committed_table_is_complete_and_for_one_gpu() {
         for text in COMMITTED {
             let table = Algorithms::from_json(text).unwrap();
             assert!(!table.products.is_empty());
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tuned_on_a_machine_comes_before_what_comes_with_the_program() {
+    fn tuned_algorithms_take_precedence_over_committed_ones() {
         let entry = |word, under_load| Algorithm { under_load, ..Algorithm::new(&[word; 8], 0, 1.0) };
         let table = |products: &[(&str, Algorithm)]| Algorithms {
             products: products
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_is_of_the_choices() {
+    fn the_hash_covers_choices_but_not_times() {
         let table = |microseconds, word| {
             let algorithm = Algorithm::new(&[word; 8], 0, microseconds);
             Algorithms { gpu: "g".into(), cublaslt: 1, products: [("k".to_string(), algorithm)].into() }

@@ -25,7 +25,7 @@ pub struct TranslationUnit {
 
 impl TranslationUnit {
     /// Returns the translation unit that contains a kernel.
-    pub fn of_kernel(kernel: &Kernel) -> Self {
+    pub fn for_kernel(kernel: &Kernel) -> Self {
         Self { file: kernel.file, defines: kernel.defines.clone() }
     }
 
@@ -195,7 +195,7 @@ impl KernelResources {
 
 /// Returns the translation units of kernels, without duplicates.
 pub fn translation_units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> Vec<TranslationUnit> {
-    kernels.into_iter().map(TranslationUnit::of_kernel).collect::<BTreeSet<_>>().into_iter().collect()
+    kernels.into_iter().map(TranslationUnit::for_kernel).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns the folder of cached cubins; `None` if there is no cache.

@@ -17,7 +17,7 @@ use super::selection::Bench;
 use super::stream::Stream;
 use crate::device::gpu::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
-    Properties, Queue, Requests, in_turn,
+    Properties, Queue, Requests, consecutive_addresses,
 };
 use crate::device::lock::lock;
 use crate::error::Result;
@@ -381,7 +381,7 @@ impl Queue for Gpu {
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
         match self.collectives() {
             Some(collectives) => collectives.transport().shared(to, bytes),
-            None => Ok(in_turn(to, bytes)),
+            None => Ok(consecutive_addresses(to, bytes)),
         }
     }
 

@@ -106,8 +106,8 @@ fn small_fill(node: sys::CUgraphNode) -> Result<Option<(Kernel, Grid, [Arg; 3])>
         2 => (fill.value & 0xffff) * 0x0001_0001,
         _ => fill.value,
     };
-    let of_words = fill.height == 1 && bytes.is_multiple_of(4) && fill.dst.is_multiple_of(4);
-    Ok(if of_words { fill_words(fill.dst, value, bytes / 4) } else { None })
+    let is_words = fill.height == 1 && bytes.is_multiple_of(4) && fill.dst.is_multiple_of(4);
+    Ok(if is_words { fill_words(fill.dst, value, bytes / 4) } else { None })
 }
 
 /// Returns the nodes that a driver call lists. The call writes first their number, then the nodes.

@@ -144,7 +144,7 @@ impl Kernels {
         if let Some(function) = known.filter(|f| f.shared >= shared) {
             return Ok(function);
         }
-        let unit = TranslationUnit::of_kernel(&kernel);
+        let unit = TranslationUnit::for_kernel(&kernel);
         let loaded = lock(&self.modules).get(&unit).copied();
         let module = match loaded {
             Some(module) => module,

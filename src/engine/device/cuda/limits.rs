@@ -16,7 +16,7 @@ pub struct Limits {
 }
 
 /// Number of bytes to copy: several times the size of any cache.
-const COPIED: usize = 1 << 30;
+const COPY_BYTES: usize = 1 << 30;
 
 /// Rows, columns and depth of the product.
 const SIDE: usize = 8192;
@@ -30,8 +30,8 @@ const RUNS: usize = 5;
 /// If the GPU lacks the memory, or the driver reports an error.
 pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<Limits> {
     gpu.make_current()?;
-    let memory = gpu.allocate(2 * COPIED)?;
-    let (first, second) = (memory.address(), memory.address() + COPIED as u64);
+    let memory = gpu.allocate(2 * COPY_BYTES)?;
+    let (first, second) = (memory.address(), memory.address() + COPY_BYTES as u64);
     let side = |k: usize, size: usize| k * SIDE * SIDE * size;
     let product = Product {
         batch: None,
@@ -49,10 +49,10 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
     };
     gpu.prepare(&Requests { products: BTreeSet::from([product.shape()]), ..Requests::default() }, &|_| {})?;
     super::selection::randomize(gpu.stream(), &memory, format)?;
-    let copied = seconds(gpu, || gpu.copy(second, first, COPIED))?;
+    let copied = seconds(gpu, || gpu.copy(second, first, COPY_BYTES))?;
     let multiplied = seconds(gpu, || gpu.product(&product))?;
     let operations = 2.0 * (SIDE as f64).powi(3);
-    Ok(Limits { bandwidth: 2.0 * COPIED as f64 / copied, flops: operations / multiplied })
+    Ok(Limits { bandwidth: 2.0 * COPY_BYTES as f64 / copied, flops: operations / multiplied })
 }
 
 /// Returns the mean time of some work, in seconds.

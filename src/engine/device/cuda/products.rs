@@ -37,7 +37,7 @@ impl Inner {
     fn insert(&mut self, shape: ProductShape, layout: Layout, algorithm: Algorithm, timed_here: bool) {
         let ready = match algorithm.words() {
             Some(words) => Ready::Library(layout, cublasLtMatmulAlgo_t { data: words }),
-            None => Ready::Plain,
+            None => Ready::ReferenceFn,
         };
         self.known.insert(key(&shape), algorithm.clone(), timed_here);
         self.used.products.insert(key(&shape), algorithm);
@@ -55,7 +55,7 @@ enum Ready {
     /// Computed by the library.
     Library(Layout, cublasLtMatmulAlgo_t),
     /// Computed by our own kernel.
-    Plain,
+    ReferenceFn,
 }
 
 impl Products {
@@ -191,7 +191,7 @@ impl Products {
                 let status = self.library.multiply(stream, product, &layout, &algorithm);
                 check(status, &format!("multiply {}", key(&shape)))
             }
-            Some(Ready::Plain) => {
+            Some(Ready::ReferenceFn) => {
                 let (kernel, grid, args) = fallback_kernel(product);
                 kernels.launch(stream, kernel, grid, &args)
             }

@@ -18,10 +18,10 @@ use std::sync::Arc;
 const RUNS: usize = 6;
 
 /// Candidates timed under load are at most this factor slower than the fastest candidate ...
-const NEARLY_AS_FAST: f32 = 1.15;
+const MAX_SLOWDOWN: f32 = 1.15;
 
 /// ... and there are at most this many.
-const UNDER_LOAD: usize = 6;
+const MAX_UNDER_LOAD: usize = 6;
 
 /// How long a candidate is timed under load in each of [`ROUNDS`], in milliseconds.
 const MEASURED_MS: f32 = 120.0;
@@ -32,7 +32,7 @@ const ROUNDS: usize = 2;
 
 /// To replace the algorithm in use, another must be faster by this factor under load, because the bits change
 /// with it.
-const WORTH_A_CHANGE: f32 = 1.005;
+const MIN_SPEEDUP: f32 = 1.005;
 
 /// How the algorithm for a product is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(super) fn fastest(
     if timing == Timing::None {
         return trial.first_proposed();
     }
-    let candidates = trial.by_quick_time()?;
+    let candidates = trial.candidates_by_time()?;
     let Some(&(quickest, _)) = candidates.first() else { return Ok(Algorithm::plain()) };
     let mut same_bits = Vec::new();
     for (milliseconds, candidate) in candidates {
@@ -80,13 +80,13 @@ pub(super) fn fastest(
             Timing::None | Timing::Quick => !same_bits.is_empty(),
             Timing::UnderLoad => {
                 !same_bits.is_empty()
-                    && (same_bits.len() == UNDER_LOAD || milliseconds > quickest * NEARLY_AS_FAST)
+                    && (same_bits.len() == MAX_UNDER_LOAD || milliseconds > quickest * MAX_SLOWDOWN)
             }
         };
         if enough {
             break;
         }
-        if trial.repeats_its_bits(&candidate)? {
+        if trial.is_deterministic(&candidate)? {
             same_bits.push((milliseconds, candidate));
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn fastest(
     }
     if let Some(words) = in_use.and_then(Algorithm::words) {
         let stays = same_bits.iter_mut().find(|(_, candidate)| candidate.algo.data == words);
-        stays.into_iter().for_each(|(milliseconds, _)| *milliseconds /= WORTH_A_CHANGE);
+        stays.into_iter().for_each(|(milliseconds, _)| *milliseconds /= MIN_SPEEDUP);
     }
     let fastest = same_bits.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
     Ok(fastest.map_or_else(Algorithm::plain, |(milliseconds, candidate)| Algorithm {
@@ -120,7 +120,7 @@ impl Trial<'_, '_> {
     /// Returns the first proposed algorithm that runs and gives the same bits twice.
     fn first_proposed(&self) -> Result<Algorithm> {
         for candidate in self.library.candidates(self.layout)? {
-            if self.runs(&candidate) && self.repeats_its_bits(&candidate)? {
+            if self.runs(&candidate) && self.is_deterministic(&candidate)? {
                 return Ok(Algorithm::new(&candidate.algo.data, candidate.workspaceSize, 0.0));
             }
         }
@@ -135,7 +135,7 @@ impl Trial<'_, '_> {
     }
 
     /// Returns the algorithms that run, sorted by the mean time of [`RUNS`] runs, fastest first.
-    fn by_quick_time(&self) -> Result<Vec<Timed>> {
+    fn candidates_by_time(&self) -> Result<Vec<Timed>> {
         let mut timed = Vec::new();
         for candidate in self.library.candidates(self.layout)? {
             if self.runs(&candidate) {
@@ -147,7 +147,7 @@ impl Trial<'_, '_> {
     }
 
     /// Returns true if an algorithm gives the same bits in two runs.
-    fn repeats_its_bits(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> Result<bool> {
+    fn is_deterministic(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> Result<bool> {
         let mut sums = [0u64; 2];
         for sum in &mut sums {
             self.matrices.clear_result(self.shape)?;

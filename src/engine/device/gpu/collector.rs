@@ -6,7 +6,7 @@
 
 use super::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
-    Properties, Queue, copy_small, fallback_kernel, fill_words, in_turn, rank_sum, sum_at_once,
+    Properties, Queue, copy_small, fallback_kernel, fill_words, consecutive_addresses, rank_sum, sum_at_once,
     wait_for_ranks,
 };
 use crate::error::Result;
@@ -121,7 +121,7 @@ impl Queue for Collector {
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
-        Ok(in_turn(to, bytes))
+        Ok(consecutive_addresses(to, bytes))
     }
 
     fn reduce_to_owners(&self, _parts: &[OwnedSum]) -> Result<()> {

@@ -15,11 +15,11 @@ mod rank_sum;
 mod sum_at_once;
 
 pub use collector::{Collector, Requests};
-pub use copy_small::{COPIES_AT_ONCE, SmallCopy, copy_small};
+pub use copy_small::{MAX_COPIES, SmallCopy, copy_small};
 pub use fill::fill_words;
 pub use kernel::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, TensorMap};
 pub use product::{Addend, Operand, Product, ProductShape, fallback_kernel};
 pub use properties::Properties;
-pub use queue::{Gathered, OwnedCopy, OwnedSum, Queue, in_turn};
+pub use queue::{Gathered, OwnedCopy, OwnedSum, Queue, consecutive_addresses};
 pub use rank_sum::{STAGING_STEP, rank_sum};
 pub use sum_at_once::{AREA_FLAGS, area_capacity, area_words, sum_at_once, wait_for_ranks};

@@ -125,8 +125,8 @@ pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 9]) {
     let pointers = [product.a.address, product.b.address, product.c, addend.address].map(Arg::from);
     let sizes = [product.m, product.n, product.k].map(Arg::from);
     let factors = [product.factor, addend.factor].map(Arg::from);
-    let ([a, b, c, to], [m, n, k], [factor, of_addend]) = (pointers, sizes, factors);
+    let ([a, b, c, to], [m, n, k], [factor, addend_factor]) = (pointers, sizes, factors);
     let blocks = blocks.map(|n| n as u32);
     let grid = Grid { blocks, threads: (SIDE * ROWS) as u32, shared: 0 };
-    (kernel, grid, [a, b, c, to, m, n, k, factor, of_addend])
+    (kernel, grid, [a, b, c, to, m, n, k, factor, addend_factor])
 }

@@ -22,7 +22,7 @@ pub struct Properties {
 impl Properties {
     /// Returns properties for compiling kernels for an architecture on a machine without such a GPU. Sizes
     /// are the smallest among the GPUs of that architecture.
-    pub fn of_architecture((major, minor): (u32, u32)) -> Self {
+    pub fn for_architecture((major, minor): (u32, u32)) -> Self {
         let kib = |n: usize| n * 1024;
         let (shared_per_block, shared_per_sm) = match (major, minor) {
             (8, 0) => (kib(163), kib(164)),

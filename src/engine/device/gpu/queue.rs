@@ -47,7 +47,7 @@ impl Gathered {
 }
 
 /// Returns the addresses of consecutive tensors of `bytes` bytes.
-pub fn in_turn(to: DevicePtr, bytes: usize) -> [DevicePtr; MAX_RANKS] {
+pub fn consecutive_addresses(to: DevicePtr, bytes: usize) -> [DevicePtr; MAX_RANKS] {
     std::array::from_fn(|rank| to + (rank * bytes) as DevicePtr)
 }
 

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn too_many_numbers_or_tensors_are_rejected() {
         let areas = [1 << 20, 2 << 20];
         let (_, _, args) = sum_at_once(&[(64, 3), (128, 5)], (&areas, 8), 1).unwrap();
         assert_eq!(args[0], Arg::Ranks([64, 128, 0, 0, 0, 0, 0, 0]));

@@ -56,17 +56,17 @@ fn group<E: Elem>(
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
-    let of_keys = seq_len * dim;
-    let of_queries = queries * dim;
+    let keys_len = seq_len * dim;
+    let queries_len = queries * dim;
     let (across, down) = (packed_len(dim, seq_len), packed_len(seq_len, dim));
     let per_block = packed_len(queries, dim);
     let mut scratch = Scratch::take(
         2 * queries * keys
             + keys * (1 + usize::from(cap.is_some()))
             + queries
-            + 3 * of_queries
-            + 2 * wide * of_queries
-            + 2 * of_keys
+            + 3 * queries_len
+            + 2 * wide * queries_len
+            + 2 * keys_len
             + 2 * across
             + down
             + 2 * per_block,
@@ -76,9 +76,9 @@ fn group<E: Elem>(
     let (factors, delta) = (cut(&mut rest, keys), cut(&mut rest, queries));
     let slopes = cut(&mut rest, keys * usize::from(cap.is_some()));
     let (o_row, d_o_row) = (cut(&mut rest, dim), cut(&mut rest, dim));
-    let dq = cut(&mut rest, of_queries);
-    let (dk, dv) = (cut(&mut rest, of_keys), cut(&mut rest, of_keys));
-    let (q_wide, d_o_wide) = (cut(&mut rest, wide * of_queries), cut(&mut rest, wide * of_queries));
+    let dq = cut(&mut rest, queries_len);
+    let (dk, dv) = (cut(&mut rest, keys_len), cut(&mut rest, keys_len));
+    let (q_wide, d_o_wide) = (cut(&mut rest, wide * queries_len), cut(&mut rest, wide * queries_len));
     let (k_across, v_across) = (cut(&mut rest, across), cut(&mut rest, across));
     let k_down = cut(&mut rest, down);
     let (q_packed, d_o_packed) = (cut(&mut rest, per_block), cut(&mut rest, per_block));
@@ -112,7 +112,7 @@ fn group<E: Elem>(
                 *delta = lanes::dot(o_row, d_o_row);
             }
             dq.fill(E::Acc::ZERO);
-            for block in blocks(&extras.visible.keys_of_any(b, q0..q0 + count)) {
+            for block in blocks(&extras.visible.keys_visible_to_any(b, q0..q0 + count)) {
                 let width = block.len();
                 let stride = width.next_multiple_of(LANES);
                 let to = Matrix::rows(ViewMut::from_slice(p), stride);

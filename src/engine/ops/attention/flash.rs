@@ -96,8 +96,8 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 256, (8, 1, 64)),
             AttentionCase::causal(2, 257, (2, 2, 128)),
             AttentionCase::causal(1, 257, (2, 1, 96)).spans(),
-            AttentionCase::causal(1, 300, (1, 1, 128)).blind(),
-            AttentionCase::causal(2, 390, (2, 1, 64)).blind(),
+            AttentionCase::causal(1, 300, (1, 1, 128)).with_blind_queries(),
+            AttentionCase::causal(2, 390, (2, 1, 64)).with_blind_queries(),
             AttentionCase::causal(1, 1000, (2, 1, 64)).spans(),
             AttentionCase::causal(1, 1000, (1, 1, 96)),
             AttentionCase::causal(1, 2048, (1, 1, 64)),
@@ -111,7 +111,7 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 260, (2, 2, 96)).capped(2.0),
             AttentionCase::causal(1, 100, (2, 1, 96)).capped(2.0).spans().dropped(0.1),
             AttentionCase::causal(1, 257, (1, 1, 128)).capped(1.5),
-            AttentionCase::causal(1, 390, (2, 1, 128)).capped(1.5).blind(),
+            AttentionCase::causal(1, 390, (2, 1, 128)).capped(1.5).with_blind_queries(),
             AttentionCase::causal(1, 140, (1, 1, 128)).capped(1.5).dropped(0.2),
             // Windows of one key, around tiles, and inside documents.
             AttentionCase::causal(2, 33, (4, 2, 64)).windowed(1),
@@ -147,10 +147,10 @@ impl Op for FlashAttentionGrad {
         };
         self.0.check(packed, extras)?;
         let (n, heads) = (packed.shape[0], self.0.heads);
-        let of_rows = Spec::new([n, heads.query * heads.dim], packed.dtype);
-        if *o != of_rows || *d_o != of_rows || *lse != Spec::new([n, heads.query], packed.dtype.accumulator())
+        let o_spec = Spec::new([n, heads.query * heads.dim], packed.dtype);
+        if *o != o_spec || *d_o != o_spec || *lse != Spec::new([n, heads.query], packed.dtype.accumulator())
         {
-            return Err(format!("o and do must be {of_rows}, and lse one number per row and head"));
+            return Err(format!("o and do must be {o_spec}, and lse one number per row and head"));
         }
         Ok(vec![packed.clone(), gpu::grad_scratch(&self.0, packed, lse)])
     }

@@ -54,15 +54,15 @@ fn head<E: Elem>(
     let wide = usize::from(widens::<E>());
     let queries = QUERIES.min(seq_len);
     let keys = KEYS.min(seq_len).next_multiple_of(LANES);
-    let (of_keys, of_values) = (packed_len(dim, seq_len), packed_len(seq_len, dim));
-    let mut scratch = Scratch::take(queries * (keys + (1 + wide) * dim + 3) + of_keys + of_values + keys);
+    let (key_len, value_len) = (packed_len(dim, seq_len), packed_len(seq_len, dim));
+    let mut scratch = Scratch::take(queries * (keys + (1 + wide) * dim + 3) + key_len + value_len + keys);
     let mut rest = scratch.all();
     let scores = cut(&mut rest, queries * keys);
     let sums = cut(&mut rest, queries * dim);
-    let (max, norm, lse_of_row) = (cut(&mut rest, queries), cut(&mut rest, queries), cut(&mut rest, queries));
+    let (max, norm, row_lse) = (cut(&mut rest, queries), cut(&mut rest, queries), cut(&mut rest, queries));
     let factors = cut(&mut rest, keys);
     let q_wide = cut(&mut rest, wide * queries * dim);
-    let (k_packed, v_packed) = (cut(&mut rest, of_keys), cut(&mut rest, of_values));
+    let (k_packed, v_packed) = (cut(&mut rest, key_len), cut(&mut rest, value_len));
 
     let rows = Matrix::rows(packed, heads.width()).at(b * seq_len, 0);
     let g = h / heads.group();
@@ -72,7 +72,7 @@ fn head<E: Elem>(
     for q0 in (0..seq_len).step_by(queries) {
         let count = queries.min(seq_len - q0);
         let q = operand(rows.at(q0, heads.query_at(h)), (count, dim), &mut *q_wide);
-        let seen = extras.visible.keys_of_any(b, q0..q0 + count);
+        let seen = extras.visible.keys_visible_to_any(b, q0..q0 + count);
         max.fill(E::Acc::NEG_INFINITY);
         norm.fill(E::Acc::ZERO);
         sums.fill(E::Acc::ZERO);
@@ -114,7 +114,7 @@ fn head<E: Elem>(
             let to = Matrix::rows(ViewMut::from_slice(sums), dim);
             v.multiply(count, p, block.clone(), 0..dim, to, true);
         }
-        for (to, (max, norm)) in lse_of_row.iter_mut().zip(max.iter().zip(&*norm)) {
+        for (to, (max, norm)) in row_lse.iter_mut().zip(max.iter().zip(&*norm)) {
             *to = *max + norm.ln();
         }
         for r in 0..count {
@@ -124,7 +124,7 @@ fn head<E: Elem>(
             let inverse = if max[r] == E::Acc::NEG_INFINITY { E::Acc::ZERO } else { E::Acc::ONE / norm[r] };
             scale(sum, inverse);
             o.store(row * heads.query * dim + h * dim, sum);
-            lse.slice(row * heads.query + h, 1)[0] = lse_of_row[r];
+            lse.slice(row * heads.query + h, 1)[0] = row_lse[r];
         }
     }
 }

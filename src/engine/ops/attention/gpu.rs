@@ -133,12 +133,12 @@ impl<'a> Launch<'a> {
 
     /// Returns the number of sequences per section (see kernels/attention.cuh): enough for several rounds of
     /// blocks on all SMs, but at most as many as have keys and values that fit in half of the L2 cache.
-    fn section(&self, blocks_of_sequence: usize) -> usize {
+    fn section(&self, blocks_per_sequence: usize) -> usize {
         const BLOCKS: usize = 16;
         let properties = self.cx.queue.properties();
         let heads = self.attention.heads;
         let bytes = 2 * heads.kv * heads.dim * self.attention.seq_len * self.dtype.size();
-        let rounds = (BLOCKS * properties.sm_count).div_ceil(blocks_of_sequence);
+        let rounds = (BLOCKS * properties.sm_count).div_ceil(blocks_per_sequence);
         rounds.min(properties.l2_bytes / 2 / bytes).clamp(1, self.batch)
     }
 }
@@ -306,7 +306,7 @@ impl Launch<'_> {
 
 impl Launch<'_> {
     /// Launches the backward pass for short rows. As many blocks as run at once take one head after another.
-    fn backward_of_short_rows(&self) -> Result<()> {
+    fn backward_short_rows(&self) -> Result<()> {
         let Attention { heads, seq_len, .. } = *self.attention;
         let all = self.batch * heads.query;
         if all == 0 {
@@ -341,7 +341,7 @@ impl Launch<'_> {
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
     if launch.path == Path::TensorCores && tuning::short_rows(attention, cx.queue.properties()) {
-        return launch.backward_of_short_rows();
+        return launch.backward_short_rows();
     }
     if launch.path == Path::TensorCores
         && let Some(cut) = tuning::one_pass(attention, cx.queue.properties())

@@ -108,7 +108,7 @@ impl Visible<'_> {
     }
 
     /// Returns the smallest range that contains the keys of all these queries.
-    pub fn keys_of_any(&self, b: usize, queries: Range<usize>) -> Range<usize> {
+    pub fn keys_visible_to_any(&self, b: usize, queries: Range<usize>) -> Range<usize> {
         let seen = queries.map(|t| self.keys(b, t)).filter(|seen| !seen.is_empty());
         seen.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }

@@ -20,7 +20,7 @@ pub use flash::{FlashAttention, FlashAttentionGrad};
 pub use layout::{Heads, Mask, Visible};
 pub use unfused::{Inputs, attention_unfused};
 
-use super::dropout::{Drops, Site, check_counters};
+use super::dropout::{DropoutFactors, Site, check_counters};
 use crate::device::DType;
 use crate::ir::{CpuNode, Spec};
 
@@ -54,7 +54,7 @@ pub(crate) struct Extras<'a> {
 /// The dropout generator, and the counters of sequences and step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counters<'a> {
-    pub drops: Drops,
+    pub drops: DropoutFactors,
     pub sequences: &'a [u32],
     pub step: u32,
 }

@@ -15,7 +15,7 @@ pub(crate) struct AttentionCase {
     /// window.
     pub ranges: bool,
     /// True if some queries see no key.
-    pub blind: bool,
+    pub with_blind_queries: bool,
 }
 
 impl AttentionCase {
@@ -23,7 +23,7 @@ impl AttentionCase {
     /// head width).
     pub fn causal(batch: usize, seq_len: usize, (query, kv, dim): (usize, usize, usize)) -> Self {
         let heads = Heads { query, kv, dim };
-        Self { batch, attention: Attention::causal(heads, seq_len), ranges: false, blind: false }
+        Self { batch, attention: Attention::causal(heads, seq_len), ranges: false, with_blind_queries: false }
     }
 
     /// Adds dropout.
@@ -53,8 +53,8 @@ impl AttentionCase {
     }
 
     /// Gives each query its own range of keys, which is empty for every seventh query and for 80 in a row.
-    pub fn blind(self) -> Self {
-        Self { blind: true, ..self.spans() }
+    pub fn with_blind_queries(self) -> Self {
+        Self { with_blind_queries: true, ..self.spans() }
     }
 
     /// Returns the distinguishing features, for the name of the case.
@@ -70,7 +70,7 @@ impl AttentionCase {
         if let Some(cap) = score_cap {
             name += &format!(" cap{cap}");
         }
-        if self.blind {
+        if self.with_blind_queries {
             name += " blind";
         }
         if dropout.is_some() {
@@ -98,7 +98,7 @@ impl AttentionCase {
             let first = self.attention.window.map_or(0, |window| (t + 1).saturating_sub(window));
             let span = match row % 4 {
                 _ if !self.ranges => (0, t + 1),
-                _ if self.blind && (t % 7 == 3 || (100..180).contains(&t)) => (t, t),
+                _ if self.with_blind_queries && (t % 7 == 3 || (100..180).contains(&t)) => (t, t),
                 0 => (0, t + 1),
                 1 => (t / 2, t + 1),
                 2 => (t, t + 1),

@@ -86,13 +86,13 @@ fn run(problem: AttentionCase, form: Form, dtype: DType, sequences: &[u32]) -> (
     let section = Section::new(differentiate(program, &[(o, upstream)], true).unwrap());
 
     let mut engine = engine(&state, &[&section]);
-    let of_sequences = |stream: u32, width: usize| -> Vec<f64> {
+    let pick_sequences = |stream: u32, width: usize| -> Vec<f64> {
         let block = t * width;
         let all = noise(block * (*sequences.iter().max().unwrap() as usize + 1), stream);
         sequences.iter().flat_map(|s| all[*s as usize * block..][..block].to_vec()).collect()
     };
-    engine.state.set_values(packed, &of_sequences(0, attention.heads.width())).unwrap();
-    engine.state.set_values(d_o, &of_sequences(1, o_width)).unwrap();
+    engine.state.set_values(packed, &pick_sequences(0, attention.heads.width())).unwrap();
+    engine.state.set_values(d_o, &pick_sequences(1, o_width)).unwrap();
     engine
         .state
         .set_values(sequence_indices, &sequences.iter().map(|s| f64::from(*s)).collect::<Vec<_>>())

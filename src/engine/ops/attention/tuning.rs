@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn cuts_into_warpgroups_fit_an_sm() {
-        let hopper = Properties::of_architecture((9, 0));
+        let hopper = Properties::for_architecture((9, 0));
         for (dim, seq_len) in [64, 96, 128].into_iter().flat_map(|dim| [1, 512, 4096].map(|t| (dim, t))) {
             let heads = Heads { query: 1, kv: 1, dim };
             let attention = Attention::causal(heads, seq_len);
@@ -478,14 +478,14 @@ mod tests {
             assert!(cut.consumers * consumer + producer <= (cut.consumers + 1) * started, "{cut:?}");
             assert!([consumer, producer].iter().all(|n| n % 8 == 0), "{cut:?}");
             for other in [(8, 0), (10, 0), (12, 0)] {
-                assert_eq!(warpgroups(&attention, 16, &Properties::of_architecture(other)), None);
+                assert_eq!(warpgroups(&attention, 16, &Properties::for_architecture(other)), None);
             }
         }
     }
 
     #[test]
     fn one_pass_fits_an_sm() {
-        let hopper = Properties::of_architecture((9, 0));
+        let hopper = Properties::for_architecture((9, 0));
         for (dim, mask) in
             [64, 96, 128].into_iter().flat_map(|dim| [Mask::Causal, Mask::Spans].map(|m| (dim, m)))
         {
@@ -496,7 +496,7 @@ mod tests {
             let started = 65_536 / OnePass::THREADS as usize / 8 * 8;
             assert_eq!(cut.registers.0 + 2 * cut.registers.1, 3 * started);
             for other in [(8, 0), (10, 0), (12, 0)] {
-                assert_eq!(one_pass(&attention, &Properties::of_architecture(other)), None);
+                assert_eq!(one_pass(&attention, &Properties::for_architecture(other)), None);
             }
         }
         let long = Attention::causal(Heads { query: 1, kv: 1, dim: 64 }, 32_769);
@@ -505,7 +505,7 @@ mod tests {
 
     #[test]
     fn short_rows_fit_an_sm() {
-        let hopper = Properties::of_architecture((9, 0));
+        let hopper = Properties::for_architecture((9, 0));
         let heads = Heads { query: 2, kv: 2, dim: 32 };
         let short = Attention::causal(heads, 256);
         assert!(short_rows(&short, &hopper));
@@ -523,7 +523,7 @@ mod tests {
         assert!(
             [(8, 0), (10, 0), (12, 0)]
                 .iter()
-                .all(|&other| !short_rows(&short, &Properties::of_architecture(other)))
+                .all(|&other| !short_rows(&short, &Properties::for_architecture(other)))
         );
     }
 
@@ -539,7 +539,7 @@ mod tests {
             let dropout = dropout.then_some(Site { p: 0.1, seed: 0, site: 0 });
             let heads = Heads { query: 1, kv: 1, dim };
             let attention = Attention { mask, dropout, ..Attention::causal(heads, 64) };
-            let properties = Properties::of_architecture((major, 0));
+            let properties = Properties::for_architecture((major, 0));
             for table in [&FORWARD[..], &GRAD_QUERIES, &GRAD_KEYS] {
                 let rows: Vec<&Row> =
                     table.iter().filter(|row| row.applies(&attention, &properties)).collect();

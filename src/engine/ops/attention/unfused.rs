@@ -409,9 +409,9 @@ fn reference_values(problem: &AttentionCase, p: &Array, packed: &Array) -> Array
         let (d, h, row) = (i % heads.dim, i / heads.dim % heads.query, i / heads.dim / heads.query);
         let (b, t) = (row / t_max, row % t_max);
         let column = (heads.query + heads.kv + h * heads.kv / heads.query) * heads.dim + d;
-        let of_p = ((b * heads.query + h) * t_max + t) * t_max;
+        let p_at = ((b * heads.query + h) * t_max + t) * t_max;
         *o = (0..t_max)
-            .map(|key| p.data[of_p + key] * packed.data[(b * t_max + key) * packed.width() + column])
+            .map(|key| p.data[p_at + key] * packed.data[(b * t_max + key) * packed.width() + column])
             .sum();
     }
     o

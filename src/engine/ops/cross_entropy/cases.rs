@@ -15,10 +15,10 @@ pub(in crate::ops) const OBJECTIVES: [(&str, Objective); 5] = [
 
 /// Returns the test cases of an op that computes the losses of an objective.
 pub(super) fn cases<O: Op + 'static>(precision: Precision, op: impl Fn(Objective) -> O) -> Vec<Case> {
-    let case_of = |(name, objective): (&str, Objective), n: usize, vocab: (usize, usize), targets: Fill| {
+    let objective_case = |(name, objective): (&str, Objective), n: usize, vocab: (usize, usize), targets: Fill| {
         case(precision, op(objective), (name, objective), n, vocab, targets)
     };
-    let case = |n, vocab, targets: Fill| case_of(("", Objective::PLAIN), n, vocab, targets);
+    let case = |n, vocab, targets: Fill| objective_case(("", Objective::PLAIN), n, vocab, targets);
     let ignoring = Fill::Values(vec![3.0, f64::from(IGNORED), 39.0, 0.0]);
     let mut cases = vec![
         case(1, (5, 5), Fill::Below(5)),
@@ -32,9 +32,9 @@ pub(super) fn cases<O: Op + 'static>(precision: Precision, op: impl Fn(Objective
         cases.extend([
             // With fewer words, ln Σ e^l can be almost 0, and then no format represents it to its relative
             // precision.
-            case_of(objective, 1, (50, 64), Fill::Below(50)),
-            case_of(objective, 17, (300, 320), Fill::Below(300)),
-            case_of(objective, 12, (50, 64), ignoring.clone()),
+            objective_case(objective, 1, (50, 64), Fill::Below(50)),
+            objective_case(objective, 17, (300, 320), Fill::Below(300)),
+            objective_case(objective, 12, (50, 64), ignoring.clone()),
         ]);
     }
     cases

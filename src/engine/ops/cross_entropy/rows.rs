@@ -120,19 +120,19 @@ impl<A: Real> Row<A> {
         if target == IGNORED {
             return to.fill(E::default());
         }
-        let (mut of_softmax, mut of_target) = (d.plain, d.plain);
+        let (mut softmax_grad, mut target_grad) = (d.plain, d.plain);
         if self.z_loss != A::ZERO {
-            of_softmax += (self.z_loss + self.z_loss) * of.log_total * d.z_loss;
+            softmax_grad += (self.z_loss + self.z_loss) * of.log_total * d.z_loss;
         }
-        let factor = of_softmax / of.sum;
+        let factor = softmax_grad / of.sum;
         row.iter_mut().for_each(|x| *x *= factor);
         if self.smoothing != A::ZERO {
             let spread = self.smoothing * d.smoothing;
             let uniform = spread / self.count;
             row.iter_mut().for_each(|x| *x -= uniform);
-            of_target -= spread;
+            target_grad -= spread;
         }
-        row[target as usize] -= of_target;
+        row[target as usize] -= target_grad;
         if self.cap.is_some() {
             row.iter_mut().zip(&self.slopes).for_each(|(x, slope)| *x *= *slope);
         } else if self.scale != A::ONE {

@@ -182,7 +182,7 @@ impl Elementwise {
 
 /// The row width for a function of one variable, whose tensor is computed in rows of this width, whatever its
 /// shape.
-pub(super) const ROW_OF_ONE: usize = TASK;
+pub(super) const UNARY_ROW_WIDTH: usize = TASK;
 
 /// Elements in rows of equal width; the last row may be shorter.
 #[derive(Clone, Copy)]
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn blocks_cover_every_element_once() {
-        for (total, width) in [(0, 5), (5, 5), (1000, 300), (700, 700), (10, ROW_OF_ONE)] {
+        for (total, width) in [(0, 5), (5, 5), (1000, 300), (700, 700), (10, UNARY_ROW_WIDTH)] {
             let rows = Rows { total, width };
             let mut next = 0;
             for (row, at, count) in rows.blocks(0, rows.count()) {

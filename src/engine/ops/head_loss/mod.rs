@@ -10,7 +10,7 @@ use super::cross_entropy::{
 use super::lanes::rows_per_task;
 use super::linear::{Linear, LinearInputGrad, LinearWeightGrad};
 use super::sum::{Factor, SumGrad};
-use super::with_gradient::{WithGradient, require_one};
+use super::with_gradient::{WithGradient, require_unit_upstream};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
 use crate::device::gpu::Operand;
@@ -83,7 +83,7 @@ impl Op for HeadLoss {
     /// The gradients already exist: the gradient of `x` is an output, and the gradient of `W` was written to
     /// its destination.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        require_one(v, self)?;
+        require_unit_upstream(v, self)?;
         if !self.gradients {
             return Err(crate::Error::failed(format!(
                 "{} in {}: recorded without gradients, so training cannot pass through it",
@@ -171,12 +171,12 @@ impl Op for HeadLoss {
         cx.product((rows, width, d), Operand::plain(x), Operand::transposed(w), 1, self.products)?;
         let [z_losses, smoothing] = optional_outputs(cx, self.term_outputs());
         let tensors = [logits.into(), targets.into(), losses.into(), z_losses, smoothing];
-        let rows_of = (spec, &self.objective);
+        let row_args = (spec, &self.objective);
         if !self.gradients {
-            return launch_rows(cx, "cross_entropy", rows_of, false, &tensors, &[]);
+            return launch_rows(cx, "cross_entropy", row_args, false, &tensors, &[]);
         }
         let (scale, count) = self.scale.launched(cx);
-        launch_rows(cx, "head_loss", rows_of, true, &tensors, &[(scale as f32).into(), count.into()])?;
+        launch_rows(cx, "head_loss", row_args, true, &tensors, &[(scale as f32).into(), count.into()])?;
         cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
         cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX, self.products)
     }

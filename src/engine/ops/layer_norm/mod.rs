@@ -11,7 +11,7 @@ mod cases;
 use super::affine::Affine;
 use super::lanes::{BLOCK, dot, launch_sum_partials, rows_per_partial, rows_per_task, sum};
 use super::row_norm::{
-    ResidualNorm, RowNorm, Teams, backward, forward, launch, pointer_or_null, root_args, row_of,
+    ResidualNorm, RowNorm, Teams, backward, forward, launch, pointer_or_null, root_args, row_spec,
     weight_or_ones,
 };
 use crate::device::cpu::{Pool, View, ViewMut};
@@ -291,7 +291,7 @@ impl Op for LayerNormGrad {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (weight, upstream) = (self.affine.weight().then_some(1), self.upstream_input());
-        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let row = row_spec(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
         let d = row.width();
         let rows = cx.input_spec(0).elements() / d;
         let run = rows_per_partial(rows);
@@ -337,7 +337,7 @@ impl Op for LayerNormGrad {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (weight, upstream) = (self.affine.weight().then_some(1), self.upstream_input());
-        let row = row_of(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
+        let row = row_spec(cx.input_spec(0), weight.map(|i| cx.input_spec(i)));
         let rows = cx.input_spec(0).elements() / row.width();
         let run = rows_per_partial(rows);
         let entry = if self.residual { "layer_norm_residual_grad" } else { "layer_norm_grad" };
@@ -395,7 +395,7 @@ mod tests {
     /// `torch.nn.functional.layer_norm(torch.tensor([1., 2., 3., 4.]), (4,), eps=1e-5)`: mean 2.5, variance
     /// 1.25.
     #[test]
-    fn a_row_is_that_of_torch_in_f64() {
+    fn a_row_matches_torch_in_f64() {
         let w = Spec::new([4], DType::F64);
         let norm = Norm::<f64>::new(1e-5, &w);
         let (mut row, mut y) = ([1.0, 2.0, 3.0, 4.0], [0.0f64; 4]);

@@ -35,7 +35,7 @@ impl<'a, E: Elem> Pass<'a, E> {
 
     /// Returns the index of the weight for the `i`-th head of a row: 0 for queries, 1 for keys.
     #[inline(always)]
-    fn weight_of(&self, i: usize) -> usize {
+    fn weight_index(&self, i: usize) -> usize {
         usize::from(i >= self.heads.query)
     }
 
@@ -74,7 +74,7 @@ impl<'a, E: Elem> Pass<'a, E> {
                         let norm = self.reciprocal_norm(head);
                         match &self.weights {
                             Some(weights) => {
-                                let weight = weights[self.weight_of(i)];
+                                let weight = weights[self.weight_index(i)];
                                 head.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * norm * *w);
                             }
                             None => scale(head, norm),
@@ -124,7 +124,7 @@ impl<'a, E: Elem> Pass<'a, E> {
                         let norm = self.reciprocal_norm(x);
                         scale(x, norm);
                         if let Some(weights) = &self.weights {
-                            let which = self.weight_of(i);
+                            let which = self.weight_index(i);
                             let dw = &mut dw[which * dim..(which + 1) * dim];
                             dw.iter_mut().zip(&*g).zip(&*x).for_each(|((dw, g), x)| *dw += *g * *x);
                             g.iter_mut().zip(weights[which]).for_each(|(g, w)| *g *= *w);

@@ -24,8 +24,8 @@ pub(super) fn launch(
     let mut pointers = vec![cx.input(0), weight(1), weight(2), positions];
     let (entry, run) = match upstream {
         Some(_) if norm.weighted => ("qk_norm_rope_grad", rows_per_partial(rows)),
-        Some(_) => ("qk_norm_rope_grad", lanes.rows_of_block()),
-        None => ("qk_norm_rope", lanes.rows_of_block()),
+        Some(_) => ("qk_norm_rope_grad", lanes.rows_per_block()),
+        None => ("qk_norm_rope", lanes.rows_per_block()),
     };
     // If the output took over the input's memory, values need not be copied.
     let values = cx.input(upstream.unwrap_or(0));

@@ -106,19 +106,19 @@ fn finite(values: &[Option<f64>]) -> impl Iterator<Item = (usize, f64)> + '_ {
 /// the cell is in the best set.
 fn distances_to_best(model: &TwoWayModel, critical: f64, direction: Direction) -> Vec<(Interval, bool)> {
     let cells = model.means.len();
-    let lead = |i: usize, j: usize| direction.goodness(model.means[i] - model.means[j]);
+    let advantage = |i: usize, j: usize| direction.goodness(model.means[i] - model.means[j]);
     let reach = |i: usize, j: usize| critical * model.difference_error(i, j);
     let least = |i: usize, over: &dyn Fn(usize) -> f64| {
         (0..cells).filter(|&j| j != i).map(over).fold(f64::INFINITY, f64::min)
     };
     // How much better than all others a cell may be. Hsu's set requires more than 0, but cells with identical
     // values and no scatter are exactly at 0.
-    let highest: Vec<f64> = (0..cells).map(|i| least(i, &|j| lead(i, j) + reach(i, j))).collect();
+    let highest: Vec<f64> = (0..cells).map(|i| least(i, &|j| advantage(i, j) + reach(i, j))).collect();
     let in_set: Vec<bool> = highest.iter().map(|highest| *highest >= 0.0).collect();
     let alone = in_set.iter().filter(|cell| **cell).count() == 1;
     let distance = |i: usize| {
-        let estimate = least(i, &|j| lead(i, j));
-        let rival = |j: usize| if in_set[j] { lead(i, j) - reach(i, j) } else { f64::INFINITY };
+        let estimate = least(i, &|j| advantage(i, j));
+        let rival = |j: usize| if in_set[j] { advantage(i, j) - reach(i, j) } else { f64::INFINITY };
         let low = if alone && in_set[i] { 0.0 } else { least(i, &rival).min(0.0) };
         let high = highest[i].max(0.0);
         let interval = match direction {

@@ -50,12 +50,12 @@ pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
         t * (n / (n - 1.0 + t * t)).sqrt()
     };
     let Some(last) = boundary.len().checked_sub(1) else { return 0.0 };
-    let mut later = Later { bound: to_u(last), values: vec![0.0; NODES + 1] };
+    let mut later = LaterCrossing { bound: to_u(last), values: vec![0.0; NODES + 1] };
     for k in (0..last).rev() {
         let bound = to_u(k);
         let step = Step::after(first + k);
-        let values = (0..=NODES).map(|node| step.crossing(Later::node(bound, node), &later)).collect();
-        later = Later { bound, values };
+        let values = (0..=NODES).map(|node| step.crossing(LaterCrossing::node(bound, node), &later)).collect();
+        later = LaterCrossing { bound, values };
     }
     // At the first look, t = √(n - 1) tan θ, so u = √n sin θ.
     let (n, freedom) = (first as f64, (first - 1) as f64);
@@ -65,19 +65,19 @@ pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     2.0 * (upper_tail(boundary[0], freedom) + inside)
 }
 
-/// Number of nodes of the function [`Later`], in addition to the node at 0.
+/// Number of nodes of the function [`LaterCrossing`], in addition to the node at 0.
 const NODES: usize = 64;
 
 /// The probability of a crossing at a later look, as an even function of u within ± `bound`.
 ///
 /// With u = bound · sin ψ, the function of ψ is even about both ends of [0, π/2] and changes slowly near the
 /// bound. Between nodes, it is interpolated by the cubic through the nearest four.
-struct Later {
+struct LaterCrossing {
     bound: f64,
     values: Vec<f64>,
 }
 
-impl Later {
+impl LaterCrossing {
     fn node(bound: f64, node: usize) -> f64 {
         bound * (FRAC_PI_2 * node as f64 / NODES as f64).sin()
     }
@@ -132,7 +132,7 @@ impl Step {
     }
 
     /// Returns the probability of a crossing at the next look or later, for a `u` of at least 0.
-    fn crossing(&self, u: f64, later: &Later) -> f64 {
+    fn crossing(&self, u: f64, later: &LaterCrossing) -> f64 {
         // u cos φ + sin φ = √(1 + u²) sin(φ + δ).
         let (radius, delta) = (u.hypot(1.0), u.atan());
         let inside = |low: f64, high: f64, pieces: usize| {

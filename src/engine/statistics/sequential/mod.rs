@@ -15,14 +15,14 @@ pub const FIRST_LOOK: usize = 4;
 
 /// Larger maximums are rejected: the time to compute the boundary grows with them, and no comparison has that
 /// many pairs.
-const MOST_PAIRS: usize = 2000;
+const MAX_PAIRS: usize = 2000;
 
 /// Exponent of the boundary, O'Brien and Fleming's. A lower exponent stops earlier but finds less of what the
 /// full number of pairs would find; it was chosen by the simulation in `docs/verdicts.md`.
 const EXPONENT: f64 = 0.5;
 
 /// A comparison is futile if no verdict has at least this probability of being reached.
-const FUTILE: f64 = 0.05;
+const FUTILITY_PROBABILITY: f64 = 0.05;
 
 /// The looks of a sequential comparison, and how far from 0 the mean must be at each.
 ///
@@ -105,7 +105,7 @@ impl SequentialDesign {
     /// Fleming's, as in [`SequentialDesign::new`], and 0 is Pocock's. `None` under the same conditions as
     /// there.
     pub fn with_exponent(max_pairs: usize, confidence: f64, exponent: f64) -> Option<Self> {
-        if !(FIRST_LOOK..=MOST_PAIRS).contains(&max_pairs) || !(0.8..1.0).contains(&confidence) {
+        if !(FIRST_LOOK..=MAX_PAIRS).contains(&max_pairs) || !(0.8..1.0).contains(&confidence) {
             return None;
         }
         Some(Self::from_boundary(boundary::boundary(FIRST_LOOK, max_pairs, 1.0 - confidence, exponent)))
@@ -196,7 +196,7 @@ impl SequentialDesign {
         let reach = last * look.deviation / all.sqrt();
         let difference = |effect: f64| 1.0 - within(effect, reach);
         let equivalence = within(0.0, min_effect - reach);
-        difference(min_effect).max(difference(-min_effect)).max(equivalence) < FUTILE
+        difference(min_effect).max(difference(-min_effect)).max(equivalence) < FUTILITY_PROBABILITY
     }
 }
 

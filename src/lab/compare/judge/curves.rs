@@ -89,10 +89,10 @@ impl ExpectedCurve {
         if all_same(baseline) && all_same(candidate) {
             return self.finding(Verdict::SameBits, format!("the same bits over {} steps", first.len()));
         }
-        let Some(worst) = widest_of(first, candidate) else {
+        let Some(worst) = largest_gap_to_any(first, candidate) else {
             return self.finding(Verdict::Inconclusive, "the arms have no step in common");
         };
-        let same_arm = widest_of(first, &baseline[1..]).filter(|apart| farther(apart, &worst));
+        let same_arm = largest_gap_to_any(first, &baseline[1..]).filter(|apart| is_larger_gap(apart, &worst));
         let LossGap { step, difference, baseline: old, candidate: new, steps } =
             same_arm.as_ref().unwrap_or(&worst);
         let (among, losses) = match same_arm {
@@ -147,7 +147,7 @@ struct LossGap {
 
 /// Returns the largest difference over the steps that both curves have, or `None` if they share no step. A
 /// loss that is not finite in only one of them counts as infinitely far.
-fn widest(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
+fn largest_gap(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
     let known: std::collections::HashMap<u64, f64> = baseline.iter().map(|p| (p.step, p.loss)).collect();
     let apart = |point: &LossPoint| {
         let old = *known.get(&point.step)?;
@@ -158,18 +158,18 @@ fn widest(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
     // Counts the steps as it folds.
     let farthest = |a: LossGap, b: LossGap| {
         let steps = a.steps + 1;
-        LossGap { steps, ..if farther(&b, &a) { b } else { a } }
+        LossGap { steps, ..if is_larger_gap(&b, &a) { b } else { a } }
     };
     candidate.iter().filter_map(apart).reduce(farthest)
 }
 
 /// Returns the largest difference between the first curve and any of the others.
-fn widest_of(first: &[LossPoint], curves: &[Vec<LossPoint>]) -> Option<LossGap> {
-    let apart = curves.iter().filter_map(|curve| widest(first, curve));
-    apart.reduce(|a, b| if farther(&b, &a) { b } else { a })
+fn largest_gap_to_any(first: &[LossPoint], curves: &[Vec<LossPoint>]) -> Option<LossGap> {
+    let apart = curves.iter().filter_map(|curve| largest_gap(first, curve));
+    apart.reduce(|a, b| if is_larger_gap(&b, &a) { b } else { a })
 }
 
-fn farther(a: &LossGap, b: &LossGap) -> bool {
+fn is_larger_gap(a: &LossGap, b: &LossGap) -> bool {
     a.difference > b.difference
 }
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_are_no_numbers_fail_and_missing_ones_are_not_judged() {
+    fn non_finite_losses_fail_and_missing_ones_are_not_judged() {
         let (before, after) = ([curve(&[3.0, 2.0])], [curve(&[3.0, f64::NAN])]);
         assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &after).holds(), Some(false));
         assert_eq!(ExpectedCurve::Within(10.0).judge(&before, &[vec![]]).holds(), None);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn trials_of_one_arm_that_differ_are_no_proof_of_bits() {
+    fn trials_of_one_arm_that_differ_do_not_prove_same_bits() {
         let before = [curve(&[3.0, 2.0]), curve(&[3.0, 2.1])];
         let gate = ExpectedCurve::Bits.judge(&before, &[curve(&[3.0, 2.0])]);
         assert!(found(&gate).contains("not even among the trials of the baseline"), "{}", found(&gate));

@@ -142,7 +142,7 @@ impl Values {
 }
 
 /// Converts a smallest effect to the scale of the differences: logarithms for ratios.
-fn on_scale(min_effect: f64, scale: Scale) -> f64 {
+fn to_difference_scale(min_effect: f64, scale: Scale) -> f64 {
     match scale {
         Scale::Difference => min_effect,
         Scale::Ratio => min_effect.ln_1p(),
@@ -150,7 +150,7 @@ fn on_scale(min_effect: f64, scale: Scale) -> f64 {
 }
 
 /// Converts an interval from the scale of the differences to the stored form.
-fn stated(interval: Interval, scale: Scale) -> Interval {
+fn to_stored_interval(interval: Interval, scale: Scale) -> Interval {
     let state = |x: f64| match scale {
         Scale::Difference => x,
         Scale::Ratio => x.exp_m1(),
@@ -159,7 +159,7 @@ fn stated(interval: Interval, scale: Scale) -> Interval {
 }
 
 /// Converts a stored interval back to the scale of the differences.
-fn taken(interval: Interval, scale: Scale) -> Interval {
+fn to_difference_interval(interval: Interval, scale: Scale) -> Interval {
     let take = |x: f64| match scale {
         Scale::Difference => x,
         Scale::Ratio => x.ln_1p(),
@@ -186,7 +186,7 @@ fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&Diver
     match asked.min_effect {
         None => judge_times(&mut judged, &values.times),
         Some(min_effect) => {
-            let min_effect = on_scale(min_effect, scale);
+            let min_effect = to_difference_scale(min_effect, scale);
             judge_differences(&mut judged, &differences, &experiment.design, min_effect, direction);
         }
     }
@@ -249,7 +249,7 @@ fn judge_differences(
             (interval, deviation, None, VerdictBasis::Sequential)
         }
     };
-    judged.interval = Some(stated(interval, judged.scale));
+    judged.interval = Some(to_stored_interval(interval, judged.scale));
     judged.deviation = Some(deviation);
     judged.p = p;
     judged.basis = basis;
@@ -285,8 +285,8 @@ fn joint(measures: &[Finding]) -> Option<JointFinding> {
         (_, Some(interval), Some(min_effect)) => {
             judged.because.is_none()
                 && no_worse(
-                    &taken(interval, judged.scale),
-                    on_scale(min_effect, judged.scale),
+                    &to_difference_interval(interval, judged.scale),
+                    to_difference_scale(min_effect, judged.scale),
                     judged.direction,
                 )
         }
@@ -331,7 +331,7 @@ fn looks(experiment: &Experiment) -> Vec<Look> {
     for pairs in FIRST_LOOK..=most.min(*max_pairs) {
         let mut look = Look { pairs, stops: true, verdicts: Default::default() };
         for (judged, differences, design) in &designs {
-            let min_effect = on_scale(judged.min_effect.unwrap_or_default(), judged.scale);
+            let min_effect = to_difference_scale(judged.min_effect.unwrap_or_default(), judged.scale);
             let so_far = &differences[..pairs.min(differences.len())];
             let verdict = match design.decide(so_far, min_effect, judged.direction) {
                 SequentialDecision::Stop(stop) => stop.verdict,

@@ -94,7 +94,7 @@ pub fn ratio(baseline: &[Vec<f64>], candidate: &[Vec<f64>]) -> Option<Interval> 
     let difference = candidate.mean - baseline.mean;
     let variance = baseline.variance + candidate.variance;
     let reach = if variance > 0.0 {
-        two_sided_quantile(welch(&baseline, &candidate), CONFIDENCE) * variance.sqrt()
+        two_sided_quantile(welch_freedom(&baseline, &candidate), CONFIDENCE) * variance.sqrt()
     } else {
         0.0
     };
@@ -169,7 +169,7 @@ fn below(rng: &mut ChaCha8Rng, n: usize) -> usize {
 
 /// Returns the degrees of freedom of the difference of two means with unequal variances (Welch, 1947;
 /// Satterthwaite, 1946).
-fn welch(a: &Estimate, b: &Estimate) -> f64 {
+fn welch_freedom(a: &Estimate, b: &Estimate) -> f64 {
     let sum = (a.variance + b.variance).powi(2);
     sum / (a.variance.powi(2) / a.freedom + b.variance.powi(2) / b.freedom)
 }

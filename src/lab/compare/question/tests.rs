@@ -73,7 +73,7 @@ fn smallest_differences_are_by_measure_and_unit() {
 
 #[test]
 fn several_measures_share_the_error_unless_they_are_one_question() {
-    let each = |on: &str| question(LR, &[("on", on)]).unwrap().confidence_of_each();
+    let each = |on: &str| question(LR, &[("on", on)]).unwrap().confidence_per_measure();
     assert_eq!(each("val_loss"), 0.95);
     assert!((each("val_loss,train_loss") - 0.975).abs() < 1e-12);
     assert_eq!(each("tok_s,val_loss"), 0.95);
@@ -82,7 +82,7 @@ fn several_measures_share_the_error_unless_they_are_one_question() {
 }
 
 #[test]
-fn what_arms_measure_differently_is_refused() {
+fn measures_over_different_text_are_rejected() {
     refused(&["data.tokenizer=byte"], &[], "compare bits_per_byte");
     question(&["data.tokenizer=byte"], &[("on", "bits_per_byte")]).unwrap();
     question(&["data.tokenizer=byte"], &[("on", "tok_s")]).unwrap();
@@ -123,7 +123,7 @@ fn measures_that_runs_do_not_have_are_refused() {
 }
 
 #[test]
-fn seeds_that_nothing_varies_are_refused() {
+fn pairs_that_vary_nothing_are_rejected() {
     refused(&["quickstart"], &[], "both arms are the same recipe");
     refused(&["checkpoint.keep=7"], &[], "both arms are the same recipe");
     let all = ["seeds.init=1", "seeds.order=1", "seeds.dropout=1"];
@@ -133,7 +133,7 @@ fn seeds_that_nothing_varies_are_refused() {
 }
 
 #[test]
-fn a_prediction_is_of_what_is_judged() {
+fn a_prediction_must_name_a_judged_measure() {
     let with = |on: &'static str, predicts: &'static str| [("on", on), ("predicts", predicts)];
     for (on, predicts) in [
         ("val_loss", "better"),

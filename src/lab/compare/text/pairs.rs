@@ -14,7 +14,7 @@ pub fn diverged(runs: &DivergedRuns) -> String {
         runs.baseline,
         runs.candidate,
         runs.pairs,
-        p_text(runs.p)
+        format_p(runs.p)
     )
 }
 
@@ -45,7 +45,7 @@ pub fn history(comparison: &Experiment) -> String {
 /// Describes a verdict in a sentence, without naming the measure.
 pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
     let pairs = format!("over {} pair{}", judged.pairs, plural(judged.pairs));
-    let p = judged.p.map(|p| format!(", p = {}", p_text(p))).unwrap_or_default();
+    let p = judged.p.map(|p| format!(", p = {}", format_p(p))).unwrap_or_default();
     let because = judged.because.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
     let verdict = judged.verdict.words();
     if !comparison.finished && matches!(comparison.design, Design::Pairs { .. }) {
@@ -84,7 +84,7 @@ pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
                 size(sign * interval.estimate, judged, true),
                 size(low, judged, false),
                 size(high, judged, false),
-                beyond(judged)
+                effect_note(judged)
             )
         }
     }
@@ -95,7 +95,7 @@ fn is_decided(verdict: Verdict) -> bool {
 }
 
 /// Describes how the interval compares with the smallest difference that matters.
-fn beyond(judged: &Finding) -> String {
+fn effect_note(judged: &Finding) -> String {
     let Some(min_effect) = judged.min_effect else { return String::new() };
     let effect = size(min_effect, judged, false);
     match judged.verdict {
@@ -129,7 +129,7 @@ fn difference(value: f64) -> String {
 }
 
 /// Formats a p-value.
-fn p_text(p: f64) -> String {
+fn format_p(p: f64) -> String {
     match p {
         p if p < 1e-4 => format!("{p:.0e}"),
         p if p < 0.1 => format!("{p:.4}"),
@@ -165,7 +165,7 @@ pub fn table(comparison: &Experiment) -> String {
             row.push(if pair.has_same_bits() && !judged.measure.is_timed() {
                 "same bits".to_owned()
             } else {
-                difference_of_pair(pair, judged)
+                format_pair_difference(pair, judged)
             });
         }
         table.row(row);
@@ -204,7 +204,7 @@ fn value_text(value: f64, measure: &Measure) -> String {
     }
 }
 
-fn difference_of_pair(pair: RunPair<'_>, finding: &Finding) -> String {
+fn format_pair_difference(pair: RunPair<'_>, finding: &Finding) -> String {
     pair.difference(finding).map_or(BLANK.to_owned(), |difference| signed(difference, finding.scale))
 }
 

@@ -33,7 +33,7 @@ pub fn known(name: &str) -> Result<(), String> {
 }
 
 /// Returns the facts of a run. A key that recipes no longer have counts as a training key.
-pub fn of_run(run: &KeptRun) -> Row {
+pub fn run_facts(run: &KeptRun) -> Row {
     let class = |key: &str| find_path(key).map_or(Class::Training, |key| key.class);
     let mut facts = BTreeMap::new();
     for (key, value) in &run.recipe_values {
@@ -58,7 +58,7 @@ pub fn of_run(run: &KeptRun) -> Row {
 
 /// Returns the facts of a run without its seeds, in which runs that repeat a recipe differ.
 pub fn without_seeds(run: &KeptRun) -> Row {
-    let mut row = of_run(run);
+    let mut row = run_facts(run);
     row.facts.retain(|key, _| !is_seed(key));
     row
 }

@@ -2,7 +2,7 @@
 
 use super::chain_figure::Step;
 use super::kept::{KeptRun, Source};
-use super::page_context::{PageContext, Rendered, stem_of_several};
+use super::page_context::{PageContext, Rendered, shared_figure_stem};
 use super::quality_figure::{p_shown, shown};
 use super::spec::Spec;
 use super::text::{code, link_to, table};
@@ -29,7 +29,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
     joined(&links)?;
     let judged = links.iter().map(measured).collect::<Result<Vec<&Finding>, _>>()?;
     let all_runs: Vec<KeptRun> = links.iter().flat_map(|link| link.runs.values().cloned()).collect();
-    let mut rendered = runs::sources_of(&all_runs);
+    let mut rendered = runs::run_sources(&all_runs);
     rendered.sources.splice(0..0, links.iter().map(|link| link.source.clone()));
     let (differences, faults) = unlike(&links, &spec.across);
     rendered.faults.extend(faults);
@@ -38,7 +38,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
     let mut text = rows(context, &links, &judged, &steps);
     text.push('\n');
     let drawn = chain_figure::chain(&judged, &steps).map_err(|e| vec![Why::stale(e.message())])?;
-    let stem = stem_of_several(context.kept, &spec.select, "chain");
+    let stem = shared_figure_stem(context.kept, &spec.select, "chain");
     let said = alternative(&judged, &steps);
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
     let folders: Vec<&Path> = links.iter().map(|link| link.source.folder.as_path()).collect();
@@ -145,7 +145,7 @@ fn rows(context: &PageContext<'_>, links: &[Link], judged: &[&Finding], steps: &
             Some(format!("{estimate} ({low} to {high})"))
         });
         let verdict = link.map(|(link, judged)| {
-            link_to(judged.verdict.words(), &context.link(&provenance::page_of(&link.source.folder)))
+            link_to(judged.verdict.words(), &context.link(&provenance::readme_or_folder(&link.source.folder)))
         });
         let changes = link.map(|(link, _)| {
             link.found.changes.iter().map(|change| code(change)).collect::<Vec<_>>().join(", ")

@@ -81,7 +81,7 @@ pub fn runs(asked: Option<&str>) -> Result<Vec<Column>, String> {
 }
 
 /// Parses the column of a value in a sentence.
-pub fn of_value(asked: &str) -> Result<Column, String> {
+pub fn parse_single(asked: &str) -> Result<Column, String> {
     if asked.contains(',') {
         return Err(format!("a value has one column, not `{asked}`"));
     }
@@ -90,7 +90,7 @@ pub fn of_value(asked: &str) -> Result<Column, String> {
 
 /// Parses the columns of a sweep's table, besides the settings of its cells.
 pub fn sweep(asked: Option<&str>) -> Result<Vec<Column>, String> {
-    let figures = metrics::of_ledgers().into_iter().map(|(_, metric)| metric.name);
+    let figures = metrics::ledger_metrics().into_iter().map(|(_, metric)| metric.name);
     let names: Vec<&'static str> = figures.chain(SWEEP_WORDS).collect();
     choose(asked.unwrap_or("status,tok_s,val_loss,allocated_mib"), &names, false)
 }
@@ -98,9 +98,9 @@ pub fn sweep(asked: Option<&str>) -> Result<Vec<Column>, String> {
 fn choose(asked: &str, names: &[&'static str], with_keys: bool) -> Result<Vec<Column>, String> {
     let column = |word: &str| match names.iter().find(|name| **name == word) {
         Some(name) => Ok(Column::Named(name)),
-        None if with_keys && metrics::find_of_set(word).is_some() => {
+        None if with_keys && metrics::find_set_metric(word).is_some() => {
             let (metric, set) =
-                metrics::find_of_set(word).map(|(metric, set)| (metric.name, set)).unwrap_or_default();
+                metrics::find_set_metric(word).map(|(metric, set)| (metric.name, set)).unwrap_or_default();
             Ok(Column::OfSet { metric, set: set.to_owned() })
         }
         None if with_keys && word.contains('.') => Ok(Column::Key(known_key(word)?.to_owned())),
@@ -153,8 +153,8 @@ pub fn remark_on(run: &KeptRun, name: &str) -> String {
 }
 
 /// Returns a figure that a sweep measured; `None` for words.
-pub fn of_measured(measured: &Measured, name: &str) -> Option<f64> {
-    let (key, _) = metrics::of_ledgers().into_iter().find(|(_, metric)| metric.name == name)?;
+pub fn ledger_figure(measured: &Measured, name: &str) -> Option<f64> {
+    let (key, _) = metrics::ledger_metrics().into_iter().find(|(_, metric)| metric.name == name)?;
     measured.get(key)
 }
 

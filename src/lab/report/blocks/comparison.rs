@@ -133,7 +133,7 @@ fn one(
     let kept_runs = kept_runs(context, &source, &comparison)?;
     let runs: Vec<KeptRun> = kept_runs.values().cloned().collect();
     let (differences, mut faults) = unlike(&comparison, &runs, &spec.across);
-    let mut rendered = runs::sources_of(&runs);
+    let mut rendered = runs::run_sources(&runs);
     rendered.faults.append(&mut faults);
     rendered.sources.insert(0, source);
     rendered.commits.extend(comparison.arms.iter().filter_map(|arm| arm.commit.clone()));
@@ -209,11 +209,11 @@ pub fn unlike(comparison: &Experiment, runs: &[KeptRun], across: &[String]) -> (
     };
     let (mut sentence, mut faults) =
         alike::compare(&[arm(comparison.baseline()), arm(comparison.candidate())], &across);
-    let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
-    let (of_runs, faults_of_runs) = alike::compare(&rows, &across);
-    sentence = of_runs.or(sentence);
+    let rows: Vec<alike::Row> = runs.iter().map(alike::run_facts).collect();
+    let (run_differences, run_faults) = alike::compare(&rows, &across);
+    sentence = run_differences.or(sentence);
     if faults.is_empty() {
-        faults = faults_of_runs;
+        faults = run_faults;
     }
     (sentence, faults)
 }
@@ -225,7 +225,7 @@ fn heading(comparison: &Experiment, context: &PageContext<'_>, folder: &Path, is
     let mut text = if is_single {
         format!("**{name}: {verdict}**")
     } else {
-        let link = link_to(&comparison.name, &context.link(&provenance::page_of(folder)));
+        let link = link_to(&comparison.name, &context.link(&provenance::readme_or_folder(folder)));
         format!("**{link}: {verdict}**")
     };
     if let Some(hypothesis) = &comparison.hypothesis {

@@ -67,7 +67,7 @@ pub fn render(
 
 /// Returns a measure that a ledger has for every cell, with its ledger key.
 fn measure(column: &str) -> Result<(&'static str, &'static Metric), Vec<Why>> {
-    let all = metrics::of_ledgers();
+    let all = metrics::ledger_metrics();
     all.iter().find(|(_, metric)| metric.name == column).copied().ok_or_else(|| {
         let names = all.iter().map(|(_, metric)| metric.name);
         let near = did_you_mean(column, names.clone());

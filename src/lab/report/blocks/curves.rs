@@ -2,7 +2,7 @@
 
 use super::fixes::restore;
 use super::kept::KeptRun;
-use super::page_context::{PageContext, Rendered, stem_of_several};
+use super::page_context::{PageContext, Rendered, shared_figure_stem};
 use super::spec::Spec;
 use super::text::{link_to, plain, table};
 use super::why::Why;
@@ -91,13 +91,13 @@ pub fn render(
         }
     }
 
-    let mut rendered = runs::sources_of(&selected);
+    let mut rendered = runs::run_sources(&selected);
     let facts: Vec<alike::Row> = selected.iter().map(alike::without_seeds).collect();
     let (differences, faults) = alike::compare(&facts, &spec.across);
     rendered.faults.extend(faults);
     let drawn = draw(&arms, column, by_tokens).map_err(|e| vec![Why::stale(e.message())])?;
     let said = alternative(&arms, column, by_tokens);
-    let stem = stem_of_several(context.kept, &spec.select, &format!("curves-{column}"));
+    let stem = shared_figure_stem(context.kept, &spec.select, &format!("curves-{column}"));
     let mut text = last_values(context, &arms, column);
     text.push('\n');
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
@@ -110,11 +110,11 @@ pub fn render(
 
 /// Returns true if the runs take different numbers of tokens per step, so that steps cannot be compared.
 fn differ_in_tokens(rows: &[RowCells]) -> bool {
-    let of_step = |rows: &RowCells| {
+    let tokens_per_step = |rows: &RowCells| {
         let ((step, _), tokens) = (*rows.numbers("step").last()?, rows.numbers("tokens_seen").last()?.1);
         Some(tokens / step as f64)
     };
-    let mut tokens: Vec<f64> = rows.iter().filter_map(of_step).collect();
+    let mut tokens: Vec<f64> = rows.iter().filter_map(tokens_per_step).collect();
     tokens.dedup();
     tokens.len() > 1
 }
@@ -272,7 +272,7 @@ fn heading(column: &str) -> &str {
     }
 }
 
-fn seed_of(run: &KeptRun) -> &str {
+fn seed(run: &KeptRun) -> &str {
     run.recipe_values.get("training.seed").map_or("run", String::as_str)
 }
 
@@ -285,14 +285,14 @@ fn last_values(context: &PageContext<'_>, arms: &[Arm<'_>], column: &str) -> Str
         let last = arm.curve.mean.last().map(|(_, y)| *y);
         let deviation = arm.curve.deviation.last().copied().filter(|deviation| deviation.is_finite());
         let run = |run: &&KeptRun| {
-            let place = provenance::page_of(&run.source.folder);
+            let place = provenance::readme_or_folder(&run.source.folder);
             // Losses do not depend on whether the speed settled.
             let status = run.summary.status;
             let remark = if status == Status::Ok { String::new() } else { format!(" ({})", status.as_str()) };
-            link_to(seed_of(run), &context.link(&place)) + &remark
+            link_to(seed(run), &context.link(&place)) + &remark
         };
         let mut by_seed = arm.runs.clone();
-        by_seed.sort_by_key(|run| seed_of(run).parse::<u64>().ok());
+        by_seed.sort_by_key(|run| seed(run).parse::<u64>().ok());
         vec![
             plain(&arm.label),
             decimal(last, decimals),

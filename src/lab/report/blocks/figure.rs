@@ -23,7 +23,7 @@ pub struct Point<'a> {
 pub const BLOCKS: &str = "blocks";
 
 /// Half of the width of a trial, in trials.
-const REACH: f64 = 0.36;
+const HALF_TRIAL_WIDTH: f64 = 0.36;
 
 /// Draws the step blocks of every trial, in every theme. Returns `None` if no trial has any.
 pub fn blocks(comparison: &Experiment) -> Option<Result<Vec<(&'static str, String)>>> {
@@ -166,7 +166,7 @@ fn whole(value: f64) -> String {
 /// Returns the step blocks of a trial side by side, in the order of execution.
 fn dots(index: usize, trial: &ExperimentRun) -> Points {
     let count = trial.blocks.len() as f64;
-    let x = |block: usize| index as f64 + 1.0 + REACH * ((2 * block + 1) as f64 / count - 1.0);
+    let x = |block: usize| index as f64 + 1.0 + HALF_TRIAL_WIDTH * ((2 * block + 1) as f64 / count - 1.0);
     trial.blocks.iter().enumerate().map(|(block, value)| (x(block), *value)).collect()
 }
 
@@ -174,8 +174,8 @@ fn dots(index: usize, trial: &ExperimentRun) -> Points {
 fn median(index: usize, trial: &ExperimentRun) -> Points {
     let middle = index as f64 + 1.0;
     let Some(value) = quantiles::median(trial.blocks.iter().copied()) else { return Points::new() };
-    let end = middle + REACH;
-    vec![(middle - REACH, value), (end, value), (end, f64::NAN)]
+    let end = middle + HALF_TRIAL_WIDTH;
+    vec![(middle - HALF_TRIAL_WIDTH, value), (end, value), (end, f64::NAN)]
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use super::examine::Examined;
 use super::figure;
 use super::fixes::remove;
-use super::kept::{Source, put_there};
+use super::kept::{Source, unlisted_file};
 use super::page_context::themed;
 use super::quality_figure;
 use super::why::Why;
@@ -50,7 +50,7 @@ fn not_drawn(source: &Source, shown: &BTreeSet<PathBuf>) -> Vec<Why> {
     }
     let drawn = drawn(&source.folder);
     let fault = |path: &&PathBuf| match drawn.iter().find(|(figure, _)| figure == *path) {
-        None => Some(put_there(path)),
+        None => Some(unlisted_file(path)),
         Some((_, svg))
             if regular::read(path, svg.len() as u64).is_ok_and(|there| there == svg.as_bytes()) =>
         {

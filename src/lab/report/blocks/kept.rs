@@ -82,7 +82,7 @@ impl Source {
             if name.strip_prefix(PLOTS).is_some_and(|name| name.starts_with('/')) {
                 figures.push(path);
             } else {
-                faults.push(put_there(&path));
+                faults.push(unlisted_file(&path));
             }
         }
         Ok(Self {
@@ -231,7 +231,7 @@ fn files_below(folder: &Path) -> Result<(Vec<String>, Vec<Why>)> {
 }
 
 /// Returns the fault of a file that no manifest lists.
-pub fn put_there(path: &Path) -> Why {
+pub fn unlisted_file(path: &Path) -> Why {
     let why = format!("{} is not in the manifest: it was put there later", path.display());
     Why::fixed_by(why, remove(path))
 }

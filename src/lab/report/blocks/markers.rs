@@ -98,7 +98,7 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     let has_ours = !(blocks.is_empty() && faults.is_empty());
     if let Some(end) = page.find("\r\n").filter(|_| has_ours) {
         let why = "this line ends with CRLF, and blocks are compared byte by byte: save the page with LF";
-        faults.push(Fault { line: line_of(page, end), kind: FaultKind::Marker, why: why.to_owned() });
+        faults.push(Fault { line: line_number(page, end), kind: FaultKind::Marker, why: why.to_owned() });
     }
     faults.sort_by_key(|fault| fault.line);
     (blocks, faults)
@@ -106,7 +106,7 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
 
 /// Returns the line of the first marker in code, from 1.
 pub fn first_in_code(page: &str) -> Option<usize> {
-    Structure::parse(page, 0).first_in_code().map(|at| line_of(page, at))
+    Structure::parse(page, 0).first_in_code().map(|at| line_number(page, at))
 }
 
 impl<'a> PageParser<'a> {
@@ -146,7 +146,7 @@ impl<'a> PageParser<'a> {
     }
 
     fn fault(&mut self, at: usize, why: impl Into<String>, next: usize) -> usize {
-        let line = line_of(self.page, at);
+        let line = line_number(self.page, at);
         self.faults.push(Fault { line, kind: FaultKind::Marker, why: why.into() });
         next
     }
@@ -182,7 +182,7 @@ impl<'a> PageParser<'a> {
     fn block(&mut self, at: usize, opening: &Marker<'_>, body: usize) -> usize {
         let attributes = self.attributes(opening);
         let mut block = Block {
-            line: line_of(self.page, at),
+            line: line_number(self.page, at),
             opening: Opening::Report,
             attributes,
             body: body..body,
@@ -215,7 +215,7 @@ impl<'a> PageParser<'a> {
             };
             match marker.word {
                 OPEN => {
-                    let before = line_of(self.page, start);
+                    let before = line_number(self.page, start);
                     self.unclosed(&block, &format!("before the block that begins at line {before}"));
                     return line;
                 }
@@ -259,7 +259,7 @@ impl<'a> PageParser<'a> {
         let why = match &site.within {
             Within::Text | Within::Container(_) if is_within_line(self.page, site.at) => {
                 self.blocks.push(Block {
-                    line: line_of(self.page, site.at),
+                    line: line_number(self.page, site.at),
                     opening: Opening::Value,
                     attributes,
                     body: body..closing.span.start,
@@ -296,14 +296,14 @@ fn misplaced(page: &str, word: &str, within: &Within) -> String {
         }
         Within::Html(at) => format!(
             "`{word}` stands in HTML that begins at line {}; end that, or put an empty line before the marker",
-            line_of(page, *at)
+            line_number(page, *at)
         ),
         _ => format!("`{word}` stands within a line; put it into a line of its own"),
     }
 }
 
 /// Returns the line of an offset, from 1.
-fn line_of(page: &str, at: usize) -> usize {
+fn line_number(page: &str, at: usize) -> usize {
     1 + page[..at].matches('\n').count()
 }
 

@@ -25,14 +25,14 @@ impl PageContext<'_> {
 }
 
 /// Most characters of a selection in the name of a figure.
-const LONGEST: usize = 80;
+const MAX_SELECTION_CHARS: usize = 80;
 
 /// Returns the path, without theme and extension, of a figure of several kept folders. Its name tells what
 /// the block selects and what is drawn.
-pub fn stem_of_several(kept: &Path, select: &[String], drawn: &str) -> PathBuf {
+pub fn shared_figure_stem(kept: &Path, select: &[String], drawn: &str) -> PathBuf {
     let selected = select.join("+").replace('/', "-");
     // A selection that is too long for a file name is cut and gets a hash.
-    let selected = match selected.char_indices().nth(LONGEST) {
+    let selected = match selected.char_indices().nth(MAX_SELECTION_CHARS) {
         Some((end, _)) => {
             format!("{}-{}", &selected[..end], &blake3::hash(selected.as_bytes()).to_hex()[..8])
         }

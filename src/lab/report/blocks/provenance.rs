@@ -40,8 +40,8 @@ pub fn line(context: &PageContext<'_>, runs: &[&KeptRun], arms: &[&Arm], folders
     let environments = || runs.iter().flat_map(|run| &run.environments);
     let mut parts = Vec::new();
     let devices: Vec<String> = environments().map(short_device).collect();
-    let of_arms = arms.iter().filter_map(|arm| arm.device.as_deref());
-    let devices = devices.into_iter().chain(of_arms.map(|device| plain(&short_class(device))));
+    let arm_devices = arms.iter().filter_map(|arm| arm.device.as_deref());
+    let devices = devices.into_iter().chain(arm_devices.map(|device| plain(&short_class(device))));
     parts.push(list("", devices));
     let drivers = environments().filter_map(|environment| environment.gpu.as_ref()?.driver.as_ref());
     parts.push(list("driver ", drivers.map(|driver| plain(driver))));
@@ -53,14 +53,14 @@ pub fn line(context: &PageContext<'_>, runs: &[&KeptRun], arms: &[&Arm], folders
     });
     parts.retain(|part| !part.is_empty());
     let more = match folders {
-        [folder] => format!("[runs and commands]({})", context.link(&page_of(folder))),
+        [folder] => format!("[runs and commands]({})", context.link(&readme_or_folder(folder))),
         _ => "runs and commands behind the links above".to_owned(),
     };
     format!("<sub>{} · {more}</sub>\n", parts.join(", "))
 }
 
 /// Returns the README of a kept folder, or the folder itself if it has none.
-pub fn page_of(folder: &Path) -> std::path::PathBuf {
+pub fn readme_or_folder(folder: &Path) -> std::path::PathBuf {
     let readme = folder.join(README);
     if readme.is_file() { readme } else { folder.to_owned() }
 }

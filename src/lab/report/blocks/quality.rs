@@ -20,11 +20,11 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Resu
         let (source, found) = comparison::read(context, &folder)?;
         let kept = comparison::kept_runs(context, &source, &found)?;
         let runs: Vec<KeptRun> = kept.into_values().collect();
-        let of_runs = runs::sources_of(&runs);
+        let run_sources = runs::run_sources(&runs);
         rendered.sources.push(source);
-        rendered.sources.extend(of_runs.sources);
-        rendered.faults.extend(of_runs.faults);
-        rendered.commits.extend(of_runs.commits);
+        rendered.sources.extend(run_sources.sources);
+        rendered.faults.extend(run_sources.faults);
+        rendered.commits.extend(run_sources.commits);
         let (differences, faults) = unlike(&found, &runs, &spec.across);
         rendered.faults.extend(faults);
         if !rendered.text.is_empty() {
@@ -65,7 +65,7 @@ fn unlike(comparison: &Experiment, runs: &[KeptRun], across: &[String]) -> (Opti
 fn heading(context: &PageContext<'_>, found: &Experiment, folder: &Path, is_single: bool) -> String {
     let name = match is_single {
         true => plain(&found.name),
-        false => link_to(&found.name, &context.link(&provenance::page_of(folder))),
+        false => link_to(&found.name, &context.link(&provenance::readme_or_folder(folder))),
     };
     let mut text = format!("**{name}: {}**", found.verdict().words());
     if let Some(hypothesis) = &found.hypothesis {
@@ -91,9 +91,9 @@ fn verdicts(found: &Experiment) -> String {
         "verdict",
     ];
     let row = |judged: &Finding| {
-        let of_scale = |value: f64| shown(judged.scale, value);
+        let format_value = |value: f64| shown(judged.scale, value);
         let interval = judged.interval.map(|interval| {
-            let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(of_scale);
+            let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(format_value);
             format!("{estimate} ({low} to {high})")
         });
         let because = judged.because.as_ref().map_or(String::new(), |why| format!(" ({})", plain(why)));

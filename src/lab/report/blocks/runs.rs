@@ -31,9 +31,9 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Ve
             if !passes(run, &spec.filters)? {
                 continue;
             }
-            let of_recipe = taken.entry(run.parent().unwrap_or(Path::new(""))).or_default();
-            *of_recipe += 1;
-            if spec.newest.is_none_or(|newest| *of_recipe <= newest) && !chosen.contains(run) {
+            let taken_of_recipe = taken.entry(run.parent().unwrap_or(Path::new(""))).or_default();
+            *taken_of_recipe += 1;
+            if spec.newest.is_none_or(|newest| *taken_of_recipe <= newest) && !chosen.contains(run) {
                 chosen.push(run.clone());
             }
         }
@@ -81,7 +81,7 @@ fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
 pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Result<Rendered, Vec<Why>> {
     let runs = select(context, spec)?;
     check_sets(&runs, columns)?;
-    let rows: Vec<alike::Row> = runs.iter().map(alike::of_run).collect();
+    let rows: Vec<alike::Row> = runs.iter().map(alike::run_facts).collect();
     let (differences, mut faults) = alike::compare(&rows, &spec.across);
     let mut headings = vec!["recipe".to_owned()];
     headings.extend(columns.iter().map(|column| column.heading()));
@@ -99,7 +99,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     if let Some(differences) = differences {
         text += &format!("\n{differences}");
     }
-    let mut rendered = Rendered { text, ..sources_of(&runs) };
+    let mut rendered = Rendered { text, ..run_sources(&runs) };
     rendered.faults.append(&mut faults);
     Ok(rendered)
 }
@@ -125,7 +125,7 @@ pub fn plot(
     alt: Option<&str>,
 ) -> Result<Rendered, Vec<Why>> {
     let runs = select(context, spec)?;
-    let mut rendered = sources_of(&runs);
+    let mut rendered = run_sources(&runs);
     for run in &runs {
         let folder = &run.source.folder;
         let drawn = plots::draw(folder).map_err(|e| vec![Why::fixed_by(e.message(), restore(&[folder]))])?;
@@ -148,7 +148,7 @@ pub fn plot(
 }
 
 /// Returns the sources, faults and commits of a block of these runs.
-pub fn sources_of(runs: &[KeptRun]) -> Rendered {
+pub fn run_sources(runs: &[KeptRun]) -> Rendered {
     Rendered {
         faults: runs.iter().flat_map(|run| run.source.faults.clone()).collect(),
         sources: runs.iter().map(|run| run.source.clone()).collect(),

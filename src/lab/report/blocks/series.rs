@@ -1,7 +1,7 @@
 //! Blocks of kept comparisons ordered by a key, such as ratios by the number of GPUs, the width or the batch.
 
 use super::kept::{KeptRun, Source};
-use super::page_context::{PageContext, Rendered, stem_of_several};
+use super::page_context::{PageContext, Rendered, shared_figure_stem};
 use super::spec::Spec;
 use super::text::{code, link_to, table};
 use super::why::Why;
@@ -42,7 +42,7 @@ pub fn render(
     members.sort_by(|a, b| a.at.total_cmp(&b.at));
 
     let all_runs: Vec<KeptRun> = members.iter().flat_map(|member| member.runs.clone()).collect();
-    let mut rendered = runs::sources_of(&all_runs);
+    let mut rendered = runs::run_sources(&all_runs);
     rendered.sources.splice(0..0, members.iter().map(|member| member.source.clone()));
     let (differences, faults) = unlike(&members, spec, over);
     rendered.faults.extend(faults);
@@ -55,7 +55,7 @@ pub fn render(
         .collect();
     let drawn = figure::series(&points, over).map_err(|e| vec![Why::stale(e.message())])?;
     let said = format!("Tokens per second before and after, and their ratio, by {over}");
-    let stem = stem_of_several(context.kept, &spec.select, &format!("over-{over}"));
+    let stem = shared_figure_stem(context.kept, &spec.select, &format!("over-{over}"));
     text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
     let comparisons = members.iter().map(|member| &member.comparison);
     let arms: Vec<&Arm> = comparisons.flat_map(|found| &found.arms).collect();
@@ -87,7 +87,7 @@ fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<W
     let changes = members.iter().flat_map(|member| &member.comparison.changes);
     let changed = changes.filter_map(|change| change.split(':').next()).chain([over]);
     let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
-    let rows: Vec<alike::Row> = members.iter().flat_map(|member| &member.runs).map(alike::of_run).collect();
+    let rows: Vec<alike::Row> = members.iter().flat_map(|member| &member.runs).map(alike::run_facts).collect();
     alike::compare(&rows, &across)
 }
 
@@ -115,7 +115,7 @@ fn rows(context: &PageContext<'_>, members: &[Member], over: &str) -> String {
         let prediction = found.prediction.as_ref();
         let prediction = prediction.map(|one| format!("{}: {}", code(&one.text), comparison::held(one)));
         vec![
-            link_to(&found.name, &context.link(&provenance::page_of(&member.source.folder))),
+            link_to(&found.name, &context.link(&provenance::readme_or_folder(&member.source.folder))),
             key_value(member.at),
             speed(found.baseline()),
             speed(found.candidate()),

@@ -50,8 +50,8 @@ pub enum BlockKind {
 }
 
 /// The attributes of values of runs and of comparisons, required ones first.
-const OF_RUN: &[&str] = &["select", "column", "where", "digits", "form"];
-const OF_COMPARISON: &[&str] = &["comparison", "column", "across", "digits", "form"];
+const RUN_VALUE_ATTRIBUTES: &[&str] = &["select", "column", "where", "digits", "form"];
+const COMPARISON_VALUE_ATTRIBUTES: &[&str] = &["comparison", "column", "across", "digits", "form"];
 
 /// Most decimals of a value, because an `f64` has no more.
 const MAX_DIGITS: usize = 17;
@@ -85,12 +85,12 @@ impl Spec {
 
     fn parse_value(attributes: &Attributes) -> Result<Self, String> {
         let get = |name: &str| attributes::get(attributes, name);
-        let is_of_run = get("comparison").is_none();
-        check_names("a value", attributes, if is_of_run { OF_RUN } else { OF_COMPARISON })?;
+        let is_run_value = get("comparison").is_none();
+        check_names("a value", attributes, if is_run_value { RUN_VALUE_ATTRIBUTES } else { COMPARISON_VALUE_ATTRIBUTES })?;
         let column = get("column").ok_or("no `column`: which figure should the value be?")?.trim();
         let form = number_form(get("digits"), get("form"))?;
-        let kind = match is_of_run {
-            true => BlockKind::Value { column: columns::of_value(column)?, form },
+        let kind = match is_run_value {
+            true => BlockKind::Value { column: columns::parse_single(column)?, form },
             false => BlockKind::ComparisonValue { column: column.to_owned(), form },
         };
         let selected = get("select").or(get("comparison"));

@@ -51,10 +51,10 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, V
     }
     let differing = cells.iter().filter_map(|cell| differing(cell, kept_runs.get(cell.run.as_ref()?)?));
     rendered.faults.extend(differing);
-    let of_runs = runs::sources_of(&kept_runs.values().cloned().collect::<Vec<_>>());
-    rendered.sources.extend(of_runs.sources);
-    rendered.faults.extend(of_runs.faults);
-    rendered.commits = of_runs.commits;
+    let run_sources = runs::run_sources(&kept_runs.values().cloned().collect::<Vec<_>>());
+    rendered.sources.extend(run_sources.sources);
+    rendered.faults.extend(run_sources.faults);
+    rendered.commits = run_sources.commits;
 
     let settings: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     // Settings of cells are columns.
@@ -63,7 +63,7 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, V
     let rows: Vec<alike::Row> = cells.iter().map(facts).collect();
     let (differences, mut faults) = alike::compare(&rows, &across);
     if faults.is_empty() {
-        let rows: Vec<alike::Row> = kept_runs.values().map(alike::of_run).collect();
+        let rows: Vec<alike::Row> = kept_runs.values().map(alike::run_facts).collect();
         faults = alike::compare(&rows, &across).1;
     }
     rendered.faults.append(&mut faults);
@@ -87,7 +87,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
             cell.settings.get(key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
         };
         row.extend(settings.iter().map(setting));
-        row.extend(columns.iter().map(|column| of_cell(cell, column)));
+        row.extend(columns.iter().map(|column| cell_text(cell, column)));
         row.push(short_hash(&cell.recipe_hash, 8));
         row.push(match &cell.run {
             None => BLANK.to_owned(),
@@ -125,7 +125,7 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
         let attempt: Attempt = serde_json::from_str(line)
             .map_err(|e| unreadable(format!("{}:{}: not an attempt: {e}", path.display(), number + 1)))?;
         // Cells that share a key get separate rows.
-        match cells.iter_mut().find(|cell| cell.is_of_cell(&attempt)) {
+        match cells.iter_mut().find(|cell| cell.is_same_cell(&attempt)) {
             Some(cell) => *cell = attempt,
             None => cells.push(attempt),
         }
@@ -147,8 +147,8 @@ fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     if names.iter().any(|name| name == asked) {
         return Ok(all.join(asked));
     }
-    let of_recipe = |name: &&String| name.rsplit_once('-').is_some_and(|(recipe, _)| recipe == asked);
-    match &names.iter().filter(of_recipe).collect::<Vec<_>>()[..] {
+    let belongs_to_recipe = |name: &&String| name.rsplit_once('-').is_some_and(|(recipe, _)| recipe == asked);
+    match &names.iter().filter(belongs_to_recipe).collect::<Vec<_>>()[..] {
         [one] => Ok(all.join(one)),
         [] => {
             let near = did_you_mean(asked, names.iter().map(String::as_str));
@@ -165,9 +165,9 @@ fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
 
 /// Returns the problem of the first figure of a cell that differs from its kept run's.
 fn differing(cell: &Attempt, run: &KeptRun) -> Option<Why> {
-    let of_run = Figures::as_printed(&run.summary).for_ledger();
-    metrics::of_ledgers().into_iter().find_map(|(key, _)| {
-        let (listed, measured) = (cell.measured.get(key)?, of_run.get(key)?);
+    let run_figures = Figures::as_printed(&run.summary).for_ledger();
+    metrics::ledger_metrics().into_iter().find_map(|(key, _)| {
+        let (listed, measured) = (cell.measured.get(key)?, run_figures.get(key)?);
         (listed != measured).then(|| {
             let id = &run.source.id;
             let why = format!("{LEDGER} has {key} = {listed} for a run, and {id} has {measured}");
@@ -192,7 +192,7 @@ fn facts(cell: &Attempt) -> alike::Row {
     alike::Row { facts, complete: false }
 }
 
-fn of_cell(cell: &Attempt, column: &Column) -> String {
+fn cell_text(cell: &Attempt, column: &Column) -> String {
     let Column::Named(name) = column else { return BLANK.to_owned() };
     match *name {
         "status" => serde_json::to_value(cell.status)
@@ -207,9 +207,9 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
                 [Some(batches), Some(of)] => format!(" (over {batches} of {of} batches)"),
                 _ => String::new(),
             };
-            columns::value("val_loss", columns::of_measured(&cell.measured, "val_loss")) + &over
+            columns::value("val_loss", columns::ledger_figure(&cell.measured, "val_loss")) + &over
         }
-        name => columns::value(name, columns::of_measured(&cell.measured, name)),
+        name => columns::value(name, columns::ledger_figure(&cell.measured, name)),
     }
 }
 
@@ -217,7 +217,7 @@ fn of_cell(cell: &Attempt, column: &Column) -> String {
 pub fn origin(sweeps: &[&Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
     let places = provenance::places(cells);
     let link = |sweep: &&Source| {
-        format!("[runs and commands]({})", context.link(&provenance::page_of(&sweep.folder)))
+        format!("[runs and commands]({})", context.link(&provenance::readme_or_folder(&sweep.folder)))
     };
     let links: Vec<String> = sweeps.iter().map(link).collect();
     format!("<sub>{places}{BLANK} was not measured · {}</sub>\n", links.join(", "))

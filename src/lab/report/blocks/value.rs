@@ -14,7 +14,7 @@ use crate::results::columns::Figures;
 use crate::results::experiment::{Experiment, Finding};
 
 /// Figures of comparisons as a whole. Figures of their arms are called `before.NAME` and `after.NAME`.
-const OF_COMPARISONS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verdict"];
+const COMPARISON_COLUMNS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verdict"];
 
 /// Decimals of a ratio.
 const RATIO_DECIMALS: usize = 3;
@@ -49,7 +49,7 @@ pub fn of_run(
         (column, NumberForm::Decimal(None)) => columns::of_run(run, column),
         _ => return Err(vec![correct("`digits` and `form` apply only to figures".to_owned())]),
     };
-    Ok(Rendered { text, ..runs::sources_of(&runs) })
+    Ok(Rendered { text, ..runs::run_sources(&runs) })
 }
 
 /// Renders a figure of the newest selected comparison.
@@ -66,7 +66,7 @@ pub fn of_comparison(
     let (source, comparison) = comparison::read(context, &folder)?;
     let runs: Vec<KeptRun> = comparison::kept_runs(context, &source, &comparison)?.into_values().collect();
     let (_, faults) = comparison::unlike(&comparison, &runs, &spec.across);
-    let mut rendered = runs::sources_of(&runs);
+    let mut rendered = runs::run_sources(&runs);
     rendered.faults.extend(faults);
     rendered.sources.insert(0, source);
     rendered.text = match figure(&comparison, column)? {
@@ -102,11 +102,11 @@ fn figure<'a>(comparison: &Experiment, column: &'a str) -> Result<Figure<'a>, Ve
                 return Ok(Figure::Measured(name, *value));
             }
             let arms = [("before", comparison.baseline()), ("after", comparison.candidate())];
-            let of_arms = arms
+            let arm_columns = arms
                 .iter()
                 .flat_map(|(arm, side)| side.measured.keys().map(move |name| format!("{arm}.{name}")));
             let all: Vec<String> =
-                OF_COMPARISONS.iter().map(|name| (*name).to_owned()).chain(of_arms).collect();
+                COMPARISON_COLUMNS.iter().map(|name| (*name).to_owned()).chain(arm_columns).collect();
             let near = did_you_mean(column, all.iter().map(String::as_str));
             return Err(vec![correct(format!(
                 "the comparison measured no `{column}`; it has {}{near}",

@@ -95,7 +95,7 @@ fn what_diverged_is_left_out_and_a_single_value_is_no_axis() {
 }
 
 #[test]
-fn many_combinations_are_points_with_the_best_set_in_a_colour_of_its_own() {
+fn many_combinations_are_points_with_the_best_set_in_its_own_color() {
     let rates: Vec<String> = (1..=9).map(|n| format!("0.00{n}")).collect();
     let rates: Vec<&str> = rates.iter().map(String::as_str).collect();
     let norms: Vec<String> = (0..5).map(|n| format!("\"{n}\"")).collect();

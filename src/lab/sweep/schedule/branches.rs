@@ -17,12 +17,12 @@ impl Schedule<'_> {
         if let Some(run) = trunks.longer(cell).find_map(|longer| self.saved_run(longer, step)) {
             return Beginning::Trunk { run, step };
         }
-        let comes = |longer: usize| {
+        let is_pending = |longer: usize| {
             self.waiting.contains(&longer)
                 || self.elsewhere.contains(&longer)
                 || self.is_running(&self.cells[longer])
         };
-        if trunks.longer(cell).any(comes) { Beginning::Later } else { Beginning::Start }
+        if trunks.longer(cell).any(is_pending) { Beginning::LaterCrossing } else { Beginning::Start }
     }
 
     /// Returns a run of a cell that has saved its state after a step.
@@ -38,7 +38,7 @@ impl Schedule<'_> {
 
     /// Returns the last line of every cell on a cell's trunk, or an empty list if any has no line yet. `None`
     /// if the cell has no trunk.
-    pub(super) fn lines_of_trunk(&self, key: &str) -> Option<Vec<Attempt>> {
+    pub(super) fn trunk_lines(&self, key: &str) -> Option<Vec<Attempt>> {
         let trunks = self.design.trunks()?;
         let cell = self.cells.iter().position(|cell| cell.key == key)?;
         trunks.step(cell)?;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 impl Schedule<'_> {
     /// Reports how many cells are to run, and where their rows are.
-    pub(super) fn say_heading(&mut self, table: &Path) {
+    pub(super) fn print_heading(&mut self, table: &Path) {
         let open = self.waiting.len() + self.running.len();
         let done = self.done();
         let from_before = match self.running.len() {

@@ -61,7 +61,7 @@ impl Schedule<'_> {
     }
 
     /// Returns the ledger lines of a cell.
-    pub(super) fn lines_of(&self, key: &str) -> Vec<&Attempt> {
+    pub(super) fn cell_lines(&self, key: &str) -> Vec<&Attempt> {
         self.ledger.lines().iter().filter(|line| line.key == key).collect()
     }
 
@@ -106,7 +106,7 @@ impl Schedule<'_> {
     /// Removes the checkpoints of a done cell, unless its settings ask to keep them. Cells on one trunk lose
     /// theirs together, once all of them are done.
     pub(super) fn remove_checkpoints(&mut self, line: &Attempt) {
-        let lines = self.lines_of_trunk(&line.key).unwrap_or_else(|| vec![line.clone()]);
+        let lines = self.trunk_lines(&line.key).unwrap_or_else(|| vec![line.clone()]);
         if !lines.iter().all(|line| line.status.is_final()) {
             return;
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 impl Schedule<'_> {
     /// Reads what other processes wrote, and takes over attempts that dead processes left behind.
-    pub(super) fn look_around(&mut self) -> Result<()> {
+    pub(super) fn refresh(&mut self) -> Result<()> {
         self.looked = Some(Instant::now());
         self.ledger.refresh()?;
         let claimed = self.ledger.claimed_by_others()?;
@@ -19,7 +19,7 @@ impl Schedule<'_> {
         self.gpus_elsewhere = (0..self.executor.capacity().gpus).filter(is_used).collect();
         // Those cells may now be free, or done.
         self.waiting.extend(self.elsewhere.drain(..));
-        self.adopt()?;
+        self.take_over_dead()?;
         self.poll_running()
     }
 
@@ -38,7 +38,7 @@ impl Schedule<'_> {
 
     /// Takes over every unfinished attempt whose process is gone: attaches to its run, or records that it
     /// died. Returns the number of runs found.
-    fn adopt(&mut self) -> Result<usize> {
+    fn take_over_dead(&mut self) -> Result<usize> {
         let mut found = 0;
         for open in self.ledger.open_attempts() {
             if self.running.iter().any(|(attempt, _)| attempt.key == open.key)
@@ -61,7 +61,7 @@ impl Schedule<'_> {
         let ago = began.and_then(|at| Duration::try_from(at.duration_until(crate::format::now())).ok());
         let name = output_name(&open.key, open.attempt);
         // The lock on the output is only meaningful on the machine that made it.
-        let run = if self.ledger.was_here(&open.key) {
+        let run = if self.ledger.was_written_here(&open.key) {
             RunningAttempt::reattach(self.executor, &name, ago.unwrap_or_default())?
         } else {
             None
@@ -89,30 +89,30 @@ impl Schedule<'_> {
         for &gpu in gpus {
             if !self.ledger.claim(&gpu_claim(gpu))? {
                 self.gpus_elsewhere.push(gpu);
-                self.let_go(key, gpus);
+                self.release_cell(key, gpus);
                 return Ok(Claim::NoDevice);
             }
         }
         // A process that died since the last check may have left a run of this cell, or one on these GPUs.
-        let found = self.adopt()?;
+        let found = self.take_over_dead()?;
         if self.is_running(&self.cells[cell]) {
             self.release_gpus(gpus);
             return Ok(Claim::Done);
         }
         // If an attempt at the cell was found dead, recording that released the claim.
         if found > 0 || !self.ledger.claim(key)? {
-            self.let_go(key, gpus);
+            self.release_cell(key, gpus);
             return Ok(Claim::NoDevice);
         }
         if !self.is_wanted(cell) {
-            self.let_go(key, gpus);
+            self.release_cell(key, gpus);
             return Ok(Claim::Done);
         }
         Ok(Claim::Free)
     }
 
     /// Releases a cell and its GPUs.
-    pub(super) fn let_go(&mut self, key: &str, gpus: &[usize]) {
+    pub(super) fn release_cell(&mut self, key: &str, gpus: &[usize]) {
         self.release_gpus(gpus);
         self.ledger.release(key);
     }
@@ -132,7 +132,7 @@ impl Schedule<'_> {
             return Ok(());
         }
         if !is_known(&self.ledger) {
-            let line = self.attempt_of(cell, CellStatus::Skipped, Some(why.to_owned()));
+            let line = self.next_attempt(cell, CellStatus::Skipped, Some(why.to_owned()));
             self.ledger.append(line.clone())?;
             self.display.line(&line, self.done(), None);
         }

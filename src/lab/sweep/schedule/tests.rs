@@ -285,9 +285,9 @@ fn a_gpu_has_one_scheduler_at_a_time() {
         place.with(&mut other, |other| {
             assert!(matches!(other.claim(0, &[0]).unwrap(), Claim::Elsewhere));
             assert!(matches!(other.claim(1, &[0, 1]).unwrap(), Claim::NoDevice));
-            other.look_around().unwrap();
+            other.refresh().unwrap();
             assert_eq!(other.gpus_elsewhere, [1]);
-            one.let_go(&place.sweep.cells[0].key, &[1]);
+            one.release_cell(&place.sweep.cells[0].key, &[1]);
             assert!(matches!(other.claim(1, &[0, 1]).unwrap(), Claim::Free));
             assert!(matches!(one.claim(0, &[0]).unwrap(), Claim::NoDevice));
         });

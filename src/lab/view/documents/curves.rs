@@ -1,6 +1,6 @@
 //! The curves of a run: columns of its rows over steps, tokens and seconds.
 
-use super::number::{number_of_row, or_null};
+use super::number::{row_number, or_null};
 use crate::curve::{self, CurveRow, Points, Scale, buckets, extremes, medians, whole_windows};
 use crate::metrics::{self, Metric, MetricsRow, TimingRow};
 use crate::view::known_rows::RunRows;
@@ -21,7 +21,7 @@ const AXES: [&str; 3] = ["step", "tokens_seen", "wall_s"];
 
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct CurvesRequest {
     /// The columns; `None` for all.
     pub columns: Option<Vec<String>>,
     /// Approximate number of points per column.
@@ -44,7 +44,7 @@ pub enum Smoothing {
     Usual,
 }
 
-impl Default for Asked {
+impl Default for CurvesRequest {
     /// Returns what a request without parameters asks for.
     fn default() -> Self {
         Self {
@@ -98,7 +98,7 @@ pub fn metrics(rows: &RunRows) -> Vec<Value> {
 }
 
 /// Returns the document `curves` of a run.
-pub fn document(id: &str, version: &str, rows: &RunRows, asked: &Asked) -> Value {
+pub fn document(id: &str, version: &str, rows: &RunRows, asked: &CurvesRequest) -> Value {
     let is_asked = |column: &Column| asked.columns.as_ref().is_none_or(|names| names.contains(&column.name));
     let axes = Axes::new(rows);
     let mut metrics = Map::new();
@@ -154,7 +154,7 @@ impl Axes {
     }
 
     /// Returns points on every axis with their values, which `shown` converts to JSON.
-    fn of_points(&self, points: &[(f64, f64)], shown: fn(f64) -> Value) -> Map<String, Value> {
+    fn axes_and_values(&self, points: &[(f64, f64)], shown: fn(f64) -> Value) -> Map<String, Value> {
         let steps = || points.iter().map(|point| point.0 as u64);
         let seconds: Vec<Value> = steps().map(|step| or_null(Self::at(&self.seconds, step))).collect();
         [
@@ -171,7 +171,7 @@ impl Axes {
 
 /// Returns the curve of the points at `range`. The medians and the count `rows` always cover the whole run,
 /// so they do not depend on the part requested.
-fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axes, asked: &Asked) -> Value {
+fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axes, asked: &CurvesRequest) -> Value {
     let part = &points[range.clone()];
     let found = buckets(part, (asked.points / 2).max(1), asked.scale);
     let is_exact = part.len() <= asked.points;
@@ -181,7 +181,7 @@ fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axe
             found.iter().flat_map(|bucket| extremes(part, bucket.clone())).map(|place| part[place]).collect()
         }
     };
-    let mut curve = axes.of_points(&kept, number_of_row);
+    let mut curve = axes.axes_and_values(&kept, row_number);
     curve.insert("unit".to_owned(), metric.unit.into());
     curve.insert("rows".to_owned(), points.len().into());
     curve.insert("exact".to_owned(), is_exact.into());
@@ -192,7 +192,7 @@ fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axe
             false => found.iter().map(|bucket| range.start + bucket.end - 1).collect(),
         };
         let smooth = medians(points, window, ends.into_iter().filter(|place| whole.contains(place)));
-        Value::Object(axes.of_points(&smooth, number_of_row))
+        Value::Object(axes.axes_and_values(&smooth, row_number))
     });
     curve.insert("smooth".to_owned(), smooth.unwrap_or_default());
     Value::Object(curve)

@@ -14,7 +14,7 @@ pub fn number(value: f64) -> Value {
 
 /// Returns a number of a row with the digits of its file. A value that was an f32 gets the shortest digits of
 /// that f32.
-pub fn number_of_row(value: f64) -> Value {
+pub fn row_number(value: f64) -> Value {
     let narrow = value as f32;
     match f64::from(narrow) == value {
         true => number(narrow.to_string().parse().unwrap_or(value)),
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn numbers_keep_their_digits_and_what_they_are() {
-        let shown = |value: f64| number_of_row(value).to_string();
+        let shown = |value: f64| row_number(value).to_string();
         assert_eq!(
             (shown(f64::from(2.3f32)), shown(2.3), shown(0.001)),
             ("2.3".into(), "2.3".into(), "0.001".into())

@@ -64,12 +64,12 @@ pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<
     let cells = cells(folder)?;
     let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     let values: BTreeMap<&String, Vec<&str>> =
-        keys.iter().map(|key| (*key, values_of(key, &cells))).collect();
+        keys.iter().map(|key| (*key, distinct_values(key, &cells))).collect();
     let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| attempts?.at(cell)).collect();
     let has_figure = |key: &str| attempts.iter().flatten().any(|at| at.measured.get(key).is_some());
     let figures: Vec<(&str, &metrics::Metric)> =
-        metrics::of_ledgers().into_iter().filter(|(key, _)| has_figure(key)).collect();
-    let of_cell = |(cell, attempt): (&SweepCell, &Option<&Attempt>)| {
+        metrics::ledger_metrics().into_iter().filter(|(key, _)| has_figure(key)).collect();
+    let cell_json = |(cell, attempt): (&SweepCell, &Option<&Attempt>)| {
         let figure = |(key, metric): &(&str, &metrics::Metric)| {
             let value = (*attempt)?.measured.get(key)? / metric.divisor;
             Some((metric.name.to_owned(), number(value)))
@@ -101,7 +101,7 @@ pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<
         "keys": keys,
         "values": values,
         "figures": figures.iter().map(column).collect::<Vec<_>>(),
-        "cells": cells.iter().zip(&attempts).map(of_cell).collect::<Vec<_>>(),
+        "cells": cells.iter().zip(&attempts).map(cell_json).collect::<Vec<_>>(),
         "configurations": configurations,
     }))
 }
@@ -112,7 +112,7 @@ fn recipe_of(id: &str) -> &str {
 }
 
 /// Returns the distinct values of a key: numbers in order, then texts in order.
-fn values_of<'a>(key: &str, cells: &'a [SweepCell]) -> Vec<&'a str> {
+fn distinct_values<'a>(key: &str, cells: &'a [SweepCell]) -> Vec<&'a str> {
     let mut values: Vec<&str> =
         cells.iter().filter_map(|cell| Some(cell.settings.get(key)?.as_str())).collect();
     let number = |text: &str| text.replace('_', "").parse::<f64>().ok();

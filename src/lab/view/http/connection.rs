@@ -21,7 +21,7 @@ pub struct Limits {
 const MAX_DRAINED: usize = 1 << 20;
 
 /// The status of a request that did not arrive in time.
-const LATE: u16 = 408;
+const TIMEOUT_STATUS: u16 = 408;
 
 /// How long to wait for the end of those bytes.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub fn answer(stream: &mut TcpStream, limits: Limits, respond: impl FnOnce(&Requ
     let (method, response, has_more) = match read(stream, Instant::now() + limits.read) {
         Ok(Some(request)) => (request.method, respond(&request), false),
         Ok(None) => return,
-        Err(refusal) => (Method::Get, refusal.response(), refusal.status != LATE),
+        Err(refusal) => (Method::Get, refusal.response(), refusal.status != TIMEOUT_STATUS),
     };
     finish(stream, &response.to_bytes(method), limits, has_more);
 }
@@ -55,7 +55,7 @@ fn finish(stream: &mut TcpStream, response: &[u8], limits: Limits, has_more: boo
 
 /// Reads a request, or returns `None` if the client has gone away.
 fn read(stream: &mut TcpStream, until: Instant) -> Result<Option<Request>, Refusal> {
-    let late = || Refusal::new(LATE, "the request did not arrive in time");
+    let late = || Refusal::new(TIMEOUT_STATUS, "the request did not arrive in time");
     let mut head = Vec::new();
     let mut part = [0; 4 << 10];
     loop {

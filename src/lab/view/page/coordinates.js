@@ -8,7 +8,7 @@
   const { seriesMark } = xrun.theme;
 
   /** Most steps with a line in a chart. Of more steps, evenly chosen ones are drawn. */
-  const LINES = 6;
+  const MAX_STEP_LINES = 6;
 
   /** @param {any[]} values @returns {any[]} the distinct values, in order of first occurrence */
   const distinct = (values) => [...new Set(values)];
@@ -44,8 +44,8 @@
    * @returns {number[]}
    */
   function someSteps(steps) {
-    if (steps.length <= LINES) return steps;
-    return distinct(Array.from({ length: LINES }, (_, i) => steps[Math.round((i * (steps.length - 1)) / (LINES - 1))]));
+    if (steps.length <= MAX_STEP_LINES) return steps;
+    return distinct(Array.from({ length: MAX_STEP_LINES }, (_, i) => steps[Math.round((i * (steps.length - 1)) / (MAX_STEP_LINES - 1))]));
   }
 
   /** The coordinates of a recipe. */

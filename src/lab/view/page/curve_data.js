@@ -9,7 +9,7 @@
    * Only curves with at least this share of a run's steps are smoothed. Sparser ones are evaluations, each of
    * which matters.
    */
-  const DENSE = 0.5;
+  const MIN_DENSE_SHARE = 0.5;
 
   /**
    * @typedef {Object} Curve a metric in the response of `api/curves`
@@ -84,7 +84,7 @@
    * @returns {import('./chart.js').Series[]}
    */
   function seriesOf(curve, { label, slot, steps }, { x, zoom, isSmoothed }) {
-    const isDense = curve.rows >= DENSE * steps && curve.rows > 20;
+    const isDense = curve.rows >= MIN_DENSE_SHARE * steps && curve.rows > 20;
     const raw = { label, slot, ...within(line(curve, x), zoom), hasPoints: !isDense && curve.value.length <= 60 };
     if (!isSmoothed || !curve.smooth || !isDense) return [raw];
     return [

@@ -7,7 +7,7 @@
   const { seriesMark } = xrun.theme;
 
   /** Most runs that the server compares. */
-  const MOST = 16;
+  const MAX_RUNS = 16;
 
   /**
    * Returns the leaves of nested values by their path.
@@ -42,7 +42,7 @@
    * @param {string[]} ids
    * @returns {Object}
    */
-  function ofRuns(differences, ids) {
+  function selectRuns(differences, ids) {
     const at = ids.map((id) => differences.runs.indexOf(id)).filter((index) => index >= 0);
     const pick = (row) => {
       const values = at.map((index) => row.values[index] ?? null);
@@ -156,5 +156,5 @@
     );
   }
 
-  xrun.differences = { MOST, alone, differencesNode, ofRuns };
+  xrun.differences = { MAX_RUNS, alone, differencesNode, selectRuns };
 })();

@@ -12,7 +12,7 @@
   const ROW = 28;
 
   /** @param {string} phase @returns {string} the name of its color */
-  function phaseColour(phase) {
+  function phaseColor(phase) {
     const at = PHASES.indexOf(phase);
     return `series-${[2, 0, 1, 3][at] ?? 4}`;
   }
@@ -75,7 +75,7 @@
       y0: -part.level - 1,
       y1: -part.level,
       label: visible(part.name),
-      colour: phaseColour(part.phase),
+      colour: phaseColor(part.phase),
       details: [
         `${duration(time / 1e6)}, ${((100 * time) / step_us).toFixed(1)} % of the nodes' time`,
         `from ${duration(part.from / 1e6)}`,
@@ -154,7 +154,7 @@
         element(
           'div',
           { class: 'bar controls' },
-          colourLegend(phases.map((phase) => ({ colour: phaseColour(phase), text: visible(phase) }))),
+          colourLegend(phases.map((phase) => ({ colour: phaseColor(phase), text: visible(phase) }))),
         ),
         element('section', { class: 'panel' }, this.chart.node),
         element('h3', {}, 'Ops by time'),

@@ -29,7 +29,7 @@
   const RIGHT = 8;
 
   /** The narrowest rectangle that contains its label, in pixels. */
-  const LABELLED = 34;
+  const MIN_LABELED_WIDTH = 34;
 
   /** A chart of rectangles. */
   class RectangleChart {
@@ -166,7 +166,7 @@
         context.strokeRect(left + 0.5, top + 0.5, width - 1, height - 1);
       }
       const [from, to] = [Math.max(left, this.left), Math.min(left + width, this.width - RIGHT)];
-      if (to - from > LABELLED && height > 12)
+      if (to - from > MIN_LABELED_WIDTH && height > 12)
         this.drawLabel(context, r.label, from + 4, top + height / 2, to - from - 8, ink);
     }
 
@@ -310,7 +310,7 @@
    * @param {{colour: string, text: string}[]} entries
    * @returns {HTMLElement}
    */
-  function colourLegend(entries) {
+  function colorLegend(entries) {
     return element(
       'ul',
       { class: 'colours' },
@@ -318,5 +318,5 @@
     );
   }
 
-  xrun.rectangles = { RectangleChart, colourLegend };
+  xrun.rectangles = { RectangleChart, colorLegend };
 })();

@@ -8,7 +8,7 @@
   const KEPT = 200;
 
   /** Documents that follow from a run's plan, so they stay the same while it trains. */
-  const OF_PLAN = ['memory'];
+  const PLAN_DOCUMENTS = ['memory'];
 
   /** Documents by name, parameters and version. */
   class RunDocuments {
@@ -27,7 +27,7 @@
      * @returns {Promise<any>}
      */
     get(kind, run, parameters = []) {
-      const version = OF_PLAN.includes(kind) ? null : run.version;
+      const version = PLAN_DOCUMENTS.includes(kind) ? null : run.version;
       const key = JSON.stringify([kind, run.id, version, parameters]);
       const found = this.kept.get(key) ?? this.source.get(`${kind}/${run.id}`, parameters);
       this.kept.delete(key);
@@ -38,5 +38,5 @@
     }
   }
 
-  xrun.run_documents = { OF_PLAN, RunDocuments };
+  xrun.run_documents = { PLAN_DOCUMENTS, RunDocuments };
 })();

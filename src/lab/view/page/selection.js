@@ -26,7 +26,7 @@
     'The run has no profile. xrun profile RUN --keep measures where the time of a step goes, and keeps it.';
 
   /** Tabs that show all selected runs; the others show one. */
-  const OF_ALL = ['curves', 'recipe'];
+  const MULTI_RUN_TABS = ['curves', 'recipe'];
 
   /** The pane of the selected runs. */
   class Selection {
@@ -152,10 +152,10 @@
       const shape = JSON.stringify([tab, all, focus?.run.id, selected.map(({ run, label }) => [run.id, label])]);
       if (shape === this.optionShape) return;
       this.optionShape = shape;
-      const ofOne = !OF_ALL.includes(tab) && selected.length > 1;
+      const needsRunChoice = !MULTI_RUN_TABS.includes(tab) && selected.length > 1;
       fill(
         this.options,
-        ofOne &&
+        needsRunChoice &&
           choice(
             'Run',
             selected.map(({ run, label }) => ({ value: run.id, text: label })),

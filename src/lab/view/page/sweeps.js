@@ -37,7 +37,7 @@
    * @param {?string} better `low`, `high`, or null
    * @returns {{first: number, last: number, isCut: boolean}} first is the worst or lowest, last the best or highest
    */
-  function colourRange(values, better) {
+  function colorRange(values, better) {
     const isLowBetter = better === 'low';
     const sorted = [...values].sort((a, b) => (isLowBetter ? a - b : b - a));
     if (!better) return { first: sorted.at(-1), last: sorted[0], isCut: false };
@@ -69,7 +69,7 @@
    * @param {string[]} chosen the keys in the address
    * @returns {{rowKey: string|null, columnKey: string|null, others: Map<string, string>}}
    */
-  function axesOf(sweep, chosen) {
+  function chosenAxes(sweep, chosen) {
     const [first, second, ...rest] = chosen;
     const isKey = (key) => sweep.keys.includes(key);
     const rowKey = isKey(first) ? first : (sweep.keys[0] ?? null);
@@ -90,7 +90,7 @@
    * @param {{name: string, better: ?string}} figure
    * @returns {Object|undefined}
    */
-  function shownOf(cells, { name, better }) {
+  function shownCell(cells, { name, better }) {
     const measured = cells.filter((cell) => typeof cell.figures[name] === 'number');
     const isBetter = (a, b) =>
       better === 'low' ? a.figures[name] < b.figures[name] : better === 'high' && a.figures[name] > b.figures[name];
@@ -129,7 +129,7 @@
       );
       const figure =
         measured.find(({ name }) => name === chosen) ?? measured.find(({ name }) => name === 'val_loss') ?? measured[0];
-      const axes = axesOf(sweep, keys);
+      const axes = chosenAxes(sweep, keys);
       const done = sweep.cells.filter((cell) => cell.done).length;
       return element(
         'article',
@@ -153,7 +153,7 @@
       const isHere = (cell) => [...others].every(([key, value]) => value === '' || cell.settings[key] === value);
       const here = sweep.cells.filter(isHere);
       const place = (row, column) =>
-        shownOf(
+        shownCell(
           here.filter((cell) => cell.settings[rowKey] === row && (!columnKey || cell.settings[columnKey] === column)),
           figure,
         );
@@ -161,7 +161,7 @@
       const shown = rows
         .flatMap((row) => columns.map((column) => place(row, column)?.figures[figure.name]))
         .filter((value) => typeof value === 'number');
-      const range = colourRange(shown, figure.better);
+      const range = colorRange(shown, figure.better);
       const title = visible(figure.heading ?? figure.name);
       return element(
         'section',

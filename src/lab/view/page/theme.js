@@ -8,7 +8,7 @@
   const KEPT_AS = 'xrun-theme';
 
   /** Number of series colors in page.css. */
-  const COLOURS = 7;
+  const COLORS = 7;
 
   /** Dashes of a line, in pixels. The next pattern is used once all colors are taken. */
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
@@ -81,7 +81,7 @@
    * @returns {string}
    */
   function seriesClass(slot) {
-    return `series-${slot % COLOURS}`;
+    return `series-${slot % COLORS}`;
   }
 
   /**
@@ -90,7 +90,7 @@
    * @returns {{stroke: string, dash: number[]}}
    */
   function seriesStyle(slot) {
-    return { stroke: colour(seriesClass(slot)), dash: DASHES[Math.floor(slot / COLOURS) % DASHES.length] };
+    return { stroke: colour(seriesClass(slot)), dash: DASHES[Math.floor(slot / COLORS) % DASHES.length] };
   }
 
   /**
@@ -100,7 +100,7 @@
    */
   function seriesMark(slot) {
     const { svgElement } = xrun.dom;
-    const dash = DASHES[Math.floor(slot / COLOURS) % DASHES.length].join(' ');
+    const dash = DASHES[Math.floor(slot / COLORS) % DASHES.length].join(' ');
     return svgElement(
       'svg',
       { class: `series-mark ${seriesClass(slot)}`, viewBox: '0 0 22 10', 'aria-hidden': 'true' },
@@ -109,7 +109,7 @@
   }
 
   /** Most series that colors and dashes can tell apart. */
-  const MOST_SERIES = COLOURS * DASHES.length;
+  const MOST_SERIES = COLORS * DASHES.length;
 
   xrun.theme = { MOST_SERIES, colour, seriesMark, seriesStyle, themeButton };
 })();

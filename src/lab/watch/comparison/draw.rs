@@ -22,7 +22,7 @@ const TABLE: u16 = 64;
 const ROWS_BESIDE_PAIRS: u16 = 12;
 
 /// Columns for the names of what is compared, and rows for the verdict.
-const ABOUT: u16 = 12;
+const ABOUT_COLUMNS: u16 = 12;
 const VERDICT_ROWS: u16 = 3;
 
 /// Columns of a row of the table: the pair's number or seed, then each of the two values and the difference.
@@ -79,8 +79,8 @@ impl ComparisonView {
         let at = show.measure % measures.max(1);
         let content = content(experiment, at);
         for field in &content.about {
-            canvas.text(0, y, ABOUT, &field.name, Role::Muted);
-            canvas.text(ABOUT, y, width - ABOUT, &field.value, field.role);
+            canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
+            canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
             y += 1;
         }
         let bottom = canvas.height().saturating_sub(VERDICT_ROWS);

@@ -8,7 +8,7 @@ use super::view::{Show, View};
 use crate::compare::judge::{ClosingInterval, closing};
 use crate::error::Result;
 use crate::results::experiment::{Design, EXPERIMENT, Experiment};
-use crate::results::find::id_of;
+use crate::results::find::folder_id;
 use crate::results::follow::ReplacedFile;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ impl ComparisonView {
     /// Creates the view of the comparison in a folder.
     pub fn new(folder: &Path) -> Self {
         Self {
-            name: id_of(folder),
+            name: folder_id(folder),
             file: ReplacedFile::new(&folder.join(EXPERIMENT)),
             condition: Condition::new(folder),
             experiment: None,
@@ -70,7 +70,7 @@ impl ComparisonView {
 impl View for ComparisonView {
     fn poll(&mut self) -> bool {
         let read = self.read();
-        let is_new = self.condition.has_read(read);
+        let is_new = self.condition.record_read(read);
         self.condition.look(is_new, self.is_finished())
     }
 

@@ -68,7 +68,7 @@ impl RunView {
             name,
             folder: folder.to_owned(),
             follower: RunFollower::new(folder),
-            log: AppendedLines::of_tail(&folder.join(LOG), LOG_TAIL),
+            log: AppendedLines::from_tail(&folder.join(LOG), LOG_TAIL),
             liveness: Liveness::new(folder),
             trouble: None,
             damage: None,
@@ -230,7 +230,7 @@ impl View for RunView {
             }
         }
         if is_new {
-            self.liveness.wrote();
+            self.liveness.record_write();
         }
         let has_changed = self.update_status();
         self.update_damage() || has_changed || is_new

@@ -68,8 +68,8 @@ enum Event {
 
 impl Progress {
     fn new(results: &Path, attempt: &Attempt) -> Self {
-        let output = sweep::output_of(results, &attempt.key, attempt.attempt);
-        let output = AppendedLines::of_tail(&output, OUTPUT_TAIL);
+        let output = sweep::output_path(results, &attempt.key, attempt.attempt);
+        let output = AppendedLines::from_tail(&output, OUTPUT_TAIL);
         Self { output, step: 0, total_steps: 0, loss: None, tok_s: None, eta_s: None }
     }
 
@@ -128,7 +128,7 @@ impl SweepView {
             name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             ledger: Ledger::follow(&results),
             is_new: true,
-            condition: Condition::of_ledger(&results),
+            condition: Condition::for_ledger(&results),
             results,
             keys,
             cells: cells.into_iter().map(watched).collect(),
@@ -145,8 +145,8 @@ impl SweepView {
 
     /// Takes a ledger line into account, if it belongs to a cell of this sweep.
     fn take(&mut self, line: Attempt) {
-        let is_of = |cell: &&mut WatchedCell| line.key.starts_with(cell.cell.key.as_str());
-        for cell in self.cells.iter_mut().filter(is_of) {
+        let belongs_to = |cell: &&mut WatchedCell| line.key.starts_with(cell.cell.key.as_str());
+        for cell in self.cells.iter_mut().filter(belongs_to) {
             if line.status == CellStatus::Running {
                 cell.began = line.at.parse().ok();
                 cell.progress = Some(Progress::new(&self.results, &line));
@@ -189,7 +189,7 @@ impl SweepView {
 impl View for SweepView {
     fn poll(&mut self) -> bool {
         let read = self.read_ledger();
-        let mut is_new = self.condition.has_read(read);
+        let mut is_new = self.condition.record_read(read);
         for cell in &mut self.cells {
             is_new |= cell.progress.as_mut().is_some_and(Progress::poll);
         }

@@ -57,7 +57,7 @@ mod tests {
     use crate::expression::{Formula, Scope};
 
     #[test]
-    fn a_formula_has_a_word_if_it_is_that_of_a_word() {
+    fn a_formula_has_the_word_of_an_equal_activation() {
         let formula = |text| OrFormula::Formula(Formula::parse(text, Scope::Activation).unwrap());
         for activation in Activation::ALL {
             let same = formula(activation.as_formula());

@@ -43,7 +43,7 @@ pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
 /// # Errors
 /// With a usage error for other classes, for quantized weights, and for models defined by code in their
 /// folder.
-pub(super) fn of_config(config: &Config) -> Result<&'static dyn Class> {
+pub(super) fn class_for(config: &Config) -> Result<&'static dyn Class> {
     for (key, reason) in [
         (
             "quantization_config",
@@ -73,7 +73,7 @@ pub(super) fn of_config(config: &Config) -> Result<&'static dyn Class> {
 /// # Errors
 /// With a usage error that names a configuration key for which xrun has no model.
 pub fn keys(config: &Config) -> Result<Keys> {
-    of_config(config)?.keys(config)
+    class_for(config)?.keys(config)
 }
 
 /// Rejects sizes whose products overflow.

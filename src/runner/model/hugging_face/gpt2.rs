@@ -29,30 +29,30 @@ impl Class for Gpt2 {
     }
 
     fn lacks(&self, m: &Model) -> Lacks {
-        let mut lacks = Lacks::of_all_classes(m);
-        lacks.need("model.norm", m.norm == Norm::LayerNorm, word(m.norm), "\"layer_norm\"");
-        lacks.need("model.norm_weight", m.norm_weight, false, "true");
-        lacks.need("model.norm_bias", m.norm_bias, false, "true");
-        lacks.need("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.need(
+        let mut lacks = Lacks::common(m);
+        lacks.require("model.norm", m.norm == Norm::LayerNorm, word(m.norm), "\"layer_norm\"");
+        lacks.require("model.norm_weight", m.norm_weight, false, "true");
+        lacks.require("model.norm_bias", m.norm_bias, false, "true");
+        lacks.require("model.embedding_norm", !m.embedding_norm, true, "false");
+        lacks.require(
             "model.activation",
             activations::has(&m.activation, false),
             word(&m.activation),
             "those without a gate",
         );
-        lacks.need("model.bias", m.bias, false, "true");
-        lacks.need("model.position", m.position == Position::Learned, word(m.position), "\"learned\"");
-        lacks.need("model.qk_norm", m.qk_norm.is_none(), true, "false");
-        lacks.need(
+        lacks.require("model.bias", m.bias, false, "true");
+        lacks.require("model.position", m.position == Position::Learned, word(m.position), "\"learned\"");
+        lacks.require("model.qk_norm", m.qk_norm.is_none(), true, "false");
+        lacks.require(
             "model.n_kv_heads",
             m.n_kv_heads == m.n_heads,
             m.n_kv_heads,
             &format!("model.n_heads = {}", m.n_heads),
         );
         let whole = m.n_heads.checked_mul(m.head_dim) == Some(m.dim);
-        lacks.need("model.head_dim", whole, m.head_dim, "model.dim / model.n_heads");
-        lacks.need("model.window", m.window.is_none(), or_unset(m.window), "none");
-        lacks.need("model.logit_cap", m.logit_cap.is_none(), or_unset(m.logit_cap), "none");
+        lacks.require("model.head_dim", whole, m.head_dim, "model.dim / model.n_heads");
+        lacks.require("model.window", m.window.is_none(), or_unset(m.window), "none");
+        lacks.require("model.logit_cap", m.logit_cap.is_none(), or_unset(m.logit_cap), "none");
         lacks
     }
 

@@ -1,7 +1,7 @@
 //! Imports the weights of a folder under the names of xrun's parameters.
 
 use super::class::Class;
-use super::classes::of_config;
+use super::classes::class_for;
 use super::tensor::HfTensor;
 use crate::error::{Error, Result};
 use crate::hugging_face::Folder;
@@ -31,7 +31,7 @@ impl ImportedWeights {
     /// With a usage error if a tensor is missing, has a different shape or is not part of the model, or if
     /// the folder's class cannot express the model.
     pub fn new(folder: Folder, m: &Model) -> Result<Self> {
-        let class = of_config(folder.config())?;
+        let class = class_for(folder.config())?;
         let shown = folder.path().display();
         if let Some(lack) = class.lacks(m).0.first() {
             return Err(Error::usage(format!("{shown}: {lack}, as {}", class.name())));
@@ -98,7 +98,7 @@ impl ImportedWeights {
         let parts = parts.ok_or_else(|| {
             Error::failed(format!("{}: no parameter {name} of shape {shape:?}", self.folder.path().display()))
         })?;
-        let read = |part: &HfTensor| Ok(part.to_parameter(self.folder.read(&part.name, &part.shape)?));
+        let read = |part: &HfTensor| Ok(part.into_parameter(self.folder.read(&part.name, &part.shape)?));
         let values = match &parts[..] {
             [whole] => read(whole)?,
             _ => parts.iter().map(read).collect::<Result<Vec<_>>>()?.concat(),

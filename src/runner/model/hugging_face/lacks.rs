@@ -6,13 +6,13 @@ use std::fmt;
 
 /// A model key whose value a class does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lack {
+pub(super) struct UnsupportedKey {
     key: &'static str,
     value: String,
     has: String,
 }
 
-impl fmt::Display for Lack {
+impl fmt::Display for UnsupportedKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is {}, but it has {}", self.key, self.value, self.has)
     }
@@ -20,24 +20,24 @@ impl fmt::Display for Lack {
 
 /// The model keys whose values a class does not support.
 #[derive(Debug, Default)]
-pub(super) struct Lacks(pub Vec<Lack>);
+pub(super) struct Lacks(pub Vec<UnsupportedKey>);
 
 impl Lacks {
     /// Starts with the keys that no class supports.
-    pub(super) fn of_all_classes(m: &Model) -> Self {
+    pub(super) fn common(m: &Model) -> Self {
         let mut lacks = Self::default();
-        lacks.need(
+        lacks.require(
             "model.norm_placement",
             m.norm_placement == NormPlacement::Pre,
             word(m.norm_placement),
             "\"pre\"",
         );
-        lacks.need("model.parallel_blocks", !m.parallel_blocks, true, "false");
-        lacks.need("model.score_cap", m.score_cap.is_none(), or_unset(m.score_cap), "none");
-        lacks.need("model.logit_scale", m.logit_scale == 1.0, m.logit_scale, "1");
-        lacks.need("model.embedding_scale", m.embedding_scale == 1.0, m.embedding_scale, "1");
+        lacks.require("model.parallel_blocks", !m.parallel_blocks, true, "false");
+        lacks.require("model.score_cap", m.score_cap.is_none(), or_unset(m.score_cap), "none");
+        lacks.require("model.logit_scale", m.logit_scale == 1.0, m.logit_scale, "1");
+        lacks.require("model.embedding_scale", m.embedding_scale == 1.0, m.embedding_scale, "1");
         let shared = m.n_kv_heads > 0 && m.n_heads.is_multiple_of(m.n_kv_heads);
-        lacks.need(
+        lacks.require(
             "model.n_kv_heads",
             shared,
             m.n_kv_heads,
@@ -47,19 +47,19 @@ impl Lacks {
     }
 
     /// Starts with the keys that classes with RMSNorm and a rotary embedding do not support.
-    pub(super) fn of_rotary_classes(m: &Model) -> Self {
-        let mut lacks = Self::of_all_classes(m);
-        lacks.need("model.norm", m.norm == Norm::RmsNorm, word(m.norm), "\"rms_norm\"");
-        lacks.need("model.norm_bias", !m.norm_bias, true, "false");
-        lacks.need("model.position", m.position == Position::Rope, word(m.position), "\"rope\"");
-        lacks.need("model.rope_fraction", m.rope.fraction == 1.0, m.rope.fraction, "1");
+    pub(super) fn rotary(m: &Model) -> Self {
+        let mut lacks = Self::common(m);
+        lacks.require("model.norm", m.norm == Norm::RmsNorm, word(m.norm), "\"rms_norm\"");
+        lacks.require("model.norm_bias", !m.norm_bias, true, "false");
+        lacks.require("model.position", m.position == Position::Rope, word(m.position), "\"rope\"");
+        lacks.require("model.rope_fraction", m.rope.fraction == 1.0, m.rope.fraction, "1");
         lacks
     }
 
     /// Adds a key unless its value is `ok`.
-    pub(super) fn need(&mut self, key: &'static str, ok: bool, value: impl fmt::Display, has: &str) {
+    pub(super) fn require(&mut self, key: &'static str, ok: bool, value: impl fmt::Display, has: &str) {
         if !ok {
-            self.0.push(Lack { key, value: value.to_string(), has: has.to_owned() });
+            self.0.push(UnsupportedKey { key, value: value.to_string(), has: has.to_owned() });
         }
     }
 }

@@ -28,23 +28,23 @@ impl Class for Llama {
     }
 
     fn lacks(&self, m: &Model) -> Lacks {
-        let mut lacks = Lacks::of_rotary_classes(m);
-        lacks.need("model.norm_weight", m.norm_weight, false, "true");
-        lacks.need("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.need(
+        let mut lacks = Lacks::rotary(m);
+        lacks.require("model.norm_weight", m.norm_weight, false, "true");
+        lacks.require("model.embedding_norm", !m.embedding_norm, true, "false");
+        lacks.require(
             "model.activation",
             activations::has(&m.activation, true),
             word(&m.activation),
             "gated ones",
         );
-        lacks.need("model.qk_norm", m.qk_norm.is_none(), true, "false");
+        lacks.require("model.qk_norm", m.qk_norm.is_none(), true, "false");
         let positive = m.rope.direction == RopeDirection::Positive;
-        lacks.need("model.rope_direction", positive, word(m.rope.direction), "\"positive\"");
-        lacks.need("model.window", m.window.is_none(), or_unset(m.window), "none");
-        lacks.need("model.logit_cap", m.logit_cap.is_none(), or_unset(m.logit_cap), "none");
+        lacks.require("model.rope_direction", positive, word(m.rope.direction), "\"positive\"");
+        lacks.require("model.window", m.window.is_none(), or_unset(m.window), "none");
+        lacks.require("model.logit_cap", m.logit_cap.is_none(), or_unset(m.logit_cap), "none");
         // transformers rejects other configurations (`validate_architecture`), whatever `head_dim` is.
         let even = m.n_heads > 0 && m.dim.is_multiple_of(m.n_heads);
-        lacks.need("model.n_heads", even, m.n_heads, &format!("divisors of model.dim = {}", m.dim));
+        lacks.require("model.n_heads", even, m.n_heads, &format!("divisors of model.dim = {}", m.dim));
         lacks
     }
 

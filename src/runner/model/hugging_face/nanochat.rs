@@ -34,27 +34,27 @@ impl Class for NanoChat {
     }
 
     fn lacks(&self, m: &Model) -> Lacks {
-        let mut lacks = Lacks::of_rotary_classes(m);
-        lacks.need("model.norm_weight", !m.norm_weight, true, "false");
-        lacks.need("model.embedding_norm", m.embedding_norm, false, "true");
-        lacks.need(
+        let mut lacks = Lacks::rotary(m);
+        lacks.require("model.norm_weight", !m.norm_weight, true, "false");
+        lacks.require("model.embedding_norm", m.embedding_norm, false, "true");
+        lacks.require(
             "model.activation",
             activations::has(&m.activation, false),
             word(&m.activation),
             "those without a gate",
         );
-        lacks.need("model.bias", !m.bias, true, "false");
-        lacks.need("model.qk_norm", m.qk_norm.is_some(), false, "true");
+        lacks.require("model.bias", !m.bias, true, "false");
+        lacks.require("model.qk_norm", m.qk_norm.is_some(), false, "true");
         if let Some(norm) = m.qk_norm {
             let after = norm.place == QkNormPlace::AfterRope;
-            lacks.need("model.qk_norm_place", after, word(norm.place), "\"after_rope\"");
-            lacks.need("model.qk_norm_weight", !norm.weight, true, "false");
+            lacks.require("model.qk_norm_place", after, word(norm.place), "\"after_rope\"");
+            lacks.require("model.qk_norm_weight", !norm.weight, true, "false");
         }
         let negative = m.rope.direction == RopeDirection::Negative;
-        lacks.need("model.rope_direction", negative, word(m.rope.direction), "\"negative\"");
+        lacks.require("model.rope_direction", negative, word(m.rope.direction), "\"negative\"");
         let whole = m.n_heads.checked_mul(m.head_dim) == Some(m.dim);
-        lacks.need("model.head_dim", whole, m.head_dim, "model.dim / model.n_heads");
-        lacks.need("model.window", m.window.is_none(), or_unset(m.window), "none");
+        lacks.require("model.head_dim", whole, m.head_dim, "model.dim / model.n_heads");
+        lacks.require("model.window", m.window.is_none(), or_unset(m.window), "none");
         lacks
     }
 

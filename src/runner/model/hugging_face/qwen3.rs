@@ -31,25 +31,25 @@ impl Class for Qwen3 {
     }
 
     fn lacks(&self, m: &Model) -> Lacks {
-        let mut lacks = Lacks::of_rotary_classes(m);
-        lacks.need("model.norm_weight", m.norm_weight, false, "true");
-        lacks.need("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.need(
+        let mut lacks = Lacks::rotary(m);
+        lacks.require("model.norm_weight", m.norm_weight, false, "true");
+        lacks.require("model.embedding_norm", !m.embedding_norm, true, "false");
+        lacks.require(
             "model.activation",
             activations::has(&m.activation, true),
             word(&m.activation),
             "gated ones",
         );
-        lacks.need("model.bias", !m.bias, true, "false");
-        lacks.need("model.qk_norm", m.qk_norm.is_some(), false, "true");
+        lacks.require("model.bias", !m.bias, true, "false");
+        lacks.require("model.qk_norm", m.qk_norm.is_some(), false, "true");
         if let Some(norm) = m.qk_norm {
             let before = norm.place == QkNormPlace::BeforeRope;
-            lacks.need("model.qk_norm_place", before, word(norm.place), "\"before_rope\"");
-            lacks.need("model.qk_norm_weight", norm.weight, false, "true");
+            lacks.require("model.qk_norm_place", before, word(norm.place), "\"before_rope\"");
+            lacks.require("model.qk_norm_weight", norm.weight, false, "true");
         }
         let positive = m.rope.direction == RopeDirection::Positive;
-        lacks.need("model.rope_direction", positive, word(m.rope.direction), "\"positive\"");
-        lacks.need("model.logit_cap", m.logit_cap.is_none(), or_unset(m.logit_cap), "none");
+        lacks.require("model.rope_direction", positive, word(m.rope.direction), "\"positive\"");
+        lacks.require("model.logit_cap", m.logit_cap.is_none(), or_unset(m.logit_cap), "none");
         lacks
     }
 

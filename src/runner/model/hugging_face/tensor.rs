@@ -96,7 +96,7 @@ impl HfTensor {
     ///
     /// # Errors
     /// If the parameter has fewer elements.
-    pub fn of_parameter(&self, parameter: &[f32]) -> Result<Vec<f32>> {
+    pub fn extract_from(&self, parameter: &[f32]) -> Result<Vec<f32>> {
         let part = self.range().and_then(|range| parameter.get(range));
         let part = part.ok_or_else(|| {
             Error::failed(format!("{} holds only {} elements", self.source, parameter.len()))
@@ -108,7 +108,7 @@ impl HfTensor {
     }
 
     /// Returns the elements of a file in the order of the parameter.
-    pub fn to_parameter(&self, file: Vec<f32>) -> Vec<f32> {
+    pub fn into_parameter(&self, file: Vec<f32>) -> Vec<f32> {
         match self.shape[..] {
             [inputs, outputs] if self.transposed => transposed(&file, inputs, outputs),
             _ => file,
@@ -129,14 +129,14 @@ mod tests {
     fn rows_and_transposes_come_back() {
         let numbers: Vec<f32> = (0..12u8).map(f32::from).collect();
         let rows = HfTensor::rows_of("a", "p", &[4, 3], &[2, 3], 1);
-        assert_eq!(rows.of_parameter(&numbers).unwrap(), numbers[3..9]);
+        assert_eq!(rows.extract_from(&numbers).unwrap(), numbers[3..9]);
         let bias = HfTensor::rows_of("a", "p", &[12], &[4], 8);
-        assert_eq!(bias.of_parameter(&numbers).unwrap(), numbers[8..]);
+        assert_eq!(bias.extract_from(&numbers).unwrap(), numbers[8..]);
         let turned = HfTensor::transposed("a", "p", [4, 3]);
-        let file = turned.of_parameter(&numbers).unwrap();
+        let file = turned.extract_from(&numbers).unwrap();
         assert_eq!((&turned.shape[..], &file[..5]), (&[3, 4][..], &[0.0, 3.0, 6.0, 9.0, 1.0][..]));
-        assert_eq!(turned.to_parameter(file), numbers);
-        assert!(rows.of_parameter(&numbers[..8]).is_err());
+        assert_eq!(turned.into_parameter(file), numbers);
+        assert!(rows.extract_from(&numbers[..8]).is_err());
         assert_eq!(HfTensor::rows_of("a", "p", &[4, 3], &[2, 3], 3).range(), None);
     }
 }

@@ -23,7 +23,7 @@ fn config(value: &Value) -> Config {
     Config::parse(Path::new("config.json"), value.to_string().as_bytes()).unwrap()
 }
 
-fn toml_of(value: &Value) -> String {
+fn recipe_toml(value: &Value) -> String {
     let keys = keys(&config(value)).unwrap();
     format!("# {}, {} tokens\n{}", keys.class, keys.context, keys.to_toml())
 }
@@ -32,7 +32,7 @@ fn refusal(value: &Value) -> String {
     keys(&config(value)).unwrap_err().message().to_owned()
 }
 
-fn model_of(keys: &Keys) -> Model {
+fn model_from(keys: &Keys) -> Model {
     let recipe =
         recipe::load_str(Path::new("r.toml"), &keys.to_toml(), &[], std::iter::empty(), &Machine::none())
             .unwrap();
@@ -102,7 +102,7 @@ fn with(mut value: Value, changes: Value) -> Value {
 
 #[test]
 fn configurations_of_others_are_recipes() {
-    assert_snapshot!(toml_of(&gpt2()), @r#"
+    assert_snapshot!(recipe_toml(&gpt2()), @r#"
     # GPT2LMHeadModel, 1024 tokens
     [model]
     vocab_size = 50257
@@ -118,7 +118,7 @@ fn configurations_of_others_are_recipes() {
     qk_norm = false
     tie_embeddings = true
     "#);
-    assert_snapshot!(toml_of(&smollm2()), @r#"
+    assert_snapshot!(recipe_toml(&smollm2()), @r#"
     # LlamaForCausalLM, 8192 tokens
     [model]
     vocab_size = 49152
@@ -135,7 +135,7 @@ fn configurations_of_others_are_recipes() {
     rope_theta = 100000.0
     tie_embeddings = true
     "#);
-    assert_snapshot!(toml_of(&qwen3()), @r#"
+    assert_snapshot!(recipe_toml(&qwen3()), @r#"
     # Qwen3ForCausalLM, 40960 tokens
     [model]
     vocab_size = 151936
@@ -150,7 +150,7 @@ fn configurations_of_others_are_recipes() {
     rope_theta = 1000000.0
     tie_embeddings = true
     "#);
-    assert_snapshot!(toml_of(&nanochat()), @r#"
+    assert_snapshot!(recipe_toml(&nanochat()), @r#"
     # NanoChatForCausalLM, 2048 tokens
     [model]
     vocab_size = 50304
@@ -176,7 +176,7 @@ fn configurations_of_others_are_recipes() {
 
 /// The shipped recipes of model families match the configurations of their classes.
 #[test]
-fn recipes_of_families_are_what_configurations_say() {
+fn family_recipes_match_their_configurations() {
     let nanochat_d12 = json!({"vocab_size": 65536, "intermediate_size": 3072});
     for (name, value) in [
         ("gpt2-124m", gpt2()),
@@ -191,13 +191,13 @@ fn recipes_of_families_are_what_configurations_say() {
         let shipped = with_positions(Model::from_keys(&recipe.values().model, keys.vocab_size), keys.context);
         // Initial values are not part of a configuration's model.
         let Model { init_std, residual_init, .. } = shipped;
-        assert_eq!(shipped, Model { init_std, residual_init, ..model_of(&keys) }, "{name}");
+        assert_eq!(shipped, Model { init_std, residual_init, ..model_from(&keys) }, "{name}");
     }
 }
 
 /// Every model that a class can express comes back from its configuration.
 #[test]
-fn what_is_exported_is_what_was_imported() {
+fn exported_configurations_equal_imported_ones() {
     let yarn = json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192,
         "attention_factor": 1.25}});
     let llama3 = json!({"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
@@ -221,11 +221,11 @@ fn what_is_exported_is_what_was_imported() {
         with(nanochat(), json!({"final_logit_softcapping": null, "tie_word_embeddings": true})),
     ] {
         let before = keys(&config(&value)).unwrap();
-        let model = model_of(&before);
+        let model = model_from(&before);
         let facts = HfFacts { torch_dtype: "float32", seq_len: before.context, end_token_id: 0 };
         let HfModel { class, config: exported, tensors } = express(&model, &facts).unwrap();
         assert_eq!(class, before.class);
-        assert_eq!(model_of(&keys(&config(&exported)).unwrap()), model, "{value}");
+        assert_eq!(model_from(&keys(&config(&exported)).unwrap()), model, "{value}");
         let names: BTreeSet<_> = tensors.iter().map(|tensor| &tensor.name).collect();
         assert_eq!(names.len(), tensors.len(), "{class}");
         assert!(tensors.iter().all(|tensor| tensor.range().is_some()), "{class}");
@@ -246,7 +246,7 @@ fn every_parameter_has_its_tensors() {
         with(qwen3(), untied),
         nanochat(),
     ] {
-        let model = model_of(&keys(&config(&value)).unwrap());
+        let model = model_from(&keys(&config(&value)).unwrap());
         let facts = HfFacts { torch_dtype: "float32", seq_len: 1024, end_token_id: 0 };
         let mut parts = BTreeMap::new();
         for tensor in express(&model, &facts).unwrap().tensors {
@@ -260,7 +260,7 @@ fn every_parameter_has_its_tensors() {
 }
 
 #[test]
-fn what_xrun_has_no_model_for_is_refused_with_key_and_value() {
+fn unsupported_configurations_are_refused_with_key_and_value() {
     for (value, says) in [
         (
             with(qwen3(), json!({"model_type": "mixtral"})),
@@ -336,12 +336,12 @@ fn imported(config: &Value, tensors: &[Stored]) -> Result<ImportedWeights> {
     tensor_file::write(&DiskFs, &at.path().join("model.safetensors"), &views).unwrap();
     let folder = Folder::open(at.path())?;
     let keys = keys(folder.config())?;
-    ImportedWeights::new(folder, &model_of(&keys))
+    ImportedWeights::new(folder, &model_from(&keys))
 }
 
 #[test]
 fn parameters_are_put_together_from_their_tensors() {
-    let model = model_of(&keys(&config(&small())).unwrap());
+    let model = model_from(&keys(&config(&small())).unwrap());
     let stored = tensors(&model);
     let weights = imported(&small(), &stored).unwrap();
     let values = |weights: &ImportedWeights| -> BTreeMap<String, Vec<f32>> {
@@ -374,8 +374,8 @@ fn parameters_are_put_together_from_their_tensors() {
 }
 
 #[test]
-fn tensors_that_are_not_the_models_are_refused() {
-    let model = model_of(&keys(&config(&small())).unwrap());
+fn tensors_outside_the_model_are_refused() {
+    let model = model_from(&keys(&config(&small())).unwrap());
     let stored = tensors(&model);
     let changed = |change: &dyn Fn(&mut Vec<Stored>)| {
         let mut stored = stored.clone();

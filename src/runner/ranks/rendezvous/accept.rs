@@ -88,7 +88,7 @@ impl Ranks<'_> {
                 Err(e) => return Err(Error::failed(format!("cannot listen for ranks: {e}"))),
             }
             while let Some((from, answered)) = newcomers.next_answered() {
-                self.hear(from, answered)?;
+                self.handle_newcomer(from, answered)?;
             }
             if last_heartbeat.elapsed() > interval(self.timeout) {
                 last_heartbeat = Instant::now();
@@ -106,7 +106,7 @@ impl Ranks<'_> {
     }
 
     /// Accepts a newcomer, or records why it was rejected.
-    fn hear(&mut self, from: SocketAddr, answered: Result<Candidate, Rejected>) -> Result<()> {
+    fn handle_newcomer(&mut self, from: SocketAddr, answered: Result<Candidate, Rejected>) -> Result<()> {
         match answered {
             Ok(candidate) => {
                 if let Some(why) = self.contradiction(&candidate) {

@@ -58,7 +58,7 @@ enum Wanted {
     /// The beginning of a text, such as a hash or a time.
     Beginning(String),
     /// A word in a list, such as a tag.
-    Among(String),
+    Member(String),
     /// The recipe leaves the key unset.
     Unset,
 }
@@ -120,7 +120,7 @@ impl Condition {
         };
         let equals = |is_equal: bool| is_equal == (self.operator == Operator::Equal);
         match (&self.wanted, cell) {
-            (Wanted::Among(tag), _) => equals(run.annotation.tags.contains(tag)),
+            (Wanted::Member(tag), _) => equals(run.annotation.tags.contains(tag)),
             (Wanted::Number(wanted), Cell::Number(value)) => {
                 value.partial_cmp(wanted).is_some_and(|ordering| self.operator.holds(ordering))
             }
@@ -170,7 +170,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
         }
         Field::Word(word) => {
             needs_equality("a word")?;
-            of_word(*word, value)
+            wanted_word(*word, value)
         }
         Field::Key(_) if value == UNSET => needs_equality("set or unset").map(|()| Wanted::Unset),
         Field::Key(path) => {
@@ -193,7 +193,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
     }
 }
 
-fn of_word(word: Word, value: &str) -> Result<Wanted> {
+fn wanted_word(word: Word, value: &str) -> Result<Wanted> {
     Ok(match word {
         Word::Status => {
             let words = || RunStatus::value_variants().iter().map(|status| status.as_str());
@@ -206,7 +206,7 @@ fn of_word(word: Word, value: &str) -> Result<Wanted> {
             }
             Wanted::Text(vec![value.to_owned()])
         }
-        Word::Tag => Wanted::Among(value.to_owned()),
+        Word::Tag => Wanted::Member(value.to_owned()),
         Word::Run | Word::Commit | Word::Corpus | Word::ForkedFrom => Wanted::Beginning(value.to_owned()),
         Word::Recipe => Wanted::Text(vec![folder_name(value).unwrap_or_else(|_| value.to_owned())]),
         _ => Wanted::Text(vec![value.to_owned()]),

@@ -16,8 +16,8 @@ pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
     let words = Word::ALL.iter().map(|(_, word)| Field::Word(*word));
     let keys = differing_keys(runs, collection).into_iter().map(Field::Key);
     let has_one = |field: &Field| runs.iter().any(|run| field.of_run(run, collection) != Cell::Blank);
-    let of_sets = set_figures(runs.iter().copied()).filter(has_one);
-    let fields: Vec<Field> = words.chain(keys).chain(figures().map(Field::Figure)).chain(of_sets).collect();
+    let held_out_fields = set_figures(runs.iter().copied()).filter(has_one);
+    let fields: Vec<Field> = words.chain(keys).chain(figures().map(Field::Figure)).chain(held_out_fields).collect();
     let failed = |e: csv::Error| Error::failed(format!("cannot write CSV: {e}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(fields.iter().map(Field::to_string)).map_err(failed)?;
@@ -45,12 +45,12 @@ pub fn differing_keys(runs: &[&Run], collection: &Collection) -> Vec<String> {
     let mut seen: Vec<Seen<'_>> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
     // Caches the place of each setting's key.
-    let mut of_number: Vec<Option<usize>> = vec![None; collection.settings.all().len()];
+    let mut place_by_setting: Vec<Option<usize>> = vec![None; collection.settings.all().len()];
     let known = runs.iter().filter(|run| !run.settings.is_empty());
     let total = known.clone().count();
     for number in known.flat_map(|run| &run.settings) {
         let Some(((key, _), place)) =
-            collection.settings.get(*number).zip(of_number.get_mut(*number as usize))
+            collection.settings.get(*number).zip(place_by_setting.get_mut(*number as usize))
         else {
             continue;
         };

@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// Parts of an environment that do not affect how a run was computed: its time, and the command line, whose
 /// settings are recipe keys anyway.
-const INCIDENTAL: [&str; 2] = ["started", "command"];
+const NOT_COMPARED: [&str; 2] = ["started", "command"];
 
 /// The differences between two runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -120,13 +120,13 @@ impl RunDifference {
             values: [a.figures.get(metric), b.figures.get(metric)],
             metric,
         };
-        let of_set = |set: &str, metric: &'static Metric| FigurePair {
+        let set_pair = |set: &str, metric: &'static Metric| FigurePair {
             name: format!("{}/{set}", metric.name),
             values: [a.figures.of_set(metric, set), b.figures.of_set(metric, set)],
             metric,
         };
         let sets: BTreeSet<&str> = a.figures.sets().chain(b.figures.sets()).collect();
-        let of_sets = sets.iter().flat_map(|set| metrics::of_sets().map(|metric| of_set(set, metric)));
+        let of_sets = sets.iter().flat_map(|set| metrics::of_sets().map(|metric| set_pair(set, metric)));
         let figures = metrics::of_runs().map(figure).chain(of_sets);
         Ok(Self {
             keys: keys.into_iter().map(key).collect(),
@@ -180,7 +180,7 @@ impl Side {
 pub fn facts_of_environment(value: Value) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     flatten("", &value, &mut facts);
-    facts.retain(|name, _| !INCIDENTAL.iter().any(|incidental| name.starts_with(incidental)));
+    facts.retain(|name, _| !NOT_COMPARED.iter().any(|incidental| name.starts_with(incidental)));
     if let Ok(environment) = serde_json::from_value::<Environment>(value) {
         facts.insert("device class".to_owned(), environment.device_class());
     }
@@ -219,9 +219,9 @@ struct Curves {
 
 impl Curves {
     fn between(a: &[MetricsRow], b: &[MetricsRow]) -> Self {
-        let of_b: BTreeMap<u64, &MetricsRow> = b.iter().map(|row| (row.step, row)).collect();
+        let b_by_step: BTreeMap<u64, &MetricsRow> = b.iter().map(|row| (row.step, row)).collect();
         let pairs: Vec<(&MetricsRow, &MetricsRow)> =
-            a.iter().filter_map(|row| Some((row, *of_b.get(&row.step)?))).collect();
+            a.iter().filter_map(|row| Some((row, *b_by_step.get(&row.step)?))).collect();
         let fixed = MetricsRow::COLUMNS.iter().filter(|column| **column != "step");
         let further: BTreeSet<&String> = a.iter().chain(b).flat_map(|row| row.held_out.keys()).collect();
         let columns = fixed.map(|column| (*column).to_owned()).chain(further.into_iter().cloned());

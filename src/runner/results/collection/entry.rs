@@ -4,7 +4,7 @@ use super::settings::Setting;
 use crate::error::Result;
 use crate::metrics::{self, Metric};
 use crate::recipe::{
-    self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, set_in_copy, without_dashes,
+    self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, settings_outside_files, without_dashes,
 };
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
@@ -23,7 +23,7 @@ use std::path::Path;
 const FILES: [&str; 5] = [SUMMARY, ENVIRONMENT, RECIPE, RESOLVED, METRICS];
 
 /// Nanoseconds per second.
-const SECOND: i64 = 1_000_000_000;
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 /// A file's size, the time of its last write, and the time when its inode last changed (`ctime`, which no
 /// program can set). Both times are in nanoseconds since 1970.
@@ -37,7 +37,7 @@ pub struct Stamps([Option<Stamp>; FILES.len()]);
 impl Stamps {
     /// Reads the stamps of a run's files.
     pub fn of_run(run: &Path) -> Self {
-        let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(SECOND).saturating_add(rest);
+        let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(rest);
         Self(FILES.map(|file| {
             let data = std::fs::metadata(run.join(file)).ok()?;
             let written = nanoseconds(data.mtime(), data.mtime_nsec());
@@ -181,15 +181,15 @@ fn changed(run: &Path, environment: Option<&Environment>) -> Vec<String> {
     };
     let own: BTreeSet<String> = typed.iter().map(|setting| key(setting)).collect();
     let copy = text(run, RECIPE).unwrap_or_default();
-    let inherited = if copy.starts_with(COPY_HEADER) { set_in_copy(&copy) } else { Vec::new() };
+    let inherited = if copy.starts_with(COPY_HEADER) { settings_outside_files(&copy) } else { Vec::new() };
     let inherited = inherited.into_iter().filter(|set| !own.contains(&set.key));
     let all = inherited.map(|set| format!("{}={}", set.key, set.value)).chain(typed);
-    all.filter(|setting| !is_given(setting, command)).collect()
+    all.filter(|setting| !is_set_by_parent(setting, command)).collect()
 }
 
 /// Returns true for a setting that nobody typed, because a sweep or a comparison gave it to a run that it
 /// started.
-fn is_given(setting: &str, command: &[String]) -> bool {
+fn is_set_by_parent(setting: &str, command: &[String]) -> bool {
     let is_started = command.get(1).is_some_and(|word| word == "--results")
         && command.last().is_some_and(|word| word == "--json");
     is_started && [NO_CHECKPOINTS, NO_PLOTS, NO_RESUME].contains(&setting.replace('"', "").as_str())
@@ -229,10 +229,10 @@ mod tests {
     fn what_a_sweep_or_comparison_sets_itself_is_no_change() {
         let started = ["xrun", "--results", "r", "run", "a.toml", "--json"].map(str::to_owned);
         for setting in ["checkpoint.keep=0", "checkpoint.resume=\"never\"", "metrics.plots=false"] {
-            assert!(is_given(setting, &started), "{setting}");
-            assert!(!is_given(setting, &["xrun", "a.toml", setting].map(str::to_owned)), "{setting}");
+            assert!(is_set_by_parent(setting, &started), "{setting}");
+            assert!(!is_set_by_parent(setting, &["xrun", "a.toml", setting].map(str::to_owned)), "{setting}");
         }
-        assert!(!is_given("checkpoint.keep=2", &started) && !is_given("optimizer.lr=0.1", &started));
+        assert!(!is_set_by_parent("checkpoint.keep=2", &started) && !is_set_by_parent("optimizer.lr=0.1", &started));
     }
 
     #[test]

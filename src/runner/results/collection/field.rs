@@ -195,7 +195,7 @@ impl Field {
 fn of_set(name: &str, collection: &Collection) -> Option<Field> {
     let (metric, set) = name.split_once('/')?;
     let name = format!("{}/{set}", metric.replace('-', "_"));
-    let (metric, set) = metrics::find_of_set(&name)?;
+    let (metric, set) = metrics::find_set_metric(&name)?;
     let is_known = |run: &Run| run.entry.sets.contains_key(set);
     let is_known = collection.runs.is_empty() || collection.runs.iter().any(is_known);
     is_known.then(|| Field::OfSet { metric, set: set.to_owned() })
@@ -265,7 +265,7 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
 /// Returns the error for a name that is not a field, with a hint.
 fn unknown(name: &str, collection: &Collection) -> Error {
     let of_sets: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
-    if metrics::find_of_set(name).is_some() && of_sets.is_empty() {
+    if metrics::find_set_metric(name).is_some() && of_sets.is_empty() {
         return Error::usage(format!(
             "runs have nothing called `{name}`: none of them has a held-out set from validation.sets"
         ));

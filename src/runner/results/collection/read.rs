@@ -73,7 +73,7 @@ impl Collection {
     /// [`Collection::read`] at a given time by the file system's clock.
     fn read_at(results: &Path, now: SystemTime) -> Result<Self> {
         let paths = find::runs(results)?;
-        let ids: Vec<String> = paths.iter().map(|path| find::id_of(path)).collect();
+        let ids: Vec<String> = paths.iter().map(|path| find::folder_id(path)).collect();
         let stamps: Vec<Stamps> = paths.par_iter().map(|path| Stamps::of_run(path)).collect();
         let Index { mut settings, runs: mut indexed } = Index::read(results);
         let current =

@@ -45,7 +45,7 @@ impl AppendedLines {
 
     /// Creates a reader for the complete lines in the last `bytes` bytes of a file, and for those that
     /// follow.
-    pub fn of_tail(path: &Path, bytes: u64) -> Self {
+    pub fn from_tail(path: &Path, bytes: u64) -> Self {
         Self { tail: Some(bytes), ..Self::new(path) }
     }
 
@@ -69,10 +69,10 @@ impl AppendedLines {
         if length < self.position {
             is_restarted = self.restart().is_restarted;
         }
-        let leaves_out = self.tail.take().map_or(0, |tail| length.saturating_sub(tail));
-        if leaves_out > 0 {
+        let skipped = self.tail.take().map_or(0, |tail| length.saturating_sub(tail));
+        if skipped > 0 {
             // The line in which the tail begins is skipped too.
-            self.position = leaves_out;
+            self.position = skipped;
         }
         let mut bytes = self.read_on(&mut file)?;
         if !bytes.starts_with(&self.anchor) {
@@ -80,7 +80,7 @@ impl AppendedLines {
             bytes = self.read_on(&mut file)?;
         }
         let read = bytes.split_off(self.anchor.len());
-        self.take(read, leaves_out > 0, is_restarted)
+        self.take(read, skipped > 0, is_restarted)
     }
 
     /// Forgets everything that was read, so the next poll begins with the whole file.

@@ -16,9 +16,9 @@ pub struct RowFollower<R> {
     /// Number of the last parsed line, and the step of its row.
     last: (usize, u64),
     /// A complete last line that is not a row. A power cut can leave one, which a resume removes.
-    doubtful: Vec<u8>,
+    invalid_last_line: Vec<u8>,
     /// True if rows that were already returned will be read again by the next poll.
-    is_void: bool,
+    must_void_rows: bool,
 }
 
 /// How a file is read.
@@ -69,8 +69,8 @@ impl<R: Row> RowFollower<R> {
             source: if is_kept { Source::Kept } else { Source::Growing },
             parser: None,
             last: (1, 0),
-            doubtful: Vec::new(),
-            is_void: false,
+            invalid_last_line: Vec::new(),
+            must_void_rows: false,
         }
     }
 
@@ -84,12 +84,12 @@ impl<R: Row> RowFollower<R> {
         if self.source != Source::Growing {
             let rows = if self.source == Source::Kept { read(self.lines.path())? } else { Vec::new() };
             self.source = Source::Ended;
-            let is_restarted = std::mem::take(&mut self.is_void);
+            let is_restarted = std::mem::take(&mut self.must_void_rows);
             return Ok(NewRows { rows, is_restarted, has_more: false });
         }
         match self.lines.poll().and_then(|new| self.parse(&new)) {
             Ok(mut found) => {
-                found.is_restarted |= std::mem::take(&mut self.is_void);
+                found.is_restarted |= std::mem::take(&mut self.must_void_rows);
                 Ok(found)
             }
             Err(error) => {
@@ -102,16 +102,16 @@ impl<R: Row> RowFollower<R> {
     /// Makes the next poll read the whole file and report that all earlier rows are void.
     pub(super) fn restart(&mut self) {
         match self.source {
-            Source::Growing => self.is_void |= self.lines.restart().is_restarted,
+            Source::Growing => self.must_void_rows |= self.lines.restart().is_restarted,
             Source::Kept => {}
-            Source::Ended => (self.source, self.is_void) = (Source::Kept, true),
+            Source::Ended => (self.source, self.must_void_rows) = (Source::Kept, true),
         }
         self.forget();
     }
 
     fn forget(&mut self) {
         (self.parser, self.last) = (None, (1, 0));
-        self.doubtful.clear();
+        self.invalid_last_line.clear();
     }
 
     fn parse(&mut self, new: &NewLines) -> Result<NewRows<R>> {
@@ -122,11 +122,11 @@ impl<R: Row> RowFollower<R> {
         if new.bytes.is_empty() {
             return Ok(found);
         }
-        let bytes = [std::mem::take(&mut self.doubtful).as_slice(), &new.bytes].concat();
+        let bytes = [std::mem::take(&mut self.invalid_last_line).as_slice(), &new.bytes].concat();
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').peekable();
         while let Some(line) = lines.next() {
             let Some(parser) = &self.parser else {
-                self.parser = Some(LineParser::of_header(self.lines.path(), line)?);
+                self.parser = Some(LineParser::from_header(self.lines.path(), line)?);
                 continue;
             };
             let (number, step) = (self.last.0 + 1, self.last.1);
@@ -138,7 +138,7 @@ impl<R: Row> RowFollower<R> {
                     self.last = (number, row.step());
                     found.rows.push(row);
                 }
-                Err(_) if lines.peek().is_none() && !new.has_more => self.doubtful = line.to_vec(),
+                Err(_) if lines.peek().is_none() && !new.has_more => self.invalid_last_line = line.to_vec(),
                 Err(reason) => return Err(self.wrong(number, &format!("not a row: {reason}"))),
             }
         }

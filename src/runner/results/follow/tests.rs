@@ -211,11 +211,11 @@ fn the_tail_of_a_file_begins_with_a_whole_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("log");
     std::fs::write(&path, "first line\nsecond line\nthird\n").unwrap();
-    let mut lines = AppendedLines::of_tail(&path, 12);
+    let mut lines = AppendedLines::from_tail(&path, 12);
     assert_eq!(lines.poll().unwrap().bytes, b"third\n");
     append(&path, b"fourth\nfif");
     assert_eq!(lines.poll().unwrap().bytes, b"fourth\n");
     append(&path, b"th\n");
     assert_eq!(lines.poll().unwrap().bytes, b"fifth\n");
-    assert_eq!(AppendedLines::of_tail(&path, 1000).poll().unwrap().bytes, std::fs::read(&path).unwrap());
+    assert_eq!(AppendedLines::from_tail(&path, 1000).poll().unwrap().bytes, std::fs::read(&path).unwrap());
 }

@@ -5,7 +5,7 @@ use crate::results::stored::{DerivedColumns, seconds};
 use std::collections::BTreeMap;
 
 /// Columns that formulas and readers need, and that are always stored.
-const STORED: [&str; 3] = ["step", "phase", "step_ms"];
+const ALWAYS_STORED: [&str; 3] = ["step", "phase", "step_ms"];
 
 /// The cells of a CSV file without quotes.
 struct Table<'a> {
@@ -45,12 +45,12 @@ impl<'a> Table<'a> {
         let rows: Vec<Vec<&str>> = lines.collect();
         // In a single row every column would be constant, and nothing would be left to read.
         let is_whole = rows.len() > 1 && rows.iter().all(|row| row.len() == header.len());
-        (is_whole && STORED.iter().all(|name| header.contains(name))).then_some(Self { text, header, rows })
+        (is_whole && ALWAYS_STORED.iter().all(|name| header.contains(name))).then_some(Self { text, header, rows })
     }
 
     /// Returns the columns with the same text in every row.
     fn constant(&self) -> BTreeMap<String, String> {
-        let columns = self.header.iter().enumerate().filter(|(_, name)| !STORED.contains(name));
+        let columns = self.header.iter().enumerate().filter(|(_, name)| !ALWAYS_STORED.contains(name));
         let constant = columns.filter(|(at, _)| self.rows.iter().all(|row| row[*at] == self.rows[0][*at]));
         constant.map(|(at, name)| ((*name).to_owned(), self.rows[0][at].to_owned())).collect()
     }

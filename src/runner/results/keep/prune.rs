@@ -66,14 +66,14 @@ pub fn unused(
             for file in Manifest::read(&folder)?.files.iter().filter(|file| file.shared.is_some()) {
                 objects.insert(file.stored_at(&folder));
             }
-            found.extend(unlisted(&folder.join(PLOTS), is_shown)?);
+            found.extend(unused_files(&folder.join(PLOTS), is_shown)?);
         } else {
             let bytes = size(&folder)?;
             found.push(Unused { path: folder, bytes });
         }
     }
-    found.extend(unlisted(&kept.join(OBJECTS), &|path| objects.contains(path))?);
-    found.extend(unlisted(&kept.join(COMPARISONS).join(PLOTS), is_shown)?);
+    found.extend(unused_files(&kept.join(OBJECTS), &|path| objects.contains(path))?);
+    found.extend(unused_files(&kept.join(COMPARISONS).join(PLOTS), is_shown)?);
     Ok(found)
 }
 
@@ -95,7 +95,7 @@ impl Unused {
 }
 
 /// Returns the unused files in a folder; empty if the folder is missing.
-fn unlisted(folder: &Path, is_used: &dyn Fn(&Path) -> bool) -> Result<Vec<Unused>> {
+fn unused_files(folder: &Path, is_used: &dyn Fn(&Path) -> bool) -> Result<Vec<Unused>> {
     let mut found = Vec::new();
     for path in files(folder)? {
         if !is_used(&path) {

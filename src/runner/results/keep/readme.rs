@@ -166,7 +166,7 @@ pub fn for_comparison(experiment: &Experiment, processes: &BTreeMap<String, Envi
 pub fn for_sweep(name: &str, attempts: &[Attempt]) -> String {
     let mut cells: Vec<&Attempt> = Vec::new();
     for attempt in attempts {
-        match cells.iter_mut().find(|cell| cell.is_of_cell(attempt)) {
+        match cells.iter_mut().find(|cell| cell.is_same_cell(attempt)) {
             Some(cell) => *cell = attempt,
             None => cells.push(attempt),
         }

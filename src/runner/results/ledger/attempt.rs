@@ -50,12 +50,12 @@ impl Attempt {
 
     /// Returns true if both are attempts at the same row of the same sweep. The key alone does not tell,
     /// because cells share it if they differ only in settings that change nothing that is measured.
-    pub fn is_of_cell(&self, other: &Self) -> bool {
+    pub fn is_same_cell(&self, other: &Self) -> bool {
         self.key == other.key && self.settings == other.settings
     }
 }
 
-/// Figures of a cell's run, under the keys in [`metrics::of_ledgers`]. Missing figures are not zero.
+/// Figures of a cell's run, under the keys in [`metrics::ledger_metrics`]. Missing figures are not zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Measured {
@@ -76,7 +76,7 @@ impl Measured {
 }
 
 fn keys() -> impl Iterator<Item = &'static str> {
-    metrics::of_ledgers().into_iter().map(|(key, _)| key)
+    metrics::ledger_metrics().into_iter().map(|(key, _)| key)
 }
 
 impl TryFrom<Map<String, Value>> for Measured {

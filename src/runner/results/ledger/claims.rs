@@ -8,7 +8,7 @@
 //! A process that finds only stale claims creates the next generation, which at most one process can do, and
 //! then looks again. The claim is its own if all claims below it are stale and none is above it.
 
-use super::writer::{Beat, LEASE, Life, life};
+use super::writer::{SignOfLife, LEASE, Life, life};
 use crate::error::{ErrorKind, IoContext, Result};
 use crate::results::{atomic, regular};
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ pub(super) struct Claims {
     /// Generation of each claim that this process holds.
     held: BTreeMap<String, u64>,
     /// The last sign of life from each writer on another machine, and when it was first seen.
-    seen: HashMap<String, (Beat, Instant)>,
+    seen: HashMap<String, (SignOfLife, Instant)>,
 }
 
 /// Writers of a claim, by generation.

@@ -19,7 +19,7 @@ pub(super) fn read(results: &Path) -> Result<Option<(String, Vec<u8>)>> {
     let old = regular::read(&path, u64::MAX)?;
     let name = format!("converted-{}", &blake3::hash(&old).to_hex()[..16]);
     let mut chain = Chain::default();
-    let mut bytes = writer::unowned(&mut chain, &name)?;
+    let mut bytes = writer::unowned_head(&mut chain, &name)?;
     // Skip an incomplete last line, which a crash may have left.
     let whole = old.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     for (number, line) in old[..whole].split(|&byte| byte == b'\n').enumerate() {

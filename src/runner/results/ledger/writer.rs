@@ -99,7 +99,7 @@ pub(super) fn seal(chain: &mut Chain, seq: u64, attempt: &Attempt) -> Result<Str
 }
 
 /// Returns the first line of a file that no process writes to.
-pub(super) fn unowned(chain: &mut Chain, writer: &str) -> Result<String> {
+pub(super) fn unowned_head(chain: &mut Chain, writer: &str) -> Result<String> {
     let owner = Owner { writer: writer.to_owned(), machine: String::new(), pid: 0, since: String::new() };
     Ok(chain.seal(&json(&owner)?) + "\n")
 }
@@ -207,7 +207,7 @@ pub(super) fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
 }
 
 /// A sign of life from a writer on another machine: the size and modification time of its file.
-pub(super) type Beat = (u64, Option<SystemTime>);
+pub(super) type SignOfLife = (u64, Option<SystemTime>);
 
 /// What a writer's file says about its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,15 +215,15 @@ pub(super) enum Life {
     Alive,
     Dead,
     /// The process runs on another machine; it lives as long as this value keeps changing.
-    Elsewhere(Beat),
+    Elsewhere(SignOfLife),
 }
 
 /// Checks whether the process that writes a file lives.
 pub(super) fn life(path: &Path) -> Life {
     let Ok(mut file) = regular::open(path) else { return Life::Dead };
     // If a file has no head, its owner may be about to write one, and only the lock tells whether it lives.
-    let machine_of_owner = head(&mut file).map(|owner| owner.machine);
-    match machine_of_owner {
+    let owner_machine = head(&mut file).map(|owner| owner.machine);
+    match owner_machine {
         Some(owner) if owner.is_empty() => return Life::Dead,
         Some(owner) if owner != machine() => {}
         _ => {

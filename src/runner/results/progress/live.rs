@@ -5,7 +5,7 @@ use console::{Term, measure_text_width};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Columns of the bar if there is room, and if there is less.
-const BAR: [usize; 2] = [20, 10];
+const BAR_COLUMNS: [usize; 2] = [20, 10];
 
 /// A field of the live line. If the line is too long, fields are left out in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,8 +50,8 @@ impl LiveLine {
 
     /// Creates the line on a terminal with `width()` columns.
     pub fn new(bar: ProgressBar, total_steps: u64, width: impl Fn() -> usize + Send + 'static) -> Self {
-        bar.set_style(style(BAR[0]));
-        let mut line = Self { bar, total_steps, width: Box::new(width), drawn: BAR[0] };
+        bar.set_style(style(BAR_COLUMNS[0]));
+        let mut line = Self { bar, total_steps, width: Box::new(width), drawn: BAR_COLUMNS[0] };
         line.show(0, &[]);
         line
     }
@@ -86,7 +86,7 @@ fn fit(width: usize, position: &str, fields: &[(Field, String)]) -> (usize, Stri
             text += part;
         }
         let columns = measure_text_width(&text);
-        let bar = BAR.into_iter().find(|bar| last <= Some(Field::ValPart) && bar + 1 + columns <= width);
+        let bar = BAR_COLUMNS.into_iter().find(|bar| last <= Some(Field::ValPart) && bar + 1 + columns <= width);
         if let Some(bar) = bar.or_else(|| (!has_extras && columns <= width).then_some(0)) {
             return (bar, text);
         }

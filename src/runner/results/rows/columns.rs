@@ -17,7 +17,7 @@ impl Columns {
 
     /// Parses the first line of a file whose row type has these columns, possibly followed by ascending
     /// further ones that `is_further` accepts. `None` if it is not such a header.
-    pub fn of_header(
+    pub fn from_header(
         columns: &'static [&'static str],
         is_further: fn(&str) -> bool,
         bytes: &[u8],

@@ -20,7 +20,7 @@ pub(super) fn path(rows: &Path) -> PathBuf {
 /// # Errors
 /// If the copy cannot be written. The caller must not remove any rows then.
 pub(super) fn keep(rows: &Path, dropped: &[u8]) -> Result<()> {
-    if last_step(rows)? >= last_step_of(dropped) {
+    if last_step(rows)? >= parse_last_step(dropped) {
         return Ok(());
     }
     let copy = path(rows);
@@ -33,7 +33,7 @@ pub(super) fn last_step(rows: &Path) -> Result<Option<u64>> {
     let copy = path(rows);
     match std::fs::read(&copy) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        bytes => Ok(last_step_of(&bytes.at("read", &copy)?)),
+        bytes => Ok(parse_last_step(&bytes.at("read", &copy)?)),
     }
 }
 
@@ -46,7 +46,7 @@ pub(super) fn remove(rows: &Path) -> Result<()> {
 }
 
 /// Parses the first column of the last row.
-fn last_step_of(bytes: &[u8]) -> Option<u64> {
+fn parse_last_step(bytes: &[u8]) -> Option<u64> {
     let last = bytes.strip_suffix(b"\n").unwrap_or(bytes).rsplit(|byte| *byte == b'\n').next()?;
     let step = last.split(|byte| *byte == b',').next()?;
     std::str::from_utf8(step).ok()?.parse().ok()

@@ -1,7 +1,7 @@
 //! Encodes events as TensorBoard's messages by hand. The field numbers come from
 //! `tensorboard/compat/proto/{event,summary,tensor}.proto`.
 
-use super::record::framed;
+use super::record::frame;
 use crate::results::rows::{MetricsRow, Phase, TimingRow};
 use crate::results::summary::Sample;
 
@@ -86,7 +86,7 @@ impl Event {
     }
 
     /// Returns the values in a row of `metrics.csv`, as `metrics/COLUMN`.
-    pub fn of_metrics(row: &MetricsRow, wall_s: f64) -> Self {
+    pub fn from_metrics(row: &MetricsRow, wall_s: f64) -> Self {
         let mut event = Self::new(wall_s, row.step);
         for column in MetricsRow::COLUMNS.iter().skip_while(|column| **column == "step") {
             event.add_number("metrics", column, row.number(column));
@@ -150,7 +150,7 @@ impl Event {
     pub fn record(self) -> Vec<u8> {
         let Self { message, summary } = self;
         let whole = if summary.0.is_empty() { message } else { message.message(5, &summary) };
-        framed(&whole.0)
+        frame(&whole.0)
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
     fn a_row_has_a_value_for_each_column_that_is_not_blank() {
         let mut row = MetricsRow { step: 7, loss: f32::NAN, val_loss: Some(2.5), ..MetricsRow::default() };
         row.held_out.insert("val_loss/news".to_owned(), 1.5);
-        let found = data(Event::of_metrics(&row, 1.0));
+        let found = data(Event::from_metrics(&row, 1.0));
         let has = |text: &str| found.windows(text.len()).any(|window| window == text.as_bytes());
         assert!(has("metrics/loss") && has("metrics/val_loss/news") && has("metrics/tokens_seen"));
         assert!(!has("metrics/step") && !has("metrics/z_loss"), "no step, no blank");

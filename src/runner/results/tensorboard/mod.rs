@@ -58,7 +58,7 @@ impl History {
         out.write_all(&Event::start(started).record())?;
         for row in &self.timing {
             while let Some(earlier) = metrics.next_if(|earlier| earlier.step < row.step) {
-                out.write_all(&Event::of_metrics(earlier, now).record())?;
+                out.write_all(&Event::from_metrics(earlier, now).record())?;
             }
             now = started + row.wall_s;
             out.write_all(&Event::of_timing(row, now).record())?;
@@ -69,7 +69,7 @@ impl History {
             }
         }
         for row in metrics {
-            out.write_all(&Event::of_metrics(row, now).record())?;
+            out.write_all(&Event::from_metrics(row, now).record())?;
         }
         for texts in samples {
             out.write_all(&samples_event(texts, now).record())?;
@@ -98,7 +98,7 @@ fn file_name(second: i64, number: u32) -> String {
 }
 
 /// Parses the second in an event file's name.
-fn second_of(path: &Path) -> Option<i64> {
+fn second_in_name(path: &Path) -> Option<i64> {
     path.file_name()?.to_str()?.strip_prefix(PREFIX)?.split('.').next()?.parse().ok()
 }
 
@@ -131,7 +131,7 @@ impl EventFile {
         }
         let before = own_files(&folder)?;
         // Sort the new file after earlier ones by name, even if the clock was set back.
-        let last = before.last().and_then(|path| second_of(path));
+        let last = before.last().and_then(|path| second_in_name(path));
         let second = crate::format::now().as_second().max(last.unwrap_or_default());
         let mut paths = (0..MAX_SAME_SECOND).map(|number| folder.join(file_name(second, number)));
         let path = paths.find(|path| before.last().is_none_or(|last| path > last)).ok_or_else(|| {
@@ -152,7 +152,7 @@ impl EventFile {
     /// # Errors
     /// If the event cannot be written. The file then ends with the record before it.
     pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
-        self.append(Event::of_metrics(row, now()))
+        self.append(Event::from_metrics(row, now()))
     }
 
     /// Appends the event for a row of `timing.csv`.

@@ -16,7 +16,7 @@ fn masked_checksum(bytes: &[u8]) -> [u8; 4] {
 
 /// Frames data as a record: its length in 8 bytes, the length's checksum, the data, the data's checksum. All
 /// numbers are little-endian.
-pub fn framed(data: &[u8]) -> Vec<u8> {
+pub fn frame(data: &[u8]) -> Vec<u8> {
     let length = (data.len() as u64).to_le_bytes();
     [&length[..], &masked_checksum(&length), data, &masked_checksum(data)].concat()
 }
@@ -34,11 +34,11 @@ mod tests {
 
     #[test]
     fn a_record_has_its_length_and_two_checksums() {
-        let record = framed(b"xrun");
+        let record = frame(b"xrun");
         assert_eq!(record.len(), 8 + 4 + 4 + 4);
         assert_eq!(record[..8], 4u64.to_le_bytes());
         assert_eq!(record[8..12], masked_checksum(&4u64.to_le_bytes()));
         assert_eq!((&record[12..16], &record[16..]), (&b"xrun"[..], &masked_checksum(b"xrun")[..]));
-        assert_eq!(framed(b"").len(), 16);
+        assert_eq!(frame(b"").len(), 16);
     }
 }

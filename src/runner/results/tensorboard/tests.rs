@@ -9,7 +9,7 @@ fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
     while let Some(head) = bytes.get(at..at + 8) {
         let length = u64::from_le_bytes(head.try_into().unwrap()) as usize;
         let Some(data) = bytes.get(at + 12..at + 12 + length) else { break };
-        assert_eq!(record::framed(data), bytes[at..at + length + 16], "checksums");
+        assert_eq!(record::frame(data), bytes[at..at + length + 16], "checksums");
         found.push(data.to_vec());
         at += length + 16;
     }

@@ -2,7 +2,7 @@
 
 use super::files::RunFiles;
 use crate::results::names::{METRICS, RESOLVED, SUMMARY};
-use crate::results::steady::warmup_of;
+use crate::results::steady::warmup_in_rule;
 use crate::results::summary::{Status, Summary};
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ const TOLERANCE: f64 = 1e-12;
 /// Returns a sentence for each contradiction.
 pub fn differences(run: &RunFiles) -> Vec<String> {
     let mut found = planned(run);
-    found.extend(forked(run));
+    found.extend(check_fork(run));
     found.extend(contention(&run.summary));
     if run.summary.status != Status::Ok && is_blank(run) {
         // The run ended, or was killed, before it could write more than its initial summary.
@@ -40,7 +40,7 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     let rule = run.summary.steady_state.as_ref().map(|steady| steady.rule.as_str());
     // A run has no steady state until it ends, so a killed run is checked without one.
     let has_speed = rule.is_some() || run.summary.status != Status::Running;
-    let Some(warmup) = rule.map_or((!has_speed).then_some(0), warmup_of) else {
+    let Some(warmup) = rule.map_or((!has_speed).then_some(0), warmup_in_rule) else {
         let rule = rule.unwrap_or("none");
         found.push(format!("{SUMMARY} has a steady-state rule that this version does not know: {rule:?}"));
         return found;
@@ -56,7 +56,7 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     }
     if let Some(steady) = &mut derived.steady_state {
         // The rule was checked above. Versions word it differently.
-        steady.rule = rule_of(&run.summary);
+        steady.rule = stated_rule(&run.summary);
     }
     let derived = printed(&derived);
     for figure in FIGURES {
@@ -65,7 +65,7 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     found
 }
 
-fn rule_of(summary: &Summary) -> String {
+fn stated_rule(summary: &Summary) -> String {
     summary.steady_state.as_ref().map(|steady| steady.rule.clone()).unwrap_or_default()
 }
 
@@ -136,7 +136,7 @@ fn planned(run: &RunFiles) -> Vec<String> {
 }
 
 /// Checks that a fork's rows continue where its summary says that it began.
-fn forked(run: &RunFiles) -> Option<String> {
+fn check_fork(run: &RunFiles) -> Option<String> {
     let (fork, first) = (run.summary.forked_from.as_ref()?, run.metrics.first()?);
     let follows = fork.step.checked_add(1) == Some(first.step) && fork.tokens_seen < first.tokens_seen;
     (!follows).then(|| {

@@ -27,13 +27,13 @@ const SAMPLE_S: f64 = 0.2;
 const THROTTLED_FRACTION: f64 = 0.01;
 
 /// Reasons for lower clocks that belong to the machine, in the words of the column `throttle`.
-const USUAL: [&str; 3] = ["power_cap", "clocks_set", "display_clocks"];
+const USUAL_THROTTLE_REASONS: [&str; 3] = ["power_cap", "clocks_set", "display_clocks"];
 
 /// Returns a sentence for each contradiction.
 pub fn differences(run: &RunFiles) -> Vec<String> {
     let batches = Batches::from_keys(&run.keys);
     let batches = batches.as_ref();
-    [steps(run, batches), rates(run, batches), wall(run), throttling(run)].into_iter().flatten().collect()
+    [steps(run, batches), rates(run, batches), check_wall_time(run), check_throttling(run)].into_iter().flatten().collect()
 }
 
 /// The batches of a run, according to its recipe.
@@ -92,8 +92,8 @@ fn steps(run: &RunFiles, batches: Option<&Batches>) -> Option<String> {
             row.step, row.tokens_seen
         ));
     }
-    let of_timing: Vec<u64> = training(&run.timing).map(|row| row.step).collect();
-    let is_complete = of_timing.iter().eq(rows.iter().map(|row| &row.step));
+    let timing_steps: Vec<u64> = training(&run.timing).map(|row| row.step).collect();
+    let is_complete = timing_steps.iter().eq(rows.iter().map(|row| &row.step));
     (run.summary.status == Status::Ok && !is_complete)
         .then(|| format!("{TIMING} does not have the steps of {METRICS}"))
 }
@@ -126,7 +126,7 @@ fn is_near(a: f64, b: f64) -> bool {
 }
 
 /// Checks step times against the wall time between rows.
-fn wall(run: &RunFiles) -> Option<String> {
+fn check_wall_time(run: &RunFiles) -> Option<String> {
     let befores = std::iter::once(0.0).chain(run.timing.iter().map(|row| row.wall_s));
     let passed: Vec<f64> =
         run.timing.iter().zip(befores).map(|(row, before)| (row.wall_s - before) * 1e3).collect();
@@ -157,12 +157,12 @@ fn wall(run: &RunFiles) -> Option<String> {
 }
 
 /// Checks that a run with throttled rows is reported as contended.
-fn throttling(run: &RunFiles) -> Option<String> {
+fn check_throttling(run: &RunFiles) -> Option<String> {
     if run.summary.gpu.as_ref()?.contended != Some(false) {
         return None;
     }
     let is_unusual = |row: &&TimingRow| {
-        row.throttle.as_ref().is_some_and(|reasons| reasons.split('+').any(|reason| !USUAL.contains(&reason)))
+        row.throttle.as_ref().is_some_and(|reasons| reasons.split('+').any(|reason| !USUAL_THROTTLE_REASONS.contains(&reason)))
     };
     // Each of these rows has at least one throttled sample.
     let throttled = run.timing.iter().filter(is_unusual).count() as f64;

@@ -8,7 +8,7 @@ use super::generate::Generating;
 use super::trained::Trained;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::model::{Generator, Prefill, PromptShape, WeightsOf, prompt_rows};
+use crate::model::{Generator, Prefill, PromptShape, WeightsKind, prompt_rows};
 use std::path::PathBuf;
 use template::{Message, Template};
 
@@ -20,7 +20,7 @@ pub struct ChatRequest {
     /// The step of the checkpoint; `None` for the newest valid one.
     pub step: Option<u64>,
     /// Which of the checkpoint's weights to use.
-    pub weights: WeightsOf,
+    pub weights: WeightsKind,
     /// Keys to change, as for [`sample`](super::sample).
     pub overrides: Vec<String>,
     /// Maximum number of tokens in a reply; `None` for as many as the context can hold.
@@ -54,12 +54,12 @@ impl Chat {
         Ok(Self { trained, generator, engine, template, tokens: request.tokens, messages: Vec::new() })
     }
 
-    /// Adds a message of the user and the model's reply to it. Passes parts of the reply to `see` as they are
+    /// Adds a message of the user and the model's reply to it. Passes parts of the reply to `on_text` as they are
     /// generated. After an error the conversation is unchanged.
     ///
     /// # Errors
     /// If the template rejects the conversation, or the model's context has no room for a reply.
-    pub fn reply(&mut self, text: &str, mut see: impl FnMut(&str) -> Result<()>) -> Result<()> {
+    pub fn reply(&mut self, text: &str, mut on_text: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let tokenizer = &self.trained.tokenizer;
         let mut messages = self.messages.clone();
         messages.push(Message { role: "user", content: text.to_owned() });
@@ -82,7 +82,7 @@ impl Chat {
             // far.
             match decoded.strip_prefix(reply.as_str()) {
                 Some(more) if !more.ends_with(char::REPLACEMENT_CHARACTER) => {
-                    see(more)?;
+                    on_text(more)?;
                     reply = decoded;
                     Ok(())
                 }
@@ -91,7 +91,7 @@ impl Chat {
         })?;
         let decoded = tokenizer.decode(&tokens)?;
         if let Some(more) = decoded.strip_prefix(reply.as_str()).filter(|more| !more.is_empty()) {
-            see(more)?;
+            on_text(more)?;
         }
         messages.push(Message { role: "assistant", content: decoded });
         self.messages = messages;

@@ -27,7 +27,7 @@ const INIT_FROM: &str = "model.init_from";
 
 /// Model keys that may differ from the folder: they set initial values or regularization, not the model
 /// itself.
-const FREE: [&str; 5] =
+const MAY_DIFFER: [&str; 5] =
     ["model.dropout", "model.init_std", "model.residual_init", "model.head_init", INIT_FROM];
 
 /// The weights with which a recipe begins.
@@ -78,7 +78,7 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
     let model = Model::from_keys(&theirs.values().model, keys.vocab_size);
     let mut differing: Vec<(&str, String, String)> = recipe::diff(recipe.values(), theirs.values())
         .into_iter()
-        .filter(|change| change.key.starts_with("model.") && !FREE.contains(&change.key))
+        .filter(|change| change.key.starts_with("model.") && !MAY_DIFFER.contains(&change.key))
         // If these two keys are unset, they follow from others.
         .filter(|change| change.key != "model.norm_bias" || model.norm_bias != plan.model.norm_bias)
         .filter(|change| change.key != "model.vocab_size" || model.vocab_size != plan.model.vocab_size)
@@ -107,7 +107,7 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
 /// Rejects a tokenizer whose vocabulary differs from the folder's.
 fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> Result<()> {
     let Some(json) = folder.text(TOKENIZER, MAX_JSON_BYTES)? else { return Ok(()) };
-    let same = tokenizer.has_vocabulary_of(&json);
+    let same = tokenizer.has_same_vocabulary(&json);
     if same.map_err(|e| e.context(folder.path().join(TOKENIZER).display()))? {
         return Ok(());
     }

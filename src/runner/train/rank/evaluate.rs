@@ -78,23 +78,23 @@ impl OpenSet {
 impl Rank {
     /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches. Repeats
     /// this with the moving average of the weights if the plan asks for it. `is_last` marks the evaluation
-    /// after the last step, in which tasks may measure more. Calls `see` before each batch, with the number
+    /// after the last step, in which tasks may measure more. Calls `on_batch` before each batch, with the number
     /// of finished batches and the total.
     ///
     /// # Errors
     /// If a rank is lost.
-    pub fn evaluate(&mut self, is_last: bool, mut see: impl FnMut(usize, usize)) -> Result<Evaluation> {
-        let times = self.plan.evaluated_weights();
+    pub fn evaluate(&mut self, is_last: bool, mut on_batch: impl FnMut(usize, usize)) -> Result<Evaluation> {
+        let times = self.plan.evaluated_weight_sets();
         self.gather_parameters()?;
         self.check_corpus()?;
         let pass = Pass { is_average: false, is_last };
-        let mut evaluation = self.evaluate_sets(pass, &mut |done, of| see(done, times * of))?;
+        let mut evaluation = self.evaluate_sets(pass, &mut |done, of| on_batch(done, times * of))?;
         let programs = Arc::clone(&self.programs);
         if let Some(swap) = &programs.swap_ema {
             self.swap_ema(swap)?;
             let pass = Pass { is_average: true, is_last };
             // An error ends the run, so nothing needs to be restored, and no further collective may start.
-            evaluation.ema = self.evaluate_sets(pass, &mut |done, of| see(of + done, times * of))?.sets;
+            evaluation.ema = self.evaluate_sets(pass, &mut |done, of| on_batch(of + done, times * of))?.sets;
             self.swap_ema(swap)?;
         }
         Ok(evaluation)
@@ -109,15 +109,15 @@ impl Rank {
     }
 
     /// Evaluates every held-out set with the weights that programs read now.
-    fn evaluate_sets(&mut self, pass: Pass, see: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
+    fn evaluate_sets(&mut self, pass: Pass, on_batch: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
         let dataset = Arc::clone(&self.dataset);
         let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
-        let batches_of = |set| Ok((set, ValidationBatches::new(&dataset, set, spec.clone(), limit)?));
-        let sets: Vec<_> = dataset.held_out().map(batches_of).collect::<Result<_>>()?;
+        let with_batches = |set| Ok((set, ValidationBatches::new(&dataset, set, spec.clone(), limit)?));
+        let sets: Vec<_> = dataset.held_out().map(with_batches).collect::<Result<_>>()?;
         let count: usize = sets.iter().map(|(_, batches)| batches.len()).sum();
         let mut done = 0;
         let mut see_next = || {
-            see(done, count);
+            on_batch(done, count);
             done += 1;
         };
         let mut open_sets = Vec::new();
@@ -147,7 +147,7 @@ impl Rank {
         set: &HeldOut,
         batches: ValidationBatches<'_>,
         pass: Pass,
-        see: &mut dyn FnMut(),
+        on_batch: &mut dyn FnMut(),
     ) -> Result<OpenSet> {
         let programs = Arc::clone(&self.programs);
         let end_token = self.dataset.tokenizer.end_token();
@@ -156,10 +156,10 @@ impl Rank {
             tallies: self.plan.tasks.iter().map(begin).collect::<Result<_>>()?,
             tokens: 0,
             counted: Some(0),
-            whole: set.text.of_whole().filter(|_| batches.takes_all()),
+            whole: set.text.whole_bytes().filter(|_| batches.takes_all()),
         };
         for batch in batches {
-            see();
+            on_batch();
             let batch = batch?;
             self.comm.set_status(self.done, EVALUATES);
             self.upload(&batch, self.done)?;
@@ -167,7 +167,7 @@ impl Rank {
             let read = |slot: SlotName| self.engine.state.values(self.engine.state.slot(slot)?);
             open.tallies.iter_mut().try_for_each(|tally| tally.add(set, &batch, &read))?;
             open.tokens += batch.counted();
-            let bytes = set.text.of_targets(&batch.targets);
+            let bytes = set.text.target_bytes(&batch.targets);
             open.counted = open.counted.zip(bytes).map(|(sum, bytes)| sum + bytes);
         }
         Ok(open)

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_place_is_the_most_urgent() {
+    fn the_earliest_location_has_the_highest_priority() {
         let location = |section, node, output, value| BadLocation {
             section,
             bad: NonFiniteOutput { node, output, value },

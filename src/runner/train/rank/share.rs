@@ -24,12 +24,12 @@ const TABLE: &str = "the algorithms of matrix products";
 ///
 /// # Errors
 /// If a kernel does not compile, or ranks have different GPUs or libraries.
-pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
+pub(super) fn prepare_with_shared_algorithms(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
     let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
-        return prepare(device, comm.rank(), programs.sections(), &say_timing);
+        return prepare(device, comm.rank(), programs.sections(), &print_timing_notice);
     };
     if comm.rank() == 0 {
-        prepare(device, comm.rank(), programs.sections(), &say_timing)?;
+        prepare(device, comm.rank(), programs.sections(), &print_timing_notice)?;
         return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(|_| ());
     }
     let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
@@ -44,7 +44,7 @@ pub(super) fn prepare_alike(device: &Device, programs: &Programs, comm: &dyn Com
             table.cublaslt
         )));
     }
-    prepare(device, comm.rank(), programs.sections(), &say_timing)
+    prepare(device, comm.rank(), programs.sections(), &print_timing_notice)
 }
 
 /// Allocates the state of a rank. If all ranks are threads of this process and GPUs may exchange data by
@@ -72,7 +72,7 @@ pub(super) fn allocate_state(
 }
 
 /// Tells the user what takes time before the first step on a machine that has not seen these matrix products.
-pub(in crate::train) fn say_timing(products: usize) {
+pub(in crate::train) fn print_timing_notice(products: usize) {
     eprint_line(&format!(
         "timing {products} matrix products that this machine has not seen: about {} s at most, once",
         TIMING.as_secs()

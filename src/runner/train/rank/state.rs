@@ -7,7 +7,7 @@ use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
 use crate::ir::FlatBuffer;
 use crate::model::Weights;
-use crate::train::held::{Contents, HeldSnapshot};
+use crate::train::held::{Contents, SnapshotCopy};
 use crate::train::initial::weights::write_all_weights;
 use crate::train::initial::{InitialValues, initialize};
 use crate::train::replicas;
@@ -106,10 +106,10 @@ impl Rank {
     ///
     /// # Errors
     /// If there is not enough memory.
-    pub(in crate::train) fn allocate_held(&self) -> Result<Option<HeldSnapshot>> {
+    pub(in crate::train) fn allocate_held(&self) -> Result<Option<SnapshotCopy>> {
         match &self.programs.gather {
             Some(_) => Ok(None),
-            None => HeldSnapshot::allocate(&self.engine).map(Some),
+            None => SnapshotCopy::allocate(&self.engine).map(Some),
         }
     }
 
@@ -120,17 +120,17 @@ impl Rank {
     /// If there is not enough memory, the device failed, or a rank is lost.
     pub(in crate::train) fn hold(
         &self,
-        memory: Option<HeldSnapshot>,
+        memory: Option<SnapshotCopy>,
         contents: Contents,
-    ) -> Result<HeldSnapshot> {
+    ) -> Result<SnapshotCopy> {
         if self.programs.gather.is_some() {
-            return HeldSnapshot::gather(self.snapshot(), contents);
+            return SnapshotCopy::gather(self.snapshot(), contents);
         }
         let memory = match memory {
             Some(memory) => memory,
-            None => HeldSnapshot::allocate(&self.engine)?,
+            None => SnapshotCopy::allocate(&self.engine)?,
         };
-        memory.retake(&self.engine, contents)
+        memory.copy_from(&self.engine, contents)
     }
 
     /// Ends the reading of a snapshot. Called on rank 0.

@@ -9,21 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Rank {
-    /// Trains one step and passes each of its nodes, with its time, to `see`.
+    /// Trains one step and passes each of its nodes, with its time, to `on_node`.
     ///
     /// # Errors
     /// Fails like [`Rank::train_step`].
-    pub fn time_step(&mut self, mut see: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
+    pub fn time_step(&mut self, mut on_node: impl FnMut(&Program, &Node, Duration)) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         let step = self.done + 1;
-        let micro_steps = self.plan.batch.micro_steps_of(step);
+        let micro_steps = self.plan.batch.micro_steps_in_step(step);
         self.gather_parameters()?;
         for micro in 0..micro_steps {
             let batch = self.next_batch()?;
             self.upload(&batch, step)?;
-            time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut see)?;
+            time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut on_node)?;
         }
-        time_nodes(&mut self.engine, &programs.step_end, &mut see)?;
+        time_nodes(&mut self.engine, &programs.step_end, &mut on_node)?;
         self.gathered = programs.gather.is_none();
         self.done += 1;
         Ok(())
@@ -43,7 +43,7 @@ impl Rank {
         let step = self.done + 1;
         self.upload(&batch, step)?;
         let mut found = BTreeMap::new();
-        for section in [programs.micro_step(0, self.plan.batch.micro_steps_of(step)), &programs.step_end] {
+        for section in [programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)), &programs.step_end] {
             let program = &section.program;
             let mut firsts = BTreeMap::new();
             for (at, node) in program.nodes.iter().enumerate() {
@@ -60,29 +60,29 @@ impl Rank {
     }
 
     /// Evaluates the last uploaded batch, generates a token if the plan has samples, and passes every node,
-    /// with its time, to `see`.
+    /// with its time, to `on_node`.
     ///
     /// # Errors
     /// If the engine fails.
     pub(in crate::train) fn time_forward_programs(
         &mut self,
-        mut see: impl FnMut(&Program, &Node, Duration),
+        mut on_node: impl FnMut(&Program, &Node, Duration),
     ) -> Result<()> {
         let programs = Arc::clone(&self.programs);
         for section in [Some(&programs.evaluate), programs.generate.as_ref()].into_iter().flatten() {
-            time_nodes(&mut self.engine, section, &mut see)?;
+            time_nodes(&mut self.engine, section, &mut on_node)?;
         }
         Ok(())
     }
 }
 
-/// Runs a section and passes each of its nodes, with its time, to `see`.
+/// Runs a section and passes each of its nodes, with its time, to `on_node`.
 fn time_nodes(
     engine: &mut Engine,
     section: &Section,
-    see: &mut impl FnMut(&Program, &Node, Duration),
+    on_node: &mut impl FnMut(&Program, &Node, Duration),
 ) -> Result<()> {
     let times = engine.time(section)?;
-    section.program.nodes.iter().zip(times).for_each(|(node, time)| see(&section.program, node, time));
+    section.program.nodes.iter().zip(times).for_each(|(node, time)| on_node(&section.program, node, time));
     Ok(())
 }

@@ -75,11 +75,11 @@ impl Recorder {
         if let Some(unsettled) = self.summary.unsettled() {
             let logged = self.folder.log(&format!("warning: {unsettled}"));
             self.summary.notes.push(unsettled);
-            self.or_stop(logged)?;
+            self.stop_on_error(logged)?;
         }
         if let Some(worse) = self.summary.worse_than_guessing() {
             let logged = self.folder.log(&format!("warning: {worse}"));
-            self.or_stop(logged)?;
+            self.stop_on_error(logged)?;
         }
         self.folder.write_summary(&self.summary)
     }

@@ -59,7 +59,7 @@ impl RowFiles {
             // This check must come before `metrics.csv` is truncated.
             saved.verify(&folder.path().join(TIMING), at.step)?;
         }
-        let columns = further_columns(plan, summary);
+        let columns = extra_columns(plan, summary);
         let (metrics, kept) = folder.resume_metrics(at.step, saved_metrics.as_ref(), &columns)?;
         let last = kept.last.as_ref().map_or(0, |row| row.step);
         if at.has_rows && last != at.step {
@@ -154,7 +154,7 @@ impl RowFiles {
 }
 
 /// Returns the columns of `metrics.csv` that follow the ones every run has, in the order of the file.
-fn further_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
+fn extra_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
     // A resume may switch the evaluation of the moving average on or off, so the columns exist in both cases.
     let weights = if plan.ema.is_some() { &[false, true][..] } else { &[false] };
     let mut columns = BTreeSet::new();

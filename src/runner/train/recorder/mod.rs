@@ -147,7 +147,7 @@ impl Recorder {
     pub fn note(&mut self, text: &str) -> Result<()> {
         self.progress.note(text);
         let logged = self.folder.log(text);
-        self.or_stop(logged)
+        self.stop_on_error(logged)
     }
 
     /// Prints a warning, even if progress is hidden, and writes it to the log.
@@ -158,12 +158,12 @@ impl Recorder {
         let text = format!("warning: {text}");
         self.progress.warn(&text);
         let logged = self.folder.log(&text);
-        self.or_stop(logged)
+        self.stop_on_error(logged)
     }
 
     /// Turns an error of writing results into a request to stop after one last save. A run without
     /// checkpoints, or one that has not trained a step yet, has nothing to save and ends at once.
-    fn or_stop(&mut self, written: Result<()>) -> Result<()> {
+    fn stop_on_error(&mut self, written: Result<()>) -> Result<()> {
         let Err(e) = written else { return Ok(()) };
         if !self.saves() || self.clock.steps_here == 0 {
             return Err(e);
@@ -203,8 +203,8 @@ impl Recorder {
     /// Returns the number of tokens trained on up to a step.
     fn tokens_at(&self, step: u64) -> u64 {
         let (from_step, from_tokens) = self.began;
-        let of_first = |steps| self.plan.batch.tokens_of_first(steps);
-        from_tokens + (of_first(step) - of_first(from_step))
+        let tokens_of_first = |steps| self.plan.batch.tokens_in_first_steps(steps);
+        from_tokens + (tokens_of_first(step) - tokens_of_first(from_step))
     }
 
     /// Records that a step was trained in `took`.
@@ -217,7 +217,7 @@ impl Recorder {
     /// Writes a row of `timing.csv` and its event.
     fn append_timing(&mut self, row: &TimingRow) -> Result<()> {
         let written = self.files.timing(row);
-        self.or_stop(written)
+        self.stop_on_error(written)
     }
 
     /// Shows the progress of an evaluation.
@@ -263,11 +263,11 @@ impl Recorder {
         }
         if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
             let written = documents::write(self.folder.path(), documents);
-            self.or_stop(written)?;
+            self.stop_on_error(written)?;
         }
         self.step = report.step;
         let written = self.files.metrics(&row);
-        self.or_stop(written)?;
+        self.stop_on_error(written)?;
         let interval = self.plan.intervals.metrics.max(1) as u64;
         let due = row.step.is_multiple_of(interval) || row.step == 1 || row.step == self.plan.steps as u64;
         let pace = self.clock.pace(row.step);
@@ -279,7 +279,7 @@ impl Recorder {
             let line =
                 format!("step {}/{}  {}", row.step, self.plan.steps, self.progress.describe(&row, pace));
             let logged = self.folder.log(&line);
-            self.or_stop(logged)?;
+            self.stop_on_error(logged)?;
         }
         self.update_summary(&row)
     }
@@ -303,7 +303,7 @@ impl Recorder {
         }
         self.last_summary = Instant::now();
         let written = self.folder.write_summary(&self.summary);
-        self.or_stop(written)
+        self.stop_on_error(written)
     }
 
     /// Generates samples and writes them to the run's folder.
@@ -338,7 +338,7 @@ impl Recorder {
         let samples: Vec<&Sample> =
             self.summary.samples.iter().filter(|sample| sample.step == step).collect();
         let written = written.and_then(|()| self.files.samples(&samples));
-        self.or_stop(written)?;
+        self.stop_on_error(written)?;
         self.time(step, Phase::Sample, started.elapsed())
     }
 

@@ -8,7 +8,7 @@ use crate::plan::Period;
 use crate::policy::WeightsOnly;
 use crate::ranks::fault;
 use crate::results::Phase;
-use crate::train::held::{Contents, HeldSnapshot};
+use crate::train::held::{Contents, SnapshotCopy};
 use crate::train::rank::{Evaluation, Rank};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ impl Recorder {
 
     /// Allocates memory for saves beside training, if the run is known to save before its end.
     pub(in crate::train) fn prepare_saves(&mut self, rank: &Rank) -> Result<()> {
-        match self.plan.intervals.saves_on_the_way(self.plan.steps as u64) {
+        match self.plan.intervals.saves_before_end(self.plan.steps as u64) {
             true => self.allocate_copy(rank),
             false => Ok(()),
         }
@@ -152,7 +152,7 @@ impl Recorder {
     }
 
     /// Records how a write ended.
-    fn written(&mut self, written: Written<HeldSnapshot>) -> Result<()> {
+    fn written(&mut self, written: Written<SnapshotCopy>) -> Result<()> {
         let Written { step, took, saved, state } = written;
         self.saves.held = state.or(self.saves.held.take());
         self.saved(step, saved, took)
@@ -167,7 +167,7 @@ impl Recorder {
                 let size = binary(bytes as usize);
                 let line = format!("saved after step {step}: {size} in {}", duration(took.as_secs_f64()));
                 let logged = self.folder.log(&line);
-                self.or_stop(logged)?;
+                self.stop_on_error(logged)?;
                 let tidied = self.files.saved(step);
                 for warning in warnings.into_iter().chain(tidied.err().map(|e| e.to_string())) {
                     self.warn(&warning)?;

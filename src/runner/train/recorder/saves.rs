@@ -4,7 +4,7 @@ use crate::checkpoint::{BackgroundWriter, Meta, Store};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::results::RunFolder;
-use crate::train::held::HeldSnapshot;
+use crate::train::held::SnapshotCopy;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,9 +12,9 @@ use std::time::Instant;
 pub(super) struct Saves {
     pub store: Arc<Store>,
     /// Writes checkpoints beside training.
-    pub writer: BackgroundWriter<HeldSnapshot>,
+    pub writer: BackgroundWriter<SnapshotCopy>,
     /// Memory for the next copy of the state.
-    pub held: Option<HeldSnapshot>,
+    pub held: Option<SnapshotCopy>,
     /// True if checkpoints are written beside training.
     pub background: bool,
     /// Lowest validation loss of any checkpoint, in nats per token, if the best one is kept.
@@ -45,7 +45,7 @@ impl Saves {
     ) -> Result<Self> {
         let intervals = &plan.intervals;
         let store = Store::open(&folder.checkpoints()?, intervals.keep)?;
-        let store = store.keeping(&intervals.kept_steps).keeping_best(intervals.keep_best);
+        let store = store.with_kept_steps(&intervals.kept_steps).with_best_kept(intervals.keep_best);
         store.probe()?;
         let store = Arc::new(store);
         let best_loss = if intervals.keep_best { store.best_loss(from_step)? } else { None };

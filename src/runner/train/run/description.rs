@@ -19,17 +19,17 @@ use std::collections::BTreeMap;
 
 /// Returns the part of the held-out text that evaluations use; `None` without a limit.
 pub(super) fn held_out_part(plan: &Plan) -> Option<HeldOutPart> {
-    part_of(plan, plan.corpus.validation_tokens)
+    part_for(plan, plan.corpus.validation_tokens)
 }
 
 /// Returns the same as [`held_out_part`] for a held-out set of `tokens` tokens.
-fn part_of(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
-    let (batches, of) = plan.evaluated_batches_of(tokens);
+fn part_for(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
+    let (batches, of) = plan.evaluated_batches_for(tokens);
     (plan.intervals.validation_steps > 0).then_some(HeldOutPart { batches: batches as u64, of: of as u64 })
 }
 
 /// Note in the summary of a run whose ranks do not exchange gradients.
-const NOT_EXCHANGED: &str = "communication off: replicas differ, so nothing from this run may be exported";
+const NOT_EXCHANGED_NOTE: &str = "communication off: replicas differ, so nothing from this run may be exported";
 
 /// Fills in everything that is known before the first step.
 pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result<Summary> {
@@ -45,7 +45,7 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
     let known = std::mem::take(&mut summary.held_out);
     let entry = |set: &HeldOut| {
         let before = known.get(&set.name).cloned().unwrap_or_default();
-        let (hash, part) = (Some(set.hash.clone()), part_of(plan, set.tokens.len()));
+        let (hash, part) = (Some(set.hash.clone()), part_for(plan, set.tokens.len()));
         (set.name.clone(), HeldOutSet { hash, part, ..before })
     };
     summary.held_out = dataset.held_out().map(entry).collect();
@@ -65,8 +65,8 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
     let changed = |change: &String| format!("after step {} with {change}", start.step());
     summary.notes.extend(start.changes.iter().map(changed));
     let exchanges = plan.batch.world_size == 1 || plan.execution.communicate;
-    if !exchanges && !summary.notes.iter().any(|note| note == NOT_EXCHANGED) {
-        summary.notes.push(NOT_EXCHANGED.to_owned());
+    if !exchanges && !summary.notes.iter().any(|note| note == NOT_EXCHANGED_NOTE) {
+        summary.notes.push(NOT_EXCHANGED_NOTE.to_owned());
     }
     Ok(summary)
 }

@@ -28,7 +28,7 @@ pub(super) fn open(
     let Some(folder) = resumed else { return create(results, job) };
     let summary = folder.summary()?;
     if !summary.is_finished() {
-        take_over(job, start, &summary);
+        adopt_summary(job, start, &summary);
     }
     Ok((folder, summary))
 }
@@ -51,7 +51,7 @@ pub(super) fn leave_finished(
 }
 
 /// Adopts from a resumed run's summary the recipe hash and the differences that the checkpoint does not show.
-fn take_over(job: &mut Job, start: &mut Start, summary: &Summary) {
+fn adopt_summary(job: &mut Job, start: &mut Start, summary: &Summary) {
     // `resolved.toml` stores `"auto"` ranks as a number. If nothing was changed, the hash must stay the hash
     // of the recipe as written.
     if start.changes.is_empty() {
@@ -60,7 +60,7 @@ fn take_over(job: &mut Job, start: &mut Start, summary: &Summary) {
         job.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
     }
     if start.step() > 0 && summary.val_part.is_none() && held_out_part(&job.plan).is_some() {
-        start.changes.push(SPREAD.to_owned());
+        start.changes.push(SPREAD_NOTE.to_owned());
     }
 }
 
@@ -101,4 +101,4 @@ fn note_finished(progress: &mut Progress, folder: &Path, steps: u64, has_checkpo
 }
 
 /// Note in the summary of a resumed run whose evaluations were limited under an earlier version.
-const SPREAD: &str = "evaluations over batches spread over the held-out text (earlier: its first batches): earlier losses do not compare";
+const SPREAD_NOTE: &str = "evaluations over batches spread over the held-out text (earlier: its first batches): earlier losses do not compare";

@@ -4,7 +4,7 @@ mod description;
 mod folder;
 mod notes;
 
-pub use notes::on_cpu_although;
+pub use notes::cpu_fallback_warning;
 
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::device_order::DeviceOrder;
@@ -108,12 +108,12 @@ impl Run {
         }
         let path = folder.path().to_owned();
         let recorder = self.begin_record((&job, &start), folder, summary, progress, &ranks.notes)?;
-        mark_sudden_ends(guard, &path);
+        record_sudden_ends(guard, &path);
         process::report_run_folder(ranks, path.clone());
         let recorder = Mutex::new(Some(recorder));
         let zero = RankZero { recorder: &recorder, folder: &path, start: &start, corpus_took };
         let outcome =
-            run_ranks(ranks, &job, Some(&zero)).map_err(|e| explain_refusal(e, &job.plan, &job.programs));
+            run_ranks(ranks, &job, Some(&zero)).map_err(|e| explain_out_of_memory(e, &job.plan, &job.programs));
         let recorder = recorder.into_inner().ok().flatten();
         let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
         conclude(recorder, outcome)
@@ -155,7 +155,7 @@ impl Run {
         let meta = description::meta(job, start);
         // Comes before the recorder starts the run's clock.
         let may_measure = self.request.progress != Mode::Quiet && job.plan.batch.world_size == 1;
-        let needs = (start.step() == 0).then(|| notes::needs_of(job, may_measure));
+        let needs = (start.step() == 0).then(|| notes::run_needs(job, may_measure));
         let path = folder.path().to_owned();
         let is_resumed = matches!(self.request.origin, Origin::Resume(_));
         let begun = Recorder::open((job, start), folder, is_resumed, summary, meta, progress);
@@ -176,7 +176,7 @@ fn follow(ranks: &LocalRanks, job: &Job) -> Result<Ended> {
 }
 
 /// Records in the summary how the run ended if rank 0 cannot.
-fn mark_sudden_ends(guard: &ExitGuard, folder: &Path) {
+fn record_sudden_ends(guard: &ExitGuard, folder: &Path) {
     let (failed, refused) = (folder.to_owned(), folder.to_owned());
     guard.before_exit(move |error| mark_failed(&failed, error));
     // Overwrites in place, because there may be no memory for a new summary.
@@ -190,7 +190,7 @@ fn own_gpus(recipe: &Recipe, machine: &Machine, ranks: &LocalRanks) -> Vec<usize
 }
 
 /// Adds the planned sizes, and the keys that reduce them, to an out-of-memory error.
-fn explain_refusal(error: Error, plan: &Plan, programs: &Programs) -> Error {
+fn explain_out_of_memory(error: Error, plan: &Plan, programs: &Programs) -> Error {
     if error.kind() != ErrorKind::DoesNotFit {
         return error;
     }

@@ -63,7 +63,7 @@ fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[Stri
     if let Some(choice) = &plan.execution.recompute_choice {
         recorder.note(&format!("activation recompute: {choice}"))?;
     }
-    if let Some(warning) = on_cpu_although(&job.recipe, plan, &job.machine) {
+    if let Some(warning) = cpu_fallback_warning(&job.recipe, plan, &job.machine) {
         recorder.warn(&warning)?;
     }
     for note in launch {
@@ -74,7 +74,7 @@ fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[Stri
 
 /// Returns a warning if a run uses the CPU although the machine has a GPU driver, because the GPUs are
 /// unusable.
-pub fn on_cpu_although(recipe: &Recipe, plan: &Plan, machine: &Machine) -> Option<String> {
+pub fn cpu_fallback_warning(recipe: &Recipe, plan: &Plan, machine: &Machine) -> Option<String> {
     let (None, Gpus::Unusable(reason)) = (plan.execution.gpu, &machine.gpus) else { return None };
     let is_auto = recipe.values().engine.device == DeviceChoice::Auto;
     (is_auto && cuda::libraries::Nvidia::Driver.open().is_some())
@@ -90,9 +90,9 @@ const LONG_S: f64 = 3600.0;
 
 /// Returns what the run needs, as `plan` reports it. Measures the CPU's speed only if `may_measure` and the
 /// run is long. Otherwise uses an earlier measurement, if there is one.
-pub(super) fn needs_of(job: &Job, may_measure: bool) -> RunNeeds {
+pub(super) fn run_needs(job: &Job, may_measure: bool) -> RunNeeds {
     let Job { recipe, plan, programs, machine, .. } = job;
-    let tokens = plan.batch.tokens_of_first(plan.steps as u64) as f64;
+    let tokens = plan.batch.tokens_in_first_steps(plan.steps as u64) as f64;
     let pace = match may_measure && flops_per_token(plan).value * tokens > LONG_FLOPS {
         true => cpu_pace(plan, machine, eprint_line),
         false => known_cpu_pace(plan, machine),

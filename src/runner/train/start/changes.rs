@@ -21,7 +21,7 @@ const SETS: &str = "validation.sets";
 
 /// Describes, one sentence each, the held-out sets whose tokens differ from the ones that a run was measured
 /// on. Runs of earlier versions did not record this.
-pub(super) fn other_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
+pub(super) fn changed_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
     let differs = |set: &HeldOut| {
         let hash = before.get(&set.name)?.hash.as_ref().filter(|hash| **hash != set.hash)?;
         Some(format!("the held-out set {} has hash {} (was {})", set.name, short(&set.hash), short(hash)))
@@ -211,7 +211,7 @@ pub(super) fn check_fork(loaded: &Loaded, plan: &Plan, programs: &Programs) -> R
 }
 
 /// Returns a warning if a resumed run may not match an uninterrupted one to the bit.
-pub(super) fn other_engine(loaded: &Loaded, plan: &Plan) -> Option<String> {
+pub(super) fn engine_warning(loaded: &Loaded, plan: &Plan) -> Option<String> {
     let (before, now) = (&loaded.meta().engine, engine_name(plan));
     (*before != now).then(|| {
         format!(

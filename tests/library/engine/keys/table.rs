@@ -318,7 +318,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "compare.seeds" => recorded("16"),
         "compare.confidence" => recorded("0.99"),
         _ => {
-            let settings = of_optimizer(key)?;
+            let settings = optimizer_key_settings(key)?;
             let base: Vec<&str> = settings.0.iter().map(String::as_str).collect();
             curve_of(&base, settings.1)
         }
@@ -327,7 +327,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
 /// Returns settings that make a key matter, and another value of the key. They choose the optimizer that has
 /// the key and, for a group, a model with such parameters.
-fn of_optimizer(key: &str) -> Option<(Vec<String>, &'static str)> {
+fn optimizer_key_settings(key: &str) -> Option<(Vec<String>, &'static str)> {
     let (section, name) = key.rsplit_once('.').filter(|(section, _)| section.starts_with("optimizer"))?;
     let has = |entry: &&Entry| entry.hyperparameters.iter().any(|h| h.name == name);
     let choice = OPTIMIZERS.iter().find(has).map(|entry| format!("{section}.name={}", entry.name));

@@ -7,7 +7,7 @@
 //! zero.
 
 use super::matrix::Matrix;
-use super::microkernel::{Terms, WIDEST};
+use super::microkernel::{Terms, MAX_LANES};
 use super::operands::Operands;
 use crate::device::cpu::View;
 use crate::device::vectors::{SIDE, Vectors};
@@ -88,7 +88,7 @@ impl Bf16Pairs {
 impl Operands<bf16> for Bf16Pairs {
     #[inline(always)]
     fn pack(arch: pulp::Arch, from: Matrix<View<'_, bf16>>, (k, columns): (usize, usize), to: &mut [u32]) {
-        let width = columns.next_multiple_of(WIDEST);
+        let width = columns.next_multiple_of(MAX_LANES);
         if from.column_stride == 1 {
             for (p, to) in to.chunks_exact_mut(width).enumerate() {
                 interleave(from.at(2 * p, 0), columns, 2 * p + 1 < k, &mut to[..columns]);
@@ -104,7 +104,7 @@ impl Operands<bf16> for Bf16Pairs {
                 let mut block = [[0u32; SIDE]; SIDE];
                 for (c, block) in (column..columns).zip(&mut block) {
                     let terms = (2 * SIDE).min(k - 2 * first);
-                    pairs_of(from.view.slice(from.at(2 * first, c).start, terms), block);
+                    pack_pairs(from.view.slice(from.at(2 * first, c).start, terms), block);
                 }
                 let block = f32::transpose(arch, bytemuck::cast(block));
                 for (r, row) in bytemuck::cast::<_, [[u32; SIDE]; SIDE]>(block).iter().enumerate().take(rows)
@@ -130,7 +130,7 @@ impl Operands<bf16> for Bf16Pairs {
         let to = &mut to[..rows * pairs];
         if from.column_stride == 1 {
             for (r, to) in to.chunks_exact_mut(pairs.max(1)).enumerate() {
-                pairs_of(from.view.slice(from.at(r, 0).start, k), to);
+                pack_pairs(from.view.slice(from.at(r, 0).start, k), to);
             }
             Matrix::rows(View::from_slice(to), pairs)
         } else {
@@ -145,7 +145,7 @@ impl Operands<bf16> for Bf16Pairs {
 
 /// Stores adjacent terms as pairs; a last single term gets a zero.
 #[inline(always)]
-fn pairs_of(terms: &[bf16], to: &mut [u32]) {
+fn pack_pairs(terms: &[bf16], to: &mut [u32]) {
     let (whole, rest) = terms.as_chunks::<2>();
     for (to, [first, second]) in to.iter_mut().zip(whole) {
         *to = pair(*first, *second);

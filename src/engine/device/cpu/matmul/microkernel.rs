@@ -92,13 +92,13 @@ impl<T: Terms> Block<T> {
     ///
     /// # Safety
     /// The strides must stay inside the operands for `rows` rows, `k` terms and, in `c`, `columns` columns.
-    /// Each row of `b` must be readable up to `columns` rounded up to a multiple of [`WIDEST`].
+    /// Each row of `b` must be readable up to `columns` rounded up to a multiple of [`MAX_LANES`].
     #[inline(always)]
     pub unsafe fn compute<S: Simd>(&self, simd: S, rows: usize, columns: usize) {
         const {
             assert!(size_of::<T::Element>() == size_of::<T::Sum>());
             assert!(size_of::<T::Vector<S>>() == size_of::<SumVector<T, S>>());
-            assert!(WIDEST.is_multiple_of(size_of::<T::Vector<S>>() / size_of::<T::Sum>()));
+            assert!(MAX_LANES.is_multiple_of(size_of::<T::Vector<S>>() / size_of::<T::Sum>()));
         }
         let lanes = size_of::<T::Vector<S>>() / size_of::<T::Sum>();
         let vectors = if S::REGISTER_COUNT >= 32 { 4 } else { 2 };
@@ -188,7 +188,7 @@ impl<T: Terms> Block<T> {
             let mut right = [T::splat(simd, bytemuck::Zeroable::zeroed()); V];
             for element in 0..self.k {
                 load(&mut right, b);
-                prefetch(a[0].wrapping_add((element + AHEAD) * self.a_column));
+                prefetch(a[0].wrapping_add((element + PREFETCH_AHEAD) * self.a_column));
                 // Index the arrays: where the compiler does not inline `zip`, as in test builds, it is a
                 // call, and a call moves every sum to memory.
                 for r in 0..R {
@@ -216,10 +216,10 @@ impl<T: Terms> Block<T> {
 
 /// How many elements ahead the left operand is prefetched: one of its columns may be a row of a tensor, which
 /// hardware prefetchers do not detect.
-const AHEAD: usize = 32;
+const PREFETCH_AHEAD: usize = 32;
 
 /// Elements in the widest vector. Rows of right operands are readable up to a multiple of it.
-pub const WIDEST: usize = 16;
+pub const MAX_LANES: usize = 16;
 
 /// Reads adjacent vectors.
 ///

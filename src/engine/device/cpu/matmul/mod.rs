@@ -28,7 +28,7 @@ use packed::{PANEL, TERMS, TERMS_ACROSS, pack_panel};
 use std::ops::Range;
 
 /// Largest number of elements of a right operand that are packed at the same time: 16 MiB in fp32.
-const MOST_PACKED: usize = 1 << 22;
+const MAX_PACKED: usize = 1 << 22;
 
 /// Computes `c = a·b`, or `c += a·b`, on the pool. `c` is stored as `C`, the type of the operands or of the
 /// accumulator, with adjacent columns.
@@ -42,12 +42,12 @@ pub fn product<E: Elem, C: Elem<Acc = E::Acc>>(
     c: Matrix<ViewMut<'_, C>>,
     add: bool,
 ) {
-    multiply(pool, size, a, b, c, Finish::sum(add));
+    multiply(pool, size, a, b, c, Epilogue::sum(add));
 }
 
 /// Computes `c = factor·a·b + other·addend` like [`product`]. The sum is combined with the factors and the
 /// addend in the accumulator type, and each element is stored once.
-pub fn product_plus<E: Elem, C: Elem<Acc = E::Acc>>(
+pub fn product_with_addend<E: Elem, C: Elem<Acc = E::Acc>>(
     pool: &Pool,
     size: (usize, usize, usize),
     factor: f64,
@@ -55,46 +55,46 @@ pub fn product_plus<E: Elem, C: Elem<Acc = E::Acc>>(
     (other, addend): (f64, Matrix<View<'_, C>>),
     c: Matrix<ViewMut<'_, C>>,
 ) {
-    multiply(pool, size, a, b, c, Finish { add: false, plus: Some(Plus { factor, other, addend }) });
+    multiply(pool, size, a, b, c, Epilogue { add: false, plus: Some(ScaledAddend { factor, other, addend }) });
 }
 
 /// What happens to the sums of a product.
 #[derive(Clone, Copy, Debug)]
-struct Finish<'a, C> {
+struct Epilogue<'a, C> {
     /// Adds the sums to the contents of the result.
     add: bool,
     /// Combines the sums with another matrix.
-    plus: Option<Plus<'a, C>>,
+    plus: Option<ScaledAddend<'a, C>>,
 }
 
 /// The combination `factor·sum + other·addend`.
 #[derive(Clone, Copy, Debug)]
-struct Plus<'a, C> {
+struct ScaledAddend<'a, C> {
     factor: f64,
     other: f64,
     addend: Matrix<View<'a, C>>,
 }
 
-impl<'a, C: Elem> Finish<'a, C> {
+impl<'a, C: Elem> Epilogue<'a, C> {
     fn sum(add: bool) -> Self {
         Self { add, plus: None }
     }
 
     /// Returns the same for the part of the result that begins at `(row, column)`.
     fn at(self, row: usize, column: usize) -> Self {
-        let plus = self.plus.map(|plus| Plus { addend: plus.addend.at(row, column), ..plus });
+        let plus = self.plus.map(|plus| ScaledAddend { addend: plus.addend.at(row, column), ..plus });
         Self { plus, ..self }
     }
 
     /// Returns the same for results of type `A`, if `A` is `C`.
-    fn same_type<A: Elem>(self) -> Option<Finish<'a, A>> {
-        let Some(plus) = self.plus else { return Some(Finish::sum(self.add)) };
+    fn same_type<A: Elem>(self) -> Option<Epilogue<'a, A>> {
+        let Some(plus) = self.plus else { return Some(Epilogue::sum(self.add)) };
         let addend = same_type::<C, A>(plus.addend)?;
-        Some(Finish { add: self.add, plus: Some(Plus { factor: plus.factor, other: plus.other, addend }) })
+        Some(Epilogue { add: self.add, plus: Some(ScaledAddend { factor: plus.factor, other: plus.other, addend }) })
     }
 }
 
-impl<C: Elem> Plus<'_, C> {
+impl<C: Elem> ScaledAddend<'_, C> {
     /// Combines row `r` of the sums with row `r` of the other matrix, in place.
     #[inline(always)]
     fn combine(&self, r: usize, sums: &mut [C::Acc]) {
@@ -113,7 +113,7 @@ fn multiply<E: Elem, C: Elem<Acc = E::Acc>>(
     a: Matrix<View<'_, E>>,
     b: Matrix<View<'_, E>>,
     c: Matrix<ViewMut<'_, C>>,
-    finish: Finish<'_, C>,
+    finish: Epilogue<'_, C>,
 ) {
     if Bf16Pairs::is_available(pool.arch())
         && let (Some(a), Some(b)) = (same_type::<E, bf16>(a), same_type::<E, bf16>(b))
@@ -136,10 +136,10 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     a: Matrix<View<'_, E>>,
     b: Matrix<View<'_, E>>,
     c: Matrix<ViewMut<'_, C>>,
-    finish: Finish<'_, C>,
+    finish: Epilogue<'_, C>,
 ) {
     let (terms, k) = (k, k.div_ceil(T::EACH));
-    let columns = (MOST_PACKED / k.max(1)).next_multiple_of(PANEL);
+    let columns = (MAX_PACKED / k.max(1)).next_multiple_of(PANEL);
     // Scratch memory belongs to the thread, so that it is allocated once and not for every product.
     let mut memory = E::Acc::scratch().with_borrow_mut(|[packed, ..]| std::mem::take(packed));
     for first in (0..n).step_by(columns.max(1)) {
@@ -185,7 +185,7 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     b: Packed<'_, T>,
     columns: Range<usize>,
     c: Matrix<ViewMut<'_, C>>,
-    Finish { add, plus }: Finish<'_, C>,
+    Epilogue { add, plus }: Epilogue<'_, C>,
 ) {
     let (in_place, wide_c) = (T::in_place(a), same_type_mut(c));
     let width = columns.len();
@@ -233,7 +233,7 @@ fn combine_in_place<C: Elem>(
     rows: usize,
     width: usize,
     sums: Matrix<ViewMut<'_, C::Acc>>,
-    plus: Option<Plus<'_, C>>,
+    plus: Option<ScaledAddend<'_, C>>,
 ) {
     let Some(plus) = plus else { return };
     for r in 0..rows {
@@ -250,12 +250,12 @@ fn is_small((m, n, k): (usize, usize, usize)) -> bool {
 /// large enough; the rows of a tile and a panel's terms stay in the L2 cache.
 fn tile(m: usize, n: usize, k: usize) -> (usize, usize) {
     const TILES: usize = 16;
-    const FEWEST_ROWS: usize = 8 * ROWS;
-    const MOST_ROWS: usize = 32 * ROWS;
+    const MIN_ROWS: usize = 8 * ROWS;
+    const MAX_ROWS: usize = 32 * ROWS;
     if is_small((m, n, k)) {
         return (m.max(1), n.max(1));
     }
-    let rows = (m / TILES).next_multiple_of(ROWS).clamp(FEWEST_ROWS, MOST_ROWS);
+    let rows = (m / TILES).next_multiple_of(ROWS).clamp(MIN_ROWS, MAX_ROWS);
     let groups = TILES.div_ceil(m.div_ceil(rows));
     (rows, n.div_ceil(groups).next_multiple_of(PANEL))
 }

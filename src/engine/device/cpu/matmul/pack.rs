@@ -1,13 +1,13 @@
 //! Copies of right operands in the order in which the innermost loops read them.
 
 use super::matrix::Matrix;
-use super::microkernel::WIDEST;
+use super::microkernel::MAX_LANES;
 use crate::device::cpu::view::{ROWS_AHEAD, View};
 use crate::device::vectors::{SIDE, Vectors};
 use crate::device::{Elem, Real};
 
 /// Copies a matrix of `k` rows and widens it. Each row of `columns` elements is padded with zeros to a
-/// multiple of [`WIDEST`]. `to` holds exactly these rows.
+/// multiple of [`MAX_LANES`]. `to` holds exactly these rows.
 #[inline(always)]
 pub fn pack<E: Elem>(
     arch: pulp::Arch,
@@ -15,7 +15,7 @@ pub fn pack<E: Elem>(
     (k, columns): (usize, usize),
     to: &mut [E::Acc],
 ) {
-    let width = columns.next_multiple_of(WIDEST);
+    let width = columns.next_multiple_of(MAX_LANES);
     if from.column_stride == 1 {
         for (r, to) in to.chunks_exact_mut(width).enumerate() {
             from.view.prefetch(from.at(r + ROWS_AHEAD, 0).start, columns);

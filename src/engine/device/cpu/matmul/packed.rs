@@ -1,7 +1,7 @@
 //! A right operand in the order in which the innermost loops read it, and single-threaded products with it.
 
 use super::matrix::Matrix;
-use super::microkernel::{Block, Single, Terms, WIDEST};
+use super::microkernel::{Block, Single, Terms, MAX_LANES};
 use super::operands::Operands;
 use crate::device::cpu::{View, ViewMut};
 use crate::device::{Elem, Real};
@@ -17,7 +17,7 @@ pub(super) const TERMS_ACROSS: usize = 128;
 pub(super) const PANEL: usize = 64;
 
 /// A right operand `k × n`, laid out as the innermost loops read it: panels of [`PANEL`] columns (the last
-/// one padded with zeros to a multiple of [`WIDEST`]), each with its rows one after the other.
+/// one padded with zeros to a multiple of [`MAX_LANES`]), each with its rows one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Packed<'a, T: Terms> {
     /// The instructions to multiply with.
@@ -30,7 +30,7 @@ pub struct Packed<'a, T: Terms> {
 
 /// Returns the number of elements in a packed `k × n` operand.
 pub fn packed_len(k: usize, n: usize) -> usize {
-    k * n.next_multiple_of(WIDEST)
+    k * n.next_multiple_of(MAX_LANES)
 }
 
 /// Packs one panel of a `terms × n` right operand into the memory for the whole operand.
@@ -44,7 +44,7 @@ pub(super) fn pack_panel<E: Elem, T: Operands<E, Sum = E::Acc>>(
 ) {
     let (first, k) = (panel * PANEL, terms.div_ceil(T::EACH));
     let columns = PANEL.min(n - first);
-    let to = memory.slice(first * k, k * columns.next_multiple_of(WIDEST));
+    let to = memory.slice(first * k, k * columns.next_multiple_of(MAX_LANES));
     T::pack(arch, b.at(0, first), (terms, columns), to);
 }
 
@@ -86,7 +86,7 @@ impl<T: Terms> Packed<'_, T> {
             }
             return;
         }
-        assert!(terms.end <= self.k && columns.end <= self.n && columns.start.is_multiple_of(WIDEST));
+        assert!(terms.end <= self.k && columns.end <= self.n && columns.start.is_multiple_of(MAX_LANES));
         assert!(c.column_stride == 1 && c.last(rows, columns.len()) < c.view.len());
         assert!(a.last(rows, terms.len()) < a.view.len());
         T::dispatch(self.arch, Multiplication { b: *self, rows, a, terms, columns, c, add });
@@ -118,7 +118,7 @@ impl<T: Terms> pulp::WithSimd for Multiplication<'_, '_, T> {
             while column < columns.end {
                 let panel = column / PANEL * PANEL;
                 let width = (panel + PANEL).min(columns.end) - column;
-                let b_row = PANEL.min(b.n - panel).next_multiple_of(WIDEST);
+                let b_row = PANEL.min(b.n - panel).next_multiple_of(MAX_LANES);
                 let k = most.min(terms.end - at);
                 // SAFETY: `multiply` has checked the last element that each operand has in these ranges, and
                 // a panel's rows are readable up to a multiple of WIDEST. By the contract of views, a tile of

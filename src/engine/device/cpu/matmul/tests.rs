@@ -117,7 +117,7 @@ fn a_product_is_combined_with_another_matrix() {
         let rows = |data, width| Matrix::rows(View::from_slice(data), width);
         let mut c = vec![f32::NAN; m * n];
         let to = Matrix::rows(ViewMut::from_slice(&mut c), n);
-        product_plus(&pool, (m, n, k), 1.5, (rows(&a, k), rows(&b, n)), (-0.75, rows(&addend, n)), to);
+        product_with_addend(&pool, (m, n, k), 1.5, (rows(&a, k), rows(&b, n)), (-0.75, rows(&addend, n)), to);
         assert_eq!(c, expected, "{m} x {n} x {k}");
     }
 }
@@ -136,7 +136,7 @@ fn a_combined_bf16_product_is_rounded_once() {
         let rows = |data, width| Matrix::rows(View::from_slice(data), width);
         let mut c = vec![bf16::NAN; m * n];
         let to = Matrix::rows(ViewMut::from_slice(&mut c), n);
-        product_plus(&pool, (m, n, k), 2.0315, (rows(&a, k), rows(&b, n)), (-4.775, rows(&addend, n)), to);
+        product_with_addend(&pool, (m, n, k), 2.0315, (rows(&a, k), rows(&b, n)), (-4.775, rows(&addend, n)), to);
         assert_eq!(c, expected, "{m} x {n} x {k}");
     }
 }
@@ -145,7 +145,7 @@ fn a_combined_bf16_product_is_rounded_once() {
 #[test]
 fn an_operand_is_packed_in_parts() {
     let pool = Pool::new(2).unwrap();
-    let (m, n, k) = (2, 200, MOST_PACKED / 64 + 5);
+    let (m, n, k) = (2, 200, MAX_PACKED / 64 + 5);
     let (a, b) = (vec![1f32; m * k], numbers(n));
     // All rows of the right operand are the same.
     let right = Matrix { view: View::from_slice(&b), start: 0, row_stride: 0, column_stride: 1 };

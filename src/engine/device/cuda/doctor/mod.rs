@@ -153,7 +153,7 @@ pub fn examine() -> Report {
 
 /// Compiles a trivial kernel for an architecture, or for Hopper if there is no GPU.
 fn trial_compile(capability: Option<(u32, u32)>) -> Result<(), String> {
-    let properties = crate::device::gpu::Properties::of_architecture(capability.unwrap_or((9, 0)));
+    let properties = crate::device::gpu::Properties::for_architecture(capability.unwrap_or((9, 0)));
     super::compiler::compile_trivial_kernel(&properties.architecture()).map_err(|e| e.message().to_owned())
 }
 

@@ -103,10 +103,10 @@ impl Report {
                 problems.push(fatal(what, &self.remedy(library)));
             } else if found == 0 && (library.name != "NCCL" || self.gpus.len() > 1) {
                 let what = format!("{}, which {}, is missing", library.name, library.purpose);
-                problems.push(mild(what, &self.remedy(library)));
+                problems.push(warning(what, &self.remedy(library)));
             } else if found > 1 {
                 let files: Vec<String> = library.files.iter().map(|f| f.display().to_string()).collect();
-                problems.push(mild(
+                problems.push(warning(
                     format!("{} is loaded more than once, from {}", library.name, files.join(" and ")),
                     "remove all but one of the folders from LD_LIBRARY_PATH",
                 ));
@@ -132,11 +132,11 @@ impl Report {
 
     fn judge_cache(&self, problems: &mut Vec<SetupProblem>) {
         match (&self.cache.folder, &self.cache.unwritable) {
-            (None, _) => problems.push(mild(
+            (None, _) => problems.push(warning(
                 "there is no folder to cache compiled kernels in, so every run compiles them",
                 "export XRUN_CACHE=DIR",
             )),
-            (Some(folder), Some(reason)) => problems.push(mild(
+            (Some(folder), Some(reason)) => problems.push(warning(
                 format!("compiled kernels cannot be cached in {}: {reason}", folder.display()),
                 "export XRUN_CACHE=DIR, with a writable folder",
             )),
@@ -147,7 +147,7 @@ impl Report {
     fn judge_shared_memory(&self, problems: &mut Vec<SetupProblem>) {
         let Some(bytes) = self.shared_memory_bytes.filter(|&bytes| bytes < SHARED_MEMORY) else { return };
         if self.gpus.len() > 1 {
-            problems.push(mild(
+            problems.push(warning(
                 format!("/dev/shm holds {} MiB, which NCCL may exceed", bytes >> 20),
                 "docker run --shm-size=1g, or mount -o remount,size=1g /dev/shm",
             ));
@@ -174,9 +174,9 @@ fn judge_card(card: &Card, problems: &mut Vec<SetupProblem>) {
     if others > 0 {
         let who = if others == 1 { "a process computes" } else { "several processes compute" };
         let what = format!("{who} on GPU {ordinal}{free}: measurements there are contended");
-        problems.push(mild(what, command));
+        problems.push(warning(what, command));
     } else if card.free_bytes.is_some_and(|free| free < FREE) {
-        problems.push(mild(format!("another process holds memory of GPU {ordinal}{free}"), command));
+        problems.push(warning(format!("another process holds memory of GPU {ordinal}{free}"), command));
     }
 }
 
@@ -184,7 +184,7 @@ fn fatal(what: impl Into<String>, command: &str) -> SetupProblem {
     SetupProblem { fatal: true, what: what.into(), command: command.to_owned() }
 }
 
-fn mild(what: impl Into<String>, command: &str) -> SetupProblem {
+fn warning(what: impl Into<String>, command: &str) -> SetupProblem {
     SetupProblem { fatal: false, ..fatal(what, command) }
 }
 
@@ -195,7 +195,7 @@ pub(super) mod tests {
     use std::path::PathBuf;
 
     /// Returns a machine without problems.
-    pub fn well() -> Report {
+    pub fn healthy_report() -> Report {
         let library = |name, needed, version: &str| Library {
             name,
             purpose: "does its work",
@@ -243,14 +243,14 @@ pub(super) mod tests {
 
     /// Returns the overall result and the problems after a change.
     fn changed(change: impl FnOnce(&mut Report)) -> (GpuStatus, Vec<String>) {
-        let mut report = well();
+        let mut report = healthy_report();
         change(&mut report);
         report.judge();
         (report.verdict, report.problems.iter().map(|p| format!("{} → {}", p.what, p.command)).collect())
     }
 
     #[test]
-    fn a_good_machine_has_no_problem_and_one_without_a_gpu_neither() {
+    fn neither_a_good_machine_nor_one_without_a_gpu_has_problems() {
         assert_eq!(changed(|_| {}), (GpuStatus::Works, vec![]));
         let none = |r: &mut Report| {
             r.gpus.clear();
@@ -264,7 +264,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_would_fail_is_fatal_and_says_the_command() {
+    fn a_failing_setup_is_fatal_and_names_the_command() {
         type Change = fn(&mut Report);
         let cases: [(Change, &str); 9] = [
             (|r| r.driver_cuda = Some((12, 4)), "supports CUDA 12.4, but 12.8 is needed → install a driver"),
@@ -294,7 +294,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_only_costs_is_no_failure() {
+    fn costly_problems_are_not_failures() {
         type Change = fn(&mut Report);
         let cases: [(Change, &str); 6] = [
             (

@@ -86,11 +86,11 @@ impl Display for Card {
 #[cfg(test)]
 mod tests {
     use super::super::Process;
-    use super::super::problems::tests::well;
+    use super::super::problems::tests::healthy_report;
 
     #[test]
     fn a_report_reads_as_documented() {
-        let mut report = well();
+        let mut report = healthy_report();
         report.gpus[1].processes =
             Some(vec![Process { pid: 4711, bytes: Some(3 << 30), name: Some("python3".to_owned()) }]);
         report.libraries[3].files.clear();

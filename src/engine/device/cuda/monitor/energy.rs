@@ -40,7 +40,7 @@ pub struct EnergyMeter {
 impl EnergyMeter {
     /// Creates a meter for GPUs by their ordinals, counting each once. `None` if there is no GPU, or if one
     /// has no counter: on the CPU, before Volta, and on part of a GPU.
-    pub fn of_gpus(ordinals: impl Iterator<Item = usize>) -> Option<Self> {
+    pub fn for_gpus(ordinals: impl Iterator<Item = usize>) -> Option<Self> {
         let counter = |ordinal: usize| -> Option<Box<dyn EnergyCounter>> {
             Some(Box::new(nvml::find(driver::device(ordinal).ok()?.0)?))
         };
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_begins_anew_loses_what_was_before() {
+    fn a_restarted_counter_loses_the_energy_before() {
         let wrapped = [u64::MAX - 10, 500, 1_500].map(Some);
         let steady = [0, 1_000, 2_000].map(Some);
         let mut meter = meter(&[&wrapped, &steady]).unwrap();

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn links_through_a_switch_are_as_many_as_the_gpu_with_fewer_has() {
+    fn links_through_a_switch_count_for_the_gpu_with_fewer() {
         let links = |own: &str, peers: &[&str], switched| Links {
             own: Some(own.to_owned()),
             peers: peers.iter().map(|p| (*p).to_owned()).collect(),

@@ -44,7 +44,7 @@ impl PowerMeter {
 }
 
 /// How long to wait for the counter to advance before giving up.
-const PATIENCE: Duration = Duration::from_secs(5);
+const COUNTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mean power between two moments at which the counter advanced, which it does every 20 to 100 ms.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Measured {
                 let joules = millijoules.saturating_sub(before) as f64 / 1e3;
                 return Ok(Some(joules / (now - then).as_secs_f64()));
             }
-            _ if now > self.began + self.window + PATIENCE => {
+            _ if now > self.began + self.window + COUNTER_TIMEOUT => {
                 return Err(Error::failed("the GPU's energy counter does not advance"));
             }
             _ => {}
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_still_is_an_error_and_not_no_power() {
+    fn a_counter_that_does_not_advance_is_an_error() {
         assert!(power(500, false).unwrap_err().message().contains("does not advance"));
     }
 }

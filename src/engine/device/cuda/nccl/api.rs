@@ -61,7 +61,7 @@ impl Config {
 // requires: a live communicator, memory of its GPU with enough elements, a stream of that GPU.
 type InitRank = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> Status;
 // SAFETY: see above.
-pub(super) type OfComm = unsafe extern "C" fn(ncclComm_t) -> Status;
+pub(super) type CommFn = unsafe extern "C" fn(ncclComm_t) -> Status;
 // SAFETY: see above.
 type AllReduce = unsafe extern "C" fn(
     *const c_void,
@@ -117,8 +117,8 @@ type CommText = unsafe extern "C" fn(ncclComm_t) -> *const c_char;
 pub(super) struct Api {
     pub(super) unique_id: MakeId,
     pub(super) init_rank: InitRank,
-    pub(super) destroy: OfComm,
-    pub(super) abort: OfComm,
+    pub(super) destroy: CommFn,
+    pub(super) abort: CommFn,
     pub(super) all_reduce: AllReduce,
     pub(super) all_gather: AllGather,
     pub(super) reduce: Reduce,

@@ -11,10 +11,10 @@ mod pinned;
 pub use pinned::{NcclSettings, pin_environment};
 
 use super::transport::{On, Transport};
-use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, in_turn};
+use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, consecutive_addresses};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
-use api::{Api, Config, OfComm, SUCCESS, Status};
+use api::{Api, Config, CommFn, SUCCESS, Status};
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -175,7 +175,7 @@ impl Transport for Nccl {
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
-        Ok(in_turn(to, bytes))
+        Ok(consecutive_addresses(to, bytes))
     }
 
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool> {
@@ -242,7 +242,7 @@ fn unique_id(api: &Api) -> Result<UniqueId> {
 
 /// Ends a communicator on a separate thread. If no thread can be started, the communicator stays until the
 /// process ends.
-fn end(by: OfComm, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<()>> {
+fn end(by: CommFn, handle: Handle, calls: Arc<Mutex<()>>) -> Option<JoinHandle<()>> {
     let body = move || {
         // A call in progress may use the communicator a moment longer. If a call hangs, ending the
         // communicator ends it.
@@ -271,7 +271,7 @@ mod tests {
 
     /// Tests a machine without the library, or with the library but without a GPU.
     #[test]
-    fn what_is_missing_is_an_error_and_no_panic() {
+    fn a_missing_library_or_gpu_is_an_error_not_a_panic() {
         if Gpu::count() > 0 {
             return;
         }

@@ -95,7 +95,7 @@ mod tests {
 
     /// Tests run in threads, so the environment must not change.
     #[test]
-    fn nothing_is_set_beside_other_threads() {
+    fn nothing_is_set_while_other_threads_run() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 assert!(!is_single_threaded());

@@ -8,8 +8,8 @@ use crate::device::cuda::kernels::Kernels;
 use crate::device::cuda::stream::Stream;
 use crate::device::cuda::transport::{Lane, On, Transport};
 use crate::device::gpu::{
-    AREA_FLAGS, COPIES_AT_ONCE, DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP, SmallCopy,
-    copy_small, in_turn, rank_sum, sum_at_once, wait_for_ranks,
+    AREA_FLAGS, MAX_COPIES, DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP, SmallCopy,
+    copy_small, consecutive_addresses, rank_sum, sum_at_once, wait_for_ranks,
 };
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
@@ -118,7 +118,7 @@ impl PeerCopies {
 
     /// Makes the small copies.
     fn copy_all(&self, small: &[SmallCopy], on: On<'_>) -> Result<()> {
-        small.chunks(COPIES_AT_ONCE).try_for_each(|copies| {
+        small.chunks(MAX_COPIES).try_for_each(|copies| {
             let (kernel, grid, args) = copy_small(copies);
             self.kernels.launch(on.stream, kernel, grid, &args)
         })
@@ -198,7 +198,7 @@ impl Transport for PeerCopies {
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
-        let mut addresses = in_turn(to, bytes);
+        let mut addresses = consecutive_addresses(to, bytes);
         for rank in self.others().filter(|&rank| rank < MAX_RANKS) {
             addresses[rank] = self.address(rank, addresses[rank])?;
         }
@@ -272,8 +272,8 @@ fn rounds(parts: &[OwnedSum], ranks: usize, capacity: usize) -> Vec<Round> {
     let mut rounds: Vec<Round> = Vec::new();
     for owner in 0..ranks {
         let (mut round, mut staged) = (0, 0);
-        let of_owner = parts.iter().filter(|part| part.owner == owner);
-        for chunk in of_owner.flat_map(|part| chunks(*part, capacity)) {
+        let owned = parts.iter().filter(|part| part.owner == owner);
+        for chunk in owned.flat_map(|part| chunks(*part, capacity)) {
             if staged + chunk.elements > capacity {
                 (round, staged) = (round + 1, 0);
             }

@@ -74,7 +74,7 @@ impl Drop for Mapped {
 impl Offer {
     pub(super) fn new(context: &Context, memory: &SharedMemory) -> Self {
         let buffer = |&(address, bytes): &(DevicePtr, usize)| {
-            let handle = handle_of(address).map_err(|e| e.to_string());
+            let handle = ipc_handle(address).map_err(|e| e.to_string());
             Buffer { address, bytes, handle }
         };
         Self {
@@ -144,7 +144,7 @@ fn allow_access(own: &Offer, peer: i32) -> std::result::Result<(), String> {
 }
 
 /// Returns the handle with which other processes can open an allocation.
-fn handle_of(address: DevicePtr) -> Result<Vec<u8>> {
+fn ipc_handle(address: DevicePtr) -> Result<Vec<u8>> {
     let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
     // SAFETY: the addresses point to the value to be filled in and to memory that the caller has allocated.
     check(unsafe { sys::cuIpcGetMemHandle(&raw mut handle, address) }, "share memory with other processes")?;

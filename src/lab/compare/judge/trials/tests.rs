@@ -8,7 +8,7 @@ use super::*;
 /// two cores with compilers.
 const MEASURED: &str = "tests/compare/blocks.csv";
 
-fn runs_of(label: &str) -> Vec<Vec<f64>> {
+fn load_runs(label: &str) -> Vec<Vec<f64>> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(MEASURED);
     let text = std::fs::read_to_string(path).unwrap();
     let rows = text.lines().filter(|line| line.starts_with(label)).filter_map(|line| line.split_once(','));
@@ -35,7 +35,7 @@ const BUSY: [From; 2] = [From::Any("busy"), From::Neighbours("busy")];
 /// Compares a program with itself, `n` runs per arm, after making the candidate `factor` times as fast.
 fn verdicts(from: From, n: usize, comparisons: usize, factor: f64) -> Vec<Verdict> {
     let (From::Any(label) | From::Neighbours(label)) = from;
-    let runs = runs_of(label);
+    let runs = load_runs(label);
     let mut rng = ChaCha8Rng::seed_from_u64(n as u64);
     let mut simulate = || {
         let mut drawn = match from {
@@ -63,7 +63,7 @@ fn count(verdicts: &[Verdict], which: &[Verdict]) -> usize {
 /// Of 400 comparisons of a program with itself, at most 28 (7 %) may find a difference, on any of the
 /// machines.
 #[test]
-fn a_thing_is_rarely_found_different_from_itself() {
+fn a_program_is_rarely_found_different_from_itself() {
     for from in [&STEADY[..], &CHANGING, &BUSY].concat() {
         for n in [2, 3, 5] {
             let found = verdicts(from, n, 400, 1.0);

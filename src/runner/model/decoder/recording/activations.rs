@@ -23,14 +23,14 @@ pub fn activations(m: &Model) -> Vec<(ActivationKind, String)> {
         NormPlacement::Pre | NormPlacement::Sandwich => "residual_ffn",
         NormPlacement::Post => "ffn_normed",
     };
-    let of_block = |i: usize| {
+    let block_activations = |i: usize| {
         [
             (ActivationKind::Attention, format!("blocks.{i}.attention_out{biased}")),
             (ActivationKind::FeedForward, format!("blocks.{i}.ffn_out{biased}")),
         ]
     };
     let mut activations = vec![(ActivationKind::Embedding, format!("embedding.{embedding}"))];
-    activations.extend((0..m.n_layers).flat_map(of_block));
+    activations.extend((0..m.n_layers).flat_map(block_activations));
     let last = m.n_layers.saturating_sub(1);
     activations.push((ActivationKind::Residual, format!("blocks.{last}.{residual}")));
     activations.push((ActivationKind::HeadProducts, "head.logits.1".to_owned()));
