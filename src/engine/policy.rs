@@ -134,7 +134,7 @@ impl Activation {
 impl HasFormulas for Activation {
     const SCOPE: Scope = Scope::Activation;
 
-    fn of_word(word: &str) -> Option<Self> {
+    fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.word() == word)
     }
 }
@@ -294,7 +294,7 @@ policy! {
 impl HasFormulas for Decay {
     const SCOPE: Scope = Scope::Schedule;
 
-    fn of_word(word: &str) -> Option<Self> {
+    fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.word() == word)
     }
 }

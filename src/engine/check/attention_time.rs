@@ -226,7 +226,7 @@ impl Programs {
         let state = Arc::new(layout.finish());
         let norm = QkNormRope {
             norm: QkNorm { heads, eps: 1e-6, weighted: true },
-            rotary: Rotary::of_whole_heads(heads.dim, 10_000.0),
+            rotary: Rotary::with_whole_heads(heads.dim, 10_000.0),
             rotates_first: false,
         };
         let ops = Ops { attention: Attention::causal(heads, seq_len), norm: with_norm.then_some(norm) };

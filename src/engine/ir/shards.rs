@@ -123,7 +123,7 @@ impl Shards {
     }
 
     /// Returns the ranges of a rank, in the order of the flat buffers and of the rank's shard.
-    pub fn of_rank(&self, rank: usize) -> impl Iterator<Item = &OwnedRange> {
+    pub fn for_rank(&self, rank: usize) -> impl Iterator<Item = &OwnedRange> {
         self.ranges.iter().filter(move |range| range.rank == rank)
     }
 

@@ -1,7 +1,7 @@
 //! Writes the table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
 
 use super::metric::{Metric, Source};
-use super::table::{ledger_metrics, of_runs};
+use super::table::{ledger_metrics, run_metrics};
 
 /// Returns a table of a file's columns: name, unit, meaning.
 pub fn columns(metrics: &[Metric]) -> String {
@@ -29,7 +29,7 @@ pub fn figures() -> String {
         let cells = [metric.heading, metric.meaning.trim(), run_cell, sweep, &compared].join(" | ");
         format!("| `{}` | {cells} |\n", metric.name)
     };
-    let rows: String = of_runs().map(row).collect();
+    let rows: String = run_metrics().map(row).collect();
     format!(
         "| column | heading | meaning | of a run | in sweeps | in comparisons |\n\
          |---|---|---|---|---|---|\n{rows}"

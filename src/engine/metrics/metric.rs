@@ -21,7 +21,7 @@ pub struct Metric {
     pub compared_as: &'static str,
     /// Path of the figure in the entry of a held-out set (`held_out/NAME` in the summary), where it is called
     /// `METRIC/NAME`; empty for figures that only the run has.
-    pub of_sets: &'static str,
+    pub set_path: &'static str,
     /// Position and key in the lines of a sweep's ledger, and so in the sweep's tables.
     pub ledger: Option<(u8, &'static str)>,
 }
@@ -54,7 +54,7 @@ impl Metric {
             divisor: 1.0,
             source: Source::Rows,
             compared_as: "",
-            of_sets: "",
+            set_path: "",
             ledger: None,
         }
     }

@@ -14,12 +14,12 @@ macro_rules! csv_row {
         pub struct $row:ident {
             $($(#[doc = $line:literal])+ $column:ident: $type:ty { $($field:ident: $value:expr),* $(,)? })*
         }
-        $(and { $($(#[$of_other:meta])* $other:ident: $other_type:ty),* })?
+        $(and { $($(#[$other_attribute:meta])* $other:ident: $other_type:ty),* })?
     ) => {
         $(#[$attribute])*
         pub struct $row {
             $($(#[doc = $line])+ pub $column: $type,)*
-            $($($(#[$of_other])* pub $other: $other_type,)*)?
+            $($($(#[$other_attribute])* pub $other: $other_type,)*)?
         }
 
         impl $row {
@@ -108,7 +108,7 @@ csv_row! {
             decimals: 4,
             source: Source::Summary("val_loss/final/loss"),
             compared_as: "val_loss",
-            of_sets: "final/loss",
+            set_path: "final/loss",
             ledger: Some((3, "val_loss")),
         }
         /// learning rate of this step
@@ -128,7 +128,7 @@ csv_row! {
             decimals: 4,
             source: Source::Summary("ema_val_loss/final/loss"),
             compared_as: "ema_val_loss",
-            of_sets: "ema/final/loss",
+            set_path: "ema/final/loss",
         }
     }
     and {

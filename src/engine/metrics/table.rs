@@ -76,7 +76,7 @@ const RUN_METRICS: &[Metric] = &[
         decimals: 4,
         source: Source::Summary("bits_per_byte"),
         compared_as: "bits_per_byte",
-        of_sets: "bits_per_byte",
+        set_path: "bits_per_byte",
         ..Metric::named("bits_per_byte")
     },
     Metric {
@@ -85,7 +85,7 @@ const RUN_METRICS: &[Metric] = &[
         decimals: 4,
         source: Source::Summary("held_out//figures/val_accuracy/final/value"),
         compared_as: "val_accuracy",
-        of_sets: "figures/val_accuracy/final/value",
+        set_path: "figures/val_accuracy/final/value",
         ..Metric::named("val_accuracy")
     },
     Metric {
@@ -178,7 +178,7 @@ pub fn all() -> impl Iterator<Item = &'static Metric> {
 }
 
 /// Returns the metrics for which a run has a single figure, which tables show.
-pub fn of_runs() -> impl Iterator<Item = &'static Metric> {
+pub fn run_metrics() -> impl Iterator<Item = &'static Metric> {
     all().filter(|metric| metric.source != Source::Rows)
 }
 
@@ -200,22 +200,22 @@ pub fn steady_medians() -> impl Iterator<Item = &'static Metric> {
 }
 
 /// Returns the metrics that a run also has for each of its held-out sets.
-pub fn of_sets() -> impl Iterator<Item = &'static Metric> {
-    of_runs().filter(|metric| !metric.of_sets.is_empty())
+pub fn set_metrics() -> impl Iterator<Item = &'static Metric> {
+    run_metrics().filter(|metric| !metric.set_path.is_empty())
 }
 
 /// Splits a figure like `val_loss/news` into the metric and the held-out set. Returns `None` if runs do not
 /// have the metric per set.
 pub fn find_set_metric(name: &str) -> Option<(&'static Metric, &str)> {
     let (metric, set) = name.split_once('/').filter(|(_, set)| !set.is_empty())?;
-    let metric = of_sets().find(|known| known.name == metric)?;
+    let metric = set_metrics().find(|known| known.name == metric)?;
     Some((metric, set))
 }
 
 /// Returns the metric that has this name in tables of runs or in comparisons.
 pub fn find(name: &str) -> Option<&'static Metric> {
     let in_comparisons = || compared().find(|metric| metric.compared_as == name);
-    of_runs().find(|metric| metric.name == name).or_else(in_comparisons)
+    run_metrics().find(|metric| metric.name == name).or_else(in_comparisons)
 }
 
 #[cfg(test)]
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn names_are_unambiguous() {
         let mut names = HashSet::new();
-        for metric in of_runs() {
+        for metric in run_metrics() {
             assert!(names.insert(metric.name), "{} is there twice", metric.name);
             assert!(!metric.heading.is_empty() && !metric.meaning.is_empty(), "{}", metric.name);
         }

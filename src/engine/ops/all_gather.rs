@@ -37,7 +37,7 @@ pub struct AllGather {
 
 impl AllGather {
     /// Returns the parts that `rank` owns.
-    fn of_rank(&self, rank: usize) -> impl Iterator<Item = &Part> {
+    fn owned_by(&self, rank: usize) -> impl Iterator<Item = &Part> {
         self.parts.iter().filter(move |part| part.rank == rank)
     }
 
@@ -85,7 +85,7 @@ impl Op for AllGather {
     }
 
     fn input_range(&self, _input: usize, rank: usize) -> Option<Range<usize>> {
-        let read = || self.of_rank(rank).filter_map(|part| Some(part.from?..part.from? + part.len));
+        let read = || self.owned_by(rank).filter_map(|part| Some(part.from?..part.from? + part.len));
         let start = read().map(|range| range.start).min().unwrap_or(0);
         Some(start..read().map(|range| range.end).max().unwrap_or(start))
     }
@@ -99,10 +99,10 @@ impl Op for AllGather {
             };
             &bytes[first * self.size(part)..][..part.len * self.size(part)]
         };
-        let own: Vec<&[u8]> = self.of_rank(cx.comm.rank()).map(read).collect();
+        let own: Vec<&[u8]> = self.owned_by(cx.comm.rank()).map(read).collect();
         let all = cx.comm.gather(name, own.concat())?;
         for (rank, mut bytes) in all.parts().enumerate() {
-            for part in self.of_rank(rank) {
+            for part in self.owned_by(rank) {
                 let size = self.size(part);
                 let (first, rest) = bytes.split_at_checked(part.len * size).ok_or_else(|| {
                     Error::failed(format!("{name}: rank {rank} sent fewer elements than it owns"))

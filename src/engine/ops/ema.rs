@@ -38,7 +38,7 @@ impl Ema {
         let (params, weights) = (cx.input::<Acc<E>>(0), cx.input::<Acc<E>>(1));
         let weight = weights.get(cx.input_u32(2)[0] as usize);
         let average = cx.output::<Acc<E>>(0);
-        for segment in self.segments.of_rank(cx.comm.rank()) {
+        for segment in self.segments.for_rank(cx.comm.rank()) {
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,
@@ -145,7 +145,7 @@ pub(super) fn case_segments(precision: Precision, sharded: bool) -> (Segments, P
     }
     let shards = Shards::new(&[4096, CASE_ELEMENTS], 2, 4096);
     let sharded_masters = precision.has_compute_copy();
-    let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
+    let owned = shards.for_rank(0).flat_map(|range| range.flat().zip(range.offset..));
     let places = owned.map(|(flat, slot)| [flat, if sharded_masters { slot } else { flat }, slot]).collect();
     (Segments::new(&all, &shards, sharded_masters.then_some(&shards), CASE_ELEMENTS), places)
 }

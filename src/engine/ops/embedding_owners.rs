@@ -26,9 +26,9 @@ const STEP: usize = 8;
 
 impl OwnedRows {
     /// Returns the ranges that `rank` owns, filled up with empty ranges.
-    fn of_rank(&self, rank: usize) -> [Range<usize>; MAX_RANGES] {
-        let mut of_rank = self.owners.iter().filter(|range| range.rank == rank).map(OwnedRange::flat);
-        std::array::from_fn(|_| of_rank.next().unwrap_or_default())
+    fn owned_ranges(&self, rank: usize) -> [Range<usize>; MAX_RANGES] {
+        let mut ranges = self.owners.iter().filter(|range| range.rank == rank).map(OwnedRange::flat);
+        std::array::from_fn(|_| ranges.next().unwrap_or_default())
     }
 
     /// Fails unless the kernels can handle the owners of `w` and the layout divides `n` rows.
@@ -57,7 +57,7 @@ impl OwnedRows {
             dy,
             dw: cx.output_spec(0),
             layout: self.layout,
-            owned: Some(self.of_rank(cx.queue.rank())),
+            owned: Some(self.owned_ranges(cx.queue.rank())),
             adds: false,
         }
     }
@@ -132,7 +132,7 @@ impl Op for TokenOrder {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let tokens = cx.input_u32(0);
         let (n, v, d) = (tokens.len(), cx.output_spec(0).rows(), cx.output_spec(0).width());
-        let owned = self.0.of_rank(cx.comm.rank());
+        let owned = self.0.owned_ranges(cx.comm.rank());
         let size = cx.output_spec(0).dtype.size();
         owned.iter().for_each(|range| cx.output_bytes(0)[range.start * size..range.end * size].fill(0));
         let (mut ends, mut all) = (vec![0; v], vec![0; n]);
@@ -177,7 +177,7 @@ impl Op for TokenOrder {
             let name = format!("n{n} v{v} d{d}, {} ranges", owners.len());
             let reference = move |i: &[Array]| {
                 let mut dw = i[2].clone();
-                let owned = rows.of_rank(0);
+                let owned = rows.owned_ranges(0);
                 owned.iter().for_each(|range| dw.data[range.clone()].fill(0.0));
                 let (order, sorted) = expected_order(&tokens, &rows, d);
                 let whole = order.len() == n;
@@ -240,7 +240,7 @@ impl Op for EmbeddingGradAtOwners {
         let (v, d) = (cx.output_spec(0).rows(), cx.output_spec(0).width());
         let count = cx.input_u32(2)[0] as usize;
         let (order, sorted) = (&cx.input_u32(0)[..count], &cx.input_u32(1)[..count]);
-        for owned in self.0.of_rank(cx.comm.rank()) {
+        for owned in self.0.owned_ranges(cx.comm.rank()) {
             let rows = owned.start / d..owned.end.div_ceil(d);
             dispatch_float!(cx.input_spec(3).dtype, E => {
                 type A = <E as Elem>::Acc;
@@ -295,7 +295,7 @@ impl Op for EmbeddingGradAtOwners {
             let name = format!("n{n} v{v} d{d}, {} ranges", owners.len());
             let reference = move |i: &[Array]| {
                 let mut dw = i[5].clone();
-                for range in rows.of_rank(0) {
+                for range in rows.owned_ranges(0) {
                     for at in range.filter(|at| tokens.contains(&((at / d) as u32))) {
                         let row_positions =
                             tokens.iter().enumerate().filter(|(_, token)| **token as usize == at / d);
@@ -331,7 +331,7 @@ fn some_tokens(n: usize, v: usize) -> Vec<u32> {
 /// tokens.
 fn expected_order(tokens: &[u32], rows: &OwnedRows, d: usize) -> (Vec<u32>, Vec<u32>) {
     let has =
-        |token: u32| (0..d).any(|c| rows.of_rank(0).iter().any(|r| r.contains(&(token as usize * d + c))));
+        |token: u32| (0..d).any(|c| rows.owned_ranges(0).iter().any(|r| r.contains(&(token as usize * d + c))));
     let mut order: Vec<u32> = (0..tokens.len() as u32).filter(|&i| has(tokens[i as usize])).collect();
     order.sort_by_key(|&position| tokens[position as usize]);
     let sorted = order.iter().map(|&position| tokens[position as usize]).collect();

@@ -171,7 +171,7 @@ fn queue_partial_sums(
     }
     let elements = cx.input_spec(0).elements();
     let (owners, rank) = owned.map_or((Vec::new(), 0), |(shards, rank)| {
-        ((0..shards.ranks()).map(|rank| shards.of_rank(rank).collect()).collect(), rank)
+        ((0..shards.ranks()).map(|rank| shards.for_rank(rank).collect()).collect(), rank)
     });
     let (kernel, row) = owner_kernel("grad_norm_partials", &owners, rank);
     let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64), row];
@@ -205,7 +205,7 @@ pub struct GradNormPartials {
 impl GradNormPartials {
     fn run<A: Real>(&self, cx: &CpuNode<'_>) {
         cx.output_bytes(0).fill(0);
-        for owned in self.shards.of_rank(cx.comm.rank()) {
+        for owned in self.shards.for_rank(cx.comm.rank()) {
             partial_sums(cx, self.shards.block(), owned.flat(), cx.output::<A>(0));
         }
     }
@@ -243,7 +243,7 @@ impl Op for GradNormPartials {
         }
         cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;
         let rank = cx.queue.rank();
-        let blocks = self.shards.of_rank(rank).map(|range| range.len.div_ceil(GPU_BLOCK)).sum();
+        let blocks = self.shards.for_rank(rank).map(|range| range.len.div_ceil(GPU_BLOCK)).sum();
         queue_partial_sums(cx, cx.output(0), blocks, Some((&self.shards, rank)))
     }
 

@@ -42,7 +42,7 @@ pub struct Matrices {
 
 impl Matrices {
     /// Returns the matrices that `rank` updates.
-    pub(super) fn of_rank(&self, rank: usize) -> &[MatrixPlace] {
+    pub(super) fn for_rank(&self, rank: usize) -> &[MatrixPlace] {
         match &self.by_rank[..] {
             [all] => all,
             by_rank => &by_rank[rank],
@@ -52,7 +52,7 @@ impl Matrices {
     /// Returns the range of a buffer from the first to the last matrix of `rank`; `first` gives the first
     /// element of a matrix in that buffer.
     pub(super) fn span(&self, rank: usize, first: impl Fn(&MatrixPlace) -> usize) -> Range<usize> {
-        let starts = || self.of_rank(rank).iter().map(&first);
+        let starts = || self.for_rank(rank).iter().map(&first);
         starts().min().unwrap_or(0)..starts().max().map_or(0, |last| last + self.size())
     }
 

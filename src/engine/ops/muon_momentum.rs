@@ -60,7 +60,7 @@ impl MuonMomentum {
 
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         type Acc<E> = <E as Elem>::Acc;
-        let (places, size) = (self.matrices.of_rank(cx.comm.rank()), self.matrices.size());
+        let (places, size) = (self.matrices.for_rank(cx.comm.rank()), self.matrices.size());
         let x = cx.output::<E>(1);
         if cx.input_u32(2)[0] != 0 {
             x.slice(0, places.len() * size).fill(E::default());
@@ -163,7 +163,7 @@ impl Op for MuonMomentum {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let (count, size) = (self.matrices.of_rank(rank).len(), Arg::U64(self.matrices.size() as u64));
+        let (count, size) = (self.matrices.for_rank(rank).len(), Arg::U64(self.matrices.size() as u64));
         if count == 0 {
             return Ok(());
         }
@@ -223,7 +223,7 @@ fn reference(i: &[Array], op: &MuonMomentum) -> Vec<Array> {
     let size = op.matrices.size();
     let mut momentum = i[3].clone();
     let mut x = Array::zeros(&op.matrices.batch());
-    let all = op.matrices.of_rank(0).iter().zip(x.data.chunks_exact_mut(size));
+    let all = op.matrices.for_rank(0).iter().zip(x.data.chunks_exact_mut(size));
     for (place, x) in all.filter(|_| bad == 0.0) {
         for (k, x) in x.iter_mut().enumerate() {
             let (g, m) = (grads[place.flat + k] * clip, &mut momentum.data[place.slot + k]);

@@ -55,7 +55,7 @@ impl MuonUpdate {
         let (decay, step) = (table.get(row), table.get(row + 1) * Acc::<E>::from_f64(self.ratio));
         let params = cx.output::<Acc<E>>(0);
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(1));
-        let (places, size) = (self.matrices.of_rank(cx.comm.rank()), self.matrices.size());
+        let (places, size) = (self.matrices.for_rank(cx.comm.rank()), self.matrices.size());
         let tasks = size.div_ceil(ELEMENTS_PER_TASK);
         cx.pool.run(
             places.len() * tasks,
@@ -129,7 +129,7 @@ impl Op for MuonUpdate {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rank = cx.queue.rank();
-        let count = self.matrices.of_rank(rank).len();
+        let count = self.matrices.for_rank(rank).len();
         if count == 0 {
             return Ok(());
         }
@@ -176,7 +176,7 @@ fn reference(i: &[Array], op: &MuonUpdate) -> Vec<Array> {
     }
     let row = &i[1].data[i[2].data[0] as usize * SCHEDULE_WIDTH..];
     let size = op.matrices.size();
-    for (place, x) in op.matrices.of_rank(0).iter().zip(i[0].data.chunks_exact(size)) {
+    for (place, x) in op.matrices.for_rank(0).iter().zip(i[0].data.chunks_exact(size)) {
         for (k, x) in x.iter().enumerate() {
             let p = out[0].data[place.master + k] * row[0] - row[1] * op.ratio * x;
             out[0].data[place.master + k] = p;

@@ -39,7 +39,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of_batch(x: &Spec) -> Self {
+    fn from_batch(x: &Spec) -> Self {
         let (rows, columns) = (x.alloc[1], x.alloc[2]);
         Self { rows, columns, side: rows.min(columns) }
     }
@@ -65,7 +65,7 @@ impl NewtonSchulz {
     }
 
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
-        let sizes = Sizes::of_batch(cx.input_spec(0));
+        let sizes = Sizes::from_batch(cx.input_spec(0));
         let Sizes { rows, columns, side } = sizes;
         let [a, b, c] = COEFFICIENTS;
         let (x, count) = (cx.input::<E>(0), self.count(cx.comm.rank()));
@@ -114,7 +114,7 @@ impl Op for NewtonSchulz {
         if x.alloc.len() != 3 || self.counts.iter().any(|&count| count > x.alloc[0]) {
             return Err("x must be [matrices, rows, columns], with all matrices that a rank owns".into());
         }
-        let side = Sizes::of_batch(x).side;
+        let side = Sizes::from_batch(x).side;
         let square = Spec::new([x.alloc[0], side, side], x.dtype);
         Ok(vec![x.clone(), square.clone(), square])
     }
@@ -124,7 +124,7 @@ impl Op for NewtonSchulz {
         // Every product reads its factors and its addend.
         let bytes =
             3 * inputs[0].bytes() + outputs[0].bytes() + 3 * outputs[1].bytes() + 2 * outputs[2].bytes();
-        Cost { product_flops: count * Sizes::of_batch(&inputs[0]).flops(), bytes: bytes as f64 }
+        Cost { product_flops: count * Sizes::from_batch(&inputs[0]).flops(), bytes: bytes as f64 }
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -134,7 +134,7 @@ impl Op for NewtonSchulz {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (spec, count) = (cx.input_spec(0), self.count(cx.queue.rank()));
-        let sizes = Sizes::of_batch(spec);
+        let sizes = Sizes::from_batch(spec);
         let Sizes { rows, columns, side } = sizes;
         if count == 0 {
             return Ok(());

@@ -182,7 +182,7 @@ impl Op for Rope {
 fn whole_heads() -> impl Iterator<Item = (usize, Heads, Rotary)> {
     [(1, (1, 1, 32)), (17, (4, 2, 64)), (33, (8, 1, 96)), (255, (1, 1, 128)), (5, (1, 1, 6))]
         .into_iter()
-        .map(|(n, (query, kv, dim))| (n, Heads { query, kv, dim }, Rotary::of_whole_heads(dim, 10_000.0)))
+        .map(|(n, (query, kv, dim))| (n, Heads { query, kv, dim }, Rotary::with_whole_heads(dim, 10_000.0)))
 }
 
 /// Returns test cases that rotate a part of a head, rotate in the other direction, or use a scaling. Their
@@ -286,7 +286,7 @@ mod tests {
             for (dtype, turned) in
                 [(DType::F32, dim), (DType::Bf16, dim), (DType::Bf16, (dim / 4).max(1) * 2)]
             {
-                let rotary = Rotary { rotated_dim: turned, ..Rotary::of_whole_heads(dim, 10_000.0) };
+                let rotary = Rotary { rotated_dim: turned, ..Rotary::with_whole_heads(dim, 10_000.0) };
                 let lanes = Lanes::new(Heads { query: 3, kv: 1, dim }, Some(rotary), dtype);
                 assert!((dim / 2).is_multiple_of(lanes.vec) && 32 % lanes.lanes == 0);
                 assert!((turned / 2).is_multiple_of(lanes.vec));

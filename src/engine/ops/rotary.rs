@@ -79,7 +79,7 @@ impl Scaling {
 
 impl Rotary {
     /// Returns Llama's rotation of whole heads of `dim` elements.
-    pub const fn of_whole_heads(dim: usize, theta: f64) -> Self {
+    pub const fn with_whole_heads(dim: usize, theta: f64) -> Self {
         Self { theta, rotated_dim: dim, reversed: false, scaling: Scaling::None }
     }
 
@@ -267,7 +267,7 @@ pub fn rotate_back<A: Real>(head: &mut [A], (cos, sin): Angles<'_, A>) {
 mod tests {
     use super::*;
 
-    const PLAIN: Rotary = Rotary::of_whole_heads(64, 10_000.0);
+    const PLAIN: Rotary = Rotary::with_whole_heads(64, 10_000.0);
     const YARN: Scaling = Scaling::Yarn {
         factor: 4.0,
         original_context: 512,
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_grown_table_keeps_its_entries() {
-        let rotary = Rotary::of_whole_heads(8, 500.0);
+        let rotary = Rotary::with_whole_heads(8, 500.0);
         let small = Rotation::<f32>::covering(&[3], rotary);
         let large = Rotation::<f32>::covering(&[0, 100], rotary);
         assert_eq!(small.at(3), large.at(3));

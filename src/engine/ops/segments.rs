@@ -105,7 +105,7 @@ impl Segments {
     }
 
     /// Returns the segments that `rank` updates.
-    pub fn of_rank(&self, rank: usize) -> &[Segment] {
+    pub fn for_rank(&self, rank: usize) -> &[Segment] {
         match self.by_rank.as_slice() {
             [all] => all,
             by_rank => &by_rank[rank],
@@ -119,8 +119,8 @@ impl Segments {
 
     /// Returns the largest number of elements that a rank updates.
     pub(crate) fn updated(&self) -> usize {
-        let of_rank = |segments: &Vec<Segment>| segments.iter().map(|segment| segment.len).sum();
-        self.by_rank.iter().map(of_rank).max().unwrap_or(0)
+        let rank_len = |segments: &Vec<Segment>| segments.iter().map(|segment| segment.len).sum();
+        self.by_rank.iter().map(rank_len).max().unwrap_or(0)
     }
 
     /// Returns the range of the optimizer's slots that `rank` updates. It has no gaps.
@@ -141,7 +141,7 @@ impl Segments {
     /// Returns the range of a buffer from the first to the last segment of `rank`; `first` gives the first
     /// element of a segment in that buffer.
     fn span(&self, rank: usize, first: impl Fn(&Segment) -> usize) -> Range<usize> {
-        match self.of_rank(rank) {
+        match self.for_rank(rank) {
             [] => 0..0,
             [only] => first(only)..first(only) + only.len,
             [begin, .., end] => first(begin)..first(end) + end.len,
@@ -243,7 +243,7 @@ pub(crate) fn case_of_owner(
     let flat_len = ranges.last().map_or(0, |(range, _)| range.end);
     let shards = Shards::new(&[4096, flat_len], 2, 4096);
     let masters = precision.has_compute_copy().then_some(&shards);
-    let owned = shards.of_rank(0).flat_map(|range| range.flat().zip(range.offset..));
+    let owned = shards.for_rank(0).flat_map(|range| range.flat().zip(range.offset..));
     let owned = owned.filter(|(flat, _)| *flat >= from);
     let places =
         owned.map(|(flat, slot)| (flat, if masters.is_some() { slot } else { flat }, slot)).collect();
@@ -329,7 +329,7 @@ mod tests {
         for (segments, rank) in update(true).iter().flat_map(|part| (0..3).map(move |rank| (part, rank))) {
             let switches = switches(&segments.whole);
             let row = pieces(&segments.whole[rank]);
-            for segment in segments.of_rank(rank) {
+            for segment in segments.for_rank(rank) {
                 for i in 0..segment.len {
                     let (at, flat) = (segment.offset + i, segment.start + i);
                     let piece = row[row.partition_point(|piece| piece.offset <= at) - 1];

@@ -31,7 +31,7 @@ impl SwapEma {
         type Acc<E> = <E as Elem>::Acc;
         let (params, average) = (cx.output::<Acc<E>>(0), cx.output::<Acc<E>>(1));
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(2));
-        for segment in self.segments.of_rank(cx.comm.rank()) {
+        for segment in self.segments.for_rank(cx.comm.rank()) {
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,

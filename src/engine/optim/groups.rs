@@ -178,7 +178,7 @@ impl UpdateGroup {
     /// If an op rejects the shapes or formats.
     pub fn record(&self, b: &mut Builder, group: usize, range: &Range<usize>) -> Result<()> {
         let decays = |role| self.decaying.contains(&GroupRole::from_role(role));
-        let update = Update::of_group(b, group, range, decays)?;
+        let update = Update::for_group(b, group, range, decays)?;
         if update.segments.is_empty() {
             return Ok(());
         }

@@ -104,7 +104,7 @@ impl Update {
     ///
     /// # Errors
     /// If the state was not laid out for training.
-    pub(super) fn of_group(
+    pub(super) fn for_group(
         b: &mut Builder,
         group: usize,
         range: &Range<usize>,
@@ -206,7 +206,7 @@ mod tests {
     /// Returns every element that an update changes: rank, positions in the flat buffers, in the masters and
     /// in the slots, and whether it decays.
     fn elements(segments: &Segments, ranks: usize) -> Vec<(usize, usize, usize, usize, bool)> {
-        let with_rank = |rank| segments.of_rank(rank).iter().map(move |segment| (rank, *segment));
+        let with_rank = |rank| segments.for_rank(rank).iter().map(move |segment| (rank, *segment));
         let all = (0..ranks).flat_map(with_rank);
         let mut elements: Vec<_> = all
             .flat_map(|(rank, s)| {

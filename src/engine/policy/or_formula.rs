@@ -10,7 +10,7 @@ pub trait HasFormulas: Copy + PartialEq + fmt::Debug + fmt::Display {
     const SCOPE: Scope;
 
     /// Returns the variant for a word.
-    fn of_word(word: &str) -> Option<Self>;
+    fn from_word(word: &str) -> Option<Self>;
 }
 
 /// One of the words of a policy, or a formula. In recipes it is a string: the word, or the formula's
@@ -54,7 +54,7 @@ impl<W: fmt::Display> Serialize for OrFormula<W> {
 impl<'de, W: HasFormulas> Deserialize<'de> for OrFormula<W> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if let Some(word) = W::of_word(&text) {
+        if let Some(word) = W::from_word(&text) {
             return Ok(Self::Word(word));
         }
         Formula::parse(&text, W::SCOPE).map(Self::Formula).map_err(|e| {

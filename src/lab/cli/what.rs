@@ -103,11 +103,11 @@ impl RecipeArguments {
 pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
     let itself = || argument.to_owned();
     if argument.join(SUMMARY).is_file() || find::has_lost_summary(argument) {
-        return of_run(argument);
+        return recipe_in_run(argument);
     }
     match argument.to_str() {
         Some(name) if !argument.exists() && builtin::find(name).is_none() => {
-            find::find_by_id(results, name)?.map_or_else(|| Ok(itself()), |run| of_run(&run))
+            find::find_by_id(results, name)?.map_or_else(|| Ok(itself()), |run| recipe_in_run(&run))
         }
         _ => Ok(itself()),
     }
@@ -116,7 +116,7 @@ pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
 /// Returns the recipe in the folder of a run: the copy of what was set, so that a changed key also changes
 /// the defaults that depend on it. Copies written by earlier versions cannot be run; the resolved recipe
 /// stands in for them.
-fn of_run(run: &Path) -> Result<PathBuf> {
+fn recipe_in_run(run: &Path) -> Result<PathBuf> {
     let copy = run.join(RECIPE);
     let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };
     Ok(if text.starts_with(COPY_HEADER) { copy } else { run.join(RESOLVED) })

@@ -91,7 +91,7 @@ impl KnownRows {
     /// # Errors
     /// If [`RunRows::read_on`] fails.
     pub fn with<T>(&self, id: &str, run: &Path, use_rows: impl FnOnce(&RunRows) -> T) -> Result<T> {
-        let rows = self.of_run(id, run);
+        let rows = self.entry(id, run);
         // After a panic the rows read so far are valid, and the next call continues.
         let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
         rows.read_on()?;
@@ -101,7 +101,7 @@ impl KnownRows {
         Ok(found)
     }
 
-    fn of_run(&self, id: &str, run: &Path) -> Arc<Mutex<RunRows>> {
+    fn entry(&self, id: &str, run: &Path) -> Arc<Mutex<RunRows>> {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = match runs.iter().position(|(known, _)| known == id) {
             Some(place) => runs.remove(place),

@@ -83,13 +83,13 @@ impl Routes {
                 let id = joined(name, id)?;
                 Ok(coordinates::document(&id, &found(folder.coordinates()?, &id)?)?)
             }
-            [kind, recipe, run] => self.of_run(kind, known(&table, &joined(recipe, run)?)?, request),
+            [kind, recipe, run] => self.run_document(kind, known(&table, &joined(recipe, run)?)?, request),
             _ => Err(unknown()),
         }
     }
 
     /// Returns a document of a run.
-    fn of_run(&self, kind: &str, run: &TableRun, request: &Request) -> Result<Value, Refusal> {
+    fn run_document(&self, kind: &str, run: &TableRun, request: &Request) -> Result<Value, Refusal> {
         match kind {
             "run" => Ok(self.rows.with(&run.id, &run.path, |rows| run::document(run, rows))??),
             "curves" => {

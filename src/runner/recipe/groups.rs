@@ -124,7 +124,7 @@ pub(super) fn keys(role: GroupRole, section_keys: &[Key]) -> Vec<Key> {
 }
 
 /// Returns the role of a group's key and its name within the group; `None` for other keys.
-pub(super) fn of_key(key: &Key) -> Option<(GroupRole, &'static str)> {
+pub(super) fn role_and_name(key: &Key) -> Option<(GroupRole, &'static str)> {
     if key.section() == "optimizer" { split_path(key.name()) } else { None }
 }
 

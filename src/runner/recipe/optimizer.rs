@@ -149,14 +149,14 @@ pub(super) fn is_hyperparameter(key: &Key) -> bool {
 
 /// Returns the optimizers that have a key of `[optimizer]` or of a group.
 pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
-    optim::owners(groups::of_key(key).map_or(key.name(), |(_, name)| name))
+    optim::owners(groups::role_and_name(key).map_or(key.name(), |(_, name)| name))
 }
 
 /// Returns the setting that chooses an optimizer with this key; `None` if the default optimizer has it.
 #[cfg(test)]
 pub(super) fn owner_setting(key: &Key) -> Option<&'static str> {
     let owner = owners(key).next().filter(|owner| key.section() == "optimizer" && !is_default(owner))?;
-    let group = groups::of_key(key).map_or(String::new(), |(role, _)| format!("groups.{}.", role.word()));
+    let group = groups::role_and_name(key).map_or(String::new(), |(role, _)| format!("groups.{}.", role.word()));
     Some(leak(format!("optimizer.{group}name={}", owner.name)))
 }
 

@@ -47,7 +47,7 @@ fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Di
     };
     let chosen_by = recipe.merged().position(&choice);
     for key in section_keys("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
-        let group_key = groups::of_key(key);
+        let group_key = groups::role_and_name(key);
         if group_key.map(|(role, _)| role) != group {
             continue;
         }
@@ -131,7 +131,7 @@ fn absent_roles(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         ),
     ];
     for (role, is_absent, cause, what, remedy) in absent {
-        let in_group = |key: &&super::key::Key| groups::of_key(key).is_some_and(|(own, _)| own == role);
+        let in_group = |key: &&super::key::Key| groups::role_and_name(key).is_some_and(|(own, _)| own == role);
         let set = section_keys("optimizer").filter(in_group).find(|key| recipe.locate(key.path).is_some());
         if let Some(key) = set.filter(|_| is_absent) {
             let word = role.word();

@@ -33,8 +33,8 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             ));
         }
     }
-    if metrics::of_runs().all(|metric| metric.name != sweep.on) {
-        let help = match nearest(&sweep.on, metrics::of_runs().map(|metric| metric.name)) {
+    if metrics::run_metrics().all(|metric| metric.name != sweep.on) {
+        let help = match nearest(&sweep.on, metrics::run_metrics().map(|metric| metric.name)) {
             Some(near) => format!("did you mean {near:?}?"),
             None => "docs/reports.md lists the figures of runs".to_owned(),
         };

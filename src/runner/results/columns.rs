@@ -40,11 +40,11 @@ impl Figures {
     }
 
     /// Returns a figure of a held-out set; `None` if it is unknown or not measured on sets.
-    pub fn of_set(&self, metric: &Metric, set: &str) -> Option<f64> {
-        if metric.of_sets.is_empty() || !self.summary["held_out"].as_object()?.contains_key(set) {
+    pub fn get_for_set(&self, metric: &Metric, set: &str) -> Option<f64> {
+        if metric.set_path.is_empty() || !self.summary["held_out"].as_object()?.contains_key(set) {
             return None;
         }
-        self.at(&format!("held_out/{set}/{}", metric.of_sets))?.as_f64()
+        self.at(&format!("held_out/{set}/{}", metric.set_path))?.as_f64()
     }
 
     /// Returns the names of the run's further held-out sets.
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn every_metric_of_a_run_is_in_its_summary() {
         let figures = Figures::from_summary(&complete());
-        for metric in metrics::of_runs() {
+        for metric in metrics::run_metrics() {
             assert!(figures.get(metric).is_some(), "{} is not at {:?}", metric.name, metric.source);
         }
         let get = |name: &str| figures.get(metrics::find(name).unwrap());
@@ -163,15 +163,15 @@ mod tests {
             (Some(3.75), Some(100.0), Some(10.0))
         );
         assert_eq!(get("train_loss"), Some(f64::from(2.3_f32)));
-        let of_set = |name: &str| metrics::find_set_metric(name).and_then(|(m, set)| figures.of_set(m, set));
-        assert_eq!((of_set("val_loss/news"), of_set("ema_val_loss/news")), (Some(4.0), Some(3.0)));
-        assert_eq!(of_set("bits_per_byte/news"), Some(1.0 / std::f64::consts::LN_2));
+        let figure = |name: &str| metrics::find_set_metric(name).and_then(|(m, set)| figures.get_for_set(m, set));
+        assert_eq!((figure("val_loss/news"), figure("ema_val_loss/news")), (Some(4.0), Some(3.0)));
+        assert_eq!(figure("bits_per_byte/news"), Some(1.0 / std::f64::consts::LN_2));
         for unknown in ["val_loss/other", "val_loss/", "tok_s/news", "val_loss", "val_loss/news/final"] {
-            assert_eq!(of_set(unknown), None, "{unknown}");
+            assert_eq!(figure(unknown), None, "{unknown}");
         }
         assert!(figures.sets().eq(["news"]));
         let blank = Figures::from_summary(&Summary::started("r", "x", "0", 1));
-        let known: Vec<&str> = metrics::of_runs()
+        let known: Vec<&str> = metrics::run_metrics()
             .filter(|metric| blank.get(metric).is_some())
             .map(|metric| metric.name)
             .collect();

@@ -134,9 +134,9 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
     // The name of a recipe's folder.
     let folder = folder_name(name).ok();
     let means = |run: &&PathBuf| {
-        let of_recipe = run.parent().and_then(Path::file_name).and_then(|recipe| recipe.to_str());
+        let has_recipe = run.parent().and_then(Path::file_name).and_then(|recipe| recipe.to_str());
         name == LATEST
-            || of_recipe.is_some_and(|recipe| folder.as_deref() == Some(recipe))
+            || has_recipe.is_some_and(|recipe| folder.as_deref() == Some(recipe))
             || run
                 .strip_prefix(results)
                 .is_ok_and(|run| run == path || run.ends_with(path) || run.starts_with(path))
@@ -198,16 +198,16 @@ fn find_by_prefix(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option
         return Ok(None);
     }
     let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
-    let of_recipe =
+    let has_recipe =
         |run: &Path| recipe.is_none_or(|recipe| recipe == text(run.parent().and_then(Path::file_name)));
     let short = short_names(runs);
-    if let Some((run, _)) = runs.iter().zip(&short).find(|(run, short)| *short == beginning && of_recipe(run))
+    if let Some((run, _)) = runs.iter().zip(&short).find(|(run, short)| *short == beginning && has_recipe(run))
     {
         return Ok(Some(run.clone()));
     }
     let begins = |run: &&PathBuf| {
         let id = text(run.file_name());
-        of_recipe(run) && (id.starts_with(beginning) || hash_of(&id).starts_with(beginning))
+        has_recipe(run) && (id.starts_with(beginning) || hash_of(&id).starts_with(beginning))
     };
     let found: Vec<&PathBuf> = runs.iter().filter(begins).collect();
     let exact = found.iter().find(|run| text(run.file_name()) == beginning);

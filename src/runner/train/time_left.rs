@@ -55,7 +55,7 @@ impl TimeLeft {
     ///
     /// # Errors
     /// Fails like [`Recipe::batch`].
-    pub fn of_recipe(recipe: &Recipe, steps: u64) -> Result<Self> {
+    pub fn from_recipe(recipe: &Recipe, steps: u64) -> Result<Self> {
         let values = recipe.values();
         let ramp = values.training.batch_ramp.iter().map(|&[end, sequences]| (end as u64, sequences as u64));
         let batch = (Ramp::new(ramp), recipe.batch()?.global as u64);

@@ -44,18 +44,18 @@ fn cases() -> Vec<(&'static str, usize, Rotary, Option<Norm>)> {
     };
     let llama3 =
         Scaling::Llama3 { factor: 8.0, original_context: 8192, low_freq_factor: 1.0, high_freq_factor: 4.0 };
-    let plain = Rotary::of_whole_heads(64, 1e4);
+    let plain = Rotary::with_whole_heads(64, 1e4);
     let (before, after) =
         (Norm { weighted: true, rotates_first: false }, Norm { weighted: false, rotates_first: true });
     vec![
         ("default", 64, plain, None),
         ("linear", 64, Rotary { scaling: Scaling::Linear { factor: 4.0 }, ..plain }, None),
-        ("yarn", 128, Rotary { scaling: yarn, ..Rotary::of_whole_heads(128, 1e6) }, None),
+        ("yarn", 128, Rotary { scaling: yarn, ..Rotary::with_whole_heads(128, 1e6) }, None),
         ("yarn_set", 64, Rotary { scaling: yarn_set, ..plain }, None),
-        ("llama3", 128, Rotary { scaling: llama3, ..Rotary::of_whole_heads(128, 5e5) }, None),
+        ("llama3", 128, Rotary { scaling: llama3, ..Rotary::with_whole_heads(128, 5e5) }, None),
         ("partial", 64, Rotary { rotated_dim: 16, ..plain }, None),
         ("nanochat", 64, Rotary { reversed: true, ..plain }, Some(after)),
-        ("qwen3", 64, Rotary::of_whole_heads(64, 1e6), Some(before)),
+        ("qwen3", 64, Rotary::with_whole_heads(64, 1e6), Some(before)),
     ]
 }
 

@@ -73,7 +73,7 @@ impl OpenedContext {
     pub fn open(ordinal: usize) -> Result<Self> {
         check_present(ordinal)?;
         let (device, properties) = device_properties(ordinal)?;
-        let initial = InitialState::of_device(device);
+        let initial = InitialState::for_device(device);
         let context = Arc::new(Context::new(device)?);
         let took = initial.memory_taken_since();
         Ok(Self { ordinal, properties, initial, took, context })

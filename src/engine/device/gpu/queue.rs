@@ -41,7 +41,7 @@ pub struct Gathered {
 
 impl Gathered {
     /// Returns the address at which the tensor of a rank is stored.
-    pub fn of_rank(&self, rank: usize) -> DevicePtr {
+    pub fn rank_address(&self, rank: usize) -> DevicePtr {
         self.to + (rank * self.bytes) as DevicePtr
     }
 }

@@ -134,7 +134,7 @@ impl Op for QkNormRope {
         };
         let plain = cases::shapes().map(|(n, heads)| {
             let norm = QkNorm { heads, eps: 1e-6, weighted: true };
-            let rotary = Rotary::of_whole_heads(heads.dim, 10_000.0);
+            let rotary = Rotary::with_whole_heads(heads.dim, 10_000.0);
             (n, QkNormRope { norm, rotary, rotates_first: false })
         });
         // The plain rotation comes in both places, with and without weights; each other rotation comes in
@@ -145,7 +145,7 @@ impl Op for QkNormRope {
         };
         let everywhere =
             [(false, false), (false, true), (true, false), (true, true)].map(|(weighted, first)| {
-                of(n, heads, Rotary::of_whole_heads(heads.dim, 10_000.0), weighted, first)
+                of(n, heads, Rotary::with_whole_heads(heads.dim, 10_000.0), weighted, first)
             });
         let rotations = variants().flat_map(|(n, heads, rotary)| {
             [(true, false), (false, true)].map(|(weighted, first)| of(n, heads, rotary, weighted, first))

@@ -44,7 +44,7 @@ impl<R: Rule<N>, const N: usize> ElementwiseUpdate<R, N> {
         let params = cx.output::<Acc<E>>(0);
         let slots: [ViewMut<'_, Acc<E>>; N] = std::array::from_fn(|slot| cx.output::<Acc<E>>(1 + slot));
         let compute_copy = self.precision.has_compute_copy().then(|| cx.output::<E>(1 + N));
-        for segment in self.segments.of_rank(cx.comm.rank()) {
+        for segment in self.segments.for_rank(cx.comm.rank()) {
             cx.pool.chunks(
                 segment.len,
                 ELEMENTS_PER_TASK,

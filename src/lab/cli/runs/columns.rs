@@ -39,7 +39,7 @@ impl Optional {
         }
     }
 
-    fn of_run(&self, run: &Run, names: &HashMap<&str, &str>) -> String {
+    fn cell(&self, run: &Run, names: &HashMap<&str, &str>) -> String {
         match self {
             Self::Text(loss) => text_of(run, loss).unwrap_or_else(|| BLANK.to_owned()),
             Self::Tags => run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" "),
@@ -95,7 +95,7 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
     let figures = ["train_loss", "val_loss", "tok_s"].map(|name| Field::parse(name, collection).ok());
     for run in runs {
         let [train_loss, val_loss, tok_s] =
-            figures.each_ref().map(|field| match field.as_ref().map(|field| field.of_run(run, collection)) {
+            figures.each_ref().map(|field| match field.as_ref().map(|field| field.value(run, collection)) {
                 Some(Cell::Number(value)) => Some(value),
                 _ => None,
             });
@@ -109,7 +109,7 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
             decimal(val_loss, 4),
             tok_s.map_or_else(|| BLANK.to_owned(), short),
         ];
-        let optional = optional.iter().map(|column| column.of_run(run, &names));
+        let optional = optional.iter().map(|column| column.cell(run, &names));
         let changed = run.entry.changed.iter().map(|setting| quoted(setting)).collect::<Vec<_>>().join(" ");
         table.row(cells.into_iter().chain(optional).chain([changed]));
     }
@@ -125,7 +125,7 @@ fn chosen(runs: &[&Run], collection: &Collection, fields: &[Field]) -> String {
     let mut table = Table::new(&columns);
     table.row(["RUN".to_owned()].into_iter().chain(fields.iter().map(Field::to_string)));
     for run in runs {
-        let cell = |field: &Field| match (field, field.of_run(run, collection)) {
+        let cell = |field: &Field| match (field, field.value(run, collection)) {
             (Field::Word(Word::Note), Cell::Text(text)) => beginning(&one_line(&text)),
             (_, Cell::Text(text)) => one_line(&text),
             (field, Cell::Number(value)) => match field.metric() {

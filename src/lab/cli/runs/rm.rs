@@ -43,7 +43,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
             Some((_, read)) => read,
             None => Referrers::read(results, &pages)?,
         };
-        let mut found = read.of_run(id);
+        let mut found = read.find(id);
         found.retain(|reference| !goes_too(reference));
         referrers = Some((results.clone(), read));
         if !found.is_empty() {

@@ -76,7 +76,7 @@ pub fn value(name: &str, value: Option<f64>) -> String {
 
 /// Parses the columns of a table of runs, or returns the default ones.
 pub fn runs(asked: Option<&str>) -> Result<Vec<Column>, String> {
-    let names: Vec<&'static str> = metrics::of_runs().map(|metric| metric.name).chain(WORDS).collect();
+    let names: Vec<&'static str> = metrics::run_metrics().map(|metric| metric.name).chain(WORDS).collect();
     choose(asked.unwrap_or("tok_s,train_loss,val_loss"), &names, true)
 }
 
@@ -120,7 +120,7 @@ pub fn known_key(path: &str) -> Result<&'static str, String> {
 }
 
 /// Formats a run's cell.
-pub fn of_run(run: &KeptRun, column: &Column) -> String {
+pub fn run_cell(run: &KeptRun, column: &Column) -> String {
     let summary = &run.summary;
     match column {
         Column::Named("status") => summary.status.as_str().to_owned(),
@@ -132,7 +132,7 @@ pub fn of_run(run: &KeptRun, column: &Column) -> String {
             value(name, figure) + &remark.unwrap_or_default()
         }
         Column::OfSet { metric, set } => {
-            let figure = of_set(run, metric, set);
+            let figure = held_out_figure(run, metric, set);
             let part = run.summary.held_out.get(set).and_then(|set| set.part).filter(|_| figure.is_some());
             value(metric, figure) + &part.map(|part| format!(" ({part})")).unwrap_or_default()
         }
@@ -141,8 +141,8 @@ pub fn of_run(run: &KeptRun, column: &Column) -> String {
 }
 
 /// Returns a figure of a held-out set of a run, in its stored unit.
-pub fn of_set(run: &KeptRun, metric: &str, set: &str) -> Option<f64> {
-    Figures::from_summary(&run.summary).of_set(metrics::find(metric)?, set)
+pub fn held_out_figure(run: &KeptRun, metric: &str, set: &str) -> Option<f64> {
+    Figures::from_summary(&run.summary).get_for_set(metrics::find(metric)?, set)
 }
 
 /// Returns the remark after a figure. For a validation loss, it tells what part of the held-out text was

@@ -69,7 +69,7 @@ pub fn examine(
         stale: Vec::new(),
         is_markup: false,
     };
-    let spec = match Spec::of_block(&examined.block) {
+    let spec = match Spec::from_block(&examined.block) {
         Ok(spec) => spec,
         Err(why) => {
             examined.is_markup = true;
@@ -118,8 +118,8 @@ fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> 
             configurations::render(context, spec, column, alt.as_deref())
         }
         BlockKind::Sweep { columns } => sweep::render(context, spec, columns),
-        BlockKind::Value { column, form } => value::of_run(context, spec, column, *form),
-        BlockKind::ComparisonValue { column, form } => value::of_comparison(context, spec, column, *form),
+        BlockKind::Value { column, form } => value::render_run_value(context, spec, column, *form),
+        BlockKind::ComparisonValue { column, form } => value::render_comparison_value(context, spec, column, *form),
     }
 }
 

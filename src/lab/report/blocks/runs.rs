@@ -88,7 +88,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     headings.push("run".to_owned());
     let cells = |run: &KeptRun| {
         let mut cells = vec![plain(run.recipe())];
-        cells.extend(columns.iter().map(|column| columns::of_run(run, column)));
+        cells.extend(columns.iter().map(|column| columns::run_cell(run, column)));
         let remark = remark(run).map(|remark| format!(" ({remark})"));
         cells.push(provenance::link(run, context) + &remark.unwrap_or_default());
         cells

@@ -76,7 +76,7 @@ pub fn template(kind: &str, select: &str) -> Result<String> {
 
 impl Spec {
     /// Parses the attributes of the marker that opens a block or a value. Unknown attributes are errors.
-    pub fn of_block(block: &Block) -> Result<Self, String> {
+    pub fn from_block(block: &Block) -> Result<Self, String> {
         match block.opening {
             Opening::Report => Self::parse(&block.attributes),
             Opening::Value => Self::parse_value(&block.attributes),

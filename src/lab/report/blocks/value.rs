@@ -20,7 +20,7 @@ const COMPARISON_COLUMNS: [&str; 4] = ["ratio", "ratio_low", "ratio_high", "verd
 const RATIO_DECIMALS: usize = 3;
 
 /// Renders a figure of the selected run, which must be one.
-pub fn of_run(
+pub fn render_run_value(
     context: &PageContext<'_>,
     spec: &Spec,
     column: &Column,
@@ -43,17 +43,17 @@ pub fn of_run(
             shown(name, figure, form) + &columns::remark_on(run, name)
         }
         (Column::OfSet { metric, set }, form) => {
-            let figure = columns::of_set(run, metric, set);
+            let figure = columns::held_out_figure(run, metric, set);
             shown(metric, figure.ok_or_else(|| vec![unmeasured(run, &format!("{metric}/{set}"))])?, form)
         }
-        (column, NumberForm::Decimal(None)) => columns::of_run(run, column),
+        (column, NumberForm::Decimal(None)) => columns::run_cell(run, column),
         _ => return Err(vec![correct("`digits` and `form` apply only to figures".to_owned())]),
     };
     Ok(Rendered { text, ..runs::run_sources(&runs) })
 }
 
 /// Renders a figure of the newest selected comparison.
-pub fn of_comparison(
+pub fn render_comparison_value(
     context: &PageContext<'_>,
     spec: &Spec,
     column: &str,

@@ -92,7 +92,7 @@ fn figures(sides: &[Side]) -> Vec<Value> {
             })
         })
     };
-    metrics::of_runs().filter_map(row).collect()
+    metrics::run_metrics().filter_map(row).collect()
 }
 
 fn differ<T: PartialEq>(values: &[T]) -> bool {

@@ -23,7 +23,7 @@ impl Layout {
     /// Returns the layout for the runs of a collection.
     pub fn new(collection: &Collection) -> Self {
         let runs: Vec<&Run> = collection.runs.iter().collect();
-        let has_one = |field: &Field| runs.iter().any(|run| field.of_run(run, collection) != Cell::Blank);
+        let has_one = |field: &Field| runs.iter().any(|run| field.value(run, collection) != Cell::Blank);
         let all = figures().map(Field::Figure).chain(set_figures(runs.iter().copied()));
         Self { figures: all.filter(has_one).collect(), keys: differing_keys(&runs, collection) }
     }
@@ -64,13 +64,13 @@ pub fn row(run: &Run, collection: &Collection, layout: &Layout, version: &str) -
     let entry = &run.entry;
     let mut figures = Map::new();
     for field in &layout.figures {
-        if let Cell::Number(value) = field.of_run(run, collection) {
+        if let Cell::Number(value) = field.value(run, collection) {
             figures.insert(field.to_string(), number(value));
         }
     }
     let mut keys = Map::new();
     for path in &layout.keys {
-        let value = match Field::Key(path.clone()).of_run(run, collection) {
+        let value = match Field::Key(path.clone()).value(run, collection) {
             Cell::Blank => continue,
             Cell::Unset => Value::Null,
             Cell::Number(value) => value.to_string().into(),

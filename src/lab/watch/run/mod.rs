@@ -97,7 +97,7 @@ impl RunView {
             regular::read(&path, regular::MAX_TEXT).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let recipe = text.and_then(|text| recipe::load_resolved(&path, &text, &[], &Machine::none()).ok());
         self.ranks = recipe.as_ref().map(recipe::Recipe::world_size);
-        self.time_left = recipe.and_then(|recipe| TimeLeft::of_recipe(&recipe, steps).ok());
+        self.time_left = recipe.and_then(|recipe| TimeLeft::from_recipe(&recipe, steps).ok());
     }
 
     fn take(&mut self, news: RunNews) {

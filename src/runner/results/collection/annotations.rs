@@ -182,7 +182,7 @@ mod tests {
         Located { results: results.to_owned(), id: "r/1".to_owned() }
     }
 
-    fn of_run(results: &Path) -> (Annotation, usize) {
+    fn read_run(results: &Path) -> (Annotation, usize) {
         let (mut all, faults) = Annotations::read(results);
         (all.take("r/1"), faults.len())
     }
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn the_last_word_on_a_run_holds() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(of_run(dir.path()), (Annotation::default(), 0));
+        assert_eq!(read_run(dir.path()), (Annotation::default(), 0));
         let run = at(dir.path());
         Annotations::append(&run, vec![tag("b"), tag("a"), tag("b")]).unwrap();
         Annotations::append(&run, vec![Untag("b".to_owned()), Note("first".to_owned())]).unwrap();
@@ -203,13 +203,13 @@ mod tests {
         let other = Located { id: "r/2".to_owned(), ..run.clone() };
         Annotations::append(&other, vec![tag("x")]).unwrap();
         let expected = Annotation { tags: ["a".to_owned()].into(), note: Some(text.to_owned()) };
-        assert_eq!(of_run(dir.path()), (expected.clone(), 0));
-        assert_eq!(of_run(&dir.path().join(KEPT)).0, expected, "kept runs have the same");
+        assert_eq!(read_run(dir.path()), (expected.clone(), 0));
+        assert_eq!(read_run(&dir.path().join(KEPT)).0, expected, "kept runs have the same");
         let stored = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert_eq!(stored.lines().count(), 7);
         assert_eq!(printable(&stored), stored, "nothing in the file acts on a terminal");
         Annotations::append(&run, vec![Note(String::new())]).unwrap();
-        assert_eq!(of_run(dir.path()).0.note, None);
+        assert_eq!(read_run(dir.path()).0.note, None);
     }
 
     #[test]
@@ -222,15 +222,15 @@ mod tests {
         bytes.extend(b"garbage \xff\n\n{\"run\":\"r/1\",\"at\":\"2026-11-02T03:04:05Z\",\"ta");
         std::fs::write(&path, bytes).unwrap();
         let tags = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<_>>();
-        let (found, faults) = of_run(dir.path());
+        let (found, faults) = read_run(dir.path());
         assert_eq!((found.tags, faults), (tags(&["a"]), 1), "the torn line may be about to be written");
         Annotations::append(&run, vec![tag("b")]).unwrap();
-        let (found, faults) = of_run(dir.path());
+        let (found, faults) = read_run(dir.path());
         assert_eq!((found.tags, faults), (tags(&["a", "b"]), 2));
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("elsewhere", &path).unwrap();
         assert!(Annotations::append(&run, vec![tag("c")]).is_err());
-        assert_eq!(of_run(dir.path()).1, 1);
+        assert_eq!(read_run(dir.path()).1, 1);
         assert!(!dir.path().join("elsewhere").exists());
     }
 
@@ -243,7 +243,7 @@ mod tests {
                 scope.spawn(move || Annotations::append(&run, vec![tag(&number.to_string())]).unwrap());
             }
         });
-        let (found, faults) = of_run(dir.path());
+        let (found, faults) = read_run(dir.path());
         assert_eq!((found.tags.len(), faults), (16, 0));
     }
 

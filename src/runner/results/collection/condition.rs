@@ -116,7 +116,7 @@ impl Condition {
             // A run has several names, and any of them may match.
             Field::Word(Word::Run) => return self.names(run),
             Field::Word(Word::Tag) => Cell::Blank,
-            _ => self.field.of_run(run, collection),
+            _ => self.field.value(run, collection),
         };
         let equals = |is_equal: bool| is_equal == (self.operator == Operator::Equal);
         match (&self.wanted, cell) {
@@ -188,7 +188,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
                 return Ok(Wanted::Number(number));
             }
             needs_equality(if is_text { "a word" } else { "not compared with a number here" })?;
-            of_key(path, value)
+            wanted_key(path, value)
         }
     }
 }
@@ -214,7 +214,7 @@ fn wanted_word(word: Word, value: &str) -> Result<Wanted> {
 }
 
 /// Returns the value of a key as recipes write it. A path also gets its stored form, which is absolute.
-fn of_key(path: &str, value: &str) -> Result<Wanted> {
+fn wanted_key(path: &str, value: &str) -> Result<Wanted> {
     let Some(key) = find_path(path) else { return Ok(Wanted::Text(vec![value.to_owned()])) };
     let (_, written) = recipe::setting(&format!("{}={value}", key.path))?;
     let mut texts = vec![plain_text(&written).into_owned()];

@@ -15,14 +15,14 @@ use std::collections::HashMap;
 pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
     let words = Word::ALL.iter().map(|(_, word)| Field::Word(*word));
     let keys = differing_keys(runs, collection).into_iter().map(Field::Key);
-    let has_one = |field: &Field| runs.iter().any(|run| field.of_run(run, collection) != Cell::Blank);
+    let has_one = |field: &Field| runs.iter().any(|run| field.value(run, collection) != Cell::Blank);
     let held_out_fields = set_figures(runs.iter().copied()).filter(has_one);
     let fields: Vec<Field> = words.chain(keys).chain(figures().map(Field::Figure)).chain(held_out_fields).collect();
     let failed = |e: csv::Error| Error::failed(format!("cannot write CSV: {e}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(fields.iter().map(Field::to_string)).map_err(failed)?;
     for run in runs {
-        let cell = |field: &Field| match field.of_run(run, collection) {
+        let cell = |field: &Field| match field.value(run, collection) {
             Cell::Number(value) => value.to_string(),
             Cell::Text(text) => text.into_owned(),
             Cell::Unset | Cell::Blank => String::new(),

@@ -122,12 +122,12 @@ impl RunDifference {
         };
         let set_pair = |set: &str, metric: &'static Metric| FigurePair {
             name: format!("{}/{set}", metric.name),
-            values: [a.figures.of_set(metric, set), b.figures.of_set(metric, set)],
+            values: [a.figures.get_for_set(metric, set), b.figures.get_for_set(metric, set)],
             metric,
         };
         let sets: BTreeSet<&str> = a.figures.sets().chain(b.figures.sets()).collect();
-        let of_sets = sets.iter().flat_map(|set| metrics::of_sets().map(|metric| set_pair(set, metric)));
-        let figures = metrics::of_runs().map(figure).chain(of_sets);
+        let set_pairs = sets.iter().flat_map(|set| metrics::set_metrics().map(|metric| set_pair(set, metric)));
+        let figures = metrics::run_metrics().map(figure).chain(set_pairs);
         Ok(Self {
             keys: keys.into_iter().map(key).collect(),
             environment: differing(&a.facts, &b.facts),

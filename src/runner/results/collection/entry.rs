@@ -36,7 +36,7 @@ pub struct Stamps([Option<Stamp>; FILES.len()]);
 
 impl Stamps {
     /// Reads the stamps of a run's files.
-    pub fn of_run(run: &Path) -> Self {
+    pub fn read(run: &Path) -> Self {
         let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(rest);
         Self(FILES.map(|file| {
             let data = std::fs::metadata(run.join(file)).ok()?;
@@ -62,7 +62,7 @@ pub struct Entry {
     pub steps: u64,
     /// Steps that the recipe asks for.
     pub steps_planned: u64,
-    /// The figures in [`metrics::of_runs`], in that order and in their stored units.
+    /// The figures in [`metrics::run_metrics`], in that order and in their stored units.
     pub figures: Vec<Option<f64>>,
     /// Further held-out sets, by name.
     pub sets: BTreeMap<String, SetEntry>,
@@ -90,14 +90,14 @@ pub struct SetEntry {
     pub hash: Option<String>,
     /// The part of the set that the losses cover; `None` for all of it.
     pub part: Option<HeldOutPart>,
-    /// The known figures in [`metrics::of_sets`], by metric name and in their stored units.
+    /// The known figures in [`metrics::set_metrics`], by metric name and in their stored units.
     pub figures: BTreeMap<String, f64>,
 }
 
 impl SetEntry {
     fn new(set: &HeldOutSet, name: &str, figures: &Figures) -> Self {
-        let known = |metric: &Metric| Some((metric.name.to_owned(), figures.of_set(metric, name)?));
-        let figures = metrics::of_sets().filter_map(known).collect();
+        let known = |metric: &Metric| Some((metric.name.to_owned(), figures.get_for_set(metric, name)?));
+        let figures = metrics::set_metrics().filter_map(known).collect();
         Self { hash: set.hash.clone(), part: set.part, figures }
     }
 }
@@ -105,7 +105,7 @@ impl SetEntry {
 impl Entry {
     /// Returns true if the figure with this name is known.
     pub fn has_figure(&self, name: &str) -> bool {
-        metrics::of_runs().zip(&self.figures).any(|(metric, figure)| metric.name == name && figure.is_some())
+        metrics::run_metrics().zip(&self.figures).any(|(metric, figure)| metric.name == name && figure.is_some())
     }
 }
 
@@ -138,7 +138,7 @@ impl ReadRun {
             status: summary.status,
             steps: summary.steps,
             steps_planned: summary.steps_planned,
-            figures: metrics::of_runs().map(|metric| figures.get(metric)).collect(),
+            figures: metrics::run_metrics().map(|metric| figures.get(metric)).collect(),
             val_part: summary.val_part,
             remarks: remarks(&summary),
             changed: changed(run, environment.as_ref()),
@@ -273,17 +273,17 @@ mod tests {
         std::fs::write(run.join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
         let read = ReadRun::read(&run).unwrap();
         assert_eq!((read.settings.len(), &read.entry.device, &read.entry.changed), (0, &None, &Vec::new()));
-        let known: Vec<&str> = metrics::of_runs()
+        let known: Vec<&str> = metrics::run_metrics()
             .zip(&read.entry.figures)
             .filter(|(_, figure)| figure.is_some())
             .map(|(metric, _)| metric.name)
             .collect();
         assert_eq!(known, ["tokens_seen", "steps"]);
         assert!(read.is_whole);
-        let stamps = Stamps::of_run(&run);
+        let stamps = Stamps::read(&run);
         assert!(stamps.newest() > 0);
         std::fs::write(run.join(RESOLVED), "[model]\ndim = 64\n# n_kv_heads is unset: `n_heads`\n").unwrap();
-        assert_ne!(Stamps::of_run(&run), stamps);
+        assert_ne!(Stamps::read(&run), stamps);
         let settings = ReadRun::read(&run).unwrap().settings;
         assert_eq!(
             settings,

@@ -119,7 +119,7 @@ impl Field {
         if let Some(figure) = Figure::parse(name) {
             return Ok(Self::Figure(figure));
         }
-        if let Some(field) = of_set(name, collection) {
+        if let Some(field) = parse_set_figure(name, collection) {
             return Ok(field);
         }
         match find_path(name) {
@@ -154,7 +154,7 @@ impl Field {
     }
 
     /// Returns the value of this field for a run.
-    pub fn of_run<'a>(&self, run: &'a Run, collection: &'a Collection) -> Cell<'a> {
+    pub fn value<'a>(&self, run: &'a Run, collection: &'a Collection) -> Cell<'a> {
         let text = |text: Option<&'a str>| {
             text.filter(|text| !text.is_empty()).map_or(Cell::Blank, |text| Cell::Text(text.into()))
         };
@@ -180,19 +180,19 @@ impl Field {
                 Word::Corpus => text(entry.corpus.as_deref()),
                 Word::ForkedFrom => text(entry.forked_from.as_ref().map(|fork| fork.run.as_str())),
             },
-            Self::Figure(figure) => figure.of_run(run).map_or(Cell::Blank, Cell::Number),
+            Self::Figure(figure) => figure.value(run).map_or(Cell::Blank, Cell::Number),
             Self::OfSet { metric, set } => {
                 let value = entry.sets.get(set).and_then(|set| set.figures.get(metric.name));
                 let value = value.map(|value| value / metric.divisor).filter(|value| value.is_finite());
                 value.map_or(Cell::Blank, Cell::Number)
             }
-            Self::Key(path) => of_key(run, collection, path),
+            Self::Key(path) => key_cell(run, collection, path),
         }
     }
 }
 
 /// Finds the figure of a held-out set by name. One of the runs must have the set, unless there are no runs.
-fn of_set(name: &str, collection: &Collection) -> Option<Field> {
+fn parse_set_figure(name: &str, collection: &Collection) -> Option<Field> {
     let (metric, set) = name.split_once('/')?;
     let name = format!("{}/{set}", metric.replace('-', "_"));
     let (metric, set) = metrics::find_set_metric(&name)?;
@@ -204,16 +204,16 @@ fn of_set(name: &str, collection: &Collection) -> Option<Field> {
 /// Returns the figures of every further held-out set in these runs, ordered by set name.
 pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = Field> {
     let sets: BTreeSet<&String> = runs.into_iter().flat_map(|run| run.entry.sets.keys()).collect();
-    let of_set = |set: &String| {
+    let fields = |set: &String| {
         let set = set.clone();
-        metrics::of_sets().map(move |metric| Field::OfSet { metric, set: set.clone() })
+        metrics::set_metrics().map(move |metric| Field::OfSet { metric, set: set.clone() })
     };
-    sets.into_iter().flat_map(of_set)
+    sets.into_iter().flat_map(fields)
 }
 
 /// Returns the value of a key, or the implied value if the stored recipe leaves the key out.
-fn of_key<'a>(run: &Run, collection: &'a Collection, path: &str) -> Cell<'a> {
-    let stored = collection.settings.of_key(&run.settings, path);
+fn key_cell<'a>(run: &Run, collection: &'a Collection, path: &str) -> Cell<'a> {
+    let stored = collection.settings.find(&run.settings, path);
     let value = match stored {
         Some((_, value)) => value.as_deref().unwrap_or(UNSET),
         None if run.settings.is_empty() => return Cell::Blank,
@@ -240,13 +240,13 @@ impl Figure {
     /// Finds a figure by the name that tables of runs or comparisons use. `val-loss` means `val_loss`.
     fn parse(name: &str) -> Option<Self> {
         let metric = metrics::find(&name.replace('-', "_"))?;
-        let at = metrics::of_runs().position(|other| other.name == metric.name)?;
+        let at = metrics::run_metrics().position(|other| other.name == metric.name)?;
         let divisor = if metric.name == name.replace('-', "_") { metric.divisor } else { 1.0 };
         Some(Self { metric, at, divisor })
     }
 
     /// Returns the figure of a run; `None` if it is unknown or not finite.
-    pub fn of_run(&self, run: &Run) -> Option<f64> {
+    pub fn value(&self, run: &Run) -> Option<f64> {
         let value = run.entry.figures.get(self.at).copied().flatten()?;
         Some(value / self.divisor).filter(|value| value.is_finite())
     }
@@ -254,24 +254,24 @@ impl Figure {
 
 /// Returns every figure, in the unit that its name gives.
 pub fn figures() -> impl Iterator<Item = Figure> {
-    metrics::of_runs().enumerate().map(|(at, metric)| Figure { metric, at, divisor: metric.divisor })
+    metrics::run_metrics().enumerate().map(|(at, metric)| Figure { metric, at, divisor: metric.divisor })
 }
 
 /// Returns the names of all words and figures. Recipe keys, which are fields too, are not included.
 pub fn field_names() -> impl Iterator<Item = &'static str> {
-    Word::ALL.iter().map(|(name, _)| *name).chain(metrics::of_runs().map(|metric| metric.name))
+    Word::ALL.iter().map(|(name, _)| *name).chain(metrics::run_metrics().map(|metric| metric.name))
 }
 
 /// Returns the error for a name that is not a field, with a hint.
 fn unknown(name: &str, collection: &Collection) -> Error {
-    let of_sets: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
-    if metrics::find_set_metric(name).is_some() && of_sets.is_empty() {
+    let set_names: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
+    if metrics::find_set_metric(name).is_some() && set_names.is_empty() {
         return Error::usage(format!(
             "runs have nothing called `{name}`: none of them has a held-out set from validation.sets"
         ));
     }
     let paths = KEYS.iter().map(|key| key.path);
-    let names: Vec<String> = field_names().chain(paths).map(str::to_owned).chain(of_sets).collect();
+    let names: Vec<String> = field_names().chain(paths).map(str::to_owned).chain(set_names).collect();
     // Try names without a section first: `dim` is exactly one key but similar to many names.
     let key = if name.contains('.') { None } else { KEYS.iter().find(|key| key.name() == name) };
     let other_word = (name == "speed").then_some("tok_s");

@@ -75,7 +75,7 @@ struct IndexedRunRef<'a> {
 }
 
 fn figures() -> Vec<&'static str> {
-    metrics::of_runs().map(|metric| metric.name).collect()
+    metrics::run_metrics().map(|metric| metric.name).collect()
 }
 
 fn path(results: &Path) -> PathBuf {
@@ -176,7 +176,7 @@ mod tests {
             let settings =
                 ["model.dim", "training.seed"].map(|key| settings.number(setting(key, "1"))).to_vec();
             let entry = ReadRun::read(&run).unwrap().entry;
-            (id.to_owned(), IndexedRun { stamps: Stamps::of_run(&run), entry, settings })
+            (id.to_owned(), IndexedRun { stamps: Stamps::read(&run), entry, settings })
         });
         let listed: Vec<(&str, &IndexedRun)> = runs.iter().map(|(id, run)| (id.as_str(), run)).collect();
         write(results, &settings, &listed).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     fn files_are_settled_a_while_after_their_last_change() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(SUMMARY), "").unwrap();
-        let (stamps, now) = (Stamps::of_run(dir.path()), SystemTime::now());
+        let (stamps, now) = (Stamps::read(dir.path()), SystemTime::now());
         assert!(!is_settled(&stamps, now) && !is_settled(&stamps, UNIX_EPOCH));
         assert!(is_settled(&stamps, now + std::time::Duration::from_secs(3)));
     }

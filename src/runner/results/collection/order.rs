@@ -43,7 +43,7 @@ impl Order {
             return;
         }
         let mut keyed: Vec<(Cell<'_>, &Run)> =
-            runs.iter().map(|run| (self.field.of_run(run, collection), *run)).collect();
+            runs.iter().map(|run| (self.field.value(run, collection), *run)).collect();
         keyed.sort_by(|(a, _), (b, _)| self.compare(a, b));
         *runs = keyed.into_iter().map(|(_, run)| run).collect();
     }

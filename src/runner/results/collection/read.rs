@@ -74,7 +74,7 @@ impl Collection {
     fn read_at(results: &Path, now: SystemTime) -> Result<Self> {
         let paths = find::runs(results)?;
         let ids: Vec<String> = paths.iter().map(|path| find::folder_id(path)).collect();
-        let stamps: Vec<Stamps> = paths.par_iter().map(|path| Stamps::of_run(path)).collect();
+        let stamps: Vec<Stamps> = paths.par_iter().map(|path| Stamps::read(path)).collect();
         let Index { mut settings, runs: mut indexed } = Index::read(results);
         let current =
             |(id, stamps): (&String, &Stamps)| indexed.remove(id).filter(|run| run.stamps == *stamps);
@@ -106,7 +106,7 @@ impl Collection {
         let names = find::short_names(&paths);
         for (((path, id), name), found) in paths.into_iter().zip(ids).zip(names).zip(found) {
             let Some(IndexedRun { entry, settings, .. }) = found else { continue };
-            let status = RunStatus::of_run(&path, entry.status)?;
+            let status = RunStatus::resolve(&path, entry.status)?;
             let annotation = annotations.take(&id);
             let began = began(&path);
             runs.push(Run { path, id, name, began, status, entry, annotation, settings });
@@ -137,7 +137,7 @@ pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
             reason: None,
             steps: 1,
             steps_planned: 1,
-            figures: metrics::of_runs().map(|metric| of(metric.name)).collect(),
+            figures: metrics::run_metrics().map(|metric| of(metric.name)).collect(),
             sets: BTreeMap::new(),
             corpus: None,
             val_part: None,
@@ -204,7 +204,7 @@ mod tests {
         // Another file of the run changes.
         std::fs::write(runs[1].join(RESOLVED), "[model]\ndim = 32\n").unwrap();
         let dims = |collection: &Collection| -> Vec<String> {
-            let value = |run: &Run| collection.settings.of_key(&run.settings, "model.dim").unwrap().1.clone();
+            let value = |run: &Run| collection.settings.find(&run.settings, "model.dim").unwrap().1.clone();
             collection.runs.iter().filter_map(value).collect()
         };
         assert_eq!(dims(&Collection::read_at(dir.path(), later).unwrap()), ["32", "64"]);

@@ -67,7 +67,7 @@ impl Referrers {
 
     /// Returns everything that refers to the run `RECIPE/RUN` in the results folder: records, pages, its kept
     /// copy and forks.
-    pub fn of_run(&self, id: &str) -> Vec<Reference> {
+    pub fn find(&self, id: &str) -> Vec<Reference> {
         // Records are JSON, where a name is quoted, and a run's name has no characters that JSON escapes.
         let quoted = format!("\"{id}\"");
         let record = |(path, text): &(PathBuf, String)| {
@@ -156,7 +156,7 @@ mod tests {
         };
         let [first, second] = [create(), create()];
         let of = |name: &str, pages: &[PathBuf]| {
-            let found = Referrers::read(results, pages).unwrap().of_run(&format!("r/{name}"));
+            let found = Referrers::read(results, pages).unwrap().find(&format!("r/{name}"));
             found.iter().map(Reference::to_string).collect::<Vec<_>>()
         };
         assert_eq!(of(&first, &[]), [""; 0]);

@@ -48,7 +48,7 @@ impl Settings {
     }
 
     /// Returns the setting for a key among these numbers, if there is one.
-    pub fn of_key<'a>(&'a self, numbers: &[u32], path: &str) -> Option<&'a Setting> {
+    pub fn find<'a>(&'a self, numbers: &[u32], path: &str) -> Option<&'a Setting> {
         numbers.iter().filter_map(|number| self.get(*number)).find(|(key, _)| key == path)
     }
 }
@@ -67,8 +67,8 @@ mod tests {
         let mut again = Settings::numbered(settings.all().to_vec());
         assert_eq!(again.number(setting("b", Some("1"))), 2);
         assert_eq!(again.number(setting("c", None)), 3);
-        assert_eq!(again.of_key(&[2, 1], "a"), Some(&setting("a", None)));
-        assert_eq!((again.of_key(&[0], "b"), again.get(9)), (None, None));
+        assert_eq!(again.find(&[2, 1], "a"), Some(&setting("a", None)));
+        assert_eq!((again.find(&[0], "b"), again.get(9)), (None, None));
         assert!(again.has_key("c") && !again.has_key("d"));
     }
 }

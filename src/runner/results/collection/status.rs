@@ -33,7 +33,7 @@ impl RunStatus {
     ///
     /// # Errors
     /// If the run's lock cannot be read.
-    pub fn of_run(run: &Path, written: Status) -> Result<Self> {
+    pub fn resolve(run: &Path, written: Status) -> Result<Self> {
         Ok(match written {
             Status::Running if find::is_running(run)? => Self::Running,
             written => Self::without_process(written),

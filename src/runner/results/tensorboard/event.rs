@@ -99,7 +99,7 @@ impl Event {
 
     /// Returns the values in a row of `timing.csv`: as `timing/COLUMN` for training steps, and as
     /// `timing_PHASE/COLUMN` for other phases.
-    pub fn of_timing(row: &TimingRow, wall_s: f64) -> Self {
+    pub fn from_timing(row: &TimingRow, wall_s: f64) -> Self {
         let group = match row.phase {
             Phase::Warmup | Phase::Train => "timing".to_owned(),
             // The phase's name as in the file: the variant's, in lower case.
@@ -116,7 +116,7 @@ impl Event {
     }
 
     /// Returns the texts generated after one step, as one list.
-    pub fn of_samples(samples: &[&Sample], wall_s: f64) -> Self {
+    pub fn from_samples(samples: &[&Sample], wall_s: f64) -> Self {
         let mut event = Self::new(wall_s, samples.first().map_or(0, |sample| sample.step));
         let texts: Vec<String> =
             samples.iter().map(|sample| format!("{}{}", sample.prompt, sample.text)).collect();
@@ -191,7 +191,7 @@ mod tests {
         );
         let row =
             TimingRow { throttle: Some("thermal".into()), ..TimingRow::timed(7, Phase::Eval, 1.0, 2.0) };
-        let found = String::from_utf8_lossy(&data(Event::of_timing(&row, 1.0))).into_owned();
+        let found = String::from_utf8_lossy(&data(Event::from_timing(&row, 1.0))).into_owned();
         assert!(found.contains("timing_eval/step_ms") && found.contains("timing_eval/throttle"), "{found}");
         assert!(found.contains("thermal") && !found.contains("timing_eval/tok_s"), "{found}");
     }

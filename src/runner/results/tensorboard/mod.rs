@@ -61,7 +61,7 @@ impl History {
                 out.write_all(&Event::from_metrics(earlier, now).record())?;
             }
             now = started + row.wall_s;
-            out.write_all(&Event::of_timing(row, now).record())?;
+            out.write_all(&Event::from_timing(row, now).record())?;
             if row.phase == Phase::Sample
                 && let Some(texts) = samples.next_if(|texts| texts.iter().all(|text| text.step <= row.step))
             {
@@ -79,7 +79,7 @@ impl History {
 }
 
 fn samples_event(texts: &[Sample], wall_s: f64) -> Event {
-    Event::of_samples(&texts.iter().collect::<Vec<_>>(), wall_s)
+    Event::from_samples(&texts.iter().collect::<Vec<_>>(), wall_s)
 }
 
 /// Converts a time to seconds since 1970.
@@ -160,7 +160,7 @@ impl EventFile {
     /// # Errors
     /// If the event cannot be written. The file then ends with the record before it.
     pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
-        self.append(Event::of_timing(row, now()))
+        self.append(Event::from_timing(row, now()))
     }
 
     /// Appends the event for the samples of one step.
@@ -168,7 +168,7 @@ impl EventFile {
     /// # Errors
     /// If the event cannot be written. The file then ends with the record before it.
     pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
-        self.append(Event::of_samples(samples, now()))
+        self.append(Event::from_samples(samples, now()))
     }
 
     fn append(&mut self, event: Event) -> Result<()> {

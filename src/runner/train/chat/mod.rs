@@ -48,7 +48,7 @@ impl Chat {
         let one = [&request.overrides[..], &["generation.samples=1".to_owned()]].concat();
         let mut trained = Trained::open(&request.run, request.step, request.weights, &one, 1)?;
         trained.tokenizer = trained.tokenizer.recognizing_special_tokens();
-        let template = Template::of_run(&request.run, &trained.tokenizer)?;
+        let template = Template::from_run(&request.run, &trained.tokenizer)?;
         let generator = Generator::new(&trained.plan, &shapes(trained.plan.batch.seq_len))?;
         let engine = trained.engine(&generator)?;
         Ok(Self { trained, generator, engine, template, tokens: request.tokens, messages: Vec::new() })

@@ -51,7 +51,7 @@ impl Template {
     ///
     /// # Errors
     /// With a usage error that says what is missing, or where the template is wrong.
-    pub(super) fn of_run(run: &Path, tokenizer: &Tokenizer) -> Result<Self> {
+    pub(super) fn from_run(run: &Path, tokenizer: &Tokenizer) -> Result<Self> {
         let config = match read(&run.join(CONFIG_FILE))? {
             Some(text) => serde_json::from_str(&text)
                 .map_err(|e| Error::usage(format!("{}: {e}", run.join(CONFIG_FILE).display())))?,

@@ -146,7 +146,7 @@ pub fn topology(ordinals: &[usize]) -> Option<Vec<Vec<String>>> {
     let device = |ordinal: usize| find(driver::device(ordinal).ok()?.0);
     let devices: Vec<Device<'_>> = ordinals.iter().map(|&ordinal| device(ordinal)).collect::<Option<_>>()?;
     let count = devices.len();
-    let links: Vec<Links> = devices.iter().map(Links::of_device).collect();
+    let links: Vec<Links> = devices.iter().map(Links::for_device).collect();
     let joined = |a: usize, b: usize| -> Option<String> {
         if a == b {
             return Some("X".to_owned());
@@ -169,7 +169,7 @@ struct Links {
 }
 
 impl Links {
-    fn of_device(device: &Device<'_>) -> Self {
+    fn for_device(device: &Device<'_>) -> Self {
         let own = device.pci_info().ok().map(|pci| pci.bus_id);
         let mut links = Links { own, peers: Vec::new(), switched: 0 };
         for link in (0..MAX_LINKS).map(|n| device.link_wrapper_for(n)) {

@@ -33,7 +33,7 @@ pub struct InitialState {
 impl InitialState {
     /// Reads the state of a GPU. If this process already has a context on it, processes and memory stay
     /// unknown.
-    pub(in super::super) fn of_device(device: CUdevice) -> Self {
+    pub(in super::super) fn for_device(device: CUdevice) -> Self {
         let Some(found) = nvml::find(device) else { return Self::default() };
         if driver::has_context(device) {
             return Self { device: Some(Arc::new(found)), ..Self::default() };

@@ -182,7 +182,7 @@ impl Transport for PeerCopies {
         let mut small = Vec::new();
         self.wait_for_ranks(on)?;
         for tensor in tensors {
-            let to = tensor.of_rank(self.rank);
+            let to = tensor.rank_address(self.rank);
             for rank in self.others().chain([self.rank]) {
                 self.copy((self.address(rank, to)?, tensor.from, tensor.bytes), &mut small, on)?;
             }
@@ -193,7 +193,7 @@ impl Transport for PeerCopies {
 
     fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
         self.check_running()?;
-        on.stream.copy(tensor.of_rank(self.rank), tensor.from, tensor.bytes)?;
+        on.stream.copy(tensor.rank_address(self.rank), tensor.from, tensor.bytes)?;
         self.wait_for_ranks(on)
     }
 
