@@ -468,7 +468,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
     };
     let counted: usize = ValidationBatches::new(&data, &data.validation, spec.clone(), 0)
         .unwrap()
-        .map(|b| b.unwrap().counted())
+        .map(|b| b.unwrap().target_count())
         .sum();
     assert_eq!(counted, data.validation.tokens.len() - 1);
     let batch = Loader::new(data.clone(), spec).unwrap().next().unwrap();
@@ -492,7 +492,7 @@ fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Optio
     let whole = set.text.whole_bytes().filter(|_| batches.takes_all());
     let batches: Vec<_> = batches.map(Result::unwrap).collect();
     let bytes: Option<u64> = batches.iter().map(|batch| set.text.target_bytes(&batch.targets)).sum();
-    (bytes.or(whole), batches.iter().map(data::Batch::counted).sum())
+    (bytes.or(whole), batches.iter().map(data::Batch::target_count).sum())
 }
 
 #[test]

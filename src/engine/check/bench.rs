@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// A case compiled at a precision: its programs and slots.
 pub(super) struct Bench {
     forward: Section,
-    both: Option<Section>,
+    with_gradient: Option<Section>,
     /// Like `both`, in a later micro-step: gradients are added to the present values.
-    again: Option<Section>,
+    second_micro_step: Option<Section>,
     /// Like `both`, but the outputs that are cheap to recompute are read only by the backward.
     recomputed: Option<Section>,
     engine: Engine,
@@ -32,19 +32,19 @@ impl Bench {
         let forward = Section::new(layout.forward(case)?.0);
         let section = |program: Result<Program>| program.map(Section::new);
         let differentiable = !case.differentiable.is_empty();
-        let backward = |first| differentiable.then(|| section(layout.both(case, first))).transpose();
+        let backward = |first| differentiable.then(|| section(layout.with_gradient(case, first))).transpose();
         let (both, again) = (backward(true)?, backward(false)?);
         let recomputed = differentiable.then(|| section(layout.recomputed(case))).transpose()?;
         let sections = [Some(&forward), both.as_ref(), again.as_ref(), recomputed.as_ref()];
         let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
         let engine = Engine::new(device, &layout.state, Arc::new(SingleRank), Placement::Arena, arena, true)?;
-        Ok(Self { forward, both, again, recomputed, engine, layout })
+        Ok(Self { forward, with_gradient: both, second_micro_step: again, recomputed, engine, layout })
     }
 
     /// Returns the program with its gradient, if the case has one.
     #[cfg(test)]
     pub(super) fn program(&self) -> &Program {
-        &self.both.as_ref().unwrap_or(&self.forward).program
+        &self.with_gradient.as_ref().unwrap_or(&self.forward).program
     }
 
     /// Runs the forward, starting from fresh contents of accumulated outputs.
@@ -57,14 +57,16 @@ impl Bench {
     /// Runs forward and backward, and returns the gradients.
     pub(super) fn run_with_gradient(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
         self.load(data)?;
-        let section = self.both.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
+        let section =
+            self.with_gradient.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
         self.engine.run(section)?;
         self.gradients()
     }
 
     /// Runs a second micro-step on the data of the first, and returns the sums of both gradients.
     pub(super) fn run_second_micro_step(&mut self) -> Result<Vec<Vec<f64>>> {
-        let section = self.again.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
+        let section =
+            self.second_micro_step.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
         self.engine.run(section)?;
         self.gradients()
     }

@@ -146,8 +146,8 @@ pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
             let layout = Layout::new(case, precision)?;
             exec::collect(collector, &layout.forward(case)?.0)?;
             if !case.differentiable.is_empty() {
-                exec::collect(collector, &layout.both(case, true)?)?;
-                exec::collect(collector, &layout.both(case, false)?)?;
+                exec::collect(collector, &layout.with_gradient(case, true)?)?;
+                exec::collect(collector, &layout.with_gradient(case, false)?)?;
                 exec::collect(collector, &layout.recomputed(case)?)?;
             }
         }

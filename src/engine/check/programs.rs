@@ -73,7 +73,7 @@ impl Layout {
     }
 
     /// Records the forward and its gradient, for the first micro-step of a step or a later one.
-    pub(super) fn both(&self, case: &Case, first: bool) -> Result<Program> {
+    pub(super) fn with_gradient(&self, case: &Case, first: bool) -> Result<Program> {
         let (program, outputs) = self.forward(case)?;
         let mut b = Builder::resume(program);
         let seed = |(&k, &seed)| (outputs[k], Upstream::Tensor(b.state_slot(seed)));
@@ -84,7 +84,7 @@ impl Layout {
     /// Records the same as the first micro-step of [`Layout::both`], except that the outputs are copied in
     /// the backward, before the gradients, and outputs that are cheap to recompute are not kept for it.
     pub(super) fn recomputed(&self, case: &Case) -> Result<Program> {
-        let mut program = self.both(case, true)?;
+        let mut program = self.with_gradient(case, true)?;
         for at in 0..program.nodes.len() {
             let node = &program.nodes[at];
             let to = program.tensor(node.outputs[0]).home;

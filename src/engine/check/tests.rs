@@ -167,7 +167,7 @@ fn ops_that_differ_in_one_constant_are_not_the_same() {
 
 /// Returns true if a node is a gradient that also emits its forward's output.
 fn emits(node: &Node) -> bool {
-    node.op.emission().is_some_and(|emission| emission.by.same_as(&*node.op))
+    node.op.emission().is_some_and(|emission| emission.gradient.same_as(&*node.op))
 }
 
 /// A gradient that claims it can emit a tensor does so in every case, and no node recomputes that tensor.
@@ -177,7 +177,7 @@ fn every_emission_takes_the_place_of_a_recomputation() {
     let (mut able, mut emitting) = (HashSet::new(), HashSet::new());
     for case in cases(precision).iter().filter(|case| !case.differentiable.is_empty()) {
         let layout = Layout::new(case, precision).unwrap();
-        let (kept, dropped) = (layout.both(case, true).unwrap(), layout.recomputed(case).unwrap());
+        let (kept, dropped) = (layout.with_gradient(case, true).unwrap(), layout.recomputed(case).unwrap());
         assert!(!kept.nodes.iter().any(emits), "{case:?}");
         if kept.nodes.iter().any(|node| node.op.emission().is_some()) {
             assert!(dropped.nodes.iter().any(emits), "{case:?}");
@@ -229,7 +229,7 @@ struct Square {
     /// Fault in the tensor that the gradient emits, if it emits one.
     emitted: Fault,
     /// Fault in the gradient when it also emits.
-    beside: Fault,
+    gradient_if_emitting: Fault,
     /// True if the f64 implementation has the faults too. A GPU kernel is compared with a correct f64 run on
     /// the CPU.
     faulty_in_f64: bool,
@@ -274,7 +274,7 @@ impl Square {
         forward: Fault::None,
         gradient: Fault::None,
         emitted: Fault::None,
-        beside: Fault::None,
+        gradient_if_emitting: Fault::None,
         faulty_in_f64: false,
         reference_len: LEN,
         reference_outputs: 1,
@@ -354,14 +354,14 @@ impl Op for SquareGrad {
 
     fn emission(&self) -> Option<Emission> {
         let by = Arc::new(Self { emits: true, ..*self });
-        Some(Emission { of: Arc::new(self.of), inputs: vec![0], by })
+        Some(Emission { of: Arc::new(self.of), inputs: vec![0], gradient: by })
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, dy) = (cx.input::<E>(0), cx.input::<E>(1));
             let (x, dy) = (x.slice(0, LEN), dy.slice(0, LEN));
-            let fault = if self.emits && self.of.beside != Fault::None { self.of.beside } else { self.of.gradient };
+            let fault = if self.emits && self.of.gradient_if_emitting != Fault::None { self.of.gradient_if_emitting } else { self.of.gradient };
             let fault = self.of.fault_in(fault, E::DTYPE);
             store::<E>(cx, 0, fault, |i| 2.0 * x[i].up().to_f64() * dy[i].up().to_f64());
             if self.emits {
@@ -474,8 +474,10 @@ fn a_different_number_of_outputs_than_the_reference_fails() {
 fn a_faulty_emission_and_a_faulty_gradient_beside_one_fail() {
     let (value, element) = (f64::NAN, unprobed());
     for fault in [Fault::WritesNothing, Fault::Negates { element }, Fault::Stores { value, element }] {
-        for op in [Square { emitted: fault, ..Square::CORRECT }, Square { beside: fault, ..Square::CORRECT }]
-        {
+        for op in [
+            Square { emitted: fault, ..Square::CORRECT },
+            Square { gradient_if_emitting: fault, ..Square::CORRECT },
+        ] {
             for dtype in FORMATS {
                 let op = Square { faulty_in_f64: true, ..op };
                 assert_eq!(failing_modes(op, dtype), ["recomputed bits"], "{dtype}: {op:?}");

@@ -95,13 +95,13 @@ impl Loaded {
     /// # Errors
     /// If there is no such tensor, its shape is not `shape`, or `out` has a different length.
     pub fn read_into(&self, name: &str, shape: &[usize], out: &mut [u8]) -> Result<()> {
-        self.file_of(name, shape)?.read_into(name, out)
+        self.file_with(name, shape)?.read_into(name, out)
     }
 
     /// Reads an fp32 tensor as bytes (row-major, little-endian, no padding). Fails like
     /// [`Loaded::read_into`].
     pub fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
-        let file = self.file_of(name, shape)?;
+        let file = self.file_with(name, shape)?;
         // The length was checked against the file's size when the file was opened.
         let mut out = vec![0; file.byte_len(name).unwrap_or(0)];
         file.read_into(name, &mut out)?;
@@ -118,7 +118,7 @@ impl Loaded {
         Ok(hasher.finish())
     }
 
-    fn file_of(&self, name: &str, shape: &[usize]) -> Result<&TensorFile> {
+    fn file_with(&self, name: &str, shape: &[usize]) -> Result<&TensorFile> {
         let at = self.path.display();
         let found = self.files.iter().find_map(|f| f.shape(name).map(|s| (f, s)));
         match found {

@@ -140,7 +140,7 @@ impl Store {
     fn publish(&self, temporary: &Path, path: &Path) -> Result<()> {
         let fs = self.fs.as_ref();
         if fs::symlink_metadata(path).is_ok() {
-            fs.rename(path, &self.aside(path)).at("move aside", path)?;
+            fs.rename(path, &self.replaced_path(path)).at("move aside", path)?;
         }
         fs.rename(temporary, path).at("rename", temporary)?;
         fs.sync_dir(&self.dir).at("sync", &self.dir)
@@ -181,8 +181,9 @@ impl Store {
     fn prune(&self, pace: &Pace, step: u64, pruned: &mut Vec<u64>) -> Result<()> {
         let steps = candidates(&self.dir)?;
         let surplus = self.surplus(&steps, step)?;
-        let pruned_folders: Vec<_> = steps.iter().filter(|(s, _)| **s > step || surplus.contains(*s)).collect();
-        let aside = self.aside(&self.dir.join(folder_name(step)));
+        let pruned_folders: Vec<_> =
+            steps.iter().filter(|(s, _)| **s > step || surplus.contains(*s)).collect();
+        let aside = self.replaced_path(&self.dir.join(folder_name(step)));
         let replaced = fs::symlink_metadata(&aside).is_ok().then_some(aside);
         if pruned_folders.is_empty() && replaced.is_none() {
             return Ok(());
@@ -247,7 +248,7 @@ impl Store {
     }
 
     /// Returns the name of a checkpoint while it is being replaced.
-    fn aside(&self, path: &Path) -> PathBuf {
+    fn replaced_path(&self, path: &Path) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         self.dir.join(format!("{REPLACED}{name}"))
     }

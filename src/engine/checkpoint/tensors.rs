@@ -112,7 +112,7 @@ impl<'a> Snapshot<'a> {
 ///
 /// The hash depends only on names, shapes and values, not on files or order. Equal states have equal hashes
 /// in memory and in a checkpoint (see [`super::Loaded::hash`]).
-pub fn hash_of(snapshot: &Snapshot) -> Result<blake3::Hash> {
+pub fn state_hash(snapshot: &Snapshot) -> Result<blake3::Hash> {
     let mut tensors: Vec<_> = snapshot.tensors().collect();
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let mut hasher = StateHasher::default();
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_hash_sees_names_shapes_and_values_but_not_the_order() {
         let (zeros, ones) = ([0u8; 24], [1u8; 24]);
-        let hash = |tensors: Vec<TensorView>| hash_of(&Snapshot::new(tensors, [])).unwrap();
+        let hash = |tensors: Vec<TensorView>| state_hash(&Snapshot::new(tensors, [])).unwrap();
         let t = |name: &str, shape: &[usize], bytes| TensorView::new(name, shape.to_vec(), bytes);
         let base = hash(vec![t("a", &[2, 3], &zeros), t("b", &[6], &ones)]);
         assert_eq!(base, hash(vec![t("b", &[6], &ones), t("a", &[2, 3], &zeros)]));

@@ -61,7 +61,7 @@ impl Batch {
     }
 
     /// Returns the number of targets that the loss counts.
-    pub fn counted(&self) -> usize {
+    pub fn target_count(&self) -> usize {
         self.targets.iter().filter(|&&t| t != IGNORED).count()
     }
 }
@@ -102,8 +102,8 @@ mod tests {
         let b = batch(false, 5..8);
         assert_eq!(b.tokens, [3, 4, 9, 9, 9, 9]);
         assert_eq!(b.targets, [4, 9, IGNORED, IGNORED, IGNORED, IGNORED]);
-        assert_eq!(b.counted(), 2);
+        assert_eq!(b.target_count(), 2);
         assert_eq!(b.spans.len(), 12);
-        assert_eq!(batch(true, 0..0).counted(), 0);
+        assert_eq!(batch(true, 0..0).target_count(), 0);
     }
 }

@@ -218,7 +218,12 @@ impl Corpus {
     }
 
     /// Hands every token of both splits to `sink`.
-    pub fn feed(&self, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<CorpusSummary> {
+    pub fn feed(
+        &self,
+        spec: &Spec,
+        tokenizer: &Tokenizer,
+        sink: &mut TokenSink<'_>,
+    ) -> Result<CorpusSummary> {
         match self {
             Corpus::Stories => stories(spec, tokenizer, sink),
             Corpus::Random => {
@@ -229,13 +234,21 @@ impl Corpus {
                     generated::random(spec.seed, split, count, vocab, &mut |t| sink(split, t))?;
                 }
                 let description = format!("random: uniform tokens below {vocab}, seed {}", spec.seed);
-                Ok(CorpusSummary { floor: Some((vocab as f64).ln()), description, ..CorpusSummary::default() })
+                Ok(CorpusSummary {
+                    floor: Some((vocab as f64).ln()),
+                    description,
+                    ..CorpusSummary::default()
+                })
             }
             Corpus::Files(CorpusFiles::Tokens(files)) => {
                 let loaded = load_tokens(files, spec, tokenizer, None)?;
-                copy(&loaded.train, tokenizer, &mut |t| sink(Split::Train, t))?;
-                copy(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
-                Ok(CorpusSummary { warnings: loaded.warnings, description: loaded.description, ..CorpusSummary::default() })
+                copy_stream(&loaded.train, tokenizer, &mut |t| sink(Split::Train, t))?;
+                copy_stream(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
+                Ok(CorpusSummary {
+                    warnings: loaded.warnings,
+                    description: loaded.description,
+                    ..CorpusSummary::default()
+                })
             }
             Corpus::Files(CorpusFiles::Text(files)) => text(files, spec, tokenizer, sink),
         }
@@ -341,7 +354,12 @@ fn stories_tokenizer_warning(spec: &Spec) -> Option<String> {
     })
 }
 
-fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<CorpusSummary> {
+fn text(
+    text: &TextFiles,
+    spec: &Spec,
+    tokenizer: &Tokenizer,
+    sink: &mut TokenSink<'_>,
+) -> Result<CorpusSummary> {
     let documents = Documents::open(text, spec)?;
     let warning = documents.warning(spec)?;
     let warnings = warning.into_iter().chain(stories_tokenizer_warning(spec)).collect();
@@ -352,7 +370,7 @@ fn text(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSi
     if let Validation::Path(held) = &spec.validation {
         let held = Corpus::whole(held, spec, tokenizer, 0, None)?;
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
-        copy(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
+        copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
         let (text_bytes, held_out_bytes) = (held.text_bytes.map(|b| b + bytes), held.text_bytes);
         return Ok(CorpusSummary { floor: None, warnings, description, text_bytes, held_out_bytes });
     }
@@ -410,7 +428,11 @@ fn too_large(spec: &Spec, tokens: usize, limit: &str) -> Error {
     ))
 }
 
-fn copy(stream: &Stream, tokenizer: &Tokenizer, sink: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
+fn copy_stream(
+    stream: &Stream,
+    tokenizer: &Tokenizer,
+    sink: &mut dyn FnMut(&[u32]) -> Result<()>,
+) -> Result<()> {
     for start in (0..stream.len()).step_by(COPY_TOKENS) {
         let range = start..stream.len().min(start + COPY_TOKENS);
         sink(&stream.tokens_in_vocab(range, tokenizer.vocab_size())?)?;

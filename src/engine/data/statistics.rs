@@ -136,7 +136,12 @@ mod tests {
         };
         let train = count(&[&[256, 1, 2], &[3, 256], &[256, 1, 256]]);
         let held = count(&[&[2, 9]]);
-        let s = Statistics::new(&train, &held, &CorpusSummary { text_bytes: Some(20), ..CorpusSummary::default() }, 2);
+        let s = Statistics::new(
+            &train,
+            &held,
+            &CorpusSummary { text_bytes: Some(20), ..CorpusSummary::default() },
+            2,
+        );
         assert_eq!((s.train_tokens, s.validation_tokens), (8, 2));
         assert_eq!((s.train_documents, s.validation_documents), (2, 1));
         assert_eq!((s.longest_document_tokens, s.vocab_used, s.vocab_size), (3, 5, 257));

@@ -19,7 +19,7 @@ pub(super) struct TextReader<'c> {
     /// The bytes still to be read; the content may end earlier.
     left: Range<u64>,
     /// The start of a character that continues in the next block: at most three bytes, right before `left`.
-    begun: Vec<u8>,
+    partial_char: Vec<u8>,
 }
 
 impl<'c> TextReader<'c> {
@@ -31,17 +31,17 @@ impl<'c> TextReader<'c> {
         let mut mark = [0; BYTE_ORDER_MARK.len()];
         content.read_at(0, &mut mark)?;
         let start = if mark == *BYTE_ORDER_MARK { mark.len() as u64 } else { 0 };
-        Ok(Self::range(content, start..content.bound().max(start)))
+        Ok(Self::range(content, start..content.max_bytes().max(start)))
     }
 
     /// Starts reading a range, which must begin and end between characters.
     pub fn range(content: &'c dyn Content, left: Range<u64>) -> Self {
-        Self { content, left, begun: Vec::new() }
+        Self { content, left, partial_char: Vec::new() }
     }
 
     /// Returns the offset in the content of the next byte of text.
     pub fn at(&self) -> u64 {
-        self.left.start - self.begun.len() as u64
+        self.left.start - self.partial_char.len() as u64
     }
 
     /// Returns true if the last read reached the end.
@@ -60,7 +60,7 @@ impl<'c> TextReader<'c> {
             return Ok(false);
         }
         let at = self.at();
-        let mut bytes = std::mem::take(&mut self.begun);
+        let mut bytes = std::mem::take(&mut self.partial_char);
         let begun = bytes.len();
         let refused = |_| {
             Error::does_not_fit(format!(
@@ -86,7 +86,7 @@ impl<'c> TextReader<'c> {
             Err(e) if e.error_len().is_none() && !self.left.is_empty() => e.valid_up_to(),
             Err(e) => return Err(self.not_utf8(at + e.valid_up_to() as u64)),
         };
-        self.begun = bytes.split_off(whole);
+        self.partial_char = bytes.split_off(whole);
         match String::from_utf8(bytes) {
             Ok(block) if text.is_empty() => *text = block,
             Ok(block) => text.push_str(&block),

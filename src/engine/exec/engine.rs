@@ -1,6 +1,6 @@
 //! The engine: runs a program's nodes in order and manages memory for their tensors.
 
-use super::communication::{CommunicationTime, CollectiveIssuer};
+use super::communication::{CollectiveIssuer, CommunicationTime};
 use super::issued::Issued;
 use super::memory::widened_bytes;
 use super::ran::FinishedNode;
@@ -32,7 +32,7 @@ pub struct Engine {
     /// True if sections are captured into CUDA graphs.
     pub(super) graphs_on: bool,
     /// Number of the GPU's multiprocessors to occupy while nodes are timed.
-    pub(super) held: usize,
+    pub(super) occupied_multiprocessors: usize,
     /// Graphs by the names of their sections; `None` for sections that ran once. The first run is a warm-up
     /// without a graph, but its results count.
     pub(super) graphs: HashMap<String, Option<Graph>>,
@@ -89,7 +89,7 @@ impl Engine {
             placement,
             poison,
             graphs_on: false,
-            held: 0,
+            occupied_multiprocessors: 0,
             graphs: HashMap::new(),
             exchange: CollectiveIssuer::default(),
             transfers: Transfers::default(),

@@ -32,7 +32,7 @@ impl FinishedNode<'_> {
     pub fn output_start(&self, k: usize, bytes: usize) -> Result<Vec<u8>> {
         debug_assert!(bytes <= self.output_spec(k).bytes());
         match self.device {
-            Device::Cpu(_) => Ok(crate::device::cpu::view::copy_of(self.outputs[k], bytes)),
+            Device::Cpu(_) => Ok(crate::device::cpu::view::copy_tensor_bytes(self.outputs[k], bytes)),
             Device::Cuda(gpu, _) => gpu.read(self.outputs[k].0.addr() as DevicePtr, bytes),
         }
     }

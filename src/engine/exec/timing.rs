@@ -29,7 +29,7 @@ impl Engine {
     /// Sets how many of a GPU's multiprocessors are occupied while [`Engine::time`] measures nodes, as
     /// collectives would occupy some.
     pub fn hold_multiprocessors(&mut self, count: usize) {
-        self.held = count;
+        self.occupied_multiprocessors = count;
     }
 
     /// Runs a section and measures every node: on the CPU by the clock, on a GPU by events inside a graph.
@@ -62,7 +62,7 @@ impl Engine {
         };
         let graph = if inside { Some(gpu.capture(|| run(self))?) } else { None };
         // Allocate and free nothing while they are occupied: that would wait until they are released.
-        let held = gpu.hold_multiprocessors(self.held)?;
+        let held = gpu.hold_multiprocessors(self.occupied_multiprocessors)?;
         match &graph {
             Some(graph) => graph.launch()?,
             None => run(self)?,

@@ -1,7 +1,7 @@
 //! The numbers that a formula may contain: those in the range of fp32, in which kernels compute.
 
 /// Returns what is wrong with a number, if it is not finite or outside the range of fp32.
-pub(super) fn fault(value: f64) -> Option<&'static str> {
+pub(super) fn range_error(value: f64) -> Option<&'static str> {
     let size = value.abs();
     if value.is_nan() {
         Some("is not a number")

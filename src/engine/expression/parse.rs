@@ -115,7 +115,7 @@ fn tokens(text: &str) -> Result<Vec<Placed>, ParseError> {
                     }
                 }
                 let value = text[start..at].parse().unwrap_or(f64::NAN);
-                if let Some(fault) = number::fault(value) {
+                if let Some(fault) = number::range_error(value) {
                     return Err(ParseError::new(start..at, fault, "kernels compute in fp32"));
                 }
                 found.push((Token::Number(value), start..at));
@@ -355,7 +355,7 @@ impl Parser<'_> {
             let help = format!("a formula has at most {MAX_NODES} numbers, names and operators");
             return Err(ParseError::new(at, "too long", help));
         }
-        match value(&tree).and_then(number::fault) {
+        match value(&tree).and_then(number::range_error) {
             Some(fault) => Err(ParseError::new(at, fault, "kernels compute in fp32")),
             None => Ok(Part { tree, at }),
         }

@@ -201,7 +201,7 @@ impl Steps {
 
     /// Adds a constant, unless it is outside the range of fp32.
     pub(super) fn folded(&mut self, value: f64) -> Option<usize> {
-        number::fault(value).is_none().then(|| self.constant(value))
+        number::range_error(value).is_none().then(|| self.constant(value))
     }
 
     /// Removes the steps that no result needs.

@@ -1,7 +1,7 @@
 //! `config.json`: values by key, each read as the type that is asked for.
 
-use super::files::Opened;
-use super::json::{self, Strict, shortened};
+use super::files::OpenedFile;
+use super::json::{self, StrictValue, shortened};
 use crate::error::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Config {
 
 impl Config {
     /// Reads the file.
-    pub(super) fn read(opened: &Opened) -> Result<Self> {
+    pub(super) fn read(opened: &OpenedFile) -> Result<Self> {
         Self::parse(&opened.path, &opened.read(MAX_BYTES)?)
     }
 
@@ -30,7 +30,7 @@ impl Config {
     /// # Errors
     /// A usage error if it is not a JSON object, or a key appears twice.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
-        let Strict(value) = json::parse(path, bytes)?;
+        let StrictValue(value) = json::parse(path, bytes)?;
         let place = path.display().to_string();
         match value {
             Value::Object(values) => Ok(Self { place, values }),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// An opened file of a folder.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedFile {
     /// Path of the file, for messages.
     pub path: PathBuf,
     /// The file.
@@ -23,7 +23,7 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// A usage error if it is not a regular file, or is a link out of the folder.
-pub(super) fn open(folder: &Path, name: &str) -> Result<Option<Opened>> {
+pub(super) fn open(folder: &Path, name: &str) -> Result<Option<OpenedFile>> {
     let path = folder.join(name);
     let wrong = |text: String| Error::usage(format!("{}: {text}", path.display()));
     let target = match path.canonicalize() {
@@ -50,7 +50,7 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<Option<Opened>> {
     if !metadata.is_file() {
         return Err(wrong("not a regular file; a model's folder may have only files".to_owned()));
     }
-    Ok(Some(Opened { path, file, bytes: metadata.len() }))
+    Ok(Some(OpenedFile { path, file, bytes: metadata.len() }))
 }
 
 /// Returns true if a file is in a folder, or among the blobs of the cache that the folder belongs to.
@@ -61,7 +61,7 @@ fn lies_in(file: &Path, folder: &Path) -> bool {
     parent == Some(folder) || (blobs.is_some() && parent == blobs.as_deref())
 }
 
-impl Opened {
+impl OpenedFile {
     /// Reads the whole content.
     ///
     /// # Errors

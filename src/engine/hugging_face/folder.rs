@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::element::Element;
-use super::files::{self, Opened};
+use super::files::{self, OpenedFile};
 use super::header::{self, TensorSpan};
 use super::index::{self, INDEX};
 use crate::error::{Error, IoContext, Result};
@@ -30,7 +30,7 @@ const CHUNK: usize = 4 << 20;
 pub struct Folder {
     path: PathBuf,
     config: Config,
-    files: Vec<Opened>,
+    files: Vec<OpenedFile>,
     tensors: BTreeMap<String, Tensor>,
 }
 
@@ -102,7 +102,7 @@ impl Folder {
     }
 
     /// Adds the tensors of a file. `listed` are the names that the index lists for it, sorted.
-    fn add(&mut self, weights: Opened, listed: Option<&[String]>) -> Result<()> {
+    fn add(&mut self, weights: OpenedFile, listed: Option<&[String]>) -> Result<()> {
         let spans = header::read(&weights)?;
         let wrong = |text: String| Error::usage(format!("{}: {text}", weights.path.display()));
         if let Some(listed) = listed {
@@ -110,7 +110,9 @@ impl Folder {
                 return Err(wrong(format!("{INDEX} says that it has tensor {missing}, but it does not")));
             }
             if let Some(unused_files) = spans.keys().find(|name| listed.binary_search(name).is_err()) {
-                return Err(wrong(format!("it has tensor {unused_files}, but {INDEX} does not list it there")));
+                return Err(wrong(format!(
+                    "it has tensor {unused_files}, but {INDEX} does not list it there"
+                )));
             }
         }
         let file = self.files.len();

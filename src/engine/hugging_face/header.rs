@@ -4,8 +4,8 @@
 //! name and whose errors do not say what is wrong.
 
 use super::element::Element;
-use super::files::Opened;
-use super::json::{self, Unique, shortened};
+use super::files::OpenedFile;
+use super::json::{self, UniqueKeys, shortened};
 use crate::error::{Error, IoContext, Result};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -57,7 +57,7 @@ const METADATA: &str = "__metadata__";
 /// # Errors
 /// A usage error that names the tensor: lengths that do not fit the file, tensors that overlap or leave a
 /// gap, a shape that takes a different number of bytes, an unknown format, or two tensors with one name.
-pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
+pub(super) fn read(opened: &OpenedFile) -> Result<BTreeMap<String, TensorSpan>> {
     let (path, bytes) = (&opened.path, opened.bytes);
     let wrong = |text: String| Error::usage(format!("{}: {text}", path.display()));
     let mut prefix = [0; PREFIX as usize];
@@ -75,7 +75,8 @@ pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, TensorSpan>> {
     }
     let mut json = vec![0; length as usize];
     opened.file.read_exact_at(&mut json, PREFIX).at("read", path)?;
-    let Unique(entries) = json::parse::<Unique<Entry>>(path, &json).map_err(|e| e.context("the header"))?;
+    let UniqueKeys(entries) =
+        json::parse::<UniqueKeys<Entry>>(path, &json).map_err(|e| e.context("the header"))?;
     let mut spans = BTreeMap::new();
     for (name, entry) in entries {
         match entry {

@@ -1,7 +1,7 @@
 //! `model.safetensors.index.json`: lists which file of a sharded model holds which tensor.
 
-use super::files::Opened;
-use super::json::{self, Unique, shortened};
+use super::files::OpenedFile;
+use super::json::{self, UniqueKeys, shortened};
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -21,14 +21,14 @@ struct Index {
     /// Ignored: sizes for information, which tools often write wrongly.
     #[serde(default, rename = "metadata")]
     _metadata: IgnoredAny,
-    weight_map: Unique<String>,
+    weight_map: UniqueKeys<String>,
 }
 
 /// Returns the names of the tensors in each file.
 ///
 /// # Errors
 /// A usage error if a listed file is not a plain `*.safetensors` in this folder.
-pub(super) fn read(opened: &Opened) -> Result<BTreeMap<String, Vec<String>>> {
+pub(super) fn read(opened: &OpenedFile) -> Result<BTreeMap<String, Vec<String>>> {
     let bytes = opened.read(MAX_BYTES)?;
     let index: Index = json::parse(&opened.path, &bytes)?;
     let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();

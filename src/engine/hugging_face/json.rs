@@ -26,13 +26,13 @@ pub(super) fn parse<'de, T: Deserialize<'de>>(path: &Path, bytes: &'de [u8]) -> 
 
 /// An object whose keys are all different. With duplicates, different readers would use different values.
 #[derive(Debug)]
-pub(super) struct Unique<V>(pub BTreeMap<String, V>);
+pub(super) struct UniqueKeys<V>(pub BTreeMap<String, V>);
 
-impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueKeys<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Entries<V>(PhantomData<V>);
         impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
-            type Value = Unique<V>;
+            type Value = UniqueKeys<V>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -47,7 +47,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
                     let value = map.next_value()?;
                     entries.insert(key, value);
                 }
-                Ok(Unique(entries))
+                Ok(UniqueKeys(entries))
             }
         }
         deserializer.deserialize_map(Entries(PhantomData))
@@ -56,60 +56,60 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Unique<V> {
 
 /// Any value in which no object has duplicate keys.
 #[derive(Debug)]
-pub(super) struct Strict(pub Value);
+pub(super) struct StrictValue(pub Value);
 
-impl<'de> Deserialize<'de> for Strict {
+impl<'de> Deserialize<'de> for StrictValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Any;
         impl<'de> Visitor<'de> for Any {
-            type Value = Strict;
+            type Value = StrictValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            fn visit_unit<E>(self) -> Result<Strict, E> {
-                Ok(Strict(Value::Null))
+            fn visit_unit<E>(self) -> Result<StrictValue, E> {
+                Ok(StrictValue(Value::Null))
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
+            fn visit_bool<E>(self, value: bool) -> Result<StrictValue, E> {
+                Ok(StrictValue(value.into()))
             }
 
-            fn visit_i64<E>(self, value: i64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
+            fn visit_i64<E>(self, value: i64) -> Result<StrictValue, E> {
+                Ok(StrictValue(value.into()))
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
+            fn visit_u64<E>(self, value: u64) -> Result<StrictValue, E> {
+                Ok(StrictValue(value.into()))
             }
 
-            fn visit_f64<E>(self, value: f64) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
+            fn visit_f64<E>(self, value: f64) -> Result<StrictValue, E> {
+                Ok(StrictValue(value.into()))
             }
 
-            fn visit_str<E>(self, value: &str) -> Result<Strict, E> {
-                Ok(Strict(value.into()))
+            fn visit_str<E>(self, value: &str) -> Result<StrictValue, E> {
+                Ok(StrictValue(value.into()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Strict, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<StrictValue, A::Error> {
                 let mut values = Vec::new();
-                while let Some(Strict(value)) = seq.next_element()? {
+                while let Some(StrictValue(value)) = seq.next_element()? {
                     values.push(value);
                 }
-                Ok(Strict(Value::Array(values)))
+                Ok(StrictValue(Value::Array(values)))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strict, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StrictValue, A::Error> {
                 let mut values = Map::new();
                 while let Some(key) = map.next_key::<String>()? {
                     if values.contains_key(&key) {
                         return Err(twice(&key));
                     }
-                    let Strict(value) = map.next_value()?;
+                    let StrictValue(value) = map.next_value()?;
                     values.insert(key, value);
                 }
-                Ok(Strict(Value::Object(values)))
+                Ok(StrictValue(Value::Object(values)))
             }
         }
         deserializer.deserialize_any(Any)
@@ -131,16 +131,16 @@ mod tests {
     use super::*;
 
     fn error(bytes: &[u8]) -> String {
-        parse::<Strict>(Path::new("f.json"), bytes).unwrap_err().message().to_owned()
+        parse::<StrictValue>(Path::new("f.json"), bytes).unwrap_err().message().to_owned()
     }
 
     #[test]
     fn values_parse_and_duplicate_keys_do_not() {
         let text = r#"{"a": [1, -2, 0.5, null, true, "x"], "b": {"c": {}}}"#;
-        let Strict(value) = parse(Path::new("f"), text.as_bytes()).unwrap();
+        let StrictValue(value) = parse(Path::new("f"), text.as_bytes()).unwrap();
         assert_eq!(value, serde_json::from_str::<Value>(text).unwrap());
         assert!(error(br#"{"a": {"b": 1, "b": 1}}"#).contains("\"b\" appears twice"));
-        let unique = parse::<Unique<u32>>(Path::new("f"), br#"{"a": 1, "a": 2}"#).unwrap_err();
+        let unique = parse::<UniqueKeys<u32>>(Path::new("f"), br#"{"a": 1, "a": 2}"#).unwrap_err();
         assert!(unique.message().contains("\"a\" appears twice"), "{unique}");
     }
 

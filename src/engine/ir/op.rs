@@ -40,7 +40,7 @@ pub struct Emission {
     pub inputs: Vec<usize>,
     /// A variant of the gradient that also writes the tensor, as its last output and with the same bits as
     /// the op.
-    pub by: Arc<dyn Op>,
+    pub gradient: Arc<dyn Op>,
 }
 
 /// The cost of a node, from which step times and op budgets are predicted.

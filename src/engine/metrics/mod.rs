@@ -15,4 +15,6 @@ pub use document::DocumentLoss;
 pub use held_out::{HeldOutColumn, TASK_FIGURES, TaskFigure, task_figure};
 pub use metric::{Metric, Source};
 pub use rows::{MetricsRow, Phase, TimingRow};
-pub use table::{all, compared, find, find_set_metric, ledger_metrics, run_metrics, set_metrics, steady_medians};
+pub use table::{
+    all, compared, find, find_set_metric, ledger_metrics, run_metrics, set_metrics, steady_medians,
+};

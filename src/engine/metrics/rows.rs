@@ -140,7 +140,7 @@ csv_row! {
 
 impl MetricsRow {
     /// Returns true for a column that some runs' files have after [`MetricsRow::COLUMNS`].
-    pub fn is_further(column: &str) -> bool {
+    pub fn is_held_out_column(column: &str) -> bool {
         HeldOutColumn::parse(column).is_some() && !Self::COLUMNS.contains(&column)
     }
 

@@ -60,7 +60,7 @@ fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function) -> Result<()> {
 
 impl Op for Activate {
     fn name(&self) -> &'static str {
-        self.0.names().alone
+        self.0.names().activate
     }
 
     fn attributes(&self) -> String {
@@ -136,7 +136,7 @@ impl Op for Activate {
 
 impl Op for ActivateGrad {
     fn name(&self) -> &'static str {
-        self.of.names().alone_grad
+        self.of.names().activate_grad
     }
 
     fn attributes(&self) -> String {
@@ -156,7 +156,7 @@ impl Op for ActivateGrad {
 
     fn emission(&self) -> Option<Emission> {
         let by = Arc::new(Self { emits: true, of: self.of.clone() });
-        Some(Emission { of: Arc::new(Activate(self.of.clone())), inputs: vec![0], by })
+        Some(Emission { of: Arc::new(Activate(self.of.clone())), inputs: vec![0], gradient: by })
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

@@ -28,8 +28,8 @@ pub(super) struct Names {
     /// The functor in kernels/activation.cuh.
     pub functor: &'static str,
     /// The ops that apply it alone: [`Activate`](super::activate::Activate) and its gradient.
-    pub alone: &'static str,
-    pub alone_grad: &'static str,
+    pub activate: &'static str,
+    pub activate_grad: &'static str,
     /// The ops that apply it to a gate: [`Gated`](super::gated::Gated) and its gradient.
     pub gated: &'static str,
     pub gated_grad: &'static str,
@@ -66,7 +66,7 @@ impl Activation {
             Self::Relu => ["Relu", "relu", "relu_grad", "reglu", "reglu_grad"],
             Self::Relu2 => ["Relu2", "relu2", "relu2_grad", "re2glu", "re2glu_grad"],
         };
-        Names { functor, alone, alone_grad, gated, gated_grad }
+        Names { functor, activate: alone, activate_grad: alone_grad, gated, gated_grad }
     }
 
     /// Replaces each number by the function's value.

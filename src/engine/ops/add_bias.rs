@@ -33,7 +33,7 @@ fn bias_spec(x: &Spec) -> Result<Spec, String> {
 }
 
 /// Returns the spec of `x` as a matrix: one row per row in memory.
-fn matrix(x: &Spec) -> Spec {
+fn row_matrix(x: &Spec) -> Spec {
     let rows = x.alloc[0];
     Spec::new([rows, x.elements() / rows.max(1)], x.dtype)
 }
@@ -67,7 +67,7 @@ impl Op for AddBias {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let rows = matrix(cx.input_spec(0));
+        let rows = row_matrix(cx.input_spec(0));
         let d = rows.width();
         dispatch_float!(rows.dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
@@ -85,7 +85,7 @@ impl Op for AddBias {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let rows = matrix(cx.input_spec(0));
+        let rows = row_matrix(cx.input_spec(0));
         let vec = vector_width(rows.width(), rows.dtype);
         let kernel = Kernel::new("add_bias", "add_bias")
             .with_type("T", rows.dtype)
@@ -130,7 +130,7 @@ impl Op for AddBiasGrad {
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [dy] = inputs else { return Err("takes dy".into()) };
         let db = bias_spec(dy)?;
-        let rows = matrix(dy);
+        let rows = row_matrix(dy);
         let runs = rows.rows().div_ceil(rows_per_partial(rows.rows()));
         let partials = Spec::new([runs, rows.width()], db.dtype);
         Ok(vec![db, partials])
@@ -141,7 +141,7 @@ impl Op for AddBiasGrad {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let matrix = matrix(cx.input_spec(0));
+        let matrix = row_matrix(cx.input_spec(0));
         let (rows, d) = (matrix.rows(), matrix.width());
         let run = rows_per_partial(rows);
         dispatch_float!(matrix.dtype, E => {
@@ -165,7 +165,7 @@ impl Op for AddBiasGrad {
         /// The most threads in a block, and the threads in a warp.
         const THREADS: usize = 256;
         const WARP: usize = 32;
-        let matrix = matrix(cx.input_spec(0));
+        let matrix = row_matrix(cx.input_spec(0));
         let (rows, width) = (matrix.rows(), matrix.width());
         if rows == 0 {
             return Ok(());

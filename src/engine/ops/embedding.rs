@@ -40,7 +40,7 @@ impl RankInterleaved {
     pub const ONE_RANK: Self = Self { ranks: 1, sequence: 1 };
 
     /// Returns the index in memory of row `row` of a global batch of `rows` rows.
-    fn index(self, row: usize, rows: usize) -> usize {
+    fn memory_index(self, row: usize, rows: usize) -> usize {
         let (sequence, inside) = (row / self.sequence, row % self.sequence);
         sequence % self.ranks * (rows / self.ranks) + sequence / self.ranks * self.sequence + inside
     }
@@ -244,7 +244,7 @@ pub(super) fn sort(tokens: &[u32], layout: RankInterleaved, ends: &mut [u32], or
     for end in &mut *ends {
         start += std::mem::replace(end, start);
     }
-    for position in (0..tokens.len()).map(|row| layout.index(row, tokens.len())) {
+    for position in (0..tokens.len()).map(|row| layout.memory_index(row, tokens.len())) {
         let next = &mut ends[tokens[position] as usize];
         order[*next as usize] = position as u32;
         *next += 1;

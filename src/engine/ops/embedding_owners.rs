@@ -299,7 +299,8 @@ impl Op for EmbeddingGradAtOwners {
                     for at in range.filter(|at| tokens.contains(&((at / d) as u32))) {
                         let row_positions =
                             tokens.iter().enumerate().filter(|(_, token)| **token as usize == at / d);
-                        dw.data[at] = row_positions.map(|(position, _)| i[3].data[position * d + at % d]).sum();
+                        dw.data[at] =
+                            row_positions.map(|(position, _)| i[3].data[position * d + at % d]).sum();
                     }
                 }
                 vec![dw, Array::zeros(&[0])]
@@ -330,8 +331,9 @@ fn some_tokens(n: usize, v: usize) -> Vec<u32> {
 /// Returns what rank 0 sorts: the positions of the tokens whose rows it owns at least in part, and their
 /// tokens.
 fn expected_order(tokens: &[u32], rows: &OwnedRows, d: usize) -> (Vec<u32>, Vec<u32>) {
-    let has =
-        |token: u32| (0..d).any(|c| rows.owned_ranges(0).iter().any(|r| r.contains(&(token as usize * d + c))));
+    let has = |token: u32| {
+        (0..d).any(|c| rows.owned_ranges(0).iter().any(|r| r.contains(&(token as usize * d + c))))
+    };
     let mut order: Vec<u32> = (0..tokens.len() as u32).filter(|&i| has(tokens[i as usize])).collect();
     order.sort_by_key(|&position| tokens[position as usize]);
     let sorted = order.iter().map(|&position| tokens[position as usize]).collect();

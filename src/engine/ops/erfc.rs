@@ -55,8 +55,11 @@ const COEFFICIENTS_F64: [f64; 25] = [
 #[inline(always)]
 pub(super) fn erfc<A: Real>(x: A) -> A {
     // Beyond the limit the result rounds to 0 or 2.
-    let (coefficients, limit) =
-        if A::DTYPE == DType::F32 { (&COEFFICIENTS_F32[..], A::from_f64(10.1)) } else { (&COEFFICIENTS_F64[..], A::from_f64(27.3)) };
+    let (coefficients, limit) = if A::DTYPE == DType::F32 {
+        (&COEFFICIENTS_F32[..], A::from_f64(10.1))
+    } else {
+        (&COEFFICIENTS_F64[..], A::from_f64(27.3))
+    };
     let two = A::from_f64(2.0);
     let t = if x < A::ZERO { -x } else { x };
     let t = if t > limit { limit } else { t };

@@ -130,20 +130,21 @@ impl Op for Gated {
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |rows: usize, f: usize, pad: usize, (name, function, plain): (&str, Function, ReferenceFn)| {
-            let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
-            let reference = move |inputs: &[Array]| {
-                let mut y = Array::zeros(&[rows, f]);
-                for (y, x) in y.data.chunks_mut(f).zip(inputs[0].data.chunks(2 * f)) {
-                    for c in 0..f {
-                        y[c] = plain(x[c], x[f + c]);
+        let case =
+            |rows: usize, f: usize, pad: usize, (name, function, plain): (&str, Function, ReferenceFn)| {
+                let spec = Spec::padded([rows, 2, f], [rows, 2, pad], precision.act_dtype);
+                let reference = move |inputs: &[Array]| {
+                    let mut y = Array::zeros(&[rows, f]);
+                    for (y, x) in y.data.chunks_mut(f).zip(inputs[0].data.chunks(2 * f)) {
+                        for c in 0..f {
+                            y[c] = plain(x[c], x[f + c]);
+                        }
                     }
-                }
-                vec![y]
+                    vec![y]
+                };
+                let inputs = vec![(spec, Fill::Normal(0.0, 2.0))];
+                Case::new(format!("n{rows} f{f}{name}"), Self(function), inputs, reference)
             };
-            let inputs = vec![(spec, Fill::Normal(0.0, 2.0))];
-            Case::new(format!("n{rows} f{f}{name}"), Self(function), inputs, reference)
-        };
         let shapes = [
             (1, 96, 96),
             (17, 65, 65),
@@ -195,7 +196,7 @@ impl Op for GatedGrad {
 
     fn emission(&self) -> Option<Emission> {
         let by = Arc::new(Self { emits: true, of: self.of.clone() });
-        Some(Emission { of: Arc::new(Gated(self.of.clone())), inputs: vec![0], by })
+        Some(Emission { of: Arc::new(Gated(self.of.clone())), inputs: vec![0], gradient: by })
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

@@ -23,7 +23,7 @@ const ROUNDS: usize = 4;
 const GPU_BLOCK: usize = THREADS * BATCH * ROUNDS * 4;
 
 /// Returns the elements per partial sum on a GPU or the CPU.
-pub fn block(on_gpu: bool) -> usize {
+pub fn block_len(on_gpu: bool) -> usize {
     if on_gpu { GPU_BLOCK } else { BLOCK }
 }
 /// Threads in the block that adds up the partial sums.

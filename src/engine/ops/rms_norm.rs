@@ -325,7 +325,11 @@ impl Op for RmsNormGrad {
 
     fn emission(&self) -> Option<Emission> {
         let by = Arc::new(Self { emits: true, ..*self });
-        Some(Emission { of: Arc::new(self.norm()), inputs: (0..self.upstream_input()).collect(), by })
+        Some(Emission {
+            of: Arc::new(self.norm()),
+            inputs: (0..self.upstream_input()).collect(),
+            gradient: by,
+        })
     }
 
     fn accumulates(&self, output: usize) -> bool {

@@ -235,7 +235,7 @@ pub(crate) type Places = Vec<(usize, usize, usize)>;
 
 /// Returns what rank 0 of two updates in a test case, from element `from` of the flat buffers on, for ranges
 /// as [`Segments::whole`] takes them. Rank 0 owns blocks 0, 3 and 4 of 4096 elements; the last one is short.
-pub(crate) fn case_of_owner(
+pub(crate) fn owner_case(
     ranges: &[(Range<usize>, bool)],
     from: usize,
     precision: Precision,

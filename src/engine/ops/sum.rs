@@ -49,7 +49,7 @@ impl Factor {
     }
 
     /// Returns the factor and the address of the count as kernel arguments; one of the two is 0.
-    pub fn launched(self, cx: &GpuNode<'_>) -> (f64, DevicePtr) {
+    pub fn kernel_args(self, cx: &GpuNode<'_>) -> (f64, DevicePtr) {
         match self {
             Self::Constant(factor) => (factor, 0),
             Self::Reciprocal => (0.0, cx.input(cx.inputs.len() - 1)),
@@ -140,7 +140,7 @@ impl Op for Sum {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let x = cx.input_spec(0);
-        let (scale, count) = self.scale.launched(cx);
+        let (scale, count) = self.scale.kernel_args(cx);
         let args = [
             cx.input(0).into(),
             cx.output(0).into(),
@@ -233,7 +233,7 @@ impl Op for SumGrad {
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let dx = cx.output_spec(0);
         let d_total = if self.has_upstream(cx.inputs.len()) { cx.input(1) } else { 0 };
-        let (scale, count) = self.scale.launched(cx);
+        let (scale, count) = self.scale.kernel_args(cx);
         let args =
             [d_total.into(), cx.output(0).into(), dx.elements().into(), (scale as f32).into(), count.into()];
         cx.queue.launch(kernel("sum_grad", dx), Grid::covering(dx.elements(), 256), &args)

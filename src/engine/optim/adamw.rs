@@ -39,7 +39,7 @@ pub(super) const ENTRY: Entry = Entry {
         },
     ],
     decoupled_decay: true,
-    elsewhere: None,
+    fallback: None,
     width_rule: |_, sides| match sides {
         Sides::Both => Some(WidthRule::new(Power::Inverse, Power::Inverse, Power::One)),
         Sides::Outputs | Sides::Inputs => Some(WidthRule::new(Power::Zero, Power::Inverse, Power::Zero)),
@@ -72,7 +72,7 @@ impl Rule<2> for AdamW {
         Slot { buffer: "m", checkpoint_prefix: "adam.m." },
         Slot { buffer: "v", checkpoint_prefix: "adam.v." },
     ];
-    const SLOTS_IN_WORDS: &'static str = "two moments";
+    const SLOTS_DESCRIPTION: &'static str = "two moments";
     const COLUMNS: usize = 4;
 
     fn attributes(&self) -> String {

@@ -57,7 +57,7 @@ impl GroupRole {
 
     /// Returns true if an optimizer can update parameters of this role.
     pub fn is_updated_by(self, entry: &Entry) -> bool {
-        self == Self::Matrix || entry.elsewhere.is_none()
+        self == Self::Matrix || entry.fallback.is_none()
     }
 
     /// Returns true if weight decay applies to this role by default.
@@ -133,13 +133,13 @@ impl UpdateGroup {
     }
 
     /// Returns the group's roles that occur among `parameters`, in words: `embedding+head`.
-    pub fn in_words(&self, parameters: impl Iterator<Item = Role>) -> String {
-        in_words(&self.roles, parameters)
+    pub fn present_roles(&self, parameters: impl Iterator<Item = Role>) -> String {
+        present_roles(&self.roles, parameters)
     }
 
     /// Returns the group's decaying roles that occur among `parameters`, in words; `none` if there are none.
     pub fn present_decaying_roles(&self, parameters: impl Iterator<Item = Role>) -> String {
-        let words = in_words(&self.decaying, parameters);
+        let words = present_roles(&self.decaying, parameters);
         if words.is_empty() { "none".to_owned() } else { words }
     }
 
@@ -163,7 +163,7 @@ impl UpdateGroup {
         let own: Vec<usize> = (0..params.len()).filter(is_own).collect();
         let roles = params.iter().map(|param| param.role);
         GroupRequest {
-            name: if own.len() == params.len() { String::new() } else { self.in_words(roles) },
+            name: if own.len() == params.len() { String::new() } else { self.present_roles(roles) },
             params: own,
             slots: self.optimizer.slots(precision),
             alignment: if self.optimizer.owns_whole_parameters() { block } else { 0 },
@@ -191,7 +191,7 @@ impl UpdateGroup {
 }
 
 /// Returns the roles that occur among `parameters`, in words.
-fn in_words(roles: &[GroupRole], parameters: impl Iterator<Item = Role>) -> String {
+fn present_roles(roles: &[GroupRole], parameters: impl Iterator<Item = Role>) -> String {
     let present: BTreeSet<GroupRole> = parameters.map(GroupRole::from_role).collect();
     let words = roles.iter().filter(|role| present.contains(role)).map(|role| role.word());
     words.collect::<Vec<_>>().join("+")
@@ -221,7 +221,7 @@ mod tests {
         let mut rules = GroupRole::ALL.map(rule);
         let roles = |rules: &[RoleRule]| -> Vec<String> {
             let all = [Role::Embedding, Role::Positions, Role::Head, MATRIX, Role::Vector];
-            UpdateGroup::join(rules).iter().map(|group| group.in_words(all.into_iter())).collect()
+            UpdateGroup::join(rules).iter().map(|group| group.present_roles(all.into_iter())).collect()
         };
         assert_eq!(roles(&rules), ["embedding+positions+head+matrix+vector"]);
         assert_eq!(UpdateGroup::join(&rules)[0].decaying, &GroupRole::ALL[..4]);

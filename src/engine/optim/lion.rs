@@ -32,7 +32,7 @@ pub(super) const ENTRY: Entry = Entry {
         },
     ],
     decoupled_decay: true,
-    elsewhere: None,
+    fallback: None,
     width_rule: |_, sides| match sides {
         Sides::Both => Some(WidthRule::new(Power::Inverse, Power::Zero, Power::One)),
         Sides::Outputs | Sides::Inputs => Some(WidthRule::UNCHANGED),
@@ -58,7 +58,7 @@ pub struct Lion {
 impl Rule<1> for Lion {
     const NAME: &'static str = "lion";
     const SLOTS: [Slot; 1] = [Slot { buffer: "momentum", checkpoint_prefix: "lion.momentum." }];
-    const SLOTS_IN_WORDS: &'static str = "momentum";
+    const SLOTS_DESCRIPTION: &'static str = "momentum";
     const COLUMNS: usize = 2;
 
     fn attributes(&self) -> String {

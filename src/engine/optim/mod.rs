@@ -54,13 +54,13 @@ pub fn owners(name: &str) -> impl Iterator<Item = &'static Entry> {
 /// optimizer that takes the parameters `name` cannot update.
 pub fn find_for(role: GroupRole, name: &str) -> Option<&'static Entry> {
     let entry = find(name)?;
-    if role.is_updated_by(entry) { Some(entry) } else { find(entry.elsewhere?) }
+    if role.is_updated_by(entry) { Some(entry) } else { find(entry.fallback?) }
 }
 
 /// Returns the hyperparameters that a recipe may set when it names one optimizer for all parameters: its own,
 /// and further ones of the optimizer that takes the parameters it cannot update.
 pub fn hyperparameters_for_all(entry: &'static Entry) -> Vec<&'static Hyperparameter> {
-    let elsewhere = entry.elsewhere.and_then(find).map_or(&[][..], |other| other.hyperparameters);
+    let elsewhere = entry.fallback.and_then(find).map_or(&[][..], |other| other.hyperparameters);
     let is_own = |h: &&Hyperparameter| entry.hyperparameters.iter().any(|own| own.name == h.name);
     entry.hyperparameters.iter().chain(elsewhere.iter().filter(|h| !is_own(h))).collect()
 }

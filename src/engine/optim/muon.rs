@@ -63,7 +63,7 @@ pub(super) const ENTRY: Entry = Entry {
         },
     ],
     decoupled_decay: true,
-    elsewhere: Some("adamw"),
+    fallback: Some("adamw"),
     width_rule: |values, sides| {
         let original = RateAdjustment::Original.word();
         let is_original = matches!(values.get("adjust"), Some(Value::Word(word)) if word == original);

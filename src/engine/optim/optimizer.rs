@@ -24,7 +24,7 @@ pub struct Entry {
     pub decoupled_decay: bool,
     /// For an optimizer that updates only matrices in blocks, the name of the optimizer for all other
     /// parameters.
-    pub elsewhere: Option<&'static str>,
+    pub fallback: Option<&'static str>,
     /// How updates follow a model's width, for parameters in which these sides grow with it; `None` if no
     /// rule is known.
     pub width_rule: fn(&Values, Sides) -> Option<WidthRule>,

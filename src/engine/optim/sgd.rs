@@ -33,7 +33,7 @@ pub(super) const ENTRY: Entry = Entry {
         },
     ],
     decoupled_decay: false,
-    elsewhere: None,
+    fallback: None,
     width_rule: |_, sides| match sides {
         Sides::Both => Some(WidthRule::UNCHANGED),
         // Decay is added to gradients, which the width divides by the ratio.
@@ -64,7 +64,7 @@ impl<const N: usize> Rule<N> for Sgd {
     const NAME: &'static str = "sgd";
     // PyTorch initializes the momentum with the first gradient; the first step from zero gives the same.
     const SLOTS: [Slot; N] = [Slot { buffer: "momentum", checkpoint_prefix: "sgd.momentum." }; N];
-    const SLOTS_IN_WORDS: &'static str = if N == 0 { "" } else { "momentum" };
+    const SLOTS_DESCRIPTION: &'static str = if N == 0 { "" } else { "momentum" };
     const COLUMNS: usize = 1;
 
     fn attributes(&self) -> String {

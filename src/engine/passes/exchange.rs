@@ -144,8 +144,9 @@ mod tests {
     #[test]
     fn few_rows_pay() {
         let table = Spec::padded([50, 16], [64, 16], DType::F32);
-        let most =
-            |ranks: usize, act_dtype| (0..).take_while(|&rows| sends_less(ranks, rows, act_dtype, &table)).count();
+        let most = |ranks: usize, act_dtype| {
+            (0..).take_while(|&rows| sends_less(ranks, rows, act_dtype, &table)).count()
+        };
         assert_eq!(most(2, DType::Bf16), 8192usize.div_ceil(2 * 36));
         assert_eq!(most(8, DType::Bf16), 8192usize.div_ceil(8 * 36));
         assert_eq!(most(2, DType::F32), 8192usize.div_ceil(2 * 68));

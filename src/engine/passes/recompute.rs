@@ -29,7 +29,7 @@ pub fn recompute(program: Program, policy: Recompute) -> Result<Program> {
     }
     let mut builder = Builder::resume(program);
     let nodes = builder.take_nodes();
-    let mut pass = Rewriter { builder, nodes: &nodes, forward, emissions, fresh: HashMap::new() };
+    let mut pass = Rewriter { builder, nodes: &nodes, forward, emissions, replacements: HashMap::new() };
     for (at, node) in nodes.iter().enumerate() {
         if pass.emissions.waits_for.contains_key(&at) {
             continue;
@@ -187,7 +187,7 @@ struct Rewriter<'a> {
     forward: DroppedTensors,
     emissions: Emissions,
     /// Dropped tensors that were computed again, with their replacements.
-    fresh: HashMap<TensorId, TensorId>,
+    replacements: HashMap<TensorId, TensorId>,
 }
 
 impl Rewriter<'_> {
@@ -200,7 +200,7 @@ impl Rewriter<'_> {
             }
         }
         match (self.emissions.emitted.get(&at).cloned(), node.op.emission()) {
-            (Some(ids), Some(emission)) => self.emit(&node, emission.by, &ids)?,
+            (Some(ids), Some(emission)) => self.emit(&node, emission.gradient, &ids)?,
             _ => self.builder.push(node),
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Rewriter<'_> {
         self.builder.set_phase(node.phase);
         self.builder.set_stream(node.stream);
         self.builder.emit_into(by.name(), Arc::clone(&by), &node.inputs, &outs)?;
-        self.fresh.extend(ids.iter().map(|&id| (id, again)));
+        self.replacements.extend(ids.iter().map(|&id| (id, again)));
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl Rewriter<'_> {
         if !self.forward.dropped.contains(&id) {
             return Ok(id);
         }
-        if let Some(&now) = self.fresh.get(&id) {
+        if let Some(&now) = self.replacements.get(&id) {
             return Ok(now);
         }
         let Some(again) = self.forward.recomputation(self.nodes, id) else { return Ok(id) };
@@ -244,10 +244,10 @@ impl Rewriter<'_> {
         let outputs = self.builder.emit_into(&name, again.op, &inputs, &[])?;
         for (&old, &new) in again.outputs.iter().zip(&outputs) {
             if self.forward.dropped.contains(&old) {
-                self.fresh.insert(old, new);
+                self.replacements.insert(old, new);
             }
         }
-        Ok(self.fresh.get(&id).copied().unwrap_or(id))
+        Ok(self.replacements.get(&id).copied().unwrap_or(id))
     }
 }
 /// Returns the forward tensors that are not kept for the backward.
@@ -344,10 +344,10 @@ mod tests {
         }
 
         fn gradient(&mut self, dy: TensorId) -> TensorId {
-            self.gradient_of(1e-6, dy)
+            self.gradient_with_eps(1e-6, dy)
         }
 
-        fn gradient_of(&mut self, eps: f64, dy: TensorId) -> TensorId {
+        fn gradient_with_eps(&mut self, eps: f64, dy: TensorId) -> TensorId {
             let dw = Destination::Into(self.to_dw, Mode::Write);
             let op = Arc::new(RmsNormGrad { eps, weight: true, residual: false, emits: false });
             self.b.emit_into("dx", op, &[self.x, self.w, dy], &[Destination::New, dw]).unwrap()[0]
@@ -400,7 +400,7 @@ mod tests {
         let mut norm = Norm::new();
         let dy = norm.dy;
         norm.copy(norm.n, Mode::Write);
-        norm.gradient_of(1e-5, dy);
+        norm.gradient_with_eps(1e-5, dy);
         assert_eq!(norm.recomputed(), "rms_norm↻ copy rms_norm_grad");
     }
 

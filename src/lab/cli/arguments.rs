@@ -47,8 +47,10 @@ pub fn nearest_command(word: &str) -> Option<String> {
     let command = Cli::command();
     let names =
         || command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
-    let command_for_synonym = |word: &str| SYNONYMS.iter().find(|(other, _)| *other == word).map(|(_, name)| *name);
-    let misspelt = |word| nearest(word, SYNONYMS.iter().map(|(other, _)| *other)).and_then(command_for_synonym);
+    let command_for_synonym =
+        |word: &str| SYNONYMS.iter().find(|(other, _)| *other == word).map(|(_, name)| *name);
+    let misspelt =
+        |word| nearest(word, SYNONYMS.iter().map(|(other, _)| *other)).and_then(command_for_synonym);
     let name = command_for_synonym(word).or_else(|| nearest(word, names())).or_else(|| misspelt(word));
     name.map(str::to_owned)
 }

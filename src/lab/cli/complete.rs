@@ -84,7 +84,8 @@ fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<S
     let mut positionals = command.get_positionals();
     let is_value = |at: usize| at > 0 && option(&rest[at - 1]).is_some_and(|a| a.get_action().takes_values());
     let before = (0..rest.len()).filter(|&at| !rest[at].starts_with('-') && !is_value(at)).count();
-    let takes_keys = command.get_positionals().any(|positional| takes_key_values(&positional.get_value_names()));
+    let takes_keys =
+        command.get_positionals().any(|positional| takes_key_values(&positional.get_value_names()));
     if takes_keys && (before > 0 || last.contains(['.', '='])) {
         return settings(last);
     }

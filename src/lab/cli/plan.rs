@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::plan::{CorpusFacts, Plan, data_spec};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
-use crate::train::{check_initial_weights, cpu_pace, cpu_fallback_warning};
+use crate::train::{check_initial_weights, cpu_fallback_warning, cpu_pace};
 use serde_json::json;
 use std::slice;
 

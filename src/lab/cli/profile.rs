@@ -107,7 +107,8 @@ fn table(found: &Profile) -> String {
             vec![op.op.to_owned(), word(op.phase), op.calls.to_string(), ms(op.time), share(op.time)];
         cells.extend([rate(op.product_flops), rate(op.bytes)]);
         if found.limits.is_some() {
-            let budget_share = op.budget.map(|budget| format!("{:.0}%", 100.0 * budget.as_secs_f64() / seconds));
+            let budget_share =
+                op.budget.map(|budget| format!("{:.0}%", 100.0 * budget.as_secs_f64() / seconds));
             cells.extend([op.budget.map(ms), budget_share].map(Option::unwrap_or_default));
         }
         if has_energy {

@@ -55,7 +55,7 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
         })?,
     };
     if !path.join(RESOLVED).exists() {
-        return Err(Error::usage(find::lost(&path, RESOLVED)));
+        return Err(Error::usage(find::describe_loss(&path, RESOLVED)));
     }
     let machine = environment::machine();
     let recipe = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?

@@ -249,7 +249,7 @@ pub(super) fn changes_between(baseline: &Recipe, candidate: &Recipe) -> Vec<Chan
 /// Prepares the baseline. `own` is the path of this binary.
 fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedArm> {
     if let Some(command) = &request.baseline_cmd {
-        return Ok(external(command));
+        return Ok(arm_from_command(command));
     }
     let (program, name) = match (&request.baseline_bin, &request.baseline_rev) {
         (Some(binary), _) if !binary.is_file() => {
@@ -258,7 +258,7 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedA
         (Some(binary), _) => {
             // A path means nothing to readers of the results; the hash identifies the binary.
             let file = binary.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            (binary.clone(), Some(format!("{file} ({})", &hash_of(binary)?[..8])))
+            (binary.clone(), Some(format!("{file} ({})", &hash_file(binary)?[..8])))
         }
         (None, Some(rev)) => {
             let built = revision::build(rev)?;
@@ -278,7 +278,7 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedA
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn hash_of(path: &Path) -> Result<String> {
+pub fn hash_file(path: &Path) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update_mmap_rayon(path).at("read", path)?;
     Ok(hasher.finalize().to_hex().to_string())
@@ -298,7 +298,7 @@ fn xrun(
     changes: &[String],
 ) -> Result<PlannedArm> {
     let recipe = load(path, settings)?;
-    let hash = hash_of(binary)?;
+    let hash = hash_file(binary)?;
     let trial_settings = merged_settings(&trial_defaults(binary == own), settings);
     // A trial is always a run from the start.
     let trial_settings = merged_settings(&trial_settings, &[NO_RESUME.to_owned()]);
@@ -322,7 +322,7 @@ fn trial_defaults(is_own: bool) -> Vec<String> {
     settings.into_iter().flatten().map(str::to_owned).collect()
 }
 
-fn external(command: &str) -> PlannedArm {
+fn arm_from_command(command: &str) -> PlannedArm {
     let label = command.split_whitespace().next().unwrap_or("command").to_owned();
     PlannedArm {
         label,

@@ -28,7 +28,7 @@ mod stored_pairs;
 mod text;
 mod trials;
 
-pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_of, load_stored};
+pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_file, load_stored};
 pub use confirm::confirm;
 pub use question::{Options, Question, SPEED_OF_TRIALS};
 pub use setting::{FinishedComparison, Setting};

@@ -113,7 +113,7 @@ impl<'a> PairRuns<'a> {
         let ledger = Ledger::read(self.setting.results)?;
         for at in 2 * pairs.start..2 * pairs.end {
             let Some(cell) = self.batch.get(at) else { continue };
-            let line = ledger.last(cell.key()).filter(|line| counts(line.status));
+            let line = ledger.last(cell.key()).filter(|line| is_result(line.status));
             if line.is_some() && !self.usable(line) {
                 self.start(at..at + 1, true, stop, &mut |_| Ok(()))?;
             }
@@ -132,9 +132,9 @@ impl<'a> PairRuns<'a> {
             name: &self.name,
             results: self.setting.results,
             jobs: self.setting.jobs,
-            again,
+            rerun_done: again,
             retries: RETRIES,
-            alone: self.order == RunOrder::InTurns,
+            needs_idle_machine: self.order == RunOrder::InTurns,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: self.setting.progress,
         };
@@ -143,7 +143,7 @@ impl<'a> PairRuns<'a> {
 
     /// Returns true if a ledger line names a run that counts and has all its rows.
     fn usable(&self, line: Option<&Attempt>) -> bool {
-        let Some(run) = line.filter(|line| counts(line.status)).and_then(|line| line.run.as_ref()) else {
+        let Some(run) = line.filter(|line| is_result(line.status)).and_then(|line| line.run.as_ref()) else {
             return false;
         };
         MeasuredRun::open(&self.setting.results.join(run)).is_ok_and(|run| run.is_complete())
@@ -161,7 +161,7 @@ impl<'a> PairRuns<'a> {
             reused: end.reused,
             ..ExperimentRun::default()
         };
-        if !counts(line.status) {
+        if !is_result(line.status) {
             return run;
         }
         let folder = self.setting.results.join(line.run.as_deref().unwrap_or_default());
@@ -186,7 +186,7 @@ pub fn with_values(mut run: ExperimentRun, folder: &Path, measures: &[Measure]) 
 }
 
 /// Returns true if this end is a result: running it again would end the same way.
-fn counts(status: CellStatus) -> bool {
+fn is_result(status: CellStatus) -> bool {
     matches!(status, CellStatus::Ok | CellStatus::Diverged)
 }
 

@@ -60,7 +60,8 @@ pub fn plan(
     let to_run = (2 * pairs).saturating_sub(stored_runs) as f64;
     let is_positive = |_: &f64| to_run > 0.0;
     let seconds = seconds_per_pair(runs).map(|seconds| 0.5 * seconds * to_run).filter(is_positive);
-    let joules = joules_per_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_positive);
+    let joules =
+        joules_per_run(comparison, stored, results).map(|joules| joules * to_run).filter(is_positive);
     Ok(ExperimentPlan { power, runs: 2 * pairs, stored_runs, seconds, joules })
 }
 
@@ -157,7 +158,7 @@ fn joules_per_run(comparison: &Experiment, stored: &[StoredExperiment], results:
 }
 
 /// Describes the plan, one line per fact.
-pub fn in_words(
+pub fn describe_plan(
     comparison: &Experiment,
     plan: &ExperimentPlan,
     seconds_per_pair: Option<f64>,

@@ -132,7 +132,7 @@ impl Question {
             )));
         }
         let min_effect = match options.min_effect.as_deref() {
-            Some(text) => fraction(text)?,
+            Some(text) => parse_min_effect_fraction(text)?,
             None => compare.min_effect,
         };
         let repeats = options.repeats.unwrap_or(compare.repeats).max(1);
@@ -294,7 +294,7 @@ fn hypothesis(options: &Options, from_recipe: String) -> Option<String> {
 }
 
 /// Parses the smallest speed difference that counts, as a fraction.
-fn fraction(text: &str) -> Result<f64> {
+fn parse_min_effect_fraction(text: &str) -> Result<f64> {
     let share = text.parse().ok().filter(|x| (0.0..1.0).contains(x));
     share.ok_or_else(|| {
         Error::usage(format!("--min-effect {text} is not a fraction from 0 to below 1, such as 0.01"))

@@ -1,7 +1,7 @@
 //! Creates the record of a comparison and its folder before the first run, and tells whether an earlier
 //! record asks the same.
 
-use super::arms::{PlannedArm, Program, hash_of};
+use super::arms::{PlannedArm, Program, hash_file};
 use super::judge;
 use super::question::Question;
 use crate::error::Result;
@@ -63,7 +63,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
             version: Some(build.version),
             commit: build.commit,
             dirty: build.dirty,
-            binary: std::env::current_exe().ok().and_then(|own| hash_of(&own).ok()),
+            binary: std::env::current_exe().ok().and_then(|own| hash_file(&own).ok()),
             began: Some(crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
             ..Provenance::default()
         },

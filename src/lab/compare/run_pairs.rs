@@ -78,7 +78,8 @@ impl<'a> RunningPairs<'a> {
         describe_cells(&mut experiment, &question.arms, runs.first_pair());
         let change = question.change()?;
         let earlier = history::same_change(stored, [&change[0], &change[1]]);
-        experiment.history = earlier.iter().map(|old| history::summarize_earlier(old, &question.seeds)).collect();
+        experiment.history =
+            earlier.iter().map(|old| history::summarize_earlier(old, &question.seeds)).collect();
         if setting.pilot > 0 {
             let seeds = plan::pilot_seeds(question, setting.pilot)?;
             if seeds.iter().any(|pair| question.seeds.contains(pair)) {
@@ -95,7 +96,7 @@ impl<'a> RunningPairs<'a> {
             })?;
         }
         let planned = plan::plan(question, &experiment, stored, &runs, setting.results)?;
-        for line in plan::in_words(&experiment, &planned, plan::seconds_per_pair(&runs)) {
+        for line in plan::describe_plan(&experiment, &planned, plan::seconds_per_pair(&runs)) {
             eprint_line(&line);
         }
         experiment.plan = Some(planned);

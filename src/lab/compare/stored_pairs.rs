@@ -52,7 +52,7 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     let question = question(&baseline, &candidate, options)?;
     let stored = history::stored(results)?;
     let arms = [&baseline, &candidate];
-    let known = arms.map(|arm| arm.known(&stored));
+    let known = arms.map(|arm| arm.recorded_arm(&stored));
     let measures: Vec<Measure> = question.measures.iter().map(|asked| asked.measure.clone()).collect();
     let partners = baseline.runs.iter().zip(candidate.runs.values());
     let runs = partners.flat_map(|((seed, a), b)| {
@@ -104,7 +104,7 @@ impl StoredArm {
     /// Returns the arm of the first stored comparison that contains one of these runs. Its recipe is as it
     /// was before a machine was chosen for the run, and comparisons of the same change are found by that
     /// recipe.
-    fn known<'a>(&self, stored: &'a [StoredExperiment]) -> Option<&'a Arm> {
+    fn recorded_arm<'a>(&self, stored: &'a [StoredExperiment]) -> Option<&'a Arm> {
         let is_own = |run: &&ExperimentRun| {
             run.run.as_ref().is_some_and(|name| self.runs.values().any(|own| own.name == *name))
         };

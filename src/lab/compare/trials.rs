@@ -1,6 +1,6 @@
 //! Runs a trial of one arm in a fresh process, and reads its results.
 
-use super::arms::{Program, hash_of};
+use super::arms::{Program, hash_file};
 use super::cpu_load::CpuLoad;
 use super::external;
 use super::judge::curves::LossPoint;
@@ -117,7 +117,7 @@ impl FinishedTrial {
         let before = CpuLoad::sample();
         let mut trial = match program {
             Program::Xrun { binary: path, arguments } => {
-                if binary.is_some_and(|known| hash_of(path).ok().as_deref() != Some(known)) {
+                if binary.is_some_and(|known| hash_file(path).ok().as_deref() != Some(known)) {
                     return Err(Error::failed(format!(
                         "{} was replaced during the comparison; compare again, and build elsewhere in the meantime",
                         path.display()

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::policy::Parametrization;
 use crate::recipe::Recipe;
-use crate::results::coordinates::{self, COORDINATES, Coordinate, Coordinates, FLAT};
+use crate::results::coordinates::{self, COORDINATES, Coordinate, Coordinates, MAX_FLAT_SLOPE};
 use crate::results::folder::{ENVIRONMENT, RECIPE, RESOLVED, create_timed, folder_name};
 use crate::results::{atomic, provenance};
 use crate::train;
@@ -109,7 +109,7 @@ pub fn run(
         steps: request.steps,
         seeds,
         rows: 0,
-        flat: FLAT,
+        flat: MAX_FLAT_SLOPE,
         finished: false,
         slopes: Vec::new(),
     };

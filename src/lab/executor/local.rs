@@ -47,7 +47,7 @@ struct LocalRun {
     stdout: File,
     stderr: Stderr,
     /// True after a stop was requested.
-    is_told: bool,
+    stop_requested: bool,
     _killed_together: Option<KilledTogether>,
 }
 
@@ -175,7 +175,13 @@ impl Executor for LocalProcesses {
         let is_captured = matches!(spec.output, Output::Captured { .. });
         let killed_together = is_captured.then(|| self.stop.kill_together(process.id()));
         let process = Some(process);
-        Ok(self.add(LocalRun { process, stdout, stderr, is_told: false, _killed_together: killed_together }))
+        Ok(self.add(LocalRun {
+            process,
+            stdout,
+            stderr,
+            stop_requested: false,
+            _killed_together: killed_together,
+        }))
     }
 
     fn reattach(&mut self, name: &str) -> Result<Option<RunId>> {
@@ -185,7 +191,7 @@ impl Executor for LocalProcesses {
         }
         let stdout = File::open(&path).at("open", &path)?;
         let stderr = Stderr::Kept(name.to_owned());
-        let run = LocalRun { process: None, stdout, stderr, is_told: false, _killed_together: None };
+        let run = LocalRun { process: None, stdout, stderr, stop_requested: false, _killed_together: None };
         Ok(Some(self.add(run)))
     }
 
@@ -201,7 +207,9 @@ impl Executor for LocalProcesses {
             run.kill_descendants();
             let mut stderr = Vec::new();
             match &mut run.stderr {
-                Stderr::Kept(name) => stderr = std::fs::read(kept_stderr_path(&kept, name)).unwrap_or_default(),
+                Stderr::Kept(name) => {
+                    stderr = std::fs::read(kept_stderr_path(&kept, name)).unwrap_or_default()
+                }
                 Stderr::Captured(file) => read_present(file, &mut stderr)?,
                 Stderr::Shown => {}
             }
@@ -213,7 +221,7 @@ impl Executor for LocalProcesses {
     fn stop(&mut self, run: RunId, signal: StopSignal) {
         let kept = self.kept.clone();
         let Ok(run) = self.run(run) else { return };
-        run.is_told = true;
+        run.stop_requested = true;
         if let Some(group) = run.group(&kept) {
             signal_group(group, signal == StopSignal::Kill);
         }
@@ -272,7 +280,7 @@ impl LocalRun {
     /// Kills the descendants of a captured run that was told to end: they may have ignored the signal.
     fn kill_descendants(&self) {
         if let (true, Some(process), false) =
-            (self.is_told, &self.process, matches!(self.stderr, Stderr::Kept(_)))
+            (self.stop_requested, &self.process, matches!(self.stderr, Stderr::Kept(_)))
         {
             signal_group(process.id(), true);
         }

@@ -173,7 +173,8 @@ mod tests {
         let measures = |are_within| Measures { found: Vec::new(), are_within };
         let of = |outcomes: &[Outcome], are_within: Option<bool>| {
             let same = outcomes.iter().filter(|outcome| **outcome == Outcome::SameBits).count();
-            ReplayedRuns { same, outcomes: outcomes.to_vec(), ..ReplayedRuns::default() }.outcome(2, &measures(are_within))
+            ReplayedRuns { same, outcomes: outcomes.to_vec(), ..ReplayedRuns::default() }
+                .outcome(2, &measures(are_within))
         };
         use Outcome::{Differs, DiffersUnderOtherConditions as Other, Failed, NotJudged, SameBits};
         assert_eq!(of(&[SameBits, SameBits], Some(true)), SameBits);

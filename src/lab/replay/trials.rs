@@ -110,7 +110,7 @@ impl StoredComparison {
         let recipe = compare::load_stored(&stored.folder).map_err(said)?;
         let mut arguments = vec![stored.recipe().to_string_lossy().into_owned()];
         arguments.extend(settings(stored, binary.is_own));
-        let hash = compare::hash_of(&binary.path).map_err(said)?;
+        let hash = compare::hash_file(&binary.path).map_err(said)?;
         Ok(planned(Program::Xrun { binary: binary.path, arguments }, Some(hash), Some(recipe)))
     }
 }

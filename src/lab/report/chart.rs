@@ -162,9 +162,9 @@ impl<'a> Canvas<'a> {
 
     /// Writes a line of text, vertically centered on a position.
     pub(super) fn write(&self, text: &str, at: (i32, i32), style: Style) {
-        let Style { colour: RGBColor(r, g, b), size, weight, anchor, is_tick } = style;
+        let Style { color: RGBColor(r, g, b), size, weight, anchor, is_tick } = style;
         let (text, colour) = (text.to_owned(), format!("#{r:02X}{g:02X}{b:02X}"));
-        self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, colour, is_tick });
+        self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, color: colour, is_tick });
     }
 }
 
@@ -330,7 +330,7 @@ impl Look {
 
 /// Size, color and anchor of a text.
 pub(super) struct Style {
-    colour: RGBColor,
+    color: RGBColor,
     size: f64,
     weight: Weight,
     anchor: Anchor,
@@ -339,7 +339,7 @@ pub(super) struct Style {
 
 impl Style {
     pub(super) fn new(colour: RGBColor) -> Self {
-        Self { colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start, is_tick: false }
+        Self { color: colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start, is_tick: false }
     }
 
     pub(super) fn title(self) -> Self {

@@ -201,7 +201,7 @@ mod tests {
             steps: 3,
             seeds: vec![0],
             rows: 10,
-            flat: coordinates::FLAT,
+            flat: coordinates::MAX_FLAT_SLOPE,
             finished: true,
             slopes: coordinates::slopes(&rows),
         };

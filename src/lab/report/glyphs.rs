@@ -70,7 +70,7 @@ pub struct Line {
     /// Position in pixels.
     pub at: (i32, i32),
     /// Color as `#rrggbb`.
-    pub colour: String,
+    pub color: String,
     /// True for the number at a tick of an axis, which screen readers skip.
     pub is_tick: bool,
 }
@@ -112,7 +112,7 @@ pub fn svg(lines: &[Line]) -> Result<String> {
         let _ = write!(
             body,
             "<g{label} fill=\"{}\" transform=\"matrix({scale:.3} 0 0 -{scale:.3} {x:.1} {y:.1})\">",
-            line.colour
+            line.color
         );
         for (glyph, at) in &placed.glyphs {
             let key = (line.weight, *glyph);
@@ -252,7 +252,7 @@ mod tests {
 
     fn line(text: &str, weight: Weight) -> Line {
         let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
-        Line { text: text.to_owned(), weight, size: 30.0, anchor, at: (9, 40), colour, is_tick: false }
+        Line { text: text.to_owned(), weight, size: 30.0, anchor, at: (9, 40), color: colour, is_tick: false }
     }
 
     #[test]

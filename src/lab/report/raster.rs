@@ -23,8 +23,15 @@ mod tests {
     /// Returns the total opacity of all pixels of a text.
     fn ink(text: &str, weight: Weight) -> u64 {
         let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
-        let line =
-            Line { text: text.to_owned(), weight, size: 30.0, anchor, at: (9, 40), colour, is_tick: false };
+        let line = Line {
+            text: text.to_owned(),
+            weight,
+            size: 30.0,
+            anchor,
+            at: (9, 40),
+            color: colour,
+            is_tick: false,
+        };
         let body = svg(&[line]).unwrap();
         let picture =
             format!(r#"<svg xmlns="http://www.w3.org/2000/svg" width="400" height="60">{body}</svg>"#);

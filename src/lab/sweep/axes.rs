@@ -141,11 +141,11 @@ fn texts(table: &toml::Table) -> Settings {
 
 /// Names a cell after the values that vary, in the order of the columns.
 pub fn name_of(keys: &[String], settings: &Settings) -> String {
-    in_words(keys.iter().filter_map(|key| settings.get_key_value(key)))
+    format_settings(keys.iter().filter_map(|key| settings.get_key_value(key)))
 }
 
 /// Formats settings as `model.dim=64 optimizer.lr=0.001`.
-pub fn in_words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
+pub fn format_settings<'a>(settings: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
     settings.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
 
@@ -172,7 +172,7 @@ mod tests {
         let axes = axes(text, arguments).unwrap();
         let shown = |point: GridPoint| {
             let mark = if point.excluded.is_some() { " out" } else { "" };
-            in_words(&point.settings) + mark
+            format_settings(&point.settings) + mark
         };
         axes.points.into_iter().map(shown).collect()
     }

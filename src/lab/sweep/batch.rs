@@ -58,11 +58,11 @@ pub struct BatchPolicy<'a> {
     /// Cells at once on the CPU; each GPU has one at a time.
     pub jobs: usize,
     /// Whether to run cells again that are done.
-    pub again: bool,
+    pub rerun_done: bool,
     /// How often to run a cell again after a fault of the machine.
     pub retries: usize,
     /// True if nothing else may run on this machine meanwhile, because times are judged.
-    pub alone: bool,
+    pub needs_idle_machine: bool,
     /// Time limits of each run.
     pub limits: Limits,
     /// How to show progress.
@@ -128,13 +128,13 @@ impl CellBatch {
         let mut executor = LocalProcesses::new(policy.results, policy.jobs, stop);
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
         for turn in 0..=policy.retries {
-            let retry = if policy.again && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
+            let retry = if policy.rerun_done && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
             let mut ledger = match self.ledger.take() {
                 Some(ledger) => ledger,
                 None => Ledger::open(policy.results)?,
             };
             ledger.refresh()?;
-            if policy.alone {
+            if policy.needs_idle_machine {
                 claim_machine(&mut ledger)?;
             }
             let display = Display::new(policy.progress, &display_keys(cells), cells.len());
@@ -246,7 +246,9 @@ impl<'a> EndReporter<'a> {
             first,
             before: lines().map(|line| Some(line.filter(keeps_result)?.attempt)).collect(),
             // Cells that stay as they are are reported at once, cells that run again when they have ended.
-            seen: lines().map(|line| line.filter(|line| !keeps_result(line)).map(attempt_and_status)).collect(),
+            seen: lines()
+                .map(|line| line.filter(|line| !keeps_result(line)).map(attempt_and_status))
+                .collect(),
             ended,
         }
     }

@@ -1,7 +1,7 @@
 //! A cell of a sweep: its recipe, its plan, and its key in the ledger.
 
 use super::assignment::Assignment;
-use super::axes::{GridPoint, in_words};
+use super::axes::{GridPoint, format_settings};
 use super::work::Work;
 use crate::data::{self, Spec};
 use crate::device::cuda::Gpu;
@@ -93,7 +93,7 @@ impl Cell {
             name: recipe.name.to_owned(),
             settings: point.settings.clone(),
             // Skipped cells have their own keys because another sweep may run the same point.
-            key: hash(&["left out", recipe.name, &in_words(&point.settings), build]),
+            key: hash(&["left out", recipe.name, &format_settings(&point.settings), build]),
             recipe_hash: None,
             measuring: Settings::new(),
             corpus_hash: None,
@@ -104,7 +104,7 @@ impl Cell {
             work: Err(Error::usage("")),
         };
         cell.work = match &point.excluded {
-            Some(set) => Err(Error::usage(format!("excluded: {}", in_words(set)))),
+            Some(set) => Err(Error::usage(format!("excluded: {}", format_settings(set)))),
             None => cell.prepare(recipe, build, corpora),
         };
         cell

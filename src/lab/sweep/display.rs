@@ -19,7 +19,7 @@ pub struct Display {
     keys: Vec<String>,
     cells: usize,
     /// Lines to show after the heading; `None` if lines are shown at once.
-    held: Option<Vec<(Attempt, usize, Option<Duration>)>>,
+    held_back: Option<Vec<(Attempt, usize, Option<Duration>)>>,
 }
 
 enum Sink {
@@ -62,17 +62,17 @@ impl Display {
             }
             Mode::Quiet => Sink::Quiet,
         };
-        Self { sink, keys: keys.to_vec(), cells, held: None }
+        Self { sink, keys: keys.to_vec(), cells, held_back: None }
     }
 
     /// Holds back ledger lines until [`Display::release`], because the heading comes first and counts them.
     pub fn hold(&mut self) {
-        self.held.get_or_insert_default();
+        self.held_back.get_or_insert_default();
     }
 
     /// Shows the lines that were held back, and from now on all lines at once.
     pub fn release(&mut self) {
-        for (attempt, done, took) in self.held.take().unwrap_or_default() {
+        for (attempt, done, took) in self.held_back.take().unwrap_or_default() {
             self.line(&attempt, done, took);
         }
     }
@@ -98,7 +98,7 @@ impl Display {
     /// Shows a new ledger line. `done` is the number of cells that are done, `took` the time that this cell
     /// took.
     pub fn line(&mut self, attempt: &Attempt, done: usize, took: Option<Duration>) {
-        if let Some(held) = &mut self.held {
+        if let Some(held) = &mut self.held_back {
             held.push((attempt.clone(), done, took));
             return;
         }
@@ -115,7 +115,9 @@ impl Display {
                     lines.insert(attempt.key.clone(), line);
                 }
                 // Cells may take hours, so a log also names the running one.
-                Sink::ReferenceFn => eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
+                Sink::ReferenceFn => {
+                    eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status))
+                }
                 Sink::Json | Sink::Quiet => {}
             }
             return;
@@ -232,7 +234,7 @@ mod tests {
         let bar = all.add(ProgressBar::new(3).with_style(bar_style()));
         let keys = vec!["model.dim".to_owned()];
         let sink = Sink::Live { all, bar, lines: BTreeMap::new() };
-        let mut display = Display { sink, keys, cells: 3, held: None };
+        let mut display = Display { sink, keys, cells: 3, held_back: None };
         let attempt: Attempt = serde_json::from_value(serde_json::json!({
             "key": "k", "attempt": 1, "status": "running", "recipe": "r", "recipe_hash": "h", "build": "b",
             "settings": {"model.dim": "64", "training.steps": "9"}, "device": "d", "at": "t", "measured": {}

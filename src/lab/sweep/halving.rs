@@ -34,7 +34,7 @@ pub enum CellResult {
 
 /// How far a sweep with rungs has come.
 #[derive(Debug, PartialEq)]
-pub struct Standing {
+pub struct HalvingProgress {
     /// The rung that cells are being trained to; `None` for the end of training.
     pub rung: Option<u64>,
     /// Cells that have yet to be trained up to it.
@@ -64,7 +64,7 @@ impl Halving {
     }
 
     /// Returns how far a sweep has come. `result` gives a cell's result at a rung, or at the end for `None`.
-    pub fn standing(&self, result: impl Fn(usize, Option<u64>) -> CellResult) -> Standing {
+    pub fn standing(&self, result: impl Fn(usize, Option<u64>) -> CellResult) -> HalvingProgress {
         let open = |continuing: &[usize], rung| -> Vec<usize> {
             let cells = continuing.iter().flat_map(|&at| &self.configurations[at]).copied();
             cells.filter(|&cell| result(cell, rung) == CellResult::Open).collect()
@@ -75,7 +75,7 @@ impl Halving {
             let rung = Some(step);
             let open = open(&continuing, rung);
             if !open.is_empty() {
-                return Standing { rung, open, dropped };
+                return HalvingProgress { rung, open, dropped };
             }
             let mut ranked: Vec<(f64, usize)> = continuing
                 .iter()
@@ -83,7 +83,7 @@ impl Halving {
                 .collect();
             // The sort is stable, so ties go to the first.
             ranked.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-            let kept = self.kept(continuing.len());
+            let kept = self.continuing_count(continuing.len());
             let (best, rest) = ranked.split_at(kept);
             let (best, unfit): (Vec<_>, Vec<_>) = best.iter().partition(|(loss, _)| loss.is_finite());
             let why = format!("not among the best {kept} of {} at step {step}", continuing.len());
@@ -95,11 +95,11 @@ impl Halving {
             continuing = best.into_iter().map(|(_, at)| *at).collect();
             continuing.sort_unstable();
         }
-        Standing { rung: None, open: open(&continuing, None), dropped }
+        HalvingProgress { rung: None, open: open(&continuing, None), dropped }
     }
 
     /// Returns how many of `count` configurations continue from a rung.
-    fn kept(&self, count: usize) -> usize {
+    fn continuing_count(&self, count: usize) -> usize {
         (count / self.eta).max(1).min(count)
     }
 
@@ -117,7 +117,7 @@ impl Halving {
         for &rung in &self.rungs {
             trained += count as u64 * seeds * (rung - from);
             parts.push(format!("{count} to step {rung}"));
-            (count, from) = (self.kept(count), rung);
+            (count, from) = (self.continuing_count(count), rung);
         }
         trained += count as u64 * seeds * mean_steps.saturating_sub(from);
         parts.push(format!("{count} to the end"));
@@ -173,7 +173,7 @@ mod tests {
         Halving { rungs: vec![10, 30], eta: 3, configurations: (0..configurations).map(cells).collect() }
     }
 
-    fn standing(halving: &Halving, results: &Results) -> Standing {
+    fn standing(halving: &Halving, results: &Results) -> HalvingProgress {
         halving.standing(|cell, rung| results.get(&(cell, rung)).copied().unwrap_or(Open))
     }
 
@@ -223,7 +223,7 @@ mod tests {
         }
         assert_eq!(
             standing(&halving, &results),
-            Standing { rung: None, open: vec![], dropped: vec![] },
+            HalvingProgress { rung: None, open: vec![], dropped: vec![] },
             "nothing continues if nothing trained"
         );
     }
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn one_continues_where_there_are_few() {
         for (count, kept) in [(27, 9), (9, 3), (10, 3), (2, 1), (1, 1)] {
-            assert_eq!(halving(1, 1).kept(count), kept, "{count}");
+            assert_eq!(halving(1, 1).continuing_count(count), kept, "{count}");
         }
     }
 }

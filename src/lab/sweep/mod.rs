@@ -104,7 +104,7 @@ struct Sweep {
 }
 
 /// Returns a note if a recipe inherits `[sweep]` from one that it extends.
-fn inherited(base: &Recipe) -> Option<String> {
+fn inheritance_note(base: &Recipe) -> Option<String> {
     let (top, _) = base.files().last()?;
     let sweep = &base.values().sweep;
     let set = [
@@ -129,7 +129,7 @@ impl Sweep {
         let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment(), &Machine::none())?;
         folder::folder_name(base.name())?;
         let axes = Axes::new(&base, &arguments)?;
-        let notes = inherited(&base).into_iter().chain(axes.notes.iter().cloned()).collect();
+        let notes = inheritance_note(&base).into_iter().chain(axes.notes.iter().cloned()).collect();
         let build = build_name();
         let mut corpora = Corpora::default();
         let machine = environment::machine();

@@ -17,7 +17,7 @@ use super::design::Design;
 use super::display::Display;
 use super::halving::CellResult;
 use super::rerun;
-use super::trunk::Beginning;
+use super::trunk::StartPoint;
 use super::work::Work;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Limits, Output as RunOutput, RunSpec, Task};
@@ -74,14 +74,14 @@ pub struct Schedule<'a> {
     /// GPUs that other processes use.
     gpus_elsewhere: Vec<usize>,
     /// When other processes were last checked.
-    looked: Option<Instant>,
+    refreshed: Option<Instant>,
     design: &'a Design,
     /// The step that the waiting cells are trained to; `None` for the last step.
     until: Option<u64>,
     /// Keys of cells that were started here, and the step they were to reach.
     started: HashSet<(String, Option<u64>)>,
     /// Number of the last attempt at each cell before the sweep began.
-    before: HashMap<String, u64>,
+    last_before: HashMap<String, u64>,
 }
 
 /// The result of claiming a cell.
@@ -117,11 +117,11 @@ impl<'a> Schedule<'a> {
             elsewhere: Vec::new(),
             running: Vec::new(),
             gpus_elsewhere: Vec::new(),
-            looked: None,
+            refreshed: None,
             design: &Design::Grid,
             until: None,
             started: HashSet::new(),
-            before: HashMap::new(),
+            last_before: HashMap::new(),
         }
     }
 
@@ -174,7 +174,7 @@ impl<'a> Schedule<'a> {
         self.display.hold();
         self.refresh()?;
         let attempt = |cell: &Cell| Some((cell.key.clone(), self.ledger.last(&cell.key)?.attempt));
-        self.before = self.cells.iter().filter_map(attempt).collect();
+        self.last_before = self.cells.iter().filter_map(attempt).collect();
         self.queue()
     }
 
@@ -203,7 +203,7 @@ impl<'a> Schedule<'a> {
                 self.waiting.clear();
                 self.elsewhere.clear();
                 self.running.iter_mut().for_each(|(_, run)| run.stop(self.executor));
-            } else if self.looked.is_none_or(|looked| looked.elapsed() >= REFRESH_INTERVAL) {
+            } else if self.refreshed.is_none_or(|looked| looked.elapsed() >= REFRESH_INTERVAL) {
                 self.refresh()?;
             }
             self.ledger.renew();
@@ -278,7 +278,7 @@ impl<'a> Schedule<'a> {
                 at += 1;
                 continue;
             };
-            if self.beginning(index) == Beginning::LaterCrossing {
+            if self.beginning(index) == StartPoint::LaterCrossing {
                 at += 1;
                 continue;
             }
@@ -306,7 +306,7 @@ impl<'a> Schedule<'a> {
         cell: &Cell,
         work: &Work,
         assignment: &Assignment,
-        beginning: &Beginning,
+        beginning: &StartPoint,
     ) -> Result<()> {
         self.started.insert((cell.key.clone(), self.until));
         let fit = match work.fit() {
@@ -326,11 +326,11 @@ impl<'a> Schedule<'a> {
         line.recipe_hash = assignment.recipe_hash(work)?;
         let (task, arguments) = match beginning {
             // The run already has its recipe.
-            Beginning::Stopped(run) => (Task::Resume(run.clone()), assignment.arguments().collect()),
-            Beginning::Trunk { run, step } => {
+            StartPoint::Stopped(run) => (Task::Resume(run.clone()), assignment.arguments().collect()),
+            StartPoint::Trunk { run, step } => {
                 (Task::Fork { run: run.clone(), step: *step }, cell.arguments(assignment))
             }
-            Beginning::Start | Beginning::LaterCrossing => {
+            StartPoint::Start | StartPoint::LaterCrossing => {
                 (Task::Train(cell.recipe.clone()), cell.arguments(assignment))
             }
         };
@@ -445,7 +445,7 @@ impl<'a> Schedule<'a> {
 
     /// Returns true if the user asked to rerun the cell of this line, and it has not been rerun yet.
     fn is_retried(&self, line: &Attempt) -> bool {
-        let was_before = self.before.get(&line.key) == Some(&line.attempt);
+        let was_before = self.last_before.get(&line.key) == Some(&line.attempt);
         was_before && self.policy.retry.contains(&line.status)
     }
 

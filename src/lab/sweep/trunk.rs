@@ -47,7 +47,7 @@ pub struct Trunks {
 
 /// Where the next attempt at a cell starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Beginning {
+pub enum StartPoint {
     /// At step 0.
     Start,
     /// Where this run was stopped.

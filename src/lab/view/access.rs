@@ -62,7 +62,7 @@ impl Secret {
         Ok(Self { hash: blake3::hash(text.as_bytes()), text })
     }
 
-    fn is(&self, text: &str) -> bool {
+    fn matches(&self, text: &str) -> bool {
         self.hash == blake3::hash(text.as_bytes())
     }
 }
@@ -100,7 +100,7 @@ impl Access {
         }
         let is_page = path.iter().all(String::is_empty);
         if let Some(token) = request.parameter("token").filter(|_| is_page) {
-            return match self.token.is(token) {
+            return match self.token.matches(token) {
                 true => Ok(Admission::Enter(Response::redirect("./", self.set_cookie()))),
                 false => Err(unknown()),
             };
@@ -143,7 +143,7 @@ impl Access {
     /// Returns true if a cookie header has our cookie.
     fn is_known(&self, cookies: &str) -> bool {
         let pairs = cookies.split(';').filter_map(|pair| pair.trim().split_once('='));
-        pairs.filter(|(name, _)| *name == self.cookie).any(|(_, value)| self.session.is(value))
+        pairs.filter(|(name, _)| *name == self.cookie).any(|(_, value)| self.session.matches(value))
     }
 }
 

@@ -51,7 +51,7 @@ impl Routes {
             ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
             ["differences"] => {
                 let runs =
-                    request.parameters("id").map(|id| known(&table, id)).collect::<Result<Vec<_>, _>>()?;
+                    request.parameters("id").map(|id| find_run(&table, id)).collect::<Result<Vec<_>, _>>()?;
                 self.differences(&runs)
             }
             ["comparisons"] => {
@@ -72,18 +72,18 @@ impl Routes {
                 )
             }
             ["sweep", id] => {
-                let at = found(folder.sweeps()?, id)?;
+                let at = find_folder(folder.sweeps()?, id)?;
                 Ok(sweep::document(id, &at, Attempts::read(folder)?.as_ref())?)
             }
             ["comparison", name, id] => {
                 let id = joined(name, id)?;
-                Ok(comparison::document(&id, &found(folder.comparisons()?, &id)?)?)
+                Ok(comparison::document(&id, &find_folder(folder.comparisons()?, &id)?)?)
             }
             ["coordinate", name, id] => {
                 let id = joined(name, id)?;
-                Ok(coordinates::document(&id, &found(folder.coordinates()?, &id)?)?)
+                Ok(coordinates::document(&id, &find_folder(folder.coordinates()?, &id)?)?)
             }
-            [kind, recipe, run] => self.run_document(kind, known(&table, &joined(recipe, run)?)?, request),
+            [kind, recipe, run] => self.run_document(kind, find_run(&table, &joined(recipe, run)?)?, request),
             _ => Err(unknown()),
         }
     }
@@ -124,12 +124,12 @@ impl Routes {
 }
 
 /// Returns the run of this id.
-fn known<'a>(table: &'a Table, id: &str) -> Result<&'a TableRun, Refusal> {
+fn find_run<'a>(table: &'a Table, id: &str) -> Result<&'a TableRun, Refusal> {
     table.run(id).ok_or_else(|| Refusal::new(404, "the results folder has no run with this id"))
 }
 
 /// Returns the folder of this id.
-fn found(all: Vec<(String, PathBuf)>, id: &str) -> Result<PathBuf, Refusal> {
+fn find_folder(all: Vec<(String, PathBuf)>, id: &str) -> Result<PathBuf, Refusal> {
     all.into_iter().find(|(known, _)| known == id).map(|(_, path)| path).ok_or_else(unknown)
 }
 

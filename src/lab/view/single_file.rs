@@ -178,7 +178,8 @@ fn documents(
     for run in runs {
         let mut rows = RunRows::new(&run.path);
         rows.read_on()?;
-        let asked = CurvesRequest { points: POINTS_IN_FILE, smoothing: Smoothing::Usual, ..CurvesRequest::default() };
+        let asked =
+            CurvesRequest { points: POINTS_IN_FILE, smoothing: Smoothing::Usual, ..CurvesRequest::default() };
         documents.insert(format!("run/{}", run.id), run::document(run, &rows)?);
         documents
             .insert(format!("curves/{}", run.id), curves::document(&run.id, &run.version, &rows, &asked));

@@ -152,7 +152,7 @@ impl Table {
         let mut damaged: Vec<String> =
             collection.unreadable.iter().map(|error| format!("{error}; left out of the list")).collect();
         let lost = find::without_summary(folder.root())?;
-        damaged.extend(lost.iter().map(|run| find::lost(run, SUMMARY)));
+        damaged.extend(lost.iter().map(|run| find::describe_loss(run, SUMMARY)));
         collection.runs.retain(|run| match folder.link_in_run(&run.path) {
             Some(link) => {
                 damaged.push(format!("{} is left out: {} is a link", run.id, link.display()));

@@ -17,7 +17,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Liveness {
     folder: PathBuf,
     /// Checks whether a process holds the folder.
-    look: fn(&Path) -> Result<bool>,
+    check_lock: fn(&Path) -> Result<bool>,
     /// When something new was last seen.
     written: Instant,
     /// What the last check of the lock found, and when.
@@ -31,7 +31,7 @@ impl Liveness {
     }
 
     fn with(folder: &Path, look: fn(&Path) -> Result<bool>) -> Self {
-        Self { folder: folder.to_owned(), look, written: Instant::now(), found: None }
+        Self { folder: folder.to_owned(), check_lock: look, written: Instant::now(), found: None }
     }
 
     /// Records that something new was written.
@@ -52,11 +52,13 @@ impl Liveness {
         let is_due = match self.found {
             None => true,
             Some((false, _)) => false,
-            Some((true, at)) => self.quiet() >= QUIET_BEFORE_CHECK && at.elapsed() >= RECHECK_INTERVAL.min(self.quiet()),
+            Some((true, at)) => {
+                self.quiet() >= QUIET_BEFORE_CHECK && at.elapsed() >= RECHECK_INTERVAL.min(self.quiet())
+            }
         };
         if is_due {
             // If the lock cannot be checked, assume that the process is running.
-            let held = (self.look)(&self.folder).unwrap_or(true);
+            let held = (self.check_lock)(&self.folder).unwrap_or(true);
             self.found = Some((held, Instant::now()));
         }
         self.found.is_some_and(|(held, _)| held)

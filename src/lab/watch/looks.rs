@@ -6,7 +6,7 @@ use ratatui_core::style::{Color, Modifier, Style};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looks {
     /// The terminal's colors.
-    pub colours: Colors,
+    pub colors: Colors,
     /// True if it shows characters beyond ASCII.
     pub is_unicode: bool,
 }
@@ -58,14 +58,14 @@ impl Looks {
         // The C library looks for the text encoding in this order.
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
         let locale = locale.to_lowercase().replace('-', "");
-        Self { colours, is_unicode: locale.contains("utf8") && !is_dumb(&terminal) }
+        Self { colors: colours, is_unicode: locale.contains("utf8") && !is_dumb(&terminal) }
     }
 
     /// Returns the style of a role. The colors come from Okabe and Ito's palette for color-blind readers
     /// (<https://jfly.uni-koeln.de/color/>): for each, the nearest xterm color with a contrast of 4 on black
     /// and on white. Terminals with eight colors get the one with the nearest name.
     pub fn style(self, role: Role) -> Style {
-        let colour = |indexed: u8, eight: Color| match self.colours {
+        let colour = |indexed: u8, eight: Color| match self.colors {
             Colors::None => Style::new(),
             Colors::Eight => Style::new().fg(eight),
             Colors::Indexed => Style::new().fg(Color::Indexed(indexed)),
@@ -125,18 +125,18 @@ mod tests {
     #[test]
     fn the_environment_says_what_a_terminal_shows() {
         let (utf, xterm) = (("LANG", "en_US.UTF-8"), ("TERM", "xterm-256color"));
-        assert_eq!(looks(&[utf, xterm]), Looks { colours: Colors::Indexed, is_unicode: true });
-        assert_eq!(looks(&[utf, ("TERM", "vt220")]), Looks { colours: Colors::Eight, is_unicode: true });
-        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "1")]).colours, Colors::None);
-        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "")]).colours, Colors::Indexed);
+        assert_eq!(looks(&[utf, xterm]), Looks { colors: Colors::Indexed, is_unicode: true });
+        assert_eq!(looks(&[utf, ("TERM", "vt220")]), Looks { colors: Colors::Eight, is_unicode: true });
+        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "1")]).colors, Colors::None);
+        assert_eq!(looks(&[utf, xterm, ("NO_COLOR", "")]).colors, Colors::Indexed);
         assert!(!looks(&[("LANG", "C"), xterm]).is_unicode && !looks(&[xterm]).is_unicode);
         assert!(!looks(&[utf, ("LC_ALL", "C"), xterm]).is_unicode, "LC_ALL comes before LANG");
-        assert_eq!(looks(&[utf, ("TERM", "dumb")]), Looks { colours: Colors::None, is_unicode: false });
+        assert_eq!(looks(&[utf, ("TERM", "dumb")]), Looks { colors: Colors::None, is_unicode: false });
     }
 
     #[test]
     fn without_colors_only_weight_is_left() {
-        let plain = Looks { colours: Colors::None, is_unicode: true };
+        let plain = Looks { colors: Colors::None, is_unicode: true };
         for role in [Role::Muted, Role::Training, Role::Validation, Role::Bound, Role::Good, Role::Bad] {
             assert_eq!(plain.style(role).fg, None, "{role:?}");
         }

@@ -65,7 +65,11 @@ impl Screen {
             }
             let wanted = (cell.fg, cell.modifier);
             if style != Some(wanted) {
-                queue!(self.out, SetAttribute(Attribute::Reset), SetForegroundColor(colour(cell.fg)))?;
+                queue!(
+                    self.out,
+                    SetAttribute(Attribute::Reset),
+                    SetForegroundColor(terminal_color(cell.fg))
+                )?;
                 if cell.modifier.contains(Modifier::BOLD) {
                     queue!(self.out, SetAttribute(Attribute::Bold))?;
                 }
@@ -106,7 +110,7 @@ pub fn terminal_result<T>(result: io::Result<T>) -> Result<T> {
 }
 
 /// Converts the color of a cell. Only the colors of [`Looks`](super::looks::Looks) occur.
-fn colour(cell_color: CellColor) -> Color {
+fn terminal_color(cell_color: CellColor) -> Color {
     match cell_color {
         CellColor::Indexed(index) => Color::AnsiValue(index),
         CellColor::Red => Color::DarkRed,

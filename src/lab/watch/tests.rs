@@ -12,9 +12,9 @@ use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, atomic};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-const COLORED: Looks = Looks { colours: Colors::Indexed, is_unicode: true };
-const PLAIN: Looks = Looks { colours: Colors::None, is_unicode: true };
-const ASCII: Looks = Looks { colours: Colors::None, is_unicode: false };
+const COLORED: Looks = Looks { colors: Colors::Indexed, is_unicode: true };
+const PLAIN: Looks = Looks { colors: Colors::None, is_unicode: true };
+const ASCII: Looks = Looks { colors: Colors::None, is_unicode: false };
 
 /// Returns a frame as text, after the view has read everything.
 fn text(view: &mut dyn View, size: (u16, u16), looks: Looks) -> String {

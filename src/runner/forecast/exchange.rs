@@ -60,17 +60,22 @@ impl Sent {
 impl ExchangeForecast {
     /// Returns what the ranks of a plan exchange; `None` if they exchange nothing.
     pub fn new(plan: &Plan, programs: &Programs) -> Option<Self> {
-        if !plan.exchanges() {
+        if !plan.exchanges_gradients() {
             return None;
         }
         let ranks = plan.batch.world_size;
         let copies = plan.copies_between_gpus();
         let full = plan.batch.micro_steps;
         let step = [programs.micro_step(full - 1, full), &programs.step_end];
-        let in_step = step.into_iter().flat_map(|section| sent_by_collectives(&section.program, ranks, copies));
+        let in_step =
+            step.into_iter().flat_map(|section| sent_by_collectives(&section.program, ranks, copies));
         let (step, gather): (Vec<Sent>, Vec<Sent>) = (
             in_step.collect(),
-            programs.gather.iter().flat_map(|section| sent_by_collectives(&section.program, ranks, copies)).collect(),
+            programs
+                .gather
+                .iter()
+                .flat_map(|section| sent_by_collectives(&section.program, ranks, copies))
+                .collect(),
         );
         let all = || step.iter().chain(&gather);
         let sum = |part: fn(&Sent) -> f64| all().map(part).sum::<f64>().round() as u64;

@@ -60,7 +60,7 @@ fn fit_row(plan: &Plan, budget: &Budget, dtype: &'static str, recompute: &'stati
     let accumulation = plan.batch.accumulation;
     let most = MAX_LOCAL.min(MAX_ROWS / plan.batch.seq_len);
     let fits = |n: usize| Ok(budget.holds(peak(&with_local_batch(plan, n, accumulation))?));
-    let largest = largest(most, fits)?;
+    let largest = largest_fitting(most, fits)?;
     let plan = with_local_batch(plan, largest.max(1), accumulation);
     let programs = Programs::new(&plan)?;
     let limits = budget.hardware.and_then(|h| h.limits).filter(|_| largest > 0);
@@ -76,7 +76,7 @@ fn fit_row(plan: &Plan, budget: &Budget, dtype: &'static str, recompute: &'stati
 }
 
 /// Returns the largest `n` in `0..=most` that fits, by doubling and then halving. Fitting must be monotonic.
-fn largest(most: usize, fits: impl Fn(usize) -> Result<bool>) -> Result<usize> {
+fn largest_fitting(most: usize, fits: impl Fn(usize) -> Result<bool>) -> Result<usize> {
     let (mut low, mut high) = (0, 1);
     while high <= most && fits(high)? {
         low = high;
@@ -229,7 +229,7 @@ fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
     };
     let parts: Vec<usize> = (1..batch.local).filter(divides).collect();
     // Memory grows with the batch, so the parts that fit come first.
-    let fitting = largest(parts.len(), |n| Ok(judge(&split(from, parts[n - 1]), budget)?.fits))?;
+    let fitting = largest_fitting(parts.len(), |n| Ok(judge(&split(from, parts[n - 1]), budget)?.fits))?;
     Ok(Some(judge(&split(from, parts[fitting.saturating_sub(1)]), budget)?))
 }
 
@@ -252,13 +252,13 @@ fn peak(plan: &Plan) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::largest;
+    use super::largest_fitting;
 
     #[test]
     fn the_search_finds_every_border() {
         for most in 1..40 {
             for border in 0..=most + 3 {
-                let found = largest(most, |n| {
+                let found = largest_fitting(most, |n| {
                     assert!((1..=most).contains(&n));
                     Ok(n <= border)
                 });

@@ -70,7 +70,7 @@ fn section(section: &Section, gpu: Option<&Properties>) -> Result<String> {
         }
         for &id in &node.outputs {
             if producers[id.0] == Some(at) {
-                text += &home(section, id, width);
+                text += &tensor_location(section, id, width);
             }
         }
     }
@@ -94,7 +94,7 @@ fn kernels(section: &Section, at: usize, gpu: &Properties, width: usize) -> Resu
 
 /// Lists the offset of a transient tensor and the nodes between which its block lives; empty for state and
 /// views.
-fn home(section: &Section, id: TensorId, width: usize) -> String {
+fn tensor_location(section: &Section, id: TensorId, width: usize) -> String {
     let Some(block) = section.memory.block_of[id.0] else { return String::new() };
     let block = &section.memory.blocks[block];
     let spec = section.program.spec(id);

@@ -1,7 +1,7 @@
 //! Predicts the time of a whole run on this machine: steps, evaluations, checkpoints and samples.
 
 use super::Saving;
-use super::time::{sum_over_step, section_seconds};
+use super::time::{section_seconds, sum_over_step};
 use crate::exec::Section;
 use crate::format::wall_time;
 use crate::machine::{CpuPace, GpuModel, Limits, Machine, hardware};
@@ -137,8 +137,9 @@ impl RunTime {
         let intervals = &plan.intervals;
         let step_s = sum_over_step(programs, plan.batch.micro_steps, &seconds);
         let stages = plan.batch.stages(plan.steps);
-        let training_s =
-            stages.map(|stage| stage.steps as f64 * sum_over_step(programs, stage.micro_steps, &seconds)).sum();
+        let training_s = stages
+            .map(|stage| stage.steps as f64 * sum_over_step(programs, stage.micro_steps, &seconds))
+            .sum();
         let evaluations = times_due(intervals.validation, 0, steps);
         // A section is one local batch per rank, so a global batch takes as many sections as a step has
         // micro-steps.

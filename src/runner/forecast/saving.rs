@@ -43,7 +43,7 @@ impl Saving {
         match plan.intervals.background {
             BackgroundSaves::Never => saving(false, "checkpoint.background = \"never\"".to_owned()),
             BackgroundSaves::Always => saving(true, "checkpoint.background = \"always\"".to_owned()),
-            BackgroundSaves::Auto => match room.lacks(room.aside) {
+            BackgroundSaves::Auto => match room.shortfall(room.kept_free) {
                 None if room.bytes.is_none() => {
                     saving(true, "the amount of memory here is unknown".to_owned())
                 }
@@ -66,7 +66,7 @@ impl Saving {
         if plan.intervals.background != BackgroundSaves::Always || plan.intervals.keep == 0 {
             return Ok(());
         }
-        let Some(lack) = Room::new(plan, programs, machine).lacks(0) else { return Ok(()) };
+        let Some(lack) = Room::new(plan, programs, machine).shortfall(0) else { return Ok(()) };
         Err(Error::does_not_fit(format!(
             "the copy of the state for saves beside training does not fit: {lack}. checkpoint.background = \"auto\" lets \
              training wait for saves instead"
@@ -85,7 +85,7 @@ struct Room {
     /// Bytes there in all; `None` if unknown.
     bytes: Option<u64>,
     /// Bytes that `"auto"` leaves free.
-    aside: u64,
+    kept_free: u64,
 }
 
 impl Room {
@@ -96,7 +96,13 @@ impl Room {
             let bytes = machine.memory_bytes;
             let aside = bytes.unwrap_or(0) / HOST_MEMORY_DIVISOR;
             let needed = plan.corpus.memory_bytes as u64;
-            return Self { copy: checkpoint_bytes(programs), place: "host memory", needed, bytes, aside };
+            return Self {
+                copy: checkpoint_bytes(programs),
+                place: "host memory",
+                needed,
+                bytes,
+                kept_free: aside,
+            };
         }
         let copy = match programs.gather {
             Some(_) => checkpoint_bytes(programs),
@@ -112,12 +118,12 @@ impl Room {
             (false, _) => ("host memory", budget.bytes.unwrap_or(0) / HOST_MEMORY_DIVISOR),
         };
         let needed = budget.needed(peak_bytes(plan, programs));
-        Self { copy, place, needed, bytes: budget.bytes, aside }
+        Self { copy, place, needed, bytes: budget.bytes, kept_free: aside }
     }
 
     /// Describes what is missing if `aside` bytes stay free; `None` if the copy fits or the memory is
     /// unknown.
-    fn lacks(&self, aside: u64) -> Option<String> {
+    fn shortfall(&self, aside: u64) -> Option<String> {
         let bytes = self.bytes?;
         let needed = self.needed.saturating_add(self.copy as u64).saturating_add(aside);
         let sized = |bytes: u64| binary(bytes as usize);

@@ -58,9 +58,9 @@ impl Sharing {
 /// as the seed of a pair, is compared as it is here.
 pub fn shared_randomness(a: (&Recipe, &Plan), b: (&Recipe, &Plan)) -> SharedRandomness {
     let ((recipe_a, a), (recipe_b, b)) = (a, b);
-    let reads_other_text = diff(recipe_a.values(), recipe_b.values())
-        .iter()
-        .any(|change| change.key.starts_with("data.") && !KEYS_WITHOUT_EFFECT_ON_WINDOWS.contains(&change.key));
+    let reads_other_text = diff(recipe_a.values(), recipe_b.values()).iter().any(|change| {
+        change.key.starts_with("data.") && !KEYS_WITHOUT_EFFECT_ON_WINDOWS.contains(&change.key)
+    });
     let corpus = (reads_other_text, "the corpus");
     let length = (a.batch.seq_len != b.batch.seq_len, "training.seq_len");
     let batch = (a.batch.global != b.batch.global, "the global batch size");

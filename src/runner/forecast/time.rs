@@ -115,7 +115,9 @@ impl StepTime {
         let seconds: f64 = phases.iter().map(|p| p.seconds).sum();
         let seconds_per_step = |micro_steps: usize| match micro_steps {
             micro_steps if micro_steps == full => seconds,
-            micro_steps => sum_over_step(programs, micro_steps, |section| section_seconds(plan, section, limits)),
+            micro_steps => {
+                sum_over_step(programs, micro_steps, |section| section_seconds(plan, section, limits))
+            }
         };
         let stages = plan.batch.stages(plan.steps);
         let tokens = plan.batch.tokens_per_step() as f64;
@@ -124,7 +126,9 @@ impl StepTime {
             seconds,
             tokens_per_second: tokens / seconds,
             mfu: flops / seconds / peak,
-            training_seconds: stages.map(|stage| stage.steps as f64 * seconds_per_step(stage.micro_steps)).sum(),
+            training_seconds: stages
+                .map(|stage| stage.steps as f64 * seconds_per_step(stage.micro_steps))
+                .sum(),
             products,
             product_efficiency: PRODUCT_EFFICIENCY,
             memory_efficiency: MEMORY_EFFICIENCY,

@@ -42,7 +42,7 @@ impl GroupForecast {
             let bytes_of_slots = own.slots.iter().map(|slot| slot.dtype.size()).sum::<usize>();
             let roles = || own.params.iter().map(|&index| state.params[index].role);
             Self {
-                roles: rule.in_words(roles()),
+                roles: rule.present_roles(roles()),
                 optimizer: format!("{} {}", rule.name, rule.values),
                 lr: rule.lr,
                 decay: rule.decay.word(),

@@ -24,7 +24,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
     let params = parameters(&plan.model);
-    let block = grad_norm::block(plan.execution.gpu.is_some());
+    let block = grad_norm::block_len(plan.execution.gpu.is_some());
     let mut groups: Vec<GroupRequest> =
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
     // Comes after the updated groups, whose order must match the plan's.
@@ -59,7 +59,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     if let Some(shards) = builder.state().shards.clone() {
         exchange(plan, &shards, &buckets, &mut builder);
     }
-    if plan.exchanges() {
+    if plan.exchanges_gradients() {
         let count = builder.state().params.len();
         builder.lay_out([(SlotName::Fingerprints, Spec::new([count, 4], DType::U32))]);
     }
@@ -151,7 +151,7 @@ fn staged_elements(bucket: &Bucket, shards: &Shards) -> usize {
 
 /// Returns the buckets in which ranks reduce gradients; empty if they do not reduce, or reduce in one group.
 fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
-    if !plan.exchanges() || plan.execution.reduction == Reduction::Grouped {
+    if !plan.exchanges_gradients() || plan.execution.reduction == Reduction::Grouped {
         return Vec::new();
     }
     let mut starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
@@ -331,7 +331,7 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
     let exchanges_rows = plan.execution.embedding_exchange
-        && plan.exchanges()
+        && plan.exchanges_gradients()
         && plan.execution.reduction == Reduction::Bucketed
         && plan.batch.micro_steps == 1
         && plan.batch.stages(plan.steps).all(|stage| stage.micro_steps == 1)

@@ -76,7 +76,8 @@ impl Programs {
             prefill = Some(Prefill::new(plan, &state, layout::prompt_shape(plan))?);
             generate = Some(decode(plan, &state)?);
         }
-        let replicas = if plan.exchanges() { Some(Section::new(fingerprints(&state)?)) } else { None };
+        let replicas =
+            if plan.exchanges_gradients() { Some(Section::new(fingerprints(&state)?)) } else { None };
         let gather = match &state.shards {
             Some(_) => Some(Section::new(gather_rest(plan, &state)?)),
             None => None,
@@ -136,7 +137,7 @@ impl Programs {
 fn variants(plan: &Plan) -> Vec<(bool, bool)> {
     let mut counts: Vec<usize> = plan.batch.stages(plan.steps).map(|stage| stage.micro_steps).collect();
     counts.push(plan.batch.micro_steps);
-    if !plan.exchanges() && counts.iter().any(|&count| count > 1) {
+    if !plan.exchanges_gradients() && counts.iter().any(|&count| count > 1) {
         return vec![(true, false), (false, false)];
     }
     let of = |&count: &usize| match count {
@@ -172,7 +173,7 @@ fn micro_step(
         let divided = layout::divided_rows(plan, state)?;
         program = exchange_rows(program, embedding.grad, interleaving, divided.as_ref())?;
     }
-    if !last || !plan.exchanges() {
+    if !last || !plan.exchanges_gradients() {
         return Ok(program);
     }
     match plan.execution.reduction {

@@ -85,7 +85,7 @@ impl Plan {
     }
 
     /// Returns true if ranks exchange gradients, and therefore hold the same parameters.
-    pub fn exchanges(&self) -> bool {
+    pub fn exchanges_gradients(&self) -> bool {
         self.batch.world_size > 1 && self.execution.communicate
     }
 

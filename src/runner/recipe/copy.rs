@@ -131,7 +131,7 @@ mod tests {
     }
 
     /// Returns the copy of a run: of the recipe `text` in a file at `path`, with changes on the command line.
-    fn copy_of(path: &str, text: &str, changes: &[&str]) -> String {
+    fn run_copy(path: &str, text: &str, changes: &[&str]) -> String {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let none = std::iter::empty();
         let machine = crate::machine::Machine::none();
@@ -142,13 +142,13 @@ mod tests {
     #[test]
     fn settings_inherited_through_copies_are_found() {
         let recipe = "[model]\ndim = 64\n[generation]\nprompt = \"a  # command line\"\n";
-        let first = copy_of("mine.toml", recipe, &["optimizer.lr=5", "training.steps=60"]);
+        let first = run_copy("mine.toml", recipe, &["optimizer.lr=5", "training.steps=60"]);
         assert_eq!(set(&first), ["training.steps=60", "optimizer.lr=5.0"]);
-        let second = copy_of("results/mine/1/recipe.toml", &first, &["training.steps=20"]);
+        let second = run_copy("results/mine/1/recipe.toml", &first, &["training.steps=20"]);
         assert_eq!(set(&second), ["training.steps=20", "optimizer.lr=5.0"]);
-        let third = copy_of("results/mine/2/recipe.toml", &second, &["training.seed=2"]);
+        let third = run_copy("results/mine/2/recipe.toml", &second, &["training.seed=2"]);
         assert_eq!(set(&third), ["training.steps=20", "training.seed=2", "optimizer.lr=5.0"]);
         // A recipe file that somebody wrote counts as the recipe, whatever its comments say.
-        assert_eq!(set(&copy_of("mine.toml", recipe, &[])), [""; 0]);
+        assert_eq!(set(&run_copy("mine.toml", recipe, &[])), [""; 0]);
     }
 }

@@ -86,20 +86,21 @@ pub(super) fn serialize<M: SerializeMap>(
     map.serialize_entry(&path("name"), &group.and_then(|group| group.name.as_ref()))?;
     map.serialize_entry(&path("lr"), &group.and_then(|group| group.lr))?;
     map.serialize_entry(&path("decay"), &group.and_then(|group| group.decay))?;
-    for name in optim::hyperparameter_names().into_iter().filter(|name| has(role, name)) {
+    for name in optim::hyperparameter_names().into_iter().filter(|name| role_has_hyperparameter(role, name)) {
         map.serialize_entry(&path(name), &group.and_then(|group| group.values.get(name)))?;
     }
     Ok(())
 }
 
 /// Returns true if an optimizer that can update parameters of the role has a hyperparameter of that name.
-fn has(role: GroupRole, name: &str) -> bool {
+fn role_has_hyperparameter(role: GroupRole, name: &str) -> bool {
     optim::owners(name).any(|entry| role.is_updated_by(entry))
 }
 
 /// Returns the `[optimizer]` keys in `names` that the group of a role has too.
 fn names_of(role: GroupRole, names: &[&'static str]) -> Vec<&'static str> {
-    let is_of_others = |name: &str| optim::owners(name).next().is_some() && !has(role, name);
+    let is_of_others =
+        |name: &str| optim::owners(name).next().is_some() && !role_has_hyperparameter(role, name);
     names.iter().copied().filter(|name| !is_of_others(name)).collect()
 }
 

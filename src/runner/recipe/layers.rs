@@ -5,7 +5,7 @@ use super::files::follow;
 use super::groups;
 use super::key::{Key, Type};
 use super::lookup::{
-    find, find_path, other_framework_hint, is_table, section_keys, nearest_key, nearest_keys, nearest_section,
+    find, find_path, is_table, nearest_key, nearest_keys, nearest_section, other_framework_hint, section_keys,
 };
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
@@ -166,7 +166,9 @@ impl Layer {
                         .mark(source, name.span(), "not a table"),
                     ),
                 },
-                (unknown, value) => self.report(|| report_stray_entry(source, unknown, name.span(), value.is_table())),
+                (unknown, value) => {
+                    self.report(|| report_stray_entry(source, unknown, name.span(), value.is_table()))
+                }
             }
         }
         extends
@@ -301,7 +303,9 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
 fn report_stray_entry(source: &Arc<Source>, name: &str, span: Range<usize>, is_table: bool) -> Diagnostic {
     let key = nearest_key("", name).filter(|_| !is_table);
     let help = match (key, nearest_section(name)) {
-        _ if other_framework_hint(name).is_some() => other_framework_hint(name).unwrap_or_default().to_owned(),
+        _ if other_framework_hint(name).is_some() => {
+            other_framework_hint(name).unwrap_or_default().to_owned()
+        }
         (Some((key, spelling)), _) => format!("did you mean {}.{spelling}?", key.section()),
         (None, Some(section)) => format!("did you mean [{section}]?"),
         (None, None) => {

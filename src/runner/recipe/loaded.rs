@@ -219,13 +219,13 @@ impl Recipe {
     /// with the same hash compute the same if the files that they name are the same and `"auto"` means the
     /// same devices.
     pub fn hash(&self) -> String {
-        hash_of(&self.hashed())
+        hash_values(&self.hashed())
     }
 
     /// Returns the hash with the resolved world size: it is the same for `"auto"` and for the number of ranks
     /// that `"auto"` stands for on this machine.
     pub fn settled_hash(&self) -> String {
-        hash_of(&self.settled)
+        hash_values(&self.settled)
     }
 
     /// Returns the recipe for another process of the same run, with the resolved world size.
@@ -260,7 +260,7 @@ fn to_toml(recipe: &Values) -> String {
 }
 
 /// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value.
-fn hash_of(recipe: &Values) -> String {
+fn hash_values(recipe: &Values) -> String {
     let mut hasher = blake3::Hasher::new();
     for (key, value) in values(recipe) {
         if key.class.is_hashed() && !key.is_implied(value.as_deref()) {

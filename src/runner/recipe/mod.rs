@@ -52,7 +52,7 @@ pub use key::{Class, Key, NumberRange, RangeScale, Type, UNSET};
 pub use load::{environment, load, load_resolved, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{
-    NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, section_keys, merged_settings, suggested_key,
+    NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, merged_settings, section_keys, suggested_key,
 };
 pub use prediction::{Predicted, Prediction};
 pub use reference::reference_markdown;

@@ -129,7 +129,8 @@ pub(super) fn keys() -> Vec<Key> {
             }
         }
     }
-    let group_keys: Vec<Key> = GroupRole::ALL.into_iter().flat_map(|role| groups::keys(role, &keys)).collect();
+    let group_keys: Vec<Key> =
+        GroupRole::ALL.into_iter().flat_map(|role| groups::keys(role, &keys)).collect();
     keys.extend(group_keys);
     keys
 }
@@ -156,7 +157,8 @@ pub(super) fn owners(key: &Key) -> impl Iterator<Item = &'static Entry> {
 #[cfg(test)]
 pub(super) fn owner_setting(key: &Key) -> Option<&'static str> {
     let owner = owners(key).next().filter(|owner| key.section() == "optimizer" && !is_default(owner))?;
-    let group = groups::role_and_name(key).map_or(String::new(), |(role, _)| format!("groups.{}.", role.word()));
+    let group =
+        groups::role_and_name(key).map_or(String::new(), |(role, _)| format!("groups.{}.", role.word()));
     Some(leak(format!("optimizer.{group}name={}", owner.name)))
 }
 

@@ -102,7 +102,7 @@ fn not_updated(recipe: &Recipe, role: GroupRole, found: &mut Vec<Diagnostic>) {
     let name = section.groups.get(&role).and_then(|group| group.name.as_deref());
     let Some(entry) = name.and_then(optim::find).filter(|entry| !role.is_updated_by(entry)) else { return };
     let (name, key) = (entry.name, path(Some(role), "name"));
-    let other = entry.elsewhere.unwrap_or_default();
+    let other = entry.fallback.unwrap_or_default();
     let matrices = path(Some(GroupRole::Matrix), "name");
     found.push(recipe.diagnostic(
         &[&key],
@@ -131,7 +131,8 @@ fn absent_roles(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         ),
     ];
     for (role, is_absent, cause, what, remedy) in absent {
-        let in_group = |key: &&super::key::Key| groups::role_and_name(key).is_some_and(|(own, _)| own == role);
+        let in_group =
+            |key: &&super::key::Key| groups::role_and_name(key).is_some_and(|(own, _)| own == role);
         let set = section_keys("optimizer").filter(in_group).find(|key| recipe.locate(key.path).is_some());
         if let Some(key) = set.filter(|_| is_absent) {
             let word = role.word();

@@ -18,7 +18,8 @@ pub fn reference_markdown() -> String {
     let mut text = String::new();
     for (section, purpose) in SECTIONS {
         let _ = writeln!(text, "### `[{section}]`\n\n{purpose}\n\n{TABLE_HEADER}");
-        for key in section_keys(section).filter(|key| !key.is_nested() && !optimizer::is_hyperparameter(key)) {
+        for key in section_keys(section).filter(|key| !key.is_nested() && !optimizer::is_hyperparameter(key))
+        {
             let default =
                 defaults.iter().find(|(known, _)| known.path == key.path).and_then(|(_, v)| v.as_ref());
             text.push_str(&row(key, default));

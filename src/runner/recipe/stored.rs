@@ -32,7 +32,7 @@ impl StoredKeys {
     /// If the text is not TOML, or a top-level value is not a section.
     pub fn parse(text: &str) -> Result<Self, String> {
         let root = DeTable::parse(text).map_err(|e| e.message().to_owned())?;
-        let mut values: Vec<Found> = Vec::new();
+        let mut values: Vec<FoundValue> = Vec::new();
         for (section, table) in root.get_ref() {
             let Some(keys) = table.get_ref().as_table() else {
                 return Err(format!("`{}` is not a section", section.get_ref()));
@@ -54,7 +54,7 @@ impl StoredKeys {
             }
             at += line.len();
         }
-        let written = |(at, path, span): &Found| {
+        let written = |(at, path, span): &FoundValue| {
             let value = text.get(span.clone()).map(str::to_owned);
             (*at, StoredKey { path: path.clone(), value })
         };
@@ -132,10 +132,10 @@ pub fn stored_diff(a: &StoredKeys, b: &StoredKeys) -> Vec<StoredChange> {
 
 /// A value in a stored text: the offset where its key begins, the key's path, and the byte range of the
 /// value.
-type Found = (usize, String, Range<usize>);
+type FoundValue = (usize, String, Range<usize>);
 
 /// Finds the values of a section, or of a table within it, whose name with a final dot is `prefix`.
-fn collect_values(section: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<Found>) {
+fn collect_values(section: &str, prefix: &str, table: &DeTable<'_>, found: &mut Vec<FoundValue>) {
     for (name, value) in table {
         let path = format!("{prefix}{}", name.get_ref());
         match value.get_ref().as_table().filter(|_| is_table(section, &path)) {

@@ -99,8 +99,8 @@ fn required_settings(key: &Key) -> Vec<&'static str> {
 #[test]
 fn every_example_is_valid_and_every_alias_sets_its_key() {
     for key in KEYS.iter() {
-        let expected =
-            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
+        let expected = load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[])
+            .expect(key.path);
         assert_ne!(*expected.written(), Values::default(), "the example of {} is its default", key.path);
         for alias in key.aliases {
             let text = format!("[{}]\n{alias} = {}", key.section(), key.example);
@@ -113,13 +113,14 @@ fn every_example_is_valid_and_every_alias_sets_its_key() {
 #[test]
 fn every_key_can_be_set_from_every_layer() {
     for key in KEYS.iter() {
-        let expected =
-            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
+        let expected = load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[])
+            .expect(key.path);
         let argument = format!("{}={}", key.path, key.example);
         let flag = format!("--{argument}");
         let var = format!("XRUN__{}", key.path.to_uppercase().replace('.', "__"));
-        let with =
-            |extra: &str| required_settings(key).into_iter().chain([extra]).map(str::to_owned).collect::<Vec<_>>();
+        let with = |extra: &str| {
+            required_settings(key).into_iter().chain([extra]).map(str::to_owned).collect::<Vec<_>>()
+        };
         for overrides in [with(&argument), with(&flag)] {
             let recipe =
                 load_str(Path::new("test.toml"), "", &overrides, std::iter::empty(), &Machine::none())
@@ -142,8 +143,8 @@ fn resolved_text_reads_back_to_the_same_recipe() {
         assert_eq!(again.hash(), recipe.hash());
     }
     for key in KEYS.iter() {
-        let recipe =
-            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
+        let recipe = load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[])
+            .expect(key.path);
         let again = load_resolved_text(&recipe.to_toml()).expect(key.path);
         assert_eq!(again.values(), recipe.values(), "{}", key.path);
     }
@@ -177,8 +178,8 @@ fn a_stored_recipe_without_a_key_has_its_implied_value() {
 fn the_hash_follows_what_runs_and_nothing_else() {
     let base = load_text("").expect("defaults");
     for key in KEYS.iter() {
-        let changed =
-            load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[]).expect(key.path);
+        let changed = load_over(&format!("{} = {}", key.path, key.example), &required_settings(key), &[])
+            .expect(key.path);
         let differs = diff(base.written(), changed.written());
         let matters = differs.iter().any(|change| change.class.is_hashed());
         assert_eq!(base.hash() != changed.hash(), matters, "{}", key.path);

@@ -163,7 +163,8 @@ mod tests {
             (Some(3.75), Some(100.0), Some(10.0))
         );
         assert_eq!(get("train_loss"), Some(f64::from(2.3_f32)));
-        let figure = |name: &str| metrics::find_set_metric(name).and_then(|(m, set)| figures.get_for_set(m, set));
+        let figure =
+            |name: &str| metrics::find_set_metric(name).and_then(|(m, set)| figures.get_for_set(m, set));
         assert_eq!((figure("val_loss/news"), figure("ema_val_loss/news")), (Some(4.0), Some(3.0)));
         assert_eq!(figure("bits_per_byte/news"), Some(1.0 / std::f64::consts::LN_2));
         for unknown in ["val_loss/other", "val_loss/", "tok_s/news", "val_loss", "val_loss/news/final"] {

@@ -12,7 +12,7 @@ pub use super::names::{COORDINATE_ROWS, COORDINATES, COORDINATES_JSON};
 
 /// Largest absolute slope of log RMS over log width that counts as flat: 7 % between a width and four times
 /// that width.
-pub const FLAT: f64 = 0.05;
+pub const MAX_FLAT_SLOPE: f64 = 0.05;
 
 /// The size of one kind of activation after a step, at one width and seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ fn slope(points: &[(f64, f64)]) -> Option<f64> {
 /// Returns true if a slope counts as flat. A quantity that is zero at every width has no slope and says
 /// nothing.
 pub fn is_flat(slope: f64) -> bool {
-    slope.abs() <= FLAT
+    slope.abs() <= MAX_FLAT_SLOPE
 }
 
 /// Writes the rows and the slopes into a folder.
@@ -211,7 +211,7 @@ mod tests {
             steps: 3,
             seeds: vec![0, 1],
             rows: 1024,
-            flat: FLAT,
+            flat: MAX_FLAT_SLOPE,
             finished: true,
             slopes: slopes(&rows),
         };

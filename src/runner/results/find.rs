@@ -56,7 +56,7 @@ pub fn has_lost_summary(run: &Path) -> bool {
 }
 
 /// Describes a run that has lost a file, and what can still be done with it.
-pub fn lost(run: &Path, file: &str) -> String {
+pub fn describe_loss(run: &Path, file: &str) -> String {
     let run_path = run.display();
     let mut still = Vec::new();
     if subfolders(&run.join(CHECKPOINT)).is_ok_and(|checkpoints| !checkpoints.is_empty()) {
@@ -147,7 +147,7 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
         return Ok(suitable.unwrap_or(newest).clone());
     }
     if let Some(damaged) = find_without_summary(results, name)? {
-        return Err(Error::usage(lost(&damaged, SUMMARY)));
+        return Err(Error::usage(describe_loss(&damaged, SUMMARY)));
     }
     find_by_prefix(&runs, results, name)?.ok_or_else(|| {
         let nearest: Vec<String> = runs
@@ -201,13 +201,14 @@ fn find_by_prefix(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option
     let has_recipe =
         |run: &Path| recipe.is_none_or(|recipe| recipe == text(run.parent().and_then(Path::file_name)));
     let short = short_names(runs);
-    if let Some((run, _)) = runs.iter().zip(&short).find(|(run, short)| *short == beginning && has_recipe(run))
+    if let Some((run, _)) =
+        runs.iter().zip(&short).find(|(run, short)| *short == beginning && has_recipe(run))
     {
         return Ok(Some(run.clone()));
     }
     let begins = |run: &&PathBuf| {
         let id = text(run.file_name());
-        has_recipe(run) && (id.starts_with(beginning) || hash_of(&id).starts_with(beginning))
+        has_recipe(run) && (id.starts_with(beginning) || name_hash(&id).starts_with(beginning))
     };
     let found: Vec<&PathBuf> = runs.iter().filter(begins).collect();
     let exact = found.iter().find(|run| text(run.file_name()) == beginning);
@@ -229,7 +230,7 @@ fn find_by_prefix(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option
 }
 
 /// Returns the hash in a run's name `<UTC time>-<hash8>[-n]`; empty for a name that a person chose.
-fn hash_of(id: &str) -> &str {
+fn name_hash(id: &str) -> &str {
     time_in_name(id).and_then(|_| id.split('-').nth(1)).unwrap_or_default()
 }
 
@@ -241,11 +242,11 @@ pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
         runs.iter().map(|run| run.file_name().unwrap_or_default().to_string_lossy().into_owned()).collect();
     let mut times: BTreeMap<&str, usize> = BTreeMap::new();
     for id in &ids {
-        *times.entry(hash_of(id)).or_default() += 1;
+        *times.entry(name_hash(id)).or_default() += 1;
     }
     let mut later = times.clone();
     let mut short = |id: &String| {
-        let hash = hash_of(id);
+        let hash = name_hash(id);
         let number = later.get_mut(hash).map_or(1, |left| std::mem::replace(left, *left - 1));
         match times.get(hash) {
             _ if hash.len() < MIN_PREFIX_LEN => id.clone(),

@@ -38,7 +38,7 @@ impl HeldOutSet {
     /// Adds the loss at a later step.
     pub fn add(&mut self, at: LossAt) {
         self.losses.add(at);
-        self.convert();
+        self.update_bits_per_byte();
     }
 
     /// Adds the loss of the moving average of the weights at a later step.
@@ -67,10 +67,10 @@ impl HeldOutSet {
     pub fn measure(&mut self, name: &str, rows: &[MetricsRow]) {
         (self.losses, self.ema, self.figures) = (Losses::default(), None, BTreeMap::new());
         rows.iter().for_each(|row| self.add_row(name, row));
-        self.convert();
+        self.update_bits_per_byte();
     }
 
-    fn convert(&mut self) {
+    fn update_bits_per_byte(&mut self) {
         self.bits_per_byte = self.losses.last.and_then(|last| self.in_bits_per_byte(last.loss.into()));
     }
 

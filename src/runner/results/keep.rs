@@ -26,7 +26,7 @@ pub use prune::{Unused, folders, unused};
 pub use readme::README;
 use serde::de::DeserializeOwned;
 pub use snapshot::Contents;
-use snapshot::{contents, plain_files, snapshot};
+use snapshot::{plain_files, read_files, snapshot};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -77,7 +77,7 @@ pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     files.retain(|file| is_kept(file));
     files.sort();
     let parent = to.join(COMPARISONS).join(&name);
-    store(contents(comparison, files)?, to, &parent, name, id)
+    store(read_files(comparison, files)?, to, &parent, name, id)
 }
 
 /// Writes contents, each with its path, to `parent/name`, with a manifest and a README, as [`keep`] does for

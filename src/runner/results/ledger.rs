@@ -23,7 +23,7 @@ pub use attempt::{Attempt, CellStatus, Measured};
 use claims::Claims;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use writer::{SignOfLife, LEASE, Life, Source, Writer};
+use writer::{LEASE, Liveness, SignOfLife, Source, Writer};
 
 /// The merged lines of the ledger's files, and the file that this process writes.
 ///
@@ -51,7 +51,7 @@ pub const CLAIMS: &str = ".claims";
 
 /// Returns the claim's name for something that exists once per machine.
 pub fn machine_claim(what: &str) -> String {
-    format!("{what}-{}", &blake3::hash(writer::machine().as_bytes()).to_hex()[..16])
+    format!("{what}-{}", &blake3::hash(writer::machine_and_boot().as_bytes()).to_hex()[..16])
 }
 
 /// Returns the folder that holds the ledger's files.
@@ -67,9 +67,9 @@ pub fn folder(results: &Path) -> PathBuf {
 pub fn is_written(results: &Path) -> Result<bool> {
     let is_recent = |beat: SignOfLife| beat.1.and_then(|at| at.elapsed().ok()).is_none_or(|ago| ago < LEASE);
     Ok(writer::files(&folder(results))?.iter().any(|(_, path)| match writer::life(path) {
-        Life::Alive => true,
-        Life::Dead => false,
-        Life::Elsewhere(beat) => is_recent(beat),
+        Liveness::Alive => true,
+        Liveness::Dead => false,
+        Liveness::Elsewhere(beat) => is_recent(beat),
     }))
 }
 
@@ -244,7 +244,7 @@ impl Ledger {
     pub fn was_written_here(&self, key: &str) -> bool {
         let Some((_, writer)) = self.last.get(key).map(|&at| &self.order[at]) else { return false };
         let owner = self.sources.get(writer).and_then(|source| source.owner.as_ref());
-        owner.is_none_or(|owner| owner.machine == writer::machine())
+        owner.is_none_or(|owner| owner.machine == writer::machine_and_boot())
     }
 }
 
@@ -444,9 +444,9 @@ mod tests {
         let touch =
             |at: std::time::SystemTime| File::options().append(true).open(&path).unwrap().set_modified(at);
         assert!(is_written(dir.path()).unwrap());
-        let Life::Elsewhere(before) = writer::life(&path) else { panic!("it is of this machine") };
+        let Liveness::Elsewhere(before) = writer::life(&path) else { panic!("it is of this machine") };
         touch(now + LEASE).unwrap();
-        let Life::Elsewhere(after) = writer::life(&path) else { panic!("it is of this machine") };
+        let Liveness::Elsewhere(after) = writer::life(&path) else { panic!("it is of this machine") };
         assert_ne!(before, after, "it shows that it lives");
         touch(now - 2 * LEASE).unwrap();
         assert!(!is_written(dir.path()).unwrap());

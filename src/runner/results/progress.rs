@@ -380,7 +380,10 @@ const REPORTED_SHARE: f64 = 0.05;
 /// lower than its training speed.
 fn time_besides_training(summary: &Summary, seconds: f64) -> String {
     let told = |(phase, of): (Phase, &str)| {
-        let time_besides_training = summary.phase_s.get(phase).filter(|time_besides_training| *time_besides_training > REPORTED_SHARE * seconds)?;
+        let time_besides_training = summary
+            .phase_s
+            .get(phase)
+            .filter(|time_besides_training| *time_besides_training > REPORTED_SHARE * seconds)?;
         Some(format!("{} {of}", wall_time(time_besides_training)))
     };
     let parts: Vec<String> = [

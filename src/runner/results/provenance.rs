@@ -435,7 +435,10 @@ mod tests {
         };
         assert_eq!(cpu.class(), "cpu avx512 (AMD EPYC)");
         assert_eq!(cpu.class_with_threads(), "cpu avx512 (AMD EPYC, 1 thread)");
-        assert_eq!(Cpu { threads: 2, ..cpu.clone() }.class_with_threads(), "cpu avx512 (AMD EPYC, 2 threads)");
+        assert_eq!(
+            Cpu { threads: 2, ..cpu.clone() }.class_with_threads(),
+            "cpu avx512 (AMD EPYC, 2 threads)"
+        );
         let unknown = Cpu { model: None, ..cpu };
         assert_eq!(
             (unknown.class(), unknown.class_with_threads()),

@@ -50,7 +50,7 @@ impl Row for MetricsRow {
     }
 
     fn is_further_column(column: &str) -> bool {
-        Self::is_further(column)
+        Self::is_held_out_column(column)
     }
 
     fn further_value(&self, column: &str) -> Option<f32> {
@@ -269,7 +269,7 @@ impl<R: Row> RowWriter<R> {
     /// # Errors
     /// If a row cannot be written or the file handle cannot be cloned. The returned function fails if the
     /// rows cannot be made durable.
-    pub fn later_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<R>> {
+    pub fn deferred_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<R>> {
         self.flush()?;
         let (file, path) = (self.file.try_clone().at("share", &self.path)?, self.path.clone());
         Ok(move || file.sync_data().at("sync", &path))

@@ -116,7 +116,7 @@ impl Manifest {
             .map_err(|e| Error::failed(format!("{}:{}: not a manifest: {e}", path.display(), e.line())))?;
         let mut seen = BTreeSet::new();
         for file in &manifest.files {
-            let reason = match file.fault() {
+            let reason = match file.find_fault() {
                 Some(reason) => reason,
                 None if !seen.insert(&file.path) => "is listed twice".to_owned(),
                 None => continue,
@@ -145,7 +145,7 @@ impl KeptFile {
     }
 
     /// Returns why [`keep`](super::keep) cannot have written this entry; `None` if it can.
-    fn fault(&self) -> Option<String> {
+    fn find_fault(&self) -> Option<String> {
         let name = |part: Component<'_>| match part {
             Component::Normal(name) => name.to_str().map(str::to_owned),
             _ => None,

@@ -21,14 +21,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Warm-up steps and measured steps per model.
-const STEPS: (usize, usize) = (1, 8);
+const WARMUP_AND_MEASURED_STEPS: (usize, usize) = (1, 8);
 
 /// Bytes written to measure the disk.
 const WRITTEN_BYTES: usize = 32 << 20;
 
 /// Models from tiny to the largest that a CPU trains in a fraction of a second per step. The ops of a plan
 /// have shapes between these, or larger.
-const MODELS: [[&str; 6]; 4] = [
+const CALIBRATION_MODELS: [[&str; 6]; 4] = [
     [
         "model.dim=32",
         "model.n_heads=2",
@@ -123,7 +123,7 @@ fn cache_file(folder: &Path, threads: usize, dtype: DType) -> PathBuf {
 fn measure(threads: usize, dtype: DType, machine: &Machine, folder: &Path) -> Result<CpuPace> {
     let mut nodes = Vec::new();
     let mut spread = (f64::INFINITY, 0.0f64);
-    for model in MODELS {
+    for model in CALIBRATION_MODELS {
         let steps = time_model(&model, threads, dtype, machine, &mut nodes)?;
         let median = quantiles::median(steps.iter().copied()).unwrap_or(f64::NAN);
         for step in steps {
@@ -153,17 +153,17 @@ fn time_model(
     );
     settings.push(format!("engine.threads={threads}"));
     settings.push(format!("training.dtype={dtype}"));
-    settings.push(format!("training.steps={}", STEPS.0 + STEPS.1));
+    settings.push(format!("training.steps={}", WARMUP_AND_MEASURED_STEPS.0 + WARMUP_AND_MEASURED_STEPS.1));
     let recipe = recipe::load_str(Path::new("calibration"), "", &settings, std::iter::empty(), machine)?;
     let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     let device = Device::open(None, Arc::new(Pool::new(threads)?))?;
     let mut rank =
         Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
-    for _ in 0..STEPS.0 {
+    for _ in 0..WARMUP_AND_MEASURED_STEPS.0 {
         rank.time_step(|_, _, _| {})?;
     }
     let mut steps = Vec::new();
-    for _ in 0..STEPS.1 {
+    for _ in 0..WARMUP_AND_MEASURED_STEPS.1 {
         let mut step = Duration::ZERO;
         rank.time_step(|program, node, time| {
             step += time;

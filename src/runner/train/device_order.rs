@@ -42,8 +42,8 @@ pub(super) struct Opened {
 
 impl DeviceOrder {
     /// Starts to create the contexts on GPUs, in the order of their ranks.
-    pub(super) fn begin(gpus: &[usize]) -> Self {
-        Self { first: Mutex::default(), contexts: ContextsAhead::begin(gpus) }
+    pub(super) fn start(gpus: &[usize]) -> Self {
+        Self { first: Mutex::default(), contexts: ContextsAhead::start(gpus) }
     }
 
     /// Gives rank 0 the first place. Rank 0 must call this before the other ranks call [`DeviceOrder::open`].
@@ -98,7 +98,7 @@ struct ContextsAhead {
 
 impl ContextsAhead {
     /// Starts to create contexts on GPUs, in this order.
-    fn begin(gpus: &[usize]) -> Self {
+    fn start(gpus: &[usize]) -> Self {
         Self::begin_with(gpus, |gpu| OpenedContext::open(gpu).ok())
     }
 
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn other_ranks_open_after_rank_0() {
-        let order = DeviceOrder::begin(&[]);
+        let order = DeviceOrder::start(&[]);
         assert!(order.first_place(1).is_none());
         let place = order.first_place(0);
         assert!(place.is_some() && order.first.try_lock().is_err(), "others wait");

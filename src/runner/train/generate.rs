@@ -90,12 +90,12 @@ impl Generating<'_> {
         let ahead = if engine.gpu().is_some() { STEPS_AHEAD } else { 0 };
         let mut in_flight = VecDeque::new();
         engine.run_all(&[&self.prefill.section], 0)?;
-        in_flight.push_back(chosen(engine)?);
+        in_flight.push_back(snapshot_choice(engine)?);
         let mut launched = 1;
         while let Some(mut oldest) = in_flight.pop_front() {
             while launched < most && in_flight.len() < ahead {
                 engine.run_all(&[self.decode], 0)?;
-                in_flight.push_back(chosen(engine)?);
+                in_flight.push_back(snapshot_choice(engine)?);
                 launched += 1;
             }
             engine.open(&mut oldest)?;
@@ -105,7 +105,7 @@ impl Generating<'_> {
             }
             if launched < most && in_flight.is_empty() && !texts.all_ended() {
                 engine.run_all(&[self.decode], 0)?;
-                in_flight.push_back(chosen(engine)?);
+                in_flight.push_back(snapshot_choice(engine)?);
                 launched += 1;
             }
         }
@@ -147,7 +147,7 @@ fn samples(engine: &Engine) -> Result<usize> {
 }
 
 /// Starts to copy the tokens that the last program chose, and the flags of samples without a valid token.
-fn chosen(engine: &mut Engine) -> Result<Snapshot> {
+fn snapshot_choice(engine: &mut Engine) -> Result<Snapshot> {
     let bad = engine.state.slot(GenerationSlot::Bad)?;
     let slot = engine.state.layout().get(bad);
     let bytes = slot.offset + slot.spec.bytes();

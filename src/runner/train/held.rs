@@ -9,7 +9,7 @@ use safetensors::Dtype;
 
 /// Which tensors a checkpoint holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Contents {
+pub enum CheckpointContents {
     /// Parameters and the optimizer's slots.
     All,
     /// Parameters and their moving average: the slots whose names in checkpoints begin with a prefix.
@@ -23,7 +23,7 @@ pub enum Contents {
 #[derive(Debug)]
 pub struct SnapshotCopy {
     memory: CopyMemory,
-    contents: Contents,
+    contents: CheckpointContents,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct GatheredTensor {
     bytes: Vec<u8>,
 }
 
-impl Contents {
+impl CheckpointContents {
     /// Returns a snapshot with only these tensors.
     pub(super) fn restrict(self, snapshot: Snapshot<'_>) -> Snapshot<'_> {
         match self {
@@ -64,14 +64,14 @@ impl SnapshotCopy {
     /// If there is not enough memory.
     pub(super) fn allocate(engine: &Engine) -> Result<Self> {
         let copy = engine.allocate_copy(engine.state.layout().saved_slots())?;
-        Ok(Self { memory: CopyMemory::Copy(copy), contents: Contents::All })
+        Ok(Self { memory: CopyMemory::Copy(copy), contents: CheckpointContents::All })
     }
 
     /// Copies the state of an engine into this memory, which must have been allocated for that engine.
     ///
     /// # Errors
     /// If the device reports an error.
-    pub(super) fn copy_from(mut self, engine: &Engine, contents: Contents) -> Result<Self> {
+    pub(super) fn copy_from(mut self, engine: &Engine, contents: CheckpointContents) -> Result<Self> {
         if let CopyMemory::Copy(copy) = &mut self.memory {
             engine.copy_state(copy)?;
         }
@@ -82,7 +82,7 @@ impl SnapshotCopy {
     ///
     /// # Errors
     /// If a rank is lost.
-    pub(super) fn gather(snapshot: Snapshot<'_>, contents: Contents) -> Result<Self> {
+    pub(super) fn gather(snapshot: Snapshot<'_>, contents: CheckpointContents) -> Result<Self> {
         let snapshot = contents.restrict(snapshot);
         let parameters = snapshot.parameters().count();
         let gathered = |tensor: &TensorView<'_>| {

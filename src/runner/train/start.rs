@@ -23,8 +23,8 @@ use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
 use crate::results::stored;
 use crate::results::summary::ForkedFrom;
 use changes::{
-    changed_by_fork, changes, check_fork, check_tokenizer, kept_by_fork, other_corpus, engine_warning,
-    changed_sets,
+    changed_by_fork, changed_sets, changes, check_fork, check_tokenizer, engine_warning, kept_by_fork,
+    other_corpus,
 };
 use std::path::Path;
 

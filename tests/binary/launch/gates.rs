@@ -60,8 +60,14 @@ fn several_ranks_are_one_rank() {
                 let (place, run) = trained(launcher, world, &settings);
                 let (a, b) = (losses(&one), losses(&run));
                 assert!(b.iter().all(|loss| loss.is_finite()));
-                assert!(largest_relative_difference(&a[..1], &b[..1]) <= first, "{launcher:?} {world} {dtype}: {a:?} {b:?}");
-                assert!(largest_relative_difference(&a, &b) <= all, "{launcher:?} {world} {dtype}: {a:?} {b:?}");
+                assert!(
+                    largest_relative_difference(&a[..1], &b[..1]) <= first,
+                    "{launcher:?} {world} {dtype}: {a:?} {b:?}"
+                );
+                assert!(
+                    largest_relative_difference(&a, &b) <= all,
+                    "{launcher:?} {world} {dtype}: {a:?} {b:?}"
+                );
                 let distance = relative_distance(&one.newest(), &run.newest());
                 assert!(distance <= 1e-3, "{launcher:?} {world} {dtype}: parameters are {distance:e} apart");
                 if let Some((_, before)) = &before {

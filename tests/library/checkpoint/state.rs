@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use xrun::checkpoint::{Meta, Snapshot, TensorView, hash_of, newest};
+use xrun::checkpoint::{Meta, Snapshot, TensorView, newest, state_hash};
 
 /// A training state in which every value depends on the tag.
 pub struct State {
@@ -57,7 +57,7 @@ impl State {
     }
 
     pub fn hash(&self) -> blake3::Hash {
-        hash_of(&self.snapshot()).unwrap()
+        state_hash(&self.snapshot()).unwrap()
     }
 }
 

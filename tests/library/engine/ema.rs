@@ -108,12 +108,14 @@ fn it_is_the_corrected_average_of_the_weights_of_all_steps() {
             for name in weights {
                 let average = |at: usize| &seen.states[at][&format!("ema.{name}")];
                 assert_eq!(average(0), &seen.states[0][name], "{name}: the first step takes the weights");
-                let weights_by_step: Vec<Vec<f64>> = seen.states.iter().map(|state| numbers(&state[name])).collect();
+                let weights_by_step: Vec<Vec<f64>> =
+                    seen.states.iter().map(|state| numbers(&state[name])).collect();
                 let shares: Vec<f64> = (0..STEPS).map(|at| DECAY.powi((STEPS - 1 - at) as i32)).collect();
                 let sum: f64 = shares.iter().sum();
                 for (i, found) in numbers(average(STEPS - 1)).into_iter().enumerate() {
                     let mean =
-                        weights_by_step.iter().zip(&shares).map(|(step, share)| step[i] * share).sum::<f64>() / sum;
+                        weights_by_step.iter().zip(&shares).map(|(step, share)| step[i] * share).sum::<f64>()
+                            / sum;
                     let most = weights_by_step.iter().map(|step| step[i].abs()).fold(0.0, f64::max);
                     // Each step rounds once in the difference and once in the sum.
                     let bound = 2.0 * STEPS as f64 * most * f64::from(f32::EPSILON);

@@ -79,8 +79,7 @@ impl Numbers {
 
     /// Reads them.
     pub fn gather(&self, buffer: &str) -> Vec<f64> {
-        let slot =
-            |name: &str| self.engine.state.layout().slot_by_text(&format!("{buffer}.{name}")).unwrap();
+        let slot = |name: &str| self.engine.state.layout().slot_by_text(&format!("{buffer}.{name}")).unwrap();
         let part = |name: &str| self.engine.state.values(slot(name)).unwrap();
         [part("matrix"), part("vector")].concat()
     }

@@ -431,7 +431,10 @@ fn a_bias_of_a_norm_that_has_none() {
     assert!(rms.contains("RMSNorm has no bias, and norm_bias is true"), "{rms}");
     let keys = ["model.norm=layer_norm", "model.norm_weight=false", "model.norm_bias=true"];
     let bare = wrong("", &keys, &[]);
-    assert!(bare.contains("a norm has a bias only together with a weight, and norm_weight is false"), "{bare}");
+    assert!(
+        bare.contains("a norm has a bias only together with a weight, and norm_weight is false"),
+        "{bare}"
+    );
 }
 
 #[test]

@@ -205,7 +205,12 @@ impl Head<'_> {
     }
 
     /// Returns the gradients of a key and its value, over the queries that see it.
-    fn key_gradients(&self, key: usize, seeing: impl Iterator<Item = usize>, solved: &[QueryResult]) -> [Sum; 2] {
+    fn key_gradients(
+        &self,
+        key: usize,
+        seeing: impl Iterator<Item = usize>,
+        solved: &[QueryResult],
+    ) -> [Sum; 2] {
         let [mut dk, mut dv] = [Sum::new(self.dim), Sum::new(self.dim)];
         for t in seeing {
             let (ds, size) = self.score_gradient(t, key, &solved[t]);

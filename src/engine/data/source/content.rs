@@ -10,7 +10,7 @@ pub(in crate::data) trait Content: Debug + Send + Sync {
     fn file(&self) -> &CorpusFile;
 
     /// Returns an upper bound of the content's bytes. Only a read finds the real end.
-    fn bound(&self) -> u64;
+    fn max_bytes(&self) -> u64;
 
     /// Fills `out` with the content from `offset` on and returns the number of bytes filled. It is less than
     /// the length of `out` only at the end.
@@ -39,7 +39,7 @@ impl Content for CorpusFile {
         self
     }
 
-    fn bound(&self) -> u64 {
+    fn max_bytes(&self) -> u64 {
         self.bytes()
     }
 

@@ -80,7 +80,7 @@ impl Content for Gzip {
         &self.file
     }
 
-    fn bound(&self) -> u64 {
+    fn max_bytes(&self) -> u64 {
         self.file.bytes().saturating_mul(MAX_EXPANSION)
     }
 
@@ -93,10 +93,10 @@ impl Content for Gzip {
         while decoder.position < offset && !decoder.is_done {
             scratch.resize((offset - decoder.position).min(SKIP_BYTES) as usize, 0);
             decoder.read(&self.file, &mut scratch)?;
-            self.keep(&decoder);
+            self.store_checkpoint(&decoder);
         }
         let read = decoder.read(&self.file, out)?;
-        self.keep(&decoder);
+        self.store_checkpoint(&decoder);
         if !decoder.is_done {
             LAST.set(Some((self.id, decoder)));
         }
@@ -125,7 +125,7 @@ impl Gzip {
 
     /// Keeps a copy of a decoder if it is far enough beyond the last kept one. The files of a large corpus
     /// keep none: there are enough of them to read in parallel.
-    fn keep(&self, decoder: &Decoder) {
+    fn store_checkpoint(&self, decoder: &Decoder) {
         if self.file.is_held() && !decoder.is_done {
             self.stops.lock().unwrap_or_else(PoisonError::into_inner).add(decoder);
         }

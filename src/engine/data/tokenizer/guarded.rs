@@ -151,7 +151,7 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     parts.into_iter().flatten().try_for_each(check_normalizer)?;
     let Some(table) = normalizer["precompiled_charsmap"].as_str() else { return Ok(()) };
     let held = table.trim_end_matches('=').len() / 4 * 3;
-    let claimed = first_word(table).ok_or("precompiled_charsmap is not base64")?;
+    let claimed = first_le_u32(table).ok_or("precompiled_charsmap is not base64")?;
     if claimed as usize > held {
         return Err(format!("precompiled_charsmap claims {claimed} bytes and holds {held}"));
     }
@@ -245,7 +245,7 @@ fn expanded_len(expression: &str) -> usize {
 }
 
 /// Decodes the little-endian number in the first four bytes of base64 text.
-fn first_word(base64: &str) -> Option<u32> {
+fn first_le_u32(base64: &str) -> Option<u32> {
     let digit = |c: u8| match c {
         b'A'..=b'Z' => Some(c - b'A'),
         b'a'..=b'z' => Some(c - b'a' + 26),
@@ -288,10 +288,10 @@ mod tests {
 
     #[test]
     fn the_first_word_is_the_size_of_the_table() {
-        assert_eq!(first_word("AAAAAAAA"), Some(0));
-        assert_eq!(first_word("BAAAAP///38A"), Some(4));
-        assert_eq!(first_word("/////w=="), Some(u32::MAX));
-        assert_eq!((first_word("AAAA"), first_word("AA=A====")), (None, None));
+        assert_eq!(first_le_u32("AAAAAAAA"), Some(0));
+        assert_eq!(first_le_u32("BAAAAP///38A"), Some(4));
+        assert_eq!(first_le_u32("/////w=="), Some(u32::MAX));
+        assert_eq!((first_le_u32("AAAA"), first_le_u32("AA=A====")), (None, None));
     }
 
     /// Each replacement doubles the text: one byte becomes 2³⁰.

@@ -45,7 +45,7 @@ struct Shared {
     sleep: Mutex<()>,
     wake: Condvar,
     /// Wakes the caller once the last worker has left.
-    left: Condvar,
+    last_worker_left: Condvar,
 }
 
 /// A job's number, whether it is open to workers, and how many workers are in it, packed into one word.
@@ -220,7 +220,7 @@ impl Shared {
         if spin_until(empty).is_none() {
             let mut guard = lock(&self.sleep);
             while empty().is_none() {
-                guard = self.left.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                guard = self.last_worker_left.wait(guard).unwrap_or_else(PoisonError::into_inner);
             }
         }
         *lock(&self.job) = None;
@@ -295,7 +295,7 @@ impl Shared {
         let before = State(self.state.fetch_sub(1, Ordering::SeqCst));
         if !before.is_open() && before.workers() == 1 {
             drop(lock(&self.sleep));
-            self.left.notify_all();
+            self.last_worker_left.notify_all();
         }
     }
 }

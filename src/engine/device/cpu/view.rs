@@ -19,7 +19,7 @@ unsafe impl Send for Address {}
 unsafe impl Sync for Address {}
 
 /// Returns a copy of the bytes of a tensor that no node is writing.
-pub fn copy_of(address: Address, bytes: usize) -> Vec<u8> {
+pub fn copy_tensor_bytes(address: Address, bytes: usize) -> Vec<u8> {
     // SAFETY: the executor asks for outputs of the node that just ran, which are alive and initialized
     // (memory is zeroed on allocation).
     unsafe { std::slice::from_raw_parts(address.0, bytes) }.to_vec()

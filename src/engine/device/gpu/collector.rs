@@ -6,7 +6,7 @@
 
 use super::{
     Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
-    Properties, Queue, copy_small, fallback_kernel, fill_words, consecutive_addresses, rank_sum, sum_at_once,
+    Properties, Queue, consecutive_addresses, copy_small, fallback_kernel, fill_words, rank_sum, sum_at_once,
     wait_for_ranks,
 };
 use crate::error::Result;

@@ -148,8 +148,7 @@ impl Op for FlashAttentionGrad {
         self.0.check(packed, extras)?;
         let (n, heads) = (packed.shape[0], self.0.heads);
         let o_spec = Spec::new([n, heads.query * heads.dim], packed.dtype);
-        if *o != o_spec || *d_o != o_spec || *lse != Spec::new([n, heads.query], packed.dtype.accumulator())
-        {
+        if *o != o_spec || *d_o != o_spec || *lse != Spec::new([n, heads.query], packed.dtype.accumulator()) {
             return Err(format!("o and do must be {o_spec}, and lse one number per row and head"));
         }
         Ok(vec![packed.clone(), gpu::grad_scratch(&self.0, packed, lse)])

@@ -18,7 +18,7 @@ const MAX_BLOCKS: usize = 65_535;
 
 /// The kernels that run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Path {
+enum KernelPath {
     /// bf16 on tensor cores, for the head widths of common models.
     TensorCores,
     /// fp32 multiply-adds, for any other width or format.
@@ -56,7 +56,7 @@ struct Launch<'a> {
     cx: &'a GpuNode<'a>,
     dtype: DType,
     batch: usize,
-    path: Path,
+    path: KernelPath,
     /// Addresses of spans, sequences and step; 0 for absent inputs.
     extras: [DevicePtr; 3],
 }
@@ -80,7 +80,7 @@ impl<'a> Launch<'a> {
             cx,
             dtype: packed.dtype,
             batch: packed.shape[0] / attention.seq_len,
-            path: if tensor_cores { Path::TensorCores } else { Path::Fp32 },
+            path: if tensor_cores { KernelPath::TensorCores } else { KernelPath::Fp32 },
             extras: [next(attention.mask == Mask::Spans), next(dropout), next(dropout)],
         })
     }
@@ -93,7 +93,7 @@ impl<'a> Launch<'a> {
             .with("DROPOUT", u8::from(self.attention.dropout.is_some()))
             .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()))
             .with("THREADS", THREADS);
-        if self.path == Path::Fp32 { kernel.with_type("T", self.dtype) } else { kernel }
+        if self.path == KernelPath::Fp32 { kernel.with_type("T", self.dtype) } else { kernel }
     }
 
     /// Launches one block per sequence, head and tile of `rows` rows. The arguments are `tensors`, the
@@ -121,7 +121,7 @@ impl<'a> Launch<'a> {
         let mut args: Vec<Arg> = pointers.map(|&p| p.into()).collect();
         args.extend([self.batch, all.kv, all.group(), seq_len].map(Arg::from));
         args.extend([tiles, all.group()].map(reciprocal));
-        if self.path == Path::TensorCores {
+        if self.path == KernelPath::TensorCores {
             args.push(reciprocal(self.cx.queue.properties().sm_count));
         }
         args.push(Arg::F32(all.score_scale() as f32));
@@ -148,7 +148,7 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 1)?;
     let (heads, dim) = (attention.heads.query, attention.heads.dim);
     let (kernel, rows, shared) = match launch.path {
-        Path::TensorCores => {
+        KernelPath::TensorCores => {
             if let Some(cut) = tuning::warpgroups(attention, launch.batch, cx.queue.properties()) {
                 return launch.forward_by_warpgroups(cut);
             }
@@ -159,7 +159,7 @@ pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
             // The block's queries, and two stages of keys and values.
             (kernel, queries, (queries + 4 * pass.tile) * 2 * dim)
         }
-        Path::Fp32 => {
+        KernelPath::Fp32 => {
             let square =
                 if dim <= 128 { Square { rows: 64, columns: 32 } } else { Square { rows: 32, columns: 16 } };
             let kernel = launch.kernel("flash_attention_fp32", "flash_attention_fp32");
@@ -340,10 +340,10 @@ impl Launch<'_> {
 /// selects that method, otherwise the pass over queries, which writes D, and then the pass over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
-    if launch.path == Path::TensorCores && tuning::short_rows(attention, cx.queue.properties()) {
+    if launch.path == KernelPath::TensorCores && tuning::short_rows(attention, cx.queue.properties()) {
         return launch.backward_short_rows();
     }
-    if launch.path == Path::TensorCores
+    if launch.path == KernelPath::TensorCores
         && let Some(cut) = tuning::one_pass(attention, cx.queue.properties())
     {
         return launch.backward_in_one_pass(cut);
@@ -352,8 +352,8 @@ pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| cx.input(i));
     let (d_packed, delta) = (cx.output(0), cx.output(1));
     let [queries, keys] = match launch.path {
-        Path::TensorCores => launch.grad_on_tensor_cores(),
-        Path::Fp32 => launch.grad_in_fp32(),
+        KernelPath::TensorCores => launch.grad_on_tensor_cores(),
+        KernelPath::Fp32 => launch.grad_in_fp32(),
     };
     let query_blocks = (heads.query, queries.rows, queries.shared);
     launch.launch(queries.kernel, query_blocks, &[packed, o, lse, d_o], &[d_packed, delta])?;
@@ -362,7 +362,7 @@ pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
 }
 
 /// A kernel of the backward pass, with the rows and the bytes of shared memory per block.
-struct Cut {
+struct GradKernel {
     kernel: Kernel,
     rows: usize,
     shared: usize,
@@ -370,7 +370,7 @@ struct Cut {
 
 impl Launch<'_> {
     /// Returns the passes over queries and over keys on tensor cores.
-    fn grad_on_tensor_cores(&self) -> [Cut; 2] {
+    fn grad_on_tensor_cores(&self) -> [GradKernel; 2] {
         let dim = self.attention.heads.dim;
         let [queries, keys] = tuning::backward(self.attention, self.cx.queue.properties());
         let cut = |entry, pass: Pass, statistics: usize| {
@@ -379,7 +379,7 @@ impl Launch<'_> {
             let kernel = keys.define(kernel, ["K_ROWS", "K_TILE", "K_STEP", "K_KEPT", "K_BLOCKS"]);
             let rows = WARPS * pass.rows;
             // Two tensors of the block's own rows, and two stages of two tensors of the other rows.
-            Cut { kernel, rows, shared: (2 * rows + 4 * pass.tile) * 2 * dim + statistics }
+            GradKernel { kernel, rows, shared: (2 * rows + 4 * pass.tile) * 2 * dim + statistics }
         };
         // A stage of queries also holds their lse and D.
         let statistics = 2 * 2 * keys.tile * 4;
@@ -388,7 +388,7 @@ impl Launch<'_> {
 
     /// Returns the passes over queries and over keys in fp32. The tiles of scores are as large as shared
     /// memory allows on every architecture.
-    fn grad_in_fp32(&self) -> [Cut; 2] {
+    fn grad_in_fp32(&self) -> [GradKernel; 2] {
         let dim = self.attention.heads.dim;
         let square = match dim {
             ..=64 => Square { rows: 64, columns: 32 },
@@ -399,7 +399,7 @@ impl Launch<'_> {
             let kernel = self.kernel("flash_attention_grad_fp32", entry);
             let kernel = kernel.with("ROWS", square.rows).with("COLUMNS", square.columns);
             let shared = square.shared(dim, 2 * square.rows + 2 * square.columns, squares);
-            Cut { kernel, rows: square.rows, shared }
+            GradKernel { kernel, rows: square.rows, shared }
         };
         [cut("flash_attention_grad_queries_fp32", 1), cut("flash_attention_grad_keys_fp32", 2)]
     }

@@ -15,9 +15,10 @@ pub(in crate::ops) const OBJECTIVES: [(&str, Objective); 5] = [
 
 /// Returns the test cases of an op that computes the losses of an objective.
 pub(super) fn cases<O: Op + 'static>(precision: Precision, op: impl Fn(Objective) -> O) -> Vec<Case> {
-    let objective_case = |(name, objective): (&str, Objective), n: usize, vocab: (usize, usize), targets: Fill| {
-        case(precision, op(objective), (name, objective), n, vocab, targets)
-    };
+    let objective_case =
+        |(name, objective): (&str, Objective), n: usize, vocab: (usize, usize), targets: Fill| {
+            case(precision, op(objective), (name, objective), n, vocab, targets)
+        };
     let case = |n, vocab, targets: Fill| objective_case(("", Objective::PLAIN), n, vocab, targets);
     let ignoring = Fill::Values(vec![3.0, f64::from(IGNORED), 39.0, 0.0]);
     let mut cases = vec![

@@ -52,8 +52,8 @@ impl Function {
             Self::BuiltIn(activation) => activation.names(),
             Self::Formula(_) => Names {
                 functor: "Formula",
-                alone: "formula",
-                alone_grad: "formula_grad",
+                activate: "formula",
+                activate_grad: "formula_grad",
                 gated: "gated_formula",
                 gated_grad: "gated_formula_grad",
             },

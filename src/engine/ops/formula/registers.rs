@@ -72,20 +72,20 @@ impl Registers {
     /// Runs all steps on the first `count` elements of the blocks.
     #[inline(always)]
     pub(super) fn run<A: Real>(&self, blocks: &mut [[A; BLOCK]], count: usize) {
-        const APART: &str = "a step never writes a register that it reads";
+        const DISJOINT: &str = "a step never writes a register that it reads";
         for (step, to) in &self.steps {
             match *step {
                 Step::Constant(_) | Step::Variable(_) => {}
                 Step::Unary(function, u) => {
-                    let [to, u] = blocks.get_disjoint_mut([*to, u]).expect(APART);
+                    let [to, u] = blocks.get_disjoint_mut([*to, u]).expect(DISJOINT);
                     unary(function, &u[..count], &mut to[..count]);
                 }
                 Step::Binary(function, u, v) if u == v => {
-                    let [to, u] = blocks.get_disjoint_mut([*to, u]).expect(APART);
+                    let [to, u] = blocks.get_disjoint_mut([*to, u]).expect(DISJOINT);
                     binary(function, &u[..count], &u[..count], &mut to[..count]);
                 }
                 Step::Binary(function, u, v) => {
-                    let [to, u, v] = blocks.get_disjoint_mut([*to, u, v]).expect(APART);
+                    let [to, u, v] = blocks.get_disjoint_mut([*to, u, v]).expect(DISJOINT);
                     binary(function, &u[..count], &v[..count], &mut to[..count]);
                 }
             }

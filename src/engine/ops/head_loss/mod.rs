@@ -175,7 +175,7 @@ impl Op for HeadLoss {
         if !self.gradients {
             return launch_rows(cx, "cross_entropy", row_args, false, &tensors, &[]);
         }
-        let (scale, count) = self.scale.launched(cx);
+        let (scale, count) = self.scale.kernel_args(cx);
         launch_rows(cx, "head_loss", row_args, true, &tensors, &[(scale as f32).into(), count.into()])?;
         cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
         cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX, self.products)

@@ -10,7 +10,7 @@ use crate::ops::rope::ROWS;
 use crate::ops::rotary::{Angles, Rotation, rotate, rotate_back};
 
 /// A table of rotations, the positions of all rows, and whether heads rotate before the norm.
-pub(super) struct Turn<'a, A> {
+pub(super) struct HeadRotation<'a, A> {
     pub rotation: &'a Rotation<A>,
     pub positions: &'a [u32],
     pub first: bool,
@@ -22,11 +22,11 @@ pub(super) struct Pass<'a, E: Elem> {
     eps: E::Acc,
     /// wq and wk.
     weights: Option<[&'a [E::Acc]; 2]>,
-    turn: Option<Turn<'a, E::Acc>>,
+    turn: Option<HeadRotation<'a, E::Acc>>,
 }
 
 impl<'a, E: Elem> Pass<'a, E> {
-    pub(super) fn new(cx: &CpuNode<'a>, norm: QkNorm, turn: Option<Turn<'a, E::Acc>>) -> Self {
+    pub(super) fn new(cx: &CpuNode<'a>, norm: QkNorm, turn: Option<HeadRotation<'a, E::Acc>>) -> Self {
         let QkNorm { heads, eps, weighted } = norm;
         let weight = |i: usize| cx.input::<E::Acc>(i).slice(0, heads.dim);
         let weights = weighted.then(|| [weight(1), weight(2)]);

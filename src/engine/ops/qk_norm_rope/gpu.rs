@@ -20,7 +20,7 @@ pub(super) fn launch(
     let lanes = Lanes::new(norm.heads, turn.map(|(rotary, _)| rotary), cx.output_spec(0).dtype);
     let rows = cx.output_spec(0).rows();
     let weight = |i: usize| -> DevicePtr { if norm.weighted { cx.input(i) } else { 0 } };
-    let positions: DevicePtr = if turn.is_some() { cx.input(norm.inputs()) } else { 0 };
+    let positions: DevicePtr = if turn.is_some() { cx.input(norm.input_count()) } else { 0 };
     let mut pointers = vec![cx.input(0), weight(1), weight(2), positions];
     let (entry, run) = match upstream {
         Some(_) if norm.weighted => ("qk_norm_rope_grad", rows_per_partial(rows)),

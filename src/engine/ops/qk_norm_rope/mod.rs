@@ -15,7 +15,7 @@ use crate::device::Elem;
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Builder, Case, Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
-use cpu::{Pass, Turn};
+use cpu::{HeadRotation, Pass};
 
 /// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]], positions [N] u32) → packed [N, (H+2·KV)·dim]`.
 ///
@@ -44,9 +44,9 @@ pub struct QkNormGrad(pub QkNorm);
 impl QkNormRope {
     /// Runs `pass` with a table of the rotation that covers the positions.
     fn on_cpu<E: Elem>(&self, cx: &CpuNode<'_>, pass: impl FnOnce(Pass<'_, E>)) {
-        let positions = cx.input_u32(self.norm.inputs());
+        let positions = cx.input_u32(self.norm.input_count());
         let rotation = Rotation::covering(positions, self.rotary);
-        let turn = Turn { rotation: &rotation, positions, first: self.rotates_first };
+        let turn = HeadRotation { rotation: &rotation, positions, first: self.rotates_first };
         pass(Pass::new(cx, self.norm, Some(turn)));
     }
 }
@@ -72,7 +72,7 @@ impl Op for QkNormRope {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let mut inputs: Vec<TensorId> = (0..=self.norm.inputs()).map(|i| v.input(i)).collect();
+        let mut inputs: Vec<TensorId> = (0..=self.norm.input_count()).map(|i| v.input(i)).collect();
         inputs.push(v.output_grad(0)?);
         v.backward(QkNormRopeGrad(*self), &inputs, self.norm.differentiated())?;
         Ok(())
@@ -89,7 +89,7 @@ impl Op for QkNormRope {
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
         let rope = Rope { heads: self.norm.heads, rotary: self.rotary, inverse: false };
         let (rows, weights, positions) =
-            (inputs[0], &inputs[1..self.norm.inputs()], inputs[self.norm.inputs()]);
+            (inputs[0], &inputs[1..self.norm.input_count()], inputs[self.norm.input_count()]);
         let norm = |b: &mut Builder, name: &str, rows: TensorId| {
             b.emit1(name, self.norm, &[&[rows], weights].concat())
         };
@@ -117,10 +117,10 @@ impl Op for QkNormRope {
             let QkNormRope { norm, rotary, rotates_first } = op;
             let mut inputs = cases::inputs(n, norm, precision);
             inputs.push(positions(n, rotary));
-            let weights = &[1, 2][..norm.inputs() - 1];
+            let weights = &[1, 2][..norm.input_count() - 1];
             Case::new(format!("n{n} {}", op.attributes()), op, inputs, move |inputs| {
-                let (rows, weights) = (&inputs[0], &inputs[1..norm.inputs()]);
-                let positions = &inputs[norm.inputs()];
+                let (rows, weights) = (&inputs[0], &inputs[1..norm.input_count()]);
+                let positions = &inputs[norm.input_count()];
                 vec![if rotates_first {
                     let rotated = reference_rope(norm.heads, rotary, rows, positions);
                     cases::reference(norm, &rotated, weights)
@@ -170,7 +170,7 @@ impl Op for QkNormRopeGrad {
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
-        vec![MayAlias { output: 0, input: self.0.norm.inputs() + 1 }, MayAlias { output: 0, input: 0 }]
+        vec![MayAlias { output: 0, input: self.0.norm.input_count() + 1 }, MayAlias { output: 0, input: 0 }]
     }
 
     fn accumulates(&self, output: usize) -> bool {
@@ -178,7 +178,7 @@ impl Op for QkNormRopeGrad {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let upstream = self.0.norm.inputs() + 1;
+        let upstream = self.0.norm.input_count() + 1;
         dispatch_float!(cx.input_spec(0).dtype, E => {
             self.0.on_cpu::<E>(cx, |pass| pass.backward(cx, upstream));
         });
@@ -187,7 +187,7 @@ impl Op for QkNormRopeGrad {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let QkNormRope { norm, rotary, rotates_first } = self.0;
-        gpu::launch(cx, norm, Some((rotary, rotates_first)), Some(norm.inputs() + 1))
+        gpu::launch(cx, norm, Some((rotary, rotates_first)), Some(norm.input_count() + 1))
     }
 
     fn cases(_precision: Precision) -> Cases {
@@ -210,7 +210,7 @@ impl Op for QkNorm {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
-        let mut inputs: Vec<TensorId> = (0..self.inputs()).map(|i| v.input(i)).collect();
+        let mut inputs: Vec<TensorId> = (0..self.input_count()).map(|i| v.input(i)).collect();
         inputs.push(v.output_grad(0)?);
         v.backward(QkNormGrad(*self), &inputs, self.differentiated())?;
         Ok(())
@@ -238,9 +238,9 @@ impl Op for QkNorm {
             let norm = QkNorm { heads, eps: 1e-6, weighted };
             let inputs = cases::inputs(n, norm, precision);
             Case::new(format!("n{n} {}", norm.attributes()), norm, inputs, move |inputs| {
-                vec![cases::reference(norm, &inputs[0], &inputs[1..norm.inputs()])]
+                vec![cases::reference(norm, &inputs[0], &inputs[1..norm.input_count()])]
             })
-            .weights(&[1, 2][..norm.inputs() - 1])
+            .weights(&[1, 2][..norm.input_count() - 1])
             .depth(n.max(heads.dim) * heads.query)
         };
         let shapes = cases::shapes().take(3);
@@ -268,7 +268,7 @@ impl Op for QkNormGrad {
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
-        vec![MayAlias { output: 0, input: self.0.inputs() }, MayAlias { output: 0, input: 0 }]
+        vec![MayAlias { output: 0, input: self.0.input_count() }, MayAlias { output: 0, input: 0 }]
     }
 
     fn accumulates(&self, output: usize) -> bool {
@@ -277,13 +277,13 @@ impl Op for QkNormGrad {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         dispatch_float!(cx.input_spec(0).dtype, E => {
-            Pass::<E>::new(cx, self.0, None).backward(cx, self.0.inputs());
+            Pass::<E>::new(cx, self.0, None).backward(cx, self.0.input_count());
         });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        gpu::launch(cx, self.0, None, Some(self.0.inputs()))
+        gpu::launch(cx, self.0, None, Some(self.0.input_count()))
     }
 
     fn cases(_precision: Precision) -> Cases {

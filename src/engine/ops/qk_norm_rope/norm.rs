@@ -20,7 +20,7 @@ pub struct QkNorm {
 
 impl QkNorm {
     /// Returns the number of inputs: the rows, and the weights if there are any.
-    pub(super) fn inputs(&self) -> usize {
+    pub(super) fn input_count(&self) -> usize {
         if self.weighted { 3 } else { 1 }
     }
 
@@ -42,7 +42,7 @@ impl QkNorm {
         others: &str,
     ) -> Result<&'a [Spec; OTHERS], String> {
         let takes = || format!("takes qkv{}{others}", if self.weighted { ", wq, wk" } else { "" });
-        let (own, rest) = specs.split_at_checked(self.inputs()).ok_or_else(takes)?;
+        let (own, rest) = specs.split_at_checked(self.input_count()).ok_or_else(takes)?;
         let qkv = &own[0];
         self.heads.check(qkv)?;
         if !self.heads.dim.is_multiple_of(2) {

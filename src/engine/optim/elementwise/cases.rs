@@ -4,7 +4,7 @@ use super::super::optimizer::Rates;
 use super::rule::Rule;
 use crate::device::DType;
 use crate::ir::{Array, Case, Cases, Fill, Mode, Op, Precision, Shards, Spec};
-use crate::ops::segments::{Places, Segments, case_of_owner};
+use crate::ops::segments::{Places, Segments, owner_case};
 use std::ops::Range;
 
 /// Number of elements, and how many of them decay: the first ones.
@@ -48,7 +48,7 @@ pub(super) fn cases<R: Rule<N>, O: Op, const N: usize>(
             .outputs(outputs)
     };
     let whole = || (Segments::whole(&RANGES), (0..COUNT).map(|i| (i, i, i)).collect());
-    let owned = |from: usize| case_of_owner(&RANGES, from, precision);
+    let owned = |from: usize| owner_case(&RANGES, from, precision);
     Cases::Own(vec![
         case("a step", 0.0, whole()),
         case("after a bad step nothing moves", 1.0, whole()),

@@ -28,7 +28,7 @@ impl<R: Rule<N>, const N: usize> Optimizer for Elementwise<R, N> {
     }
 
     fn slots_in_words(&self) -> &'static str {
-        R::SLOTS_IN_WORDS
+        R::SLOTS_DESCRIPTION
     }
 
     fn schedule_width(&self) -> usize {

@@ -34,7 +34,7 @@ pub trait Rule<const N: usize>: Clone + Debug + PartialEq + Send + Sync + 'stati
     /// The slots, all zero before the first step.
     const SLOTS: [Slot; N];
     /// The slots in plain words, such as `two moments`; empty if there are none.
-    const SLOTS_IN_WORDS: &'static str;
+    const SLOTS_DESCRIPTION: &'static str;
     /// Columns of the schedule: 1, 2 or 4, so that a kernel loads a row in one access.
     const COLUMNS: usize;
 

@@ -54,7 +54,8 @@ pub fn crossing_probability(first: usize, boundary: &[f64]) -> f64 {
     for k in (0..last).rev() {
         let bound = to_u(k);
         let step = Step::after(first + k);
-        let values = (0..=NODES).map(|node| step.crossing(LaterCrossing::node(bound, node), &later)).collect();
+        let values =
+            (0..=NODES).map(|node| step.crossing(LaterCrossing::node(bound, node), &later)).collect();
         later = LaterCrossing { bound, values };
     }
     // At the first look, t = √(n - 1) tan θ, so u = √n sin θ.

@@ -119,7 +119,7 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
 fn chosen(runs: &[&Run], collection: &Collection, fields: &[Field]) -> String {
     let side = |field: &Field| match field {
         Field::Word(_) => Column::Left,
-        Field::Figure(_) | Field::OfSet { .. } | Field::Key(_) => Column::Right,
+        Field::Figure(_) | Field::SetFigure { .. } | Field::Key(_) => Column::Right,
     };
     let columns: Vec<Column> = [Column::Left].into_iter().chain(fields.iter().map(side)).collect();
     let mut table = Table::new(&columns);
@@ -150,7 +150,7 @@ fn steps(run: &Run) -> String {
 pub fn text_of(run: &Run, loss: &Field) -> Option<String> {
     let entry = &run.entry;
     let (hash, part) = match loss {
-        Field::OfSet { set, .. } => {
+        Field::SetFigure { set, .. } => {
             let set = entry.sets.get(set).filter(|set| !set.figures.is_empty())?;
             (set.hash.as_deref()?, set.part)
         }

@@ -48,7 +48,7 @@ pub struct ListArgs {
 pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     let collection = Collection::read(results)?;
     for damaged in find::without_summary(results)? {
-        eprint_line(&format!("warning: {}", find::lost(&damaged, SUMMARY)));
+        eprint_line(&format!("warning: {}", find::describe_loss(&damaged, SUMMARY)));
     }
     for error in &collection.unreadable {
         eprint_line(&format!("warning: {error}; left out of the list"));
@@ -89,7 +89,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     print(&columns.table(&listed, &collection))?;
     if let Some(loss) = unlike {
         let hashed = match loss {
-            Field::OfSet { .. } => "the tokens of the set",
+            Field::SetFigure { .. } => "the tokens of the set",
             _ => "corpus and tokenizer",
         };
         eprint_line(&format!(

@@ -4,7 +4,7 @@ use crate::cli::terminal::{eprint_line, print};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::report::blocks;
-use crate::results::collection::{Doomed, Located, Reference, Referrers, locate, remove};
+use crate::results::collection::{Located, LockedRun, Reference, Referrers, locate, remove};
 use crate::results::find;
 use crate::results::folder::SUMMARY;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         )));
     }
     // Lock all runs before removing the first one.
-    let doomed = runs.iter().map(|run| Doomed::lock(run)).collect::<Result<Vec<_>>>()?;
+    let doomed = runs.iter().map(|run| LockedRun::lock(run)).collect::<Result<Vec<_>>>()?;
     named.iter().for_each(|named| eprint_line(named));
     let count = doomed.len();
     for doomed in doomed {

@@ -191,7 +191,7 @@ fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&Diver
         }
     }
     if let Some(counts) = counts {
-        limit(&mut judged, counts);
+        limit_by_divergence(&mut judged, counts);
     }
     let mut pairs = experiment.pairs().peekable();
     let has_same_bits = pairs.peek().is_some() && pairs.all(|pair| pair.has_same_bits());
@@ -258,7 +258,7 @@ fn judge_differences(
 
 /// Limits a verdict by the counts of diverged runs. The counts can decide on quality alone, but not on speed:
 /// a run that diverges in one arm makes the other arm no faster.
-fn limit(judged: &mut Finding, counts: &DivergedPairs) {
+fn limit_by_divergence(judged: &mut Finding, counts: &DivergedPairs) {
     let alone = counts.verdict(judged.confidence);
     let limited = counts.limit(judged.verdict);
     let said = format!(

@@ -51,11 +51,11 @@ pub fn blocks(steps: &[f64]) -> Option<Vec<f64>> {
     }
     let length = steps.len() / count;
     let used = &steps[steps.len() - count * length..];
-    Some(used.chunks_exact(length).map(middle).collect())
+    Some(used.chunks_exact(length).map(median_or_nan).collect())
 }
 
 /// Returns the median; NaN if there are no values.
-fn middle(values: &[f64]) -> f64 {
+fn median_or_nan(values: &[f64]) -> f64 {
     median(values.iter().copied()).unwrap_or(f64::NAN)
 }
 
@@ -137,7 +137,7 @@ impl Estimate {
         if runs.is_empty() || !runs.iter().all(usable) {
             return None;
         }
-        let values: Vec<f64> = runs.iter().map(|run| middle(run).ln()).collect();
+        let values: Vec<f64> = runs.iter().map(|run| median_or_nan(run).ln()).collect();
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         match runs {
@@ -155,7 +155,7 @@ impl Estimate {
 fn bootstrap_variance(blocks: &[f64]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut resample = || blocks.iter().map(|_| blocks[below(&mut rng, blocks.len())]).collect::<Vec<_>>();
-    let medians: Vec<f64> = (0..RESAMPLES).map(|_| middle(&resample()).ln()).collect();
+    let medians: Vec<f64> = (0..RESAMPLES).map(|_| median_or_nan(&resample()).ln()).collect();
     variance(&medians)
 }
 

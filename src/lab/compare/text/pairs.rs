@@ -114,13 +114,13 @@ fn effect_note(judged: &Finding) -> String {
 fn size(value: f64, judged: &Finding, with_unit: bool) -> String {
     match judged.scale {
         Scale::Ratio => format!("{:.2} %", 100.0 * value),
-        Scale::Difference if with_unit => format!("{} {}", difference(value), judged.unit),
-        Scale::Difference => difference(value),
+        Scale::Difference if with_unit => format!("{} {}", format_loss_difference(value), judged.unit),
+        Scale::Difference => format_loss_difference(value),
     }
 }
 
 /// Formats a difference of losses with four decimals, or below 0.001 with its significant digits.
-fn difference(value: f64) -> String {
+fn format_loss_difference(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         small if small < 1e-3 => significant(value),

@@ -21,7 +21,7 @@ pub struct Row {
 }
 
 /// Checks that `across` may name this: an aspect, or a section or key of recipes.
-pub fn known(name: &str) -> Result<(), String> {
+pub fn check_name(name: &str) -> Result<(), String> {
     let sections = SECTIONS.iter().map(|(section, _)| *section);
     if ASPECTS.contains(&name) || sections.clone().any(|section| section == name) || find_path(name).is_some()
     {
@@ -183,6 +183,10 @@ mod tests {
         assert!(!covers(&["device".to_owned()], "build"));
         assert_eq!(named(["data.corpus", "model.dim"]), ["data.corpus", "model.dim", "corpus"]);
         assert_eq!(named(["engine.devices"]), ["engine.devices", "device"]);
-        assert!(known("model").is_ok() && known("training.dtype").is_ok() && known("modle").is_err());
+        assert!(
+            check_name("model").is_ok()
+                && check_name("training.dtype").is_ok()
+                && check_name("modle").is_err()
+        );
     }
 }

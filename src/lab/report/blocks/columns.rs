@@ -27,7 +27,7 @@ pub enum Column {
     /// A quantity, or a word about the row.
     Named(&'static str),
     /// A quantity measured on one held-out set of a run.
-    OfSet {
+    HeldOut {
         /// The name of the quantity.
         metric: &'static str,
         /// The name of the set.
@@ -51,7 +51,7 @@ impl Column {
     pub fn heading(&self) -> String {
         match self {
             Column::Named(name) => heading(name),
-            Column::OfSet { metric, set } => format!("{} on {}", heading(metric), code(set)),
+            Column::HeldOut { metric, set } => format!("{} on {}", heading(metric), code(set)),
             Column::Key(key) => code(key),
         }
     }
@@ -101,7 +101,7 @@ fn choose(asked: &str, names: &[&'static str], with_keys: bool) -> Result<Vec<Co
         None if with_keys && metrics::find_set_metric(word).is_some() => {
             let (metric, set) =
                 metrics::find_set_metric(word).map(|(metric, set)| (metric.name, set)).unwrap_or_default();
-            Ok(Column::OfSet { metric, set: set.to_owned() })
+            Ok(Column::HeldOut { metric, set: set.to_owned() })
         }
         None if with_keys && word.contains('.') => Ok(Column::Key(known_key(word)?.to_owned())),
         None => {
@@ -131,7 +131,7 @@ pub fn run_cell(run: &KeptRun, column: &Column) -> String {
             let remark = figure.map(|_| remark_on(run, name));
             value(name, figure) + &remark.unwrap_or_default()
         }
-        Column::OfSet { metric, set } => {
+        Column::HeldOut { metric, set } => {
             let figure = held_out_figure(run, metric, set);
             let part = run.summary.held_out.get(set).and_then(|set| set.part).filter(|_| figure.is_some());
             value(metric, figure) + &part.map(|part| format!(" ({part})")).unwrap_or_default()

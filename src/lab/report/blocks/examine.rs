@@ -119,7 +119,9 @@ fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> 
         }
         BlockKind::Sweep { columns } => sweep::render(context, spec, columns),
         BlockKind::Value { column, form } => value::render_run_value(context, spec, column, *form),
-        BlockKind::ComparisonValue { column, form } => value::render_comparison_value(context, spec, column, *form),
+        BlockKind::ComparisonValue { column, form } => {
+            value::render_comparison_value(context, spec, column, *form)
+        }
     }
 }
 

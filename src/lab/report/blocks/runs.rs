@@ -109,7 +109,7 @@ fn check_sets(runs: &[KeptRun], columns: &[Column]) -> Result<(), Vec<Why>> {
     let known: BTreeSet<&str> =
         runs.iter().flat_map(|run| run.summary.held_out.keys().map(String::as_str)).collect();
     let unknown = columns.iter().find_map(|column| match column {
-        Column::OfSet { set, .. } if !known.contains(set.as_str()) => Some(set),
+        Column::HeldOut { set, .. } if !known.contains(set.as_str()) => Some(set),
         _ => None,
     });
     let Some(set) = unknown else { return Ok(()) };

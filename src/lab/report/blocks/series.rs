@@ -87,7 +87,8 @@ fn unlike(members: &[Member], spec: &Spec, over: &str) -> (Option<String>, Vec<W
     let changes = members.iter().flat_map(|member| &member.comparison.changes);
     let changed = changes.filter_map(|change| change.split(':').next()).chain([over]);
     let across: Vec<String> = spec.across.iter().cloned().chain(alike::named(changed)).collect();
-    let rows: Vec<alike::Row> = members.iter().flat_map(|member| &member.runs).map(alike::run_facts).collect();
+    let rows: Vec<alike::Row> =
+        members.iter().flat_map(|member| &member.runs).map(alike::run_facts).collect();
     alike::compare(&rows, &across)
 }
 

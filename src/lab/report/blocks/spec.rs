@@ -86,7 +86,11 @@ impl Spec {
     fn parse_value(attributes: &Attributes) -> Result<Self, String> {
         let get = |name: &str| attributes::get(attributes, name);
         let is_run_value = get("comparison").is_none();
-        check_names("a value", attributes, if is_run_value { RUN_VALUE_ATTRIBUTES } else { COMPARISON_VALUE_ATTRIBUTES })?;
+        check_names(
+            "a value",
+            attributes,
+            if is_run_value { RUN_VALUE_ATTRIBUTES } else { COMPARISON_VALUE_ATTRIBUTES },
+        )?;
         let column = get("column").ok_or("no `column`: which figure should the value be?")?.trim();
         let form = number_form(get("digits"), get("form"))?;
         let kind = match is_run_value {
@@ -97,7 +101,7 @@ impl Spec {
         let select = selection(selected.ok_or("no `select` and no `comparison`: what is the value of?")?)?;
         let filters = get("where").map_or(Ok(Vec::new()), filters)?;
         let across = get("across").map_or(Vec::new(), list);
-        across.iter().try_for_each(|name| super::alike::known(name))?;
+        across.iter().try_for_each(|name| super::alike::check_name(name))?;
         Ok(Self { kind, select, newest: Some(1), filters, across })
     }
 
@@ -124,7 +128,7 @@ impl Spec {
         };
         let filters = get("where").map_or(Ok(Vec::new()), filters)?;
         let across = get("across").map_or(Vec::new(), list);
-        across.iter().try_for_each(|name| super::alike::known(name))?;
+        across.iter().try_for_each(|name| super::alike::check_name(name))?;
         let kind = match kind {
             "runs" => BlockKind::Runs { columns: columns::runs(get("columns"))? },
             "plot" => BlockKind::Plot {

@@ -42,7 +42,7 @@ pub fn render_run_value(
             let figure = figure.ok_or_else(|| vec![unmeasured(run, name)])?;
             shown(name, figure, form) + &columns::remark_on(run, name)
         }
-        (Column::OfSet { metric, set }, form) => {
+        (Column::HeldOut { metric, set }, form) => {
             let figure = columns::held_out_figure(run, metric, set);
             shown(metric, figure.ok_or_else(|| vec![unmeasured(run, &format!("{metric}/{set}"))])?, form)
         }

@@ -4,25 +4,25 @@ use super::Schedule;
 use crate::checkpoint::folder_name;
 use crate::results::folder::CHECKPOINT;
 use crate::results::ledger::Attempt;
-use crate::sweep::trunk::Beginning;
+use crate::sweep::trunk::StartPoint;
 
 impl Schedule<'_> {
     /// Returns where a cell starts, according to the ledger, the running attempts and their checkpoints.
-    pub(super) fn beginning(&self, cell: usize) -> Beginning {
+    pub(super) fn beginning(&self, cell: usize) -> StartPoint {
         if let Some(run) = self.stopped_run(&self.cells[cell].key) {
-            return Beginning::Stopped(run);
+            return StartPoint::Stopped(run);
         }
-        let Some(trunks) = self.design.trunks() else { return Beginning::Start };
-        let Some(step) = trunks.step(cell) else { return Beginning::Start };
+        let Some(trunks) = self.design.trunks() else { return StartPoint::Start };
+        let Some(step) = trunks.step(cell) else { return StartPoint::Start };
         if let Some(run) = trunks.longer(cell).find_map(|longer| self.saved_run(longer, step)) {
-            return Beginning::Trunk { run, step };
+            return StartPoint::Trunk { run, step };
         }
         let is_pending = |longer: usize| {
             self.waiting.contains(&longer)
                 || self.elsewhere.contains(&longer)
                 || self.is_running(&self.cells[longer])
         };
-        if trunks.longer(cell).any(is_pending) { Beginning::LaterCrossing } else { Beginning::Start }
+        if trunks.longer(cell).any(is_pending) { StartPoint::LaterCrossing } else { StartPoint::Start }
     }
 
     /// Returns a run of a cell that has saved its state after a step.

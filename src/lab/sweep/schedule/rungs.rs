@@ -7,7 +7,7 @@ use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::rows::{self, MetricsRow};
 use crate::sweep::cell::{Cell, KEEP};
 use crate::sweep::design::Design;
-use crate::sweep::halving::{CellResult, Halving, Standing};
+use crate::sweep::halving::{CellResult, Halving, HalvingProgress};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
@@ -16,7 +16,7 @@ impl Schedule<'_> {
     /// dropped. Returns false if nothing is left to run.
     pub(super) fn climb(&mut self) -> Result<bool> {
         let Some(halving) = self.design.halving() else { return Ok(false) };
-        let Standing { rung, open, dropped } = self.standing(halving);
+        let HalvingProgress { rung, open, dropped } = self.standing(halving);
         self.until = rung;
         for (at, why) in dropped {
             self.drop_cell(at, why)?;
@@ -51,7 +51,7 @@ impl Schedule<'_> {
     }
 
     /// Returns how far the sweep has come, according to its ledger.
-    fn standing(&self, halving: &Halving) -> Standing {
+    fn standing(&self, halving: &Halving) -> HalvingProgress {
         let mut lines: HashMap<&str, Vec<&Attempt>> = HashMap::new();
         for line in self.ledger.lines() {
             lines.entry(line.key.as_str()).or_default().push(line);

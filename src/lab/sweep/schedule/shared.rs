@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 impl Schedule<'_> {
     /// Reads what other processes wrote, and takes over attempts that dead processes left behind.
     pub(super) fn refresh(&mut self) -> Result<()> {
-        self.looked = Some(Instant::now());
+        self.refreshed = Some(Instant::now());
         self.ledger.refresh()?;
         let claimed = self.ledger.claimed_by_others()?;
         let is_used = |gpu: &usize| claimed.contains(&gpu_claim(*gpu));

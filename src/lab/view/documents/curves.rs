@@ -1,6 +1,6 @@
 //! The curves of a run: columns of its rows over steps, tokens and seconds.
 
-use super::number::{row_number, or_null};
+use super::number::{or_null, row_number};
 use crate::curve::{self, CurveRow, Points, Scale, buckets, extremes, medians, whole_windows};
 use crate::metrics::{self, Metric, MetricsRow, TimingRow};
 use crate::view::known_rows::RunRows;
@@ -171,7 +171,13 @@ impl Axes {
 
 /// Returns the curve of the points at `range`. The medians and the count `rows` always cover the whole run,
 /// so they do not depend on the part requested.
-fn curve(points: &[(f64, f64)], range: Range<usize>, metric: &Metric, axes: &Axes, asked: &CurvesRequest) -> Value {
+fn curve(
+    points: &[(f64, f64)],
+    range: Range<usize>,
+    metric: &Metric,
+    axes: &Axes,
+    asked: &CurvesRequest,
+) -> Value {
     let part = &points[range.clone()];
     let found = buckets(part, (asked.points / 2).max(1), asked.scale);
     let is_exact = part.len() <= asked.points;

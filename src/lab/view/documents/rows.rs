@@ -33,7 +33,7 @@ impl Layout {
         let column = |field: &Field| {
             let (metric, name) = (field.metric()?, field.to_string());
             let heading = match field {
-                Field::OfSet { set, .. } => format!("{} on {set}", metric.heading),
+                Field::SetFigure { set, .. } => format!("{} on {set}", metric.heading),
                 _ => metric.heading.to_owned(),
             };
             Some(json!({

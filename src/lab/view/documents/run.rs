@@ -35,7 +35,7 @@ pub fn document(run: &TableRun, rows: &RunRows) -> Result<Value> {
         "floor": summary["floor"],
         "uniform_loss": summary["uniform_loss"],
         "samples": summary["samples"],
-        "left_s": left(run, &summary, rows),
+        "left_s": seconds_left(run, &summary, rows),
         "metrics": curves::metrics(rows),
         "recipe": read_text(path, RECIPE)?,
         "settings": settings,
@@ -47,7 +47,7 @@ pub fn document(run: &TableRun, rows: &RunRows) -> Result<Value> {
 }
 
 /// Estimates the seconds that a running run still trains, at the pace of its last steps.
-fn left(run: &TableRun, summary: &Value, rows: &RunRows) -> Option<f64> {
+fn seconds_left(run: &TableRun, summary: &Value, rows: &RunRows) -> Option<f64> {
     let last = rows.metrics().last().filter(|_| run.row["live"] == true)?;
     let steps = summary["steps_planned"].as_u64()?.saturating_sub(last.step);
     let times: Vec<f64> = rows.steps().map(|row| row.step_ms).collect();

@@ -1,7 +1,7 @@
 //! The trait of a transformers class.
 
 use super::keys::Keys;
-use super::lacks::Lacks;
+use super::lacks::UnsupportedKeys;
 use super::tensor::{HfFacts, HfTensor};
 use crate::error::Result;
 use crate::hugging_face::Config;
@@ -21,7 +21,7 @@ pub(super) trait Class: Sync {
 
     /// Returns the model keys whose values the class does not support; empty if the class can express the
     /// model.
-    fn lacks(&self, m: &Model) -> Lacks;
+    fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys;
 
     /// Returns `config.json` for a model that the class can express.
     fn config(&self, m: &Model, facts: &HfFacts) -> Value;

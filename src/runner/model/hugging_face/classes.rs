@@ -3,7 +3,7 @@
 use super::class::Class;
 use super::gpt2::Gpt2;
 use super::keys::Keys;
-use super::lacks::Lacks;
+use super::lacks::UnsupportedKeys;
 use super::llama::Llama;
 use super::nanochat::NanoChat;
 use super::qwen3::Qwen3;
@@ -23,7 +23,7 @@ pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
     check_sizes(m)?;
     let mut refusals = Vec::new();
     for class in CLASSES {
-        let Lacks(lacks) = class.lacks(m);
+        let UnsupportedKeys(lacks) = class.unsupported_keys(m);
         if lacks.is_empty() {
             let (config, tensors) = (class.config(m, facts), class.tensors(m));
             return Ok(HfModel { class: class.name(), config, tensors });

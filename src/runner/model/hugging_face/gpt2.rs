@@ -5,7 +5,7 @@
 use super::activations;
 use super::class::Class;
 use super::keys::Keys;
-use super::lacks::{Lacks, or_unset, word};
+use super::lacks::{UnsupportedKeys, or_unset, word};
 use super::tensor::{HfFacts, HfTensor};
 use crate::error::Result;
 use crate::hugging_face::Config;
@@ -28,8 +28,8 @@ impl Class for Gpt2 {
         "transformer."
     }
 
-    fn lacks(&self, m: &Model) -> Lacks {
-        let mut lacks = Lacks::common(m);
+    fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
+        let mut lacks = UnsupportedKeys::common(m);
         lacks.require("model.norm", m.norm == Norm::LayerNorm, word(m.norm), "\"layer_norm\"");
         lacks.require("model.norm_weight", m.norm_weight, false, "true");
         lacks.require("model.norm_bias", m.norm_bias, false, "true");

@@ -33,7 +33,7 @@ impl ImportedWeights {
     pub fn new(folder: Folder, m: &Model) -> Result<Self> {
         let class = class_for(folder.config())?;
         let shown = folder.path().display();
-        if let Some(lack) = class.lacks(m).0.first() {
+        if let Some(lack) = class.unsupported_keys(m).0.first() {
             return Err(Error::usage(format!("{shown}: {lack}, as {}", class.name())));
         }
         let mut tensors = class.tensors(m);

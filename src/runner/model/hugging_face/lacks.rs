@@ -20,9 +20,9 @@ impl fmt::Display for UnsupportedKey {
 
 /// The model keys whose values a class does not support.
 #[derive(Debug, Default)]
-pub(super) struct Lacks(pub Vec<UnsupportedKey>);
+pub(super) struct UnsupportedKeys(pub Vec<UnsupportedKey>);
 
-impl Lacks {
+impl UnsupportedKeys {
     /// Starts with the keys that no class supports.
     pub(super) fn common(m: &Model) -> Self {
         let mut lacks = Self::default();

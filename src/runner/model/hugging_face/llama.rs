@@ -3,7 +3,7 @@
 
 use super::class::Class;
 use super::keys::Keys;
-use super::lacks::{Lacks, or_unset, word};
+use super::lacks::{UnsupportedKeys, or_unset, word};
 use super::tensor::{HfFacts, HfTensor};
 use super::{activations, blocks, rope};
 use crate::error::Result;
@@ -27,8 +27,8 @@ impl Class for Llama {
         "model."
     }
 
-    fn lacks(&self, m: &Model) -> Lacks {
-        let mut lacks = Lacks::rotary(m);
+    fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
+        let mut lacks = UnsupportedKeys::rotary(m);
         lacks.require("model.norm_weight", m.norm_weight, false, "true");
         lacks.require("model.embedding_norm", !m.embedding_norm, true, "false");
         lacks.require(

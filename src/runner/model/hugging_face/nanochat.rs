@@ -4,7 +4,7 @@
 
 use super::class::Class;
 use super::keys::Keys;
-use super::lacks::{Lacks, or_unset, word};
+use super::lacks::{UnsupportedKeys, or_unset, word};
 use super::tensor::{HfFacts, HfTensor};
 use super::{activations, blocks, rope};
 use crate::error::Result;
@@ -33,8 +33,8 @@ impl Class for NanoChat {
         "model."
     }
 
-    fn lacks(&self, m: &Model) -> Lacks {
-        let mut lacks = Lacks::rotary(m);
+    fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
+        let mut lacks = UnsupportedKeys::rotary(m);
         lacks.require("model.norm_weight", !m.norm_weight, true, "false");
         lacks.require("model.embedding_norm", m.embedding_norm, false, "true");
         lacks.require(

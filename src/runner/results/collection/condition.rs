@@ -56,7 +56,7 @@ enum Wanted {
     /// Any of these texts.
     Text(Vec<String>),
     /// The beginning of a text, such as a hash or a time.
-    Beginning(String),
+    Prefix(String),
     /// A word in a list, such as a tag.
     Member(String),
     /// The recipe leaves the key unset.
@@ -125,7 +125,7 @@ impl Condition {
                 value.partial_cmp(wanted).is_some_and(|ordering| self.operator.holds(ordering))
             }
             (Wanted::Text(wanted), Cell::Text(text)) => equals(wanted.iter().any(|wanted| *wanted == text)),
-            (Wanted::Beginning(wanted), Cell::Text(text)) => {
+            (Wanted::Prefix(wanted), Cell::Text(text)) => {
                 let beginning = text.get(..wanted.len()).unwrap_or(&text);
                 self.operator.holds(beginning.cmp(wanted.as_str()))
             }
@@ -140,7 +140,7 @@ impl Condition {
 
     /// Returns true if one of the run's names matches, or for `!=` if none does.
     fn names(&self, run: &Run) -> bool {
-        let Wanted::Beginning(wanted) = &self.wanted else { return false };
+        let Wanted::Prefix(wanted) = &self.wanted else { return false };
         let hash = run.run().split('-').nth(1).unwrap_or_default();
         let is_called = run.name == *wanted
             || run.id == *wanted
@@ -156,13 +156,13 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
         false => Err(Error::usage(format!("{field} is {what}; compare it with = or !="))),
     };
     match field {
-        Field::Figure(_) | Field::OfSet { .. } => number(value).map(Wanted::Number).ok_or_else(|| {
+        Field::Figure(_) | Field::SetFigure { .. } => number(value).map(Wanted::Number).ok_or_else(|| {
             Error::usage(format!("{field} is a number and `{value}` is not; write one such as 1.2 or 3e-4"))
         }),
         Field::Word(Word::Started) => {
             let is_time = |c: char| c.is_ascii_digit() || "-: ".contains(c);
             match value.replace('T', " ") {
-                time if time.chars().all(is_time) => Ok(Wanted::Beginning(time)),
+                time if time.chars().all(is_time) => Ok(Wanted::Prefix(time)),
                 _ => Err(Error::usage(format!(
                     "{field} is a time in UTC and `{value}` is not; write one such as 2026-11-20 or \"2026-11-20 09:30\""
                 ))),
@@ -207,7 +207,7 @@ fn wanted_word(word: Word, value: &str) -> Result<Wanted> {
             Wanted::Text(vec![value.to_owned()])
         }
         Word::Tag => Wanted::Member(value.to_owned()),
-        Word::Run | Word::Commit | Word::Corpus | Word::ForkedFrom => Wanted::Beginning(value.to_owned()),
+        Word::Run | Word::Commit | Word::Corpus | Word::ForkedFrom => Wanted::Prefix(value.to_owned()),
         Word::Recipe => Wanted::Text(vec![folder_name(value).unwrap_or_else(|_| value.to_owned())]),
         _ => Wanted::Text(vec![value.to_owned()]),
     })

@@ -17,7 +17,8 @@ pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
     let keys = differing_keys(runs, collection).into_iter().map(Field::Key);
     let has_one = |field: &Field| runs.iter().any(|run| field.value(run, collection) != Cell::Blank);
     let held_out_fields = set_figures(runs.iter().copied()).filter(has_one);
-    let fields: Vec<Field> = words.chain(keys).chain(figures().map(Field::Figure)).chain(held_out_fields).collect();
+    let fields: Vec<Field> =
+        words.chain(keys).chain(figures().map(Field::Figure)).chain(held_out_fields).collect();
     let failed = |e: csv::Error| Error::failed(format!("cannot write CSV: {e}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(fields.iter().map(Field::to_string)).map_err(failed)?;

@@ -126,7 +126,8 @@ impl RunDifference {
             metric,
         };
         let sets: BTreeSet<&str> = a.figures.sets().chain(b.figures.sets()).collect();
-        let set_pairs = sets.iter().flat_map(|set| metrics::set_metrics().map(|metric| set_pair(set, metric)));
+        let set_pairs =
+            sets.iter().flat_map(|set| metrics::set_metrics().map(|metric| set_pair(set, metric)));
         let figures = metrics::run_metrics().map(figure).chain(set_pairs);
         Ok(Self {
             keys: keys.into_iter().map(key).collect(),

@@ -4,7 +4,8 @@ use super::settings::Setting;
 use crate::error::Result;
 use crate::metrics::{self, Metric};
 use crate::recipe::{
-    self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, settings_outside_files, without_dashes,
+    self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, settings_outside_files,
+    without_dashes,
 };
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
@@ -37,7 +38,8 @@ pub struct Stamps([Option<Stamp>; FILES.len()]);
 impl Stamps {
     /// Reads the stamps of a run's files.
     pub fn read(run: &Path) -> Self {
-        let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(rest);
+        let nanoseconds =
+            |seconds: i64, rest: i64| seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(rest);
         Self(FILES.map(|file| {
             let data = std::fs::metadata(run.join(file)).ok()?;
             let written = nanoseconds(data.mtime(), data.mtime_nsec());
@@ -105,7 +107,9 @@ impl SetEntry {
 impl Entry {
     /// Returns true if the figure with this name is known.
     pub fn has_figure(&self, name: &str) -> bool {
-        metrics::run_metrics().zip(&self.figures).any(|(metric, figure)| metric.name == name && figure.is_some())
+        metrics::run_metrics()
+            .zip(&self.figures)
+            .any(|(metric, figure)| metric.name == name && figure.is_some())
     }
 }
 
@@ -232,7 +236,10 @@ mod tests {
             assert!(is_set_by_parent(setting, &started), "{setting}");
             assert!(!is_set_by_parent(setting, &["xrun", "a.toml", setting].map(str::to_owned)), "{setting}");
         }
-        assert!(!is_set_by_parent("checkpoint.keep=2", &started) && !is_set_by_parent("optimizer.lr=0.1", &started));
+        assert!(
+            !is_set_by_parent("checkpoint.keep=2", &started)
+                && !is_set_by_parent("optimizer.lr=0.1", &started)
+        );
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub enum Field {
     /// A figure in the table of metrics.
     Figure(Figure),
     /// A figure of a further held-out set, such as `val_loss/news`.
-    OfSet {
+    SetFigure {
         /// The entry in the table of metrics.
         metric: &'static Metric,
         /// The name of the set.
@@ -132,7 +132,7 @@ impl Field {
     /// Returns the metric of a figure; `None` for other fields.
     pub fn metric(&self) -> Option<&'static Metric> {
         match self {
-            Self::Figure(Figure { metric, .. }) | Self::OfSet { metric, .. } => Some(metric),
+            Self::Figure(Figure { metric, .. }) | Self::SetFigure { metric, .. } => Some(metric),
             Self::Word(_) | Self::Key(_) => None,
         }
     }
@@ -181,7 +181,7 @@ impl Field {
                 Word::ForkedFrom => text(entry.forked_from.as_ref().map(|fork| fork.run.as_str())),
             },
             Self::Figure(figure) => figure.value(run).map_or(Cell::Blank, Cell::Number),
-            Self::OfSet { metric, set } => {
+            Self::SetFigure { metric, set } => {
                 let value = entry.sets.get(set).and_then(|set| set.figures.get(metric.name));
                 let value = value.map(|value| value / metric.divisor).filter(|value| value.is_finite());
                 value.map_or(Cell::Blank, Cell::Number)
@@ -198,7 +198,7 @@ fn parse_set_figure(name: &str, collection: &Collection) -> Option<Field> {
     let (metric, set) = metrics::find_set_metric(&name)?;
     let is_known = |run: &Run| run.entry.sets.contains_key(set);
     let is_known = collection.runs.is_empty() || collection.runs.iter().any(is_known);
-    is_known.then(|| Field::OfSet { metric, set: set.to_owned() })
+    is_known.then(|| Field::SetFigure { metric, set: set.to_owned() })
 }
 
 /// Returns the figures of every further held-out set in these runs, ordered by set name.
@@ -206,7 +206,7 @@ pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator
     let sets: BTreeSet<&String> = runs.into_iter().flat_map(|run| run.entry.sets.keys()).collect();
     let fields = |set: &String| {
         let set = set.clone();
-        metrics::set_metrics().map(move |metric| Field::OfSet { metric, set: set.clone() })
+        metrics::set_metrics().map(move |metric| Field::SetFigure { metric, set: set.clone() })
     };
     sets.into_iter().flat_map(fields)
 }
@@ -294,7 +294,7 @@ fn unknown(name: &str, collection: &Collection) -> Error {
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::OfSet { metric, set } => return write!(f, "{}/{set}", metric.name),
+            Self::SetFigure { metric, set } => return write!(f, "{}/{set}", metric.name),
             Self::Word(word) => word.name(),
             Self::Figure(Figure { metric, divisor, .. }) if *divisor != metric.divisor => metric.compared_as,
             Self::Figure(figure) => figure.metric.name,

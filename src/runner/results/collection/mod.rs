@@ -40,6 +40,6 @@ pub use location::{Located, locate};
 pub use order::Order;
 pub use read::{Collection, Run};
 pub use references::{Reference, Referrers};
-pub use removal::{Doomed, remove};
+pub use removal::{LockedRun, remove};
 pub use settings::Settings;
 pub use status::RunStatus;

@@ -13,12 +13,12 @@ const REMOVED: &str = ".removed-";
 
 /// A run to be removed, locked so that no process can continue it.
 #[derive(Debug)]
-pub struct Doomed {
+pub struct LockedRun {
     run: PathBuf,
     lock: File,
 }
 
-impl Doomed {
+impl LockedRun {
     /// Locks a run, or the folder of a run that has lost its summary.
     ///
     /// # Errors
@@ -50,8 +50,8 @@ impl Doomed {
 /// # Errors
 /// If the folder cannot be renamed, and the run stays. If its files cannot be deleted, which the message
 /// says.
-pub fn remove(doomed: Doomed) -> Result<()> {
-    let Doomed { run, lock } = doomed;
+pub fn remove(doomed: LockedRun) -> Result<()> {
+    let LockedRun { run, lock } = doomed;
     let (Some(recipe), Some(name)) = (run.parent(), run.file_name()) else {
         return Err(Error::usage(format!("{} is not a run folder", run.display())));
     };
@@ -103,13 +103,13 @@ mod tests {
     fn a_removed_run_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let [first, second] = [create(dir.path()), create(dir.path())].map(|run| run.path().to_owned());
-        remove(Doomed::lock(&first).unwrap()).unwrap();
+        remove(LockedRun::lock(&first).unwrap()).unwrap();
         assert_eq!(find::runs(dir.path()).unwrap(), std::slice::from_ref(&second));
         assert_eq!(std::fs::read_dir(dir.path().join("r")).unwrap().count(), 1);
         // A run that has lost its summary can also be removed.
         std::fs::write(second.join("resolved.toml"), "").unwrap();
         std::fs::remove_file(second.join(SUMMARY)).unwrap();
-        remove(Doomed::lock(&second).unwrap()).unwrap();
+        remove(LockedRun::lock(&second).unwrap()).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -117,16 +117,16 @@ mod tests {
     fn running_and_kept_runs_and_other_folders_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let held = create(dir.path());
-        let error = Doomed::lock(held.path()).unwrap_err();
+        let error = LockedRun::lock(held.path()).unwrap_err();
         assert!(error.message().contains("in use by process"), "{error}");
         let run = held.path().to_owned();
         drop(held);
         std::fs::write(run.join(MANIFEST), "{}").unwrap();
-        assert!(Doomed::lock(&run).unwrap_err().message().contains("keep --prune"));
+        assert!(LockedRun::lock(&run).unwrap_err().message().contains("keep --prune"));
         assert!(run.join(SUMMARY).is_file());
         std::fs::write(dir.path().join("precious"), "precious").unwrap();
         for folder in [dir.path().to_owned(), dir.path().join("r"), dir.path().join("none")] {
-            let error = Doomed::lock(&folder).unwrap_err();
+            let error = LockedRun::lock(&folder).unwrap_err();
             assert!(error.message().contains("not a run folder"), "{error}");
             assert!(!folder.join("lock").exists());
         }
@@ -141,13 +141,13 @@ mod tests {
         std::fs::rename(&first, first.with_file_name(name)).unwrap();
         assert_eq!(find::runs(dir.path()).unwrap(), std::slice::from_ref(&second));
         assert_eq!(find::without_summary(dir.path()).unwrap(), [] as [PathBuf; 0]);
-        remove(Doomed::lock(&second).unwrap()).unwrap();
+        remove(LockedRun::lock(&second).unwrap()).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the rest of the first is gone too");
         // Many removals at once, all of one recipe.
         let runs: Vec<PathBuf> = (0..16).map(|_| create(dir.path()).path().to_owned()).collect();
         std::thread::scope(|scope| {
             for run in &runs {
-                scope.spawn(|| remove(Doomed::lock(run).unwrap()));
+                scope.spawn(|| remove(LockedRun::lock(run).unwrap()));
             }
         });
         assert_eq!(find::runs(dir.path()).unwrap(), [] as [PathBuf; 0]);

@@ -10,7 +10,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct RowFollower<R> {
     lines: AppendedLines,
-    source: Source,
+    source: ReadMode,
     /// Parses lines by the header; `None` until the header was read.
     parser: Option<LineParser<R>>,
     /// Number of the last parsed line, and the step of its row.
@@ -23,7 +23,7 @@ pub struct RowFollower<R> {
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum ReadMode {
     /// The run's file grows.
     Growing,
     /// The run is kept: its file may be compressed and never changes, so it is read once.
@@ -66,7 +66,7 @@ impl<R: Row> RowFollower<R> {
         let is_kept = path.parent().is_some_and(|run| run.join(MANIFEST).is_file());
         Self {
             lines: AppendedLines::new(path),
-            source: if is_kept { Source::Kept } else { Source::Growing },
+            source: if is_kept { ReadMode::Kept } else { ReadMode::Growing },
             parser: None,
             last: (1, 0),
             invalid_last_line: Vec::new(),
@@ -81,9 +81,9 @@ impl<R: Row> RowFollower<R> {
     /// row. The next poll then reads the whole file again, because a file that is cut back and written to
     /// while it is read looks damaged once.
     pub fn poll(&mut self) -> Result<NewRows<R>> {
-        if self.source != Source::Growing {
-            let rows = if self.source == Source::Kept { read(self.lines.path())? } else { Vec::new() };
-            self.source = Source::Ended;
+        if self.source != ReadMode::Growing {
+            let rows = if self.source == ReadMode::Kept { read(self.lines.path())? } else { Vec::new() };
+            self.source = ReadMode::Ended;
             let is_restarted = std::mem::take(&mut self.must_void_rows);
             return Ok(NewRows { rows, is_restarted, has_more: false });
         }
@@ -102,9 +102,9 @@ impl<R: Row> RowFollower<R> {
     /// Makes the next poll read the whole file and report that all earlier rows are void.
     pub(super) fn restart(&mut self) {
         match self.source {
-            Source::Growing => self.must_void_rows |= self.lines.restart().is_restarted,
-            Source::Kept => {}
-            Source::Ended => (self.source, self.must_void_rows) = (Source::Kept, true),
+            ReadMode::Growing => self.must_void_rows |= self.lines.restart().is_restarted,
+            ReadMode::Kept => {}
+            ReadMode::Ended => (self.source, self.must_void_rows) = (ReadMode::Kept, true),
         }
         self.forget();
     }

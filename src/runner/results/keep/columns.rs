@@ -45,7 +45,11 @@ impl<'a> Table<'a> {
         let rows: Vec<Vec<&str>> = lines.collect();
         // In a single row every column would be constant, and nothing would be left to read.
         let is_whole = rows.len() > 1 && rows.iter().all(|row| row.len() == header.len());
-        (is_whole && ALWAYS_STORED.iter().all(|name| header.contains(name))).then_some(Self { text, header, rows })
+        (is_whole && ALWAYS_STORED.iter().all(|name| header.contains(name))).then_some(Self {
+            text,
+            header,
+            rows,
+        })
     }
 
     /// Returns the columns with the same text in every row.

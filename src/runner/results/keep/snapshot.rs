@@ -23,7 +23,7 @@ pub fn snapshot(run: &Path) -> Result<Contents> {
         ))),
     };
     check_free()?;
-    let read = contents(run, small_files(run)?)?;
+    let read = read_files(run, small_files(run)?)?;
     check_free()?;
     // A process that came and went in between has rewritten the summary.
     let summary = std::fs::read(run.join(SUMMARY)).at("read", &run.join(SUMMARY))?;
@@ -34,7 +34,7 @@ pub fn snapshot(run: &Path) -> Result<Contents> {
 }
 
 /// Reads the given files of a folder.
-pub fn contents(folder: &Path, files: Vec<String>) -> Result<Contents> {
+pub fn read_files(folder: &Path, files: Vec<String>) -> Result<Contents> {
     let read = |path: String| Ok((regular::read(&folder.join(&path), u64::MAX)?, path));
     files.into_iter().map(read).collect()
 }

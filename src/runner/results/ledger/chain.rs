@@ -7,7 +7,7 @@
 const CHAIN_START: &str = ",\"chain\":\"";
 
 /// The text after the hash.
-const END: &str = "\"}";
+const CHAIN_END: &str = "\"}";
 
 /// Digits of a hash.
 const HASH_LEN: usize = 64;
@@ -26,13 +26,15 @@ impl Chain {
     pub fn seal(&mut self, object: &str) -> String {
         self.0 = self.hash(object);
         let open = object.strip_suffix('}').unwrap_or(object);
-        format!("{open}{CHAIN_START}{}{END}", self.0)
+        format!("{open}{CHAIN_START}{}{CHAIN_END}", self.0)
     }
 
     /// Checks the next line of a file. If the line does not belong there, returns false and leaves the chain
     /// unchanged.
     pub fn follow(&mut self, line: &str) -> bool {
-        let Some(object) = line.strip_suffix(END).filter(|rest| rest.len() > HASH_LEN) else { return false };
+        let Some(object) = line.strip_suffix(CHAIN_END).filter(|rest| rest.len() > HASH_LEN) else {
+            return false;
+        };
         let Some((object, hash)) = object.split_at_checked(object.len() - HASH_LEN) else { return false };
         let Some(object) = object.strip_suffix(CHAIN_START) else { return false };
         let belongs = self.hash(&format!("{object}}}")) == hash;

@@ -8,7 +8,7 @@
 //! A process that finds only stale claims creates the next generation, which at most one process can do, and
 //! then looks again. The claim is its own if all claims below it are stale and none is above it.
 
-use super::writer::{SignOfLife, LEASE, Life, life};
+use super::writer::{LEASE, Liveness, SignOfLife, life};
 use crate::error::{ErrorKind, IoContext, Result};
 use crate::results::{atomic, regular};
 use std::collections::{BTreeMap, HashMap};
@@ -121,9 +121,9 @@ impl Claims {
 
     fn is_alive(&mut self, owner: &str) -> bool {
         match life(&self.ledger.join(owner).with_extension("jsonl")) {
-            Life::Alive => true,
-            Life::Dead => false,
-            Life::Elsewhere(beat) => {
+            Liveness::Alive => true,
+            Liveness::Dead => false,
+            Liveness::Elsewhere(beat) => {
                 let now = (beat, Instant::now());
                 let seen = self.seen.entry(owner.to_owned()).or_insert(now);
                 if seen.0 != beat {

@@ -29,14 +29,14 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    fn here() -> Self {
+    fn for_this_process() -> Self {
         let now = crate::format::now();
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         let host: String = host_name().unwrap_or_default().chars().map(plain).take(40).collect();
         let pid = std::process::id();
         Self {
             writer: format!("{host}-{pid}-{}", now.as_nanosecond()),
-            machine: machine(),
+            machine: machine_and_boot(),
             pid,
             since: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }
@@ -44,7 +44,7 @@ impl Owner {
 }
 
 /// Returns a name for this machine that changes at every boot.
-pub(super) fn machine() -> String {
+pub(super) fn machine_and_boot() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
     boot.ok().or_else(host_name).unwrap_or_default().trim().to_owned()
 }
@@ -63,7 +63,7 @@ impl Writer {
     /// Creates this process's file in the ledger's folder.
     pub fn create(folder: &Path) -> Result<Self> {
         std::fs::create_dir_all(folder).at("create", folder)?;
-        let owner = Owner::here();
+        let owner = Owner::for_this_process();
         let path = folder.join(&owner.writer).with_extension("jsonl");
         let mut file = own_file::open(File::options().append(true).create_new(true), &path)?;
         // Block, because another process may be checking the lock at this moment.
@@ -211,7 +211,7 @@ pub(super) type SignOfLife = (u64, Option<SystemTime>);
 
 /// What a writer's file says about its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum Liveness {
     Alive,
     Dead,
     /// The process runs on another machine; it lives as long as this value keeps changing.
@@ -219,23 +219,23 @@ pub(super) enum Life {
 }
 
 /// Checks whether the process that writes a file lives.
-pub(super) fn life(path: &Path) -> Life {
-    let Ok(mut file) = regular::open(path) else { return Life::Dead };
+pub(super) fn life(path: &Path) -> Liveness {
+    let Ok(mut file) = regular::open(path) else { return Liveness::Dead };
     // If a file has no head, its owner may be about to write one, and only the lock tells whether it lives.
     let owner_machine = head(&mut file).map(|owner| owner.machine);
     match owner_machine {
-        Some(owner) if owner.is_empty() => return Life::Dead,
-        Some(owner) if owner != machine() => {}
+        Some(owner) if owner.is_empty() => return Liveness::Dead,
+        Some(owner) if owner != machine_and_boot() => {}
         _ => {
             return match file.try_lock_shared() {
-                Err(TryLockError::WouldBlock) => Life::Alive,
-                _ => Life::Dead,
+                Err(TryLockError::WouldBlock) => Liveness::Alive,
+                _ => Liveness::Dead,
             };
         }
     }
     let metadata = file.metadata().ok();
     let beat = metadata.map_or((0, None), |metadata| (metadata.len(), metadata.modified().ok()));
-    Life::Elsewhere(beat)
+    Liveness::Elsewhere(beat)
 }
 
 fn head(file: &mut File) -> Option<Owner> {

@@ -86,7 +86,8 @@ fn fit(width: usize, position: &str, fields: &[(Field, String)]) -> (usize, Stri
             text += part;
         }
         let columns = measure_text_width(&text);
-        let bar = BAR_COLUMNS.into_iter().find(|bar| last <= Some(Field::ValPart) && bar + 1 + columns <= width);
+        let bar =
+            BAR_COLUMNS.into_iter().find(|bar| last <= Some(Field::ValPart) && bar + 1 + columns <= width);
         if let Some(bar) = bar.or_else(|| (!has_extras && columns <= width).then_some(0)) {
             return (bar, text);
         }

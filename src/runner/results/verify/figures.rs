@@ -32,7 +32,7 @@ const TOLERANCE: f64 = 1e-12;
 pub fn differences(run: &RunFiles) -> Vec<String> {
     let mut found = planned(run);
     found.extend(check_fork(run));
-    found.extend(contention(&run.summary));
+    found.extend(check_contention(&run.summary));
     if run.summary.status != Status::Ok && is_blank(run) {
         // The run ended, or was killed, before it could write more than its initial summary.
         return found;
@@ -148,7 +148,7 @@ fn check_fork(run: &RunFiles) -> Option<String> {
 }
 
 /// Checks that a summary says everywhere that its GPU was contended, or nowhere.
-fn contention(summary: &Summary) -> Option<String> {
+fn check_contention(summary: &Summary) -> Option<String> {
     let gpu = summary.gpu.as_ref()?;
     let is_contended = gpu.contended == Some(true);
     let is_noted = summary.notes.iter().any(|note| note.starts_with("contended: "));

@@ -33,7 +33,10 @@ const USUAL_THROTTLE_REASONS: [&str; 3] = ["power_cap", "clocks_set", "display_c
 pub fn differences(run: &RunFiles) -> Vec<String> {
     let batches = Batches::from_keys(&run.keys);
     let batches = batches.as_ref();
-    [steps(run, batches), rates(run, batches), check_wall_time(run), check_throttling(run)].into_iter().flatten().collect()
+    [steps(run, batches), rates(run, batches), check_wall_time(run), check_throttling(run)]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The batches of a run, according to its recipe.
@@ -162,7 +165,9 @@ fn check_throttling(run: &RunFiles) -> Option<String> {
         return None;
     }
     let is_unusual = |row: &&TimingRow| {
-        row.throttle.as_ref().is_some_and(|reasons| reasons.split('+').any(|reason| !USUAL_THROTTLE_REASONS.contains(&reason)))
+        row.throttle
+            .as_ref()
+            .is_some_and(|reasons| reasons.split('+').any(|reason| !USUAL_THROTTLE_REASONS.contains(&reason)))
     };
     // Each of these rows has at least one throttled sample.
     let throttled = run.timing.iter().filter(is_unusual).count() as f64;

@@ -166,7 +166,7 @@ impl Rank {
             self.engine.run_all(&[&programs.evaluate], 0)?;
             let read = |slot: SlotName| self.engine.state.values(self.engine.state.slot(slot)?);
             open.tallies.iter_mut().try_for_each(|tally| tally.add(set, &batch, &read))?;
-            open.tokens += batch.counted();
+            open.tokens += batch.target_count();
             let bytes = set.text.target_bytes(&batch.targets);
             open.counted = open.counted.zip(bytes).map(|(sum, bytes)| sum + bytes);
         }

@@ -24,7 +24,11 @@ const TABLE: &str = "the algorithms of matrix products";
 ///
 /// # Errors
 /// If a kernel does not compile, or ranks have different GPUs or libraries.
-pub(super) fn prepare_with_shared_algorithms(device: &Device, programs: &Programs, comm: &dyn Communicator) -> Result<()> {
+pub(super) fn prepare_with_shared_algorithms(
+    device: &Device,
+    programs: &Programs,
+    comm: &dyn Communicator,
+) -> Result<()> {
     let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
         return prepare(device, comm.rank(), programs.sections(), &print_timing_notice);
     };

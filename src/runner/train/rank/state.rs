@@ -7,7 +7,7 @@ use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
 use crate::ir::FlatBuffer;
 use crate::model::Weights;
-use crate::train::held::{Contents, SnapshotCopy};
+use crate::train::held::{CheckpointContents, SnapshotCopy};
 use crate::train::initial::weights::write_all_weights;
 use crate::train::initial::{InitialValues, initialize};
 use crate::train::replicas;
@@ -118,10 +118,10 @@ impl Rank {
     ///
     /// # Errors
     /// If there is not enough memory, the device failed, or a rank is lost.
-    pub(in crate::train) fn hold(
+    pub(in crate::train) fn copy_snapshot(
         &self,
         memory: Option<SnapshotCopy>,
-        contents: Contents,
+        contents: CheckpointContents,
     ) -> Result<SnapshotCopy> {
         if self.programs.gather.is_some() {
             return SnapshotCopy::gather(self.snapshot(), contents);

@@ -43,7 +43,8 @@ impl Rank {
         let step = self.done + 1;
         self.upload(&batch, step)?;
         let mut found = BTreeMap::new();
-        for section in [programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)), &programs.step_end] {
+        for section in [programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)), &programs.step_end]
+        {
             let program = &section.program;
             let mut firsts = BTreeMap::new();
             for (at, node) in program.nodes.iter().enumerate() {

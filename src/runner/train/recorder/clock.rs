@@ -57,7 +57,8 @@ impl Clock {
         self.steps_here += 1;
         let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
         let batch = &self.plan.batch;
-        let (tokens, micro_steps) = (batch.tokens_in_step(report.step), batch.micro_steps_in_step(report.step));
+        let (tokens, micro_steps) =
+            (batch.tokens_in_step(report.step), batch.micro_steps_in_step(report.step));
         let tok_s = tokens as f64 / took.as_secs_f64();
         let per_device = tok_s / batch.world_size as f64;
         let flops = per_device * self.flops_per_token;

@@ -129,7 +129,7 @@ impl RowFiles {
     /// # Errors
     /// If a row cannot be written, or a file handle cannot be cloned.
     pub fn later_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<>> {
-        let (metrics, timing) = (self.metrics.later_sync()?, self.timing.later_sync()?);
+        let (metrics, timing) = (self.metrics.deferred_sync()?, self.timing.deferred_sync()?);
         Ok(move || {
             metrics()?;
             timing()
@@ -165,5 +165,5 @@ fn extra_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
             columns.insert(HeldOutColumn { figure, set, is_average }.to_string());
         }
     }
-    columns.into_iter().filter(|column| MetricsRow::is_further(column)).collect()
+    columns.into_iter().filter(|column| MetricsRow::is_held_out_column(column)).collect()
 }

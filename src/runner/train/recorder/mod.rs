@@ -51,12 +51,12 @@ pub struct Recorder {
     summary: Summary,
     progress: Progress,
     /// True if generated sentences are checked against the grammar of the built-in stories.
-    judge: bool,
+    checks_grammar: bool,
     /// The last step with a row.
     step: u64,
     /// The step at which this process began, and the tokens trained on before it. A fork's parent may have
     /// had a different batch, so these tokens cannot be computed from the step.
-    began: (u64, u64),
+    start_step_and_tokens: (u64, u64),
     /// When the summary was last written.
     last_summary: Instant,
     /// When the last progress line was logged.
@@ -105,9 +105,9 @@ impl Recorder {
             saves,
             summary,
             progress,
-            judge: job.recipe.values().data.corpus == CorpusSource::Stories,
+            checks_grammar: job.recipe.values().data.corpus == CorpusSource::Stories,
             step,
-            began: (step, start.tokens()),
+            start_step_and_tokens: (step, start.tokens()),
             last_summary: Instant::now(),
             last_logged: Instant::now(),
             write_error: None,
@@ -202,7 +202,7 @@ impl Recorder {
 
     /// Returns the number of tokens trained on up to a step.
     fn tokens_at(&self, step: u64) -> u64 {
-        let (from_step, from_tokens) = self.began;
+        let (from_step, from_tokens) = self.start_step_and_tokens;
         let tokens_of_first = |steps| self.plan.batch.tokens_in_first_steps(steps);
         from_tokens + (tokens_of_first(step) - tokens_of_first(from_step))
     }
@@ -329,7 +329,7 @@ impl Recorder {
         if let Some(sample) = self.summary.samples.last() {
             self.progress.note(&format!("sample after step {step}: {}{}", sample.prompt, sample.text));
         }
-        if self.judge {
+        if self.checks_grammar {
             let Sentences { seen, parsed } = sentences;
             self.progress.note(&format!("{parsed} of {seen} sampled sentences follow the grammar"));
             self.summary.sentences = Some(sentences);

@@ -8,7 +8,7 @@ use crate::plan::Period;
 use crate::policy::WeightsOnly;
 use crate::ranks::fault;
 use crate::results::Phase;
-use crate::train::held::{Contents, SnapshotCopy};
+use crate::train::held::{CheckpointContents, SnapshotCopy};
 use crate::train::rank::{Evaluation, Rank};
 use std::time::{Duration, Instant};
 
@@ -73,10 +73,10 @@ impl Recorder {
         self.progress.pause(Phase::Save, 0, 1);
         self.wait_for_write()?;
         let contents = match (due.whole, self.plan.ema) {
-            (true, _) => Contents::All,
+            (true, _) => CheckpointContents::All,
             (false, ema) => {
                 let average = ema.map(|ema| ema.slot(self.plan.precision).checkpoint_prefix);
-                Contents::Weights { average }
+                CheckpointContents::Weights { average }
             }
         };
         self.describe_save(rank.done(), due);
@@ -200,7 +200,7 @@ impl Recorder {
     }
 
     /// Saves a checkpoint while training waits.
-    fn save_now(&mut self, rank: &Rank, contents: Contents) -> Result<Saved> {
+    fn save_now(&mut self, rank: &Rank, contents: CheckpointContents) -> Result<Saved> {
         // A checkpoint must never be ahead of its rows.
         let synced = self.files.sync();
         synced.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
@@ -209,9 +209,11 @@ impl Recorder {
     }
 
     /// Copies the state and starts to write it beside training.
-    fn begin_write(&mut self, rank: &Rank, contents: Contents) -> Result<()> {
-        let held =
-            self.files.later_sync().and_then(|sync| Ok((sync, rank.hold(self.saves.held.take(), contents)?)));
+    fn begin_write(&mut self, rank: &Rank, contents: CheckpointContents) -> Result<()> {
+        let held = self
+            .files
+            .later_sync()
+            .and_then(|sync| Ok((sync, rank.copy_snapshot(self.saves.held.take(), contents)?)));
         let (sync, state) =
             held.map_err(|e| e.context(format_args!("checkpoint of step {} not saved", rank.done())))?;
         self.saves.meta.rows = self.files.content();

@@ -29,7 +29,8 @@ fn part_for(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
 }
 
 /// Note in the summary of a run whose ranks do not exchange gradients.
-const NOT_EXCHANGED_NOTE: &str = "communication off: replicas differ, so nothing from this run may be exported";
+const NOT_EXCHANGED_NOTE: &str =
+    "communication off: replicas differ, so nothing from this run may be exported";
 
 /// Fills in everything that is known before the first step.
 pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result<Summary> {

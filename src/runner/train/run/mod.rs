@@ -64,7 +64,7 @@ impl Run {
             }
         }
         let opened = Instant::now();
-        let devices = Arc::new(DeviceOrder::begin(&own_gpus(&request.recipe, &machine, ranks)));
+        let devices = Arc::new(DeviceOrder::start(&own_gpus(&request.recipe, &machine, ranks)));
         Ok(Self { request, machine, resumed, opened, devices })
     }
 
@@ -112,8 +112,8 @@ impl Run {
         process::report_run_folder(ranks, path.clone());
         let recorder = Mutex::new(Some(recorder));
         let zero = RankZero { recorder: &recorder, folder: &path, start: &start, corpus_took };
-        let outcome =
-            run_ranks(ranks, &job, Some(&zero)).map_err(|e| explain_out_of_memory(e, &job.plan, &job.programs));
+        let outcome = run_ranks(ranks, &job, Some(&zero))
+            .map_err(|e| explain_out_of_memory(e, &job.plan, &job.programs));
         let recorder = recorder.into_inner().ok().flatten();
         let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
         conclude(recorder, outcome)

@@ -7,7 +7,7 @@
 //! zero.
 
 use super::matrix::Matrix;
-use super::microkernel::{Terms, MAX_LANES};
+use super::microkernel::{MAX_LANES, Terms};
 use super::operands::Operands;
 use crate::device::cpu::View;
 use crate::device::vectors::{SIDE, Vectors};
@@ -29,7 +29,7 @@ fn pair(first: bf16, second: bf16) -> u32 {
 impl Terms for Bf16Pairs {
     type Element = u32;
     type Sum = f32;
-    const EACH: usize = 2;
+    const TERMS_PER_ELEMENT: usize = 2;
     type Vector<S: Simd> = S::u32s;
     #[inline(always)]
     fn splat<S: Simd>(simd: S, element: u32) -> S::u32s {

@@ -36,7 +36,7 @@ impl<V> Matrix<V> {
 
     /// Returns the index of the last element in the first `rows` rows and `columns` columns. Both must be
     /// positive.
-    pub(super) fn last(&self, rows: usize, columns: usize) -> usize {
+    pub(super) fn last_index(&self, rows: usize, columns: usize) -> usize {
         self.start + (rows - 1) * self.row_stride + (columns - 1) * self.column_stride
     }
 }

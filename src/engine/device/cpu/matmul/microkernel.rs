@@ -20,7 +20,7 @@ pub trait Terms: Copy + std::fmt::Debug + 'static {
     /// The type of sums, with the size of an element.
     type Sum: Real;
     /// Number of terms in an element.
-    const EACH: usize;
+    const TERMS_PER_ELEMENT: usize;
     /// A vector of elements.
     type Vector<S: Simd>: Copy;
     /// Returns a vector with `element` in every lane.
@@ -48,7 +48,7 @@ pub struct Single<A>(PhantomData<A>);
 impl<A: Real> Terms for Single<A> {
     type Element = A;
     type Sum = A;
-    const EACH: usize = 1;
+    const TERMS_PER_ELEMENT: usize = 1;
     type Vector<S: Simd> = A::Vector<S>;
     #[inline(always)]
     fn splat<S: Simd>(simd: S, element: A) -> A::Vector<S> {

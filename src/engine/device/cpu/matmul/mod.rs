@@ -55,7 +55,14 @@ pub fn product_with_addend<E: Elem, C: Elem<Acc = E::Acc>>(
     (other, addend): (f64, Matrix<View<'_, C>>),
     c: Matrix<ViewMut<'_, C>>,
 ) {
-    multiply(pool, size, a, b, c, Epilogue { add: false, plus: Some(ScaledAddend { factor, other, addend }) });
+    multiply(
+        pool,
+        size,
+        a,
+        b,
+        c,
+        Epilogue { add: false, plus: Some(ScaledAddend { factor, other, addend }) },
+    );
 }
 
 /// What happens to the sums of a product.
@@ -90,7 +97,10 @@ impl<'a, C: Elem> Epilogue<'a, C> {
     fn same_type<A: Elem>(self) -> Option<Epilogue<'a, A>> {
         let Some(plus) = self.plus else { return Some(Epilogue::sum(self.add)) };
         let addend = same_type::<C, A>(plus.addend)?;
-        Some(Epilogue { add: self.add, plus: Some(ScaledAddend { factor: plus.factor, other: plus.other, addend }) })
+        Some(Epilogue {
+            add: self.add,
+            plus: Some(ScaledAddend { factor: plus.factor, other: plus.other, addend }),
+        })
     }
 }
 
@@ -138,7 +148,7 @@ fn product_as<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     c: Matrix<ViewMut<'_, C>>,
     finish: Epilogue<'_, C>,
 ) {
-    let (terms, k) = (k, k.div_ceil(T::EACH));
+    let (terms, k) = (k, k.div_ceil(T::TERMS_PER_ELEMENT));
     let columns = (MAX_PACKED / k.max(1)).next_multiple_of(PANEL);
     // Scratch memory belongs to the thread, so that it is allocated once and not for every product.
     let mut memory = E::Acc::scratch().with_borrow_mut(|[packed, ..]| std::mem::take(packed));
@@ -204,7 +214,7 @@ fn multiply_tile<E: Elem, C: Elem<Acc = E::Acc>, T: Operands<E, Sum = E::Acc>>(
     let (to, add_first) = wide_c.map_or((sum_at, false), |c| (c, add));
     for at in (0..b.k.max(1)).step_by(run) {
         let elements = at..b.k.min(at + run);
-        let terms = (at * T::EACH)..terms.min(elements.end * T::EACH);
+        let terms = (at * T::TERMS_PER_ELEMENT)..terms.min(elements.end * T::TERMS_PER_ELEMENT);
         let a = match in_place {
             Some(a) => a.at(0, at),
             None => T::copy(a.at(0, terms.start), (rows, terms.len()), bytemuck::cast_slice_mut(&mut copy)),

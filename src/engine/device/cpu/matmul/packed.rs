@@ -1,7 +1,7 @@
 //! A right operand in the order in which the innermost loops read it, and single-threaded products with it.
 
 use super::matrix::Matrix;
-use super::microkernel::{Block, Single, Terms, MAX_LANES};
+use super::microkernel::{Block, MAX_LANES, Single, Terms};
 use super::operands::Operands;
 use crate::device::cpu::{View, ViewMut};
 use crate::device::{Elem, Real};
@@ -42,7 +42,7 @@ pub(super) fn pack_panel<E: Elem, T: Operands<E, Sum = E::Acc>>(
     panel: usize,
     memory: ViewMut<'_, T::Element>,
 ) {
-    let (first, k) = (panel * PANEL, terms.div_ceil(T::EACH));
+    let (first, k) = (panel * PANEL, terms.div_ceil(T::TERMS_PER_ELEMENT));
     let columns = PANEL.min(n - first);
     let to = memory.slice(first * k, k * columns.next_multiple_of(MAX_LANES));
     T::pack(arch, b.at(0, first), (terms, columns), to);
@@ -87,8 +87,8 @@ impl<T: Terms> Packed<'_, T> {
             return;
         }
         assert!(terms.end <= self.k && columns.end <= self.n && columns.start.is_multiple_of(MAX_LANES));
-        assert!(c.column_stride == 1 && c.last(rows, columns.len()) < c.view.len());
-        assert!(a.last(rows, terms.len()) < a.view.len());
+        assert!(c.column_stride == 1 && c.last_index(rows, columns.len()) < c.view.len());
+        assert!(a.last_index(rows, terms.len()) < a.view.len());
         T::dispatch(self.arch, Multiplication { b: *self, rows, a, terms, columns, c, add });
     }
 }

@@ -136,7 +136,14 @@ fn a_combined_bf16_product_is_rounded_once() {
         let rows = |data, width| Matrix::rows(View::from_slice(data), width);
         let mut c = vec![bf16::NAN; m * n];
         let to = Matrix::rows(ViewMut::from_slice(&mut c), n);
-        product_with_addend(&pool, (m, n, k), 2.0315, (rows(&a, k), rows(&b, n)), (-4.775, rows(&addend, n)), to);
+        product_with_addend(
+            &pool,
+            (m, n, k),
+            2.0315,
+            (rows(&a, k), rows(&b, n)),
+            (-4.775, rows(&addend, n)),
+            to,
+        );
         assert_eq!(c, expected, "{m} x {n} x {k}");
     }
 }

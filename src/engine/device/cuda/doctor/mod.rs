@@ -126,7 +126,7 @@ pub fn examine() -> Report {
     let count = Gpu::count();
     let driver_cuda = Gpu::driver_version();
     // List processes first: opening a GPU adds this process to its list.
-    let mut gpus: Vec<Card> = (0..count).filter_map(Card::look).collect();
+    let mut gpus: Vec<Card> = (0..count).filter_map(Card::probe).collect();
     let libraries: Vec<Library> = Nvidia::ALL.into_iter().map(Library::find).collect();
     for card in gpus.iter_mut().filter(|_| libraries.iter().all(Library::serves)) {
         card.refuses = Gpu::open(card.ordinal).err().map(|e| e.message().to_owned());
@@ -177,7 +177,7 @@ impl Library {
 }
 
 impl Card {
-    fn look(ordinal: usize) -> Option<Self> {
+    fn probe(ordinal: usize) -> Option<Self> {
         let (device, name, memory_bytes) = driver::device(ordinal).ok()?;
         let of = |which| driver::attribute(device, which).map(|value| value as u32).unwrap_or_default();
         let found = nvml::find(device);

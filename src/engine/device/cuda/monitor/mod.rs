@@ -11,4 +11,4 @@ pub use energy::{EnergyCounter, EnergyMeter, EnergyReading};
 pub use memory::{MemoryCause, UntrackedMemory};
 pub(super) use memory::{MemorySample, UntrackedMeter};
 pub use power::{PowerMeter, SETTLING};
-pub use watch::{InitialState, IntervalMeans, Watch, WatchSummary, foreign};
+pub use watch::{InitialState, IntervalMeans, Watch, WatchSummary, foreign_processes};

@@ -33,7 +33,7 @@ impl PowerMeter {
     /// # Errors
     /// If `work` fails, the driver reports an error, or the counter does not advance.
     pub fn watts_during(&self, window: Duration, mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-        let mut measured = Measured::new(Instant::now(), window);
+        let mut measured = PowerWindow::new(Instant::now(), window);
         loop {
             work()?;
             if let Some(watts) = measured.watts(Instant::now(), self.millijoules()?)? {
@@ -48,7 +48,7 @@ const COUNTER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Mean power between two moments at which the counter advanced, which it does every 20 to 100 ms.
 #[derive(Debug)]
-struct Measured {
+struct PowerWindow {
     began: Instant,
     window: Duration,
     /// The last reading.
@@ -57,7 +57,7 @@ struct Measured {
     first: Option<(Instant, u64)>,
 }
 
-impl Measured {
+impl PowerWindow {
     fn new(began: Instant, window: Duration) -> Self {
         Self { began, window, last: None, first: None }
     }
@@ -88,7 +88,7 @@ mod tests {
     /// Returns the power read from a counter that adds 35 J every 50 ms and is read every 3 ms.
     fn power(window_ms: u64, advances: bool) -> Result<f64> {
         let start = Instant::now();
-        let mut measured = Measured::new(start, Duration::from_millis(window_ms));
+        let mut measured = PowerWindow::new(start, Duration::from_millis(window_ms));
         for ms in (7..).step_by(3) {
             let millijoules = if advances { ms / 50 * 35_000 } else { 0 };
             if let Some(watts) = measured.watts(start + Duration::from_millis(ms), millijoules)? {

@@ -67,7 +67,7 @@ fn pids(device: &Device<'_>) -> Option<BTreeSet<u32>> {
 /// foreign. One of the new processes is this one; which one is known only if our own id is among them. If it
 /// is, all others are foreign; if not, all but one are. So a single process that might be us never counts as
 /// foreign, but a single other process is missed in a container that hides us.
-pub fn foreign(before: &BTreeSet<u32>, now: &BTreeSet<u32>, own: u32) -> usize {
+pub fn foreign_processes(before: &BTreeSet<u32>, now: &BTreeSet<u32>, own: u32) -> usize {
     if now.contains(&own) && !before.contains(&own) {
         return now.len() - 1;
     }
@@ -183,7 +183,7 @@ impl Watch {
         Self::sampling(move |sample| {
             let list = (sample % SAMPLES_PER_LIST == 0).then(|| (processes.as_ref(), pids(&device)));
             let foreign = match list {
-                Some((Some(before), Some(now))) => Some(foreign(before, &now, std::process::id())),
+                Some((Some(before), Some(now))) => Some(foreign_processes(before, &now, std::process::id())),
                 _ => None,
             };
             (Reading::from_device(&device), foreign)
@@ -245,20 +245,20 @@ mod tests {
     #[test]
     fn a_process_that_might_be_this_one_is_never_foreign() {
         // Outside containers our own id is in the list.
-        assert_eq!(foreign(&set(&[]), &set(&[7]), 7), 0);
-        assert_eq!(foreign(&set(&[]), &set(&[7, 8]), 7), 1);
-        assert_eq!(foreign(&set(&[8]), &set(&[7, 8, 9]), 7), 2);
+        assert_eq!(foreign_processes(&set(&[]), &set(&[7]), 7), 0);
+        assert_eq!(foreign_processes(&set(&[]), &set(&[7, 8]), 7), 1);
+        assert_eq!(foreign_processes(&set(&[8]), &set(&[7, 8, 9]), 7), 2);
         // In a container the list holds host ids: a single new one is us, whatever its id.
-        assert_eq!(foreign(&set(&[]), &set(&[4711]), 7), 0);
-        assert_eq!(foreign(&set(&[100]), &set(&[100, 4711]), 7), 1);
-        assert_eq!(foreign(&set(&[]), &set(&[4711, 4712]), 7), 1);
+        assert_eq!(foreign_processes(&set(&[]), &set(&[4711]), 7), 0);
+        assert_eq!(foreign_processes(&set(&[100]), &set(&[100, 4711]), 7), 1);
+        assert_eq!(foreign_processes(&set(&[]), &set(&[4711, 4712]), 7), 1);
         // Or the list hides us.
-        assert_eq!(foreign(&set(&[]), &set(&[]), 7), 0);
-        assert_eq!(foreign(&set(&[100]), &set(&[100]), 7), 1);
+        assert_eq!(foreign_processes(&set(&[]), &set(&[]), 7), 0);
+        assert_eq!(foreign_processes(&set(&[100]), &set(&[100]), 7), 1);
         // A host process whose id equals ours in the container was there before.
-        assert_eq!(foreign(&set(&[7]), &set(&[7, 4711]), 7), 1);
+        assert_eq!(foreign_processes(&set(&[7]), &set(&[7, 4711]), 7), 1);
         // A process that was there before and has left is not counted.
-        assert_eq!(foreign(&set(&[100]), &set(&[4711]), 7), 0);
+        assert_eq!(foreign_processes(&set(&[100]), &set(&[4711]), 7), 0);
     }
 
     fn reading(power: Option<f64>, temperature: f64, throttle: &[&'static str]) -> Reading {

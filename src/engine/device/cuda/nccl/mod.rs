@@ -14,7 +14,7 @@ use super::transport::{On, Transport};
 use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, consecutive_addresses};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
-use api::{Api, Config, CommFn, SUCCESS, Status};
+use api::{Api, CommFn, Config, SUCCESS, Status};
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;

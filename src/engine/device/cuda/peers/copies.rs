@@ -8,8 +8,8 @@ use crate::device::cuda::kernels::Kernels;
 use crate::device::cuda::stream::Stream;
 use crate::device::cuda::transport::{Lane, On, Transport};
 use crate::device::gpu::{
-    AREA_FLAGS, MAX_COPIES, DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP, SmallCopy,
-    copy_small, consecutive_addresses, rank_sum, sum_at_once, wait_for_ranks,
+    AREA_FLAGS, DevicePtr, Gathered, MAX_COPIES, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP, SmallCopy,
+    consecutive_addresses, copy_small, rank_sum, sum_at_once, wait_for_ranks,
 };
 use crate::device::lock::lock;
 use crate::error::{Error, Result};

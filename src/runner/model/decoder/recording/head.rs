@@ -112,7 +112,7 @@ impl Recording<'_> {
         let m = &self.plan.model;
         let head = if m.tie_embeddings { "embedding" } else { "head" };
         // Every op but the last writes a new tensor.
-        let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(self.linear())];
+        let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(self.linear_op())];
         if m.logit_scale != 1.0 {
             ops.push(Arc::new(Scale { factor: m.logit_scale }));
         }

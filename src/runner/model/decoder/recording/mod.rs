@@ -130,7 +130,7 @@ impl<'a> Recording<'a> {
     /// Records the product of rows with the weight `part` of block `i`, and adds its bias if there is one.
     fn product(&self, b: &mut Builder, i: usize, part: &str, output: &str, x: TensorId) -> Result<TensorId> {
         let weight = b.param(&format!("blocks.{i}.{part}"))?;
-        let y = b.emit1(output, self.linear(), &[x, weight])?;
+        let y = b.emit1(output, self.linear_op(), &[x, weight])?;
         if !self.plan.model.bias {
             return Ok(y);
         }
@@ -139,7 +139,7 @@ impl<'a> Recording<'a> {
     }
 
     /// Returns the op of a matrix product.
-    fn linear(&self) -> Linear {
+    fn linear_op(&self) -> Linear {
         Linear { products: self.plan.execution.products }
     }
 
