@@ -133,7 +133,8 @@ impl<E: Elem> View<'_, E> {
 impl<'a, E> ViewMut<'a, E> {
     /// Creates a writable view of `len` elements at `start`.
     ///
-    /// The requirements of [`View::new`]; tasks that run at the same time write disjoint ranges.
+    /// # Safety
+    /// The requirements of [`View::new`] hold, and tasks that run at the same time write disjoint ranges.
     pub unsafe fn new(start: *mut E, len: usize) -> Self {
         Self { start, len, lifetime: PhantomData }
     }
