@@ -43,7 +43,18 @@ impl ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    problems: Vec<RecipeProblem>,
     from_other_rank: bool,
+}
+
+/// One mistake in a recipe, for code that must know what is wrong and where without reading the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipeProblem {
+    /// The keys at fault, the one to change first. An unknown key is here as it was spelled; a syntax error
+    /// has no keys.
+    pub keys: Vec<String>,
+    /// `SOURCE:LINE:COLUMN` of what the message underlines; `None` if no text sets any of the keys.
+    pub place: Option<String>,
 }
 
 /// The crate's result type.
@@ -52,7 +63,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Creates an error of the given kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), from_other_rank: false }
+        Self { kind, message: message.into(), problems: Vec::new(), from_other_rank: false }
     }
 
     /// Creates the error for a failed run (exit 1).
@@ -91,6 +102,17 @@ impl Error {
     /// Returns the message as it is shown.
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// Returns the mistakes in a recipe that the message describes, in the same order. Empty for other errors.
+    pub fn problems(&self) -> &[RecipeProblem] {
+        &self.problems
+    }
+
+    /// Adds the mistakes that the message describes.
+    #[must_use]
+    pub fn with_problems(self, problems: Vec<RecipeProblem>) -> Self {
+        Self { problems, ..self }
     }
 
     /// Prefixes the message with what was being done.

@@ -1,7 +1,7 @@
 //! Messages about a recipe: the error, its place in the file, and the next step.
 
 use super::source::Source;
-use crate::error::Error;
+use crate::error::{Error, RecipeProblem};
 use annotate_snippets::{AnnotationKind, Element, Level, Renderer, Snippet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ pub(super) const MAX_SHOWN: usize = 10;
 #[derive(Clone, Debug)]
 pub(super) struct Diagnostic {
     title: String,
+    keys: Vec<String>,
     marks: Vec<Mark>,
     notes: Vec<String>,
     help: String,
@@ -28,7 +29,19 @@ struct Mark {
 impl Diagnostic {
     /// Creates a diagnostic: `title` names the value and what is wrong with it; `help` is the next step.
     pub(super) fn new(title: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { title: title.into(), marks: Vec::new(), notes: Vec::new(), help: help.into() }
+        Self {
+            title: title.into(),
+            keys: Vec::new(),
+            marks: Vec::new(),
+            notes: Vec::new(),
+            help: help.into(),
+        }
+    }
+
+    /// Adds a key that is at fault; the first is the one to change.
+    pub(super) fn key(mut self, key: impl Into<String>) -> Self {
+        self.keys.push(key.into());
+        self
     }
 
     /// Marks a location; the first mark is the primary one.
@@ -41,6 +54,11 @@ impl Diagnostic {
     pub(super) fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self
+    }
+
+    fn problem(&self) -> RecipeProblem {
+        let place = self.marks.first().map(|mark| mark.source.place(mark.span.start));
+        RecipeProblem { keys: self.keys.clone(), place }
     }
 
     fn render(&self) -> String {
@@ -74,10 +92,11 @@ impl Diagnostic {
 
 /// Returns all messages as one usage error. The caller prints `error: ` before the first.
 pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
-    let shown: Vec<String> = diagnostics.iter().take(MAX_SHOWN).map(Diagnostic::render).collect();
-    let mut text = shown.join("\n\n");
+    let shown = &diagnostics[..diagnostics.len().min(MAX_SHOWN)];
+    let mut text = shown.iter().map(Diagnostic::render).collect::<Vec<_>>().join("\n\n");
     if diagnostics.len() > MAX_SHOWN {
         text.push_str(&format!("\n\n… and {} more", diagnostics.len() - MAX_SHOWN));
     }
-    Error::usage(text.strip_prefix("error: ").unwrap_or(&text))
+    let problems = shown.iter().map(Diagnostic::problem).collect();
+    Error::usage(text.strip_prefix("error: ").unwrap_or(&text)).with_problems(problems)
 }

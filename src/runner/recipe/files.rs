@@ -25,7 +25,7 @@ pub(super) fn follow(
 ) -> Result<Arc<Source>, Diagnostic> {
     let from = chain.last().expect("a chain starts with the recipe itself");
     let wrong = |title: String, label: &str, help: String| {
-        Err(Diagnostic::new(title, help).mark(from, span.clone(), label))
+        Err(Diagnostic::new(title, help).key("extends").mark(from, span.clone(), label))
     };
     let base = if name.ends_with(".toml") {
         let path = from.folder().join(name);

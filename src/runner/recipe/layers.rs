@@ -100,6 +100,7 @@ impl Layers {
                         format!("`{text}` sets nothing"),
                         "write section.key=value, such as training.steps=20",
                     )
+                    .key(&text[start..])
                     .mark(&source, start..text.len(), "has no `=`"),
                 ),
             }
@@ -154,6 +155,7 @@ impl Layer {
                         "extends names one recipe",
                         "write extends = \"dim384\" or \"other.toml\"",
                     )
+                    .key("extends")
                     .mark(source, value.span(), "not a string"),
                 ),
                 (section, value) if SECTIONS.iter().any(|(known, _)| *known == section) => match value {
@@ -163,6 +165,7 @@ impl Layer {
                             format!("{section} is a section, not a value"),
                             format!("write [{section}] and its keys below"),
                         )
+                        .key(section)
                         .mark(source, name.span(), "not a table"),
                     ),
                 },
@@ -243,6 +246,7 @@ impl Layer {
                         format!("not TOML: {}", e.message()),
                         "close the quotes, or leave them out",
                     )
+                    .key(known.path)
                     .mark(source, span.start + start..span.end + start, ""),
                 );
                 return;
@@ -259,6 +263,7 @@ impl Layer {
         if let Some(first) = self.set.get(key.path) {
             self.problems.push(
                 Diagnostic::new(format!("{} is set twice", key.path), "keep one of them")
+                    .key(key.path)
                     .mark(&at.source, at.key.clone(), "again")
                     .mark(&first.at.source, first.at.key.clone(), "first"),
             );
@@ -270,16 +275,17 @@ impl Layer {
             }
             Err(InvalidValue { span, title, label, help }) => {
                 let span = span.start + start..span.end + start;
-                self.problems.push(Diagnostic::new(title, help).mark(&at.source, span, label));
+                self.problems.push(Diagnostic::new(title, help).key(key.path).mark(&at.source, span, label));
             }
         }
     }
 }
 
 fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usize>) -> Diagnostic {
+    let path = format!("{section}.{name}");
     let plain: Vec<&str> = section_keys(section).filter(|key| !key.is_nested()).map(Key::name).collect();
     if let Some((title, help)) = groups::explain_unknown(name, &plain).filter(|_| section == "optimizer") {
-        return Diagnostic::new(title, help).mark(source, span, "");
+        return Diagnostic::new(title, help).key(path).mark(source, span, "");
     }
     let written = |(near, spelling): (&Key, &str)| {
         let home = near.section();
@@ -296,7 +302,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
         None if meant.is_empty() => format!("[{section}] has {}", plain.join(", ")),
         None => format!("did you mean {}?", meant.join(" or ")),
     };
-    Diagnostic::new(format!("there is no key {section}.{name}"), help).mark(source, span, "unknown key")
+    Diagnostic::new(format!("there is no key {path}"), help).key(path).mark(source, span, "unknown key")
 }
 
 /// Reports a top-level entry of a recipe that is not a section.
@@ -318,5 +324,5 @@ fn report_stray_entry(source: &Arc<Source>, name: &str, span: Range<usize>, is_t
     } else {
         (format!("`{name}` is outside a section"), "no section")
     };
-    Diagnostic::new(title, help).mark(source, span, label)
+    Diagnostic::new(title, help).key(name).mark(source, span, label)
 }

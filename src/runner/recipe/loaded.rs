@@ -183,6 +183,7 @@ impl Recipe {
         let values = values(&self.written);
         let mut diagnostic = Diagnostic::new(message, help);
         for path in keys {
+            diagnostic = diagnostic.key(*path);
             let value =
                 values.iter().find(|(key, _)| key.path == *path).and_then(|(_, value)| value.as_ref());
             let fact = value.map_or(format!("{path} is unset"), |value| format!("{path} = {value}"));

@@ -102,7 +102,8 @@ impl Merged {
             .map(|e| {
                 let path = e.path.join(".");
                 let diagnostic =
-                    Diagnostic::new(format!("{path}: {}", e.kind), "`xrun schema` prints every key");
+                    Diagnostic::new(format!("{path}: {}", e.kind), "`xrun schema` prints every key")
+                        .key(&path);
                 match e.metadata.as_ref().and_then(|metadata| self.located(&path, metadata)) {
                     Some(at) => diagnostic.mark(&at.source, at.value.clone(), ""),
                     None => diagnostic,
@@ -240,8 +241,9 @@ mod tests {
         let merged = merged("[optimizer]\nlr = 0.5\n", "[optimizer]\nlr = 0.25\n", &[]);
         let mut error = figment::Error::from("no such number".to_owned()).with_path("optimizer.lr");
         error.metadata = merged.figment.find_metadata("optimizer.lr").cloned();
-        let text = merged.refused(error).message().to_owned();
-        assert!(text.contains("optimizer.lr: no such number"), "{text}");
-        assert!(text.contains("top.toml:2:6") && text.contains("0.25"), "{text}");
+        let error = merged.refused(error);
+        assert_eq!(error.problems()[0].keys, ["optimizer.lr"], "{error}");
+        assert_eq!(error.problems()[0].place.as_deref(), Some("top.toml:2:6"), "{error}");
+        assert!(error.message().contains("no such number") && error.message().contains("0.25"), "{error}");
     }
 }

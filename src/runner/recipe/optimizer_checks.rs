@@ -68,6 +68,7 @@ fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Di
             }
         };
         let diagnostic = Diagnostic::new(format!("{name} has no {}", key.path), help);
+        let diagnostic = diagnostic.key(key.path).key(choice.as_str());
         let diagnostic =
             diagnostic.mark(&at.source, at.key.clone(), "not a hyperparameter of this optimizer");
         found.push(match recipe.locate(&choice) {

@@ -49,6 +49,14 @@ impl Source {
         }
     }
 
+    /// Returns `NAME:LINE:COLUMN` of a byte of the text, as messages show it.
+    pub(super) fn place(&self, at: usize) -> String {
+        let before = &self.text[..self.clamp(at..at).start];
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        format!("{}:{line}:{column}", self.name())
+    }
+
     /// Returns the folder that paths in this text are relative to; empty for the current directory.
     pub(super) fn folder(&self) -> &Path {
         match &self.origin {
