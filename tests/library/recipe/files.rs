@@ -85,9 +85,13 @@ fn circles_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let a = write(folder.path(), "a.toml", "extends = \"b.toml\"\n");
     write(folder.path(), "b.toml", "extends = \"./a.toml\"\n");
-    let message = load(&a, &[]).expect_err("a circle").message().to_owned();
-    assert!(message.starts_with("recipes extend each other in a circle"), "{message}");
-    assert!(message.contains("b.toml:1:11"), "{message}");
+    let error = load(&a, &[]).expect_err("a circle");
+    assert_eq!(error.problems()[0].keys, ["extends"]);
+    assert!(
+        error.problems()[0].place.as_ref().is_some_and(|place| place.ends_with("b.toml:1:11")),
+        "{error}"
+    );
+    assert!(error.message().contains("in a circle"), "{error}");
 }
 
 #[test]
