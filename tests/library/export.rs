@@ -558,9 +558,9 @@ fn training_begins_with_the_weights_of_a_folder() {
     // Another model, and one that cannot be read any more.
     use predicates::str::contains;
     let other = [&drawn[..], &["model.ffn_dim=7"]].concat();
-    xrun(at.path(), &other).code(2).stderr(contains("model.ffn_dim is 7, but 5 in the folder"));
+    xrun(at.path(), &other).code(2).stderr(contains("model.ffn_dim is 7"));
     let other = [&drawn[..], &["data.tokenizer=byte", "model.vocab_size=300"]].concat();
-    xrun(at.path(), &other).code(2).stderr(contains("model.vocab_size is 300, but 11 in the folder"));
+    xrun(at.path(), &other).code(2).stderr(contains("model.vocab_size is 300"));
     fs::remove_file(model.join("model.safetensors")).unwrap();
     xrun(at.path(), &drawn).code(2).stderr(contains("there are no weights"));
 }

@@ -70,11 +70,11 @@ fn a_tensor_is_only_given_out_with_its_shape() {
     let dir = saved(at.path(), &[&State::new(1, 1)]);
     let loaded = newest(&dir).unwrap().unwrap();
     let shape = loaded.read("embedding", &[4, 11]).unwrap_err();
-    assert!(shape.message().contains("has shape [11, 4], the model needs [4, 11]"), "{shape}");
+    assert!(shape.message().contains("needs [4, 11]"), "{shape}");
     let missing = loaded.read("../embedding", &[11, 4]).unwrap_err();
     assert!(missing.message().contains("has no tensor ../embedding"), "{missing}");
     let length = loaded.read_into("embedding", &[11, 4], &mut [0; 8]).unwrap_err();
-    assert!(length.message().contains("has 176 bytes, but the buffer has 8"), "{length}");
+    assert!(length.message().contains("has 176 bytes"), "{length}");
 }
 
 #[test]

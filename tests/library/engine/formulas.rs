@@ -90,9 +90,9 @@ fn shipped_formulas_train() {
 #[test]
 fn what_would_fill_padding_is_refused() {
     for (formula, says) in [
-        ("cos(x)", "cos(x) is not 0 at 0, the value of the 24 columns that pad 40 to 64"),
-        ("a + b + 1", "a + b + 1 is not 0 at 0"),
-        ("sqrt(abs(x) + x^2 + x)", "sqrt(abs(x) + x^2 + x) has no finite slope at 0"),
+        ("cos(x)", "24 columns that pad 40 to 64"),
+        ("a + b + 1", "is not 0 at 0"),
+        ("sqrt(abs(x) + x^2 + x)", "no finite slope at 0"),
     ] {
         let key = format!("model.activation={formula}");
         let error = Setup::try_new(&[&key]).err().expect(formula);

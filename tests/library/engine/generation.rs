@@ -202,8 +202,5 @@ fn logits_that_are_not_finite_are_an_error() {
     let slot = model.engine.state.slot(FlatBuffer::Params.param("final_norm")).unwrap();
     model.engine.state.update::<f32>(slot, |weights| weights.fill(f32::NAN)).unwrap();
     let error = model.texts(&[prompt(9, 0)], 5, &[]).unwrap_err();
-    assert!(
-        error.message().contains("the logits of text 1 after 0 generated tokens are not finite"),
-        "{error}"
-    );
+    assert!(error.message().contains("text 1 after 0 generated tokens"), "{error}");
 }

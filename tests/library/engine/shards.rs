@@ -263,8 +263,7 @@ fn a_wrong_copy_is_found_before_it_is_saved() {
     let last = layout.shards.as_ref().unwrap().ranges().last().copied().unwrap();
     let param = layout.params.iter().find(|param| param.flat().contains(&last.start)).unwrap();
     let element = last.start - param.start;
-    for (spoiled, says) in [(last.rank, "is not the rounded master after step 2"), (1 - last.rank, "differs")]
-    {
+    for (spoiled, says) in [(last.rank, "not the rounded master"), (1 - last.rank, "differs")] {
         let failed = setup.on_ranks(
             |_| setup.plan.clone(),
             |rank| {

@@ -133,11 +133,7 @@ fn a_copy_for_saves_beside_training_is_planned_where_it_fits() {
     assert_eq!((found.beside_training, found.copy_bytes, found.place), (true, 519_936, "host memory"));
     let (found, fits) = saving(&[], &machine(2 * (739 + 507) - 2));
     assert!(!found.beside_training && fits.is_ok(), "half of the memory stays free: {found:?}");
-    assert!(
-        found.reason.contains("507.75 KiB besides 738.50 KiB and 1.22 MiB to stay free"),
-        "{}",
-        found.reason
-    );
+    assert!(found.reason.contains("507.75 KiB besides 738.50 KiB"), "{}", found.reason);
     // What is asked for is refused where it cannot be.
     let always = ["checkpoint.background=always"];
     assert!(saving(&always, &machine(739 + 508)).1.is_ok());

@@ -120,9 +120,9 @@ fn a_small_model_on_a_large_vocabulary_is_told_so() {
     let remarks = |settings: &[&str]| forecast(&plan("quickstart", settings, 511), &[]).remarks;
     assert_eq!(remarks(&["model.dim=512"]), Vec::<String>::new(), "both follow from dim");
     let narrow = remarks(&["model.dim=512", "model.ffn_dim=384", "model.n_heads=4"]);
-    assert!(narrow[0].contains("(384 wide) is narrower than the stream (512)"), "{narrow:?}");
-    assert!(narrow[0].ends_with("leave model.ffn_dim unset, and it is 1536"), "{narrow:?}");
-    assert!(narrow[1].contains("4 heads of 32 elements attend to 128"), "{narrow:?}");
+    assert!(narrow[0].contains("narrower than the stream (512)"), "{narrow:?}");
+    assert!(narrow[0].contains("model.ffn_dim") && narrow[0].ends_with("1536"), "{narrow:?}");
+    assert!(narrow[1].contains("attend to 128"), "{narrow:?}");
     let tied = forecast(&plan("dim384", &["model.tie_embeddings=true"], GPT2), &[]);
     assert_eq!(tied.parameters.head, 0);
     assert_eq!(small.parameters.total - tied.parameters.total, GPT2 * 384);

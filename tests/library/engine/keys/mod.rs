@@ -125,9 +125,9 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
             let quiet = !before.listing.contains("all_reduce") && before.listing == after.listing;
             must(world == 1 && quiet && before.same_curve(&after), "a rank alone has nobody to talk to")
         }
-        Shows::Refused(kind, says) => {
+        Shows::Refused(kind) => {
             let error = runs::start(&after, Path::new("nowhere")).err();
-            let refused = error.as_ref().is_some_and(|e| e.kind() == kind && e.message().contains(says));
+            let refused = error.as_ref().is_some_and(|e| e.kind() == kind && e.message().contains(key.path));
             must(refused, &format!("not refused: {error:?}"))?;
             must(kind != ErrorKind::Usage || see(&before).is_ok(), "refused without the key")
         }
