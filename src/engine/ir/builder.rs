@@ -37,7 +37,7 @@ impl Builder {
             program,
             scope: Vec::new(),
             block: None,
-            phase: Phase::DroppedTensors,
+            phase: Phase::Forward,
             stream: Stream::Main,
             state_tensors,
         }

@@ -71,9 +71,9 @@ impl Case {
 }
 
 impl Cases {
-    /// Tests an op by the gradient checks of `DroppedTensors`, the op whose gradient it computes.
-    pub fn gradient_of<DroppedTensors: Op>() -> Self {
-        Self::GradientOf(TypeId::of::<DroppedTensors>())
+    /// Tests an op by the gradient checks of `Forward`, the op whose gradient it computes.
+    pub fn gradient_of<Forward: Op>() -> Self {
+        Self::GradientOf(TypeId::of::<Forward>())
     }
 
     /// Returns the op's own cases; none if another op's gradient checks cover it.

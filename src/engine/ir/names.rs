@@ -62,7 +62,7 @@ pub enum SlotName {
     /// A tensor that an evaluation task writes.
     Evaluation(EvaluationSlot),
     /// A tensor through which ranks exchange data.
-    CollectiveIssuer(ExchangeSlot),
+    Exchange(ExchangeSlot),
     /// Fingerprints of all parameters.
     Fingerprints,
     /// A tensor in a buffer laid out by hand.
@@ -181,7 +181,7 @@ slots! {
 
 slots! {
     /// What ranks that divide the optimizer use to exchange data.
-    ExchangeSlot: CollectiveIssuer {
+    ExchangeSlot: Exchange {
         /// The tokens of all ranks, u32.
         Tokens = "tokens",
         /// Positions of the tokens whose gradient this rank owns, sorted by token, u32.
@@ -226,7 +226,7 @@ impl SlotName {
             Self::Generation(_) | Self::Cache(_) => "generation",
             Self::Prompts(_) | Self::PromptsPrefix(..) => "prompts",
             Self::Evaluation(_) => "evaluation",
-            Self::CollectiveIssuer(_) => "exchange",
+            Self::Exchange(_) => "exchange",
             Self::Fingerprints => "replicas",
             Self::Other { buffer, .. } => buffer,
         };
@@ -268,7 +268,7 @@ impl fmt::Display for SlotName {
             Self::Prompts(slot) => slot.fmt(f),
             Self::PromptsPrefix(slot, [prompts, rows]) => write!(f, "{slot}.{prompts}x{rows}"),
             Self::Evaluation(slot) => slot.fmt(f),
-            Self::CollectiveIssuer(slot) => slot.fmt(f),
+            Self::Exchange(slot) => slot.fmt(f),
             Self::Fingerprints => f.write_str("fingerprints"),
             Self::Other { tensor, .. } => f.write_str(tensor),
         }

@@ -32,7 +32,7 @@ impl Program {
         let attributes = node.op.attributes();
         let gap = if attributes.is_empty() { "" } else { " " };
         let phase = match node.phase {
-            Phase::DroppedTensors => "",
+            Phase::Forward => "",
             Phase::Backward => " ∇",
             Phase::Recompute => " ↻",
             Phase::Communication => " ⇄",

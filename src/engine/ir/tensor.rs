@@ -57,7 +57,7 @@ pub enum Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// The model, as recorded.
-    DroppedTensors,
+    Forward,
     /// Appended by autodiff.
     Backward,
     /// A forward node that runs again before its backward.

@@ -264,11 +264,11 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
     };
     let backward: HashSet<TensorId> = reads(Phase::Backward).map(|(id, _)| id).collect();
     let mut readers: HashMap<TensorId, Vec<Option<usize>>> = HashMap::new();
-    for (id, block) in reads(Phase::DroppedTensors) {
+    for (id, block) in reads(Phase::Forward) {
         readers.entry(id).or_default().push(block);
     }
     let mut dropped = HashSet::new();
-    for node in program.nodes.iter().filter(|n| n.phase == Phase::DroppedTensors) {
+    for node in program.nodes.iter().filter(|n| n.phase == Phase::Forward) {
         for (k, &id) in node.outputs.iter().enumerate() {
             if program.tensor(id).home != Home::Transient || viewed.contains(&id) {
                 continue;
@@ -356,7 +356,7 @@ mod tests {
         /// Returns the ops of the backward by name, with `*` if they emit and `↻` if they recompute.
         fn recomputed(self) -> String {
             let program = recompute(self.b.finish(), Recompute::Selective).unwrap();
-            let names = program.nodes.iter().filter(|node| node.phase != Phase::DroppedTensors).map(|node| {
+            let names = program.nodes.iter().filter(|node| node.phase != Phase::Forward).map(|node| {
                 let emits = if node.op.attributes().contains("emits") { "*" } else { "" };
                 let again = if node.phase == Phase::Recompute { "↻" } else { "" };
                 format!("{}{emits}{again}", node.op.name())
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn what_a_recomputation_reads_does_not_wait() {
         let mut norm = Norm::new();
-        norm.b.set_phase(Phase::DroppedTensors);
+        norm.b.set_phase(Phase::Forward);
         let twice = norm.b.emit1("twice", Scale { factor: 2.0 }, &[norm.n]).unwrap();
         norm.b.set_phase(Phase::Backward);
         let dy = norm.b.emit1("dy", Scale { factor: 3.0 }, &[twice]).unwrap();

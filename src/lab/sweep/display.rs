@@ -24,7 +24,7 @@ pub struct Display {
 
 enum Sink {
     Live { all: MultiProgress, bar: ProgressBar, lines: BTreeMap<String, ProgressBar> },
-    ReferenceFn,
+    Plain,
     Json,
     Quiet,
 }
@@ -55,7 +55,7 @@ impl Display {
                 let bar = all.add(ProgressBar::new(cells as u64).with_style(bar_style()));
                 Sink::Live { all, bar, lines: BTreeMap::new() }
             }
-            Mode::Auto | Mode::ReferenceFn => Sink::ReferenceFn,
+            Mode::Auto | Mode::Plain => Sink::Plain,
             Mode::Json => {
                 begin_json_stream();
                 Sink::Json
@@ -81,7 +81,7 @@ impl Display {
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Live { all, .. } => all.suspend(|| eprint_line(text)),
-            Sink::ReferenceFn => eprint_line(text),
+            Sink::Plain => eprint_line(text),
             Sink::Json => print_event(&Event::Note { text }),
             Sink::Quiet => {}
         }
@@ -115,9 +115,7 @@ impl Display {
                     lines.insert(attempt.key.clone(), line);
                 }
                 // Cells may take hours, so a log also names the running one.
-                Sink::ReferenceFn => {
-                    eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status))
-                }
+                Sink::Plain => eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
                 Sink::Json | Sink::Quiet => {}
             }
             return;
@@ -132,7 +130,7 @@ impl Display {
                 bar.set_position(done as u64);
                 all.suspend(|| eprint_line(&text));
             }
-            Sink::ReferenceFn => eprint_line(&text),
+            Sink::Plain => eprint_line(&text),
             Sink::Json | Sink::Quiet => {}
         }
     }

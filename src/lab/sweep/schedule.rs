@@ -278,7 +278,7 @@ impl<'a> Schedule<'a> {
                 at += 1;
                 continue;
             };
-            if self.beginning(index) == StartPoint::LaterCrossing {
+            if self.beginning(index) == StartPoint::Later {
                 at += 1;
                 continue;
             }
@@ -330,7 +330,7 @@ impl<'a> Schedule<'a> {
             StartPoint::Trunk { run, step } => {
                 (Task::Fork { run: run.clone(), step: *step }, cell.arguments(assignment))
             }
-            StartPoint::Start | StartPoint::LaterCrossing => {
+            StartPoint::Start | StartPoint::Later => {
                 (Task::Train(cell.recipe.clone()), cell.arguments(assignment))
             }
         };

@@ -60,7 +60,7 @@ pub enum StartPoint {
         step: u64,
     },
     /// Not yet; another cell is still training to that state.
-    LaterCrossing,
+    Later,
 }
 
 /// Where a cell leaves its trunk.

@@ -145,7 +145,7 @@ pub fn predicted_step_ms(plan: &Plan, programs: &Programs, model: &str) -> Optio
 }
 
 const PHASES: [(Phase, &str); 5] = [
-    (Phase::DroppedTensors, "forward"),
+    (Phase::Forward, "forward"),
     (Phase::Recompute, "recompute"),
     (Phase::Backward, "backward"),
     (Phase::Communication, "communication"),

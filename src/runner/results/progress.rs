@@ -28,7 +28,7 @@ pub enum Mode {
     #[default]
     Auto,
     /// Plain lines.
-    ReferenceFn,
+    Plain,
     /// One JSON object per line on stdout.
     Json,
     /// Only warnings and the final result.
@@ -100,7 +100,7 @@ enum Event<'a> {
     Note {
         text: &'a str,
     },
-    Epilogue {
+    Finish {
         summary: &'a Summary,
     },
     Error {
@@ -127,7 +127,7 @@ pub fn print_json_error(error: &Error) {
 
 enum Sink {
     Live(LiveLine),
-    ReferenceFn(Box<dyn Write + Send>),
+    Plain(Box<dyn Write + Send>),
     Json(Box<dyn Write + Send>),
     Quiet(Box<dyn Write + Send>),
 }
@@ -142,7 +142,7 @@ impl Progress {
                 *LIVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.bar.downgrade());
                 Sink::Live(line)
             }
-            Mode::Auto | Mode::ReferenceFn => Sink::ReferenceFn(Box::new(std::io::stderr())),
+            Mode::Auto | Mode::Plain => Sink::Plain(Box::new(std::io::stderr())),
             Mode::Json => Sink::Json(Box::new(std::io::stdout())),
             Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
         };
@@ -188,7 +188,7 @@ impl Progress {
                     live.bar.suspend(|| say(&mut std::io::stderr(), &line));
                 }
             }
-            Sink::ReferenceFn(out) => say(out, &line),
+            Sink::Plain(out) => say(out, &line),
             Sink::Json(out) => {
                 let (total_steps, floor) = (self.total_steps, self.floor);
                 let (set_losses, figures) = (row.set_losses(), row.other_figures());
@@ -209,7 +209,7 @@ impl Progress {
             Phase::Warmup | Phase::Train => return,
         };
         let interval = match self.sink {
-            Sink::ReferenceFn(_) => PLAIN_PAUSE_INTERVAL,
+            Sink::Plain(_) => PLAIN_PAUSE_INTERVAL,
             _ => PAUSE_INTERVAL,
         };
         let due = self.last_pause.get_or_insert_with(Instant::now).elapsed() >= interval;
@@ -218,9 +218,9 @@ impl Progress {
                 let fields = [self.last_fields.as_slice(), &[(Field::Pause, what)]].concat();
                 live.show(self.last_step, &fields);
             }
-            Sink::ReferenceFn(out) if due => say(out, &what),
+            Sink::Plain(out) if due => say(out, &what),
             Sink::Json(out) if due => say_json(out, &Event::Pause { phase, done, of }),
-            Sink::ReferenceFn(_) | Sink::Json(_) | Sink::Quiet(_) => {}
+            Sink::Plain(_) | Sink::Json(_) | Sink::Quiet(_) => {}
         }
         if due {
             self.last_pause = Some(Instant::now());
@@ -231,7 +231,7 @@ impl Progress {
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
             Sink::Live(live) => live.bar.suspend(|| say(&mut std::io::stderr(), text)),
-            Sink::ReferenceFn(out) => say(out, text),
+            Sink::Plain(out) => say(out, text),
             Sink::Json(out) => say_json(out, &Event::Note { text }),
             Sink::Quiet(_) => {}
         }
@@ -256,7 +256,7 @@ impl Progress {
             live.bar.finish_and_clear();
         }
         match &mut self.sink {
-            Sink::Json(out) => say_json(out, &Event::Epilogue { summary }),
+            Sink::Json(out) => say_json(out, &Event::Finish { summary }),
             _ => {
                 let text = result(&Summary { reason: None, ..summary.clone() });
                 say(stdout, &format!("{text}\nresults in {}", run.display()));

@@ -37,7 +37,7 @@ impl Inner {
     fn insert(&mut self, shape: ProductShape, layout: Layout, algorithm: Algorithm, timed_here: bool) {
         let ready = match algorithm.words() {
             Some(words) => Ready::Library(layout, cublasLtMatmulAlgo_t { data: words }),
-            None => Ready::ReferenceFn,
+            None => Ready::Plain,
         };
         self.known.insert(key(&shape), algorithm.clone(), timed_here);
         self.used.products.insert(key(&shape), algorithm);
@@ -55,7 +55,7 @@ enum Ready {
     /// Computed by the library.
     Library(Layout, cublasLtMatmulAlgo_t),
     /// Computed by our own kernel.
-    ReferenceFn,
+    Plain,
 }
 
 impl Products {
@@ -191,7 +191,7 @@ impl Products {
                 let status = self.library.multiply(stream, product, &layout, &algorithm);
                 check(status, &format!("multiply {}", key(&shape)))
             }
-            Some(Ready::ReferenceFn) => {
+            Some(Ready::Plain) => {
                 let (kernel, grid, args) = fallback_kernel(product);
                 kernels.launch(stream, kernel, grid, &args)
             }

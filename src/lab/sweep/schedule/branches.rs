@@ -22,7 +22,7 @@ impl Schedule<'_> {
                 || self.elsewhere.contains(&longer)
                 || self.is_running(&self.cells[longer])
         };
-        if trunks.longer(cell).any(is_pending) { StartPoint::LaterCrossing } else { StartPoint::Start }
+        if trunks.longer(cell).any(is_pending) { StartPoint::Later } else { StartPoint::Start }
     }
 
     /// Returns a run of a cell that has saved its state after a step.

@@ -60,7 +60,7 @@ fn summary() -> Summary {
 #[test]
 fn plain_lines_are_few_and_carry_evaluations() {
     let out = Shared::default();
-    let mut progress = Progress::with_sink(Sink::ReferenceFn(Box::new(out.clone())), 40, Some(1.25));
+    let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, Some(1.25));
     progress.begin(Path::new("results/r/run"));
     progress.step(&row(1, None), Pace::default());
     progress.pause(Phase::Eval, 3, 40);
@@ -86,7 +86,7 @@ fn plain_lines_are_few_and_carry_evaluations() {
 #[test]
 fn a_long_evaluation_says_how_far_it_is() {
     let out = Shared::default();
-    let mut progress = Progress::with_sink(Sink::ReferenceFn(Box::new(out.clone())), 40, None);
+    let mut progress = Progress::with_sink(Sink::Plain(Box::new(out.clone())), 40, None);
     // Each evaluation counts from its own beginning, however long the step before it took.
     progress.pause(Phase::Eval, 0, 40);
     assert_eq!(out.text(), "");
