@@ -74,12 +74,12 @@ MUTANTS = [
     ("cross_entropy/mod.rs", "d.z_loss = ", "from.get(r)", "-from.get(r)"),
     ("cross_entropy/objective.rs", "label_smoothing != 0.0).then_some(", "from + usize::from(z_loss.is_some())", "from"),
     ("cross_entropy/rows.rs", "plain: ", "sum.ln() + (highest - wanted)", "sum.ln() - (highest - wanted)"),
-    ("cross_entropy/rows.rs", "", "row[target as usize] -= of_target;", "row[target as usize] += of_target;"),
-    ("cross_entropy/rows.rs", "let factor = ", "of_softmax / of.sum", "-of_softmax / of.sum"),
+    ("cross_entropy/rows.rs", "", "row[target as usize] -= target_grad;", "row[target as usize] += target_grad;"),
+    ("cross_entropy/rows.rs", "let factor = ", "softmax_grad / of.sum", "-softmax_grad / of.sum"),
     ("cross_entropy/rows.rs", "*slope = self.scale * (", "A::ONE - t * t", "A::ONE + t * t"),
     ("cross_entropy/rows.rs", "self.smoothing * (", "wanted - sum(row) / self.count", "wanted + sum(row) / self.count"),
-    ("cross_entropy/rows.rs", "of_softmax += (", "self.z_loss + self.z_loss", "self.z_loss"),
-    ("cross_entropy/rows.rs", "", "of_target -= spread;", "of_target += spread;"),
+    ("cross_entropy/rows.rs", "softmax_grad += (", "self.z_loss + self.z_loss", "self.z_loss"),
+    ("cross_entropy/rows.rs", "", "target_grad -= spread;", "target_grad += spread;"),
     ("dropout.rs", "*factor = if ", "u32::from(u16::from_le(draw)) < self.threshold",
      "u32::from(u16::from_le(draw)) >= self.threshold"),
     ("dropout.rs", "|(x, f)| ", "*x *= *f", "*x *= -*f"),
@@ -100,8 +100,8 @@ MUTANTS = [
      "(sample * self.capacity + (row + 1) % self.capacity) * kept"),
     ("cached_attention.rs", "*o = ", "p.fma(*v, *o)", "p.fma(*v, -*o)"),
     ("cached_attention.rs", "let end = ", "position + 1", "position.max(1)"),
-    ("cached_attention.rs", "cache.slice(", "(b * capacity + *position as usize) * kept",
-     "(b * capacity + (*position as usize + 1) % capacity) * kept"),
+    ("cached_attention.rs", "cache.slice(", "(b * capacity + *position as usize) * kv_width",
+     "(b * capacity + (*position as usize + 1) % capacity) * kv_width"),
     ("lanes.rs", "zip(a).zip(b)", "a.fma(*b, *lane)", "a.fma(*b, -*lane)"),
     ("lanes.rs", "zip(b_rest)", "a.fma(*b, *lane)", "a.fma(-*b, *lane)"),
     ("lanes.rs", "", "*sum += *part;", "*sum -= *part;"),
@@ -192,10 +192,10 @@ MUTANTS = [
 # Tests in the order in which they run until one fails: a name for the table, and the arguments of `cargo
 # test`.
 TESTS = [
-    ("check", ["--lib", "check::tests::every_case_holds_in_f64"]),
-    ("check", ["--lib", "check::"]),
-    ("unit tests", ["--lib", "ops::"]),
-    ("engine tests", ["--test", "engine"]),
+    ("check", ["-p", "xrun-engine", "--lib", "check::tests::every_case_holds_in_f64"]),
+    ("check", ["-p", "xrun-engine", "--lib", "check::"]),
+    ("unit tests", ["-p", "xrun-engine", "--lib", "ops::"]),
+    ("engine tests", ["--test", "library", "engine::"]),
 ]
 LIMIT_S = 300
 SWITCH = "XRUN_MUTANT"

@@ -79,7 +79,7 @@ impl Compiler {
     /// If the unit does not compile. The message contains the compiler's log.
     pub fn compile(&self, unit: &TranslationUnit) -> Result<Vec<u8>> {
         let options = self.options(unit);
-        let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options)));
+        let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options, "cubin")));
         if let Some(cubin) = cached.as_ref().and_then(|path| fs::read(path).ok()) {
             return Ok(cubin);
         }
@@ -91,14 +91,27 @@ impl Compiler {
         Ok(cubin)
     }
 
-    /// Compiles a translation unit without the cache, and returns the resources used by each of its kernels.
+    /// Returns the resources used by each kernel of a translation unit. Compiles the unit unless the cache has
+    /// the log of the same sources, options and compiler.
     ///
     /// # Errors
     /// If the unit does not compile. The message contains the compiler's log.
     pub fn resources(&self, unit: &TranslationUnit) -> Result<Vec<KernelResources>> {
         let mut options = self.options(unit);
         options.push("--ptxas-options=-v".to_string());
-        compile(unit, &options).map(|(_, log)| KernelResources::parse(&log))
+        let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options, "log")));
+        let known = cached.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        // A log that names no kernel is damaged: every unit has one.
+        let known = known.map(|log| KernelResources::parse(&log)).filter(|kernels| !kernels.is_empty());
+        if let Some(kernels) = known {
+            return Ok(kernels);
+        }
+        let (_, log) = compile(unit, &options)?;
+        if let Some(path) = cached {
+            // If this fails, the next call compiles the unit again.
+            let _ = write_cached(&path, log.as_bytes());
+        }
+        Ok(KernelResources::parse(&log))
     }
 
     /// Compiles translation units in parallel on all CPU cores, and returns their cubins in the same order.
@@ -132,9 +145,9 @@ impl Compiler {
         options
     }
 
-    /// Returns the file name of the cached cubin: the kernel file's name and a hash of the sources, the
-    /// options and NVRTC's version.
-    fn file_name(&self, unit: &TranslationUnit, options: &[String]) -> String {
+    /// Returns the file name of a cached result: the kernel file's name, a hash of the sources, the options and
+    /// NVRTC's version, and the extension.
+    fn file_name(&self, unit: &TranslationUnit, options: &[String], extension: &str) -> String {
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;
         let version = format!("{major}.{minor}");
@@ -145,7 +158,7 @@ impl Compiler {
             hash.update(&part.len().to_le_bytes());
             hash.update(part.as_bytes());
         }
-        format!("{}-{}.cubin", unit.file, &hash.finalize().to_hex()[..32])
+        format!("{}-{}.{extension}", unit.file, &hash.finalize().to_hex()[..32])
     }
 }
 
