@@ -1,7 +1,11 @@
-// Residual addition and the norm of the sum: r = x + y as stored, n = r / √(mean(r²) + eps) ⊙ w.
+// Residual addition and the RMS norm of the sum: r = x + y, n = r / √(mean(r²) + eps) ⊙ w.
+//
+// The norm reads r rounded to T, as it is stored. So the backward, which reads r from memory, can recompute n
+// with the same bits.
 #include "norm.cuh"
 
-// x, y, r, n: [rows, WIDTH]; w: [WIDTH]. r and n may reuse the memory of x and y.
+// x, y, r, n: [rows, WIDTH]; w: [WIDTH], null without WEIGHT. inv_n: 1 / (elements of a row). r and n may
+// reuse the memory of x and y.
 extern "C" __global__ void __launch_bounds__(THREADS)
     residual_norm(const T *x, const T *y, const float *__restrict__ w, T *r, T *n, int rows, float inv_n,
                   float eps) {

@@ -1,4 +1,4 @@
-//! A file of a corpus: read at offsets, and checked to be the same from the first read to the last.
+//! A file of a corpus, which is read at offsets and must not change from the first read to the last.
 //!
 //! Files are not memory-mapped: if a mapped file shrinks, the process dies of SIGBUS, and if it is rewritten,
 //! the data changes under the reader.
@@ -9,8 +9,8 @@ use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Files of one corpus that are held open. A larger corpus opens its files for every read, because a process
-/// can often have only 1,024 open files.
+/// The most files of a corpus that are held open. If there are more, they are opened for every read, because
+/// a process can often have only 1,024 open files.
 const MAX_HELD: usize = 128;
 
 /// A file that must not change while it is in use.
@@ -18,10 +18,12 @@ const MAX_HELD: usize = 128;
 pub(super) struct CorpusFile {
     path: PathBuf,
     stamp: Stamp,
+    /// The open file; `None` if it is opened for every read.
     held: Option<File>,
 }
 
-/// Size and time of last write: what a write to the file changes.
+/// Size and time of the last write. Every write to the file changes at least the time, which file
+/// systems may store in steps of 10 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -46,7 +48,7 @@ impl std::fmt::Display for Stamp {
     }
 }
 
-/// A corpus file with its size and time of last write, from which a change can be seen.
+/// A corpus file with its size and time of last write, to store with a run and to find changes later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     /// Path of the file.
@@ -90,7 +92,7 @@ impl CorpusFile {
         Ok(Self { path, stamp, held: hold.then_some(file) })
     }
 
-    /// Returns the path.
+    /// Returns the path from which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -100,7 +102,7 @@ impl CorpusFile {
         self.stamp.bytes
     }
 
-    /// Returns true if the file is held open. Only the files of large corpora are not.
+    /// Returns true if the file is held open, false if every read opens it.
     pub fn is_held(&self) -> bool {
         self.held.is_some()
     }
@@ -108,7 +110,8 @@ impl CorpusFile {
     /// Fills `out` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// If the file was written to since it was opened, or cannot be read.
+    /// If the file was written to since the corpus was opened, or cannot be read. If reads open the file,
+    /// also if it was replaced or removed.
     pub fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let opened;
         let file = match &self.held {
@@ -119,12 +122,14 @@ impl CorpusFile {
             }
         };
         let read = file.read_exact_at(out, offset);
-        // Compared after the read: a write sets the time before it changes a byte.
+        // Compare after the read: a write sets the time before it changes a byte, so if the read got a new
+        // byte, the time is new by now.
         self.compare(&file.metadata().at("read", &self.path)?)?;
         read.at("read", &self.path)
     }
 
-    /// Checks that the file at the path still has the size and the time it had when it was opened.
+    /// Checks that the file at the path still has the size and the time of last write that it had when it was
+    /// opened.
     ///
     /// # Errors
     /// If the file was written to, replaced or removed.
@@ -174,7 +179,7 @@ mod tests {
                 assert_eq!(opened[0].held.is_some(), files == 1);
                 assert_eq!(read(&opened[0]).unwrap(), "000");
                 opened[0].check().unwrap();
-                // File systems may store the time of a write in steps of 10 ms.
+                // File systems may store the time of a write in steps of 10 ms, so wait longer than a step.
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 match change {
                     "overwritten" => std::fs::write(&paths[0], "file 999").unwrap(),

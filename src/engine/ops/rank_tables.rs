@@ -1,23 +1,29 @@
-//! Tables with a row for each rank, as preprocessor definitions of kernels. The kernel's source does not
-//! depend on the rank that launches it, so it is compiled once for all ranks.
+//! Tables of what each rank owns, as preprocessor definitions of kernels. They have a row for each rank, and
+//! a kernel argument selects the row. So the kernel's source does not depend on the rank that launches it,
+//! and the kernel is compiled once for all ranks. Only tables that would be too large for this contain a
+//! single rank's row.
 
 use crate::device::gpu::{Arg, Kernel};
 
-/// The most bytes of tables with a row for each rank. Larger tables contain only the row of the rank that
-/// launches the kernel. Kernels have 64 KiB of constant memory.
+/// Limit on the bytes of all tables of a kernel together. Above it, they contain only the row of the rank
+/// that launches the kernel. A kernel has 64 KiB of constant memory, and some kernels keep other tables there
+/// too.
 const MAX_TABLE_BYTES: usize = 48 << 10;
 
 /// The rows of a kernel's tables: one per rank, or only the launching rank's.
 #[derive(Debug)]
 pub(super) struct RankTables<'a, T> {
     rows: &'a [Vec<T>],
+    /// Index in `rows` of the launching rank's row.
     row: usize,
+    /// Number of entries in the longest row.
     columns: usize,
 }
 
 impl<'a, T> RankTables<'a, T> {
-    /// Creates the rows of `tables` tables for a kernel that `rank` launches. `by_rank` holds the entries of
-    /// each rank, or a single list if all ranks have the same entries.
+    /// Chooses the rows for a kernel that `rank` launches. `by_rank` holds the entries of each rank, a single
+    /// list if all ranks have the same entries, or nothing if there are no entries. `tables` is the number of
+    /// tables that the kernel makes of the entries; it counts toward the limit on their size.
     pub(super) fn new(by_rank: &'a [Vec<T>], rank: usize, tables: usize) -> Self {
         let longest = |rows: &[Vec<T>]| rows.iter().map(Vec::len).max().unwrap_or(0);
         let bytes = by_rank.len() * (longest(by_rank) + 1) * tables * size_of::<u64>();
@@ -29,23 +35,24 @@ impl<'a, T> RankTables<'a, T> {
         Self { rows, row, columns: longest(rows) }
     }
 
-    /// Returns the number of entries in the longest row. Tables have one column more.
+    /// Returns the number of entries in the longest row. Tables have one more column, for the sentinel.
     pub(super) fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Adds the number of rows to a kernel.
+    /// Adds the number of rows to a kernel, as the definition `ROWS`.
     pub(super) fn define_rows_in(&self, kernel: Kernel) -> Kernel {
         kernel.with("ROWS", self.rows.len().max(1))
     }
 
-    /// Returns the row of the rank, a kernel argument.
+    /// Returns the index of the launching rank's row, to pass to the kernel as an argument.
     pub(super) fn row(&self) -> Arg {
         Arg::Size(self.row)
     }
 
-    /// Returns one number of every entry as the initializer of an array with `ROWS` rows. Each row ends with
-    /// a sentinel beyond all elements, and shorter rows are filled up with it.
+    /// Returns the C++ initializer of one table: an array of `u64` with `ROWS` rows, which holds one number
+    /// of every entry. Each row ends with a sentinel larger than any position (2⁶⁴ − 1), and shorter rows are
+    /// filled up with it.
     pub(super) fn initializer(&self, number: impl Fn(&T) -> usize) -> String {
         let row = |entries: &[T]| {
             let numbers = entries.iter().map(&number).map(|number| format!("{number}ull,"));
@@ -56,9 +63,9 @@ impl<'a, T> RankTables<'a, T> {
         format!("{{{}}}", rows.collect::<String>())
     }
 
-    /// Adds the ranges of a buffer that each rank has to a kernel, as the preprocessor definitions of
-    /// `kernels/ranges.cuh`. `places` gives a range's first elements in the buffer and in the flat buffers.
-    /// Without ranges, the buffer is flat.
+    /// Adds to a kernel the definitions of `kernels/ranges.cuh`: which ranges of the flat buffers each rank
+    /// owns. `places` returns the index of a range's first element in the rank's own buffer (its shard) and
+    /// in the flat buffers. Without ranges, the two indices are the same for every element.
     pub(super) fn define_ranges_in(&self, kernel: Kernel, places: impl Fn(&T) -> (usize, usize)) -> Kernel {
         self.define_rows_in(kernel)
             .with("RANGE_COUNT", self.columns)

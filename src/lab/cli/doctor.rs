@@ -1,4 +1,4 @@
-//! `xrun doctor`.
+//! `xrun doctor`: reports whether a run on the GPU would work.
 
 use super::terminal::{print, print_json};
 use crate::device::cuda::doctor::{GpuStatus, examine};
@@ -12,10 +12,10 @@ pub struct Args {
     json: bool,
 }
 
-/// Runs the command.
+/// Prints what a run on the GPU needs, where each piece was found, and how to get what is missing.
 ///
 /// # Errors
-/// Exits with 1 if there is a GPU and a run on it would fail.
+/// If there is a GPU and a run on it would fail (exit code 1), or if the report cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let report = examine();
     if args.json {

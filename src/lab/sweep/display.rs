@@ -12,31 +12,37 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Displays a sweep. A closed stdout or stderr never ends it.
+/// Displays a sweep. If stdout or stderr is closed, the sweep continues.
 pub struct Display {
     sink: Sink,
     /// The keys that vary; their values name a cell.
     keys: Vec<String>,
+    /// Number of cells in the sweep.
     cells: usize,
-    /// Lines to show after the heading; `None` if lines are shown at once.
+    /// Lines to show after the heading, as arguments of [`Display::line`]; `None` if lines are shown at once.
     held_back: Option<Vec<(Attempt, usize, Option<Duration>)>>,
 }
 
 enum Sink {
-    Live { all: MultiProgress, bar: ProgressBar, lines: BTreeMap<String, ProgressBar> },
+    /// A table on a terminal: a bar for the sweep, and a line for each running cell by the cell's key.
+    Live {
+        all: MultiProgress,
+        bar: ProgressBar,
+        lines: BTreeMap<String, ProgressBar>,
+    },
     Plain,
     Json,
     Quiet,
 }
 
-/// A line for programs.
+/// A line of JSON, for programs that read the output.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Event<'a> {
     Cell {
-        /// Cells that are done.
+        /// Number of cells that are done.
         done: usize,
-        /// All cells.
+        /// Number of all cells.
         cells: usize,
         #[serde(flatten)]
         attempt: &'a Attempt,
@@ -47,7 +53,7 @@ enum Event<'a> {
 }
 
 impl Display {
-    /// Creates a display for `cells` cells, which are named by `keys`.
+    /// Creates a display for `cells` cells, which are named after their values of `keys`.
     pub fn new(mode: Mode, keys: &[String], cells: usize) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {
@@ -65,7 +71,8 @@ impl Display {
         Self { sink, keys: keys.to_vec(), cells, held_back: None }
     }
 
-    /// Holds back ledger lines until [`Display::release`], because the heading comes first and counts them.
+    /// Holds back ledger lines until [`Display::release`]. The heading has to come first, and its counts
+    /// already include them.
     pub fn hold(&mut self) {
         self.held_back.get_or_insert_default();
     }
@@ -95,8 +102,8 @@ impl Display {
         }
     }
 
-    /// Shows a new ledger line. `done` is the number of cells that are done, `took` the time that this cell
-    /// took.
+    /// Shows a new line of the ledger: the start or the end of an attempt. `done` is the number of cells that
+    /// are done, and `took` the duration of the attempt if it ended here.
     pub fn line(&mut self, attempt: &Attempt, done: usize, took: Option<Duration>) {
         if let Some(held) = &mut self.held_back {
             held.push((attempt.clone(), done, took));
@@ -114,7 +121,7 @@ impl Display {
                     line.set_message(printable(&name).into_owned());
                     lines.insert(attempt.key.clone(), line);
                 }
-                // Cells may take hours, so a log also names the running one.
+                // Cells may take hours, so a log also says which ones have started.
                 Sink::Plain => eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
                 Sink::Json | Sink::Quiet => {}
             }
@@ -135,7 +142,7 @@ impl Display {
         }
     }
 
-    /// Shows the progress of an attempt.
+    /// Shows the progress of a running attempt in the live table; other outputs have no progress.
     pub fn step(&mut self, attempt: &Attempt, child: &RunningAttempt) {
         let (Sink::Live { lines, .. }, Some((step, steps, loss))) = (&self.sink, child.step) else { return };
         if let Some(line) = lines.get(&attempt.key) {
@@ -155,7 +162,7 @@ impl Display {
         }
     }
 
-    /// Shows the end of the sweep.
+    /// Removes the live table and prints the sweep's final line, even in quiet mode.
     pub fn finish(&mut self, text: &str) {
         self.clear();
         self.result(text);
@@ -169,7 +176,7 @@ impl Display {
         }
     }
 
-    /// Names a cell after the values that vary.
+    /// Names a cell after the values that vary, or after its recipe if none does.
     fn name(&self, attempt: &Attempt) -> String {
         match name_of(&self.keys, &attempt.settings) {
             name if name.is_empty() => attempt.recipe.clone(),
@@ -178,7 +185,8 @@ impl Display {
     }
 }
 
-/// Describes the result of an attempt.
+/// Returns what is known about an attempt that ended, each part after two spaces: its figures if it ended
+/// well, its duration, and the reason for its status.
 fn outcome(attempt: &Attempt, took: Option<Duration>) -> String {
     let measured = &attempt.measured;
     let mut text = String::new();

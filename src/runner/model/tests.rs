@@ -1,6 +1,14 @@
-//! Prints the programs of a one-layer model before and after every pass.
+//! Snapshots of the programs of a one-layer model, before and after every pass.
 //!
-//! Passes are shown as differences: `+` for a new line, `-` for a removed one, `…` for unchanged lines.
+//! Passes are shown as differences: `+` in the first column for a new line, `-` for a removed one, `…` for
+//! unchanged lines. Within a line (`ir/print.rs`):
+//!
+//! - `%12` is a transient tensor, and `%12+64B` a view of it that begins 64 bytes into it.
+//! - `24→64` is a dimension of 24 that is padded to 64.
+//! - `+` before an output means that the node adds to it instead of overwriting it.
+//! - `@` names the part of the model.
+//! - `∇` marks the backward, `↻` recomputation, `⇄` communication and `◆` the optimizer.
+//! - `‖comm` marks a node on the communication stream.
 
 use super::layout;
 use super::programs::{Programs, loss_views, record};
@@ -21,7 +29,9 @@ use insta::assert_snapshot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Two ranks that reduce every gradient, grouped queries, dropout, a padded vocabulary and FFN width, bf16.
+/// A small model that most passes change: bf16, grouped queries, dropout, and a vocabulary and an FFN width
+/// that need padding. Two ranks reduce whole gradients, the embedding's too, in buckets small enough that
+/// there are three.
 const RECIPE: &str = r#"
 [model]
 dim = 16
@@ -63,16 +73,16 @@ fn plan(overrides: &[&str]) -> Plan {
     };
     let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
     if recipe.values().activation_checkpoint.mode.fixed().is_none() {
-        // The mode in which most passes have an effect.
+        // Replaces the automatic choice by the mode in which most passes have an effect.
         plan.execution.recompute = Recompute::Selective;
     }
     plan
 }
 
-/// Makes ranks exchange rows of the embedding.
+/// Makes ranks exchange the rows of the embedding's gradient instead of reducing all of it.
 const BY_ROWS: &str = "parallelism.embedding_exchange=true";
 
-/// A micro-step that is both first and last, pass by pass.
+/// The program of a micro-step that is both the first and the last of its step, for one pass at a time.
 struct Passes {
     plan: Plan,
     state: Arc<State>,
@@ -107,7 +117,8 @@ impl Passes {
     }
 }
 
-/// Returns the lines that a pass changed, in the order of the new program, with removed lines first.
+/// Returns the lines that a pass removed, then the new program, with ` …` for unchanged lines. A line that
+/// only moved counts as unchanged.
 fn changes(before: &Program, after: &Program) -> String {
     let lines = |program: &Program| program.to_string().lines().map(str::to_owned).collect::<Vec<_>>();
     let (before, after) = (lines(before), lines(after));
@@ -128,6 +139,7 @@ fn a_block_has_one_matrix_per_product() {
     let (state, _) = layout::state(&plan(&[]));
     let matrices = |name: &str| -> Vec<_> {
         let param = state.param(name).unwrap();
+        // Logical shape, allocated shape, and index of the first element in the parameter.
         param.matrices().iter().map(|m| (m.shape, m.alloc, m.start - param.start)).collect()
     };
     let [q, kv] = [[16, 16], [8, 16]];
@@ -227,7 +239,8 @@ fn with_its_backward() {
     ");
 }
 
-/// A later micro-step differs from the first only in adding to the gradients and the loss.
+/// A later micro-step differs from the first only in one way: it adds to the gradients and the loss instead
+/// of overwriting them.
 #[test]
 fn in_a_later_micro_step() {
     let programs = Programs::new(&plan(&["training.accumulation=3"])).unwrap();
@@ -299,7 +312,8 @@ fn recomputing_what_is_cheap() {
     ");
 }
 
-/// Like `Selective`, except for the queries and keys, which no gradient writes again.
+/// `Emitted` recomputes what `Selective` does, except the rows with normalized and rotated queries and keys
+/// (`%13`). It keeps them, because no gradient emits them.
 #[test]
 fn recomputing_what_gradients_emit() {
     let passes = Passes::new(&[]);
@@ -363,8 +377,9 @@ fn recomputing_blocks() {
     ");
 }
 
-/// Shows where gradients are written and exchanged. The exchange comes right after the last gradient of a
-/// bucket (for the head's own bucket, before the backward) or at the end.
+/// Shows where gradients are written and exchanged. With overlap, a bucket is exchanged right after its last
+/// gradient is written; for the head's bucket that is before the backward. Without overlap, all buckets are
+/// exchanged at the end.
 #[test]
 fn with_all_reduces() {
     let passes = Passes::new(&[]);
@@ -426,8 +441,8 @@ fn with_all_reduces() {
     ");
 }
 
-/// Every rank gathers and sums the embedding's rows and their tokens. The embedding's gradient is in no
-/// bucket.
+/// Every rank gathers the tokens of all ranks and the gradient's rows for them, and sums the rows. So the
+/// embedding's gradient is in no bucket.
 #[test]
 fn with_exchanged_rows() {
     let passes = Passes::new(&[BY_ROWS]);
@@ -444,7 +459,8 @@ fn with_exchanged_rows() {
     assert_eq!(ends.last(), Some(&passes.state.param("embedding").unwrap().start));
 }
 
-/// If ranks divide the gradient, tokens are gathered first, and each rank sums the rows that it owns.
+/// If ranks divide the gradient (a sharded optimizer), tokens are gathered at the start, on the communication
+/// stream, and each rank sums only the rows that it owns.
 #[test]
 fn with_exchanged_rows_of_divided_gradients() {
     let passes = Passes::new(&[BY_ROWS, "parallelism.shard=optimizer"]);
@@ -461,7 +477,8 @@ fn with_exchanged_rows_of_divided_gradients() {
     ");
 }
 
-/// Every block of transient memory: offset, size, the nodes between which it lives, and its tensors.
+/// Shows every block of transient memory: offset and size in bytes, the first and the last node at which it
+/// is alive, and the tensors that use it one after another.
 #[test]
 fn with_its_memory() {
     let passes = Passes::new(&[]);
@@ -568,7 +585,8 @@ fn the_other_sections() {
     ");
 }
 
-/// A gradient to which more than the embedding contributes cannot be exchanged by rows.
+/// The embedding's gradient is not exchanged by rows if the head contributes to it too (tied embeddings), if
+/// several micro-steps do, or if there is only one rank.
 #[test]
 fn a_shared_gradient_is_not_exchanged() {
     for overrides in
@@ -587,7 +605,8 @@ fn a_shared_gradient_is_not_exchanged() {
     assert_snapshot!(error, @"program micro(first=true, last=true): the gradient to exchange does not come from one embedding alone");
 }
 
-/// A plan's programs are made by the passes above, in this order.
+/// A plan's program is what the passes above make in this order: differentiate, recompute, exchange rows,
+/// insert reductions.
 #[test]
 fn the_passes_make_the_program() {
     let ways: [&[&str]; 3] = [&[], &[BY_ROWS], &[BY_ROWS, "parallelism.shard=optimizer"]];
@@ -604,7 +623,7 @@ fn the_passes_make_the_program() {
     }
 }
 
-/// Every slot name finds its slot, and no two names print alike.
+/// Also checks that the printed name of a slot begins with the name of its buffer.
 #[test]
 fn every_slot_is_found_by_its_name_and_no_two_print_alike() {
     let sharded = ["parallelism.world_size=2", "parallelism.shard=optimizer", "training.dtype=bf16"];
@@ -621,7 +640,7 @@ fn every_slot_is_found_by_its_name_and_no_two_print_alike() {
     }
 }
 
-/// A gradient that nothing provides is found before anything runs, and its parameter is named.
+/// A missing gradient is found before anything runs, and the error names the op or the parameter.
 #[test]
 fn a_missing_gradient_is_an_error_of_the_plan() {
     let passes = Passes::new(&[]);

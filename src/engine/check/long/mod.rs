@@ -1,8 +1,9 @@
-//! Checks attention over sequences too long for a full reference: sampled rows of one head against f64.
+//! Checks attention over sequences that are too long to compare every row with the f64 reference.
 //!
-//! All sequences of a batch are the same and must give the same bits. The last one, whose elements may lie
-//! beyond 2³¹, is compared with the definition in f64: sampled rows of the output and the gradients, for its
-//! last key and value head and the query heads that share it.
+//! All sequences of a batch have the same inputs, so they must give the same bits, and so must a second run.
+//! In the last sequence, whose elements may have indices above 2³¹, sampled rows are compared with the
+//! definition of attention in f64: rows of the output and the gradients, for the last key and value head and
+//! the query heads that share it.
 
 mod case;
 mod definition;
@@ -40,6 +41,8 @@ pub fn check_long_attention(
     Ok(())
 }
 
+/// Checks one case. Findings on equal bits have the error 0 or 1; the others have errors relative to the size
+/// of a row's terms.
 fn check(case: &LongCase, dtype: DType, target: &Target) -> Result<Vec<Finding>> {
     let precision = Precision::for_act_dtype(dtype);
     let sequence = Sequence::new(case, dtype);
@@ -58,6 +61,7 @@ fn check(case: &LongCase, dtype: DType, target: &Target) -> Result<Vec<Finding>>
     if case.batch > 1 {
         findings.push(finding("sequences alike", unequal(first.sequences_are_alike(case)), 0.0));
     }
+    // The number of terms in the longest sum: over the keys, or over the columns of a head.
     let depth = case.attention.seq_len.max(case.attention.heads.dim);
     let want = sequence.reference(case);
     let have = first.sampled(case);
@@ -72,7 +76,7 @@ fn check(case: &LongCase, dtype: DType, target: &Target) -> Result<Vec<Finding>>
     Ok(findings)
 }
 
-/// The output and the gradient of the packed rows, as stored.
+/// The bytes of the output, and of the gradient of the packed rows (queries, keys and values side by side).
 #[derive(PartialEq)]
 struct Stored {
     dtype: DType,
@@ -81,6 +85,7 @@ struct Stored {
 }
 
 impl Stored {
+    /// Returns true if all sequences of the batch have the same bits.
     fn sequences_are_alike(&self, case: &LongCase) -> bool {
         [&self.o, &self.d_packed].iter().all(|all| {
             let mut sequences = all.chunks_exact(all.len() / case.batch);
@@ -137,13 +142,14 @@ fn run(case: &LongCase, sequence: &Sequence, precision: Precision, target: &Targ
     Ok(Stored { dtype, o: read(layout.o)?, d_packed: read(layout.d_packed)? })
 }
 
-/// The state of a case.
+/// The state of a case, and its slots.
 struct Layout {
     state: Arc<State>,
     packed: SlotId,
     d_packed: SlotId,
     o: SlotId,
     d_o: SlotId,
+    /// The first key that each row sees and the end of its keys, for masks that need them.
     spans: Option<SlotId>,
 }
 
@@ -199,6 +205,7 @@ mod tests {
         ] {
             for dtype in [DType::F32, DType::Bf16] {
                 let found = findings(case, dtype);
+                // Equal bits of two runs, equal sequences, and the four sampled tensors.
                 assert_eq!(found.len(), 6, "{found:?}");
                 for finding in &found {
                     assert!(finding.holds(), "{finding}");
@@ -236,7 +243,8 @@ mod tests {
         }
     }
 
-    /// Late rows are small compared to the first, but must count as much.
+    /// Late rows average many keys, so they are small compared to the first rows. A norm over all rows would
+    /// hide an error in them; relative to its own size, each row counts as much as any other.
     #[test]
     fn a_last_row_of_zeros_is_found() {
         let case = LongCase::causal(2, 1100, (2, 1, 8));

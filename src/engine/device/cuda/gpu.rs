@@ -1,4 +1,4 @@
-//! One GPU: its context, its stream, its kernels, products and memory.
+//! One GPU: its context, its stream, its memory, and the kernels and matrix products that run on it.
 
 use super::algorithms::{Algorithm, Algorithms};
 use super::collectives::Collectives;
@@ -24,7 +24,8 @@ use crate::error::Result;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// One GPU. Work queued on it runs in order, asynchronously to the CPU.
+/// One GPU. Work queued on it runs in order, asynchronously to the CPU, so an error of the work itself is
+/// reported by a later call.
 #[derive(Debug)]
 pub struct Gpu {
     properties: Properties,
@@ -36,7 +37,9 @@ pub struct Gpu {
     allocator: Arc<Allocator>,
     stream: Arc<Stream>,
     context: Arc<Context>,
+    /// State of the GPU before this process created its context.
     initial: InitialState,
+    /// Measures the device memory that the driver takes in addition to allocations.
     untracked: Mutex<UntrackedMeter>,
 }
 
@@ -141,8 +144,8 @@ impl Gpu {
         self.collectives.set(collectives)
     }
 
-    /// Makes the GPU's context current on the calling thread. The thread that runs an engine calls this
-    /// first.
+    /// Makes the GPU's context current on the calling thread. A thread must call this before it runs an
+    /// engine, because the driver's calls act on the thread's current context.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -153,8 +156,8 @@ impl Gpu {
     /// Allocates memory; its contents are undefined.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the driver or the limit does not
-    /// allow it.
+    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the GPU lacks the memory, or if the
+    /// limit set by [`Gpu::limit_memory`] would be exceeded.
     pub fn allocate(&self, bytes: usize) -> Result<DeviceBuffer> {
         self.allocator.allocate(bytes)
     }
@@ -162,23 +165,23 @@ impl Gpu {
     /// Allocates memory like [`Gpu::allocate`]; other GPUs of the process can be given access to it.
     ///
     /// # Errors
-    /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the driver or the limit does not
-    /// allow it.
+    /// As for [`Gpu::allocate`].
     pub fn allocate_mapped(&self, bytes: usize) -> Result<DeviceBuffer> {
         self.allocator.allocate_mapped(self.context.device(), bytes)
     }
 
-    /// Limits the bytes that may be held; `None` for no limit.
+    /// Limits the bytes that all allocations may hold together; `None` for no limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
         self.allocator.set_limit(bytes);
     }
 
-    /// Returns the counts of the memory allocated so far.
+    /// Returns how much memory allocations hold, have held at most, and may hold.
     pub fn ledger(&self) -> Ledger {
         self.allocator.ledger()
     }
 
-    /// Returns the GPU's free and total memory in bytes. Memory of other processes counts as used.
+    /// Returns the GPU's free and total memory in bytes. Memory of other processes counts as used. The GPU's
+    /// context must be current.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -186,15 +189,17 @@ impl Gpu {
         memory_info()
     }
 
-    /// Attributes memory taken since the last call, except allocations through this type, to a cause.
+    /// Attributes to `cause` the device memory taken since the last call in addition to allocations. The
+    /// GPU's context must be current.
     pub fn attribute_memory(&self, cause: MemoryCause) {
-        // If the driver does not report the figure, it stays blank; that must not end a run.
+        // An error is ignored because the figure is only reported: it then stays blank, and the run
+        // continues.
         if let Ok((free, _)) = self.memory_info() {
             lock(&self.untracked).attribute(cause, MemorySample { free, held: self.ledger().held });
         }
     }
 
-    /// Returns the memory taken in addition to allocations.
+    /// Returns the device memory taken in addition to allocations, by cause.
     pub fn untracked_memory(&self) -> UntrackedMemory {
         lock(&self.untracked).total()
     }
@@ -204,8 +209,8 @@ impl Gpu {
         &self.initial
     }
 
-    /// Compiles and loads the kernels that programs need, and chooses algorithms for their products. Calls
-    /// `timing` with the number of products about to be timed, if there are any.
+    /// Compiles and loads the kernels that programs need, and chooses algorithms for their products. Products
+    /// without a known algorithm are timed. If there are any, calls `timing` with their number first.
     ///
     /// # Errors
     /// If a kernel does not compile, or no algorithm serves a product.
@@ -214,8 +219,9 @@ impl Gpu {
         self.products.prepare(self.bench(), &requests.products, timing)
     }
 
-    /// Occupies multiprocessors until the result is dropped, to measure how much slower other work is without
-    /// them; `None` if `count` is 0. No memory may be freed during that time.
+    /// Occupies `count` multiprocessors until the result is dropped, to measure how much slower other work is
+    /// without them; `None` if `count` is 0. No memory may be freed during that time, because freeing would
+    /// wait for the kernel that occupies them.
     ///
     /// # Errors
     /// If the GPU does not have more than `count` multiprocessors, or they are not occupied within two
@@ -239,8 +245,9 @@ impl Gpu {
         self.products.untuned(shapes)
     }
 
-    /// Chooses the algorithms of products at the clock that the GPU sustains, which takes seconds for each.
-    /// Calls `chosen` with a product's key in the table, its new algorithm, and its previous one.
+    /// Chooses the algorithms of products again, timed at the clock that the GPU sustains under load. This
+    /// takes seconds per product. Calls `chosen` with a product's key in the algorithm table, its new
+    /// algorithm, and its previous one.
     ///
     /// # Errors
     /// If a kernel does not compile, the driver reports an error, or the table cannot be written.
@@ -263,7 +270,7 @@ impl Gpu {
         self.products.algorithms()
     }
 
-    /// Allocates pinned host memory for copies.
+    /// Allocates `bytes` bytes of pinned host memory for copies.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -290,7 +297,8 @@ impl Gpu {
         Downloader::new(&self.context)
     }
 
-    /// Records an event. With `inside_graph`, during a capture, every launch of the graph records it.
+    /// Records an event after the work queued so far. If a graph is being captured and `inside_graph` is
+    /// true, every launch of the graph records it.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -306,7 +314,7 @@ impl Gpu {
         self.stream.synchronize()
     }
 
-    /// Copies from pinned memory, in stream order.
+    /// Queues a copy from pinned memory. The caller must not change that memory before the copy is done.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -314,7 +322,8 @@ impl Gpu {
         self.stream.upload(to, from, bytes)
     }
 
-    /// Copies into pinned memory, in stream order.
+    /// Queues a copy into pinned memory. The caller must keep that memory and not read it before the copy is
+    /// done.
     ///
     /// # Errors
     /// If the driver reports an error.
@@ -322,7 +331,7 @@ impl Gpu {
         self.stream.download(to, from, bytes)
     }
 
-    /// Reads bytes of allocated memory after all work queued so far.
+    /// Waits for all work queued so far, then reads `bytes` bytes of allocated memory.
     ///
     /// # Errors
     /// If the work failed.
@@ -407,9 +416,8 @@ impl Drop for Gpu {
         if self.make_current().is_err() {
             return;
         }
-        // End the exchange between ranks first: its kernels may wait for a rank that is gone. If closing it
-        // times out, as can happen with NCCL, it still uses the context, so everything in the context is
-        // leaked.
+        // End the exchange between ranks first: its kernels may wait for a rank that is gone. Closing it can
+        // time out with NCCL. It then still uses the context, so everything in the context is leaked.
         if let Some(collectives) = self.collectives.take()
             && !collectives.close()
         {
@@ -420,7 +428,7 @@ impl Drop for Gpu {
             ));
             return;
         }
-        // The call that waited for queued work has already reported its errors.
+        // A destructor cannot return an error. Callers that need the work wait for it and get its errors.
         let _ = self.synchronize();
     }
 }

@@ -11,7 +11,7 @@ use crate::metrics::DocumentLoss;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Status of a rank that evaluates on held-out data.
+/// The status that a rank reports while it evaluates on held-out data.
 const EVALUATES: RankPhase = RankPhase::working("evaluates");
 
 /// The results of one evaluation.
@@ -43,25 +43,27 @@ impl Evaluated {
     }
 }
 
-/// A held-out set whose batches are being evaluated.
+/// What this rank has measured so far on one held-out set.
 struct OpenSet {
+    /// One per evaluation task of the plan.
     tallies: Vec<Box<dyn Tally>>,
+    /// Predicted tokens so far.
     tokens: usize,
-    /// Bytes of the targets so far, if they can be counted.
+    /// Bytes of text that these tokens stand for; `None` if the bytes of single tokens are unknown.
     counted: Option<u64>,
-    /// Bytes of the whole text, if they are known and all of it is evaluated.
+    /// Bytes of the set's whole text over all ranks, if known; `None` if only part of the set is evaluated.
     whole: Option<u64>,
 }
 
 impl OpenSet {
-    /// Returns the sums of this rank: tokens, bytes, and the sums of each tally.
+    /// Returns this rank's sums, to be added over ranks: tokens, counted bytes, and the sums of each tally.
     fn sums(&self) -> Vec<f64> {
         // Counts are exact in f64 up to 2^53.
         let counts = [self.tokens as f64, self.counted.unwrap_or_default() as f64];
         counts.into_iter().chain(self.tallies.iter().flat_map(|tally| tally.sums())).collect()
     }
 
-    /// Computes the results from the sums over all ranks.
+    /// Computes the results from the sums over all ranks, which are in the order of [`OpenSet::sums`].
     fn evaluated(&self, sums: &[f64]) -> Evaluated {
         let (counts, mut rest) = sums.split_at(2);
         let tokens = counts[0] as u64;
@@ -76,13 +78,14 @@ impl OpenSet {
 }
 
 impl Rank {
-    /// Evaluates every held-out set over all ranks: all of it, or `validation.steps` global batches. Repeats
-    /// this with the moving average of the weights if the plan asks for it. `is_last` marks the evaluation
-    /// after the last step, in which tasks may measure more. Calls `on_batch` before each batch, with the number
-    /// of finished batches and the total.
+    /// Evaluates every held-out set, whose batches all ranks share: the whole set, or `validation.steps`
+    /// global batches of it. Then does the same with the moving average of the weights, if the plan asks for
+    /// it. `is_last` marks the evaluation after the last step, in which tasks may measure more. Calls
+    /// `on_batch` before each batch of this rank, with the number of finished batches and the total. Every
+    /// rank must call this at the same step.
     ///
     /// # Errors
-    /// If a rank is lost.
+    /// If a rank is lost, the engine fails, or a file of the corpus was changed.
     pub fn evaluate(&mut self, is_last: bool, mut on_batch: impl FnMut(usize, usize)) -> Result<Evaluation> {
         let times = self.plan.evaluated_weight_sets();
         self.gather_parameters()?;
@@ -104,11 +107,14 @@ impl Rank {
     /// restores both to the bit. Every rank must call it.
     fn swap_ema(&mut self, swap: &Section) -> Result<()> {
         self.engine.run(swap)?;
+        // With a sharded optimizer, a rank swaps only what it owns. Its copies of the other ranks' weights
+        // are now outdated and must be gathered again.
         self.gathered = self.programs.gather.is_none();
         self.gather_parameters()
     }
 
-    /// Evaluates every held-out set with the weights that programs read now.
+    /// Evaluates every held-out set with the weights that programs read now. One collective at the end adds
+    /// the sums of all sets over ranks.
     fn evaluate_sets(&mut self, pass: Pass, on_batch: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
         let dataset = Arc::clone(&self.dataset);
         let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
@@ -141,7 +147,7 @@ impl Rank {
         Ok(Evaluation { sets, ema: Vec::new(), documents })
     }
 
-    /// Runs this rank's batches of a held-out set.
+    /// Runs this rank's batches of a held-out set and tallies them. Calls `on_batch` before each.
     fn evaluate_set(
         &mut self,
         set: &HeldOut,
