@@ -214,7 +214,7 @@ fn speed_is_measured_in_turns_and_never_used_again() {
         .map(|line| line.settings.get("engine.placement").map_or("baseline", |_| "candidate"))
         .collect();
     assert_eq!(began, ["baseline", "candidate", "candidate", "baseline"]);
-    place.xrun(&[&arguments[..], &["--jobs", "2"]].concat()).ended(2).says(&["in turns"]);
+    place.xrun(&[&arguments[..], &["--jobs", "2"]].concat()).ended(2).says(&["one run at a time"]);
 }
 
 #[test]
