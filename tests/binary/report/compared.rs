@@ -159,7 +159,10 @@ fn a_newer_comparison_and_unlike_sides_are_red() {
     unlike.arms[1].device = Some("NVIDIA H200".to_owned());
     let place = place();
     store(&place, &unlike);
-    place.is_red(&["block `comparison` of `fused`: the rows differ in", "device (cpu avx512, NVIDIA H200)"], false);
+    place.is_red(
+        &["block `comparison` of `fused`: the rows differ in", "device (cpu avx512, NVIDIA H200)"],
+        false,
+    );
     place.edit("README.md", BLOCK, &format!("{BLOCK} across=\"device\""));
     place.xrun(&["report"]).ended(0);
     assert!(place.text("README.md").contains("Rows differ in device (cpu avx512, NVIDIA H200)"));

@@ -106,7 +106,7 @@ fn a_fork_is_marked_wherever_it_is_shown() {
     let block = "<!-- xrun:report kind=\"runs\" select=\"tiny\" newest=\"all\" across=\"training\" -->\n<!-- xrun:end -->\n";
     place.write("page.md", block.as_bytes());
     place.xrun(&["report", "page.md"]).ended(3).says(&[
-        "they differ in fork (",
+        "the rows differ in fork (",
         "none",
         &format!("of {name} at step 10"),
     ]);

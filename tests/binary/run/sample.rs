@@ -51,7 +51,11 @@ fn the_newest_run_is_the_newest_with_a_checkpoint() {
     for name in [&[][..], &["latest"], &["tiny"]] {
         let done = place.xrun(&[&["sample", "--tokens", "4"], name].concat()).succeeds();
         let newer = format!("{without} has no checkpoint (it ran with checkpoint.keep = 0");
-        done.says(&[&newer, &format!(": this is results/tiny/{with}"), &format!("{with}: step 2 of 2")]);
+        done.says(&[
+            &newer,
+            &format!("; using results/tiny/{with} instead"),
+            &format!("{with}: step 2 of 2"),
+        ]);
     }
     place.xrun(&["export", "latest", "--to", "out"]).succeeds().says(&[with]);
     let done = place.xrun(&["sample", without]).ended(2);
