@@ -1,6 +1,6 @@
-//! Records what the binary was built from: commit, compiler, target, profile, and the versions of crates that can
-//! change numerical results. `src/main.rs` reads these variables. A fact that cannot be found stays unset, so
-//! sources without git build too.
+//! Records what the binary was built from: commit, compiler, target, profile, and the versions of crates that
+//! can change numerical results. `src/main.rs` reads these variables. A fact that cannot be found stays
+//! unset, so sources without git build too.
 
 use std::path::Path;
 use std::process::Command;
@@ -56,8 +56,8 @@ fn git(arguments: &[&str]) -> Option<String> {
     output("git", arguments)
 }
 
-/// Returns whether this folder is the root of a git repository. If the sources are vendored in another repository,
-/// its commit says nothing about them.
+/// Returns whether this folder is the root of a git repository. If the sources are vendored in another
+/// repository, its commit says nothing about them.
 fn is_own_repository() -> bool {
     git(&["rev-parse", "--show-prefix"]).is_some_and(|prefix| prefix.is_empty())
 }

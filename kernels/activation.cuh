@@ -1,6 +1,6 @@
 // The activation functions of feed-forward layers, as functors. `at<E>` returns value and slope, accurate to
-// the last bits of format E. Forward and gradient share it, so both see the same bits. src/engine/ops/activation.rs
-// has the same functions.
+// the last bits of format E. Forward and gradient share it, so both see the same bits.
+// src/engine/ops/activation.rs has the same functions.
 #pragma once
 #include "common.cuh"
 

@@ -180,8 +180,8 @@ __device__ __forceinline__ uint4 philox(uint4 counter, u32 key0, u32 key1) {
     return counter;
 }
 
-// A site of dropout, the same as `Drops` in src/engine/ops/dropout.rs: the generator's key, the threshold below
-// which a 16-bit draw drops its element, and the scale of the other elements.
+// A site of dropout, the same as `Drops` in src/engine/ops/dropout.rs: the generator's key, the threshold
+// below which a 16-bit draw drops its element, and the scale of the other elements.
 struct Drops {
     u32 key0, key1, threshold;
     float scale;

@@ -1,4 +1,5 @@
-// The moving average of the weights over the flat parameter buffers, with the same bits as src/engine/ops/ema.rs.
+// The moving average of the weights over the flat parameter buffers, with the same bits as
+// src/engine/ops/ema.rs.
 #include "optimizer.cuh"
 
 // average[n] ← average + weights[step]·(params - average). Nothing changes if bad[1] is set. The kernel

@@ -1,9 +1,9 @@
 // The functions of formulas in fp32, accurate to the last bits of format E, and the formula itself as a
 // functor.
 //
-// Definitions: FORMULA, the body of the functor's function, which src/engine/ops/formula/code.rs writes from the
-// steps of the formula; VARIABLES, 1 for a formula of x and 2 for a formula of a and b. Without FORMULA there
-// is no functor.
+// Definitions: FORMULA, the body of the functor's function, which src/engine/ops/formula/code.rs writes from
+// the steps of the formula; VARIABLES, 1 for a formula of x and 2 for a formula of a and b. Without FORMULA
+// there is no functor.
 #pragma once
 #include "activation.cuh"
 

@@ -1,4 +1,5 @@
-// Momentum of matrices and their normalized directions, with the same roundings as src/engine/ops/muon_momentum.rs.
+// Momentum of matrices and their normalized directions, with the same roundings as
+// src/engine/ops/muon_momentum.rs.
 #include "matrices.cuh"
 
 // Computes like at::lerp, from the nearer end.

@@ -1,4 +1,5 @@
-// Samples the next token of every sequence from its logits, for generation, as in src/engine/ops/sample_tokens.rs.
+// Samples the next token of every sequence from its logits, for generation, as in
+// src/engine/ops/sample_tokens.rs.
 //
 // A block handles a row. Logits are ordered by their bits: a larger logit has a larger key. A cut is
 // described by the key of the last token kept, and by how many tokens with that key are kept, the first ones

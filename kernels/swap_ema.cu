@@ -1,5 +1,5 @@
-// Exchanges the weights and their moving average over the flat parameter buffers, as src/engine/ops/swap_ema.rs
-// does.
+// Exchanges the weights and their moving average over the flat parameter buffers, as
+// src/engine/ops/swap_ema.rs does.
 #include "optimizer.cuh"
 
 // (params, average)[n] ← (average, params), then compute_copy[n] ← params. `compute_copy` is written only

@@ -12,8 +12,8 @@ fn main() {
     list_kernels();
 }
 
-/// Writes the constants `HEADERS` and `SOURCES`: the name and text of every file. Headers keep their extension, as
-/// in `#include`; kernel files lose theirs.
+/// Writes the constants `HEADERS` and `SOURCES`: the name and text of every file. Headers keep their
+/// extension, as in `#include`; kernel files lose theirs.
 fn list_kernels() {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).expect("cargo sets it");
     let kernels = manifest.join("../../kernels").canonicalize().expect("kernels are part of the sources");

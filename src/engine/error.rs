@@ -104,7 +104,8 @@ impl Error {
         &self.message
     }
 
-    /// Returns the mistakes in a recipe that the message describes, in the same order. Empty for other errors.
+    /// Returns the mistakes in a recipe that the message describes, in the same order. Empty for other
+    /// errors.
     pub fn problems(&self) -> &[RecipeProblem] {
         &self.problems
     }

@@ -1,5 +1,5 @@
-//! The engine: programs of ops and the devices that execute them, and what a training reads and saves. It knows no
-//! recipes.
+//! The engine: programs of ops and the devices that execute them, and what a training reads and saves. It
+//! knows no recipes.
 
 pub mod atomic;
 pub mod check;

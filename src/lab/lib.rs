@@ -8,8 +8,9 @@
 //! report ◀── results/ (CSV, summary, plots) ◀── metrics rows
 //! ```
 //!
-//! Three packages share the modules: the engine (`src/engine`), the runner of one run (`src/runner`), and this one, experiments
-//! of many runs and all that shows them. Every module is re-exported here, so that it has one path, whichever package holds it.
+//! Three packages share the modules: the engine (`src/engine`), the runner of one run (`src/runner`), and this
+//! one: experiments of many runs, and all that shows them. Each package re-exports the one below it, so that a
+//! module has one path, whichever package holds it.
 
 pub mod cli;
 pub mod compare;
@@ -23,9 +24,4 @@ pub mod sweep;
 pub mod view;
 pub mod watch;
 
-pub use xrun_engine::{
-    Error, Result, atomic, check, checkpoint, data, device, dispatch_float, error, evaluation, exec,
-    expression, format, hugging_face, ir, liveness, machine, metrics, ops, optim, passes, policy, statistics,
-    suggest,
-};
-pub use xrun_runner::{forecast, model, plan, ranks, recipe, results, train};
+pub use xrun_runner::*;

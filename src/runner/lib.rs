@@ -10,8 +10,4 @@ pub mod recipe;
 pub mod results;
 pub mod train;
 
-pub use xrun_engine::{
-    Error, Result, atomic, check, checkpoint, data, device, dispatch_float, error, evaluation, exec,
-    expression, format, hugging_face, ir, liveness, machine, metrics, ops, optim, passes, policy, statistics,
-    suggest,
-};
+pub use xrun_engine::*;

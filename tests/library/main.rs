@@ -1,4 +1,5 @@
-//! The library from the outside, and the project itself: its imports, its words, the licences of what it uses.
+//! The library from the outside, and the project itself: its imports, its words, the licences of what it
+//! uses.
 //!
 //! One binary, since each links the whole library: `cargo test --test library engine::` runs the tests of one
 //! folder.

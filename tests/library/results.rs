@@ -212,7 +212,8 @@ fn generated_tables() -> [(&'static str, &'static str, String); 3] {
     ]
 }
 
-/// The pages' tables are those of the program. `UPDATE_DOCS=1 cargo test --test library results::` rewrites them.
+/// The pages' tables are those of the program. `UPDATE_DOCS=1 cargo test --test library results::` rewrites
+/// them.
 #[test]
 fn the_tables_of_metrics_are_up_to_date() {
     for (page, name, current) in generated_tables() {

@@ -156,8 +156,8 @@ impl Engine {
         Ok(values)
     }
 
-    /// Runs a section and calls `visit` whenever a node has written one of the named tensors. `visit` gets the
-    /// tensor's index among the names and its first `rows` rows, widened to f64, without padding.
+    /// Runs a section and calls `visit` whenever a node has written one of the named tensors. `visit` gets
+    /// the tensor's index among the names and its first `rows` rows, widened to f64, without padding.
     ///
     /// # Errors
     /// If memory cannot be allocated, a rank is lost, or no node writes a floating-point tensor with one of

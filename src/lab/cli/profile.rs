@@ -43,7 +43,8 @@ pub struct BenchArgs {
     #[command(flatten)]
     profile: Args,
     /// Also repeat one node of every kind for a second, at the clock that the GPU sustains, and show its
-    /// time, power and energy. Small inputs then come from the L2 cache, and in-place ops read what they wrote.
+    /// time, power and energy. Small inputs then come from the L2 cache, and in-place ops read what they
+    /// wrote.
     #[arg(long)]
     energy: bool,
     /// Occupy this many multiprocessors of the GPU while ops are measured, as collectives do: a kernel that

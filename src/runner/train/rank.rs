@@ -435,8 +435,8 @@ impl Rank {
         Ok(batch)
     }
 
-    /// Evaluates a batch and calls `on_tensor` with the first `rows` rows of the named tensors of that program,
-    /// each with its index in `names`. Updates nothing.
+    /// Evaluates a batch and calls `on_tensor` with the first `rows` rows of the named tensors of that
+    /// program, each with its index in `names`. Updates nothing.
     ///
     /// # Errors
     /// If the program writes no tensor of a given name, or the engine fails.

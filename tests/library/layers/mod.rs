@@ -1,9 +1,10 @@
 //! Imports point one way, between rooms and between the files of a room, and `unsafe` stays where it is
 //! allowed, with its reason above it.
 //!
-//! A room is a module at the root of a package (`src/runner/ranks/`, `src/engine/error.rs`). Sources are parsed with `syn`;
-//! code under `#[cfg(test)]` is left out. An import is any path that leads out of its file: in a `use`, in an
-//! expression, a type or the arguments of a macro, from `crate::`, `xrun::`, `super::` or `self::`.
+//! A room is a module at the root of a package (`src/runner/ranks/`, `src/engine/error.rs`). Sources are
+//! parsed with `syn`; code under `#[cfg(test)]` is left out. An import is any path that leads out of its
+//! file: in a `use`, in an expression, a type or the arguments of a macro, from `crate::`, `xrun::`,
+//! `super::` or `self::`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -9,8 +9,8 @@ use xrun::recipe;
 const BEGIN: &str = "<!-- reference: generated from the table of keys -->\n";
 const END: &str = "<!-- end of reference -->";
 
-/// The tables of docs/recipes.md are those of the program. `UPDATE_DOCS=1 cargo test --test library recipe::` rewrites
-/// them.
+/// The tables of docs/recipes.md are those of the program. `UPDATE_DOCS=1 cargo test --test library recipe::`
+/// rewrites them.
 #[test]
 fn the_reference_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/recipes.md");

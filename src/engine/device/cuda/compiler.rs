@@ -91,8 +91,8 @@ impl Compiler {
         Ok(cubin)
     }
 
-    /// Returns the resources used by each kernel of a translation unit. Compiles the unit unless the cache has
-    /// the log of the same sources, options and compiler.
+    /// Returns the resources used by each kernel of a translation unit. Compiles the unit unless the cache
+    /// has the log of the same sources, options and compiler.
     ///
     /// # Errors
     /// If the unit does not compile. The message contains the compiler's log.
@@ -145,8 +145,8 @@ impl Compiler {
         options
     }
 
-    /// Returns the file name of a cached result: the kernel file's name, a hash of the sources, the options and
-    /// NVRTC's version, and the extension.
+    /// Returns the file name of a cached result: the kernel file's name, a hash of the sources, the options
+    /// and NVRTC's version, and the extension.
     fn file_name(&self, unit: &TranslationUnit, options: &[String], extension: &str) -> String {
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;

@@ -35,8 +35,8 @@ impl Gpu {
         self.collectives().map(Collectives::transport)
     }
 
-    /// Returns a function that aborts the exchange with the other ranks with an error, and does nothing once the
-    /// exchange has ended; `None` before ranks are connected.
+    /// Returns a function that aborts the exchange with the other ranks with an error, and does nothing once
+    /// the exchange has ended; `None` before ranks are connected.
     pub fn exchange_aborter(&self) -> Option<impl Fn(&Error) + Send + Sync + use<>> {
         let transport = Arc::downgrade(self.transport()?);
         Some(move |error: &Error| {

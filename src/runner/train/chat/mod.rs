@@ -54,8 +54,8 @@ impl Chat {
         Ok(Self { trained, generator, engine, template, tokens: request.tokens, messages: Vec::new() })
     }
 
-    /// Adds a message of the user and the model's reply to it. Passes parts of the reply to `on_text` as they are
-    /// generated. After an error the conversation is unchanged.
+    /// Adds a message of the user and the model's reply to it. Passes parts of the reply to `on_text` as they
+    /// are generated. After an error the conversation is unchanged.
     ///
     /// # Errors
     /// If the template rejects the conversation, or the model's context has no room for a reply.

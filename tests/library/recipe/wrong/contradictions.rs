@@ -188,8 +188,8 @@ fn an_average_that_is_not_kept_is_not_evaluated() {
     check_files(&[("[ema]\nevaluate = true\n", "ema.evaluate ema.decay", "2:12", "set ema.decay")]);
 }
 
-/// 16 random bits decide whether an element is dropped. Rates that they cannot express are refused, and the error
-/// names the nearest ones that they can.
+/// 16 random bits decide whether an element is dropped. Rates that they cannot express are refused, and the
+/// error names the nearest ones that they can.
 #[test]
 fn rates_of_dropout_that_would_become_others() {
     check_settings(&[

@@ -1,5 +1,5 @@
-//! Wrong recipes. The tables say which keys an error names, what it points at, and a word of its advice; whole
-//! messages are in [`messages`].
+//! Wrong recipes. The tables say which keys an error names, what it points at, and a word of its advice;
+//! whole messages are in [`messages`].
 
 mod contradictions;
 mod formulas;
