@@ -47,7 +47,8 @@ const INHERITED_PREFIXES: [&str; 7] =
 /// Interval at which the parent polls its children.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum time from the end of a child's connection to its exit. After an abort it is added to [`GRACE`].
+/// Maximum time between the end of a child's connection and its exit, whichever comes first. After an abort it
+/// is added to [`GRACE`].
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The first frame that a child receives.
@@ -103,7 +104,7 @@ pub fn supervise(
     // No rank works in this process.
     let _watchdog = Watchdog::start(&group, Vec::new(), timeout)?;
     let (mut stop_sent, mut ended_at): (bool, Option<Instant>) = (false, None);
-    while !workers.poll(&group)? {
+    while !workers.poll(&group, |rank| server.has_read_all(rank))? {
         if stop.requested() && !stop_sent {
             stop_sent = true;
             server.request_stop();
@@ -140,8 +141,16 @@ pub fn supervise(
 
 /// The child processes of all ranks. Dropping them kills the ones that still run.
 struct Workers {
-    children: Vec<(Child, Option<ExitStatus>)>,
+    children: Vec<Worker>,
     connections: Vec<(usize, Connection)>,
+}
+
+struct Worker {
+    process: Child,
+    /// Exit status and when it was collected.
+    exited: Option<(ExitStatus, Instant)>,
+    /// Whether the group has learned how the process ended.
+    reported: bool,
 }
 
 impl Workers {
@@ -162,7 +171,7 @@ impl Workers {
                 .process_group(0)
                 .spawn()
                 .map_err(|e| failed(rank, e))?;
-            all.children.push((child, None));
+            all.children.push(Worker { process: child, exited: None, reported: false });
             connection
                 .send(&WorkerInit { rank, world, timeout, request }, &[])
                 .map_err(|e| failed(rank, e))?;
@@ -172,33 +181,41 @@ impl Workers {
     }
 
     /// Collects children that ended, and aborts the run if one failed. Returns true if all have ended.
-    fn poll(&mut self, group: &Group) -> Result<bool> {
-        for (rank, (child, status)) in self.children.iter_mut().enumerate() {
-            if status.is_some() {
+    ///
+    /// A child sends its error before it exits, but the thread that reads its connection may receive the error
+    /// after this method sees the exit. So an exit counts only once `has_read_all` messages of that rank, or
+    /// after [`EXIT_TIMEOUT`], in case another process holds the connection open.
+    fn poll(&mut self, group: &Group, has_read_all: impl Fn(usize) -> bool) -> Result<bool> {
+        for (rank, child) in self.children.iter_mut().enumerate() {
+            if child.exited.is_none() {
+                let status = child.process.try_wait();
+                let status =
+                    status.map_err(|e| Error::failed(format!("cannot wait for rank {rank}: {e}")))?;
+                child.exited = status.map(|status| (status, Instant::now()));
+            }
+            let Some((status, at)) = child.exited else { continue };
+            if child.reported || !(has_read_all(rank) || at.elapsed() > EXIT_TIMEOUT) {
                 continue;
             }
-            *status =
-                child.try_wait().map_err(|e| Error::failed(format!("cannot wait for rank {rank}: {e}")))?;
+            child.reported = true;
             // Once a rank reports that it is finished, its exit status does not matter.
-            if let Some(status) = status.filter(|status| !status.success() && !group.is_finished(rank)) {
+            if !status.success() && !group.is_finished(rank) {
                 // A rank that failed with an error has already aborted the run, and the group keeps the first
                 // reason.
                 group.abort_for_rank(rank, &exit_error(status));
             }
         }
-        Ok(self.children.iter().all(|(_, status)| status.is_some()))
+        Ok(self.children.iter().all(|child| child.reported))
     }
 
     fn is_running(&self, rank: usize) -> bool {
-        self.children[rank].1.is_none()
+        self.children[rank].exited.is_none()
     }
 
     fn kill(&mut self) {
-        for (child, status) in &mut self.children {
-            if status.is_none() {
-                // An error means that the child has just ended.
-                let _ = child.kill();
-            }
+        for child in self.children.iter_mut().filter(|child| child.exited.is_none()) {
+            // An error means that the child has just ended.
+            let _ = child.process.kill();
         }
     }
 }
@@ -206,8 +223,8 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         self.kill();
-        for (child, _) in &mut self.children {
-            let _ = child.wait();
+        for child in &mut self.children {
+            let _ = child.process.wait();
         }
     }
 }
@@ -316,6 +333,33 @@ mod tests {
         ] {
             assert!(!is_inherited(name), "{name}");
         }
+    }
+
+    /// A process that has ended with exit code 1, as the only rank.
+    fn ended_worker() -> Workers {
+        let mut process = Command::new("sh").args(["-c", "exit 1"]).spawn().unwrap();
+        process.wait().unwrap();
+        Workers { children: vec![Worker { process, exited: None, reported: false }], connections: Vec::new() }
+    }
+
+    #[test]
+    fn the_error_that_a_rank_sent_is_kept_if_it_is_read_after_the_exit() {
+        let (group, mut workers) = (Group::new(1), ended_worker());
+        assert!(!workers.poll(&group, |_| false).unwrap());
+        assert_eq!(group.abort_reason(), None);
+        group.abort_for_rank(0, &Error::failed("panicked"));
+        assert!(workers.poll(&group, |_| true).unwrap());
+        assert_eq!(group.abort_reason().unwrap().message(), "rank 0: panicked");
+    }
+
+    #[test]
+    fn an_exit_without_a_message_aborts_even_if_the_connection_stays_open() {
+        let (group, mut workers) = (Group::new(1), ended_worker());
+        while !workers.poll(&group, |_| false).unwrap() {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        let reason = group.abort_reason().unwrap();
+        assert!(reason.message().contains("exit code 1 and no message"), "{reason}");
     }
 
     #[test]

@@ -28,7 +28,8 @@ pub struct Server {
     /// Second handles of the connections. Closing one wakes a thread that writes.
     handles: Vec<Connection>,
     exit_reports: Arc<ExitReports>,
-    readers: Vec<JoinHandle<()>>,
+    /// The reading thread of each rank.
+    readers: BTreeMap<usize, JoinHandle<()>>,
     _heartbeats: Vec<Poll>,
 }
 
@@ -57,7 +58,7 @@ impl Server {
         on_disconnect: OnDisconnect,
     ) -> Result<Self> {
         let failed = |e: std::io::Error| Error::failed(format!("cannot serve ranks: {e}"));
-        let (mut writers, mut handles, mut readers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut writers, mut handles, mut readers) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut heartbeats = Vec::with_capacity(connections.len());
         let exit_reports: Arc<ExitReports> = Arc::default();
         for (rank, connection) in connections {
@@ -75,7 +76,7 @@ impl Server {
                 on_disconnect: Arc::clone(&on_disconnect),
                 exit_reports: Arc::clone(&exit_reports),
             };
-            readers.push(spawn("read", Box::new(move || reader.run(read_half)))?);
+            readers.insert(rank, spawn("read", Box::new(move || reader.run(read_half)))?);
             let (group, answers) = (Arc::clone(group), Arc::clone(&writer));
             spawn("collect", Box::new(move || run_collectives(&group, rank, &calls, &answers)))?;
             let to = Arc::clone(&writer);
@@ -93,9 +94,14 @@ impl Server {
         Ok(Self { group, connections, handles, exit_reports, readers, _heartbeats: heartbeats })
     }
 
+    /// Whether the connection of a rank has ended and all its messages were handled.
+    pub fn has_read_all(&self, rank: usize) -> bool {
+        self.readers.get(&rank).is_none_or(JoinHandle::is_finished)
+    }
+
     /// Waits until the ranks have closed all connections, and returns the last exit report of one rank.
     pub fn into_exit_report(mut self, rank: usize) -> Option<Vec<u8>> {
-        for reader in self.readers.drain(..) {
+        for reader in std::mem::take(&mut self.readers).into_values() {
             // The panic message was printed when the thread panicked.
             let _ = reader.join();
         }
