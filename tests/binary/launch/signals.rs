@@ -6,7 +6,7 @@ use crate::place::{Place, SAME_REQUEST, SOON, are_gone};
 use xrun::results::Status;
 
 const LONG: [&str; 4] =
-    ["tiny.toml", "training.steps=400", "generation.interval=0", "validation.interval=50"];
+    ["tiny.toml", "training.steps=200", "generation.interval=0", "validation.interval=50"];
 
 #[test]
 fn a_signal_to_any_process_saves_one_step_and_goes_on() {
