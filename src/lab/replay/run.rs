@@ -111,8 +111,8 @@ pub(super) fn gpus_here() -> Vec<String> {
 /// the stored run, if it has algorithms and they apply on this machine.
 pub(super) fn algorithms_for(stored: &StoredRun) -> Option<PathBuf> {
     let recorded = stored.environment.gpu.as_ref()?;
-    let table = stored::locate(&stored.folder.join(ALGORITHMS)).ok()?;
-    let table = Algorithms::read(&table).ok()?;
+    let bytes = stored::read(&stored.folder.join(ALGORITHMS)).ok()?;
+    let table = Algorithms::from_json(std::str::from_utf8(&bytes).ok()?).ok()?;
     let is_for_here = missing_device(&stored.environment).is_none()
         && table.is_for(&recorded.name, cuda::library_version());
     is_for_here.then(|| std::path::absolute(&stored.folder).ok()).flatten()

@@ -2,8 +2,8 @@
 //! README.
 //!
 //! Content that several runs share (recipes, rows of equal runs, tables of algorithms) is stored once, in
-//! `objects/`. `timing.csv` is compressed, and columns that can be recomputed from others are left out.
-//! [`stored::read`](super::stored::read) restores the original bytes.
+//! `objects/`. Shared content, `timing.csv` and rows of external commands are compressed. Columns of `timing.csv` that can
+//! be recomputed from others are left out. [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
 mod prune;
@@ -34,6 +34,11 @@ use std::path::{Path, PathBuf};
 
 /// Files that all runs with the same content share.
 const SHARED_FILES: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
+
+/// Whether a file of a comparison has the rows of its external command.
+fn is_trial(path: &str) -> bool {
+    path.starts_with("trial-") && path.ends_with(".jsonl")
+}
 
 /// The result of keeping a folder.
 #[derive(Clone, Debug)]
@@ -68,16 +73,19 @@ pub fn keep(run: &Path, to: &Path) -> Result<Kept> {
 /// does for a run. Keep its runs first: the manifest lists the hashes of their manifests.
 ///
 /// # Errors
-/// If the comparison was kept with other content, or a kept file was changed since.
 /// If it was kept with other content, or a kept file was changed since.
 pub fn keep_comparison(comparison: &Path, to: &Path) -> Result<Kept> {
     let [name, id] = names_of(comparison);
-    let is_kept = |file: &str| file == EXPERIMENT || (file.starts_with("trial-") && file.ends_with(".jsonl"));
-    let mut files: Vec<String> = plain_files(comparison)?.into_iter().map(|(file, _)| file).collect();
-    files.retain(|file| is_kept(file));
-    files.sort();
-    let parent = to.join(COMPARISONS).join(&name);
-    store(read_files(comparison, files)?, to, &parent, name, id)
+    let contents = match comparison.join(MANIFEST).is_file() {
+        true => verified(comparison)?.1,
+        false => {
+            let mut files: Vec<String> = plain_files(comparison)?.into_iter().map(|(file, _)| file).collect();
+            files.retain(|file| file == EXPERIMENT || is_trial(file));
+            files.sort();
+            read_files(comparison, files)?
+        }
+    };
+    store(contents, to, &to.join(COMPARISONS).join(&name), name, id)
 }
 
 /// Writes contents, each with its path, to `parent/name`, with a manifest and a README, as [`keep`] does for
@@ -132,7 +140,7 @@ struct Assembled {
     manifest: Manifest,
     /// Files of the folder, by path.
     files: Vec<(String, Vec<u8>)>,
-    /// Shared files, with their entries.
+    /// Compressed shared files, with their entries.
     objects: Vec<(KeptFile, Vec<u8>)>,
 }
 
@@ -147,15 +155,15 @@ impl Assembled {
         };
         for (bytes, path) in &contents {
             let mut entry = KeptFile::from_bytes(path, bytes);
+            let compress = |content: &[u8]| stored::compress(content).at("compress", Path::new(path));
             if is_run && SHARED_FILES.contains(&path.as_str()) {
                 entry.shared = Some(entry.shared_path());
-                made.objects.push((entry.clone(), bytes.clone()));
-            } else if path == TIMING {
+                made.objects.push((entry.clone(), compress(bytes)?));
+            } else if path == TIMING || is_trial(path) {
                 let (stored, derived) = columns::without_derived(bytes).unzip();
                 entry.derived = derived;
-                let compressed =
-                    stored::compress(stored.as_deref().unwrap_or(bytes)).at("compress", Path::new(path))?;
-                made.files.push((format!("{path}{COMPRESSED}"), compressed));
+                let stored = compress(stored.as_deref().unwrap_or(bytes))?;
+                made.files.push((format!("{path}{COMPRESSED}"), stored));
             } else {
                 made.files.push((path.clone(), bytes.clone()));
             }
@@ -187,8 +195,7 @@ impl Assembled {
         let resumed = (2..).map_while(|number| find(&format!("env-{number}.json")));
         processes.extend(resumed.filter_map(parse::<Environment>));
         let summary = find(SUMMARY).and_then(parse);
-        let Manifest { recipe, run, files, .. } = &self.manifest;
-        Ok(readme::for_run(recipe, run, summary.as_ref(), &processes, files))
+        Ok(readme::for_run(&self.manifest.recipe, &self.manifest.run, summary.as_ref(), &processes))
     }
 
     /// Lists the manifests of a comparison's kept runs, and returns the environment of each run's first
@@ -214,9 +221,9 @@ impl Assembled {
     /// Writes the shared files, and the folder under a temporary name in `parent`.
     fn stage(&self, kept: &Path, parent: &Path) -> Result<tempfile::TempDir> {
         for (file, bytes) in &self.objects {
-            let path =
-                kept.join(OBJECTS).join(Path::new(&file.shared_path()).file_name().unwrap_or_default());
-            if regular::read(&path, file.bytes).is_ok_and(|there| there == *bytes) {
+            let name = file.shared_path() + COMPRESSED;
+            let path = kept.join(OBJECTS).join(Path::new(&name).file_name().unwrap_or_default());
+            if regular::read(&path, bytes.len() as u64).is_ok_and(|there| there == *bytes) {
                 continue;
             }
             std::fs::create_dir_all(kept.join(OBJECTS)).at("create", &kept.join(OBJECTS))?;

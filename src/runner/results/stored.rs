@@ -5,7 +5,7 @@
 //! kept/RECIPE/RUN/manifest.json         paths, sizes and BLAKE3 hashes of the original contents
 //! kept/RECIPE/RUN/summary.json          stored whole
 //! kept/RECIPE/RUN/timing.csv.gz         compressed, without columns that formulas in the manifest restore
-//! kept/objects/metrics-0123….csv        shared by all runs whose `metrics.csv` has this content
+//! kept/objects/metrics-0123….csv.gz     compressed, shared by all runs whose `metrics.csv` has this content
 //! ```
 //!
 //! [`read`] returns the original bytes in every case, and verifies them if they were stored in another form.
@@ -270,18 +270,6 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns the file on disk with the content of a run's file: the file itself, or the shared one after
-/// verifying it.
-///
-/// # Errors
-/// If the content is not what was kept.
-pub fn locate(path: &Path) -> Result<PathBuf> {
-    match entry(path)? {
-        Some((folder, file)) if file.shared.is_some() => read(path).map(|_| file.stored_at(&folder)),
-        _ => Ok(path.to_owned()),
-    }
-}
-
 /// Returns true if a run has this file, in its folder or shared with other kept runs.
 pub fn is_file(path: &Path) -> bool {
     path.is_file()
@@ -471,7 +459,6 @@ mod tests {
         let path = run.join("recipe.toml");
         assert!(is_file(&path) && !is_file(&run.join("env.json")));
         assert_eq!(read(&path).unwrap(), b"x = 1\n");
-        assert_eq!(locate(&path).unwrap(), shared);
         std::fs::write(&shared, "x = 2\n").unwrap();
         let error = read(&path).unwrap_err();
         assert!(error.message().contains(".toml was changed since it was kept"), "{error}");

@@ -217,8 +217,8 @@ fn algorithms(origin: &Origin, named: Option<&Path>, plan: &Plan) -> Result<Opti
         Origin::Fresh => None,
     };
     let table = match (named, own) {
-        (Some(run), _) => Algorithms::read(&stored::locate(&run.join(ALGORITHMS))?)?,
-        (None, Some(path)) if path.exists() => Algorithms::read(&path)?,
+        (Some(run), _) => read_algorithms(&run.join(ALGORITHMS))?,
+        (None, Some(path)) if path.exists() => read_algorithms(&path)?,
         _ => return Ok(None),
     };
     let name = Gpu::properties_of(gpu)?.name;
@@ -232,4 +232,10 @@ fn algorithms(origin: &Origin, named: Option<&Path>, plan: &Plan) -> Result<Opti
         )));
     }
     Ok(Some(table))
+}
+
+fn read_algorithms(path: &Path) -> Result<Algorithms> {
+    let bytes = stored::read(path)?;
+    Algorithms::from_json(&String::from_utf8_lossy(&bytes))
+        .map_err(|e| Error::usage(format!("{} {e}", path.display())))
 }

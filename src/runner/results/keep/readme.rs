@@ -7,7 +7,7 @@ use crate::results::ledger::Attempt;
 use crate::results::markdown::{code, link, plain, short_hash, table, target};
 use crate::results::names::{EXPERIMENT, LEDGER};
 use crate::results::provenance::Environment;
-use crate::results::stored::KeptFile;
+use crate::results::stored::COMPRESSED;
 use crate::results::summary::Summary;
 use std::collections::BTreeMap;
 
@@ -15,13 +15,7 @@ use std::collections::BTreeMap;
 pub const README: &str = "README.md";
 
 /// Returns the README of a run: its status, and the command, program and device of each of its processes.
-pub fn for_run(
-    recipe: &str,
-    run: &str,
-    summary: Option<&Summary>,
-    processes: &[Environment],
-    files: &[KeptFile],
-) -> String {
+pub fn for_run(recipe: &str, run: &str, summary: Option<&Summary>, processes: &[Environment]) -> String {
     let mut text = format!("# {}: run {}\n\n", plain(recipe), plain(run));
     if let Some(summary) = summary {
         text += &format!(
@@ -37,10 +31,6 @@ pub fn for_run(
         }
         text += &process_table(process);
         text.push('\n');
-    }
-    text += "| file | stored |\n|---|---|\n";
-    for file in files {
-        text += &format!("| {} | {} |\n", code(&file.path), stored(file));
     }
     text
 }
@@ -98,20 +88,6 @@ fn device(process: &Environment) -> String {
     parts.join(", ")
 }
 
-/// Describes where a file's content is stored, and which of its columns are recomputed from others.
-fn stored(file: &KeptFile) -> String {
-    let mut text = match &file.shared {
-        Some(path) => format!("{}, shared by runs with the same content", link(path, &target(path))),
-        None => "here".to_owned(),
-    };
-    if let Some(derived) = &file.derived {
-        let names = derived.computed.keys().chain(derived.constant.keys()).map(|name| code(name));
-        let names = names.collect::<Vec<_>>().join(", ");
-        text += &format!(", without columns that follow from others as `manifest.json` says: {names}");
-    }
-    text
-}
-
 /// Returns the README of a comparison: its arms and every run. `processes` holds the environment of each kept
 /// run's first process, by `RECIPE/RUN`.
 pub fn for_comparison(experiment: &Experiment, processes: &BTreeMap<String, Environment>) -> String {
@@ -141,7 +117,7 @@ pub fn for_comparison(experiment: &Experiment, processes: &BTreeMap<String, Envi
         let cell = |value: fn(&Environment) -> String| process.map_or(BLANK.to_owned(), value);
         let place = match &run.run {
             Some(run) => link(run, &format!("../../../{}/{README}", target(run))),
-            None => format!("[trial-{number}.jsonl](trial-{number}.jsonl)"),
+            None => format!("[trial-{number}.jsonl](trial-{number}.jsonl{COMPRESSED})"),
         };
         let status = run.status.as_deref().unwrap_or(BLANK);
         let status = run.reason.as_ref().map_or(plain(status), |why| plain(&format!("{status}: {why}")));
