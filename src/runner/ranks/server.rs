@@ -10,7 +10,6 @@ use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -79,10 +78,7 @@ impl Server {
             let (group, answers) = (Arc::clone(group), Arc::clone(&writer));
             spawn("collect", Box::new(move || run_collectives(&group, rank, &calls, &answers)))?;
             let to = Arc::clone(&writer);
-            let beat = move |_| {
-                let sent = send_if_idle(&to, &ServerMessage::Heartbeat);
-                if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            };
+            let beat = move |_| send_if_idle(&to, &ServerMessage::Heartbeat);
             heartbeats.push(Poll::start("xrun-heartbeat", interval(timeout), beat).map_err(failed)?);
             writers.push(writer);
         }
