@@ -8,10 +8,9 @@ use super::{decoder, layout};
 use crate::device::gpu::Collector;
 use crate::error::Result;
 use crate::exec::{Section, collect};
-use crate::ir::Upstream;
 use crate::ir::{
     Builder, ControlSlot, Destination, FlatBuffer, Home, Mode, Phase, Program, Role, SlotName, State,
-    TensorId,
+    TensorId, Upstream,
 };
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
@@ -61,28 +60,18 @@ impl Programs {
     pub fn new(plan: &Plan) -> Result<Self> {
         let (state, buckets) = layout::state(plan);
         let state = Arc::new(state);
-        let mut micro = Vec::new();
-        for variant in variants(plan) {
-            let program = micro_step(plan, &state, &buckets, variant)?;
-            micro.push((variant, Section::new(program)));
-        }
-        let evaluate = Section::new(evaluation(plan, &state)?);
-        let swap_ema = match plan.ema.filter(|ema| ema.evaluates) {
-            Some(ema) => Some(Section::new(swap_ema(plan, ema, &state)?)),
-            None => None,
-        };
-        let (mut prefill, mut generate) = (None, None);
-        if plan.generation.samples > 0 {
-            prefill = Some(Prefill::new(plan, &state, layout::prompt_shape(plan))?);
-            generate = Some(decode(plan, &state)?);
-        }
-        let replicas =
-            if plan.exchanges_gradients() { Some(Section::new(fingerprints(&state)?)) } else { None };
-        let gather = match &state.shards {
-            Some(_) => Some(Section::new(gather_rest(plan, &state)?)),
-            None => None,
-        };
-        let step_end = Section::new(step_end(plan, &state)?);
+        let section = |program: Result<Program>| program.map(Section::new);
+        let micro = |variant| Ok((variant, section(micro_step(plan, &state, &buckets, variant))?));
+        let micro = variants(plan).into_iter().map(micro).collect::<Result<_>>()?;
+        let evaluate = section(evaluation(plan, &state))?;
+        let swapped = plan.ema.filter(|ema| ema.evaluates);
+        let swap_ema = swapped.map(|ema| section(swap_ema(plan, ema, &state))).transpose()?;
+        let samples = plan.generation.samples > 0;
+        let prefill = samples.then(|| Prefill::new(plan, &state, layout::prompt_shape(plan))).transpose()?;
+        let generate = samples.then(|| decode(plan, &state)).transpose()?;
+        let replicas = plan.exchanges_gradients().then(|| section(fingerprints(&state))).transpose()?;
+        let gather = state.shards.as_ref().map(|_| section(gather_rest(plan, &state))).transpose()?;
+        let step_end = section(step_end(plan, &state))?;
         Ok(Self { state, micro, step_end, evaluate, swap_ema, prefill, generate, replicas, gather })
     }
 
