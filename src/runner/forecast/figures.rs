@@ -1,12 +1,12 @@
 //! All figures of a run before it starts.
 
 use super::{
-    Budget, DeviceFit, ExchangeForecast, FitHere, Flops, GroupForecast, Memory, Parameters, RunNeeds, Saving,
+    Budget, DeviceFit, ExchangeForecast, FitHere, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::model::Programs;
+use crate::model::{Formula, Programs, flops_per_token};
 use crate::plan::{Plan, Scaling, Stage};
 use crate::policy::Recompute;
 use serde::Serialize;
@@ -26,7 +26,7 @@ pub struct Forecast {
     /// Sentences about this fraction, if it is large, and about widths that do not match the stream's.
     pub remarks: Vec<String>,
     /// Model FLOPs per token.
-    pub flops: Flops,
+    pub flops: Formula,
     /// How a step splits into sequences.
     pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
@@ -148,7 +148,7 @@ impl Forecast {
             update_groups,
             has_ema: plan.ema.is_some(),
             parameters,
-            flops: Flops::new(plan),
+            flops: flops_per_token(plan),
             batch: BatchForecast::new(plan),
             training: TrainingForecast::new(plan),
             exchange: ExchangeForecast::new(plan, programs),

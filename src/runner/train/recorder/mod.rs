@@ -81,7 +81,7 @@ impl Recorder {
         progress: Progress,
     ) -> Result<Self> {
         let (plan, step) = (&job.plan, start.step());
-        let background = Saving::new(plan, &job.programs, &job.machine).is_beside();
+        let background = Saving::new(plan, &job.programs, &job.machine).beside_training;
         // Comes before any row is dropped: if the disk is still full, nothing may change.
         let saves = Saves::open(&folder, plan, meta, step, background)?;
         let loaded = start.loaded.as_ref().filter(|_| is_resumed);
