@@ -26,43 +26,32 @@ pub(super) struct DeviceOrder {
     contexts: ContextsAhead,
 }
 
-/// Rank 0's claim to open its device before the others. Dropping it lets them open theirs.
-#[derive(Debug)]
-pub(super) struct FirstPlace<'a> {
-    _held: MutexGuard<'a, ()>,
-}
-
-/// An opened device.
-#[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) device: Device,
-    /// How long opening waited for kernels after the device was ready.
-    pub(super) waited_for_kernels: Duration,
-}
-
 impl DeviceOrder {
     /// Starts to create the contexts on GPUs, in the order of their ranks.
     pub(super) fn start(gpus: &[usize]) -> Self {
-        Self { first: Mutex::default(), contexts: ContextsAhead::start(gpus) }
+        let contexts = ContextsAhead::start(gpus, |gpu| OpenedContext::open(gpu).ok());
+        Self { first: Mutex::default(), contexts }
     }
 
-    /// Gives rank 0 the first place. Rank 0 must call this before the other ranks call [`DeviceOrder::open`].
-    pub(super) fn first_place(&self, rank: usize) -> Option<FirstPlace<'_>> {
-        (rank == 0).then(|| FirstPlace { _held: lock(&self.first) })
+    /// Gives rank 0 the claim to open its device before the others. Dropping it lets them open theirs. Rank 0
+    /// must call this before the other ranks call [`DeviceOrder::open`].
+    pub(super) fn first_place(&self, rank: usize) -> Option<MutexGuard<'_, ()>> {
+        (rank == 0).then(|| lock(&self.first))
     }
 
     /// Opens the device of a rank. Rank 0 passes its place; the others wait until rank 0 has its device.
-    /// Meanwhile rank 0 compiles the kernels of all ranks on its machine into the cache.
+    /// Meanwhile rank 0 compiles the kernels of all ranks on its machine into the cache. Returns the device,
+    /// and how long opening waited for kernels after the device was ready.
     ///
     /// # Errors
     /// If a library or the GPU is missing.
     pub(super) fn open(
         &self,
-        place: Option<FirstPlace<'_>>,
+        place: Option<MutexGuard<'_, ()>>,
         (plan, programs): (&Plan, &Programs),
         comm: &dyn Communicator,
         (gpu, pool): (Option<usize>, &Arc<Pool>),
-    ) -> Result<Opened> {
+    ) -> Result<(Device, Duration)> {
         let open = || match gpu.and_then(|gpu| self.contexts.take(gpu)) {
             Some(context) => Device::open_in(context, Arc::clone(pool)),
             None => Device::open(gpu, Arc::clone(pool)),
@@ -72,7 +61,7 @@ impl DeviceOrder {
             (place, _) => {
                 drop(place);
                 drop(lock(&self.first));
-                return Ok(Opened { device: open()?, waited_for_kernels: Duration::ZERO });
+                return Ok((open()?, Duration::ZERO));
             }
         };
         let on_machine = comm.world_size().min(plan.execution.gpus().count());
@@ -83,7 +72,7 @@ impl DeviceOrder {
             drop(place);
             device.map(|device| (device, Instant::now()))
         })
-        .map(|(device, opened)| Opened { device, waited_for_kernels: opened.elapsed() })
+        .map(|(device, opened)| (device, opened.elapsed()))
     }
 }
 
@@ -97,12 +86,8 @@ struct ContextsAhead {
 }
 
 impl ContextsAhead {
-    /// Starts to create contexts on GPUs, in this order.
-    fn start(gpus: &[usize]) -> Self {
-        Self::begin_with(gpus, |gpu| OpenedContext::open(gpu).ok())
-    }
-
-    fn begin_with(gpus: &[usize], open: impl Fn(usize) -> Option<OpenedContext> + Send + 'static) -> Self {
+    /// Starts to create contexts on GPUs with `open`, in this order.
+    fn start(gpus: &[usize], open: impl Fn(usize) -> Option<OpenedContext> + Send + 'static) -> Self {
         let (senders, receivers): (Vec<(usize, Sender<_>)>, HashMap<_, _>) = gpus
             .iter()
             .map(|&gpu| {
@@ -165,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_gpu_without_a_context_is_left_to_its_rank() {
-        let ahead = ContextsAhead::begin_with(&[0, 1], |_| None);
+        let ahead = ContextsAhead::start(&[0, 1], |_| None);
         assert!([0, 1, 1, 7].into_iter().all(|gpu| ahead.take(gpu).is_none()));
     }
 
@@ -174,7 +159,7 @@ mod tests {
         let begun = Arc::new(Mutex::new(Vec::new()));
         let (log, barrier) = (Arc::clone(&begun), Arc::new(Barrier::new(2)));
         let first = Arc::clone(&barrier);
-        let ahead = ContextsAhead::begin_with(&[0, 1], move |gpu| {
+        let ahead = ContextsAhead::start(&[0, 1], move |gpu| {
             lock(&log).push(gpu);
             first.wait();
             first.wait();

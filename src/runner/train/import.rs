@@ -1,5 +1,6 @@
 //! Imports a folder in HuggingFace's form as a run with a checkpoint.
 
+use super::chat::template::{CONFIG_FILE, MAX_BYTES, in_config};
 use super::initial::weights::TOKENIZER;
 use super::reference::logits;
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
@@ -27,12 +28,6 @@ use std::path::{Path, PathBuf};
 /// Maximum context of an imported run unless a longer one is requested. The cache of keys and values of
 /// longer contexts takes gigabytes.
 const MAX_CONTEXT: usize = 4096;
-
-/// File name of a tokenizer's settings, which name its special tokens.
-const SETTINGS: &str = "tokenizer_config.json";
-
-/// Maximum size of a `tokenizer_config.json` or chat template, in bytes.
-const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 
 /// The request of an import.
 #[derive(Clone, Debug)]
@@ -83,7 +78,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let seq_len = context(request, &keys, &mut notes)?;
     let recipe = recipe_of(request, &keys, seq_len, &named)?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
-    let settings = folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
+    let settings = folder.text(CONFIG_FILE, MAX_BYTES)?;
     let template = chat_template(&folder, settings.as_deref())?;
     let weights = ImportedWeights::new(folder, &model)?;
     notes.push(compare_logits(&recipe, &model, &weights)?);
@@ -92,7 +87,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let path = run.path().to_owned();
     let source =
         Source { recipe: &recipe, model: &model, weights: &weights, hash: &hash, tokenizer: &tokenizer };
-    let files = [(CHAT_TEMPLATE, template), (SETTINGS, settings)];
+    let files = [(CHAT_TEMPLATE, template), (CONFIG_FILE, settings)];
     let written = source.write(&run, &files, &request.command, &notes);
     written.inspect_err(|_| {
         // The caller needs the original error, not an error of the cleanup.
@@ -111,7 +106,7 @@ fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, Str
         return Ok((Tokenizer::open(name)?, name.clone()));
     }
     // Reading both files checks that they are inside the folder and not larger than such files may be.
-    folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
+    folder.text(CONFIG_FILE, MAX_BYTES)?;
     if folder.text(TOKENIZER, MAX_JSON_BYTES)?.is_none() {
         return Err(Error::usage(format!(
             "{}: there is no {TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
@@ -174,16 +169,13 @@ fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &s
 /// Returns the chat template of a folder, from its own file or from the tokenizer's settings. If the settings
 /// hold several, takes the one named `default`.
 fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<String>> {
-    if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_TEMPLATE_BYTES)? {
+    if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_BYTES)? {
         return Ok(Some(template));
     }
     let Some(text) = settings else { return Ok(None) };
     let settings: serde_json::Value = serde_json::from_str(text)
-        .map_err(|e| Error::usage(format!("{}: {e}", folder.path().join(SETTINGS).display())))?;
-    let template = &settings["chat_template"];
-    let named = template.as_array().into_iter().flatten().find(|named| named["name"] == "default");
-    let template = named.map_or(template, |named| &named["template"]);
-    Ok(template.as_str().map(str::to_owned))
+        .map_err(|e| Error::usage(format!("{}: {e}", folder.path().join(CONFIG_FILE).display())))?;
+    Ok(in_config(&settings["chat_template"]))
 }
 
 /// Compares the logits that a folder states with the logits of its weights. Returns a sentence with the

@@ -97,13 +97,8 @@ impl TimeLeft {
         }
         let interval = intervals.checkpoint.steps();
         let kept_steps = intervals.staying(steps).filter(|&step| !is_due(interval, step, steps)).collect();
-        Self { ramp, sequences, kept_steps, ..Self::with_pauses(steps, &pauses) }
-    }
-
-    fn with_pauses(total_steps: u64, pauses: &[Pause]) -> Self {
-        let pauses = pauses.iter().map(|&pause| (pause, None)).collect();
-        let (ramp, sequences, kept_steps) = (Ramp::NONE, 1, Vec::new());
-        Self { total_steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
+        let pauses = pauses.into_iter().map(|pause| (pause, None)).collect();
+        Self { total_steps: steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
     }
 
     /// Adds the time of a step; `step` counts from 1.
@@ -176,9 +171,15 @@ mod tests {
         Pause { phase, every, expected_steps }
     }
 
+    fn with_pauses(total_steps: u64, pauses: &[Pause]) -> TimeLeft {
+        let pauses = pauses.iter().map(|&pause| (pause, None)).collect();
+        let (ramp, sequences, kept_steps) = (Ramp::NONE, 1, Vec::new());
+        TimeLeft { total_steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
+    }
+
     #[test]
     fn evaluations_count_as_their_worth_and_then_as_they_were_measured() {
-        let mut left = TimeLeft::with_pauses(100, &[pause(Phase::Eval, Period::Steps(50), 10.0)]);
+        let mut left = with_pauses(100, &[pause(Phase::Eval, Period::Steps(50), 10.0)]);
         assert_eq!(left.after(0), None);
         left.took(Phase::Warmup, 9.0);
         left.took(Phase::Train, 2.0);
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn steps_of_a_ramp_count_as_their_share_of_a_full_one() {
-        let none = TimeLeft::with_pauses(10, &[pause(Phase::Eval, Period::Steps(0), 2.0)]);
+        let none = with_pauses(10, &[pause(Phase::Eval, Period::Steps(0), 2.0)]);
         let mut left = TimeLeft { ramp: Ramp::new([(2, 4), (4, 8)]), sequences: 16, ..none };
         left.trained(1, Phase::Train, 1.0);
         assert_eq!(left.step_seconds(), Some(4.0));
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn saves_after_given_steps_are_still_to_come() {
         let pauses = [pause(Phase::Save, Period::Steps(0), 0.0)];
-        let mut left = TimeLeft { kept_steps: vec![3, 6], ..TimeLeft::with_pauses(10, &pauses) };
+        let mut left = TimeLeft { kept_steps: vec![3, 6], ..with_pauses(10, &pauses) };
         left.trained(1, Phase::Train, 1.0);
         left.took(Phase::Save, 5.0);
         assert_eq!(left.after(1), Some(9.0 + 3.0 * 5.0));
@@ -217,7 +218,7 @@ mod tests {
             pause(Phase::Save, Period::Time(Duration::from_secs(60)), 0.0),
             pause(Phase::Eval, Period::Steps(0), 0.0),
         ];
-        let mut left = TimeLeft::with_pauses(100, &pauses);
+        let mut left = with_pauses(100, &pauses);
         left.took(Phase::Train, 1.0);
         left.took(Phase::Eval, 100.0);
         left.took(Phase::Save, 5.0);
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn invalid_times_change_nothing() {
-        let mut left = TimeLeft::with_pauses(10, &[]);
+        let mut left = with_pauses(10, &[]);
         for seconds in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
             left.took(Phase::Train, seconds);
             assert_eq!(left.step_seconds(), None);
