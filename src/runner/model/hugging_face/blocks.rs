@@ -51,41 +51,38 @@ pub(super) fn block(m: &Model, i: usize) -> Vec<HfTensor> {
     tensors
 }
 
+/// Returns the rows from `first_row` on of a weight with this many `inputs`, and of its bias if the model has
+/// biases. `shapes` are the outputs of the parameter and of these rows.
+fn product(
+    m: &Model,
+    to: &str,
+    from: &str,
+    shapes: [&[usize]; 2],
+    inputs: usize,
+    first_row: usize,
+) -> Vec<HfTensor> {
+    let [all, own] = shapes;
+    let [all_weights, own_weights] = shapes.map(|outputs| [outputs, &[inputs]].concat());
+    let weight = HfTensor::rows_of(format!("{to}.weight"), from, &all_weights, &own_weights, first_row);
+    let bias = || HfTensor::rows_of(format!("{to}.bias"), format!("{from}_bias"), all, own, first_row);
+    std::iter::once(weight).chain(m.bias.then(bias)).collect()
+}
+
 /// Returns the attention weights of block `i`, and their biases if the model has biases, with the weights of
 /// the norms of queries and keys, if these have weights.
 pub(super) fn attention(m: &Model, i: usize) -> Vec<HfTensor> {
     let (d, q, kv) = (m.dim, m.n_heads * m.head_dim, m.n_kv_heads * m.head_dim);
     let to = |name: &str| format!("model.layers.{i}.self_attn.{name}");
     let from = |name: &str| format!("blocks.{i}.{name}");
-    let parts = [("q_proj", q, 0), ("k_proj", kv, q), ("v_proj", kv, q + kv)];
     let mut tensors = Vec::new();
-    for (name, rows, first_row) in parts {
-        let all = q + 2 * kv;
-        tensors.push(HfTensor::rows_of(
-            to(&format!("{name}.weight")),
-            from("qkv"),
-            &[all, d],
-            &[rows, d],
-            first_row,
-        ));
-        if m.bias {
-            tensors.push(HfTensor::rows_of(
-                to(&format!("{name}.bias")),
-                from("qkv_bias"),
-                &[all],
-                &[rows],
-                first_row,
-            ));
-        }
+    for (name, rows, first_row) in [("q_proj", q, 0), ("k_proj", kv, q), ("v_proj", kv, q + kv)] {
+        tensors.extend(product(m, &to(name), &from("qkv"), [&[q + 2 * kv], &[rows]], d, first_row));
     }
     if m.qk_norm.is_some_and(|norm| norm.weight) {
         let weight = |name: &str| HfTensor::whole(to(&format!("{name}.weight")), from(name), &[m.head_dim]);
         tensors.extend(["q_norm", "k_norm"].map(weight));
     }
-    tensors.push(HfTensor::whole(to("o_proj.weight"), from("out"), &[d, q]));
-    if m.bias {
-        tensors.push(HfTensor::whole(to("o_proj.bias"), from("out_bias"), &[d]));
-    }
+    tensors.extend(product(m, &to("o_proj"), &from("out"), [&[d], &[d]], q, 0));
     tensors
 }
 
@@ -96,17 +93,9 @@ fn gated(m: &Model, i: usize) -> Vec<HfTensor> {
     let from = |name: &str| format!("blocks.{i}.{name}");
     let mut tensors = Vec::new();
     for (name, first_row) in [("gate_proj", 0), ("up_proj", ffn)] {
-        let weight = to(&format!("{name}.weight"));
-        tensors.push(HfTensor::rows_of(weight, from("gate_up"), &[2, ffn, d], &[ffn, d], first_row));
-        if m.bias {
-            let bias = to(&format!("{name}.bias"));
-            tensors.push(HfTensor::rows_of(bias, from("gate_up_bias"), &[2, ffn], &[ffn], first_row));
-        }
+        tensors.extend(product(m, &to(name), &from("gate_up"), [&[2, ffn], &[ffn]], d, first_row));
     }
-    tensors.push(HfTensor::whole(to("down_proj.weight"), from("down"), &[d, ffn]));
-    if m.bias {
-        tensors.push(HfTensor::whole(to("down_proj.bias"), from("down_bias"), &[d]));
-    }
+    tensors.extend(product(m, &to("down_proj"), &from("down"), [&[d], &[d]], ffn, 0));
     tensors
 }
 

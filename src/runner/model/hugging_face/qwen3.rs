@@ -102,18 +102,14 @@ const MAX_LAYERS: usize = 4096;
 
 /// Sets the window, and which layers are global.
 fn window(config: &Config, layers: usize, keys: &mut Keys) -> Result<()> {
-    let window = match config.flag("use_sliding_window", false)? {
-        true => config.count("sliding_window", Some(4096))?,
-        false => {
-            let types = config.words("layer_types")?.unwrap_or_default();
-            return match types.iter().all(|kind| kind == FULL) {
-                true => Ok(()),
-                false => {
-                    Err(config.refuse("layer_types", "without use_sliding_window all are \"full_attention\""))
-                }
-            };
+    if !config.flag("use_sliding_window", false)? {
+        let types = config.words("layer_types")?.unwrap_or_default();
+        if types.iter().all(|kind| kind == FULL) {
+            return Ok(());
         }
-    };
+        return Err(config.refuse("layer_types", "without use_sliding_window all are \"full_attention\""));
+    }
+    let window = config.count("sliding_window", Some(4096))?;
     if layers > MAX_LAYERS {
         return Err(config.refuse("num_hidden_layers", &format!("at most {MAX_LAYERS} are read")));
     }
@@ -137,14 +133,10 @@ fn window(config: &Config, layers: usize, keys: &mut Keys) -> Result<()> {
     let Some(first) = is_global.iter().position(|global| *global) else { return Ok(()) };
     let interval = first + 1;
     let regular = is_global.iter().enumerate().all(|(i, global)| *global == (i + 1).is_multiple_of(interval));
-    match regular && interval > 1 {
-        true => keys.set("global_interval", interval),
-        false => {
-            return Err(config.refuse(
-                "layer_types",
-                "xrun has one layer of full attention at the end of every group of layers",
-            ));
-        }
+    if !regular || interval == 1 {
+        let reason = "xrun has one layer of full attention at the end of every group of layers";
+        return Err(config.refuse("layer_types", reason));
     }
+    keys.set("global_interval", interval);
     Ok(())
 }
