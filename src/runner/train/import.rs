@@ -235,7 +235,7 @@ impl Source<'_> {
             })
         });
         let store = Store::open(&run.checkpoints()?, 1)?;
-        store.save(&self.meta(), &Snapshot::new(views, []))?;
+        store.save(&untrained_meta(recipe, tokenizer, Some(*hash)), &Snapshot::new(views, []))?;
         let mut summary = Summary::started(recipe.name(), &run.name(), &recipe.hash(), 0);
         summary.status = Status::Ok;
         summary.parameters = Some(parameter_count(model));
@@ -245,27 +245,27 @@ impl Source<'_> {
         run.write_summary(&summary)?;
         notes.iter().try_for_each(|note| run.log(note))
     }
+}
 
-    fn meta(&self) -> Meta {
-        Meta {
-            step: 0,
-            tokens_seen: 0,
-            recipe_hash: self.recipe.hash(),
-            resolved_recipe_toml: self.recipe.to_toml(),
-            corpus_hash: String::new(),
-            tokenizer_hash: self.tokenizer.hash(),
-            world_size: 1,
-            seed: self.recipe.values().training.seed,
-            xrun_version: env!("CARGO_PKG_VERSION").to_string(),
-            engine: String::new(),
-            algorithms: None,
-            extra: [
-                (END_TOKEN_ID.to_string(), self.tokenizer.end_token().to_string()),
-                (INITIAL_WEIGHTS.to_string(), self.hash.to_string()),
-            ]
-            .into(),
-            rows: BTreeMap::new(),
-        }
+/// Returns the metadata of a checkpoint that nothing was trained for: at step 0, without a corpus. `weights` is
+/// the hash of the initial weights, if they come from a folder.
+pub(super) fn untrained_meta(recipe: &Recipe, tokenizer: &Tokenizer, weights: Option<&str>) -> Meta {
+    let mut extra = BTreeMap::from([(END_TOKEN_ID.to_owned(), tokenizer.end_token().to_string())]);
+    extra.extend(weights.map(|hash| (INITIAL_WEIGHTS.to_owned(), hash.to_owned())));
+    Meta {
+        step: 0,
+        tokens_seen: 0,
+        recipe_hash: recipe.hash(),
+        resolved_recipe_toml: recipe.to_toml(),
+        corpus_hash: String::new(),
+        tokenizer_hash: tokenizer.hash(),
+        world_size: 1,
+        seed: recipe.values().training.seed,
+        xrun_version: env!("CARGO_PKG_VERSION").to_string(),
+        engine: String::new(),
+        algorithms: None,
+        extra,
+        rows: BTreeMap::new(),
     }
 }
 

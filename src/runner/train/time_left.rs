@@ -65,9 +65,9 @@ impl TimeLeft {
 
     /// Adds the time of a row.
     pub fn add(&mut self, row: &TimingRow) {
-        match row.phase {
-            Phase::Warmup | Phase::Train => self.trained(row.step, row.phase, row.step_ms / 1e3),
-            phase => self.took(phase, row.step_ms / 1e3),
+        match row.phase.is_step() {
+            true => self.trained(row.step, row.phase, row.step_ms / 1e3),
+            false => self.took(row.phase, row.step_ms / 1e3),
         }
     }
 

@@ -96,10 +96,7 @@ impl Clock {
             ..TimingRow::timed(step, phase, self.wall_s(), took.as_secs_f64() * 1e3)
         };
         if let Some(gauges) = &mut self.gauges {
-            let tokens = match phase {
-                Phase::Warmup | Phase::Train => self.plan.batch.tokens_in_step(step),
-                _ => 0,
-            };
+            let tokens = if phase.is_step() { self.plan.batch.tokens_in_step(step) } else { 0 };
             gauges.fill(&mut row, tokens);
         }
         row

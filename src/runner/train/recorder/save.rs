@@ -67,13 +67,9 @@ impl Recorder {
         let started = Instant::now();
         self.progress.pause(Phase::Save, 0, 1);
         self.wait_for_write()?;
-        let contents = match (due.whole, self.plan.ema) {
-            (true, _) => CheckpointContents::All,
-            (false, ema) => {
-                let average = ema.map(|ema| ema.slot(self.plan.precision).checkpoint_prefix);
-                CheckpointContents::Weights { average }
-            }
-        };
+        let average = self.plan.ema.map(|ema| ema.slot(self.plan.precision).checkpoint_prefix);
+        let contents =
+            if due.whole { CheckpointContents::All } else { CheckpointContents::Weights { average } };
         self.describe_save(rank.done(), due);
         if !due.ends {
             self.allocate_copy(rank)?;
@@ -118,14 +114,9 @@ impl Recorder {
 
     /// Returns true if the run saves by time and the period since the last save has passed.
     pub(in crate::train) fn save_is_due(&self) -> bool {
-        match self.plan.intervals.checkpoint {
-            Period::Time(period) => {
-                self.saves()
-                    && self.saves.writer.in_flight().is_none()
-                    && self.saves.last_save.elapsed() >= period
-            }
-            Period::Steps(_) => false,
-        }
+        let Period::Time(period) = self.plan.intervals.checkpoint else { return false };
+        let saves = &self.saves;
+        self.saves() && saves.writer.in_flight().is_none() && saves.last_save.elapsed() >= period
     }
 
     /// Returns true if a checkpoint is due because an evaluation found the lowest validation loss so far. A

@@ -34,10 +34,8 @@ use std::time::Instant;
 /// A run that was opened but not planned. Its origin is known and, for a resume, locked.
 #[derive(Debug)]
 pub struct Run {
-    /// The request, with its origin resolved.
+    /// The request, with its origin resolved, for the machine as the ranks of this process share it.
     request: Request,
-    /// The machine, as the ranks of this process share it.
-    machine: Machine,
     /// The folder of the run to resume, if rank 0 is in this process.
     resumed: Option<RunFolder>,
     opened: Instant,
@@ -53,7 +51,7 @@ impl Run {
     /// # Errors
     /// If the folder of a run to resume cannot be read, or another process uses it.
     pub fn open(mut request: Request, ranks: &LocalRanks) -> Result<Self> {
-        let machine = request.machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
+        request.machine = request.machine.with_ranks(ranks.on_machine, ranks.processes_on_machine());
         let mut resumed = None;
         if ranks.has_rank_zero() {
             request.origin = resolve_origin(request.origin, &request.recipe, &request.results)?;
@@ -62,8 +60,8 @@ impl Run {
             }
         }
         let opened = Instant::now();
-        let devices = Arc::new(DeviceOrder::start(&own_gpus(&request.recipe, &machine, ranks)));
-        Ok(Self { request, machine, resumed, opened, devices })
+        let devices = Arc::new(DeviceOrder::start(&own_gpus(&request.recipe, &request.machine, ranks)));
+        Ok(Self { request, resumed, opened, devices })
     }
 
     /// Returns the recipe.
@@ -73,7 +71,7 @@ impl Run {
 
     /// Returns the machine, as the ranks of this process share it.
     pub fn machine(&self) -> &Machine {
-        &self.machine
+        &self.request.machine
     }
 
     /// Trains until the last step or a signal on the ranks of this process: finds where the run starts, opens
@@ -126,7 +124,7 @@ impl Run {
         Ok(Job {
             recipe_hash: recipe.hash(),
             recipe,
-            machine: self.machine.clone(),
+            machine: self.request.machine.clone(),
             plan: Arc::new(plan),
             programs: Arc::new(programs),
             dataset: Arc::new(dataset),

@@ -1,7 +1,7 @@
 //! What is recorded of a run before its first step: its folder, its summary, the metadata of its checkpoints,
 //! and the first lines of its log.
 
-use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta};
+use crate::checkpoint::{INITIAL_WEIGHTS, Meta};
 use crate::data::HeldOut;
 use crate::device::cuda::{self, Gpu};
 use crate::error::Result;
@@ -22,13 +22,12 @@ use crate::results::{RunFolder, Summary, atomic, memory};
 use crate::train::calibrate::{cpu_pace, known_cpu_pace};
 use crate::train::conclude::Ended;
 use crate::train::gauges::{engine_name, environment};
-use crate::train::import::shown;
+use crate::train::import::{shown, untrained_meta};
 use crate::train::initial::weights::{InitialWeights, TOKENIZER};
 use crate::train::job::Job;
 use crate::train::recorder::Recorder;
 use crate::train::run_ranks::announce_finished;
 use crate::train::start::{Start, corpus_files};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Returns the folder of a run with its summary: either `resumed`, or a new one with a copy of the recipe.
@@ -178,27 +177,15 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
 /// Returns the metadata of checkpoints. Keeps the hash of the initial weights with which this run, or the run
 /// that it continues, began.
 pub(super) fn meta(job: &Job, start: &Start) -> Meta {
-    let end_token = job.dataset.tokenizer.end_token().to_string();
-    let mut extra = BTreeMap::from([(END_TOKEN_ID.to_string(), end_token)]);
-    let before = start.loaded.as_ref().and_then(|loaded| loaded.meta().extra.get(INITIAL_WEIGHTS));
-    if let Some(hash) = start.initial.as_ref().map(|initial| &initial.hash).or(before) {
-        extra.insert(INITIAL_WEIGHTS.to_owned(), hash.clone());
-    }
     let Job { recipe, recipe_hash, plan, dataset, .. } = job;
+    let before = start.loaded.as_ref().and_then(|loaded| loaded.meta().extra.get(INITIAL_WEIGHTS));
+    let weights = start.initial.as_ref().map(|initial| &initial.hash).or(before);
     Meta {
-        step: 0,
-        tokens_seen: 0,
         recipe_hash: recipe_hash.clone(),
-        resolved_recipe_toml: recipe.to_toml(),
         corpus_hash: dataset.hash.clone(),
-        tokenizer_hash: dataset.tokenizer.hash(),
         world_size: plan.batch.world_size as u64,
-        seed: plan.seeds.training,
-        xrun_version: env!("CARGO_PKG_VERSION").to_string(),
         engine: engine_name(plan),
-        algorithms: None,
-        extra,
-        rows: BTreeMap::new(),
+        ..untrained_meta(recipe, &dataset.tokenizer, weights.map(String::as_str))
     }
 }
 
