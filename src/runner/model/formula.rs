@@ -5,8 +5,8 @@ use crate::format::thousands;
 use serde::Serialize;
 use std::ops::{Add, Mul};
 
-/// A number, its formula in symbols, and the formula with numbers filled in. In JSON its keys are those of the
-/// FLOPs per token.
+/// A number, its formula in symbols, and the formula with numbers filled in. In JSON its keys are those of
+/// the FLOPs per token.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Formula {
     /// The number. Exact below 2^53.

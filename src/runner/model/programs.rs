@@ -16,7 +16,7 @@ use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
-use crate::ops::sum::{Factor, Sum};
+use crate::ops::sum::Sum;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
@@ -182,8 +182,10 @@ pub(super) fn record(
     let (scale, count) = loss_scale(plan, &mut b)?;
     let mode = if first { Mode::Write } else { Mode::Add };
     let mut sum = |losses: TensorId, slot: ControlSlot| {
-        let inputs = [&[losses], &count[..]].concat();
-        total(&mut b, &inputs, slot, scale, mode)
+        b.scoped("head", |b| {
+            let (inputs, to) = ([&[losses], &count[..]].concat(), b.state(slot)?);
+            b.emit_into("loss", Arc::new(Sum { scale }), &inputs, &[Destination::Into(to, mode)])
+        })
     };
     sum(losses.losses, ControlSlot::Loss)?;
     if let Some(z_losses) = losses.z_losses {
@@ -202,15 +204,6 @@ pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, 
         .filter(|&id| matches!(program.tensor(id).home, Home::View { of, .. } if of == losses))
         .map(|id| (id, Upstream::One))
         .collect()
-}
-
-/// Sums losses into the state. `inputs` are the inputs of [`Sum`].
-fn total(b: &mut Builder, inputs: &[TensorId], slot: ControlSlot, scale: Factor, mode: Mode) -> Result<()> {
-    b.scoped("head", |b| {
-        let to = b.state(slot)?;
-        b.emit_into("loss", Arc::new(Sum { scale }), inputs, &[Destination::Into(to, mode)])?;
-        Ok(())
-    })
 }
 
 fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {

@@ -1,7 +1,7 @@
 //! Measures the speed of the CPU once, for predictions: times training steps of four small models, node by
 //! node.
 
-use super::prepare::prepare;
+use super::job::prepare;
 use super::rank::Rank;
 use crate::device::DType;
 use crate::device::cuda::cache::cache_folder;
@@ -34,8 +34,8 @@ const MODEL_KEYS: [&str; 6] = [
     "training.local_batch_size",
 ];
 
-/// Models from tiny to the largest that a CPU trains in a fraction of a second per step, by [`MODEL_KEYS`]. The
-/// ops of a plan have shapes between these, or larger.
+/// Models from tiny to the largest that a CPU trains in a fraction of a second per step, by [`MODEL_KEYS`].
+/// The ops of a plan have shapes between these, or larger.
 const CALIBRATION_MODELS: [[usize; 6]; 4] = [
     [32, 2, 16, 96, 32, 2],
     [128, 4, 32, 384, 128, 4],

@@ -247,8 +247,8 @@ impl Source<'_> {
     }
 }
 
-/// Returns the metadata of a checkpoint that nothing was trained for: at step 0, without a corpus. `weights` is
-/// the hash of the initial weights, if they come from a folder.
+/// Returns the metadata of a checkpoint that nothing was trained for: at step 0, without a corpus. `weights`
+/// is the hash of the initial weights, if they come from a folder.
 pub(super) fn untrained_meta(recipe: &Recipe, tokenizer: &Tokenizer, weights: Option<&str>) -> Meta {
     let mut extra = BTreeMap::from([(END_TOKEN_ID.to_owned(), tokenizer.end_token().to_string())]);
     extra.extend(weights.map(|hash| (INITIAL_WEIGHTS.to_owned(), hash.to_owned())));

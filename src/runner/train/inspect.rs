@@ -1,6 +1,6 @@
 //! The tensors of one step, for comparison with another implementation.
 
-use super::prepare::prepare;
+use super::job::prepare;
 use super::rank::Rank;
 use crate::checkpoint::{DiskFs, TensorView, tensor_file};
 use crate::error::{Error, Result};

@@ -24,7 +24,8 @@ pub struct Chat {
 
 impl Chat {
     /// Opens a run to talk to. A reply has at most `tokens` tokens; with `None`, as many as the context can
-    /// hold. Every turn processes the whole conversation in one pass, with the smallest program that holds it.
+    /// hold. Every turn processes the whole conversation in one pass, with the smallest program that holds
+    /// it.
     ///
     /// # Errors
     /// If the run has no valid checkpoint or no chat template, or a key would change the trained model.

@@ -14,8 +14,8 @@ use std::path::Path;
 /// The settings of a tokenizer, which name its special tokens and may contain the template.
 pub(in crate::train) const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// Maximum size of a template's file or of settings. Templates in use stay below 64 KiB, and settings with long
-/// lists of added tokens below 4 MiB.
+/// Maximum size of a template's file or of settings. Templates in use stay below 64 KiB, and settings with
+/// long lists of added tokens below 4 MiB.
 pub(in crate::train) const MAX_BYTES: u64 = 16 << 20;
 
 /// Maximum size of a template.
