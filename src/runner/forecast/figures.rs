@@ -1,5 +1,6 @@
 //! All figures of a run before it starts.
 
+use super::disk::weight_bytes;
 use super::{
     Budget, DeviceFit, ExchangeForecast, FitHere, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
@@ -124,10 +125,7 @@ impl Forecast {
         let memory = Memory::new(plan, programs);
         let update_groups = GroupForecast::all(plan, programs);
         let per_parameter = match update_groups.as_slice() {
-            [only] => {
-                let weights = 1 + usize::from(plan.ema.is_some());
-                Some(DType::F32.size() * weights + only.checkpoint_bytes_per_parameter)
-            }
+            [only] => Some(weight_bytes(plan.ema.is_some()) + only.checkpoint_bytes_per_parameter),
             _ => None,
         };
         let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
