@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The ranks of a run in this process.
-#[derive(Debug)]
 pub struct LocalRanks {
     /// One communicator per rank of this process; each rank is a thread.
     comms: Vec<Arc<dyn Communicator>>,

@@ -9,7 +9,6 @@ use crate::device::communicator::Contribution;
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -33,12 +32,6 @@ pub struct Server {
 
 /// Exit reports by rank.
 type ExitReports = Mutex<BTreeMap<usize, Vec<u8>>>;
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("connections", &self.handles.len()).finish()
-    }
-}
 
 /// Called for a rank whose connection ended before the rank reported that it was finished.
 pub type OnDisconnect = Arc<dyn Fn(usize) + Send + Sync>;

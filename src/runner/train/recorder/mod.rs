@@ -27,9 +27,8 @@ use crate::results::rows::ResumedRows;
 use crate::results::summary::{LossAt, Sample, Sentences};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents};
 use clock::Clock;
-use files::{ResumeAt, RowFiles};
+use files::RowFiles;
 use saves::Saves;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -83,8 +82,8 @@ impl Recorder {
         // Comes before any row is dropped: if the disk is still full, nothing may change.
         let saves = Saves::open(&folder, plan, meta, step, background)?;
         let loaded = start.loaded.as_ref().filter(|_| is_resumed);
-        let at = ResumeAt { step, has_rows: is_resumed, saved: loaded.map(|loaded| &loaded.meta().rows) };
-        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, &at)?;
+        let saved = loaded.map(|loaded| &loaded.meta().rows);
+        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, (step, is_resumed), saved)?;
         summary.samples.retain(|sample| sample.step <= step);
         summary.status = Status::Running;
         summary.reason = None;
@@ -208,13 +207,11 @@ impl Recorder {
             step: report.step,
             tokens_seen: self.tokens_at(report.step),
             loss: report.loss,
-            val_loss: None,
             lr: report.lr,
             grad_norm: report.grad_norm,
             z_loss: report.z_loss,
             smoothing_loss: report.smoothing_loss,
-            ema_val_loss: None,
-            held_out: BTreeMap::new(),
+            ..MetricsRow::default()
         };
         if let Some(evaluation) = evaluation {
             for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
