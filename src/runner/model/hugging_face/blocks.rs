@@ -6,18 +6,7 @@ use super::tensor::HfTensor;
 use crate::error::Result;
 use crate::hugging_face::Config;
 use crate::plan::Model;
-use serde_json::{Value, json};
-
-/// Returns the sizes in the configuration of a model.
-pub(super) fn sizes(m: &Model) -> Value {
-    json!({
-        "hidden_size": m.dim,
-        "intermediate_size": m.ffn_dim,
-        "num_hidden_layers": m.n_layers,
-        "num_attention_heads": m.n_heads,
-        "num_key_value_heads": m.n_kv_heads,
-    })
-}
+use serde_json::json;
 
 /// Sets the keys of a configuration's sizes and activation. `activation` is the default.
 pub(super) fn read_sizes(config: &Config, keys: &mut Keys, activation: &str, gated: bool) -> Result<()> {

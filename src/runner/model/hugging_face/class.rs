@@ -25,11 +25,21 @@ pub(super) trait Class: Sync {
     /// model.
     fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys;
 
-    /// Returns the own keys in `config.json` for a model that the class can express: the groups that follow
-    /// one another between the keys that all classes have ([`config_json`]).
-    fn config(&self, m: &Model, facts: &HfFacts) -> Vec<Value>;
+    /// Returns the sizes in `config.json` for a model that the class can express.
+    fn sizes(&self, m: &Model) -> Value {
+        json!({
+            "hidden_size": m.dim,
+            "intermediate_size": m.ffn_dim,
+            "num_hidden_layers": m.n_layers,
+            "num_attention_heads": m.n_heads,
+            "num_key_value_heads": m.n_kv_heads,
+        })
+    }
 
-    /// Returns the own keys after all others.
+    /// Returns the keys in `config.json` that only this class has or names so, after the sizes.
+    fn config(&self, m: &Model, facts: &HfFacts) -> Value;
+
+    /// Returns further keys of this class, which are last in `config.json`.
     fn last_config(&self, _m: &Model) -> Value {
         json!({})
     }
@@ -63,8 +73,7 @@ pub(super) fn config_json(class: &dyn Class, m: &Model, facts: &HfFacts) -> Valu
         "bos_token_id": facts.end_token_id,
         "eos_token_id": facts.end_token_id,
     });
-    let own = class.config(m, facts);
-    let groups = std::iter::once(first).chain(own).chain([common, class.last_config(m)]);
-    // The order of keys is the order in the file.
-    groups.filter_map(|group| group.as_object().cloned()).flatten().collect()
+    // In the order of the file.
+    let groups = [first, class.sizes(m), class.config(m, facts), common, class.last_config(m)];
+    groups.iter().filter_map(Value::as_object).cloned().flatten().collect()
 }

@@ -51,13 +51,18 @@ impl Class for Gpt2 {
         lacks
     }
 
-    fn config(&self, m: &Model, _facts: &HfFacts) -> Vec<Value> {
-        vec![json!({
+    fn sizes(&self, m: &Model) -> Value {
+        json!({
             "n_positions": m.learned_positions,
             "n_embd": m.dim,
             "n_layer": m.n_layers,
             "n_head": m.n_heads,
             "n_inner": m.ffn_dim,
+        })
+    }
+
+    fn config(&self, m: &Model, _facts: &HfFacts) -> Value {
+        json!({
             "activation_function": activations::word(&m.activation),
             "resid_pdrop": m.dropout,
             "embd_pdrop": m.dropout,
@@ -68,7 +73,7 @@ impl Class for Gpt2 {
             "scale_attn_by_inverse_layer_idx": false,
             "reorder_and_upcast_attn": false,
             "add_cross_attention": false,
-        })]
+        })
     }
 
     fn tensors(&self, m: &Model) -> Vec<HfTensor> {

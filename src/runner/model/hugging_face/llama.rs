@@ -39,8 +39,8 @@ impl Class for Llama {
         lacks
     }
 
-    fn config(&self, m: &Model, facts: &HfFacts) -> Vec<Value> {
-        let own = json!({
+    fn config(&self, m: &Model, facts: &HfFacts) -> Value {
+        json!({
             "head_dim": m.head_dim,
             "hidden_act": activations::word(&m.activation),
             "max_position_embeddings": facts.seq_len,
@@ -52,8 +52,7 @@ impl Class for Llama {
             "attention_dropout": 0.0,
             "mlp_bias": m.bias,
             "pretraining_tp": 1,
-        });
-        vec![blocks::sizes(m), own]
+        })
     }
 
     fn tensors(&self, m: &Model) -> Vec<HfTensor> {

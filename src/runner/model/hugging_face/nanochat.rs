@@ -49,8 +49,8 @@ impl Class for NanoChat {
         lacks
     }
 
-    fn config(&self, m: &Model, facts: &HfFacts) -> Vec<Value> {
-        let own = json!({
+    fn config(&self, m: &Model, facts: &HfFacts) -> Value {
+        json!({
             "max_position_embeddings": facts.seq_len,
             "hidden_act": activations::word(&m.activation),
             "attention_dropout": 0.0,
@@ -60,8 +60,7 @@ impl Class for NanoChat {
             "rope_scaling": rope::scaling(m),
             "final_logit_softcapping": m.logit_cap,
             "attention_bias": false,
-        });
-        vec![blocks::sizes(m), own]
+        })
     }
 
     fn last_config(&self, _m: &Model) -> Value {

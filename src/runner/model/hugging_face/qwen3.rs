@@ -44,8 +44,8 @@ impl Class for Qwen3 {
         lacks
     }
 
-    fn config(&self, m: &Model, facts: &HfFacts) -> Vec<Value> {
-        let own = json!({
+    fn config(&self, m: &Model, facts: &HfFacts) -> Value {
+        json!({
             "head_dim": m.head_dim,
             "hidden_act": activations::word(&m.activation),
             "max_position_embeddings": facts.seq_len,
@@ -58,8 +58,7 @@ impl Class for Qwen3 {
             "use_sliding_window": m.window.is_some(),
             "sliding_window": m.window,
             "max_window_layers": if m.window.is_some() { 0 } else { m.n_layers },
-        });
-        vec![blocks::sizes(m), own]
+        })
     }
 
     fn last_config(&self, m: &Model) -> Value {
