@@ -10,7 +10,7 @@ use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
 use xrun::results::progress::{begin_json_stream, print_json_error};
 use xrun::results::provenance::Stamp;
-use xrun::train::{Request, Run, WorkerRequest, mark_failed, prepare};
+use xrun::train::{Request, Run, mark_failed, prepare};
 
 /// Printed when the first signal arrives.
 const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
@@ -41,9 +41,9 @@ fn main() -> ExitCode {
     let ended = dispatch(cli).and_then(|next| match next {
         Next::Done => Ok(()),
         Next::Train(how, request) => launch(how, *request),
-        Next::TrainAsWorker => process::run_worker(|request: WorkerRequest, ranks, stop| {
-            run(request.into_request()?, ranks, stop)
-        }),
+        Next::TrainAsWorker => {
+            process::run_worker(|request: Request, ranks, stop| run(request.on_this_machine(), ranks, stop))
+        }
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,7 +65,6 @@ fn launch(launch: Launch, request: Request) -> Result<()> {
     let ranks = match launch {
         Launch::Threads(world) => LocalRanks::threads(world, timeout)?,
         Launch::Processes(world) => {
-            let request = WorkerRequest::from_request(&request);
             return process::supervise(&request, world, timeout, &stop, mark_failed);
         }
         Launch::Member(assignment) => {

@@ -6,9 +6,7 @@ use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
 use crate::model::WeightsKind;
 use crate::results::find;
-use crate::train::{
-    BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
-};
+use crate::train::{GenerationTime, Sampled, TrainedRun, bench_generation, sample};
 
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
@@ -70,19 +68,15 @@ pub fn run(args: &Args) -> Result<()> {
     set("tokens", args.tokens.map(|n| n.to_string()));
     set("temperature", args.temperature.map(|t| format!("{t:?}")));
     overrides.extend(keys.iter().cloned());
-    let run = run_with_checkpoint(results, run)?;
+    let folder = run_with_checkpoint(results, run)?;
+    let run = TrainedRun { folder, step: args.checkpoint, weights: args.weights, overrides };
     if args.chat {
-        let (step, weights, tokens) = (args.checkpoint, args.weights, args.tokens);
-        return chat::run(&ChatRequest { run, step, weights, overrides, tokens });
+        return chat::run(run, args.tokens);
     }
     if let Some(prompt_tokens) = args.bench {
-        let (step, weights) = (args.checkpoint, args.weights);
-        return bench_generation(&BenchRequest { run, step, weights, overrides, prompt_tokens }, print_time);
+        return bench_generation(&run, prompt_tokens, print_time);
     }
-    let prompts = args.prompt.clone();
-    let (step, weights) = (args.checkpoint, args.weights);
-    let request = SampleRequest { run, step, weights, overrides, prompts };
-    for Sampled { prompt, text, tokens } in sample(&request)? {
+    for Sampled { prompt, text, tokens } in sample(&run, &args.prompt)? {
         if args.json {
             let sampled = serde_json::json!({ "prompt": prompt, "text": text, "tokens": tokens });
             print_json(&format!("{sampled}\n"))?;

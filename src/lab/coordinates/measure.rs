@@ -1,9 +1,6 @@
 //! Trains a recipe for a few steps and measures the size of its activations. They are read from the
 //! evaluation program, on CPUs and GPUs alike.
 
-use crate::device::Device;
-use crate::device::communicator::SingleRank;
-use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::machine::Machine;
@@ -62,9 +59,8 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
     if plan.batch.world_size > 1 {
         return Err(Error::usage("coordinates are measured on one rank; set parallelism.world_size=1"));
     }
-    let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
-    let (plan, comm) = (Arc::new(plan), Arc::new(SingleRank));
-    let mut rank = Rank::new(Arc::clone(&plan), Arc::new(programs), Arc::new(dataset), device, comm)?;
+    let plan = Arc::new(plan);
+    let mut rank = Rank::alone(Arc::clone(&plan), programs, dataset)?;
     let batch = rank.coming_batch()?;
     let (kinds, names): (Vec<ActivationKind>, Vec<String>) = activations(&plan.model).into_iter().unzip();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -8,6 +8,10 @@ use crate::plan::Plan;
 /// cuBLASLt 32 MiB per stream on Hopper.
 pub const RESERVE_BYTES: u64 = 5 << 28;
 
+/// Whatever is decided by `"auto"` uses at most half of host memory; the corpus, other programs and the page
+/// cache need the rest.
+pub(super) const HOST_MEMORY_DIVISOR: u64 = 2;
+
 /// The name of the recipe's own limit.
 const LIMIT: &str = "engine.memory_limit_gib";
 

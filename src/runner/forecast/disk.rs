@@ -44,10 +44,10 @@ impl Disk {
     /// Predicts what a run of this plan needs. `seconds` is its predicted time; if it is unknown, checkpoints
     /// by time count as written more often than they are kept. `plots` is true if the run draws plots.
     pub fn new(plan: &Plan, programs: &Programs, seconds: Option<f64>, plots: bool) -> Self {
-        let keep = plan.intervals.keep as u64;
-        let written = plan.intervals.checkpoints(plan.steps as u64, seconds.unwrap_or(f64::INFINITY));
-        let checkpoint_bytes = checkpoint_bytes(programs) as u64;
         let (steps, intervals) = (plan.steps as u64, &plan.intervals);
+        let keep = intervals.keep as u64;
+        let written = intervals.checkpoints(steps, seconds.unwrap_or(f64::INFINITY));
+        let checkpoint_bytes = checkpoint_bytes(programs) as u64;
         let staying = || intervals.staying(steps).filter(|_| keep > 0);
         let best = u64::from(keep > 0 && intervals.keep_best);
         let stays = staying().count() as u64 + best;
@@ -61,13 +61,13 @@ impl Disk {
             }
             WeightsOnly::All => checkpoints,
         };
-        let weights_bytes = weights_bytes(plan, programs) as u64;
-        let event_bytes = match (plan.intervals.tensorboard, plan.execution.gpu) {
+        let weights_bytes = (weight_bytes(plan.ema.is_some()) * programs.state.parameter_count()) as u64;
+        let event_bytes = match (intervals.tensorboard, plan.execution.gpu) {
             (false, _) => 0,
             (true, None) => EVENT_BYTES.0,
             (true, Some(_)) => EVENT_BYTES.1,
         };
-        let step_bytes = (plan.steps as u64).saturating_mul(ROW_BYTES + event_bytes);
+        let step_bytes = steps.saturating_mul(ROW_BYTES + event_bytes);
         let text_bytes = step_bytes.saturating_add(TEXT_BYTES);
         let picture_bytes = if plots { PICTURE_BYTES } else { 0 };
         let total_bytes = checkpoint_bytes
@@ -89,9 +89,10 @@ impl Disk {
     }
 }
 
-/// Returns the bytes of a checkpoint without optimizer state: the weights and their moving average, in fp32.
-fn weights_bytes(plan: &Plan, programs: &Programs) -> usize {
-    DType::F32.size() * programs.state.parameter_count() * (1 + usize::from(plan.ema.is_some()))
+/// Returns the bytes per parameter in a checkpoint without optimizer state: the weight and, with `has_ema`,
+/// its moving average, in fp32.
+pub(super) fn weight_bytes(has_ema: bool) -> usize {
+    DType::F32.size() * (1 + usize::from(has_ema))
 }
 
 /// Returns the bytes of a checkpoint without its few KiB of manifest: the weights and the optimizer's slots,

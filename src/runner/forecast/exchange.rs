@@ -1,5 +1,6 @@
 //! Forecasts what ranks exchange in a step, and how long it takes.
 
+use crate::exec::Section;
 use crate::ir::{Node, Program};
 use crate::model::Programs;
 use crate::plan::Plan;
@@ -66,17 +67,12 @@ impl ExchangeForecast {
         let ranks = plan.batch.world_size;
         let copies = plan.copies_between_gpus();
         let full = plan.batch.micro_steps;
-        let step = [programs.micro_step(full - 1, full), &programs.step_end];
-        let in_step =
-            step.into_iter().flat_map(|section| sent_by_collectives(&section.program, ranks, copies));
-        let (step, gather): (Vec<Sent>, Vec<Sent>) = (
-            in_step.collect(),
-            programs
-                .gather
-                .iter()
-                .flat_map(|section| sent_by_collectives(&section.program, ranks, copies))
-                .collect(),
-        );
+        let sent_in = |section: &Section| -> Vec<Sent> {
+            let program = &section.program;
+            program.nodes.iter().filter_map(|node| sent(program, node, ranks, copies)).collect()
+        };
+        let step = [programs.micro_step(full - 1, full), &programs.step_end].map(sent_in).concat();
+        let gather = programs.gather.as_ref().map(sent_in).unwrap_or_default();
         let all = || step.iter().chain(&gather);
         let sum = |part: fn(&Sent) -> f64| all().map(part).sum::<f64>().round() as u64;
         let time = copies.then(|| {
@@ -125,11 +121,7 @@ fn exposed(step: &[Sent]) -> impl Iterator<Item = &Sent> {
         .map(|(_, sent)| sent)
 }
 
-/// Returns what a rank sends in each collective of a program.
-fn sent_by_collectives(program: &Program, ranks: usize, copies: bool) -> Vec<Sent> {
-    program.nodes.iter().filter_map(|node| sent(program, node, ranks, copies)).collect()
-}
-
+/// Returns what a rank sends in a node; `None` if it is no collective.
 fn sent(program: &Program, node: &Node, ranks: usize, copies: bool) -> Option<Sent> {
     let others = (ranks - 1) as f64;
     let share = others / ranks as f64;

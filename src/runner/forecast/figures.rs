@@ -1,12 +1,13 @@
 //! All figures of a run before it starts.
 
+use super::disk::weight_bytes;
 use super::{
-    Budget, DeviceFit, ExchangeForecast, FitHere, Flops, GroupForecast, Memory, Parameters, RunNeeds, Saving,
+    Budget, DeviceFit, ExchangeForecast, FitHere, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::model::Programs;
+use crate::model::{Formula, Programs, flops_per_token};
 use crate::plan::{Plan, Scaling, Stage};
 use crate::policy::Recompute;
 use serde::Serialize;
@@ -26,7 +27,7 @@ pub struct Forecast {
     /// Sentences about this fraction, if it is large, and about widths that do not match the stream's.
     pub remarks: Vec<String>,
     /// Model FLOPs per token.
-    pub flops: Flops,
+    pub flops: Formula,
     /// How a step splits into sequences.
     pub batch: BatchForecast,
     /// Steps, tokens and the corpus.
@@ -124,10 +125,7 @@ impl Forecast {
         let memory = Memory::new(plan, programs);
         let update_groups = GroupForecast::all(plan, programs);
         let per_parameter = match update_groups.as_slice() {
-            [only] => {
-                let weights = 1 + usize::from(plan.ema.is_some());
-                Some(DType::F32.size() * weights + only.checkpoint_bytes_per_parameter)
-            }
+            [only] => Some(weight_bytes(plan.ema.is_some()) + only.checkpoint_bytes_per_parameter),
             _ => None,
         };
         let mut budgets: Vec<Budget> = machines.iter().map(|machine| Budget::new(plan, machine)).collect();
@@ -148,7 +146,7 @@ impl Forecast {
             update_groups,
             has_ema: plan.ema.is_some(),
             parameters,
-            flops: Flops::new(plan),
+            flops: flops_per_token(plan),
             batch: BatchForecast::new(plan),
             training: TrainingForecast::new(plan),
             exchange: ExchangeForecast::new(plan, programs),

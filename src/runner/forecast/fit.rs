@@ -59,19 +59,21 @@ pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
 fn fit_row(plan: &Plan, budget: &Budget, dtype: &'static str, recompute: &'static str) -> Result<FitRow> {
     let accumulation = plan.batch.accumulation;
     let most = MAX_LOCAL.min(MAX_ROWS / plan.batch.seq_len);
-    let fits = |n: usize| Ok(budget.holds(peak(&with_local_batch(plan, n, accumulation))?));
+    let fits = |n: usize| {
+        let plan = with_local_batch(plan, n, accumulation);
+        Ok(budget.holds(peak_bytes(&plan, &Programs::new(&plan)?)))
+    };
     let largest = largest_fitting(most, fits)?;
     let plan = with_local_batch(plan, largest.max(1), accumulation);
-    let programs = Programs::new(&plan)?;
-    let limits = budget.hardware.and_then(|h| h.limits).filter(|_| largest > 0);
+    let (peak_bytes, tokens_per_second) = peak_and_speed(&plan, budget)?;
     Ok(FitRow {
         dtype,
         recompute,
         local_batch_size: largest,
         tokens: largest * plan.batch.seq_len,
-        peak_bytes: peak_bytes(&plan, &programs),
+        peak_bytes,
         capped: largest == most,
-        tokens_per_second: limits.map(|l| StepTime::new(&plan, &programs, &l).tokens_per_second),
+        tokens_per_second: tokens_per_second.filter(|_| largest > 0),
     })
 }
 
@@ -234,20 +236,22 @@ fn split_batch(from: &Changed, budget: &Budget) -> Result<Option<Advice>> {
 }
 
 fn judge(changed: &Changed, budget: &Budget) -> Result<Advice> {
-    let programs = Programs::new(&changed.plan)?;
-    let peak_bytes = peak_bytes(&changed.plan, &programs);
-    let limits = budget.hardware.and_then(|h| h.limits);
+    let (peak_bytes, tokens_per_second) = peak_and_speed(&changed.plan, budget)?;
     Ok(Advice {
         set: changed.set.clone(),
         same_curve: changed.same_curve,
         peak_bytes,
         fits: budget.holds(peak_bytes),
-        tokens_per_second: limits.map(|l| StepTime::new(&changed.plan, &programs, &l).tokens_per_second),
+        tokens_per_second,
     })
 }
 
-fn peak(plan: &Plan) -> Result<usize> {
-    Ok(peak_bytes(plan, &Programs::new(plan)?))
+/// Returns the peak memory of a plan and, for a device with known limits, its predicted tokens per second.
+fn peak_and_speed(plan: &Plan, budget: &Budget) -> Result<(usize, Option<f64>)> {
+    let programs = Programs::new(plan)?;
+    let limits = budget.hardware.and_then(|h| h.limits);
+    let tokens_per_second = limits.map(|l| StepTime::new(plan, &programs, &l).tokens_per_second);
+    Ok((peak_bytes(plan, &programs), tokens_per_second))
 }
 
 #[cfg(test)]

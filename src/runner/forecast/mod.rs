@@ -28,7 +28,7 @@ pub use figures::{BatchForecast, Forecast, TrainingForecast};
 pub use fit::{Advice, FitRow, fit_local_batch};
 pub use memory::Memory;
 pub use needs::{RunNeeds, TotalNeeds};
-pub use parameters::{Flops, Parameters};
+pub use parameters::Parameters;
 pub use planned::Planned;
 pub use run_time::{Basis, RunTime};
 pub use saving::Saving;

@@ -1,8 +1,7 @@
-//! Counts parameters by part, and the model FLOPs per token.
+//! Counts parameters by part.
 
 use crate::ir::{Role, State, Sublayer};
-use crate::model::{Formula, flops_per_token};
-use crate::plan::{Model, Plan};
+use crate::plan::Model;
 use serde::Serialize;
 
 /// A model is called mostly embedding from this fraction on.
@@ -62,24 +61,5 @@ impl Parameters {
                 crate::format::thousands(model.vocab_size)
             )
         })
-    }
-}
-
-/// Model FLOPs per token, forward and backward.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Flops {
-    /// The count.
-    pub per_token: f64,
-    /// The formula.
-    pub formula: String,
-    /// The formula with the plan's numbers.
-    pub filled_in: String,
-}
-
-impl Flops {
-    /// Counts the FLOPs of a plan.
-    pub fn new(plan: &Plan) -> Self {
-        let Formula { value, symbols, numbers, .. } = flops_per_token(plan);
-        Self { per_token: value, formula: symbols, filled_in: numbers }
     }
 }

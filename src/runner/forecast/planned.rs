@@ -1,6 +1,6 @@
 //! Plans a recipe for a machine: resolves the recompute mode `"auto"`, and makes the plan and its programs.
 
-use super::RESERVE_BYTES;
+use super::budget::{HOST_MEMORY_DIVISOR, RESERVE_BYTES};
 use super::memory::peak_bytes;
 use super::time::StepTime;
 use crate::error::Result;
@@ -16,9 +16,6 @@ const CPU: Limits = Limits { fp32: 150e9, tf32: 150e9, bf16: 150e9, bandwidth: 2
 
 /// The device whose balance is used for a GPU that is not in the list of devices.
 const USUAL_GPU: &str = "a100-80";
-
-/// Use at most half of host memory for `"auto"`; the corpus, other programs and the page cache need the rest.
-const HOST_MEMORY_DIVISOR: u64 = 2;
 
 /// A recipe with its plan and programs, which agree.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::Saving;
 use super::time::{section_seconds, sum_over_step};
 use crate::exec::Section;
 use crate::format::wall_time;
-use crate::machine::{CpuPace, GpuModel, Limits, Machine, hardware};
+use crate::machine::{CpuPace, Machine, hardware};
 use crate::model::Programs;
 use crate::plan::{Plan, times_due};
 use serde::Serialize;
@@ -66,9 +66,17 @@ impl RunTime {
         plots: bool,
     ) -> Option<Self> {
         let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
-        let mut time = Self::without_start(plan, programs, machine, gpu)?;
+        let mut time = match (gpu, &machine.cpu_pace) {
+            (Some(gpu), _) => {
+                let limits = hardware::by_driver_name(&gpu.name)?.limits?;
+                let seconds = |section: &Section| section_seconds(plan, section, &limits);
+                Self::from_sections(plan, programs, None, Basis::GpuPeaks, seconds)
+            }
+            (None, Some(pace)) => Self::on_cpu(plan, programs, pace),
+            (None, None) => return None,
+        };
         // Nothing is left to train during the last save, so it is not hidden.
-        if let Some(saving_s) = time.saving_s.filter(|_| saving.is_beside() && time.checkpoints > 1) {
+        if let Some(saving_s) = time.saving_s.filter(|_| saving.beside_training && time.checkpoints > 1) {
             time.shorten(saving_s * (1.0 - 1.0 / time.checkpoints as f64));
         }
         time.around_s = START_S + if plots { PLOTS_S } else { 0.0 };
@@ -85,31 +93,9 @@ impl RunTime {
         self.range_s = (self.range_s.0 * share, self.range_s.1 * share);
     }
 
-    fn without_start(
-        plan: &Plan,
-        programs: &Programs,
-        machine: &Machine,
-        gpu: Option<&GpuModel>,
-    ) -> Option<Self> {
-        match (gpu, &machine.cpu_pace) {
-            (Some(gpu), _) => {
-                let limits = hardware::by_driver_name(&gpu.name)?.limits?;
-                Some(Self::on_gpu(plan, programs, &limits))
-            }
-            (None, Some(pace)) => Some(Self::on_cpu(plan, programs, pace)),
-            (None, None) => None,
-        }
-    }
-
     /// Describes the time, as in `about 21 s`, with a range if the machine is not steady.
     pub fn in_words(&self) -> String {
         seconds_in_words(self.total_s, self.range_s)
-    }
-
-    fn on_gpu(plan: &Plan, programs: &Programs, limits: &Limits) -> Self {
-        Self::from_sections(plan, programs, None, Basis::GpuPeaks, |section| {
-            section_seconds(plan, section, limits)
-        })
     }
 
     fn on_cpu(plan: &Plan, programs: &Programs, pace: &CpuPace) -> Self {
@@ -135,11 +121,9 @@ impl RunTime {
     ) -> Self {
         let steps = plan.steps as u64;
         let intervals = &plan.intervals;
-        let step_s = sum_over_step(programs, plan.batch.micro_steps, &seconds);
+        let step = |micro_steps| sum_over_step(programs, micro_steps, &seconds);
         let stages = plan.batch.stages(plan.steps);
-        let training_s = stages
-            .map(|stage| stage.steps as f64 * sum_over_step(programs, stage.micro_steps, &seconds))
-            .sum();
+        let training_s = stages.map(|stage| stage.steps as f64 * step(stage.micro_steps)).sum();
         let evaluations = times_due(intervals.validation, 0, steps);
         // A section is one local batch per rank, so a global batch takes as many sections as a step has
         // micro-steps.
@@ -160,7 +144,7 @@ impl RunTime {
         let saving_s = write_bytes_per_s.map(|speed| checkpoints as f64 * bytes / speed);
         let total_s = before_saving + saving_s.unwrap_or(0.0);
         Self {
-            step_s,
+            step_s: step(plan.batch.micro_steps),
             training_s,
             evaluations,
             evaluating_s,

@@ -1,9 +1,9 @@
 //! Decides whether checkpoints are written in the background, from a copy of the state that must fit in
 //! memory.
 
+use super::budget::{Budget, HOST_MEMORY_DIVISOR, RESERVE_BYTES};
 use super::disk::checkpoint_bytes;
 use super::memory::peak_bytes;
-use super::{Budget, RESERVE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::copy_bytes;
 use crate::format::binary;
@@ -12,10 +12,6 @@ use crate::model::Programs;
 use crate::plan::Plan;
 use crate::policy::BackgroundSaves;
 use serde::Serialize;
-
-/// Use at most half of host memory for `checkpoint.background = "auto"`; the corpus, other programs and the
-/// files being written need the rest.
-const HOST_MEMORY_DIVISOR: u64 = 2;
 
 /// How a run saves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,11 +49,6 @@ impl Saving {
         }
     }
 
-    /// Returns true if checkpoints are written while training continues.
-    pub fn is_beside(&self) -> bool {
-        self.beside_training
-    }
-
     /// Rejects a plan that must save in the background although the copy cannot fit.
     ///
     /// # Errors
@@ -91,26 +82,23 @@ struct Room {
 impl Room {
     fn new(plan: &Plan, programs: &Programs, machine: &Machine) -> Self {
         let on_gpu = plan.execution.gpu.is_some() || machine.hardware.is_some();
-        // Shards of several ranks are gathered on the host.
-        if programs.gather.is_some() && on_gpu {
-            let bytes = machine.memory_bytes;
-            let aside = bytes.unwrap_or(0) / HOST_MEMORY_DIVISOR;
-            let needed = plan.corpus.memory_bytes as u64;
-            return Self {
-                copy: checkpoint_bytes(programs),
-                place: "host memory",
-                needed,
-                bytes,
-                kept_free: aside,
-            };
-        }
         let copy = match programs.gather {
             Some(_) => checkpoint_bytes(programs),
             None => copy_bytes(&programs.state, programs.state.saved_slots()),
         };
+        // Shards of several ranks are gathered on the host.
+        if programs.gather.is_some() && on_gpu {
+            return Self {
+                copy,
+                place: "host memory",
+                needed: plan.corpus.memory_bytes as u64,
+                bytes: machine.memory_bytes,
+                kept_free: machine.memory_bytes.unwrap_or(0) / HOST_MEMORY_DIVISOR,
+            };
+        }
         let budget = Budget::new(plan, machine);
         let is_limit = plan.execution.memory_limit.is_some();
-        let (place, aside) = match (on_gpu, machine.hardware) {
+        let (place, kept_free) = match (on_gpu, machine.hardware) {
             // The budget of a named device already leaves out the reserve.
             (true, Some(_)) => ("the GPU's memory", 0),
             (true, None) => ("the GPU's memory", if is_limit { 0 } else { RESERVE_BYTES }),
@@ -118,7 +106,7 @@ impl Room {
             (false, _) => ("host memory", budget.bytes.unwrap_or(0) / HOST_MEMORY_DIVISOR),
         };
         let needed = budget.needed(peak_bytes(plan, programs));
-        Self { copy, place, needed, bytes: budget.bytes, kept_free: aside }
+        Self { copy, place, needed, bytes: budget.bytes, kept_free }
     }
 
     /// Describes what is missing if `aside` bytes stay free; `None` if the copy fits or the memory is

@@ -60,11 +60,11 @@ impl Forecast {
     fn time_here(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(time) = &self.needs.time else { return Ok(()) };
         writeln!(f, "Time on this machine  {}", time.in_words())?;
-        let (steps, each) = (thousands(self.training.steps), duration(time.step_s));
-        let (s, all) = (plural(self.training.steps), wall_time(time.training_s));
+        let steps = counted(self.training.steps, "step");
+        let (each, all) = (duration(time.step_s), wall_time(time.training_s));
         let mut parts = vec![match self.batch.stages.is_empty() {
-            true => format!("{steps} step{s} × {each} = {all}"),
-            false => format!("{steps} step{s}, {each} after the ramp, {all} in all"),
+            true => format!("{steps} × {each} = {all}"),
+            false => format!("{steps}, {each} after the ramp, {all} in all"),
         }];
         let mut part = |count: u64, what: &str, seconds: Option<f64>| {
             if let Some(seconds) = seconds.filter(|_| count > 0) {
@@ -92,29 +92,24 @@ impl Forecast {
 
     fn numbers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (b, t) = (&self.batch, &self.training);
-        writeln!(f, "FLOPs per token  {}FLOP, forward and backward", metric(self.flops.per_token))?;
-        writeln!(f, "  {}", self.flops.formula)?;
-        writeln!(f, "  {}\n", self.flops.filled_in)?;
+        writeln!(f, "FLOPs per token  {}FLOP, forward and backward", metric(self.flops.value))?;
+        writeln!(f, "  {}", self.flops.symbols)?;
+        writeln!(f, "  {}\n", self.flops.numbers)?;
         writeln!(
             f,
-            "Batch  {} rank{} × {} sequence{} × {} micro-step{} = {} sequences per step",
-            thousands(b.world),
-            plural(b.world),
-            thousands(b.local),
-            plural(b.local),
-            thousands(b.accumulation),
-            plural(b.accumulation),
+            "Batch  {} × {} × {} = {} sequences per step",
+            counted(b.world, "rank"),
+            counted(b.local, "sequence"),
+            counted(b.accumulation, "micro-step"),
             thousands(b.global)
         )?;
         for stage in &b.stages {
             writeln!(
                 f,
-                "  {} step{} of {} sequences in {} micro-step{}",
-                thousands(stage.steps),
-                plural(stage.steps),
+                "  {} of {} sequences in {}",
+                counted(stage.steps, "step"),
                 thousands(stage.sequences),
-                thousands(stage.micro_steps),
-                plural(stage.micro_steps)
+                counted(stage.micro_steps, "micro-step")
             )?;
         }
         writeln!(f, "  {} scaling: {}\n", b.scaling, b.scaling_in_words)?;
@@ -158,6 +153,11 @@ impl Forecast {
             checkpoint_in_words(&self.update_groups, self.parameters.total, self.has_ema)
         )
     }
+}
+
+/// Returns how many things there are, as in `1 step` or `1,024 steps`.
+pub(super) fn counted(n: usize, what: &str) -> String {
+    format!("{} {what}{}", thousands(n), plural(n))
 }
 
 fn saving(f: &mut fmt::Formatter<'_>, s: &Saving) -> fmt::Result {

@@ -79,7 +79,7 @@ pub struct StepTime {
 }
 
 /// The nodes of one phase.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PhaseTime {
     /// Its name.
     pub phase: &'static str,
@@ -101,14 +101,7 @@ impl StepTime {
         let (products, peak) = product_peak(plan, limits);
         let pace = Pace::new(plan, limits);
         let full = plan.batch.micro_steps;
-        let mut phases = PHASES.map(|(_, phase)| PhaseTime {
-            phase,
-            nodes: 0,
-            product_flops: 0.0,
-            bytes: 0.0,
-            seconds: 0.0,
-            product_bound_seconds: 0.0,
-        });
+        let mut phases = PHASES.map(|(_, phase)| PhaseTime { phase, ..PhaseTime::default() });
         for (section, times) in step_sections(programs, full) {
             add(&mut phases, section, times, &pace);
         }

@@ -1,5 +1,6 @@
 //! Describes the groups in which parameters are updated, each with its rule and what is kept for it.
 
+use super::disk::weight_bytes;
 use crate::device::DType;
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, binary, thousands};
@@ -77,7 +78,7 @@ pub(super) fn table(groups: &[GroupForecast]) -> String {
 /// Describes the size of a checkpoint as a sum over `total` parameters. Weights are in fp32, and so is their
 /// moving average if `has_ema`.
 pub(super) fn checkpoint_in_words(groups: &[GroupForecast], total: usize, has_ema: bool) -> String {
-    let weight = DType::F32.size() * (1 + usize::from(has_ema));
+    let weight = weight_bytes(has_ema);
     let average = if has_ema { " and moving average" } else { "" };
     if let [only] = groups {
         let mut parts = vec!["fp32 weight"];

@@ -2,17 +2,23 @@
 //! numbers.
 
 use crate::format::thousands;
+use serde::Serialize;
 use std::ops::{Add, Mul};
 
-/// A number, its formula in symbols, and the formula with numbers filled in.
-#[derive(Clone, Debug, PartialEq)]
+/// A number, its formula in symbols, and the formula with numbers filled in. In JSON its keys are those of
+/// the FLOPs per token.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Formula {
     /// The number. Exact below 2^53.
+    #[serde(rename = "per_token")]
     pub value: f64,
     /// The formula in symbols, such as `6·(L·d + V)`.
+    #[serde(rename = "formula")]
     pub symbols: String,
     /// The formula in numbers, such as `6·(4·128 + 1,024)`.
+    #[serde(rename = "filled_in")]
     pub numbers: String,
+    #[serde(skip)]
     form: Form,
 }
 

@@ -124,14 +124,13 @@ pub fn write_on(
     target.fill(fs, |temporary| {
         let tensors: Vec<_> = hf.tensors.iter().map(|t| view(t, export.dtype, weights)).collect();
         tensor_file::write(fs, &temporary.join("model.safetensors"), &tensors)?;
-        for (name, json) in files {
-            let path = temporary.join(name);
-            write_synced(fs, &path, format!("{json:#}\n").as_bytes()).at("write", &path)?;
-        }
         let write = |name: &str, text: &str| {
             let path = temporary.join(name);
             write_synced(fs, &path, text.as_bytes()).at("write", &path)
         };
+        for (name, json) in files {
+            write(name, &format!("{json:#}\n"))?;
+        }
         if let Some(reference) = &export.reference {
             write(REFERENCE, &reference.to_json()?)?;
         }

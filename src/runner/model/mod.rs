@@ -1,7 +1,6 @@
 //! Turns a plan into programs: the model records its forward once, and passes do the rest.
 
 mod decoder;
-mod folded_head;
 pub mod formula;
 mod gather;
 mod generation;
@@ -18,11 +17,10 @@ mod weights;
 mod window;
 
 pub use decoder::{activations, flops_per_token, parameters};
-pub use folded_head::FoldedHead;
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
-pub use weights::{CheckpointWeights, Weights, WeightsKind};
+pub use weights::{CheckpointWeights, FoldedHead, Weights, WeightsKind};
 pub use window::attended_tokens;

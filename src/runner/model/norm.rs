@@ -3,8 +3,7 @@
 //! always RMS, per head.
 
 use crate::error::Result;
-use crate::ir::ParamRequest;
-use crate::ir::{Builder, Init, Role, TensorId};
+use crate::ir::{Builder, Init, ParamRequest, Role, TensorId};
 use crate::ops::affine::Affine;
 use crate::ops::layer_norm::LayerNorm;
 use crate::ops::rms_norm::RmsNorm;
@@ -12,14 +11,14 @@ use crate::ops::row_norm::ResidualNorm;
 use crate::plan::Model;
 use crate::policy::Norm;
 
-/// Returns a vector parameter of a norm, outside any block.
-pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
+/// Returns a parameter without padding, outside any block.
+pub(super) fn request(name: &str, role: Role, shape: &[usize], init: Init) -> ParamRequest {
     ParamRequest {
         name: name.to_owned(),
-        shape: vec![width],
-        alloc: vec![width],
+        shape: shape.to_vec(),
+        alloc: shape.to_vec(),
         init,
-        role: Role::Vector,
+        role,
         stacked: Vec::new(),
         block: None,
     }
@@ -27,8 +26,9 @@ pub(super) fn vector(name: &str, width: usize, init: Init) -> ParamRequest {
 
 /// Returns the parameters of the norm `name`: its weight and bias, if it has them.
 pub(super) fn params(m: &Model, name: &str) -> Vec<ParamRequest> {
-    let weight = m.norm_weight.then(|| vector(name, m.dim, Init::Ones));
-    let bias = m.norm_bias.then(|| vector(&format!("{name}_bias"), m.dim, Init::Zeros));
+    let vector = |name: &str, init| request(name, Role::Vector, &[m.dim], init);
+    let weight = m.norm_weight.then(|| vector(name, Init::Ones));
+    let bias = m.norm_bias.then(|| vector(&format!("{name}_bias"), Init::Zeros));
     weight.into_iter().chain(bias).collect()
 }
 

@@ -8,16 +8,15 @@ use super::{decoder, layout};
 use crate::device::gpu::Collector;
 use crate::error::Result;
 use crate::exec::{Section, collect};
-use crate::ir::Upstream;
 use crate::ir::{
     Builder, ControlSlot, Destination, FlatBuffer, Home, Mode, Phase, Program, Role, SlotName, State,
-    TensorId,
+    TensorId, Upstream,
 };
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
-use crate::ops::sum::{Factor, Sum};
+use crate::ops::sum::Sum;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
@@ -61,28 +60,18 @@ impl Programs {
     pub fn new(plan: &Plan) -> Result<Self> {
         let (state, buckets) = layout::state(plan);
         let state = Arc::new(state);
-        let mut micro = Vec::new();
-        for variant in variants(plan) {
-            let program = micro_step(plan, &state, &buckets, variant)?;
-            micro.push((variant, Section::new(program)));
-        }
-        let evaluate = Section::new(evaluation(plan, &state)?);
-        let swap_ema = match plan.ema.filter(|ema| ema.evaluates) {
-            Some(ema) => Some(Section::new(swap_ema(plan, ema, &state)?)),
-            None => None,
-        };
-        let (mut prefill, mut generate) = (None, None);
-        if plan.generation.samples > 0 {
-            prefill = Some(Prefill::new(plan, &state, layout::prompt_shape(plan))?);
-            generate = Some(decode(plan, &state)?);
-        }
-        let replicas =
-            if plan.exchanges_gradients() { Some(Section::new(fingerprints(&state)?)) } else { None };
-        let gather = match &state.shards {
-            Some(_) => Some(Section::new(gather_rest(plan, &state)?)),
-            None => None,
-        };
-        let step_end = Section::new(step_end(plan, &state)?);
+        let section = |program: Result<Program>| program.map(Section::new);
+        let micro = |variant| Ok((variant, section(micro_step(plan, &state, &buckets, variant))?));
+        let micro = variants(plan).into_iter().map(micro).collect::<Result<_>>()?;
+        let evaluate = section(evaluation(plan, &state))?;
+        let swapped = plan.ema.filter(|ema| ema.evaluates);
+        let swap_ema = swapped.map(|ema| section(swap_ema(plan, ema, &state))).transpose()?;
+        let samples = plan.generation.samples > 0;
+        let prefill = samples.then(|| Prefill::new(plan, &state, layout::prompt_shape(plan))).transpose()?;
+        let generate = samples.then(|| decode(plan, &state)).transpose()?;
+        let replicas = plan.exchanges_gradients().then(|| section(fingerprints(&state))).transpose()?;
+        let gather = state.shards.as_ref().map(|_| section(gather_rest(plan, &state))).transpose()?;
+        let step_end = section(step_end(plan, &state))?;
         Ok(Self { state, micro, step_end, evaluate, swap_ema, prefill, generate, replicas, gather })
     }
 
@@ -193,8 +182,10 @@ pub(super) fn record(
     let (scale, count) = loss_scale(plan, &mut b)?;
     let mode = if first { Mode::Write } else { Mode::Add };
     let mut sum = |losses: TensorId, slot: ControlSlot| {
-        let inputs = [&[losses], &count[..]].concat();
-        total(&mut b, &inputs, slot, scale, mode)
+        b.scoped("head", |b| {
+            let (inputs, to) = ([&[losses], &count[..]].concat(), b.state(slot)?);
+            b.emit_into("loss", Arc::new(Sum { scale }), &inputs, &[Destination::Into(to, mode)])
+        })
     };
     sum(losses.losses, ControlSlot::Loss)?;
     if let Some(z_losses) = losses.z_losses {
@@ -213,15 +204,6 @@ pub(super) fn loss_views(program: &Program, losses: TensorId) -> Vec<(TensorId, 
         .filter(|&id| matches!(program.tensor(id).home, Home::View { of, .. } if of == losses))
         .map(|id| (id, Upstream::One))
         .collect()
-}
-
-/// Sums losses into the state. `inputs` are the inputs of [`Sum`].
-fn total(b: &mut Builder, inputs: &[TensorId], slot: ControlSlot, scale: Factor, mode: Mode) -> Result<()> {
-    b.scoped("head", |b| {
-        let to = b.state(slot)?;
-        b.emit_into("loss", Arc::new(Sum { scale }), inputs, &[Destination::Into(to, mode)])?;
-        Ok(())
-    })
 }
 
 fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {

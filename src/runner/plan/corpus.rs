@@ -8,7 +8,7 @@ use crate::recipe::{Recipe, Validation};
 use std::collections::BTreeMap;
 
 /// Facts about the corpus that are known before it is read.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct CorpusFacts {
     /// Vocabulary size of the tokenizer.
     pub vocab_size: usize,

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-#[cfg(unix)]
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,6 @@ const MAX_BODY: u64 = 1 << 40;
 #[derive(Debug)]
 pub enum Connection {
     /// Between a parent and its child.
-    #[cfg(unix)]
     Unix(UnixStream),
     /// Between machines, or between processes that an external launcher started.
     Tcp(TcpStream),
@@ -41,7 +40,6 @@ pub enum Connection {
 macro_rules! on_stream {
     ($connection:expr, $stream:ident => $body:expr) => {
         match $connection {
-            #[cfg(unix)]
             Connection::Unix($stream) => $body,
             Connection::Tcp($stream) => $body,
         }
@@ -55,7 +53,6 @@ impl Connection {
     /// If the OS has no handle left.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
-            #[cfg(unix)]
             Connection::Unix(stream) => Connection::Unix(stream.try_clone()?),
             Connection::Tcp(stream) => Connection::Tcp(stream.try_clone()?),
         })
@@ -189,16 +186,14 @@ impl Write for Connection {
 }
 
 /// Sends a message without a body. Does nothing while another message is being sent, because its bytes prove
-/// the same: this process is alive.
-///
-/// # Errors
-/// If the other end is gone.
-pub(super) fn send_if_idle(connection: &Mutex<Connection>, message: &impl Serialize) -> io::Result<()> {
-    match connection.try_lock() {
+/// the same: this process is alive. Breaks if the other end is gone.
+pub(super) fn send_if_idle(connection: &Mutex<Connection>, message: &impl Serialize) -> ControlFlow<()> {
+    let sent = match connection.try_lock() {
         Ok(mut connection) => connection.send(message, &[]),
         Err(TryLockError::Poisoned(connection)) => connection.into_inner().send(message, &[]),
         Err(TryLockError::WouldBlock) => Ok(()),
-    }
+    };
+    if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }
 
 fn invalid_frame(why: String) -> io::Error {

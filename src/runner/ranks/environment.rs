@@ -175,8 +175,9 @@ fn assignment(
         _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world_size,
         Some(local_world_size) if set.launcher == "Slurm" => local_world_size.min(world_size),
         Some(local_world_size) => local_world_size,
-        None if nodes(variables)? == 1 => world_size,
-        None => local_rank + 1,
+        // Ranks of a machine must agree, so the machines are taken to have equally many. A machine with more
+        // shows by its highest rank.
+        None => world_size.div_ceil(nodes(variables)?.max(1)).max(local_rank + 1).min(world_size),
     };
     if local_world_size == 0 || local_rank >= local_world_size || local_world_size > world_size {
         return Err(Error::usage(format!(
@@ -301,6 +302,15 @@ mod tests {
         let found = read(&SLURM).unwrap();
         assert_eq!((found.launcher, found.rank, found.world_size, found.local_rank), ("Slurm", 5, 8, 1));
         assert_eq!(found.address, "gpu07");
+    }
+
+    #[test]
+    fn all_ranks_of_a_machine_count_the_same_number_of_them() {
+        for local_rank in ["0", "1", "3"] {
+            let mut slurm = SLURM;
+            slurm[2].1 = local_rank;
+            assert_eq!(read(&slurm).unwrap().local_world_size, 4, "local rank {local_rank}");
+        }
     }
 
     #[test]

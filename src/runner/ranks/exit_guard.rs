@@ -22,12 +22,6 @@ struct Shared {
     hook: Mutex<Option<ExitHook>>,
 }
 
-impl std::fmt::Debug for ExitGuard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExitGuard").field("disarmed", &self.0.disarmed).finish_non_exhaustive()
-    }
-}
-
 impl ExitGuard {
     /// Arms a guard that exits the process [`GRACE`] after the run of `comm` is aborted. Prints the reason to
     /// stderr if `prints`.

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
+use clap::ValueEnum;
 use std::sync::OnceLock;
 
 /// Environment variable with the fault.
@@ -18,7 +19,7 @@ struct Fault {
     step: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Effect {
     Panic,
     Hang,
@@ -59,20 +60,18 @@ pub fn check(world: usize, done: u64, steps: u64) -> Result<()> {
 /// # Errors
 /// Returns the injected `oom` as an error. Fails if the variable is malformed.
 pub fn inject_fault(rank: usize, step: u64) -> Result<()> {
-    match requested()? {
-        Some(fault) if (fault.rank, fault.step) == (rank, step) && fault.effect.is_of_step() => {
-            // Printed immediately, because tests measure the time from here to the end of the run.
-            eprint_line(&format!("{VARIABLE}: fault injected into rank {rank} before step {step}"));
-            match fault.effect {
-                Effect::Panic => panic!("injected by {VARIABLE}"),
-                Effect::Oom => Err(Error::does_not_fit(format!("out of memory, injected by {VARIABLE}"))),
-                Effect::Hang => loop {
-                    std::thread::park();
-                },
-                Effect::Disk | Effect::WriteHang | Effect::WritePanic => Ok(()),
-            }
-        }
-        _ => Ok(()),
+    let here = requested()?.filter(|fault| (fault.rank, fault.step) == (rank, step));
+    let Some(Fault { effect: effect @ (Effect::Panic | Effect::Hang | Effect::Oom), .. }) = here else {
+        return Ok(());
+    };
+    // Printed immediately, because tests measure the time from here to the end of the run.
+    eprint_line(&format!("{VARIABLE}: fault injected into rank {rank} before step {step}"));
+    match effect {
+        Effect::Panic => panic!("injected by {VARIABLE}"),
+        Effect::Oom => Err(Error::does_not_fit(format!("out of memory, injected by {VARIABLE}"))),
+        _ => loop {
+            std::thread::park();
+        },
     }
 }
 
@@ -105,31 +104,16 @@ pub fn inject_write_fault(step: u64) -> Result<()> {
     }
 }
 
-impl Effect {
-    /// Returns true if the fault hits a rank before a step.
-    fn is_of_step(self) -> bool {
-        matches!(self, Self::Panic | Self::Hang | Self::Oom)
-    }
-}
-
 fn parse(text: &str) -> Result<Fault> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let fault = match words[..] {
         [effect, rank, step] => {
-            let effect = match effect {
-                "panic" => Some(Effect::Panic),
-                "hang" => Some(Effect::Hang),
-                "oom" => Some(Effect::Oom),
-                "disk" => Some(Effect::Disk),
-                "write-hang" => Some(Effect::WriteHang),
-                "write-panic" => Some(Effect::WritePanic),
-                _ => None,
-            };
-            effect.zip(rank.parse().ok()).zip(step.parse().ok()).map(|((effect, rank), step)| Fault {
-                effect,
-                rank,
-                step,
-            })
+            let parts = (Effect::from_str(effect, false), rank.parse(), step.parse());
+            if let (Ok(effect), Ok(rank), Ok(step)) = parts {
+                Some(Fault { effect, rank, step })
+            } else {
+                None
+            }
         }
         _ => None,
     };

@@ -18,6 +18,7 @@ pub struct Group {
     changed: Condvar,
 }
 
+#[derive(Default)]
 struct State {
     /// Name of the collective in progress, set by the first rank that arrives.
     collective: String,
@@ -71,15 +72,8 @@ impl Group {
     pub fn new(world_size: usize) -> Arc<Self> {
         let phase = RankPhase::working("starts");
         let status = RankStatus { step: 0, phase, waits_in: None, since: Instant::now() };
-        let state = State {
-            collective: String::new(),
-            contributions: vec![None; world_size],
-            result: None,
-            results_taken: 0,
-            abort_reason: None,
-            abort_hooks: Vec::new(),
-            ranks: vec![status; world_size],
-        };
+        let (contributions, ranks) = (vec![None; world_size], vec![status; world_size]);
+        let state = State { contributions, ranks, ..State::default() };
         Arc::new(Self { world_size, state: Mutex::new(state), changed: Condvar::new() })
     }
 

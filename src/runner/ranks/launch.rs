@@ -55,29 +55,25 @@ impl Launch {
         recipe: &Recipe,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self> {
-        let assignment = match recipe.values().parallelism.launcher {
-            Launcher::Env => Some(environment::assignment_from(variables)?),
-            Launcher::Thread | Launcher::Process => None,
-        };
         let world = recipe.world_size();
-        if let Some(other) = assignment.as_ref().filter(|assignment| assignment.world_size != world) {
-            return Err(recipe.error(
-                &["parallelism.world_size"],
-                format!(
-                    "{} started {} ranks, but the recipe wants {world}",
-                    other.launcher, other.world_size
-                ),
-                "set parallelism.world_size = \"auto\", or start as many",
-            ));
+        match recipe.values().parallelism.launcher {
+            Launcher::Thread => check_local(recipe, world).map(|()| Self::Threads(world)),
+            Launcher::Process => check_local(recipe, world).map(|()| Self::Processes(world)),
+            Launcher::Env => {
+                let assignment = environment::assignment_from(variables)?;
+                if assignment.world_size == world {
+                    return Ok(Self::Member(assignment));
+                }
+                Err(recipe.error(
+                    &["parallelism.world_size"],
+                    format!(
+                        "{} started {} ranks, but the recipe wants {world}",
+                        assignment.launcher, assignment.world_size
+                    ),
+                    "set parallelism.world_size = \"auto\", or start as many",
+                ))
+            }
         }
-        if assignment.is_none() {
-            check_local(recipe, world)?;
-        }
-        Ok(match (assignment, recipe.values().parallelism.launcher) {
-            (Some(assignment), _) => Self::Member(assignment),
-            (None, Launcher::Process) => Self::Processes(world),
-            (None, _) => Self::Threads(world),
-        })
     }
 
     /// Returns true if rank 0, which writes the results, is this process or is started by it.

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The ranks of a run in this process.
-#[derive(Debug)]
 pub struct LocalRanks {
     /// One communicator per rank of this process; each rank is a thread.
     comms: Vec<Arc<dyn Communicator>>,
     /// Number of ranks on this machine, over all processes.
-    on_machine: usize,
+    pub on_machine: usize,
     /// Index of this process's first rank among the ranks of the machine.
     first_on_machine: usize,
     /// Log lines about how the ranks were found.
@@ -126,16 +125,6 @@ impl LocalRanks {
     /// Returns true if rank 0, which writes the results, is in this process.
     pub fn has_rank_zero(&self) -> bool {
         self.comms.iter().any(|comm| comm.rank() == 0)
-    }
-
-    /// Returns the number of ranks of the run.
-    pub fn world_size(&self) -> usize {
-        self.comms.first().map_or(1, |comm| comm.world_size())
-    }
-
-    /// Returns the number of ranks on this machine, over all processes.
-    pub fn on_machine(&self) -> usize {
-        self.on_machine
     }
 
     /// Returns the number of this run's processes on this machine, which share its CPU cores.

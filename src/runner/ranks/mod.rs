@@ -40,7 +40,7 @@ pub use remote::{Peer, RemoteCommunicator};
 pub use server::{OnDisconnect, Server};
 pub use stop::{KilledTogether, Stop, ignore_file_size_signal, signal_group};
 pub use timed::TimedCommunicator;
-pub use watchdog::Watchdog;
+pub use watchdog::{Watchdog, named_ranks};
 
 #[cfg(test)]
 mod tests;

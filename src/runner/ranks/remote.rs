@@ -121,8 +121,7 @@ fn report(connection: Arc<Mutex<Connection>>) -> impl FnMut(Duration) -> Control
         if std::mem::replace(&mut parts, now_done) == now_done {
             return ControlFlow::Continue(());
         }
-        let sent = send_if_idle(&connection, &RankMessage::Progress);
-        if sent.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        send_if_idle(&connection, &RankMessage::Progress)
     }
 }
 

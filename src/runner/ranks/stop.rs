@@ -110,7 +110,6 @@ fn print_line(text: &'static str) {
 
 /// Sends SIGTERM, or SIGKILL if `at_once`, to the process group that was started with `leader` as its first
 /// process.
-#[cfg(unix)]
 pub fn signal_group(leader: u32, at_once: bool) {
     use rustix::process::{Pid, Signal, kill_process_group};
     let signal = if at_once { Signal::KILL } else { Signal::TERM };
@@ -118,14 +117,5 @@ pub fn signal_group(leader: u32, at_once: bool) {
     if let Some(leader) = i32::try_from(leader).ok().filter(|&leader| leader > 1).and_then(Pid::from_raw) {
         // An error means that the group has ended.
         let _ = kill_process_group(leader, signal);
-    }
-}
-
-/// Kills a process and its children if `at_once`. This OS has no way to ask them to stop.
-#[cfg(not(unix))]
-pub fn signal_group(leader: u32, at_once: bool) {
-    if at_once {
-        let _ =
-            std::process::Command::new("taskkill").args(["/F", "/T", "/PID", &leader.to_string()]).status();
     }
 }

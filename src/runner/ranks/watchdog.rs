@@ -69,7 +69,7 @@ fn find_hang(ranks: &[RankStatus], now: Instant, timeout: Duration) -> Option<St
         let each: Vec<String> = numbers.map(|rank| format!("rank {rank} {}", ranks[rank])).collect();
         each.join("; ")
     };
-    let mut message = format!("no sign of {} for {seconds:.0} s: ", named(&blamed));
+    let mut message = format!("no sign of {} for {seconds:.0} s: ", named_ranks(&blamed));
     message += &list(&mut blamed.iter().copied());
     let mut others = (0..ranks.len()).filter(|rank| !blamed.contains(rank)).peekable();
     if others.peek().is_some() {
@@ -79,7 +79,8 @@ fn find_hang(ranks: &[RankStatus], now: Instant, timeout: Duration) -> Option<St
     Some(message)
 }
 
-fn named(ranks: &[usize]) -> String {
+/// Lists ranks, as in `rank 1` or `ranks 0, 2`.
+pub fn named_ranks(ranks: &[usize]) -> String {
     let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }

@@ -32,7 +32,7 @@ pub(super) struct StepVote {
 }
 
 /// Combined result, the same on every rank.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Agreement {
     /// True if any rank has a value that is not finite.
     pub bad: bool,

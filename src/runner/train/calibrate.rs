@@ -1,12 +1,10 @@
 //! Measures the speed of the CPU once, for predictions: times training steps of four small models, node by
 //! node.
 
-use super::prepare::prepare;
+use super::job::prepare;
 use super::rank::Rank;
-use crate::device::communicator::SingleRank;
-use crate::device::cpu::Pool;
+use crate::device::DType;
 use crate::device::cuda::cache::cache_folder;
-use crate::device::{DType, Device};
 use crate::error::{Error, IoContext, Result};
 use crate::forecast::Planned;
 use crate::ir::{Node, Program};
@@ -26,41 +24,23 @@ const WARMUP_AND_MEASURED_STEPS: (usize, usize) = (1, 8);
 /// Bytes written to measure the disk.
 const WRITTEN_BYTES: usize = 32 << 20;
 
-/// Models from tiny to the largest that a CPU trains in a fraction of a second per step. The ops of a plan
-/// have shapes between these, or larger.
-const CALIBRATION_MODELS: [[&str; 6]; 4] = [
-    [
-        "model.dim=32",
-        "model.n_heads=2",
-        "model.head_dim=16",
-        "model.ffn_dim=96",
-        "training.seq_len=32",
-        "training.local_batch_size=2",
-    ],
-    [
-        "model.dim=128",
-        "model.n_heads=4",
-        "model.head_dim=32",
-        "model.ffn_dim=384",
-        "training.seq_len=128",
-        "training.local_batch_size=4",
-    ],
-    [
-        "model.dim=128",
-        "model.n_heads=4",
-        "model.head_dim=32",
-        "model.ffn_dim=384",
-        "training.seq_len=128",
-        "training.local_batch_size=16",
-    ],
-    [
-        "model.dim=384",
-        "model.n_heads=6",
-        "model.head_dim=64",
-        "model.ffn_dim=1152",
-        "training.seq_len=256",
-        "training.local_batch_size=4",
-    ],
+/// The keys in which the calibration models differ.
+const MODEL_KEYS: [&str; 6] = [
+    "model.dim",
+    "model.n_heads",
+    "model.head_dim",
+    "model.ffn_dim",
+    "training.seq_len",
+    "training.local_batch_size",
+];
+
+/// Models from tiny to the largest that a CPU trains in a fraction of a second per step, by [`MODEL_KEYS`].
+/// The ops of a plan have shapes between these, or larger.
+const CALIBRATION_MODELS: [[usize; 6]; 4] = [
+    [32, 2, 16, 96, 32, 2],
+    [128, 4, 32, 384, 128, 4],
+    [128, 4, 32, 384, 128, 16],
+    [384, 6, 64, 1152, 256, 4],
 ];
 
 /// Returns the measured speed of this machine's CPU for a plan that runs on it. Reads it from the cache
@@ -124,7 +104,7 @@ fn measure(threads: usize, dtype: DType, machine: &Machine, folder: &Path) -> Re
     let mut nodes = Vec::new();
     let mut spread = (f64::INFINITY, 0.0f64);
     for model in CALIBRATION_MODELS {
-        let steps = time_model(&model, threads, dtype, machine, &mut nodes)?;
+        let steps = time_model(model, threads, dtype, machine, &mut nodes)?;
         let median = quantiles::median(steps.iter().copied()).unwrap_or(f64::NAN);
         for step in steps {
             spread = (spread.0.min(step / median), spread.1.max(step / median));
@@ -139,14 +119,15 @@ fn measure(threads: usize, dtype: DType, machine: &Machine, folder: &Path) -> Re
 /// Trains a few steps of a model, appends the time of every node to `nodes`, and returns the seconds of each
 /// step.
 fn time_model(
-    model: &[&str],
+    model: [usize; 6],
     threads: usize,
     dtype: DType,
     machine: &Machine,
     nodes: &mut Vec<(String, NodeTime)>,
 ) -> Result<Vec<f64>> {
     let dtype = if dtype == DType::Bf16 { "bf16" } else { "fp32" };
-    let mut settings: Vec<String> = model.iter().map(ToString::to_string).collect();
+    let mut settings: Vec<String> =
+        MODEL_KEYS.iter().zip(model).map(|(key, value)| format!("{key}={value}")).collect();
     settings.extend(
         ["model.n_layers=1", "data.corpus=random", "engine.device=cpu", "generation.samples=1"]
             .map(str::to_owned),
@@ -156,9 +137,7 @@ fn time_model(
     settings.push(format!("training.steps={}", WARMUP_AND_MEASURED_STEPS.0 + WARMUP_AND_MEASURED_STEPS.1));
     let recipe = recipe::load_str(Path::new("calibration"), "", &settings, std::iter::empty(), machine)?;
     let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
-    let device = Device::open(None, Arc::new(Pool::new(threads)?))?;
-    let mut rank =
-        Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
+    let mut rank = Rank::alone(Arc::new(plan), programs, dataset)?;
     for _ in 0..WARMUP_AND_MEASURED_STEPS.0 {
         rank.time_step(|_, _, _| {})?;
     }

@@ -53,12 +53,9 @@ fn divergence_advice(step: u64, bad: &NonFiniteTensor) -> &'static str {
 /// Writes the summary when the training loop ends, and chooses the exit code.
 pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<Ended> {
     match ended {
-        Ok(Outcome::Finished) => conclude_trained(recorder, Ending::Finished),
-        Ok(Outcome::Halted) => conclude_trained(recorder, Ending::Halted),
-        Ok(Outcome::Interrupted) => conclude_trained(recorder, Ending::Interrupted),
         Ok(Outcome::Diverged { step, bad }) => {
             let reason = divergence_reason(step, &bad);
-            let (folder, _) = recorder.finish(Status::Diverged, Some(reason.clone()))?;
+            let folder = recorder.finish(Status::Diverged, Some(reason.clone()))?;
             let error = Error::failed(format!(
                 "diverged: {reason}; the parameters are from step {}. See {}; {}",
                 step - 1,
@@ -67,44 +64,34 @@ pub(super) fn conclude(recorder: Recorder, ended: Result<Outcome>) -> Result<End
             ));
             Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(error) })
         }
+        Ok(outcome) => conclude_trained(recorder, &outcome),
         // The error of the run matters more than an error of writing the summary.
         Err(e) => match recorder.finish(failure(&e), Some(e.message().to_string())) {
-            Ok((folder, _)) => Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(e) }),
+            Ok(folder) => Ok(Ended { folder: Some(folder), was_finished: false, outcome: Err(e) }),
             Err(_) => Err(e),
         },
     }
 }
 
-/// How a training without a non-finite step ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    /// After its last step.
-    Finished,
-    /// After the step that `--until` named.
-    Halted,
-    /// After a request to stop.
-    Interrupted,
-}
-
 /// Ends a run that trained all its steps or was stopped. Its status depends on whether its last state was
 /// saved.
-fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
-    let stopped_by = match (ending, recorder.write_error()) {
-        (Ending::Finished, _) => None,
+fn conclude_trained(mut recorder: Recorder, ending: &Outcome) -> Result<Ended> {
+    let stopped_by = match (ending, &recorder.write_error) {
+        (Outcome::Finished, _) => None,
         (_, Some(e)) => Some(e.message().to_owned()),
-        (Ending::Halted, None) => Some(format!("--until {}", recorder.step())),
-        (Ending::Interrupted, None) => Some("stopped by a signal".to_owned()),
+        (Outcome::Halted, None) => Some(format!("--until {}", recorder.step)),
+        (_, None) => Some("stopped by a signal".to_owned()),
     };
-    let halted_as_requested = ending == Ending::Halted && recorder.write_error().is_none();
-    let path = recorder.path().to_owned();
+    let halted_as_requested = *ending == Outcome::Halted && recorder.write_error.is_none();
+    let path = recorder.folder.path().to_owned();
     let saves = recorder.saves();
-    if halted_as_requested && recorder.unsaved().is_none() {
-        let (step, path) = (recorder.step(), path.display());
+    if halted_as_requested && recorder.saves.unsaved.is_none() {
+        let (step, path) = (recorder.step, path.display());
         recorder.note(&format!("saved after step {step}; `xrun resume {path}` continues from there"))?;
     }
-    let (status, reason, outcome) = match (recorder.unsaved(), stopped_by) {
+    let (status, reason, outcome) = match (&recorder.saves.unsaved, stopped_by) {
         (Some(lost), stopped_by) => {
-            let from = match recorder.saved_step() {
+            let from = match recorder.saves.saved_step {
                 0 => "there is no earlier checkpoint, so it starts at step 0".to_owned(),
                 step => format!("it starts from the checkpoint of step {step}"),
             };
@@ -123,13 +110,13 @@ fn conclude_trained(mut recorder: Recorder, ending: Ending) -> Result<Ended> {
                 true => format!("saved; continue with `xrun resume {}`", path.display()),
                 false => "with nothing saved (checkpoint.keep = 0): a resume starts at step 0".to_owned(),
             };
-            let error = format!("{by} after step {}, {then}", recorder.step());
+            let error = format!("{by} after step {}, {then}", recorder.step);
             (Status::Interrupted, Some(by), Err(Error::new(ErrorKind::Interrupted, error)))
         }
         (None, None) => (Status::Ok, None, Ok(())),
     };
     match (recorder.finish(status, reason), outcome) {
-        (Ok((folder, _)), outcome) => Ok(Ended { folder: Some(folder), was_finished: false, outcome }),
+        (Ok(folder), outcome) => Ok(Ended { folder: Some(folder), was_finished: false, outcome }),
         // The reason why the run ended matters more than a failure to record it.
         (Err(_), Err(e)) if e.kind() == ErrorKind::Unsaved => Err(e),
         (Err(e), _) => Err(e),

@@ -23,86 +23,20 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct DeviceOrder {
     first: Mutex<()>,
-    contexts: ContextsAhead,
-}
-
-/// Rank 0's claim to open its device before the others. Dropping it lets them open theirs.
-#[derive(Debug)]
-pub(super) struct FirstPlace<'a> {
-    _held: MutexGuard<'a, ()>,
-}
-
-/// An opened device.
-#[derive(Debug)]
-pub(super) struct Opened {
-    pub(super) device: Device,
-    /// How long opening waited for kernels after the device was ready.
-    pub(super) waited_for_kernels: Duration,
+    /// The contexts of GPUs, by GPU.
+    opened: Mutex<HashMap<usize, Receiver<OpenedContext>>>,
+    ended: Arc<AtomicBool>,
+    /// Creates the contexts in sequence. The driver also does it in sequence when several threads ask.
+    thread: Option<JoinHandle<()>>,
 }
 
 impl DeviceOrder {
     /// Starts to create the contexts on GPUs, in the order of their ranks.
     pub(super) fn start(gpus: &[usize]) -> Self {
-        Self { first: Mutex::default(), contexts: ContextsAhead::start(gpus) }
+        Self::start_with(gpus, |gpu| OpenedContext::open(gpu).ok())
     }
 
-    /// Gives rank 0 the first place. Rank 0 must call this before the other ranks call [`DeviceOrder::open`].
-    pub(super) fn first_place(&self, rank: usize) -> Option<FirstPlace<'_>> {
-        (rank == 0).then(|| FirstPlace { _held: lock(&self.first) })
-    }
-
-    /// Opens the device of a rank. Rank 0 passes its place; the others wait until rank 0 has its device.
-    /// Meanwhile rank 0 compiles the kernels of all ranks on its machine into the cache.
-    ///
-    /// # Errors
-    /// If a library or the GPU is missing.
-    pub(super) fn open(
-        &self,
-        place: Option<FirstPlace<'_>>,
-        (plan, programs): (&Plan, &Programs),
-        comm: &dyn Communicator,
-        (gpu, pool): (Option<usize>, &Arc<Pool>),
-    ) -> Result<Opened> {
-        let open = || match gpu.and_then(|gpu| self.contexts.take(gpu)) {
-            Some(context) => Device::open_in(context, Arc::clone(pool)),
-            None => Device::open(gpu, Arc::clone(pool)),
-        };
-        let (place, ordinal) = match (place, gpu) {
-            (Some(place), Some(ordinal)) => (place, ordinal),
-            (place, _) => {
-                drop(place);
-                drop(lock(&self.first));
-                return Ok(Opened { device: open()?, waited_for_kernels: Duration::ZERO });
-            }
-        };
-        let on_machine = comm.world_size().min(plan.execution.gpus().count());
-        std::thread::scope(|scope| {
-            // An error here comes back, and is reported, when the kernels are loaded.
-            scope.spawn(move || drop(compile_ahead(ordinal, 0..on_machine, &programs.sections())));
-            let device = open();
-            drop(place);
-            device.map(|device| (device, Instant::now()))
-        })
-        .map(|(device, opened)| Opened { device, waited_for_kernels: opened.elapsed() })
-    }
-}
-
-/// A thread that creates the contexts of this process's GPUs in sequence. The driver also does it in sequence
-/// when several threads ask.
-#[derive(Debug)]
-struct ContextsAhead {
-    opened: Mutex<HashMap<usize, Receiver<OpenedContext>>>,
-    ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl ContextsAhead {
-    /// Starts to create contexts on GPUs, in this order.
-    fn start(gpus: &[usize]) -> Self {
-        Self::begin_with(gpus, |gpu| OpenedContext::open(gpu).ok())
-    }
-
-    fn begin_with(gpus: &[usize], open: impl Fn(usize) -> Option<OpenedContext> + Send + 'static) -> Self {
+    fn start_with(gpus: &[usize], open: impl Fn(usize) -> Option<OpenedContext> + Send + 'static) -> Self {
         let (senders, receivers): (Vec<(usize, Sender<_>)>, HashMap<_, _>) = gpus
             .iter()
             .map(|&gpu| {
@@ -127,18 +61,60 @@ impl ContextsAhead {
             true => None,
             false => std::thread::Builder::new().name("xrun-contexts".to_owned()).spawn(body).ok(),
         };
-        Self { opened: Mutex::new(receivers), ended, thread }
+        Self { first: Mutex::default(), opened: Mutex::new(receivers), ended, thread }
     }
 
     /// Waits for the context on a GPU and returns it, once. `None` if it could not be created or was never
     /// requested.
-    fn take(&self, gpu: usize) -> Option<OpenedContext> {
+    fn take_context(&self, gpu: usize) -> Option<OpenedContext> {
         let opened = lock(&self.opened).remove(&gpu)?;
         opened.recv().ok()
     }
+
+    /// Gives rank 0 the claim to open its device before the others. Dropping it lets them open theirs. Rank 0
+    /// must call this before the other ranks call [`DeviceOrder::open`].
+    pub(super) fn first_place(&self, rank: usize) -> Option<MutexGuard<'_, ()>> {
+        (rank == 0).then(|| lock(&self.first))
+    }
+
+    /// Opens the device of a rank. Rank 0 passes its place; the others wait until rank 0 has its device.
+    /// Meanwhile rank 0 compiles the kernels of all ranks on its machine into the cache. Returns the device,
+    /// and how long opening waited for kernels after the device was ready.
+    ///
+    /// # Errors
+    /// If a library or the GPU is missing.
+    pub(super) fn open(
+        &self,
+        place: Option<MutexGuard<'_, ()>>,
+        (plan, programs): (&Plan, &Programs),
+        comm: &dyn Communicator,
+        (gpu, pool): (Option<usize>, &Arc<Pool>),
+    ) -> Result<(Device, Duration)> {
+        let open = || match gpu.and_then(|gpu| self.take_context(gpu)) {
+            Some(context) => Device::open_in(context, Arc::clone(pool)),
+            None => Device::open(gpu, Arc::clone(pool)),
+        };
+        let (place, ordinal) = match (place, gpu) {
+            (Some(place), Some(ordinal)) => (place, ordinal),
+            (place, _) => {
+                drop(place);
+                drop(lock(&self.first));
+                return Ok((open()?, Duration::ZERO));
+            }
+        };
+        let on_machine = comm.world_size().min(plan.execution.gpus().count());
+        std::thread::scope(|scope| {
+            // An error here comes back, and is reported, when the kernels are loaded.
+            scope.spawn(move || drop(compile_ahead(ordinal, 0..on_machine, &programs.sections())));
+            let device = open();
+            drop(place);
+            device.map(|device| (device, Instant::now()))
+        })
+        .map(|(device, opened)| (device, opened.elapsed()))
+    }
 }
 
-impl Drop for ContextsAhead {
+impl Drop for DeviceOrder {
     /// Waits for the thread, because the driver must be idle when the process ends.
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Release);
@@ -165,8 +141,8 @@ mod tests {
 
     #[test]
     fn a_gpu_without_a_context_is_left_to_its_rank() {
-        let ahead = ContextsAhead::begin_with(&[0, 1], |_| None);
-        assert!([0, 1, 1, 7].into_iter().all(|gpu| ahead.take(gpu).is_none()));
+        let ahead = DeviceOrder::start_with(&[0, 1], |_| None);
+        assert!([0, 1, 1, 7].into_iter().all(|gpu| ahead.take_context(gpu).is_none()));
     }
 
     #[test]
@@ -174,7 +150,7 @@ mod tests {
         let begun = Arc::new(Mutex::new(Vec::new()));
         let (log, barrier) = (Arc::clone(&begun), Arc::new(Barrier::new(2)));
         let first = Arc::clone(&barrier);
-        let ahead = ContextsAhead::begin_with(&[0, 1], move |gpu| {
+        let ahead = DeviceOrder::start_with(&[0, 1], move |gpu| {
             lock(&log).push(gpu);
             first.wait();
             first.wait();

@@ -5,7 +5,7 @@ use crate::data::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, Snapshot};
 use crate::ir::{GenerationSlot, PromptSlot, State};
-use crate::model::{Generator, Prefill, prompt_shape};
+use crate::model::{Prefill, prompt_shape};
 use crate::plan::Plan;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// How many steps a GPU runs ahead of the host. The host reads the tokens that much later, so it also notices
 /// the end of all texts later.
 const STEPS_AHEAD: usize = 3;
+
+/// Step between the tokens of a made-up prompt. It is prime, so the ids spread over the whole vocabulary, and
+/// all rows of a prompt and all prompts differ.
+pub(super) const PRIME_STRIDE: usize = 7919;
 
 /// Returns the tokens of a prompt, with the end token first.
 ///
@@ -88,14 +92,11 @@ impl Generating<'_> {
         let mut texts = Texts { ends: self.ends, rooms: rooms.collect(), texts: vec![Vec::new(); samples] };
         let most = texts.rooms.iter().copied().max().unwrap_or(0);
         let ahead = if engine.gpu().is_some() { STEPS_AHEAD } else { 0 };
-        let mut in_flight = VecDeque::new();
-        engine.run_all(&[&self.prefill.section], 0)?;
-        in_flight.push_back(snapshot_choice(engine)?);
+        let mut in_flight = VecDeque::from([launch(engine, &self.prefill.section)?]);
         let mut launched = 1;
         while let Some(mut oldest) = in_flight.pop_front() {
             while launched < most && in_flight.len() < ahead {
-                engine.run_all(&[self.decode], 0)?;
-                in_flight.push_back(snapshot_choice(engine)?);
+                in_flight.push_back(launch(engine, self.decode)?);
                 launched += 1;
             }
             engine.open(&mut oldest)?;
@@ -104,8 +105,7 @@ impl Generating<'_> {
                 texts.take(&oldest, engine.state.layout(), &mut on_token)?;
             }
             if launched < most && in_flight.is_empty() && !texts.all_ended() {
-                engine.run_all(&[self.decode], 0)?;
-                in_flight.push_back(snapshot_choice(engine)?);
+                in_flight.push_back(launch(engine, self.decode)?);
                 launched += 1;
             }
         }
@@ -146,8 +146,10 @@ fn samples(engine: &Engine) -> Result<usize> {
     Ok(engine.state.layout().get(engine.state.slot(GenerationSlot::Tokens)?).spec.elements())
 }
 
-/// Starts to copy the tokens that the last program chose, and the flags of samples without a valid token.
-fn snapshot_choice(engine: &mut Engine) -> Result<Snapshot> {
+/// Launches a program, and starts to copy the tokens that it chooses and the flags of samples without a valid
+/// token.
+fn launch(engine: &mut Engine, section: &Section) -> Result<Snapshot> {
+    engine.run_all(&[section], 0)?;
     let bad = engine.state.slot(GenerationSlot::Bad)?;
     let slot = engine.state.layout().get(bad);
     let bytes = slot.offset + slot.spec.bytes();
@@ -197,20 +199,4 @@ impl Texts<'_> {
         }
         Ok(())
     }
-}
-
-/// Returns the logits after some tokens. The generator must have one prompt.
-///
-/// # Errors
-/// If the tokens do not fit the generator's first program, their logits are not finite, or the engine fails.
-pub(super) fn logits_after(
-    engine: &mut Engine,
-    generator: &Generator,
-    tokens: &[u32],
-    seq_len: usize,
-) -> Result<Vec<f64>> {
-    let (prefill, decode) = (&generator.prefills[0], &generator.decode);
-    let generating = Generating { prefill, decode, ends: &[], tokens: 1, seq_len };
-    generating.run(engine, &[tokens.to_vec()], |_, _| Ok(()))?;
-    engine.state.values(engine.state.slot(GenerationSlot::Logits)?)
 }

@@ -1,5 +1,6 @@
 //! Imports a folder in HuggingFace's form as a run with a checkpoint.
 
+use super::chat::template::{CONFIG_FILE, MAX_BYTES, in_config};
 use super::initial::weights::TOKENIZER;
 use super::reference::logits;
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
@@ -27,12 +28,6 @@ use std::path::{Path, PathBuf};
 /// Maximum context of an imported run unless a longer one is requested. The cache of keys and values of
 /// longer contexts takes gigabytes.
 const MAX_CONTEXT: usize = 4096;
-
-/// File name of a tokenizer's settings, which name its special tokens.
-const SETTINGS: &str = "tokenizer_config.json";
-
-/// Maximum size of a `tokenizer_config.json` or chat template, in bytes.
-const MAX_TEMPLATE_BYTES: u64 = 16 << 20;
 
 /// The request of an import.
 #[derive(Clone, Debug)]
@@ -83,7 +78,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let seq_len = context(request, &keys, &mut notes)?;
     let recipe = recipe_of(request, &keys, seq_len, &named)?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
-    let settings = folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
+    let settings = folder.text(CONFIG_FILE, MAX_BYTES)?;
     let template = chat_template(&folder, settings.as_deref())?;
     let weights = ImportedWeights::new(folder, &model)?;
     notes.push(compare_logits(&recipe, &model, &weights)?);
@@ -92,7 +87,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let path = run.path().to_owned();
     let source =
         Source { recipe: &recipe, model: &model, weights: &weights, hash: &hash, tokenizer: &tokenizer };
-    let files = [(CHAT_TEMPLATE, template), (SETTINGS, settings)];
+    let files = [(CHAT_TEMPLATE, template), (CONFIG_FILE, settings)];
     let written = source.write(&run, &files, &request.command, &notes);
     written.inspect_err(|_| {
         // The caller needs the original error, not an error of the cleanup.
@@ -111,7 +106,7 @@ fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, Str
         return Ok((Tokenizer::open(name)?, name.clone()));
     }
     // Reading both files checks that they are inside the folder and not larger than such files may be.
-    folder.text(SETTINGS, MAX_TEMPLATE_BYTES)?;
+    folder.text(CONFIG_FILE, MAX_BYTES)?;
     if folder.text(TOKENIZER, MAX_JSON_BYTES)?.is_none() {
         return Err(Error::usage(format!(
             "{}: there is no {TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
@@ -174,16 +169,13 @@ fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &s
 /// Returns the chat template of a folder, from its own file or from the tokenizer's settings. If the settings
 /// hold several, takes the one named `default`.
 fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<String>> {
-    if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_TEMPLATE_BYTES)? {
+    if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_BYTES)? {
         return Ok(Some(template));
     }
     let Some(text) = settings else { return Ok(None) };
     let settings: serde_json::Value = serde_json::from_str(text)
-        .map_err(|e| Error::usage(format!("{}: {e}", folder.path().join(SETTINGS).display())))?;
-    let template = &settings["chat_template"];
-    let named = template.as_array().into_iter().flatten().find(|named| named["name"] == "default");
-    let template = named.map_or(template, |named| &named["template"]);
-    Ok(template.as_str().map(str::to_owned))
+        .map_err(|e| Error::usage(format!("{}: {e}", folder.path().join(CONFIG_FILE).display())))?;
+    Ok(in_config(&settings["chat_template"]))
 }
 
 /// Compares the logits that a folder states with the logits of its weights. Returns a sentence with the
@@ -243,7 +235,7 @@ impl Source<'_> {
             })
         });
         let store = Store::open(&run.checkpoints()?, 1)?;
-        store.save(&self.meta(), &Snapshot::new(views, []))?;
+        store.save(&untrained_meta(recipe, tokenizer, Some(*hash)), &Snapshot::new(views, []))?;
         let mut summary = Summary::started(recipe.name(), &run.name(), &recipe.hash(), 0);
         summary.status = Status::Ok;
         summary.parameters = Some(parameter_count(model));
@@ -253,27 +245,27 @@ impl Source<'_> {
         run.write_summary(&summary)?;
         notes.iter().try_for_each(|note| run.log(note))
     }
+}
 
-    fn meta(&self) -> Meta {
-        Meta {
-            step: 0,
-            tokens_seen: 0,
-            recipe_hash: self.recipe.hash(),
-            resolved_recipe_toml: self.recipe.to_toml(),
-            corpus_hash: String::new(),
-            tokenizer_hash: self.tokenizer.hash(),
-            world_size: 1,
-            seed: self.recipe.values().training.seed,
-            xrun_version: env!("CARGO_PKG_VERSION").to_string(),
-            engine: String::new(),
-            algorithms: None,
-            extra: [
-                (END_TOKEN_ID.to_string(), self.tokenizer.end_token().to_string()),
-                (INITIAL_WEIGHTS.to_string(), self.hash.to_string()),
-            ]
-            .into(),
-            rows: BTreeMap::new(),
-        }
+/// Returns the metadata of a checkpoint that nothing was trained for: at step 0, without a corpus. `weights`
+/// is the hash of the initial weights, if they come from a folder.
+pub(super) fn untrained_meta(recipe: &Recipe, tokenizer: &Tokenizer, weights: Option<&str>) -> Meta {
+    let mut extra = BTreeMap::from([(END_TOKEN_ID.to_owned(), tokenizer.end_token().to_string())]);
+    extra.extend(weights.map(|hash| (INITIAL_WEIGHTS.to_owned(), hash.to_owned())));
+    Meta {
+        step: 0,
+        tokens_seen: 0,
+        recipe_hash: recipe.hash(),
+        resolved_recipe_toml: recipe.to_toml(),
+        corpus_hash: String::new(),
+        tokenizer_hash: tokenizer.hash(),
+        world_size: 1,
+        seed: recipe.values().training.seed,
+        xrun_version: env!("CARGO_PKG_VERSION").to_string(),
+        engine: String::new(),
+        algorithms: None,
+        extra,
+        rows: BTreeMap::new(),
     }
 }
 

@@ -1,11 +1,8 @@
 //! The tensors of one step, for comparison with another implementation.
 
-use super::prepare::prepare;
+use super::job::prepare;
 use super::rank::Rank;
 use crate::checkpoint::{DiskFs, TensorView, tensor_file};
-use crate::device::Device;
-use crate::device::communicator::SingleRank;
-use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::ir::{BatchSlot, FlatBuffer, SlotName};
@@ -31,10 +28,8 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
              and model.dropout=0",
         ));
     }
-    let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
     let model = plan.model.clone();
-    let mut rank =
-        Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
+    let mut rank = Rank::alone(Arc::new(plan), programs, dataset)?;
     let batch = rank.run_gradients()?;
     let products = rank.inspect_evaluation("head.logits.1")?;
     let logits: Vec<u8> = products.iter().flat_map(|&v| (model.logit(v) as f32).to_le_bytes()).collect();

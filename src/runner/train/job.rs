@@ -1,11 +1,13 @@
-//! What the ranks of a process train.
+//! What the ranks of a process train, and its preparation, which needs no run folder.
 
 use super::device_order::DeviceOrder;
 use super::initial::InitialValues;
-use crate::data::Dataset;
+use crate::data::{self, Dataset};
+use crate::error::Result;
+use crate::forecast::{Planned, check_fits};
 use crate::machine::Machine;
 use crate::model::Programs;
-use crate::plan::Plan;
+use crate::plan::{CorpusFacts, Plan, data_spec};
 use crate::ranks::Stop;
 use crate::recipe::Recipe;
 use std::sync::Arc;
@@ -33,4 +35,16 @@ impl Job {
     pub fn steps(&self) -> u64 {
         self.plan.steps as u64
     }
+}
+
+/// Opens the corpus, plans, records the programs, and rejects what does not fit.
+///
+/// # Errors
+/// If the corpus or the plan is invalid, or needs more memory than the machine has.
+pub fn prepare(recipe: &Recipe, machine: &Machine) -> Result<(Planned, Dataset)> {
+    let dataset =
+        data::open(&data_spec(recipe, machine), recipe.values().training.seq_len, &data::Options::default())?;
+    let planned = Planned::new(recipe, &CorpusFacts::from_dataset(&dataset), machine)?;
+    check_fits(&planned.plan, &planned.programs, machine)?;
+    Ok((planned, dataset))
 }

@@ -12,13 +12,11 @@ mod energy;
 mod events;
 mod gauges;
 mod generate;
-mod generation_bench;
 mod held;
 mod import;
 mod initial;
 mod inspect;
 mod job;
-mod prepare;
 mod profile;
 mod rank;
 mod recorder;
@@ -37,31 +35,32 @@ mod trained;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
-pub use chat::{Chat, ChatRequest};
+pub use chat::Chat;
+pub use chat::template::chat_template;
 pub use conclude::{Ended, mark_failed};
 pub use gauges::environment;
 pub use generate::{Generating, prompt_tokens};
-pub use generation_bench::{BenchRequest, GenerationTime, bench_generation};
 pub use import::{ImportRequest, Imported, import};
 pub use initial::weights::{InitialWeights, check_initial_weights};
 pub use initial::{InitialValues, initialize, refresh_compute_copy};
 pub use inspect::inspect;
-pub use prepare::prepare;
+pub use job::prepare;
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Evaluated, Evaluation, Rank, StepReport};
 pub use recorder::Recorder;
 pub use reference::{logits, reference};
-pub use request::{Origin, Request, WorkerRequest};
+pub use request::{Origin, Request};
 pub use run::{Run, cpu_fallback_warning};
-pub use sample::{SampleRequest, Sampled, sample};
+pub use sample::{GenerationTime, Sampled, bench_generation, sample};
 pub use time_left::TimeLeft;
-pub use trained::{chat_template, recipe_of, tokenizer_json};
+pub use trained::{TrainedRun, recipe_of, tokenizer_json};
 
 use crate::device::communicator::RankPhase;
 use crate::error::Result;
 use crate::exec::NonFiniteTensor;
 use crate::plan::Plan;
 use crate::ranks::Stop;
+use crate::results::Phase;
 use events::Events;
 use recorder::DueSave;
 use std::time::Instant;
@@ -110,8 +109,8 @@ pub fn train(
             queue_steps(rank, events)?;
         }
         let report = rank.finish_step(request(stop, recorder.as_deref()))?;
-        stopping |= report.stop;
-        saving |= report.save;
+        stopping |= report.agreed.stop;
+        saving |= report.agreed.save;
         if let Some(bad) = report.bad {
             return Ok(Outcome::Diverged { step: report.step, bad });
         }
@@ -182,7 +181,7 @@ fn queue_steps(rank: &mut Rank, events: Events<'_>) -> Result<()> {
 /// Returns what this rank asks all ranks to do. A signal on one rank, or a disk that takes no more rows,
 /// stops all ranks after the same step: the last one queued on any device.
 fn request(stop: &Stop, recorder: Option<&Recorder>) -> StepRequest {
-    let full = recorder.is_some_and(|recorder| recorder.write_error().is_some());
+    let full = recorder.is_some_and(|recorder| recorder.write_error.is_some());
     StepRequest {
         stop: stop.requested() || full,
         save: recorder.is_some_and(|recorder| recorder.save_is_due()),
@@ -203,7 +202,7 @@ fn evaluate(
         }
     })?;
     if let Some(recorder) = recorder {
-        recorder.evaluated(step, started.elapsed())?;
+        recorder.time(step, Phase::Eval, started.elapsed())?;
     }
     Ok(evaluation)
 }
@@ -240,7 +239,7 @@ fn compare_replicas(rank: &mut Rank, step: u64, recorder: Option<&mut Recorder>)
     let started = Instant::now();
     rank.check_replicas()?;
     match recorder {
-        Some(recorder) => recorder.compared(step, started.elapsed()),
+        Some(recorder) => recorder.time(step, Phase::Check, started.elapsed()),
         None => Ok(()),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::agreement::StepRequest;
 use super::gauges::environment;
-use super::prepare::prepare;
+use super::job::prepare;
 use super::rank::{Rank, STEPS_AHEAD};
 use crate::device::Device;
 use crate::device::communicator::SingleRank;

@@ -6,12 +6,13 @@ mod share;
 mod state;
 mod timed;
 
-use super::agreement::{StepRequest, StepVote, agree};
+use super::agreement::{Agreement, StepRequest, StepVote, agree};
 use super::generate::{Generating, prompt_tokens};
 use super::initial::InitialValues;
 use crate::data::{Batch, Dataset, Loader, LoaderSpec};
 use crate::device::Device;
-use crate::device::communicator::{Communicator, RankPhase};
+use crate::device::communicator::{Communicator, RankPhase, SingleRank};
+use crate::device::cpu::Pool;
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
 use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
@@ -47,14 +48,8 @@ pub struct StepReport {
     pub communicated: Option<CommunicationTime>,
     /// The first tensor that was not finite. If it is set, nothing was updated.
     pub bad: Option<NonFiniteTensor>,
-    /// True if a stop was requested on any rank.
-    pub stop: bool,
-    /// True if a checkpoint was requested on any rank.
-    pub save: bool,
-    /// Fraction of the step during which each rank did not wait for others; empty for a single rank.
-    pub busy: Vec<f64>,
-    /// The rank that was busy longest; `None` for a single rank.
-    pub slowest: Option<usize>,
+    /// What the ranks told each other at the end of the step.
+    pub agreed: Agreement,
 }
 
 /// One rank. A run of one rank uses the same code with a communicator that has no peers.
@@ -109,6 +104,15 @@ impl Rank {
         Ok(rank)
     }
 
+    /// Creates the only rank of a run, on the device of its plan.
+    ///
+    /// # Errors
+    /// If the device cannot be opened, or memory cannot be allocated.
+    pub fn alone(plan: Arc<Plan>, programs: Programs, dataset: Dataset) -> Result<Self> {
+        let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
+        Self::new(plan, Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))
+    }
+
     /// Creates a rank with zero parameters, for [`Rank::initialize`] or [`Rank::restore`].
     ///
     /// # Errors
@@ -148,21 +152,18 @@ impl Rank {
             let weights = engine.state.slot(ControlSlot::EmaWeights)?;
             engine.state.set_values(weights, &ema.weights(plan.steps))?;
         }
-        let queued_steps = VecDeque::new();
-        let (loader, agreed, done) = (None, Instant::now(), 0);
-        let gathered = true;
         let mut rank = Self {
             plan,
             programs,
             dataset,
             engine,
             comm,
-            agreed,
-            loader,
-            done,
+            agreed: Instant::now(),
+            loader: None,
+            done: 0,
             kernels_took,
-            gathered,
-            queued_steps,
+            gathered: true,
+            queued_steps: VecDeque::new(),
         };
         rank.go_to(0)?;
         Ok(rank)
@@ -303,21 +304,16 @@ impl Rank {
             data_wait: oldest.data_wait,
             communicated: self.communicated(step),
             bad: None,
-            stop: request.stop,
-            save: request.save,
-            busy: Vec::new(),
-            slowest: None,
+            agreed: Agreement::default(),
         };
         let bad = number(ControlSlot::Bad)? != 0.0;
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
         // Ranks that do not exchange gradients may disagree about `bad`, but must stop together.
         let vote = StepVote::new(bad, request, self.agreed.elapsed(), waited);
-        let agreement = agree(&*self.comm, step, vote)?;
+        report.agreed = agree(&*self.comm, step, vote)?;
         self.agreed = Instant::now();
         self.comm.take();
-        (report.stop, report.save) = (agreement.stop, agreement.save);
-        (report.busy, report.slowest) = (agreement.busy, agreement.slowest);
-        if agreement.bad {
+        if report.agreed.bad {
             self.queued_steps.clear();
             report.bad = Some(self.find_bad(&oldest.batches)?);
         } else {
@@ -360,6 +356,13 @@ impl Rank {
             Some(loader) => loader.next(),
             None => Err(Error::failed("this rank has no data loader")),
         }
+    }
+
+    /// Sends the next micro-batch to the device. `step` counts from 1.
+    fn upload_next(&mut self, step: u64) -> Result<Batch> {
+        let batch = self.next_batch()?;
+        self.upload(&batch, step)?;
+        Ok(batch)
     }
 
     /// Sends a micro-batch to the device. `step` counts from 1.
@@ -414,9 +417,8 @@ impl Rank {
     /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Updates
     /// nothing.
     pub(super) fn run_gradients(&mut self) -> Result<Batch> {
-        let batch = self.next_batch()?;
         let step = self.done + 1;
-        self.upload(&batch, step)?;
+        let batch = self.upload_next(step)?;
         let programs = Arc::clone(&self.programs);
         self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)))?;
         Ok(batch)

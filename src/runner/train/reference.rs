@@ -1,23 +1,18 @@
 //! Logits after a fixed prompt. They show whether two readers of the same weights compute the same values
 //! ([`Reference`]).
 
-use super::generate::logits_after;
-use super::initial::weights::write_weights;
-use crate::device::Device;
-use crate::device::communicator::SingleRank;
-use crate::device::cpu::Pool;
+use super::generate::{Generating, PRIME_STRIDE};
+use super::trained::generating_engine;
 use crate::error::Result;
-use crate::exec::Engine;
 use crate::hugging_face::Reference;
+use crate::ir::GenerationSlot;
 use crate::machine::Machine;
 use crate::model::{Generator, PromptShape, Weights, prompt_rows};
 use crate::plan::{CorpusFacts, Model, Plan};
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::Arc;
 
 /// Tokens in a prompt: enough that heads attend to several, few enough for a large model on a CPU.
 const PROMPT: usize = 16;
@@ -26,9 +21,6 @@ const PROMPT: usize = 16;
 const DERIVED_KEYS: [&str; 5] =
     ["model.init_from", "model.vocab_size", "model.logit_scale", "model.parametrization", "model.base_dim"];
 
-/// Step between the tokens of a prompt. It is prime, so the ids spread over the whole vocabulary.
-const STRIDE: usize = 7919;
-
 /// Returns the reference of weights: the end token, tokens from all over the vocabulary, and the logits after
 /// them.
 ///
@@ -36,7 +28,7 @@ const STRIDE: usize = 7919;
 /// If a weight is missing, or the model does not fit in memory.
 pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_token: u32) -> Result<Reference> {
     let count = PROMPT.min(recipe.values().training.seq_len);
-    let further = (1..count).map(|i| (i * STRIDE % model.vocab_size) as u32);
+    let further = (1..count).map(|i| (i * PRIME_STRIDE % model.vocab_size) as u32);
     let tokens: Vec<u32> = std::iter::once(end_token).chain(further).collect();
     let logits = logits(recipe, model, weights, &tokens)?;
     Ok(Reference::new(tokens, logits.into_iter().map(|logit| logit as f32).collect()))
@@ -49,32 +41,16 @@ pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_toke
 pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u32]) -> Result<Vec<f64>> {
     let machine = Machine::here().with_single_device();
     let recipe = generating(recipe, model, tokens.len(), &machine)?;
-    let corpus = CorpusFacts {
-        vocab_size: model.vocab_size,
-        train_tokens: 0,
-        exact: false,
-        validation_tokens: 0,
-        set_tokens: BTreeMap::new(),
-        floor: None,
-        memory_bytes: 0,
-    };
+    let corpus = CorpusFacts { vocab_size: model.vocab_size, ..CorpusFacts::default() };
     let plan = Plan::new(&recipe, &corpus, &machine)?;
     let seq_len = plan.batch.seq_len;
     let shape = PromptShape { prompts: 1, rows: prompt_rows(tokens.len(), seq_len) };
     let generator = Generator::new(&plan, &[shape])?;
-    let device = Device::open(None, Arc::new(Pool::new(plan.execution.threads)?))?;
-    let mut engine = Engine::new(
-        device,
-        &generator.state,
-        Arc::new(SingleRank),
-        plan.execution.placement,
-        generator.arena_bytes(),
-        plan.execution.poison,
-    )?;
-    for param in &generator.state.params {
-        write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
-    }
-    logits_after(&mut engine, &generator, tokens, seq_len)
+    let mut engine = generating_engine(&plan, &generator, weights)?;
+    let (prefill, decode) = (&generator.prefills[0], &generator.decode);
+    let generating = Generating { prefill, decode, ends: &[], tokens: 1, seq_len };
+    generating.run(&mut engine, &[tokens.to_vec()], |_, _| Ok(()))?;
+    engine.state.values(engine.state.slot(GenerationSlot::Logits)?)
 }
 
 /// Returns a recipe of the same model that generates one text in fp32 on the CPU. Unless the context is part

@@ -9,6 +9,7 @@ use crate::device::{DType, Elem};
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section};
 use crate::ir::{FlatBuffer, SlotName, State};
+use crate::ranks::named_ranks;
 use std::collections::BTreeMap;
 
 /// Size of a fingerprint in bytes.
@@ -95,16 +96,11 @@ fn first_difference(layout: &State, all: &CollectiveResult) -> Option<String> {
     Some(if 2 * groups[0].len() > parts.len() {
         let mut blamed = groups[1..].concat();
         blamed.sort_unstable();
-        format!("{name}{more} differs on {} from {}", named(&blamed), named(&groups[0]))
+        format!("{name}{more} differs on {} from {}", named_ranks(&blamed), named_ranks(&groups[0]))
     } else {
-        let groups: Vec<String> = groups.iter().map(|ranks| named(ranks)).collect();
+        let groups: Vec<String> = groups.iter().map(|ranks| named_ranks(ranks)).collect();
         format!("{name}{more} differs between {}", groups.join(" and "))
     })
-}
-
-fn named(ranks: &[usize]) -> String {
-    let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }
 
 #[cfg(test)]

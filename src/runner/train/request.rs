@@ -1,8 +1,7 @@
 //! The request of a run, and its form for sending to the processes of ranks.
 
-use crate::error::Result;
 use crate::machine::Machine;
-use crate::recipe::{Recipe, StoredRecipe};
+use crate::recipe::Recipe;
 use crate::results::progress::Mode;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -26,11 +25,13 @@ pub enum Origin {
 }
 
 /// The request of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Request {
     /// The recipe.
+    #[serde(with = "stored")]
     pub recipe: Recipe,
-    /// The machine to run on.
+    /// The machine to run on. Another process has its own ([`Request::on_this_machine`]).
+    #[serde(skip, default = "Machine::none")]
     pub machine: Machine,
     /// Folder of all run folders.
     pub results: PathBuf,
@@ -46,34 +47,24 @@ pub struct Request {
     pub command: Vec<String>,
 }
 
-/// A [`Request`] as plain data.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct WorkerRequest {
-    recipe: StoredRecipe,
-    results: PathBuf,
-    progress: Mode,
-    origin: Origin,
-    until: Option<u64>,
-    algorithms_from: Option<PathBuf>,
-    command: Vec<String>,
+impl Request {
+    /// Returns the request for the machine of this process.
+    pub fn on_this_machine(self) -> Self {
+        Self { machine: Machine::here(), ..self }
+    }
 }
 
-impl WorkerRequest {
-    /// Converts a request to plain data.
-    pub fn from_request(request: &Request) -> Self {
-        let Request { recipe, results, progress, origin, until, algorithms_from, command, .. } =
-            request.clone();
-        let recipe = recipe.to_stored();
-        Self { recipe, results, progress, origin, until, algorithms_from, command }
+/// The form in which a request carries its recipe between processes.
+mod stored {
+    use crate::recipe::{Recipe, StoredRecipe};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(recipe: &Recipe, to: S) -> Result<S::Ok, S::Error> {
+        recipe.to_stored().serialize(to)
     }
 
-    /// Converts the data back to a request, for the machine of this process.
-    ///
-    /// # Errors
-    /// If the recipe is invalid, which happens only between different versions of xrun.
-    pub fn into_request(self) -> Result<Request> {
-        let Self { recipe, results, progress, origin, until, algorithms_from, command } = self;
-        let (recipe, machine) = (recipe.load()?, Machine::here());
-        Ok(Request { recipe, machine, results, progress, origin, until, algorithms_from, command })
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Recipe, D::Error> {
+        StoredRecipe::deserialize(from)?.load().map_err(D::Error::custom)
     }
 }

@@ -1,9 +1,7 @@
 //! Reads the state of a checkpoint into an engine, and broadcasts it from rank 0.
 
 use super::initial::{refresh_compute_copy, write_parameter};
-use super::shards::{
-    BufferTensor, CheckpointBuffer, checkpoint_buffers, request_tensor, whole_spec, write_tensor,
-};
+use super::shards::{CheckpointBuffer, checkpoint_buffers, request_tensor, whole_spec, write_tensor};
 use crate::checkpoint::{Loaded, TensorView};
 use crate::device::DType;
 use crate::device::communicator::Communicator;
@@ -121,7 +119,7 @@ pub(super) fn views<'a>(
         Some(match (layout.slot(buffer.param(&param.name)), number) {
             (Some(slot), _) => view(name, spec, move || state.read::<u8>(slot)),
             (None, Some(number)) => view(name, spec, move || {
-                request_tensor(engine, BufferTensor { buffer: number, param: index }).map(Cow::Owned)
+                request_tensor(engine, [number as u64, index as u64]).map(Cow::Owned)
             }),
             (None, None) => return None,
         })

@@ -1,6 +1,5 @@
 //! Runs every rank of this process: start message, device, state, training loop, shutdown.
 
-use super::device_order::FirstPlace;
 use super::gauges::Gauges;
 use super::job::Job;
 use super::rank::Rank;
@@ -8,10 +7,10 @@ use super::recorder::Recorder;
 use super::start::Start;
 use super::start_message::StartMessage;
 use super::{Outcome, WRITES, train};
-use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
+use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use crate::format::printable;
 use crate::model::Weights;
@@ -20,13 +19,13 @@ use crate::results::own_file;
 use crate::results::summary::Startup;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Additional inputs of rank 0, which reads checkpoints and writes results.
 pub(super) struct RankZero<'a> {
-    /// Taken by the thread of rank 0 while it trains.
-    pub recorder: &'a Mutex<Option<Recorder>>,
+    /// Locked by the thread of rank 0 while it trains.
+    pub recorder: &'a Mutex<Recorder>,
     /// Folder of the run.
     pub folder: &'a Path,
     /// Where the run starts.
@@ -46,11 +45,10 @@ pub(super) fn run_ranks(ranks: &LocalRanks, job: &Job, zero: Option<&RankZero<'_
     ranks.run_keeping(|comm, kept| {
         let pool = Arc::new(Pool::new(threads)?);
         let zero = zero.filter(|_| comm.rank() == 0);
-        let mut guard = zero.map(|zero| RecorderGuard::take(zero.recorder));
-        let recorder = guard.as_mut().and_then(|guard| guard.recorder.as_mut());
+        let mut recorder = zero.map(|zero| lock(zero.recorder));
         let index = ranks.index_on_machine(comm.rank());
         let began = Instant::now();
-        OneRank { job, zero, pool, comm, index, began }.run(recorder, kept)
+        OneRank { job, zero, pool, comm, index, began }.run(recorder.as_deref_mut(), kept)
     })
 }
 
@@ -60,29 +58,11 @@ pub(super) fn run_ranks(ranks: &LocalRanks, job: &Job, zero: Option<&RankZero<'_
 /// If a rank is lost, or its recipe differs.
 pub(super) fn announce_finished(ranks: &LocalRanks, job: &Job, folder: &Path) -> Result<()> {
     ranks.run(|comm| {
-        let own = (comm.rank() == 0).then(|| StartMessage::finished(job, folder));
+        let own = (comm.rank() == 0).then(|| StartMessage::new(job, folder, None));
         let message = StartMessage::exchange(&*comm, job, own)?;
         comm.set_status(message.from_step, RankPhase::Finished);
         Ok(())
     })
-}
-
-/// Holds the recorder for the thread of rank 0, and puts it back when dropped, even by a panic.
-struct RecorderGuard<'a> {
-    slot: &'a Mutex<Option<Recorder>>,
-    recorder: Option<Recorder>,
-}
-
-impl<'a> RecorderGuard<'a> {
-    fn take(slot: &'a Mutex<Option<Recorder>>) -> Self {
-        Self { slot, recorder: slot.lock().unwrap_or_else(PoisonError::into_inner).take() }
-    }
-}
-
-impl Drop for RecorderGuard<'_> {
-    fn drop(&mut self) {
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = self.recorder.take();
-    }
 }
 
 /// A rank of this process.
@@ -97,30 +77,26 @@ struct OneRank<'a> {
     began: Instant,
 }
 
-/// The device of a rank.
-struct OpenedDevice {
-    device: Device,
-    /// The index of the GPU; `None` on the CPU.
-    gpu: Option<usize>,
-    /// Time since the start of the rank; `None` on the CPU.
-    took: Option<Duration>,
-    waited_for_kernels: Duration,
-}
-
 impl OneRank<'_> {
     /// Agrees with rank 0 on the start, opens the device, sets the state, trains, and closes the rank. After
     /// a failure the rank stays in `kept`, because others may still write into its memory.
     fn run(&self, mut recorder: Option<&mut Recorder>, kept: &mut Option<Rank>) -> Result<Outcome> {
         let Self { job, comm, .. } = self;
         let place = job.devices.first_place(comm.rank());
-        let own = self.zero.map(|zero| StartMessage::from_rank_zero(job, zero.folder, zero.start));
+        let own = self.zero.map(|zero| StartMessage::new(job, zero.folder, Some(zero.start)));
         let message = StartMessage::exchange(&**comm, job, own)?;
         if message.finished {
             comm.set_status(message.from_step, RankPhase::Finished);
             return Ok(Outcome::Finished);
         }
         let mut log = RankLog::open(&message.folder, comm.rank());
-        let OpenedDevice { device, gpu, took, waited_for_kernels } = self.open_device(place, &message)?;
+        let gpu = self.own_gpu()?;
+        let (device, waited_for_kernels) =
+            job.devices.open(place, (&job.plan, &job.programs), &**comm, (gpu, &self.pool))?;
+        let took = device.gpu().is_some().then(|| self.began.elapsed() - waited_for_kernels);
+        if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
+            gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
+        }
         log.line(&self.start_line(gpu));
         let (plan, programs) = (Arc::clone(&job.plan), Arc::clone(&job.programs));
         let dataset = Arc::clone(&job.dataset);
@@ -137,18 +113,6 @@ impl OneRank<'_> {
         let outcome = trained?;
         self.close(rank, recorder)?;
         Ok(outcome)
-    }
-
-    fn open_device(&self, place: Option<FirstPlace<'_>>, message: &StartMessage) -> Result<OpenedDevice> {
-        let Self { job, comm, pool, .. } = self;
-        let gpu = self.own_gpu()?;
-        let opened = job.devices.open(place, (&job.plan, &job.programs), &**comm, (gpu, pool))?;
-        let (device, waited_for_kernels) = (opened.device, opened.waited_for_kernels);
-        let took = device.gpu().is_some().then(|| self.began.elapsed() - waited_for_kernels);
-        if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
-            gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
-        }
-        Ok(OpenedDevice { device, gpu, took, waited_for_kernels })
     }
 
     /// Returns the GPU of this rank; `None` on the CPU.
@@ -202,15 +166,15 @@ impl OneRank<'_> {
     ) -> Result<()> {
         let kernels_took = rank.kernels_took().map(|took| took + waited_for_kernels);
         let before_state = device_took.unwrap_or_default() + kernels_took.unwrap_or_default();
-        recorder.startup(Startup {
+        recorder.summary.startup = Startup {
             corpus_s: self.zero.map(|zero| zero.corpus_took.as_secs_f64()),
             device_s: device_took.map(|took| took.as_secs_f64()),
             kernels_s: kernels_took.map(|took| took.as_secs_f64()),
             state_s: Some(self.began.elapsed().saturating_sub(before_state).as_secs_f64()),
-        });
+        };
         if let Some(gpu) = rank.engine().gpu() {
             recorder.algorithms(&gpu.algorithms())?;
-            recorder.watch(Gauges::new(&self.job.plan, &self.job.programs, rank.engine()));
+            recorder.clock.gauges = Gauges::new(&self.job.plan, &self.job.programs, rank.engine());
         }
         recorder.prepare_saves(rank)
     }
@@ -221,7 +185,8 @@ impl OneRank<'_> {
         if let Some(recorder) = recorder {
             let engine = rank.engine();
             recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
-            recorder.free_copy();
+            // The copy of the state must be freed before the device is closed.
+            recorder.saves.held = None;
         }
         comm.barrier("the end of the run")?;
         rank.shutdown()?;

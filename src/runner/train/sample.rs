@@ -1,27 +1,13 @@
-//! Generates text from a trained run.
+//! Generates text from a trained run, or measures how fast it generates: the prompts and the new tokens,
+//! timed separately.
 
-use super::generate::{Generating, prompt_tokens};
-use super::trained::Trained;
-use crate::error::Result;
-use crate::model::{Generator, PromptShape, WeightsKind, prompt_rows};
+use super::generate::{Generating, PRIME_STRIDE, prompt_tokens};
+use super::trained::{Trained, TrainedRun};
+use crate::error::{Error, Result};
+use crate::model::{Generator, PromptShape, prompt_rows};
 use crate::plan::Plan;
 use crate::results::progress::eprint_line;
-use std::path::PathBuf;
-
-/// The run to sample from, and its settings.
-#[derive(Clone, Debug)]
-pub struct SampleRequest {
-    /// The run's folder.
-    pub run: PathBuf,
-    /// The step of the checkpoint; `None` for the newest valid one.
-    pub step: Option<u64>,
-    /// Which of the checkpoint's weights to use.
-    pub weights: WeightsKind,
-    /// Keys to change, as `section.key=value`: keys of `[generation]`, execution keys, and `training.dtype`.
-    pub overrides: Vec<String>,
-    /// Prompts, each continued by `generation.samples` texts. If there are none, the recipe's prompt is used.
-    pub prompts: Vec<String>,
-}
+use std::time::{Duration, Instant};
 
 /// A generated text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,13 +20,13 @@ pub struct Sampled {
     pub tokens: Vec<u32>,
 }
 
-/// Generates texts in one batch, grouped by prompt.
+/// Generates texts in one batch, grouped by prompt. Each of `prompts` is continued by `generation.samples`
+/// texts. If there are none, the recipe's prompt is used.
 ///
 /// # Errors
 /// If the run has no valid checkpoint, a prompt does not fit, or a key would change the trained model.
-pub fn sample(request: &SampleRequest) -> Result<Vec<Sampled>> {
-    let SampleRequest { run, step, weights, overrides, prompts } = request;
-    let trained = Trained::open(run, *step, *weights, overrides, prompts.len())?;
+pub fn sample(run: &TrainedRun, prompts: &[String]) -> Result<Vec<Sampled>> {
+    let trained = Trained::open(run, prompts.len())?;
     let Trained { plan, tokenizer, .. } = &trained;
     let seq_len = plan.batch.seq_len;
     let own = std::slice::from_ref(&plan.generation.prompt);
@@ -81,4 +67,69 @@ fn cut_short(plan: &Plan, prompt: usize) -> Option<String> {
              prompt takes {prompt} of it with its end token"
         )
     })
+}
+
+/// The times of one repetition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GenerationTime {
+    /// Number of samples, which advance together.
+    pub samples: usize,
+    /// Number of tokens in each prompt.
+    pub prompt_tokens: usize,
+    /// Number of new tokens per sample.
+    pub new_tokens: usize,
+    /// Time from the request until the host has the first token of every sample.
+    pub prefill: Duration,
+    /// Time from then until the host has the last tokens: `new_tokens − 1` per sample.
+    pub decode: Duration,
+}
+
+/// Repetitions that are not reported, in which CUDA graphs are built and clocks rise.
+const WARM_UP: usize = 2;
+
+/// Repetitions that are reported.
+const REPEATS: usize = 5;
+
+/// Generates several times and passes the times of each repetition to `on_repetition`. Every sample has its
+/// own prompt of `prompt_tokens` tokens. No token ends a text.
+///
+/// # Errors
+/// Fails like [`sample`], and if prompts and new tokens do not fit the context.
+pub fn bench_generation(
+    run: &TrainedRun,
+    prompt_tokens: usize,
+    mut on_repetition: impl FnMut(GenerationTime) -> Result<()>,
+) -> Result<()> {
+    let trained = Trained::open(run, 1)?;
+    let (generation, seq_len) = (&trained.plan.generation, trained.plan.batch.seq_len);
+    let (samples, tokens) = (generation.samples, generation.tokens);
+    if prompt_tokens == 0 || prompt_tokens + tokens > seq_len + 1 {
+        return Err(Error::usage(format!(
+            "prompts of {prompt_tokens} tokens and {tokens} new tokens do not fit the model's context, training.seq_len = \
+             {seq_len}; a prompt has at least 1"
+        )));
+    }
+    let shape = PromptShape { prompts: samples, rows: prompt_rows(prompt_tokens, seq_len) };
+    let generator = Generator::new(&trained.plan, &[shape])?;
+    let mut engine = trained.engine(&generator)?;
+    let vocabulary = trained.tokenizer.vocab_size();
+    let prompts: Vec<Vec<u32>> = (0..samples)
+        .map(|s| (0..prompt_tokens).map(|i| ((s + i * PRIME_STRIDE) % vocabulary) as u32).collect())
+        .collect();
+    let generating =
+        Generating { prefill: &generator.prefills[0], decode: &generator.decode, ends: &[], tokens, seq_len };
+    for repetition in 0..WARM_UP + REPEATS {
+        let began = Instant::now();
+        let mut first = None;
+        generating.run(&mut engine, &prompts, |_, _| {
+            first.get_or_insert_with(Instant::now);
+            Ok(())
+        })?;
+        let first = first.unwrap_or(began);
+        if repetition >= WARM_UP {
+            let (prefill, decode) = (first - began, first.elapsed());
+            on_repetition(GenerationTime { samples, prompt_tokens, new_tokens: tokens, prefill, decode })?;
+        }
+    }
+    Ok(())
 }

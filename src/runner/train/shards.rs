@@ -6,31 +6,11 @@ use crate::exec::Engine;
 use crate::ir::{FlatBuffer, Param, Shards, Spec, State};
 use std::sync::Arc;
 
-/// Identifies a tensor by state buffer and parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BufferTensor {
-    /// Index of the buffer among the buffers of a checkpoint.
-    pub buffer: usize,
-    /// Index of the parameter.
-    pub param: usize,
-}
+/// A tensor of a checkpoint: the index of its buffer among the checkpoint's, and the index of its parameter.
+pub(super) type BufferTensor = [u64; 2];
 
 /// Name of the collective with which rank 0 requests a tensor while it saves.
 const REQUEST: &str = "the next tensor to save";
-
-impl BufferTensor {
-    fn to_bytes(self) -> Vec<u8> {
-        [self.buffer as u64, self.param as u64].map(u64::to_le_bytes).concat()
-    }
-
-    /// Decodes the tensor of a request; `None` at the end.
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (numbers, _) = bytes.as_chunks::<8>();
-        let [buffer, param] = *numbers else { return None };
-        let index = |number| u64::from_le_bytes(number) as usize;
-        Some(Self { buffer: index(buffer), param: index(param) })
-    }
-}
 
 /// A state buffer that a checkpoint holds, one tensor per parameter.
 #[derive(Clone, Debug)]
@@ -147,7 +127,7 @@ fn gather_tensor(engine: &Engine, buffer: &CheckpointBuffer<'_>, param: &Param) 
 /// # Errors
 /// If a rank is lost.
 pub(super) fn request_tensor(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
-    engine.comm.broadcast(REQUEST, tensor.to_bytes())?;
+    engine.comm.broadcast(REQUEST, bytemuck::cast_slice(&tensor).to_vec())?;
     gather_by_index(engine, tensor)
 }
 
@@ -164,7 +144,8 @@ pub(super) fn end_requests(comm: &dyn Communicator) -> Result<()> {
 /// # Errors
 /// If a rank is lost.
 pub(super) fn answer_requests(engine: &Engine) -> Result<()> {
-    while let Some(tensor) = BufferTensor::from_bytes(&engine.comm.broadcast(REQUEST, Vec::new())?) {
+    // The last request is empty.
+    while let Ok(tensor) = bytemuck::try_pod_read_unaligned(&engine.comm.broadcast(REQUEST, Vec::new())?) {
         gather_by_index(engine, tensor)?;
     }
     Ok(())
@@ -172,7 +153,8 @@ pub(super) fn answer_requests(engine: &Engine) -> Result<()> {
 
 fn gather_by_index(engine: &Engine, tensor: BufferTensor) -> Result<Vec<u8>> {
     let layout = engine.state.layout();
-    match (checkpoint_buffers(layout).get(tensor.buffer), layout.params.get(tensor.param)) {
+    let [buffer, param] = tensor.map(|index| index as usize);
+    match (checkpoint_buffers(layout).get(buffer), layout.params.get(param)) {
         (Some(buffer), Some(param)) => gather_tensor(engine, buffer, param),
         _ => Err(Error::failed("rank 0 requested a tensor that only its own state has")),
     }

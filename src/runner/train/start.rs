@@ -1,10 +1,9 @@
-//! Finds where a run starts: at step 0, or at a checkpoint that belongs to it.
+//! Finds where a run starts: at step 0, or at a checkpoint that belongs to it. With
+//! `checkpoint.resume = "auto"`, also the run that it continues.
 
 mod changes;
-mod origin;
 
 pub(super) use changes::corpus_files;
-pub(super) use origin::resolve_origin;
 
 use super::initial::weights::InitialWeights;
 use super::job::Job;
@@ -16,17 +15,18 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Weights;
 use crate::plan::Plan;
-use crate::policy::WeightsOnly;
+use crate::policy::{Recompute, Resume, WeightsOnly};
 use crate::ranks::fault;
-use crate::recipe;
+use crate::recipe::{self, Recipe};
 use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
-use crate::results::stored;
 use crate::results::summary::ForkedFrom;
+use crate::results::{RunFolder, find, stored};
 use changes::{
     changed_by_fork, changed_sets, changes, check_fork, check_tokenizer, engine_warning, kept_by_fork,
     other_corpus,
 };
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 /// Where a run starts, with warnings and notes for the user.
 #[derive(Debug, Default)]
@@ -238,4 +238,43 @@ fn read_algorithms(path: &Path) -> Result<Algorithms> {
     let bytes = stored::read(path)?;
     Algorithms::from_json(&String::from_utf8_lossy(&bytes))
         .map_err(|e| Error::usage(format!("{} {e}", path.display())))
+}
+
+/// Replaces a fresh start by a resume of the newest unfinished run of this recipe, if
+/// `checkpoint.resume = "auto"`.
+///
+/// # Errors
+/// If another process uses that run, or the results cannot be read.
+pub(super) fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) -> Result<Origin> {
+    if origin != Origin::Fresh || recipe.values().checkpoint.resume != Resume::Auto {
+        return Ok(origin);
+    }
+    Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
+}
+
+/// Returns the newest unfinished run of a recipe, found by its hash and measuring keys. Fails if another
+/// process works on it, because `checkpoint.resume = "auto"` must not start a second run beside it.
+///
+/// # Errors
+/// Fails like [`RunFolder::open`].
+fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
+    // A recompute mode that the plan chooses may have been any mode.
+    let hashes = Recompute::ALL.iter().map(|mode| recipe.clone().with_recompute(*mode).hash());
+    let hashes: HashSet<String> = hashes.collect();
+    for path in find::runs(results)? {
+        let Some(summary) = find::summary_or_warn(&path) else { continue };
+        if hashes.contains(&summary.recipe_hash)
+            && summary.status.is_unfinished()
+            && measures_alike(&path, recipe)
+        {
+            return RunFolder::open(&path).map(|_| Some(path));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns false only if a run is known to measure on different text than a recipe.
+fn measures_alike(run: &Path, recipe: &Recipe) -> bool {
+    let before = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
+    before.map_or(true, |before| before.measuring() == recipe.measuring())
 }

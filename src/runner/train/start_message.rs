@@ -39,33 +39,19 @@ pub(super) struct StartMessage {
 }
 
 impl StartMessage {
-    /// Creates the message of a run that trains.
-    pub fn from_rank_zero(job: &Job, folder: &Path, start: &Start) -> Self {
-        Self {
-            restored: start.restored().is_some(),
-            weights: start.weights().is_some(),
-            algorithms: start.algorithms.as_ref().map(Algorithms::to_json),
-            ..Self::at_step(job, folder, start.step())
-        }
-    }
-
-    /// Creates the message of a run whose steps are all done.
-    pub fn finished(job: &Job, folder: &Path) -> Self {
-        Self { finished: true, ..Self::at_step(job, folder, job.steps()) }
-    }
-
-    fn at_step(job: &Job, folder: &Path, from_step: u64) -> Self {
+    /// Creates the message of a run that trains; without a `start`, of one whose steps are all done.
+    pub fn new(job: &Job, folder: &Path, start: Option<&Start>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             recipe: job.recipe.to_toml(),
             corpus_hash: job.dataset.hash.clone(),
             set_hashes: set_hashes(&job.dataset),
             folder: folder.to_owned(),
-            from_step,
-            restored: false,
-            weights: false,
-            finished: false,
-            algorithms: None,
+            from_step: start.map_or(job.steps(), Start::step),
+            restored: start.is_some_and(|start| start.restored().is_some()),
+            weights: start.is_some_and(|start| start.weights().is_some()),
+            finished: start.is_none(),
+            algorithms: start.and_then(|start| start.algorithms.as_ref()).map(Algorithms::to_json),
         }
     }
 

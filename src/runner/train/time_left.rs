@@ -18,6 +18,14 @@ struct Pause {
     every: Period,
     /// Expected duration in training steps, until one was measured.
     expected_steps: f64,
+    /// How many seconds the last one took.
+    last_s: Option<f64>,
+}
+
+impl Pause {
+    fn new(phase: Phase, every: Period, expected_steps: f64) -> Self {
+        Self { phase, every, expected_steps, last_s: None }
+    }
 }
 
 /// Minimum weight of the newest step in the mean step time.
@@ -33,8 +41,7 @@ pub struct TimeLeft {
     sequences: u64,
     /// Smoothed time of a full step in seconds, and the number of steps in it.
     step: Option<(f64, f64)>,
-    /// Each pause, and how many seconds the last one took.
-    pauses: Vec<(Pause, Option<f64>)>,
+    pauses: Vec<Pause>,
     /// Steps with a save that no interval asks for.
     kept_steps: Vec<u64>,
     warming_up: bool,
@@ -65,9 +72,9 @@ impl TimeLeft {
 
     /// Adds the time of a row.
     pub fn add(&mut self, row: &TimingRow) {
-        match row.phase {
-            Phase::Warmup | Phase::Train => self.trained(row.step, row.phase, row.step_ms / 1e3),
-            phase => self.took(phase, row.step_ms / 1e3),
+        match row.phase.is_step() {
+            true => self.trained(row.step, row.phase, row.step_ms / 1e3),
+            false => self.took(row.phase, row.step_ms / 1e3),
         }
     }
 
@@ -80,30 +87,16 @@ impl TimeLeft {
         (ramp, sequences): (Ramp, u64),
         evaluation: f64,
     ) -> Self {
-        let mut pauses = vec![Pause {
-            phase: Phase::Eval,
-            every: Period::Steps(intervals.validation),
-            expected_steps: evaluation,
-        }];
+        let mut pauses = vec![Pause::new(Phase::Eval, Period::Steps(intervals.validation), evaluation)];
         if intervals.keep > 0 {
-            pauses.push(Pause { phase: Phase::Save, every: intervals.checkpoint, expected_steps: 0.0 });
+            pauses.push(Pause::new(Phase::Save, intervals.checkpoint, 0.0));
         }
         if has_samples {
-            pauses.push(Pause {
-                phase: Phase::Sample,
-                every: Period::Steps(intervals.generation),
-                expected_steps: 0.0,
-            });
+            pauses.push(Pause::new(Phase::Sample, Period::Steps(intervals.generation), 0.0));
         }
         let interval = intervals.checkpoint.steps();
         let kept_steps = intervals.staying(steps).filter(|&step| !is_due(interval, step, steps)).collect();
-        Self { ramp, sequences, kept_steps, ..Self::with_pauses(steps, &pauses) }
-    }
-
-    fn with_pauses(total_steps: u64, pauses: &[Pause]) -> Self {
-        let pauses = pauses.iter().map(|&pause| (pause, None)).collect();
-        let (ramp, sequences, kept_steps) = (Ramp::NONE, 1, Vec::new());
-        Self { total_steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
+        Self { total_steps: steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
     }
 
     /// Adds the time of a step; `step` counts from 1.
@@ -131,9 +124,8 @@ impl TimeLeft {
                 self.step = Some((mean + weight * (seconds - mean), count + 1.0));
             }
             _ => {
-                let pause = self.pauses.iter_mut().find(|(pause, _)| pause.phase == phase);
-                if let Some((_, last)) = pause {
-                    *last = Some(seconds);
+                if let Some(pause) = self.pauses.iter_mut().find(|pause| pause.phase == phase) {
+                    pause.last_s = Some(seconds);
                 }
             }
         }
@@ -151,11 +143,11 @@ impl TimeLeft {
         let before = |steps: u64| self.ramp.before(steps, self.sequences);
         let left = before(self.total_steps).saturating_sub(before(step)) as f64 / self.sequences as f64;
         let mut seconds = left * step_s;
-        let by_time = |pause: &Pause| matches!(pause.every, Period::Time(_));
+        let by_time = |pause: &&Pause| matches!(pause.every, Period::Time(_));
         // Pauses by time come last, because their number depends on the duration of everything else.
-        let (timed, counted): (Vec<_>, Vec<_>) = self.pauses.iter().partition(|(pause, _)| by_time(pause));
-        for (pause, last) in counted.into_iter().chain(timed) {
-            let each = last.unwrap_or(pause.expected_steps * step_s);
+        let (timed, counted): (Vec<&Pause>, Vec<&Pause>) = self.pauses.iter().partition(by_time);
+        for pause in counted.into_iter().chain(timed) {
+            let each = pause.last_s.unwrap_or(pause.expected_steps * step_s);
             let kept = match pause.phase {
                 Phase::Save => self.kept_steps.iter().filter(|&&kept| kept > step).count(),
                 _ => 0,
@@ -172,13 +164,14 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn pause(phase: Phase, every: Period, expected_steps: f64) -> Pause {
-        Pause { phase, every, expected_steps }
+    fn with_pauses(total_steps: u64, pauses: &[Pause]) -> TimeLeft {
+        let (pauses, ramp, sequences, kept_steps) = (pauses.to_vec(), Ramp::NONE, 1, Vec::new());
+        TimeLeft { total_steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
     }
 
     #[test]
     fn evaluations_count_as_their_worth_and_then_as_they_were_measured() {
-        let mut left = TimeLeft::with_pauses(100, &[pause(Phase::Eval, Period::Steps(50), 10.0)]);
+        let mut left = with_pauses(100, &[Pause::new(Phase::Eval, Period::Steps(50), 10.0)]);
         assert_eq!(left.after(0), None);
         left.took(Phase::Warmup, 9.0);
         left.took(Phase::Train, 2.0);
@@ -191,7 +184,7 @@ mod tests {
 
     #[test]
     fn steps_of_a_ramp_count_as_their_share_of_a_full_one() {
-        let none = TimeLeft::with_pauses(10, &[pause(Phase::Eval, Period::Steps(0), 2.0)]);
+        let none = with_pauses(10, &[Pause::new(Phase::Eval, Period::Steps(0), 2.0)]);
         let mut left = TimeLeft { ramp: Ramp::new([(2, 4), (4, 8)]), sequences: 16, ..none };
         left.trained(1, Phase::Train, 1.0);
         assert_eq!(left.step_seconds(), Some(4.0));
@@ -203,8 +196,8 @@ mod tests {
 
     #[test]
     fn saves_after_given_steps_are_still_to_come() {
-        let pauses = [pause(Phase::Save, Period::Steps(0), 0.0)];
-        let mut left = TimeLeft { kept_steps: vec![3, 6], ..TimeLeft::with_pauses(10, &pauses) };
+        let pauses = [Pause::new(Phase::Save, Period::Steps(0), 0.0)];
+        let mut left = TimeLeft { kept_steps: vec![3, 6], ..with_pauses(10, &pauses) };
         left.trained(1, Phase::Train, 1.0);
         left.took(Phase::Save, 5.0);
         assert_eq!(left.after(1), Some(9.0 + 3.0 * 5.0));
@@ -214,10 +207,10 @@ mod tests {
     #[test]
     fn saves_by_time_happen_during_evaluations_too() {
         let pauses = [
-            pause(Phase::Save, Period::Time(Duration::from_secs(60)), 0.0),
-            pause(Phase::Eval, Period::Steps(0), 0.0),
+            Pause::new(Phase::Save, Period::Time(Duration::from_secs(60)), 0.0),
+            Pause::new(Phase::Eval, Period::Steps(0), 0.0),
         ];
-        let mut left = TimeLeft::with_pauses(100, &pauses);
+        let mut left = with_pauses(100, &pauses);
         left.took(Phase::Train, 1.0);
         left.took(Phase::Eval, 100.0);
         left.took(Phase::Save, 5.0);
@@ -227,7 +220,7 @@ mod tests {
 
     #[test]
     fn invalid_times_change_nothing() {
-        let mut left = TimeLeft::with_pauses(10, &[]);
+        let mut left = with_pauses(10, &[]);
         for seconds in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
             left.took(Phase::Train, seconds);
             assert_eq!(left.step_seconds(), None);

@@ -12,20 +12,31 @@ use crate::device::cpu::Pool;
 use crate::error::{Error, IoContext, Result};
 use crate::exec::{Engine, prepare};
 use crate::machine::Machine;
-use crate::model::hf_export::CHAT_TEMPLATE;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The only training key that sampling may change, because weights are stored in fp32 for every training
 /// dtype.
 const DTYPE: &str = "training.dtype";
+
+/// A trained run to generate with.
+#[derive(Clone, Debug)]
+pub struct TrainedRun {
+    /// The run's folder.
+    pub folder: PathBuf,
+    /// The step of the checkpoint; `None` for the newest valid one.
+    pub step: Option<u64>,
+    /// Which of the checkpoint's weights to use.
+    pub weights: WeightsKind,
+    /// Keys to change, as `section.key=value`: keys of `[generation]`, execution keys, and `training.dtype`.
+    pub overrides: Vec<String>,
+}
 
 /// A trained run with its settings for generation.
 #[derive(Debug)]
@@ -39,21 +50,17 @@ pub(super) struct Trained {
 }
 
 impl Trained {
-    /// Opens the checkpoint of a step, or the newest valid one, with some keys changed. `prompts` is the
-    /// number of prompts; each gets as many samples as the keys say.
+    /// Opens the checkpoint of a run. `prompts` is the number of prompts; each gets as many samples as the
+    /// keys say.
     ///
     /// # Errors
     /// If the run has no valid checkpoint or no such weights, or a key would change the trained model.
-    pub(super) fn open(
-        run: &Path,
-        step: Option<u64>,
-        weights: WeightsKind,
-        overrides: &[String],
-        prompts: usize,
-    ) -> Result<Self> {
+    pub(super) fn open(run: &TrainedRun, prompts: usize) -> Result<Self> {
+        let TrainedRun { folder: run, step, weights, overrides } = run;
+        let weights = *weights;
         let folder = run.join("checkpoint");
         let loaded: Loaded = match step {
-            Some(step) => checkpoint::at_step(&folder, step)?,
+            Some(step) => checkpoint::at_step(&folder, *step)?,
             None => checkpoint::newest(&folder)?
                 .ok_or_else(|| Error::usage(format!("{} has no checkpoint to sample from", run.display())))?,
         };
@@ -99,15 +106,7 @@ impl Trained {
         }
         let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
         let tokenizer = Tokenizer::from_run(tokenizer_json(run, &loaded)?, end)?;
-        let corpus = CorpusFacts {
-            vocab_size: tokenizer.vocab_size(),
-            train_tokens: 0,
-            exact: false,
-            validation_tokens: 0,
-            set_tokens: BTreeMap::new(),
-            floor: None,
-            memory_bytes: 0,
-        };
+        let corpus = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
         let plan = Plan::new(&recipe, &corpus, &machine)?;
         Ok(Self { plan, tokenizer, loaded, weights })
     }
@@ -117,24 +116,31 @@ impl Trained {
     /// # Errors
     /// If the device reports an error, or a tensor is missing.
     pub(super) fn engine(&self, generator: &Generator) -> Result<Engine> {
-        let execution = &self.plan.execution;
-        let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
-        prepare(&device, 0, generator.sections(), &print_timing_notice)?;
-        let mut engine = Engine::new(
-            device,
-            &generator.state,
-            Arc::new(SingleRank),
-            execution.placement,
-            generator.arena_bytes(),
-            execution.poison,
-        )?;
-        engine.use_graphs(execution.cuda_graphs);
-        let weights = CheckpointWeights::new(&self.loaded, self.weights)?;
-        for param in &generator.state.params {
-            write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
-        }
-        Ok(engine)
+        generating_engine(&self.plan, generator, &CheckpointWeights::new(&self.loaded, self.weights)?)
     }
+}
+
+/// Returns an engine with some weights for the programs of a generator.
+///
+/// # Errors
+/// If the device reports an error, or a weight is missing.
+pub(super) fn generating_engine(plan: &Plan, generator: &Generator, weights: &dyn Weights) -> Result<Engine> {
+    let execution = &plan.execution;
+    let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
+    prepare(&device, 0, generator.sections(), &print_timing_notice)?;
+    let mut engine = Engine::new(
+        device,
+        &generator.state,
+        Arc::new(SingleRank),
+        execution.placement,
+        generator.arena_bytes(),
+        execution.poison,
+    )?;
+    engine.use_graphs(execution.cuda_graphs);
+    for param in &generator.state.params {
+        write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
+    }
+    Ok(engine)
 }
 
 /// Returns the recipe that a checkpoint was trained with.
@@ -166,16 +172,4 @@ pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
     }
     String::from_utf8(bytes)
         .map_err(|e| Error::failed(format!("{} is not UTF-8: {}", path.display(), e.utf8_error())))
-}
-
-/// Returns the chat template that was imported with a run, if there is one.
-///
-/// # Errors
-/// If it cannot be read.
-pub fn chat_template(run: &Path) -> Result<Option<String>> {
-    let path = run.join(CHAT_TEMPLATE);
-    match std::fs::read_to_string(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        text => text.at("read", &path).map(Some),
-    }
 }

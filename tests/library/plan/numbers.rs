@@ -94,7 +94,7 @@ fn every_shipped_recipe_is_counted() {
         // Six per weight of a product, and causal attention: two products of T/2 pairs, thrice.
         let products = layers * (per_block_attention + 3 * d * ffn) + vocab * d;
         let attention = layers * 3 * 2 * 2 * (seq / 2) * heads * head_dim;
-        assert_eq!(found.flops.per_token, (6 * products + attention) as f64, "{name}");
+        assert_eq!(found.flops.value, (6 * products + attention) as f64, "{name}");
         assert_eq!(found.needs.disk.checkpoint_bytes, 12 * p.total as u64, "{name}");
     }
 }
@@ -106,7 +106,7 @@ fn the_large_recipe_has_226_million_core_parameters() {
     assert_eq!(found.parameters.total, 329_420_928);
     assert!((found.vocabulary_share - 0.3125).abs() < 0.0005);
     assert_eq!(
-        found.flops.filled_in,
+        found.flops.numbers,
         "6·(18·(2·1,024·(32+32)·32 + 3·1,024·2,730) + 50,257·1,024) + 6·18·32·32·256"
     );
 }

@@ -1,8 +1,7 @@
 //! The trained tensors of a decoder.
 
-use crate::ir::ParamRequest;
-use crate::ir::{Init, Role, Sublayer};
-use crate::model::norm;
+use crate::ir::{Init, ParamRequest, Role, Sublayer};
+use crate::model::norm::{self, request};
 use crate::plan::Model;
 use crate::policy::{HeadInit, NormPlacement, ResidualInit};
 
@@ -23,54 +22,43 @@ pub fn parameters(m: &Model) -> Vec<ParamRequest> {
         ResidualInit::Unscaled => scale(fan_in),
         ResidualInit::Zero => Init::Zeros,
     };
-    let matrix = |name: &str, role: Role, shape: Vec<usize>, init: Init| ParamRequest {
-        name: name.to_owned(),
-        alloc: shape.clone(),
-        shape,
-        init,
-        role,
-        stacked: Vec::new(),
-        block: None,
-    };
     let vocabulary = |name: &str, role: Role, init: Init| ParamRequest {
         alloc: vec![m.padded_vocab(), m.dim],
-        ..matrix(name, role, vec![m.vocab_size, m.dim], init)
+        ..request(name, role, &[m.vocab_size, m.dim], init)
     };
     let (d, heads) = (m.dim, m.n_heads * m.head_dim);
     let (ffn, ffn_alloc) = (m.ffn_dim, m.padded_ffn());
     let (attention, feed_forward) = (Role::Matrix(Sublayer::Attention), Role::Matrix(Sublayer::FeedForward));
     // A product with its bias. The gradient of the bias is complete first.
-    let product = |request: ParamRequest| {
-        let Role::Matrix(sublayer) = request.role else { return vec![request] };
-        let outputs = request.shape.len() - 1;
+    let product = |weight: ParamRequest| {
+        let Role::Matrix(sublayer) = weight.role else { return vec![weight] };
+        let outputs = weight.shape.len() - 1;
+        let name = format!("{}_bias", weight.name);
         let bias = ParamRequest {
-            name: format!("{}_bias", request.name),
-            shape: request.shape[..outputs].to_vec(),
-            alloc: request.alloc[..outputs].to_vec(),
-            init: Init::Zeros,
-            role: Role::Bias(sublayer),
-            stacked: Vec::new(),
-            block: None,
+            alloc: weight.alloc[..outputs].to_vec(),
+            ..request(&name, Role::Bias(sublayer), &weight.shape[..outputs], Init::Zeros)
         };
-        if m.bias { vec![bias, request] } else { vec![request] }
+        if m.bias { vec![bias, weight] } else { vec![weight] }
     };
     let post = m.norm_placement == NormPlacement::Post;
     let sandwich = m.norm_placement == NormPlacement::Sandwich;
     let norm = |name: &str, exists: bool| if exists { norm::params(m, name) } else { Vec::new() };
     let block = || {
-        let down = matrix("down", feed_forward, vec![d, ffn], residual(ffn));
+        let down = request("down", feed_forward, &[d, ffn], residual(ffn));
         let up = if m.activation.is_gated() {
-            let gate_up = matrix("gate_up", feed_forward, vec![2, ffn, d], scale(d));
+            let gate_up = request("gate_up", feed_forward, &[2, ffn, d], scale(d));
             ParamRequest { alloc: vec![2, ffn_alloc, d], ..gate_up }
         } else {
-            ParamRequest { alloc: vec![ffn_alloc, d], ..matrix("up", feed_forward, vec![ffn, d], scale(d)) }
+            ParamRequest { alloc: vec![ffn_alloc, d], ..request("up", feed_forward, &[ffn, d], scale(d)) }
         };
         let kv = m.n_kv_heads * m.head_dim;
-        let qkv = matrix("qkv", attention, vec![m.qkv_width(), d], scale(d));
+        let qkv = request("qkv", attention, &[m.qkv_width(), d], scale(d));
         let qkv = ParamRequest { stacked: vec![heads, kv, kv], ..qkv };
         let mut qk_norms = Vec::new();
         if m.qk_norm.is_some_and(|norm| norm.weight) {
-            qk_norms.extend(["k_norm", "q_norm"].map(|name| norm::vector(name, m.head_dim, Init::Ones)));
+            qk_norms.extend(
+                ["k_norm", "q_norm"].map(|name| request(name, Role::Vector, &[m.head_dim], Init::Ones)),
+            );
         }
         [
             norm("ffn_norm", post),
@@ -80,7 +68,7 @@ pub fn parameters(m: &Model) -> Vec<ParamRequest> {
             norm("ffn_norm", !post && !m.parallel_blocks),
             norm("attention_norm", post),
             norm("attention_output_norm", sandwich),
-            product(matrix("out", attention, vec![d, heads], residual(heads))),
+            product(request("out", attention, &[d, heads], residual(heads))),
             qk_norms,
             product(qkv),
             norm("attention_norm", !post),
@@ -104,7 +92,7 @@ pub fn parameters(m: &Model) -> Vec<ParamRequest> {
     }
     params.extend(norm("embedding_norm", m.embedding_norm));
     if m.learned_positions > 0 {
-        params.push(matrix("positions", Role::Positions, vec![m.learned_positions, d], looked_up));
+        params.push(request("positions", Role::Positions, &[m.learned_positions, d], looked_up));
     }
     params.push(vocabulary("embedding", Role::Embedding, looked_up));
     params

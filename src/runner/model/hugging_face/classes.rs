@@ -1,6 +1,6 @@
 //! Finds the class of a model or a configuration.
 
-use super::class::Class;
+use super::class::{Class, config_json};
 use super::gpt2::Gpt2;
 use super::keys::Keys;
 use super::lacks::UnsupportedKeys;
@@ -25,10 +25,9 @@ pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
     for class in CLASSES {
         let UnsupportedKeys(lacks) = class.unsupported_keys(m);
         if lacks.is_empty() {
-            let (config, tensors) = (class.config(m, facts), class.tensors(m));
+            let (config, tensors) = (config_json(class, m, facts), class.tensors(m));
             return Ok(HfModel { class: class.name(), config, tensors });
         }
-        let lacks: Vec<String> = lacks.iter().map(ToString::to_string).collect();
         refusals.push(format!("\n  {}: {}", class.name(), lacks.join("; ")));
     }
     Err(Error::usage(format!(

@@ -34,12 +34,7 @@ impl Class for Gpt2 {
         lacks.require("model.norm_weight", m.norm_weight, false, "true");
         lacks.require("model.norm_bias", m.norm_bias, false, "true");
         lacks.require("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.require(
-            "model.activation",
-            activations::has(&m.activation, false),
-            word(&m.activation),
-            "those without a gate",
-        );
+        lacks.require_activation(m, false);
         lacks.require("model.bias", m.bias, false, "true");
         lacks.require("model.position", m.position == Position::Learned, word(m.position), "\"learned\"");
         lacks.require("model.qk_norm", m.qk_norm.is_none(), true, "false");
@@ -56,17 +51,18 @@ impl Class for Gpt2 {
         lacks
     }
 
-    fn config(&self, m: &Model, facts: &HfFacts) -> Value {
+    fn sizes(&self, m: &Model) -> Value {
         json!({
-            "architectures": [self.name()],
-            "model_type": self.model_type(),
-            "torch_dtype": facts.torch_dtype,
-            "vocab_size": m.vocab_size,
             "n_positions": m.learned_positions,
             "n_embd": m.dim,
             "n_layer": m.n_layers,
             "n_head": m.n_heads,
             "n_inner": m.ffn_dim,
+        })
+    }
+
+    fn config(&self, m: &Model, _facts: &HfFacts) -> Value {
+        json!({
             "activation_function": activations::word(&m.activation),
             "resid_pdrop": m.dropout,
             "embd_pdrop": m.dropout,
@@ -77,10 +73,6 @@ impl Class for Gpt2 {
             "scale_attn_by_inverse_layer_idx": false,
             "reorder_and_upcast_attn": false,
             "add_cross_attention": false,
-            "tie_word_embeddings": m.tie_embeddings,
-            "use_cache": true,
-            "bos_token_id": facts.end_token_id,
-            "eos_token_id": facts.end_token_id,
         })
     }
 

@@ -1,26 +1,13 @@
 //! What a class of transformers does not support.
 
+use super::activations;
 use crate::plan::Model;
 use crate::policy::{Norm, NormPlacement, Position};
 use std::fmt;
 
-/// A model key whose value a class does not support.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UnsupportedKey {
-    key: &'static str,
-    value: String,
-    has: String,
-}
-
-impl fmt::Display for UnsupportedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is {}, but it has {}", self.key, self.value, self.has)
-    }
-}
-
-/// The model keys whose values a class does not support.
+/// The model keys whose values a class does not support, each in a sentence.
 #[derive(Debug, Default)]
-pub(super) struct UnsupportedKeys(pub Vec<UnsupportedKey>);
+pub(super) struct UnsupportedKeys(pub Vec<String>);
 
 impl UnsupportedKeys {
     /// Starts with the keys that no class supports.
@@ -56,10 +43,16 @@ impl UnsupportedKeys {
         lacks
     }
 
+    /// Adds the activation unless transformers has it in a layer with or without a gate.
+    pub(super) fn require_activation(&mut self, m: &Model, gated: bool) {
+        let has = if gated { "gated ones" } else { "those without a gate" };
+        self.require("model.activation", activations::has(&m.activation, gated), word(&m.activation), has);
+    }
+
     /// Adds a key unless its value is `ok`.
-    pub(super) fn require(&mut self, key: &'static str, ok: bool, value: impl fmt::Display, has: &str) {
+    pub(super) fn require(&mut self, key: &str, ok: bool, value: impl fmt::Display, has: &str) {
         if !ok {
-            self.0.push(UnsupportedKey { key, value: value.to_string(), has: has.to_owned() });
+            self.0.push(format!("{key} is {value}, but it has {has}"));
         }
     }
 }

@@ -23,20 +23,11 @@ impl Class for Llama {
         "llama"
     }
 
-    fn prefix(&self) -> &'static str {
-        "model."
-    }
-
     fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
         let mut lacks = UnsupportedKeys::rotary(m);
         lacks.require("model.norm_weight", m.norm_weight, false, "true");
         lacks.require("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.require(
-            "model.activation",
-            activations::has(&m.activation, true),
-            word(&m.activation),
-            "gated ones",
-        );
+        lacks.require_activation(m, true);
         lacks.require("model.qk_norm", m.qk_norm.is_none(), true, "false");
         let positive = m.rope.direction == RopeDirection::Positive;
         lacks.require("model.rope_direction", positive, word(m.rope.direction), "\"positive\"");
@@ -50,15 +41,6 @@ impl Class for Llama {
 
     fn config(&self, m: &Model, facts: &HfFacts) -> Value {
         json!({
-            "architectures": [self.name()],
-            "model_type": self.model_type(),
-            "torch_dtype": facts.torch_dtype,
-            "vocab_size": m.vocab_size,
-            "hidden_size": m.dim,
-            "intermediate_size": m.ffn_dim,
-            "num_hidden_layers": m.n_layers,
-            "num_attention_heads": m.n_heads,
-            "num_key_value_heads": m.n_kv_heads,
             "head_dim": m.head_dim,
             "hidden_act": activations::word(&m.activation),
             "max_position_embeddings": facts.seq_len,
@@ -70,36 +52,17 @@ impl Class for Llama {
             "attention_dropout": 0.0,
             "mlp_bias": m.bias,
             "pretraining_tp": 1,
-            "tie_word_embeddings": m.tie_embeddings,
-            "use_cache": true,
-            "bos_token_id": facts.end_token_id,
-            "eos_token_id": facts.end_token_id,
         })
     }
 
     fn tensors(&self, m: &Model) -> Vec<HfTensor> {
-        blocks::all(m, |i| {
-            let to = |name: &str| format!("model.layers.{i}.{name}.weight");
-            let from = |name: &str| format!("blocks.{i}.{name}");
-            let mut tensors = vec![HfTensor::whole(to("input_layernorm"), from("attention_norm"), &[m.dim])];
-            tensors.extend(blocks::attention(m, i));
-            tensors.push(HfTensor::whole(to("post_attention_layernorm"), from("ffn_norm"), &[m.dim]));
-            tensors.extend(blocks::gated(m, i));
-            tensors
-        })
+        blocks::all(m, |i| blocks::block(m, i))
     }
 
     fn keys(&self, config: &Config) -> Result<Keys> {
         let context = config.count("max_position_embeddings", Some(2048))?;
         let mut keys = Keys::new(self.name(), config.count("vocab_size", None)?, context);
-        let (dim, heads) = (config.count("hidden_size", None)?, config.count("num_attention_heads", None)?);
-        keys.set("dim", dim);
-        keys.set("n_layers", config.count("num_hidden_layers", None)?);
-        keys.set("n_heads", heads);
-        keys.set("n_kv_heads", config.count("num_key_value_heads", Some(heads))?);
-        keys.set("head_dim", config.count("head_dim", Some((dim / heads).max(1)))?);
-        keys.set("ffn_dim", config.count("intermediate_size", None)?);
-        keys.set_word("activation", activations::read(config, "hidden_act", "silu", true)?);
+        blocks::read_sizes(config, &mut keys, "silu", true)?;
         let bias = config.flag("attention_bias", false)?;
         let instead =
             format!("attention_bias is {bias}: xrun's models have biases in all products or in none");

@@ -29,20 +29,11 @@ impl Class for NanoChat {
         "nanochat"
     }
 
-    fn prefix(&self) -> &'static str {
-        "model."
-    }
-
     fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
         let mut lacks = UnsupportedKeys::rotary(m);
         lacks.require("model.norm_weight", !m.norm_weight, true, "false");
         lacks.require("model.embedding_norm", m.embedding_norm, false, "true");
-        lacks.require(
-            "model.activation",
-            activations::has(&m.activation, false),
-            word(&m.activation),
-            "those without a gate",
-        );
+        lacks.require_activation(m, false);
         lacks.require("model.bias", !m.bias, true, "false");
         lacks.require("model.qk_norm", m.qk_norm.is_some(), false, "true");
         if let Some(norm) = m.qk_norm {
@@ -60,15 +51,6 @@ impl Class for NanoChat {
 
     fn config(&self, m: &Model, facts: &HfFacts) -> Value {
         json!({
-            "architectures": [self.name()],
-            "model_type": self.model_type(),
-            "torch_dtype": facts.torch_dtype,
-            "vocab_size": m.vocab_size,
-            "hidden_size": m.dim,
-            "intermediate_size": m.ffn_dim,
-            "num_hidden_layers": m.n_layers,
-            "num_attention_heads": m.n_heads,
-            "num_key_value_heads": m.n_kv_heads,
             "max_position_embeddings": facts.seq_len,
             "hidden_act": activations::word(&m.activation),
             "attention_dropout": 0.0,
@@ -78,13 +60,12 @@ impl Class for NanoChat {
             "rope_scaling": rope::scaling(m),
             "final_logit_softcapping": m.logit_cap,
             "attention_bias": false,
-            "tie_word_embeddings": m.tie_embeddings,
-            "use_cache": true,
-            "bos_token_id": facts.end_token_id,
-            "eos_token_id": facts.end_token_id,
-            // The class would not train the embedding of a padding token.
-            "pad_token_id": null,
         })
+    }
+
+    fn last_config(&self, _m: &Model) -> Value {
+        // The class would not train the embedding of a padding token.
+        json!({ "pad_token_id": null })
     }
 
     fn tensors(&self, m: &Model) -> Vec<HfTensor> {
@@ -102,15 +83,8 @@ impl Class for NanoChat {
     fn keys(&self, config: &Config) -> Result<Keys> {
         let context = config.count("max_position_embeddings", Some(2048))?;
         let mut keys = Keys::new(self.name(), config.count("vocab_size", None)?, context);
-        let (dim, heads) = (config.count("hidden_size", None)?, config.count("num_attention_heads", None)?);
-        keys.set("dim", dim);
-        keys.set("n_layers", config.count("num_hidden_layers", None)?);
-        keys.set("n_heads", heads);
-        keys.set("n_kv_heads", config.count("num_key_value_heads", Some(heads))?);
-        // Not a field of the configuration class, but the model uses it if it is present.
-        keys.set("head_dim", config.count("head_dim", Some((dim / heads).max(1)))?);
-        keys.set("ffn_dim", config.count("intermediate_size", None)?);
-        keys.set_word("activation", activations::read(config, "hidden_act", "relu2", false)?);
+        // `head_dim` is not a field of the configuration class, but the model uses it if it is present.
+        blocks::read_sizes(config, &mut keys, "relu2", false)?;
         keys.set("norm_weight", false);
         keys.set("embedding_norm", true);
         keys.set_number("norm_eps", config.number("rms_norm_eps", Some(1e-6))?);
@@ -119,11 +93,7 @@ impl Class for NanoChat {
         keys.set("qk_norm_weight", false);
         keys.set_word("rope_direction", RopeDirection::Negative);
         rope::read(config, context, &mut keys)?;
-        config.require(
-            "attention_bias",
-            &json!(false),
-            "xrun's models have biases in all products or in none: false",
-        )?;
+        blocks::require_no_bias(config)?;
         // `null` means a model without a cap.
         if !config.has(CAP) || config.get(CAP).is_some() {
             keys.set_number("logit_cap", config.number(CAP, Some(DEFAULT_CAP))?);

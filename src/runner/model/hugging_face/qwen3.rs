@@ -26,20 +26,11 @@ impl Class for Qwen3 {
         "qwen3"
     }
 
-    fn prefix(&self) -> &'static str {
-        "model."
-    }
-
     fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
         let mut lacks = UnsupportedKeys::rotary(m);
         lacks.require("model.norm_weight", m.norm_weight, false, "true");
         lacks.require("model.embedding_norm", !m.embedding_norm, true, "false");
-        lacks.require(
-            "model.activation",
-            activations::has(&m.activation, true),
-            word(&m.activation),
-            "gated ones",
-        );
+        lacks.require_activation(m, true);
         lacks.require("model.bias", !m.bias, true, "false");
         lacks.require("model.qk_norm", m.qk_norm.is_some(), false, "true");
         if let Some(norm) = m.qk_norm {
@@ -54,16 +45,7 @@ impl Class for Qwen3 {
     }
 
     fn config(&self, m: &Model, facts: &HfFacts) -> Value {
-        let mut config = json!({
-            "architectures": [self.name()],
-            "model_type": self.model_type(),
-            "torch_dtype": facts.torch_dtype,
-            "vocab_size": m.vocab_size,
-            "hidden_size": m.dim,
-            "intermediate_size": m.ffn_dim,
-            "num_hidden_layers": m.n_layers,
-            "num_attention_heads": m.n_heads,
-            "num_key_value_heads": m.n_kv_heads,
+        json!({
             "head_dim": m.head_dim,
             "hidden_act": activations::word(&m.activation),
             "max_position_embeddings": facts.seq_len,
@@ -76,33 +58,19 @@ impl Class for Qwen3 {
             "use_sliding_window": m.window.is_some(),
             "sliding_window": m.window,
             "max_window_layers": if m.window.is_some() { 0 } else { m.n_layers },
-            "tie_word_embeddings": m.tie_embeddings,
-            "use_cache": true,
-            "bos_token_id": facts.end_token_id,
-            "eos_token_id": facts.end_token_id,
-        });
-        if m.window.is_some() {
-            let kind = |i| if m.is_global(i) { FULL } else { SLIDING };
-            config["layer_types"] = (0..m.n_layers).map(kind).collect();
+        })
+    }
+
+    fn last_config(&self, m: &Model) -> Value {
+        if m.window.is_none() {
+            return json!({});
         }
-        config
+        let kind = |i| if m.is_global(i) { FULL } else { SLIDING };
+        json!({ "layer_types": (0..m.n_layers).map(kind).collect::<Vec<_>>() })
     }
 
     fn tensors(&self, m: &Model) -> Vec<HfTensor> {
-        blocks::all(m, |i| {
-            let to = |name: &str| format!("model.layers.{i}.{name}.weight");
-            let from = |name: &str| format!("blocks.{i}.{name}");
-            let mut attention = blocks::attention(m, i);
-            let out = attention.pop();
-            let qk_norm = |to_name: &str, name: &str| HfTensor::whole(to(to_name), from(name), &[m.head_dim]);
-            let mut tensors = vec![HfTensor::whole(to("input_layernorm"), from("attention_norm"), &[m.dim])];
-            tensors.extend(attention);
-            tensors.extend([qk_norm("self_attn.q_norm", "q_norm"), qk_norm("self_attn.k_norm", "k_norm")]);
-            tensors.extend(out);
-            tensors.push(HfTensor::whole(to("post_attention_layernorm"), from("ffn_norm"), &[m.dim]));
-            tensors.extend(blocks::gated(m, i));
-            tensors
-        })
+        blocks::all(m, |i| blocks::block(m, i))
     }
 
     fn keys(&self, config: &Config) -> Result<Keys> {
@@ -121,11 +89,7 @@ impl Class for Qwen3 {
         keys.set_word("activation", activations::read(config, "hidden_act", "silu", true)?);
         keys.set_number("norm_eps", config.number("rms_norm_eps", Some(1e-6))?);
         rope::read(config, context, &mut keys)?;
-        config.require(
-            "attention_bias",
-            &json!(false),
-            "xrun's models have biases in all products or in none: false",
-        )?;
+        blocks::require_no_bias(config)?;
         window(config, layers, &mut keys)?;
         keys.set("tie_embeddings", config.flag("tie_word_embeddings", false)?);
         Ok(keys)
@@ -137,18 +101,14 @@ const MAX_LAYERS: usize = 4096;
 
 /// Sets the window, and which layers are global.
 fn window(config: &Config, layers: usize, keys: &mut Keys) -> Result<()> {
-    let window = match config.flag("use_sliding_window", false)? {
-        true => config.count("sliding_window", Some(4096))?,
-        false => {
-            let types = config.words("layer_types")?.unwrap_or_default();
-            return match types.iter().all(|kind| kind == FULL) {
-                true => Ok(()),
-                false => {
-                    Err(config.refuse("layer_types", "without use_sliding_window all are \"full_attention\""))
-                }
-            };
+    if !config.flag("use_sliding_window", false)? {
+        let types = config.words("layer_types")?.unwrap_or_default();
+        if types.iter().all(|kind| kind == FULL) {
+            return Ok(());
         }
-    };
+        return Err(config.refuse("layer_types", "without use_sliding_window all are \"full_attention\""));
+    }
+    let window = config.count("sliding_window", Some(4096))?;
     if layers > MAX_LAYERS {
         return Err(config.refuse("num_hidden_layers", &format!("at most {MAX_LAYERS} are read")));
     }
@@ -172,14 +132,10 @@ fn window(config: &Config, layers: usize, keys: &mut Keys) -> Result<()> {
     let Some(first) = is_global.iter().position(|global| *global) else { return Ok(()) };
     let interval = first + 1;
     let regular = is_global.iter().enumerate().all(|(i, global)| *global == (i + 1).is_multiple_of(interval));
-    match regular && interval > 1 {
-        true => keys.set("global_interval", interval),
-        false => {
-            return Err(config.refuse(
-                "layer_types",
-                "xrun has one layer of full attention at the end of every group of layers",
-            ));
-        }
+    if !regular || interval == 1 {
+        let reason = "xrun has one layer of full attention at the end of every group of layers";
+        return Err(config.refuse("layer_types", reason));
     }
+    keys.set("global_interval", interval);
     Ok(())
 }

@@ -11,12 +11,12 @@ use std::fs::File;
 use std::io::{ErrorKind as IoErrorKind, Read};
 use std::path::Path;
 
-/// The settings of a tokenizer, which may contain the template.
-const CONFIG_FILE: &str = "tokenizer_config.json";
+/// The settings of a tokenizer, which name its special tokens and may contain the template.
+pub(in crate::train) const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// Maximum size of a file that is read. Templates in use stay below 64 KiB, and settings with long lists of
-/// added tokens below 4 MiB.
-const MAX_BYTES: u64 = 16 << 20;
+/// Maximum size of a template's file or of settings. Templates in use stay below 64 KiB, and settings with
+/// long lists of added tokens below 4 MiB.
+pub(in crate::train) const MAX_BYTES: u64 = 16 << 20;
 
 /// Maximum size of a template.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
@@ -57,7 +57,7 @@ impl Template {
                 .map_err(|e| Error::usage(format!("{}: {e}", run.join(CONFIG_FILE).display())))?,
             None => serde_json::Value::Null,
         };
-        let (source, from) = match read(&run.join(CHAT_TEMPLATE))? {
+        let (source, from) = match chat_template(run)? {
             Some(source) => (source, CHAT_TEMPLATE),
             None => (in_config(&config["chat_template"]).unwrap_or_default(), CONFIG_FILE),
         };
@@ -123,7 +123,7 @@ impl Template {
 }
 
 /// Returns the template in a tokenizer_config.json: either a string, or the entry named `default` in a list.
-fn in_config(template: &serde_json::Value) -> Option<String> {
+pub(in crate::train) fn in_config(template: &serde_json::Value) -> Option<String> {
     let default = |named: &Vec<serde_json::Value>| {
         let named = named.iter().find(|named| named["name"] == "default")?;
         named["template"].as_str().map(str::to_owned)
@@ -134,6 +134,14 @@ fn in_config(template: &serde_json::Value) -> Option<String> {
 /// Returns a token in a tokenizer_config.json: either a string, or an object with `content`.
 fn text_or_content(token: &serde_json::Value) -> Option<String> {
     token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
+}
+
+/// Returns the chat template in its own file in a run's folder, if there is one.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn chat_template(run: &Path) -> Result<Option<String>> {
+    read(&run.join(CHAT_TEMPLATE))
 }
 
 /// Returns the text of a file; `None` if it does not exist.

@@ -29,12 +29,11 @@ pub(super) fn prepare_with_shared_algorithms(
     programs: &Programs,
     comm: &dyn Communicator,
 ) -> Result<()> {
-    let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else {
-        return prepare(device, comm.rank(), programs.sections(), &print_timing_notice);
-    };
+    let prepare = || prepare(device, comm.rank(), programs.sections(), &print_timing_notice);
+    let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else { return prepare() };
     if comm.rank() == 0 {
-        prepare(device, comm.rank(), programs.sections(), &print_timing_notice)?;
-        return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(|_| ());
+        prepare()?;
+        return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(drop);
     }
     let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
     let table =
@@ -48,7 +47,7 @@ pub(super) fn prepare_with_shared_algorithms(
             table.cublaslt
         )));
     }
-    prepare(device, comm.rank(), programs.sections(), &print_timing_notice)
+    prepare()
 }
 
 /// Allocates the state of a rank. If all ranks are threads of this process and GPUs may exchange data by

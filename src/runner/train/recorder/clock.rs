@@ -4,16 +4,14 @@ use crate::model::flops_per_token;
 use crate::plan::Plan;
 use crate::results::progress::Pace;
 use crate::results::{Phase, TimingRow, memory};
-use crate::train::gauges::Gauges;
+use crate::train::gauges::{Gauges, MIB};
 use crate::train::rank::StepReport;
 use crate::train::time_left::TimeLeft;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const MIB: f64 = (1 << 20) as f64;
-
 /// The times of one process of a run.
-pub(super) struct Clock {
+pub(in crate::train) struct Clock {
     plan: Arc<Plan>,
     started: Instant,
     /// Wall time of the run's earlier processes, in seconds.
@@ -63,8 +61,8 @@ impl Clock {
         let per_device = tok_s / batch.world_size as f64;
         let flops = per_device * self.flops_per_token;
         if phase == Phase::Train {
-            self.busy.resize(report.busy.len(), 0.0);
-            self.busy.iter_mut().zip(&report.busy).for_each(|(sum, busy)| *sum += busy);
+            self.busy.resize(report.agreed.busy.len(), 0.0);
+            self.busy.iter_mut().zip(&report.agreed.busy).for_each(|(sum, busy)| *sum += busy);
         }
         self.time_left.trained(report.step, phase, took.as_secs_f64());
         let row = self.row(report.step, phase, took);
@@ -78,7 +76,7 @@ impl Clock {
             hfu_pct: utilization.map(|(_, hfu)| hfu),
             communication_ms: report.communicated.map(|c| c.total.as_secs_f64() * 1e3),
             exposed_communication_ms: report.communicated.map(|c| c.exposed.as_secs_f64() * 1e3),
-            slowest_rank: report.slowest.map(|rank| rank as u64),
+            slowest_rank: report.agreed.slowest.map(|rank| rank as u64),
             ..row
         }
     }
@@ -98,10 +96,7 @@ impl Clock {
             ..TimingRow::timed(step, phase, self.wall_s(), took.as_secs_f64() * 1e3)
         };
         if let Some(gauges) = &mut self.gauges {
-            let tokens = match phase {
-                Phase::Warmup | Phase::Train => self.plan.batch.tokens_in_step(step),
-                _ => 0,
-            };
+            let tokens = if phase.is_step() { self.plan.batch.tokens_in_step(step) } else { 0 };
             gauges.fill(&mut row, tokens);
         }
         row

@@ -4,7 +4,7 @@ use super::Recorder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::results::folder::{METRICS, TIMING, overwrite_running};
 use crate::results::summary::UNSETTLED;
-use crate::results::{MetricsRow, RunFolder, Status, Summary, TimingRow, memory, rows};
+use crate::results::{MetricsRow, RunFolder, Status, TimingRow, memory, rows};
 
 impl Recorder {
     /// Closes the run: reads its files back and writes the summary with its status.
@@ -12,7 +12,7 @@ impl Recorder {
     /// # Errors
     /// If the files cannot be read back or written. A run that trained well then becomes `unsaved`, and its
     /// summary says so if the disk accepts that much.
-    pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<(RunFolder, Summary)> {
+    pub fn finish(mut self, status: Status, reason: Option<String>) -> Result<RunFolder> {
         // Also for a run that ends with an error: a resume may need the checkpoint that is being written.
         let waited = self.wait_for_write();
         let trained = matches!(status, Status::Ok | Status::Interrupted | Status::Unsaved);
@@ -35,7 +35,7 @@ impl Recorder {
         match synced.and(closed) {
             Ok(()) => {
                 self.progress.finish(&self.summary, self.folder.path());
-                Ok((self.folder, self.summary))
+                Ok(self.folder)
             }
             Err(e) if trained => Err(Error::new(
                 ErrorKind::Unsaved,
@@ -73,13 +73,11 @@ impl Recorder {
         // A resumed run may have settled since.
         self.summary.notes.retain(|note| !note.starts_with(UNSETTLED));
         if let Some(unsettled) = self.summary.unsettled() {
-            let logged = self.folder.log(&format!("warning: {unsettled}"));
+            self.log(&format!("warning: {unsettled}"))?;
             self.summary.notes.push(unsettled);
-            self.stop_on_error(logged)?;
         }
         if let Some(worse) = self.summary.worse_than_guessing() {
-            let logged = self.folder.log(&format!("warning: {worse}"));
-            self.stop_on_error(logged)?;
+            self.log(&format!("warning: {worse}"))?;
         }
         self.folder.write_summary(&self.summary)
     }

@@ -19,16 +19,6 @@ pub(super) struct RowFiles {
     events: Option<EventFile>,
 }
 
-/// Where to resume the row files of a run.
-pub(super) struct ResumeAt<'a> {
-    /// The step to continue from.
-    pub step: u64,
-    /// True if the folder has the rows of the earlier steps.
-    pub has_rows: bool,
-    /// Sizes and hashes of the files in the checkpoint to resume; `None` if there is no checkpoint.
-    pub saved: Option<&'a BTreeMap<String, FileRecord>>,
-}
-
 /// The rows of earlier processes.
 pub(super) struct EarlierRows {
     /// The kept and removed rows of `metrics.csv`.
@@ -40,7 +30,9 @@ pub(super) struct EarlierRows {
 }
 
 impl RowFiles {
-    /// Opens the row files at a step, and drops the rows beyond it.
+    /// Opens the row files at a step, and drops the rows beyond it. `has_rows` is true if the folder has the
+    /// rows of the earlier steps. `saved` has sizes and hashes of the files in the checkpoint to resume;
+    /// `None` if there is no checkpoint.
     ///
     /// # Errors
     /// If a file cannot be written, differs from the checkpoint's record of it, or lacks rows up to the step.
@@ -48,33 +40,33 @@ impl RowFiles {
         folder: &RunFolder,
         plan: &Plan,
         summary: &Summary,
-        at: &ResumeAt<'_>,
+        (step, has_rows): (u64, bool),
+        saved: Option<&BTreeMap<String, FileRecord>>,
     ) -> Result<(Self, EarlierRows)> {
-        let saved = |file: &str| {
-            let FileRecord { bytes, blake3 } = at.saved?.get(file)?.clone();
+        let saved_rows = |file: &str| {
+            let FileRecord { bytes, blake3 } = saved?.get(file)?.clone();
             Some(SavedRows { bytes, blake3 })
         };
-        let (saved_metrics, saved_timing) = (saved(METRICS), saved(TIMING));
+        let (saved_metrics, saved_timing) = (saved_rows(METRICS), saved_rows(TIMING));
         if let Some(saved) = &saved_timing {
             // This check must come before `metrics.csv` is truncated.
-            saved.verify(&folder.path().join(TIMING), at.step)?;
+            saved.verify(&folder.path().join(TIMING), step)?;
         }
         let columns = extra_columns(plan, summary);
-        let (metrics, kept) = folder.resume_metrics(at.step, saved_metrics.as_ref(), &columns)?;
+        let (metrics, kept) = folder.resume_metrics(step, saved_metrics.as_ref(), &columns)?;
         let last = kept.last.as_ref().map_or(0, |row| row.step);
-        if at.has_rows && last != at.step {
+        if has_rows && last != step {
             return Err(Error::failed(format!(
-                "{} ends at step {last}, but the checkpoint is of step {}: rows were lost. Restore the file, or \
+                "{} ends at step {last}, but the checkpoint is of step {step}: rows were lost. Restore the file, or \
                  start a new run from the checkpoint with `xrun resume RUN --fork`",
                 folder.path().join(METRICS).display(),
-                at.step
             )));
         }
-        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, at.step, saved_timing.as_ref())?;
+        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, step, saved_timing.as_ref())?;
         let earlier = EarlierRows {
             metrics: kept,
             wall_s: cut.last.map_or(0.0, |row| row.wall_s),
-            are_unchecked: at.saved.is_some() && (saved_metrics.is_none() || saved_timing.is_none()),
+            are_unchecked: saved.is_some() && (saved_metrics.is_none() || saved_timing.is_none()),
         };
         Ok((Self { metrics, timing, events: None }, earlier))
     }

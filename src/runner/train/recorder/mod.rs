@@ -8,7 +8,6 @@ mod saves;
 
 pub(super) use save::DueSave;
 
-use super::gauges::Gauges;
 use super::job::Job;
 use super::rank::{Evaluation, Rank, StepReport};
 use super::start::Start;
@@ -25,13 +24,11 @@ use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
 use crate::results::held_out::MAIN_SET;
 use crate::results::progress::Progress;
 use crate::results::rows::ResumedRows;
-use crate::results::summary::{LossAt, Sample, Sentences, Startup};
+use crate::results::summary::{LossAt, Sample, Sentences};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents};
 use clock::Clock;
-use files::{ResumeAt, RowFiles};
+use files::RowFiles;
 use saves::Saves;
-use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,17 +40,17 @@ const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// The files and the progress display of one run.
 pub struct Recorder {
-    folder: RunFolder,
+    pub(super) folder: RunFolder,
     plan: Arc<Plan>,
     files: RowFiles,
-    saves: Saves,
-    clock: Clock,
-    summary: Summary,
+    pub(super) saves: Saves,
+    pub(super) clock: Clock,
+    pub(super) summary: Summary,
     progress: Progress,
     /// True if generated sentences are checked against the grammar of the built-in stories.
     checks_grammar: bool,
     /// The last step with a row.
-    step: u64,
+    pub(super) step: u64,
     /// The step at which this process began, and the tokens trained on before it. A fork's parent may have
     /// had a different batch, so these tokens cannot be computed from the step.
     start_step_and_tokens: (u64, u64),
@@ -62,7 +59,7 @@ pub struct Recorder {
     /// When the last progress line was logged.
     last_logged: Instant,
     /// The first error of writing rows, samples or the log. The run stops after one last save.
-    write_error: Option<Error>,
+    pub(super) write_error: Option<Error>,
 }
 
 impl Recorder {
@@ -81,12 +78,12 @@ impl Recorder {
         progress: Progress,
     ) -> Result<Self> {
         let (plan, step) = (&job.plan, start.step());
-        let background = Saving::new(plan, &job.programs, &job.machine).is_beside();
+        let background = Saving::new(plan, &job.programs, &job.machine).beside_training;
         // Comes before any row is dropped: if the disk is still full, nothing may change.
         let saves = Saves::open(&folder, plan, meta, step, background)?;
         let loaded = start.loaded.as_ref().filter(|_| is_resumed);
-        let at = ResumeAt { step, has_rows: is_resumed, saved: loaded.map(|loaded| &loaded.meta().rows) };
-        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, &at)?;
+        let saved = loaded.map(|loaded| &loaded.meta().rows);
+        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, (step, is_resumed), saved)?;
         summary.samples.retain(|sample| sample.step <= step);
         summary.status = Status::Running;
         summary.reason = None;
@@ -146,8 +143,7 @@ impl Recorder {
     /// If the log cannot be written.
     pub fn note(&mut self, text: &str) -> Result<()> {
         self.progress.note(text);
-        let logged = self.folder.log(text);
-        self.stop_on_error(logged)
+        self.log(text)
     }
 
     /// Prints a warning, even if progress is hidden, and writes it to the log.
@@ -157,7 +153,11 @@ impl Recorder {
     pub fn warn(&mut self, text: &str) -> Result<()> {
         let text = format!("warning: {text}");
         self.progress.warn(&text);
-        let logged = self.folder.log(&text);
+        self.log(&text)
+    }
+
+    fn log(&mut self, text: &str) -> Result<()> {
+        let logged = self.folder.log(text);
         self.stop_on_error(logged)
     }
 
@@ -173,31 +173,6 @@ impl Recorder {
             self.write_error = Some(e);
         }
         Ok(())
-    }
-
-    /// Returns the error that forces the run to stop, if any.
-    pub(super) fn write_error(&self) -> Option<&Error> {
-        self.write_error.as_ref()
-    }
-
-    /// Returns the error of the last save; `None` if it succeeded.
-    pub(super) fn unsaved(&self) -> Option<&Error> {
-        self.saves.unsaved.as_ref()
-    }
-
-    /// Returns the step of the newest checkpoint, or 0 if there is none.
-    pub(super) fn saved_step(&self) -> u64 {
-        self.saves.saved_step
-    }
-
-    /// Returns the last step with a row.
-    pub(super) fn step(&self) -> u64 {
-        self.step
-    }
-
-    /// Returns the run's folder.
-    pub(super) fn path(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Returns the number of tokens trained on up to a step.
@@ -225,16 +200,6 @@ impl Recorder {
         self.progress.pause(Phase::Eval, done as u64, of as u64);
     }
 
-    /// Records that the held-out data was evaluated in `took`.
-    pub(super) fn evaluated(&mut self, step: u64, took: Duration) -> Result<()> {
-        self.time(step, Phase::Eval, took)
-    }
-
-    /// Records that the ranks compared their parameters in `took`.
-    pub(super) fn compared(&mut self, step: u64, took: Duration) -> Result<()> {
-        self.time(step, Phase::Check, took)
-    }
-
     /// Writes the step's row, and updates the progress display if it is due. `evaluation` is the one after
     /// this step, if there was one.
     pub(super) fn row(&mut self, report: &StepReport, evaluation: Option<&Evaluation>) -> Result<()> {
@@ -242,13 +207,11 @@ impl Recorder {
             step: report.step,
             tokens_seen: self.tokens_at(report.step),
             loss: report.loss,
-            val_loss: None,
             lr: report.lr,
             grad_norm: report.grad_norm,
             z_loss: report.z_loss,
             smoothing_loss: report.smoothing_loss,
-            ema_val_loss: None,
-            held_out: BTreeMap::new(),
+            ..MetricsRow::default()
         };
         if let Some(evaluation) = evaluation {
             for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
@@ -278,8 +241,7 @@ impl Recorder {
             self.last_logged = Instant::now();
             let line =
                 format!("step {}/{}  {}", row.step, self.plan.steps, self.progress.describe(&row, pace));
-            let logged = self.folder.log(&line);
-            self.stop_on_error(logged)?;
+            self.log(&line)?;
         }
         self.update_summary(&row)
     }
@@ -351,11 +313,6 @@ impl Recorder {
         atomic::write(&self.folder.path().join(ALGORITHMS), table.to_json().as_bytes())
     }
 
-    /// Records the startup times for the summary.
-    pub(super) fn startup(&mut self, startup: Startup) {
-        self.summary.startup = startup;
-    }
-
     /// Records the bytes that the engine allocated, for the summary. Call it before the engine is dropped.
     pub fn allocated(&mut self, bytes: u64) {
         self.summary.memory.allocated_bytes = Some(bytes);
@@ -366,13 +323,8 @@ impl Recorder {
         }
     }
 
-    /// Sets the gauges to read the GPU with; `None` on the CPU.
-    pub(super) fn watch(&mut self, gauges: Option<Gauges>) {
-        self.clock.gauges = gauges;
-    }
-
     /// Writes the timing row of something other than a step.
-    fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
+    pub(super) fn time(&mut self, step: u64, phase: Phase, took: Duration) -> Result<()> {
         let row = self.clock.paused(step, phase, took);
         self.append_timing(&row)
     }

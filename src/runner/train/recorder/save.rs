@@ -56,11 +56,6 @@ impl Recorder {
         Ok(())
     }
 
-    /// Frees the memory for copies of the state, before the device is closed.
-    pub(in crate::train) fn free_copy(&mut self) {
-        self.saves.held = None;
-    }
-
     /// Saves a checkpoint, if the run saves any. The save runs beside training if training continues and the
     /// copy of the state fits in memory. At most one write is in flight; a save that comes before its end
     /// waits for it. If saving fails, earlier checkpoints stay untouched and training continues with a
@@ -72,13 +67,9 @@ impl Recorder {
         let started = Instant::now();
         self.progress.pause(Phase::Save, 0, 1);
         self.wait_for_write()?;
-        let contents = match (due.whole, self.plan.ema) {
-            (true, _) => CheckpointContents::All,
-            (false, ema) => {
-                let average = ema.map(|ema| ema.slot(self.plan.precision).checkpoint_prefix);
-                CheckpointContents::Weights { average }
-            }
-        };
+        let average = self.plan.ema.map(|ema| ema.slot(self.plan.precision).checkpoint_prefix);
+        let contents =
+            if due.whole { CheckpointContents::All } else { CheckpointContents::Weights { average } };
         self.describe_save(rank.done(), due);
         if !due.ends {
             self.allocate_copy(rank)?;
@@ -92,15 +83,11 @@ impl Recorder {
         // Other ranks wait for this, whether or not the save succeeded.
         rank.end_snapshot()?;
         let took = started.elapsed();
-        let phase = match saved {
+        let phase = match saved.transpose() {
             // The row records the copy of the state. The save is recorded when it has finished.
-            Ok(None) => Phase::Snapshot,
-            Ok(Some(saved)) => {
-                self.saved(rank.done(), Ok(saved), took)?;
-                Phase::Save
-            }
-            Err(e) => {
-                self.saved(rank.done(), Err(e), took)?;
+            None => Phase::Snapshot,
+            Some(saved) => {
+                self.saved(rank.done(), saved, took)?;
                 Phase::Save
             }
         };
@@ -127,14 +114,9 @@ impl Recorder {
 
     /// Returns true if the run saves by time and the period since the last save has passed.
     pub(in crate::train) fn save_is_due(&self) -> bool {
-        match self.plan.intervals.checkpoint {
-            Period::Time(period) => {
-                self.saves()
-                    && self.saves.writer.in_flight().is_none()
-                    && self.saves.last_save.elapsed() >= period
-            }
-            Period::Steps(_) => false,
-        }
+        let Period::Time(period) = self.plan.intervals.checkpoint else { return false };
+        let saves = &self.saves;
+        self.saves() && saves.writer.in_flight().is_none() && saves.last_save.elapsed() >= period
     }
 
     /// Returns true if a checkpoint is due because an evaluation found the lowest validation loss so far. A
@@ -166,8 +148,7 @@ impl Recorder {
                 (self.saves.saved_step, self.saves.unsaved) = (step, None);
                 let size = binary(bytes as usize);
                 let line = format!("saved after step {step}: {size} in {}", duration(took.as_secs_f64()));
-                let logged = self.folder.log(&line);
-                self.stop_on_error(logged)?;
+                self.log(&line)?;
                 let tidied = self.files.saved(step);
                 for warning in warnings.into_iter().chain(tidied.err().map(|e| e.to_string())) {
                     self.warn(&warning)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The checkpoints of a run.
-pub(super) struct Saves {
+pub(in crate::train) struct Saves {
     pub store: Arc<Store>,
     /// Writes checkpoints beside training.
     pub writer: BackgroundWriter<SnapshotCopy>,

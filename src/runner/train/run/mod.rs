@@ -1,10 +1,8 @@
 //! A run, from its folder to its summary.
 
-mod description;
-mod folder;
-mod notes;
+mod record;
 
-pub use notes::cpu_fallback_warning;
+pub use record::cpu_fallback_warning;
 
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::device_order::DeviceOrder;
@@ -30,16 +28,14 @@ use crate::results::folder::overwrite_running;
 use crate::results::progress::{Mode, Progress};
 use crate::results::{RunFolder, Status, Summary};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// A run that was opened but not planned. Its origin is known and, for a resume, locked.
 #[derive(Debug)]
 pub struct Run {
-    /// The request, with its origin resolved.
+    /// The request, with its origin resolved, for the machine as the ranks of this process share it.
     request: Request,
-    /// The machine, as the ranks of this process share it.
-    machine: Machine,
     /// The folder of the run to resume, if rank 0 is in this process.
     resumed: Option<RunFolder>,
     opened: Instant,
@@ -55,7 +51,7 @@ impl Run {
     /// # Errors
     /// If the folder of a run to resume cannot be read, or another process uses it.
     pub fn open(mut request: Request, ranks: &LocalRanks) -> Result<Self> {
-        let machine = request.machine.clone().with_ranks(ranks.on_machine(), ranks.processes_on_machine());
+        request.machine = request.machine.with_ranks(ranks.on_machine, ranks.processes_on_machine());
         let mut resumed = None;
         if ranks.has_rank_zero() {
             request.origin = resolve_origin(request.origin, &request.recipe, &request.results)?;
@@ -64,8 +60,8 @@ impl Run {
             }
         }
         let opened = Instant::now();
-        let devices = Arc::new(DeviceOrder::start(&own_gpus(&request.recipe, &machine, ranks)));
-        Ok(Self { request, machine, resumed, opened, devices })
+        let devices = Arc::new(DeviceOrder::start(&own_gpus(&request.recipe, &request.machine, ranks)));
+        Ok(Self { request, resumed, opened, devices })
     }
 
     /// Returns the recipe.
@@ -75,7 +71,7 @@ impl Run {
 
     /// Returns the machine, as the ranks of this process share it.
     pub fn machine(&self) -> &Machine {
-        &self.machine
+        &self.request.machine
     }
 
     /// Trains until the last step or a signal on the ranks of this process: finds where the run starts, opens
@@ -100,23 +96,22 @@ impl Run {
         let corpus_took = self.opened.elapsed();
         let mut start = Start::find(&self.request, &job)?;
         let progress = Progress::new(self.request.progress, job.steps(), job.plan.corpus.floor);
-        let progress = progress.with_val_part(description::held_out_part(&job.plan));
+        let progress = progress.with_val_part(record::held_out_part(&job.plan));
         let (folder, summary) =
-            folder::open(self.resumed.take(), &self.request.results, &mut job, &mut start)?;
+            record::open(self.resumed.take(), &self.request.results, &mut job, &mut start)?;
         if summary.is_finished() {
-            return folder::leave_finished(folder, ranks, &job, &start, progress);
+            return record::leave_finished(folder, ranks, &job, &start, progress);
         }
         let path = folder.path().to_owned();
         let recorder = self.begin_record((&job, &start), folder, summary, progress, &ranks.notes)?;
         record_sudden_ends(guard, &path);
         process::report_run_folder(ranks, path.clone());
-        let recorder = Mutex::new(Some(recorder));
+        let recorder = Mutex::new(recorder);
         let zero = RankZero { recorder: &recorder, folder: &path, start: &start, corpus_took };
         let outcome = run_ranks(ranks, &job, Some(&zero))
             .map_err(|e| explain_out_of_memory(e, &job.plan, &job.programs));
-        let recorder = recorder.into_inner().ok().flatten();
-        let recorder = recorder.ok_or_else(|| Error::failed("rank 0 was lost with the run's files open"))?;
-        conclude(recorder, outcome)
+        // A panic of rank 0 is the error in `outcome`.
+        conclude(recorder.into_inner().unwrap_or_else(PoisonError::into_inner), outcome)
     }
 
     /// Returns the work for the ranks of this process.
@@ -129,7 +124,7 @@ impl Run {
         Ok(Job {
             recipe_hash: recipe.hash(),
             recipe,
-            machine: self.machine.clone(),
+            machine: self.request.machine.clone(),
             plan: Arc::new(plan),
             programs: Arc::new(programs),
             dataset: Arc::new(dataset),
@@ -150,17 +145,17 @@ impl Run {
         launch: &[String],
     ) -> Result<Recorder> {
         progress.begin(folder.path());
-        folder::write_provenance(&folder, job, &self.request.command)?;
-        let summary = description::describe(summary, job, start)?;
-        let meta = description::meta(job, start);
+        record::write_provenance(&folder, job, &self.request.command)?;
+        let summary = record::describe(summary, job, start)?;
+        let meta = record::meta(job, start);
         // Comes before the recorder starts the run's clock.
         let may_measure = self.request.progress != Mode::Quiet && job.plan.batch.world_size == 1;
-        let needs = (start.step() == 0).then(|| notes::run_needs(job, may_measure));
+        let needs = (start.step() == 0).then(|| record::run_needs(job, may_measure));
         let path = folder.path().to_owned();
         let is_resumed = matches!(self.request.origin, Origin::Resume(_));
         let begun = Recorder::open((job, start), folder, is_resumed, summary, meta, progress);
         let begun = begun.and_then(|mut recorder| {
-            notes::write(&mut recorder, job, start, launch, needs.as_ref())?;
+            record::write_notes(&mut recorder, job, start, launch, needs.as_ref())?;
             Ok(recorder)
         });
         // The summary may already say that the run is running.

@@ -101,18 +101,17 @@ impl<'a> Recording<'a> {
                 let both = b.emit1("sublayers", Add, &[attended, down])?;
                 add(b, &next, "residual", residual, both)
             }
-            NormPlacement::Pre => {
-                let out = self.attention(b, i, normed)?;
+            NormPlacement::Pre | NormPlacement::Sandwich => {
+                let sandwich = m.norm_placement == NormPlacement::Sandwich;
+                let mut out = self.attention(b, i, normed)?;
+                if sandwich {
+                    out = norm::record(m, &name("attention_output_norm"), b, "attention_out_normed", out)?;
+                }
                 let middle = add(b, &name("ffn_norm"), "residual_attention", residual, out)?;
-                let down = self.feed_forward(b, i, middle.normed)?;
-                add(b, &next, "residual_ffn", middle.residual, down)
-            }
-            NormPlacement::Sandwich => {
-                let out = self.attention(b, i, normed)?;
-                let out = norm::record(m, &name("attention_output_norm"), b, "attention_out_normed", out)?;
-                let middle = add(b, &name("ffn_norm"), "residual_attention", residual, out)?;
-                let down = self.feed_forward(b, i, middle.normed)?;
-                let down = norm::record(m, &name("ffn_output_norm"), b, "ffn_out_normed", down)?;
+                let mut down = self.feed_forward(b, i, middle.normed)?;
+                if sandwich {
+                    down = norm::record(m, &name("ffn_output_norm"), b, "ffn_out_normed", down)?;
+                }
                 add(b, &next, "residual_ffn", middle.residual, down)
             }
             NormPlacement::Post => {
