@@ -61,8 +61,12 @@ fn ops_in_sources(folder: &Path) -> Vec<String> {
         } else {
             let text = std::fs::read_to_string(&path).unwrap();
             found.extend(text.lines().filter_map(|line| {
-                let (_, op) = line.strip_prefix("impl")?.split_once(" Op for ")?;
-                Some(op.split(|c: char| !c.is_alphanumeric()).next()?.to_owned())
+                let implemented = line.strip_prefix("impl")?;
+                let (_, op) =
+                    implemented.split_once(" Op for ").or_else(|| implemented.split_once(" RowNorm for "))?;
+                // Every `RowNorm` is an op by one `impl` for a type parameter.
+                let op = op.split(|c: char| !c.is_alphanumeric()).next().filter(|op| op.len() > 1)?;
+                Some(op.to_owned())
             }));
         }
     }

@@ -156,7 +156,7 @@ impl Op for AddBiasGrad {
                 }
                 partials.put(start / run * d, sum, false);
             });
-            reduce_partials(cx.pool, partials, cx.output::<A>(0), cx.adds(0));
+            reduce_partials(cx.pool, (partials, d), 0, cx.output::<A>(0), cx.adds(0));
         });
         Ok(())
     }

@@ -237,21 +237,25 @@ fn combine<A: Real>(mut lanes: [A; LANES], with: impl Fn(A, A) -> A) -> A {
     lanes[0]
 }
 
-/// Computes `to[c] (+)= Σ partials[·, c]` over all rows, in their order. `to` is as wide as a row.
-pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewMut<'_, A>, add: bool) {
-    let width = to.len();
+/// Computes `to[c] (+)= Σ partials[·, column + c]` over all rows of `[rows, width]`, in their order.
+pub fn reduce_partials<A: Real>(
+    pool: &Pool,
+    (partials, width): (ViewMut<'_, A>, usize),
+    column: usize,
+    to: ViewMut<'_, A>,
+    add: bool,
+) {
     let count = partials.len() / width.max(1);
     pool.chunks(
-        width,
+        to.len(),
         BLOCK,
         #[inline(always)]
         |start, len| {
             let mut sum = [A::ZERO; BLOCK];
             let sum = &mut sum[..len];
             for row in 0..count {
-                for (sum, part) in sum.iter_mut().zip(&*partials.slice(row * width + start, len)) {
-                    *sum += *part;
-                }
+                let part = partials.slice(row * width + column + start, len);
+                sum.iter_mut().zip(&*part).for_each(|(sum, part)| *sum += *part);
             }
             to.put(start, sum, add);
         },
@@ -317,9 +321,10 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         let mut partials: Vec<f32> = (0..3 * 300).map(|i| i as f32).collect();
         let mut total = vec![1.0f32; 300];
-        reduce_partials(&pool, ViewMut::from_slice(&mut partials), ViewMut::from_slice(&mut total), true);
+        let partials = ViewMut::from_slice(&mut partials);
+        reduce_partials(&pool, (partials, 300), 0, ViewMut::from_slice(&mut total), true);
         assert!(total.iter().enumerate().all(|(i, t)| *t == 1.0 + 3.0 * i as f32 + 900.0));
-        reduce_partials(&pool, ViewMut::from_slice(&mut partials), ViewMut::from_slice(&mut total), false);
+        reduce_partials(&pool, (partials, 300), 0, ViewMut::from_slice(&mut total), false);
         assert!(total.iter().enumerate().all(|(i, t)| *t == 3.0 * i as f32 + 900.0));
     }
 }
