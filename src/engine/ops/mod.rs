@@ -110,8 +110,6 @@ pub static OPS: &[OpType] = op_types![
     mul::Mul,
     qk_norm_rope::QkNormRope,
     qk_norm_rope::QkNormRopeGrad,
-    qk_norm_rope::QkNorm,
-    qk_norm_rope::QkNormGrad,
     reduce_scatter::ReduceScatter,
     rms_norm::RmsNorm,
     row_norm::NormGrad<rms_norm::RmsNorm>,
