@@ -37,20 +37,10 @@ pub fn rows_per_partial(rows: usize) -> usize {
 /// Threads per block of the launches below.
 const THREADS: u32 = 256;
 
-/// Launches the kernel of an elementwise op over all elements of output 0, including padding. The entry has
-/// the same name as its file. Its arguments are the tensors, all of format `T`, then the number of elements,
-/// then `further`. A thread handles `VEC` neighbors.
+/// Launches the kernel `entry` of an elementwise op over all elements of output 0, including padding. Its
+/// arguments are the tensors, all of format `T`, then the number of elements, then `further`. A thread handles
+/// `VEC` neighbors.
 pub fn launch_elementwise(
-    cx: &GpuNode<'_>,
-    file: &'static str,
-    tensors: &[DevicePtr],
-    further: &[Arg],
-) -> Result<()> {
-    launch_elementwise_entry(cx, (file, file), tensors, further)
-}
-
-/// Launches like [`launch_elementwise`], for an entry whose name differs from its file's.
-pub fn launch_elementwise_entry(
     cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),
     tensors: &[DevicePtr],
@@ -62,7 +52,7 @@ pub fn launch_elementwise_entry(
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 
-/// Launches like [`launch_elementwise_entry`], but over all elements of `spec`. The kernel knows the `WIDTH`
+/// Launches like [`launch_elementwise`], but over all elements of `spec`. The kernel knows the `WIDTH`
 /// of its rows.
 pub fn launch_packs(
     cx: &GpuNode<'_>,

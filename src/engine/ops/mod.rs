@@ -15,6 +15,7 @@ pub mod cast;
 pub mod copy;
 pub mod cross_entropy;
 pub mod dropout;
+mod elementwise;
 pub mod ema;
 pub mod embedding;
 pub mod embedding_owners;
