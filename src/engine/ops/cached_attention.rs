@@ -240,8 +240,7 @@ impl Op for CachedAttention {
                 let (o, cache) = reference(&op, &inputs[0], &inputs[1], inputs.get(2));
                 vec![o, cache, Array::zeros(&[batch, heads.query]), Array::zeros(&[0])]
             })
-            .differentiable(&[])
-            .upstream(&[])
+            .without_gradient()
             .outputs(vec![
                 (Mode::Write, Fill::Below(1)),
                 (Mode::Add, Fill::Normal(0.0, 1.0)),

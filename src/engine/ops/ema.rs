@@ -111,8 +111,7 @@ impl Op for Ema {
                 (Spec::new([1], DType::U32), Fill::Values(vec![bad])),
             ];
             Case::new(name, op, inputs, move |i| reference(i, &places))
-                .differentiable(&[])
-                .upstream(&[])
+                .without_gradient()
                 .outputs(vec![(Mode::Add, Fill::Normal(0.0, 1.0))])
         };
         Cases::Own(vec![

@@ -175,8 +175,7 @@ impl Op for NewtonSchulz {
             let x = (Spec::new(shape, precision.act_dtype), Fill::Normal(0.0, std));
             let count = counts[0];
             Case::new(name, NewtonSchulz { counts }, vec![x], move |i| reference(&i[0], count))
-                .differentiable(&[])
-                .upstream(&[])
+                .without_gradient()
                 .depth(shape[1].max(shape[2]))
         };
         Cases::Own(vec![

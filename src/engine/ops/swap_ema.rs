@@ -101,10 +101,7 @@ impl Op for SwapEma {
             let op = SwapEma { elements: CASE_ELEMENTS, segments, precision };
             let mut outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0)), (Mode::Add, Fill::Normal(0.0, 0.5))];
             outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
-            Case::new(name, op, vec![], move |i| reference(i, &places))
-                .differentiable(&[])
-                .upstream(&[])
-                .outputs(outputs)
+            Case::new(name, op, vec![], move |i| reference(i, &places)).without_gradient().outputs(outputs)
         };
         Cases::Own(vec![case("all parameters", false), case("what rank 0 of two owns", true)])
     }

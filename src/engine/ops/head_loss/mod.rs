@@ -235,8 +235,7 @@ fn case(
     Case::new(name.trim_end(), op, inputs, reference)
         .weights(&[1])
         .outputs(outputs.collect())
-        .differentiable(&[])
-        .upstream(&[])
+        .without_gradient()
         .depth(d.max(vocab).max(n))
 }
 
@@ -254,11 +253,7 @@ fn case_over_a_count(precision: Precision) -> Case {
         let (count, others) = (inputs[3].data[0], &inputs[..3]);
         reference(others, op, 1.0 / count, precision.act_dtype)
     };
-    Case::new("over a count", op, inputs, reference)
-        .weights(&[1])
-        .differentiable(&[])
-        .upstream(&[])
-        .depth(300)
+    Case::new("over a count", op, inputs, reference).weights(&[1]).without_gradient().depth(300)
 }
 
 /// Computes losses and gradients by plain loops. Logits and their gradients are stored in the activation

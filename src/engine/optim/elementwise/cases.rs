@@ -43,8 +43,7 @@ pub(super) fn cases<R: Rule<N>, O: Op, const N: usize>(
         outputs.extend(slots.map(|fill| (Mode::Add, fill)));
         outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
         Case::new(name, op(rule.clone(), segments), inputs, move |arrays| reference(&rule, arrays, &places))
-            .differentiable(&[])
-            .upstream(&[])
+            .without_gradient()
             .outputs(outputs)
     };
     let whole = || (Segments::whole(&RANGES), (0..COUNT).map(|i| (i, i, i)).collect());
