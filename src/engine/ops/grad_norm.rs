@@ -69,9 +69,10 @@ fn partial_sums<A: Real>(cx: &CpuNode<'_>, size: usize, owned: Range<usize>, par
     );
 }
 
-/// Writes norm, clip and bad (outputs 0 to 2) from the partial sums and the loss.
-fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A], loss: A) {
+/// Writes norm, clip and bad (outputs 0 to 2) from the partial sums and the loss (input 1).
+fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A]) {
     let (norm, clip, bad) = (cx.output::<A>(0), cx.output::<A>(1), cx.output_u32(2));
+    let loss = cx.input::<A>(1).get(0);
     let total: f64 = partials.iter().map(|p| p.to_f64()).sum();
     let total_norm = total.sqrt();
     let factor = if max_norm > 0.0 { (max_norm / (total_norm + 1e-6)).min(1.0) } else { 1.0 };
@@ -79,14 +80,6 @@ fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A], loss: A) {
     clip.store(0, &[A::from_f64(factor)]);
     if !(total_norm.is_finite() && loss.finite()) {
         bad.slice(0, 1)[0] = 1;
-    }
-}
-
-impl GradNorm {
-    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        let partials = cx.output::<A>(3);
-        partial_sums(cx, BLOCK, 0..cx.input_spec(0).elements(), partials);
-        total(cx, self.max_norm, partials.slice(0, partials.len()), cx.input::<A>(1).get(0));
     }
 }
 
@@ -126,7 +119,11 @@ impl Op for GradNorm {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let partials = cx.output::<<E as Elem>::Acc>(3);
+            partial_sums(cx, BLOCK, 0..cx.input_spec(0).elements(), partials);
+            total(cx, self.max_norm, partials.slice(0, partials.len()));
+        });
         Ok(())
     }
 
@@ -140,13 +137,9 @@ impl Op for GradNorm {
         let case = |name: &str, n: usize, max_norm: f64, grads: Fill, loss: f64| {
             let spec = |n: usize| Spec::new([n], precision.master);
             let inputs = vec![(spec(n), grads), (spec(1), Fill::Values(vec![loss]))];
-            let initial = Fill::Values(vec![0.0]);
-            let outputs =
-                vec![(Mode::Write, initial.clone()), (Mode::Write, initial.clone()), (Mode::Add, initial)];
             Case::new(name, GradNorm { max_norm }, inputs, move |i| reference(i, max_norm))
-                .differentiable(&[])
-                .upstream(&[])
-                .outputs(outputs)
+                .without_gradient()
+                .outputs(case_outputs())
         };
         let normal = Fill::Normal(0.0, 1.0);
         Cases::Own(vec![
@@ -202,15 +195,6 @@ pub struct GradNormPartials {
     pub shards: Arc<Shards>,
 }
 
-impl GradNormPartials {
-    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        cx.output_bytes(0).fill(0);
-        for owned in self.shards.for_rank(cx.comm.rank()) {
-            partial_sums(cx, self.shards.block(), owned.flat(), cx.output::<A>(0));
-        }
-    }
-}
-
 impl Op for GradNormPartials {
     fn name(&self) -> &'static str {
         "grad_norm_partials"
@@ -230,7 +214,13 @@ impl Op for GradNormPartials {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
+        cx.output_bytes(0).fill(0);
+        for owned in self.shards.for_rank(cx.comm.rank()) {
+            dispatch_float!(cx.input_spec(0).dtype, E => {
+                let partials = cx.output::<<E as Elem>::Acc>(0);
+                partial_sums(cx, self.shards.block(), owned.flat(), partials);
+            });
+        }
         Ok(())
     }
 
@@ -255,7 +245,7 @@ impl Op for GradNormPartials {
             vec![Array { shape: vec![1], data: vec![i[0].data.iter().map(|g| g * g).sum::<f64>()] }]
         };
         let case = Case::new("one block", op, vec![grads], reference).depth(4000);
-        Cases::Own(vec![case.differentiable(&[]).upstream(&[])])
+        Cases::Own(vec![case.without_gradient()])
     }
 }
 
@@ -265,13 +255,6 @@ impl Op for GradNormPartials {
 pub struct GradNormTotal {
     /// The largest norm that passes unclipped; 0 never clips.
     pub max_norm: f64,
-}
-
-impl GradNormTotal {
-    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        let partials = cx.input::<A>(0);
-        total(cx, self.max_norm, partials.slice(0, partials.len()), cx.input::<A>(1).get(0));
-    }
 }
 
 impl Op for GradNormTotal {
@@ -297,7 +280,10 @@ impl Op for GradNormTotal {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            let partials = cx.input::<<E as Elem>::Acc>(0);
+            total(cx, self.max_norm, partials.slice(0, partials.len()));
+        });
         Ok(())
     }
 
@@ -309,9 +295,6 @@ impl Op for GradNormTotal {
         let case = |name: &str, max_norm: f64, sum: f64, loss: f64| {
             let spec = |n: usize| Spec::new([n], precision.master);
             let inputs = vec![(spec(1500), Fill::Uniform(0.0, sum)), (spec(1), Fill::Values(vec![loss]))];
-            let initial = Fill::Values(vec![0.0]);
-            let outputs =
-                vec![(Mode::Write, initial.clone()), (Mode::Write, initial.clone()), (Mode::Add, initial)];
             let squares = move |i: &[Array]| {
                 let roots =
                     Array { data: i[0].data.iter().map(|square| square.sqrt()).collect(), ..i[0].clone() };
@@ -320,9 +303,8 @@ impl Op for GradNormTotal {
                 found
             };
             Case::new(name, Self { max_norm }, inputs, squares)
-                .differentiable(&[])
-                .upstream(&[])
-                .outputs(outputs)
+                .without_gradient()
+                .outputs(case_outputs())
                 .depth(1500)
         };
         Cases::Own(vec![
@@ -331,6 +313,11 @@ impl Op for GradNormTotal {
             case("infinite loss", 1.0, 3.0, f64::INFINITY),
         ])
     }
+}
+
+/// Returns modes and initial contents of norm, clip and bad.
+fn case_outputs() -> Vec<(Mode, Fill)> {
+    [Mode::Write, Mode::Write, Mode::Add].map(|mode| (mode, Fill::Values(vec![0.0]))).to_vec()
 }
 
 fn reference(i: &[Array], max_norm: f64) -> Vec<Array> {
