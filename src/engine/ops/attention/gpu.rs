@@ -85,14 +85,18 @@ impl<'a> Launch<'a> {
         })
     }
 
-    /// Returns a kernel with the definitions that all these kernels have.
-    fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
-        let kernel = Kernel::new(file, entry)
+    /// Returns a kernel with the definitions that all kernels have.
+    fn any_kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
+        Kernel::new(file, entry)
             .with("HEAD_DIM", self.attention.heads.dim)
             .with("CAUSAL", u8::from(self.attention.mask == Mask::Causal))
             .with("DROPOUT", u8::from(self.attention.dropout.is_some()))
             .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()))
-            .with("THREADS", THREADS);
+    }
+
+    /// Returns a kernel for [`Launch::launch`].
+    fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
+        let kernel = self.any_kernel(file, entry).with("THREADS", THREADS);
         if self.path == KernelPath::Fp32 { kernel.with_type("T", self.dtype) } else { kernel }
     }
 
@@ -174,16 +178,12 @@ impl Launch<'_> {
     /// Launches the forward pass with warpgroup products. As many blocks as run at once take pieces of work
     /// until none is left.
     fn forward_by_warpgroups(&self, cut: Warpgroups) -> Result<()> {
-        let Attention { heads, seq_len, mask, .. } = *self.attention;
+        let Attention { heads, seq_len, .. } = *self.attention;
         let pieces = self.batch * heads.query * seq_len.div_ceil(cut.queries());
         if pieces == 0 {
             return Ok(());
         }
-        let kernel = Kernel::new("flash_attention_wgmma", "flash_attention_wgmma")
-            .with("HEAD_DIM", heads.dim)
-            .with("CAUSAL", u8::from(mask == Mask::Causal))
-            .with("DROPOUT", 0)
-            .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
+        let kernel = self.any_kernel("flash_attention_wgmma", "flash_attention_wgmma");
         let grid = Grid::new(pieces.min(self.cx.queue.properties().sm_count), cut.threads());
         let packed = self.map(self.cx.input(0), heads.query + 2 * heads.kv, Warpgroups::ROWS);
         let keys = TensorMap { boxes: [packed.boxes[0], 1, cut.keys, 1], ..packed };
@@ -260,7 +260,7 @@ impl Launch<'_> {
     /// Launches the one-pass backward with warpgroup products. A first kernel gathers the numbers that its
     /// steps read.
     fn backward_in_one_pass(&self, cut: OnePass) -> Result<()> {
-        let Attention { heads, seq_len, mask, .. } = *self.attention;
+        let Attention { heads, seq_len, .. } = *self.attention;
         if self.batch == 0 {
             return Ok(());
         }
@@ -269,14 +269,7 @@ impl Launch<'_> {
         let at = OnePassScratch::new(self.attention, self.batch);
         let [stats, spans, ranges, turns, sums] =
             [at.stats, at.spans, at.ranges, at.turns, at.sums].map(|word| scratch + 4 * word as u64);
-        let kernel = |entry| {
-            let kernel = Kernel::new("flash_attention_grad_wgmma", entry)
-                .with("HEAD_DIM", heads.dim)
-                .with("CAUSAL", u8::from(mask == Mask::Causal))
-                .with("DROPOUT", 0)
-                .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
-            cut.define(kernel)
-        };
+        let kernel = |entry| cut.define(self.any_kernel("flash_attention_grad_wgmma", entry));
         let grid = Grid {
             blocks: [seq_len.div_ceil(OnePass::QUERIES), self.batch, heads.query].map(|n| n as u32),
             threads: OnePass::PREPARE_THREADS,
@@ -313,11 +306,6 @@ impl Launch<'_> {
             return Ok(());
         }
         let file = "flash_attention_grad_short";
-        let kernel = Kernel::new(file, file)
-            .with("HEAD_DIM", heads.dim)
-            .with("CAUSAL", 1)
-            .with("DROPOUT", 0)
-            .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
         let map = |address, heads, rows| Arg::from(self.map(address, heads, rows));
         let rows = ShortRows::rows(seq_len);
         let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| self.cx.input(i));
@@ -331,7 +319,7 @@ impl Launch<'_> {
         args.extend([self.batch, heads.query, seq_len].map(Arg::from));
         args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
         let grid = Grid::new(all.min(self.cx.queue.properties().sm_count), ShortRows::THREADS);
-        let kernel = ShortRows::define(kernel, seq_len);
+        let kernel = ShortRows::define(self.any_kernel(file, file), seq_len);
         self.cx.queue.launch(kernel, grid.shared(ShortRows::shared(seq_len)), &args)
     }
 }
