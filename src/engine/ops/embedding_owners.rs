@@ -41,10 +41,7 @@ impl OwnedRows {
                 "a rank owns at most {MAX_RANGES} ranges, in W and between multiples of {STEP}"
             ));
         }
-        if !n.is_multiple_of(self.layout.ranks * self.layout.sequence) {
-            return Err("every rank must have the same number of whole sequences".into());
-        }
-        Ok(())
+        self.layout.check(n)
     }
 
     fn attributes(&self) -> String {
@@ -77,25 +74,6 @@ pub struct TokenOrder(pub OwnedRows);
 /// the old value is an input. Rows are read where the ranks have shared them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGradAtOwners(pub OwnedRows);
-
-/// An undivided table without owners, for lists of ops.
-fn undivided() -> OwnedRows {
-    OwnedRows { layout: RankInterleaved::ONE_RANK, owners: Vec::new() }
-}
-
-impl TokenOrder {
-    /// Returns the op for one rank that owns nothing.
-    pub fn for_one_rank() -> Self {
-        Self(undivided())
-    }
-}
-
-impl EmbeddingGradAtOwners {
-    /// Returns the op for one rank that owns nothing.
-    pub fn for_one_rank() -> Self {
-        Self(undivided())
-    }
-}
 
 impl Op for TokenOrder {
     fn name(&self) -> &'static str {
