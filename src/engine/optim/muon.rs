@@ -5,7 +5,8 @@
 
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};
-use super::width::{Power, Sides, WidthRule};
+use super::role::GroupRole;
+use super::width::{Power, WidthRule};
 use crate::error::{Error, Result};
 use crate::ir::{Builder, Destination, LogicalMatrix, Mode, OpType, OptimizerSlot, Precision, Shards, State};
 use crate::ops::matrices::{Matrices, MatrixPlace};
@@ -64,13 +65,13 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: true,
     fallback: Some("adamw"),
-    width_rule: |values, sides| {
+    width_rule: |values, role| {
         let original = RateAdjustment::Original.word();
         let is_original = matches!(values.get("adjust"), Some(Value::Word(word)) if word == original);
-        match sides {
-            Sides::Both if is_original => Some(WidthRule::UNCHANGED),
-            Sides::Both => Some(WidthRule::new(Power::InverseRoot, Power::Zero, Power::Root)),
-            Sides::Outputs | Sides::Inputs => None,
+        match role {
+            GroupRole::Matrix if is_original => Some(WidthRule::UNCHANGED),
+            GroupRole::Matrix => Some(WidthRule::new(Power::InverseRoot, Power::Zero, Power::Root)),
+            _ => None,
         }
     },
     build: |values| {
