@@ -97,7 +97,6 @@ pub static OPS: &[OpType] = op_types![
     gather_rows::GatherRows,
     grad_norm::GradNorm,
     grad_norm::GradNormPartials,
-    grad_norm::GradNormTotal,
     half::Half,
     half::HalfGrad,
     head_loss::HeadLoss,
