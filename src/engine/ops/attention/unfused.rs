@@ -199,8 +199,7 @@ impl Op for AttentionScores {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.input(0), v.output_grad(0)?];
-        v.backward(AttentionScoresGrad(self.heads), &inputs, &[0])?;
-        Ok(())
+        v.backward(AttentionScoresGrad(self.heads), &inputs, &[0]).map(drop)
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -348,8 +347,7 @@ impl Op for AttentionValues {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.input(0), v.input(1), v.output_grad(0)?];
-        v.backward(AttentionValuesGrad(self.0), &inputs, &[0, 1])?;
-        Ok(())
+        v.backward(AttentionValuesGrad(self.0), &inputs, &[0, 1]).map(drop)
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
