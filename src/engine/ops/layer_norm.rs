@@ -44,7 +44,7 @@ impl<A: Real> Norm<A> {
 
 impl RowNorm for LayerNorm {
     const NAME: &'static str = "layer_norm";
-    const RESIDUAL: &'static str = "residual_layer_norm";
+    const RESIDUAL: (&'static str, &'static str) = ("layer_norm", "residual_layer_norm");
     const VECTORS: usize = 2;
 
     /// The gradient's kernel has fewer elements per thread than the forward kernel and sums a row in another

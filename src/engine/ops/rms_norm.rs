@@ -39,7 +39,7 @@ fn scale<E: Elem>(x: &[E::Acc], s: E::Acc, w: &[E::Acc], y: &mut [E]) {
 
 impl RowNorm for RmsNorm {
     const NAME: &'static str = "rms_norm";
-    const RESIDUAL: &'static str = "residual_norm";
+    const RESIDUAL: (&'static str, &'static str) = ("residual_norm", "residual_norm");
     const VECTORS: usize = 1;
     const EMITS: bool = true;
 

@@ -18,11 +18,12 @@ use std::sync::Arc;
 /// A norm of rows. It is also an op, which takes the rows and then the norm's vectors, in the accumulator
 /// format, and returns the normalized rows.
 pub(super) trait RowNorm: Copy + Debug + PartialEq + Send + Sync + 'static {
-    /// Name of the op, of its kernel and of the kernel's file.
+    /// Name of the op, of its kernel and of the file of its kernel and of the gradient's.
     const NAME: &'static str;
 
-    /// Name of [`ResidualNorm`] with this norm, and of its kernel.
-    const RESIDUAL: &'static str;
+    /// The file of the kernel that adds a residual and normalizes the sum, and its name, which is also the name
+    /// of [`ResidualNorm`] with this norm.
+    const RESIDUAL: (&'static str, &'static str);
 
     /// Most vectors that the norm may have: the number that kernels take.
     const VECTORS: usize;
@@ -181,7 +182,7 @@ fn vectors<A: Real>(cx: &CpuNode<'_>, affine: Affine, first: usize, width: usize
 
 /// Launches a forward kernel with enough blocks for all rows. The vectors follow the first `first` inputs,
 /// which are rows.
-fn launch<N: RowNorm>(norm: N, cx: &GpuNode<'_>, entry: &'static str, first: usize) -> Result<()> {
+fn launch<N: RowNorm>(norm: N, cx: &GpuNode<'_>, first: usize) -> Result<()> {
     let (x, affine) = (cx.input_spec(0), norm.affine());
     let (len, width, rows) = row_sizes(x);
     let teams = Teams::new(x.dtype, width, elements_per_thread(x.dtype), affine);
@@ -191,8 +192,9 @@ fn launch<N: RowNorm>(norm: N, cx: &GpuNode<'_>, entry: &'static str, first: usi
     args.extend(cx.outputs.iter().map(|&p| Arg::from(p)));
     args.push(rows.into());
     args.extend(norm.number_args(len));
+    let kernel = if first == 1 { (N::NAME, N::NAME) } else { N::RESIDUAL };
     // A block handles as many rows at a time as it has teams.
-    teams.launch(cx, (N::NAME, entry), (rows, teams.threads / teams.team), &args)
+    teams.launch(cx, kernel, (rows, teams.threads / teams.team), &args)
 }
 
 impl<N: RowNorm> Op for N {
@@ -244,7 +246,7 @@ impl<N: RowNorm> Op for N {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(*self, cx, N::NAME, 1)
+        launch(*self, cx, 1)
     }
 
     fn cases(precision: Precision) -> Cases {
@@ -263,7 +265,7 @@ pub struct ResidualNorm<N>(
 
 impl<N: RowNorm> Op for ResidualNorm<N> {
     fn name(&self) -> &'static str {
-        N::RESIDUAL
+        N::RESIDUAL.1
     }
 
     fn attributes(&self) -> String {
@@ -344,7 +346,7 @@ impl<N: RowNorm> Op for ResidualNorm<N> {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch(self.0, cx, N::RESIDUAL, 2)
+        launch(self.0, cx, 2)
     }
 
     fn cases(precision: Precision) -> Cases {
