@@ -191,7 +191,7 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
     let group = &state.groups[group];
     let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
     let masters_len = masters.map_or(state.flat_len, Shards::shard_len);
-    let mut batches: Vec<([usize; 2], Batch)> = Vec::new();
+    let mut batches: Vec<Batch> = Vec::new();
     for param in group.params.iter().map(|&i| &state.params[i]) {
         let matrices = param.matrices();
         if matrices.is_empty() {
@@ -210,7 +210,8 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
             };
             let (rank, slot) = place(&group.places)?;
             let master = masters.map_or(Ok(start), |shards| Ok(place(shards)?.1))?;
-            let at = batches.iter().position(|(like, batch)| *like == alloc && batch.shape == shape);
+            let has_sizes = |of: &Matrices| [of.rows, of.columns] == alloc;
+            let at = batches.iter().position(|batch| batch.shape == shape && has_sizes(&batch.matrices));
             let at = at.unwrap_or_else(|| {
                 let matrices = Matrices {
                     rows: alloc[0],
@@ -219,11 +220,11 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
                     slot_len: group.places.shard_len(),
                     by_rank: vec![Vec::new(); group.places.ranks()],
                 };
-                batches.push((alloc, Batch { shape, matrices }));
+                batches.push(Batch { shape, matrices });
                 batches.len() - 1
             });
-            batches[at].1.matrices.by_rank[rank].push(MatrixPlace { flat: start, master, slot });
+            batches[at].matrices.by_rank[rank].push(MatrixPlace { flat: start, master, slot });
         }
     }
-    Ok(batches.into_iter().map(|(_, batch)| batch).collect())
+    Ok(batches)
 }
