@@ -20,10 +20,7 @@ pub struct AddBiasGrad;
 
 /// Returns the spec of the bias for rows like `x`.
 ///
-///
 /// # Errors
-///
-///
 /// If `x` is not a float tensor of rows.
 fn bias_spec(x: &Spec) -> Result<Spec, String> {
     if x.shape.len() < 2 || !x.dtype.is_float() {

@@ -37,8 +37,8 @@ const LANES: usize = 16;
 ///
 /// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`, so that it stays
 /// set), and a scratch tensor with the sums of squares of blocks of 4096 elements in flat order (32,768 on a
-/// GPU). With `from_partials`, the first input is these sums, from [`GradNormPartials`] of all ranks, and there
-/// is no scratch.
+/// GPU). With `from_partials`, the first input is these sums, from [`GradNormPartials`] of all ranks, and
+/// there is no scratch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradNorm {
     /// The largest norm that passes unclipped; 0 never clips.

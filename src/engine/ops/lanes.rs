@@ -38,8 +38,8 @@ pub fn rows_per_partial(rows: usize) -> usize {
 const THREADS: u32 = 256;
 
 /// Launches the kernel `entry` of an elementwise op over all elements of output 0, including padding. Its
-/// arguments are the tensors, all of format `T`, then the number of elements, then `further`. A thread handles
-/// `VEC` neighbors.
+/// arguments are the tensors, all of format `T`, then the number of elements, then `further`. A thread
+/// handles `VEC` neighbors.
 pub fn launch_elementwise(
     cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),

@@ -1,5 +1,5 @@
-//! The ops of every norm of rows: the norm itself, the op that adds a residual and normalizes the sum, and the
-//! gradient of both. A `RowNorm` is the arithmetic of one norm.
+//! The ops of every norm of rows: the norm itself, the op that adds a residual and normalizes the sum, and
+//! the gradient of both. A `RowNorm` is the arithmetic of one norm.
 
 mod cases;
 
@@ -21,8 +21,8 @@ pub(super) trait RowNorm: Copy + Debug + PartialEq + Send + Sync + 'static {
     /// Name of the op, of its kernel and of the file of its kernel and of the gradient's.
     const NAME: &'static str;
 
-    /// The file of the kernel that adds a residual and normalizes the sum, and its name, which is also the name
-    /// of [`ResidualNorm`] with this norm.
+    /// The file of the kernel that adds a residual and normalizes the sum, and its name, which is also the
+    /// name of [`ResidualNorm`] with this norm.
     const RESIDUAL: (&'static str, &'static str);
 
     /// Most vectors that the norm may have: the number that kernels take.
@@ -52,8 +52,8 @@ pub(super) trait RowNorm: Copy + Debug + PartialEq + Send + Sync + 'static {
         y: &mut [E],
     );
 
-    /// Replaces `x` by its gradient and adds this row's part to the gradients of the vectors, the sums. Writes
-    /// the norm to `y` if the gradient emits it. `dy` becomes `dy ⊙ w`.
+    /// Replaces `x` by its gradient and adds this row's part to the gradients of the vectors, the sums.
+    /// Writes the norm to `y` if the gradient emits it. `dy` becomes `dy ⊙ w`.
     fn gradient<E: Elem>(
         constants: &Self::Constants<E::Acc>,
         x: &mut [E::Acc],
@@ -71,8 +71,8 @@ pub(super) trait RowNorm: Copy + Debug + PartialEq + Send + Sync + 'static {
         elements_per_thread(dtype)
     }
 
-    /// Returns the kernel arguments that follow the number of rows: by default the reciprocal of the number of
-    /// elements in the mean, and eps.
+    /// Returns the kernel arguments that follow the number of rows: by default the reciprocal of the number
+    /// of elements in the mean, and eps.
     fn number_args(self, len: usize) -> Vec<Arg> {
         vec![Arg::F32((1.0 / len as f64) as f32), Arg::F32(self.eps() as f32)]
     }
@@ -84,8 +84,8 @@ pub(super) trait RowNorm: Copy + Debug + PartialEq + Send + Sync + 'static {
     fn reference(self, row: &mut [f64], w: &[f64], b: &[f64]);
 }
 
-/// Returns the most elements of a row that a thread of a forward kernel holds: 64 bytes of them. (Rows too long
-/// for 512 threads spill to local memory: slow, but correct.)
+/// Returns the most elements of a row that a thread of a forward kernel holds: 64 bytes of them. (Rows too
+/// long for 512 threads spill to local memory: slow, but correct.)
 fn elements_per_thread(dtype: DType) -> usize {
     64 / dtype.size()
 }
@@ -105,7 +105,8 @@ struct Teams {
 }
 
 impl Teams {
-    /// Returns the assignment for rows of `width` elements in which a thread holds at most `elements` of a row.
+    /// Returns the assignment for rows of `width` elements in which a thread holds at most `elements` of a
+    /// row.
     fn new(dtype: DType, width: usize, elements: usize, affine: Affine) -> Self {
         let vec = vector_width(width, dtype);
         let packs = (elements / vec).max(1);
@@ -173,8 +174,8 @@ fn vector_or<A: Real>(cx: &CpuNode<'_>, i: Option<usize>, width: usize, absent: 
     i.map_or_else(|| vec![absent; width], |i| cx.input::<A>(i).slice(0, width).to_vec())
 }
 
-/// Reads weight and bias, the inputs from `first` on, for rows of `width`. Ones and zeros replace absent ones:
-/// a product with one keeps its bits.
+/// Reads weight and bias, the inputs from `first` on, for rows of `width`. Ones and zeros replace absent
+/// ones: a product with one keeps its bits.
 fn vectors<A: Real>(cx: &CpuNode<'_>, affine: Affine, first: usize, width: usize) -> [Vec<A>; 2] {
     let (weight, bias) = (affine.weight().then_some(first), affine.bias().then_some(first + 1));
     [vector_or(cx, weight, width, A::ONE), vector_or(cx, bias, width, A::ZERO)]
@@ -354,12 +355,13 @@ impl<N: RowNorm> Op for ResidualNorm<N> {
     }
 }
 
-/// `(x, w, dy) → (dx, dw, db, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, db, partials)`. A
-/// norm without a vector has neither the input nor the output for it, and one without a weight has no
+/// `(x, w, dy) → (dx, dw, db, partials)`, and with `residual` `(x, w, dy, dr) → (dx + dr, dw, db, partials)`.
+/// A norm without a vector has neither the input nor the output for it, and one without a weight has no
 /// `partials`.
 ///
 /// Each run of rows writes the sums of `dw` and `db` side by side into its row of the scratch `partials
-/// [runs, vectors·d]`; then the runs are summed. If `emits` is set, the norm of `x` follows as the last output.
+/// [runs, vectors·d]`; then the runs are summed. If `emits` is set, the norm of `x` follows as the last
+/// output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NormGrad<N> {
     /// The norm whose gradient this is.

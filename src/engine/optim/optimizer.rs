@@ -26,8 +26,8 @@ pub struct Entry {
     /// For an optimizer that updates only matrices in blocks, the name of the optimizer for all other
     /// parameters.
     pub fallback: Option<&'static str>,
-    /// How updates of parameters of a role follow a model's width; `None` if no rule is known. Both sides of a
-    /// matrix grow with the width, one side of every other parameter.
+    /// How updates of parameters of a role follow a model's width; `None` if no rule is known. Both sides of
+    /// a matrix grow with the width, one side of every other parameter.
     pub width_rule: fn(&Values, GroupRole) -> Option<WidthRule>,
     /// Builds the optimizer from the values of all its hyperparameters.
     pub build: fn(&Values) -> Arc<dyn Optimizer>,

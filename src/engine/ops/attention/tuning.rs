@@ -32,15 +32,15 @@ impl Pass {
     }
 }
 
-/// A row of a table: its conditions and its tile sizes. `None` matches every value. The first row that applies
-/// counts.
+/// A row of a table: its conditions and its tile sizes. `None` matches every value. The first row that
+/// applies counts.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     head_dim: usize,
     mask: Option<Mask>,
     dropout: Option<bool>,
-    /// True for compute capabilities below 12.0: data-center cards, and consumer cards up to Ada. From 12.0 on
-    /// (consumer Blackwell), the compiler needs more registers for the same code.
+    /// True for compute capabilities below 12.0: data-center cards, and consumer cards up to Ada. From 12.0
+    /// on (consumer Blackwell), the compiler needs more registers for the same code.
     before_12: Option<bool>,
     pass: Pass,
 }

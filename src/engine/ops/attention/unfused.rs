@@ -143,8 +143,8 @@ fn clear<E: Elem>(to: Matrix<ViewMut<'_, E>>, rows: usize, columns: usize) {
     }
 }
 
-/// Launches a kernel over sequences and `y` heads of `squares [B, H, T, T]`. Each block computes one tile of an
-/// output `[T, columns]`. The arguments are all inputs and outputs, sizes, then `further`.
+/// Launches a kernel over sequences and `y` heads of `squares [B, H, T, T]`. Each block computes one tile of
+/// an output `[T, columns]`. The arguments are all inputs and outputs, sizes, then `further`.
 fn launch(
     cx: &GpuNode<'_>,
     entry: &'static str,

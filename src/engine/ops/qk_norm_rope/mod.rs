@@ -29,8 +29,8 @@ pub struct QkNormRope {
     pub rotation: Option<HeadRotation>,
 }
 
-/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, and each key head the same with wk. Without weights,
-/// heads are only normalized. The weights have the accumulator format.
+/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, and each key head the same with wk. Without
+/// weights, heads are only normalized. The weights have the accumulator format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNorm {
     /// Layout of the heads in a row.
