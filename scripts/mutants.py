@@ -28,7 +28,7 @@ OPS = pathlib.Path("src/engine/ops")
 NOT_OPS = {"mod.rs", "segments.rs", "rank_tables.rs", "attention/flash.rs", "attention/gpu.rs",
            "attention/reference.rs", "attention/tests.rs", "attention/tuning.rs", "cross_entropy/cases.rs",
            "elementwise.rs", "formula/code.rs", "head_loss/tests.rs", "qk_norm_rope/cases.rs",
-           "qk_norm_rope/gpu.rs", "row_norm/cases.rs"}
+           "qk_norm_rope/gpu.rs", "qk_norm_rope/norm.rs", "row_norm/arithmetic.rs", "row_norm/cases.rs"}
 
 # A file below src/engine/ops (below src/engine for optimizers), a context, the original text, which is its
 # first occurrence after the context, and the text that replaces it.

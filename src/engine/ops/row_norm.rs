@@ -1,7 +1,10 @@
 //! The ops of every norm of rows: the norm itself, the op that adds a residual and normalizes the sum, and
 //! the gradient of both. A `RowNorm` is the arithmetic of one norm.
 
+mod arithmetic;
 mod cases;
+
+pub(super) use arithmetic::RowNorm;
 
 use super::add::Add;
 use super::affine::Affine;
@@ -12,83 +15,8 @@ use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Builder, Cases, CpuNode, Emission, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
-use std::fmt::Debug;
+use arithmetic::{elements_per_thread, lacks};
 use std::sync::Arc;
-
-/// A norm of rows. It is also an op, which takes the rows and then the norm's vectors, in the accumulator
-/// format, and returns the normalized rows.
-pub(super) trait RowNorm: Copy + Debug + PartialEq + Send + Sync + 'static {
-    /// Name of the op, of its kernel and of the file of its kernel and of the gradient's.
-    const NAME: &'static str;
-
-    /// The file of the kernel that adds a residual and normalizes the sum, and its name, which is also the
-    /// name of [`ResidualNorm`] with this norm.
-    const RESIDUAL: (&'static str, &'static str);
-
-    /// Most vectors that the norm may have: the number that kernels take.
-    const VECTORS: usize;
-
-    /// True if the gradient can also write the norm, with the same bits as the forward.
-    const EMITS: bool;
-
-    /// Numbers that the arithmetic needs.
-    type Constants<A: Real>: Sync;
-
-    /// Returns what is added to the mean before its root.
-    fn eps(self) -> f64;
-
-    /// Returns which vectors the norm has.
-    fn affine(self) -> Affine;
-
-    /// Returns the constants for rows of `len` elements without padding.
-    fn constants<A: Real>(self, len: usize) -> Self::Constants<A>;
-
-    /// Writes the norm of `x` with weight and bias to `y`, and may change `x`. Every op that normalizes a row
-    /// gets the same bits.
-    fn normalize<E: Elem>(
-        constants: &Self::Constants<E::Acc>,
-        x: &mut [E::Acc],
-        vectors: [&[E::Acc]; 2],
-        y: &mut [E],
-    );
-
-    /// Replaces `x` by its gradient and adds this row's part to the gradients of the vectors, the sums.
-    /// Writes the norm to `y` if the gradient emits it. `dy` becomes `dy ⊙ w`.
-    fn gradient<E: Elem>(
-        constants: &Self::Constants<E::Acc>,
-        x: &mut [E::Acc],
-        w: &[E::Acc],
-        dy: &mut [E::Acc],
-        sums: [&mut [E::Acc]; 2],
-        y: Option<&mut [E]>,
-    );
-
-    /// Returns the kernel of the gradient; the plain one has the name of the op.
-    fn gradient_kernel(residual: bool, emits: bool) -> &'static str;
-
-    /// Returns the most elements of a row that a thread of the gradient's kernel holds.
-    fn gradient_elements(dtype: DType) -> usize {
-        elements_per_thread(dtype)
-    }
-
-    /// Returns the kernel arguments that follow the number of rows: by default the reciprocal of the number
-    /// of elements in the mean, and eps.
-    fn number_args(self, len: usize) -> Vec<Arg> {
-        vec![Arg::F32((1.0 / len as f64) as f32), Arg::F32(self.eps() as f32)]
-    }
-
-    /// Returns norms for the test cases: with all vectors, and lacking some.
-    fn examples() -> Vec<Self>;
-
-    /// Normalizes a row by the definition, in f64.
-    fn reference(self, row: &mut [f64], w: &[f64], b: &[f64]);
-}
-
-/// Returns the most elements of a row that a thread of a forward kernel holds: 64 bytes of them. (Rows too
-/// long for 512 threads spill to local memory: slow, but correct.)
-fn elements_per_thread(dtype: DType) -> usize {
-    64 / dtype.size()
-}
 
 /// The assignment of rows to GPU threads: a team of threads holds each row in registers (kernels/norm.cuh).
 #[derive(Clone, Copy, Debug)]
@@ -140,15 +68,6 @@ impl Teams {
 /// Returns the `i`-th address, or 0 if `i` is `None`.
 fn pointer_or_null(tensors: &[DevicePtr], i: Option<usize>) -> Arg {
     Arg::Ptr(i.map_or(0, |i| tensors[i]))
-}
-
-/// Returns the vectors that a norm lacks, for printing.
-fn lacks<N: RowNorm>(norm: N) -> &'static str {
-    match norm.affine() {
-        Affine::None => " no weight",
-        Affine::Weight if N::VECTORS > 1 => " no bias",
-        Affine::Weight | Affine::WeightAndBias => "",
-    }
 }
 
 /// Checks the rows `x` and the vectors of a norm.
@@ -251,7 +170,7 @@ impl<N: RowNorm> Op for N {
     }
 
     fn cases(precision: Precision) -> Cases {
-        Cases::Own(cases::cases::<N>(precision, false))
+        Cases::Own(cases::cases(precision, |norm: N| norm, false))
     }
 }
 
@@ -351,7 +270,7 @@ impl<N: RowNorm> Op for ResidualNorm<N> {
     }
 
     fn cases(precision: Precision) -> Cases {
-        Cases::Own(cases::cases::<N>(precision, true))
+        Cases::Own(cases::cases(precision, ResidualNorm::<N>, true))
     }
 }
 

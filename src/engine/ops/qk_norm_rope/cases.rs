@@ -1,6 +1,6 @@
 //! Shapes, inputs and the reference norm of the test cases.
 
-use super::QkNorm;
+use super::norm::QkNorm;
 use crate::ir::{Array, Fill, Precision, Spec};
 use crate::ops::attention::Heads;
 

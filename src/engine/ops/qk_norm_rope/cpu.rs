@@ -1,6 +1,6 @@
 //! The forward and the backward pass on the CPU.
 
-use super::{HeadRotation, QkNorm, QkNormRope};
+use super::norm::{HeadRotation, QkNorm, QkNormRope};
 use crate::device::{Elem, Real};
 use crate::ir::CpuNode;
 use crate::ops::attention::Heads;

@@ -1,6 +1,6 @@
 //! The launches of the forward and the backward pass on a GPU.
 
-use super::QkNormRope;
+use super::norm::QkNormRope;
 use crate::device::gpu::{Arg, DevicePtr};
 use crate::error::Result;
 use crate::ir::GpuNode;

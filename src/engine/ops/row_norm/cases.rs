@@ -1,10 +1,14 @@
 //! Test cases of a norm, alone and after a residual addition.
 
-use super::{ResidualNorm, RowNorm, lacks};
-use crate::ir::{Array, Case, Fill, Precision, Spec};
+use super::arithmetic::{RowNorm, lacks};
+use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
 
-/// Returns the test cases of the norm alone, or with `residual` those of [`ResidualNorm`].
-pub(super) fn cases<N: RowNorm>(precision: Precision, residual: bool) -> Vec<Case> {
+/// Returns the test cases of the op of a norm: of the norm alone, or with `residual` after an addition.
+pub(super) fn cases<N: RowNorm, O: Op>(
+    precision: Precision,
+    op: impl Fn(N) -> O,
+    residual: bool,
+) -> Vec<Case> {
     let case = |norm: N, (n, d): (usize, usize), pad: usize, more: &str| {
         let rows = Spec::padded([n, d], [n, pad], precision.act_dtype);
         let weight = Spec::padded([d], [pad], precision.master);
@@ -18,19 +22,15 @@ pub(super) fn cases<N: RowNorm>(precision: Precision, residual: bool) -> Vec<Cas
         inputs.extend(vectors.into_iter().take(norm.affine().count()));
         let weights: Vec<usize> = (first..inputs.len()).collect();
         let name = format!("n{n} d{d}{}{more}", lacks(norm));
-        let case = if residual {
-            Case::new(name, ResidualNorm(norm), inputs, move |inputs: &[Array]| {
-                let mut r = inputs[0].clone();
+        let reference = move |inputs: &[Array]| {
+            let mut r = inputs[0].clone();
+            if residual {
                 r.data.iter_mut().zip(&inputs[1].data).for_each(|(x, y)| *x += y);
-                let n = reference(norm, &r, &inputs[2..]);
-                vec![r, n]
-            })
-            .upstream(&[0, 1])
-        } else {
-            Case::new(name, norm, inputs, move |inputs: &[Array]| {
-                vec![reference(norm, &inputs[0], &inputs[1..])]
-            })
+            }
+            let n = reference(norm, &r, &inputs[first..]);
+            if residual { vec![r, n] } else { vec![n] }
         };
+        let case = Case::new(name, op(norm), inputs, reference).upstream(&[0, 1][..first]);
         case.weights(&weights).depth(n.max(d))
     };
     let mut cases = Vec::new();
