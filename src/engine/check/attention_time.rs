@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::exec::{Engine, Section, prepare};
 use crate::ir::{Builder, Destination, Mode, Precision, SlotId, Spec, State, StateBuilder, TensorId};
 use crate::ops::attention::{Attention, FlashAttention, FlashAttentionGrad, Heads};
-use crate::ops::qk_norm_rope::{QkNorm, QkNormRope, QkNormRopeGrad};
+use crate::ops::qk_norm_rope::{HeadRotation, QkNorm, QkNormRope, QkNormRopeGrad};
 use crate::ops::rotary::Rotary;
 use crate::policy::Placement;
 use std::fmt;
@@ -226,8 +226,10 @@ impl Programs {
         let state = Arc::new(layout.finish());
         let norm = QkNormRope {
             norm: QkNorm { heads, eps: 1e-6, weighted: true },
-            rotary: Rotary::with_whole_heads(heads.dim, 10_000.0),
-            rotates_first: false,
+            rotation: Some(HeadRotation {
+                rotary: Rotary::with_whole_heads(heads.dim, 10_000.0),
+                first: false,
+            }),
         };
         let ops = Ops { attention: Attention::causal(heads, seq_len), norm: with_norm.then_some(norm) };
         let mut forward = Builder::new("forward", Arc::clone(&state));

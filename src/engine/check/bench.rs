@@ -6,20 +6,26 @@ use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Section};
-use crate::ir::{Array, Case, Fill, Mode, Precision, Program, Slot};
+use crate::ir::{Case, Fill, Mode, Precision, Program};
 use crate::policy::Placement;
 use std::sync::Arc;
 
 /// A case compiled at a precision: its programs and slots.
 pub(super) struct Bench {
     forward: Section,
-    with_gradient: Option<Section>,
-    /// Like `both`, in a later micro-step: gradients are added to the present values.
-    second_micro_step: Option<Section>,
-    /// Like `both`, but the outputs that are cheap to recompute are read only by the backward.
-    recomputed: Option<Section>,
+    backward: Option<Backward>,
     engine: Engine,
     layout: Layout,
+}
+
+/// The programs with gradients.
+struct Backward {
+    /// Forward and backward.
+    with_gradient: Section,
+    /// The same in a later micro-step: gradients are added to the present values.
+    second_micro_step: Section,
+    /// The same, but the outputs that are cheap to recompute are read only by the backward.
+    recomputed: Section,
 }
 
 impl Bench {
@@ -30,25 +36,32 @@ impl Bench {
     pub(super) fn new(case: &Case, precision: Precision, device: Device) -> Result<Self> {
         let layout = Layout::new(case, precision)?;
         let forward = Section::new(layout.forward(case)?.0);
-        let section = |program: Result<Program>| program.map(Section::new);
-        let differentiable = !case.differentiable.is_empty();
-        let backward = |first| differentiable.then(|| section(layout.with_gradient(case, first))).transpose();
-        let (both, again) = (backward(true)?, backward(false)?);
-        let recomputed = differentiable.then(|| section(layout.recomputed(case))).transpose()?;
-        let sections = [Some(&forward), both.as_ref(), again.as_ref(), recomputed.as_ref()];
-        let arena = sections.into_iter().flatten().map(|s| s.memory.arena_bytes).max().unwrap_or_default();
+        let mut arena = forward.memory.arena_bytes;
+        let mut section = |program: Program| {
+            let section = Section::new(program);
+            arena = arena.max(section.memory.arena_bytes);
+            section
+        };
+        let mut backward = None;
+        if !case.differentiable.is_empty() {
+            backward = Some(Backward {
+                with_gradient: section(layout.with_gradient(case, true)?),
+                second_micro_step: section(layout.with_gradient(case, false)?),
+                recomputed: section(layout.recomputed(case)?),
+            });
+        }
         let engine = Engine::new(device, &layout.state, Arc::new(SingleRank), Placement::Arena, arena, true)?;
-        Ok(Self { forward, with_gradient: both, second_micro_step: again, recomputed, engine, layout })
+        Ok(Self { forward, backward, engine, layout })
     }
 
     /// Returns the program with its gradient, if the case has one.
     #[cfg(test)]
     pub(super) fn program(&self) -> &Program {
-        &self.with_gradient.as_ref().unwrap_or(&self.forward).program
+        &self.backward.as_ref().map_or(&self.forward, |backward| &backward.with_gradient).program
     }
 
     /// Runs the forward, starting from fresh contents of accumulated outputs.
-    pub(super) fn run_forward(&mut self, data: &Data) -> Result<Vec<Array>> {
+    pub(super) fn run_forward(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
         self.load(data)?;
         self.engine.run(&self.forward)?;
         self.read_outputs()
@@ -57,26 +70,26 @@ impl Bench {
     /// Runs forward and backward, and returns the gradients.
     pub(super) fn run_with_gradient(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
         self.load(data)?;
-        let section =
-            self.with_gradient.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
-        self.engine.run(section)?;
+        self.run(|backward| &backward.with_gradient)?;
         self.gradients()
     }
 
     /// Runs a second micro-step on the data of the first, and returns the sums of both gradients.
     pub(super) fn run_second_micro_step(&mut self) -> Result<Vec<Vec<f64>>> {
-        let section =
-            self.second_micro_step.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
-        self.engine.run(section)?;
+        self.run(|backward| &backward.second_micro_step)?;
         self.gradients()
     }
 
-    /// Runs forward and backward, and returns the outputs as the backward reads them, and the gradients.
-    pub(super) fn run_recomputed(&mut self, data: &Data) -> Result<(Vec<Array>, Vec<Vec<f64>>)> {
+    /// Runs forward and backward, and returns the outputs as the backward reads them, then the gradients.
+    pub(super) fn run_recomputed(&mut self, data: &Data) -> Result<Vec<Vec<f64>>> {
         self.load(data)?;
-        let section = self.recomputed.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
-        self.engine.run(section)?;
-        Ok((self.read_outputs()?, self.gradients()?))
+        self.run(|backward| &backward.recomputed)?;
+        Ok([self.read_outputs()?, self.gradients()?].concat())
+    }
+
+    fn run(&mut self, section: impl Fn(&Backward) -> &Section) -> Result<()> {
+        let backward = self.backward.as_ref().ok_or_else(|| Error::failed("the case has no gradients"))?;
+        self.engine.run(section(backward))
     }
 
     fn gradients(&self) -> Result<Vec<Vec<f64>>> {
@@ -102,17 +115,15 @@ impl Bench {
     }
 
     /// Reads the outputs and checks that their padding is zero.
-    fn read_outputs(&self) -> Result<Vec<Array>> {
+    fn read_outputs(&self) -> Result<Vec<Vec<f64>>> {
         let state = &self.engine.state;
-        let mut arrays = Vec::new();
-        for &slot in &self.layout.outputs {
-            let Slot { name, spec, .. } = self.layout.state.get(slot);
-            if !state.padding_is_zero(slot)? {
-                return Err(Error::failed(format!("padding of {name} is not zero")));
+        let read = |&slot| {
+            if state.padding_is_zero(slot)? {
+                return state.values(slot);
             }
-            arrays.push(Array { shape: spec.shape.clone(), data: state.values(slot)? });
-        }
-        Ok(arrays)
+            Err(Error::failed(format!("padding of {} is not zero", self.layout.state.get(slot).name)))
+        };
+        self.layout.outputs.iter().map(read).collect()
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn worst_difference(
         direction.iter().for_each(|&(at, d)| moved.inputs[input][at] += step * d);
         let outputs = bench.run_forward(&moved)?;
         let product = |(&out, seed): (&usize, &Vec<f64>)| {
-            outputs[out].data.iter().zip(seed).map(|(o, s)| o * s).sum::<f64>()
+            outputs[out].iter().zip(seed).map(|(o, s)| o * s).sum::<f64>()
         };
         Ok(case.upstream.iter().zip(&data.seeds).map(product).sum())
     };

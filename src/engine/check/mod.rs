@@ -32,7 +32,7 @@ use crate::ir::{Array, Case, OpType, Precision, State};
 use crate::policy::Placement;
 use bench::{Bench, Data};
 use differences::worst_difference;
-use errors::{forward_bound, gradient_bound, same_bits, worst_output, worst_tensor};
+use errors::{forward_bound, gradient_bound, unequal_bits, worst_output, worst_tensor};
 use programs::Layout;
 use std::fmt;
 use std::sync::Arc;
@@ -190,27 +190,20 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
     // A different number of threads, or on a GPU a second run in different memory.
     let mut one = Bench::new(case, precision, target.device(1)?)?;
     let alone = one.run_forward(&data)?;
-    let equal = same_bits(outputs.iter().map(|a| &a.data[..]), alone.iter().map(|a| &a.data[..]));
-    findings.push(finding("same bits", f64::from(u8::from(!equal)), 0.0));
+    findings.push(finding("same bits", unequal_bits(&outputs, &alone), 0.0));
 
     if case.differentiable.is_empty() {
         return Ok(findings);
     }
     let grads = bench.run_with_gradient(&data)?;
     let alone = one.run_with_gradient(&data)?;
-    let equal = same_bits(grads.iter().map(Vec::as_slice), alone.iter().map(Vec::as_slice));
-    findings.push(finding("gradient bits", f64::from(u8::from(!equal)), 0.0));
+    findings.push(finding("gradient bits", unequal_bits(&grads, &alone), 0.0));
     let halves: Vec<Vec<f64>> =
         one.run_second_micro_step()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
     let error = worst_tensor(&halves, &grads);
     findings.push(finding("gradient added", error, forward_bound(precision, case.depth)));
-    let (again, beside) = one.run_recomputed(&data)?;
-    let all = |outputs: &[Array], grads: &[Vec<f64>]| -> Vec<Vec<f64>> {
-        outputs.iter().map(|a| a.data.clone()).chain(grads.iter().cloned()).collect()
-    };
-    let (kept, again) = (all(&outputs, &grads), all(&again, &beside));
-    let equal = same_bits(kept.iter().map(Vec::as_slice), again.iter().map(Vec::as_slice));
-    findings.push(finding("recomputed bits", f64::from(u8::from(!equal)), 0.0));
+    let again = one.run_recomputed(&data)?;
+    findings.push(finding("recomputed bits", unequal_bits(&[outputs, grads.clone()].concat(), &again), 0.0));
     if precision.act_dtype == DType::F64 {
         findings.push(finding("gradient", worst_difference(case, &mut bench, &data, &grads)?, 1.0));
     } else {

@@ -81,8 +81,9 @@ impl Layout {
         differentiate(b.finish(), &seeds, first)
     }
 
-    /// Records the same as the first micro-step of [`Layout::both`], except that the outputs are copied in
-    /// the backward, before the gradients, and outputs that are cheap to recompute are not kept for it.
+    /// Records the same as the first micro-step of [`Layout::with_gradient`], except that the outputs are
+    /// copied in the backward, before the gradients, and outputs that are cheap to recompute are not kept for
+    /// it.
     pub(super) fn recomputed(&self, case: &Case) -> Result<Program> {
         let mut program = self.with_gradient(case, true)?;
         for at in 0..program.nodes.len() {

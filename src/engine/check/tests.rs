@@ -7,7 +7,8 @@ use crate::dispatch_float;
 use crate::ir::{Cases, CpuNode, Emission, Fill, GpuNode, Node, Op, Phase, Shards, Spec, Vjp};
 use crate::ops::attention::unfused::AttentionScores;
 use crate::ops::attention::{Heads, Mask};
-use crate::ops::embedding_owners::{EmbeddingGradAtOwners, TokenOrder};
+use crate::ops::embedding::RankInterleaved;
+use crate::ops::embedding_owners::{EmbeddingGradAtOwners, OwnedRows, TokenOrder};
 use crate::ops::gather_rows::GatherRows;
 use crate::ops::grad_norm::GradNormPartials;
 use crate::ops::kv_cache::CacheFill;
@@ -61,8 +62,12 @@ fn ops_in_sources(folder: &Path) -> Vec<String> {
         } else {
             let text = std::fs::read_to_string(&path).unwrap();
             found.extend(text.lines().filter_map(|line| {
-                let (_, op) = line.strip_prefix("impl")?.split_once(" Op for ")?;
-                Some(op.split(|c: char| !c.is_alphanumeric()).next()?.to_owned())
+                let implemented = line.strip_prefix("impl")?;
+                let (_, op) =
+                    implemented.split_once(" Op for ").or_else(|| implemented.split_once(" RowNorm for "))?;
+                // Every `RowNorm` is an op by one `impl` for a type parameter.
+                let op = op.split(|c: char| !c.is_alphanumeric()).next().filter(|op| op.len() > 1)?;
+                Some(op.to_owned())
             }));
         }
     }
@@ -103,16 +108,14 @@ fn neighbors() -> Vec<Arc<dyn Op>> {
     let heads = Heads { query: 1, kv: 1, dim: 2 };
     let fill = |capacity| CacheFill { heads, samples: 1, prompts: 1, capacity };
     let partials = |block| GradNormPartials { shards: Arc::new(Shards::new(&[1], 1, block)) };
-    let (mut order, mut gradient) = (TokenOrder::for_one_rank(), EmbeddingGradAtOwners::for_one_rank());
-    order.0.layout.ranks += 1;
-    gradient.0.layout.ranks += 1;
+    let rows = |ranks| OwnedRows { layout: RankInterleaved { ranks, sequence: 1 }, owners: Vec::new() };
     vec![
         Arc::new(fill(1)),
         Arc::new(fill(2)),
-        Arc::new(TokenOrder::for_one_rank()),
-        Arc::new(order),
-        Arc::new(EmbeddingGradAtOwners::for_one_rank()),
-        Arc::new(gradient),
+        Arc::new(TokenOrder(rows(1))),
+        Arc::new(TokenOrder(rows(2))),
+        Arc::new(EmbeddingGradAtOwners(rows(1))),
+        Arc::new(EmbeddingGradAtOwners(rows(2))),
         Arc::new(GatherRows { ranks: 2 }),
         Arc::new(AttentionScores { heads, seq_len: 1 }),
         Arc::new(AttentionScores { heads, seq_len: 2 }),

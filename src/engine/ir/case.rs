@@ -55,6 +55,12 @@ impl Case {
         self
     }
 
+    /// Makes it the case of an op without a gradient.
+    #[must_use]
+    pub fn without_gradient(self) -> Self {
+        self.differentiable(&[]).upstream(&[])
+    }
+
     /// Sets the number of terms in the op's longest sum.
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {

@@ -1,7 +1,7 @@
 //! Applies an activation function to every element.
 
 use super::activation::Activation;
-use super::add::{elementwise_shapes, same_spec};
+use super::elementwise::{case_shapes, one_spec, same_spec, unary_case};
 use super::formula::{Function, UNARY_ROW_WIDTH};
 use super::lanes::{BLOCK, TASK, launch_over, vector_width};
 use crate::device::cpu::ViewMut;
@@ -10,7 +10,7 @@ use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::expression::erfc;
-use crate::ir::{Array, Case, Cases, CpuNode, Emission, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Cases, CpuNode, Emission, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 use std::sync::Arc;
 
 /// `y = f(x)`, any shape.
@@ -25,9 +25,6 @@ pub struct ActivateGrad {
     /// True if the op also writes the output of [`Activate`].
     pub emits: bool,
 }
-
-/// An activation in f64, for the reference of a test case.
-type ReferenceFn = Box<dyn Fn(f64) -> f64 + Send + Sync>;
 
 /// A formula and the same function written in f64.
 type TestFormula = (&'static str, fn(f64) -> f64);
@@ -68,11 +65,10 @@ impl Op for Activate {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        match inputs {
-            _ if self.0.variables() != 1 => Err("needs a formula of one variable".into()),
-            [x] if x.dtype.is_float() => Ok(vec![x.clone()]),
-            _ => Err("takes one float tensor".into()),
+        if self.0.variables() != 1 {
+            return Err("needs a formula of one variable".into());
         }
+        one_spec(inputs)
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
@@ -113,22 +109,15 @@ impl Op for Activate {
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |name: String, f: Function, spec: &Spec, plain: ReferenceFn| {
-            let inputs = vec![(spec.clone(), Fill::Normal(0.0, 3.0))];
-            Case::new(name, Self(f), inputs, move |inputs: &[Array]| {
-                let mut y = inputs[0].clone();
-                y.data.iter_mut().for_each(|x| *x = plain(*x));
-                vec![y]
-            })
-        };
-        let shapes = elementwise_shapes(precision);
+        let shapes = case_shapes(precision);
         let mut cases = Vec::new();
         for (f, spec) in Activation::ALL.into_iter().flat_map(|f| shapes.iter().map(move |spec| (f, spec))) {
-            cases.push(case(format!("{:?}", spec.shape), f.into(), spec, Box::new(move |x| f.plain(x))));
+            let name = format!("{:?}", spec.shape);
+            cases.push(unary_case(name, Self(f.into()), spec, 3.0, move |x| f.plain(x)));
         }
-        for ((text, plain), spec) in FORMULAS.iter().zip(&shapes[shapes.len() - FORMULAS.len()..]) {
+        for (&(text, plain), spec) in FORMULAS.iter().zip(&shapes[shapes.len() - FORMULAS.len()..]) {
             let name = format!("{:?} {text}", spec.shape);
-            cases.push(case(name, Function::from_text(text), spec, Box::new(*plain)));
+            cases.push(unary_case(name, Self(Function::from_text(text)), spec, 3.0, plain));
         }
         Cases::Own(cases)
     }

@@ -1,7 +1,7 @@
 //! Adds a bias to every row.
 
 use super::lanes::{
-    launch_over, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
+    launch_packs, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
 };
 use crate::device::gpu::{Grid, Kernel};
 use crate::device::{Elem, Real};
@@ -20,10 +20,7 @@ pub struct AddBiasGrad;
 
 /// Returns the spec of the bias for rows like `x`.
 ///
-///
 /// # Errors
-///
-///
 /// If `x` is not a float tensor of rows.
 fn bias_spec(x: &Spec) -> Result<Spec, String> {
     if x.shape.len() < 2 || !x.dtype.is_float() {
@@ -85,14 +82,8 @@ impl Op for AddBias {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let rows = row_matrix(cx.input_spec(0));
-        let vec = vector_width(rows.width(), rows.dtype);
-        let kernel = Kernel::new("add_bias", "add_bias")
-            .with_type("T", rows.dtype)
-            .with("WIDTH", rows.width())
-            .with("VEC", vec);
-        let tensors = [cx.input(0), cx.output(0)];
-        launch_over(cx, kernel, (rows.elements(), vec), &tensors, &[cx.input(1).into()])
+        let (rows, tensors) = (row_matrix(cx.input_spec(0)), [cx.input(0), cx.output(0)]);
+        launch_packs(cx, ("add_bias", "add_bias"), &rows, &tensors, &[cx.input(1).into()])
     }
 
     fn cases(precision: Precision) -> Cases {
@@ -156,7 +147,7 @@ impl Op for AddBiasGrad {
                 }
                 partials.put(start / run * d, sum, false);
             });
-            reduce_partials(cx.pool, partials, cx.output::<A>(0), cx.adds(0));
+            reduce_partials(cx.pool, (partials, d), 0, cx.output::<A>(0), cx.adds(0));
         });
         Ok(())
     }

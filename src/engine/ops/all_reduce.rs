@@ -56,8 +56,7 @@ impl Op for AllReduce {
             let like: Vec<Spec> = lengths.iter().map(|&len| Spec::new([len], precision.master)).collect();
             let outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0)); like.len()];
             Case::new(name, AllReduce { like }, vec![], |inputs| inputs.to_vec())
-                .differentiable(&[])
-                .upstream(&[])
+                .without_gradient()
                 .outputs(outputs)
         };
         Cases::Own(vec![case("one rank", &[1000]), case("one rank, a group", &[64, 1, 1000])])

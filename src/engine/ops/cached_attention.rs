@@ -50,20 +50,6 @@ fn split_len(capacity: usize) -> usize {
     capacity.div_ceil(MAX_SPLITS).next_multiple_of(MIN_SPLIT).max(MIN_SPLIT)
 }
 
-/// Checks that the positions lie in the cache.
-///
-///
-/// # Errors
-///
-///
-/// If a position is beyond the cache; the error names the first one.
-fn check_positions(positions: &[u32], capacity: usize) -> Result<()> {
-    match positions.iter().find(|p| **p as usize >= capacity) {
-        Some(p) => Err(Error::failed(format!("position {p} is beyond the cache of {capacity} positions"))),
-        None => Ok(()),
-    }
-}
-
 impl CachedAttention {
     /// Returns the keys that the query at `position` sees.
     fn keys(&self, position: usize) -> Range<usize> {
@@ -138,7 +124,9 @@ impl Op for CachedAttention {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let (heads, dim, capacity) = (self.heads, self.heads.dim, self.capacity);
         let positions = cx.input_u32(1);
-        check_positions(positions, capacity)?;
+        if let Some(p) = positions.iter().find(|p| **p as usize >= capacity) {
+            return Err(Error::failed(format!("position {p} is beyond the cache of {capacity} positions")));
+        }
         if !cx.adds(2) {
             let arrivals = cx.output_u32(2);
             arrivals.slice(0, arrivals.len()).fill(0);
@@ -240,8 +228,7 @@ impl Op for CachedAttention {
                 let (o, cache) = reference(&op, &inputs[0], &inputs[1], inputs.get(2));
                 vec![o, cache, Array::zeros(&[batch, heads.query]), Array::zeros(&[0])]
             })
-            .differentiable(&[])
-            .upstream(&[])
+            .without_gradient()
             .outputs(vec![
                 (Mode::Write, Fill::Below(1)),
                 (Mode::Add, Fill::Normal(0.0, 1.0)),

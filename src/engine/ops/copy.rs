@@ -1,13 +1,10 @@
 //! Copies a tensor, or adds it to an existing one.
 
-use super::lanes::{launch_copy, launch_elementwise};
-use crate::device::{DType, Elem};
+use super::lanes::{launch_copy, launch_elementwise, map, map2};
+use crate::device::DType;
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Mode, Op, Precision, Spec, Vjp};
-
-/// Elements that one task handles.
-const ELEMENTS_PER_TASK: usize = 16_384;
 
 /// `y (+)= x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,24 +44,18 @@ impl Op for Copy {
         }
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-            cx.pool.chunks(y.len(), ELEMENTS_PER_TASK, #[inline(always)] |start, len| {
-                for at in (start..start + len).step_by(64) {
-                    let run = 64.min(start + len - at);
-                    let mut values = [<E as Elem>::Acc::default(); 64];
-                    x.load(at, &mut values[..run]);
-                    if cx.adds(0) {
-                        values.iter_mut().zip(y.slice(at, run)).for_each(|(v, old)| *v += old.up());
-                    }
-                    y.store(at, &values[..run]);
-                }
-            });
+            if cx.adds(0) {
+                map2(cx.pool, x, y.as_view(), y, #[inline(always)] |x, old| x + old);
+            } else {
+                map(cx.pool, x, y, |x| x);
+            }
         });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         if cx.adds(0) && cx.input_spec(0).dtype != DType::U32 {
-            return launch_elementwise(cx, "add", &[cx.output(0), cx.input(0), cx.output(0)], &[]);
+            return launch_elementwise(cx, ("add", "add"), &[cx.output(0), cx.input(0), cx.output(0)], &[]);
         }
         launch_copy(cx, 0)
     }

@@ -139,8 +139,7 @@ impl Op for Dropout {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.output_grad(0)?, v.input(1), v.input(2)];
-        v.backward(*self, &inputs, &[0])?;
-        Ok(())
+        v.backward(*self, &inputs, &[0]).map(drop)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {

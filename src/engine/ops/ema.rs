@@ -5,12 +5,12 @@
 //! share in the average. The weights are a table with one number per step, computed once in f64
 //! ([`crate::optim::WeightEma::weights`]).
 
-use super::segments::{ELEMENTS_PER_TASK, Segments};
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments, owner_case, whole_case};
 use crate::device::gpu::Kernel;
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Shards, Spec};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// `average ← average + weight·(params − average)`, in place, with the current step's weight.
 ///
@@ -20,8 +20,6 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 /// a compute copy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ema {
-    /// Elements of the flat parameter buffers.
-    pub elements: usize,
     /// What each rank averages; all ranks together cover all parameters. Decay has no meaning here.
     pub segments: Segments,
     /// Formats of the master parameters and the compute copy.
@@ -72,7 +70,7 @@ impl Op for Ema {
         if weights.dtype != master || step.dtype != DType::U32 || bad.dtype != DType::U32 {
             return Err("weights must have the master format, and step and bad must be u32".into());
         }
-        let (masters, average) = specs(&self.segments, self.elements, master)?;
+        let (masters, average) = self.segments.masters_and_slot(master);
         if *params != masters {
             return Err(format!("params must be {masters}"));
         }
@@ -102,17 +100,16 @@ impl Op for Ema {
     fn cases(precision: Precision) -> Cases {
         let case = |name: &str, step: f64, bad: f64, sharded: bool| {
             let (segments, places) = case_segments(precision, sharded);
-            let op = Ema { elements: CASE_ELEMENTS, segments, precision };
-            let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
+            let (masters, _) = segments.masters_and_slot(precision.master);
+            let op = Ema { segments, precision };
             let inputs = vec![
-                (case_masters(&op.segments, precision), Fill::Normal(0.0, 1.0)),
-                (tensor(&[4]), Fill::Values(vec![0.0, 1.0, 0.625, 0.01])),
+                (masters, Fill::Normal(0.0, 1.0)),
+                (Spec::new([4], precision.master), Fill::Values(vec![0.0, 1.0, 0.625, 0.01])),
                 (Spec::new([1], DType::U32), Fill::Values(vec![step])),
                 (Spec::new([1], DType::U32), Fill::Values(vec![bad])),
             ];
             Case::new(name, op, inputs, move |i| reference(i, &places))
-                .differentiable(&[])
-                .upstream(&[])
+                .without_gradient()
                 .outputs(vec![(Mode::Add, Fill::Normal(0.0, 1.0))])
         };
         Cases::Own(vec![
@@ -124,36 +121,11 @@ impl Op for Ema {
     }
 }
 
-/// Returns the specs of the masters and the average.
-pub(super) fn specs(segments: &Segments, elements: usize, master: DType) -> Result<(Spec, Spec), String> {
-    let flat = Spec::new([elements], master);
-    segments.masters_and_slot(&flat).ok_or_else(|| format!("the segments must cover {elements} elements"))
-}
-
-/// Elements of the flat buffers in test cases.
-pub(super) const CASE_ELEMENTS: usize = 20_011;
-
-/// The indices of an element in the flat buffers, among the masters and in the average.
-pub(super) type Places = Vec<[usize; 3]>;
-
 /// Returns the segments of a test case and the places that they update: all elements, or those that rank 0 of
-/// two owns, which are blocks 0, 3 and 4 (the last one is short).
+/// two owns.
 pub(super) fn case_segments(precision: Precision, sharded: bool) -> (Segments, Places) {
-    let all = [(0..CASE_ELEMENTS, false)];
-    if !sharded {
-        return (Segments::whole(&all), (0..CASE_ELEMENTS).map(|i| [i; 3]).collect());
-    }
-    let shards = Shards::new(&[4096, CASE_ELEMENTS], 2, 4096);
-    let sharded_masters = precision.has_compute_copy();
-    let owned = shards.for_rank(0).flat_map(|range| range.flat().zip(range.offset..));
-    let places = owned.map(|(flat, slot)| [flat, if sharded_masters { slot } else { flat }, slot]).collect();
-    (Segments::new(&all, &shards, sharded_masters.then_some(&shards), CASE_ELEMENTS), places)
-}
-
-/// Returns the spec of the masters of a test case.
-pub(super) fn case_masters(segments: &Segments, precision: Precision) -> Spec {
-    let specs = specs(segments, CASE_ELEMENTS, precision.master);
-    specs.map_or_else(|_| Spec::new([CASE_ELEMENTS], precision.master), |(masters, _)| masters)
+    let all = [(0..20_011, false)];
+    if sharded { owner_case(&all, 0, precision) } else { whole_case(&all) }
 }
 
 /// Computes the weighted mean of the weights and the average in f64, one element at a time.
@@ -161,7 +133,7 @@ fn reference(i: &[Array], places: &Places) -> Vec<Array> {
     let (params, weights, step, bad) = (&i[0].data, &i[1].data, i[2].data[0] as usize, i[3].data[0]);
     let mut average = i[4].clone();
     if bad == 0.0 {
-        for &[_, master, slot] in places {
+        for &(_, master, slot) in places {
             let before = average.data[slot];
             average.data[slot] = (1.0 - weights[step]) * before + weights[step] * params[master];
         }

@@ -41,10 +41,7 @@ impl OwnedRows {
                 "a rank owns at most {MAX_RANGES} ranges, in W and between multiples of {STEP}"
             ));
         }
-        if !n.is_multiple_of(self.layout.ranks * self.layout.sequence) {
-            return Err("every rank must have the same number of whole sequences".into());
-        }
-        Ok(())
+        self.layout.check(n)
     }
 
     fn attributes(&self) -> String {
@@ -77,25 +74,6 @@ pub struct TokenOrder(pub OwnedRows);
 /// the old value is an input. Rows are read where the ranks have shared them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EmbeddingGradAtOwners(pub OwnedRows);
-
-/// An undivided table without owners, for lists of ops.
-fn undivided() -> OwnedRows {
-    OwnedRows { layout: RankInterleaved::ONE_RANK, owners: Vec::new() }
-}
-
-impl TokenOrder {
-    /// Returns the op for one rank that owns nothing.
-    pub fn for_one_rank() -> Self {
-        Self(undivided())
-    }
-}
-
-impl EmbeddingGradAtOwners {
-    /// Returns the op for one rank that owns nothing.
-    pub fn for_one_rank() -> Self {
-        Self(undivided())
-    }
-}
 
 impl Op for TokenOrder {
     fn name(&self) -> &'static str {
@@ -170,10 +148,8 @@ impl Op for TokenOrder {
         let case = |[n, v, d]: [usize; 3], owners: &[(usize, usize, usize)]| {
             let op = TokenOrder(owned_rows(owners));
             let (tokens, rows) = (some_tokens(n, v), op.0.clone());
-            let inputs = vec![
-                (Spec::new([n], DType::U32), Fill::Values(tokens.iter().map(|&t| f64::from(t)).collect())),
-                (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-            ];
+            let inputs =
+                vec![index_input(&tokens), (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0))];
             let name = format!("n{n} v{v} d{d}, {} ranges", owners.len());
             let reference = move |i: &[Array]| {
                 let mut dw = i[2].clone();
@@ -181,16 +157,13 @@ impl Op for TokenOrder {
                 owned.iter().for_each(|range| dw.data[range.clone()].fill(0.0));
                 let (order, sorted) = expected_order(&tokens, &rows, d);
                 let whole = order.len() == n;
-                let array = |data: &[u32]| Array {
-                    shape: vec![data.len()],
-                    data: data.iter().map(|&x| f64::from(x)).collect(),
-                };
+                let array = |data: &[u32]| Array { shape: vec![data.len()], data: numbers(data) };
                 let compared = |data: &[u32]| if whole { array(data) } else { Array::zeros(&[0]) };
                 let count = array(&[order.len() as u32]);
                 vec![dw, compared(&order), compared(&sorted), count, Array::zeros(&[0])]
             };
             let cleared = vec![(Mode::Add, Fill::Normal(0.0, 1.0))];
-            Case::new(name, op, inputs, reference).differentiable(&[]).upstream(&[]).outputs(cleared)
+            Case::new(name, op, inputs, reference).without_gradient().outputs(cleared)
         };
         Cases::Own(vec![
             case([300, 50, 24], &[(0, 0, 1200)]),
@@ -286,12 +259,9 @@ impl Op for EmbeddingGradAtOwners {
             let count = order.len() as u32;
             order.resize(n, 0);
             sorted.resize(n, 0);
-            let index = |data: &[u32]| {
-                let values = Fill::Values(data.iter().map(|&x| f64::from(x)).collect());
-                (Spec::new([data.len()], DType::U32), values)
-            };
             let float = |rows: usize| (Spec::new([rows, d], precision.act_dtype), Fill::Normal(0.0, 1.0));
-            let inputs = vec![index(&order), index(&sorted), index(&[count]), float(n), float(v)];
+            let [order, sorted, count] = [&order[..], &sorted, &[count]].map(index_input);
+            let inputs = vec![order, sorted, count, float(n), float(v)];
             let name = format!("n{n} v{v} d{d}, {} ranges", owners.len());
             let reference = move |i: &[Array]| {
                 let mut dw = i[5].clone();
@@ -306,7 +276,7 @@ impl Op for EmbeddingGradAtOwners {
                 vec![dw, Array::zeros(&[0])]
             };
             let written = vec![(Mode::Add, Fill::Normal(0.0, 1.0))];
-            Case::new(name, op, inputs, reference).differentiable(&[]).upstream(&[]).depth(n).outputs(written)
+            Case::new(name, op, inputs, reference).without_gradient().depth(n).outputs(written)
         };
         Cases::Own(vec![
             case([300, 50, 24], &[(0, 0, 1200)]),
@@ -321,6 +291,15 @@ impl Op for EmbeddingGradAtOwners {
 fn owned_rows(owners: &[(usize, usize, usize)]) -> OwnedRows {
     let owners = owners.iter().map(|&(rank, start, len)| OwnedRange { rank, start, len, offset: 0 });
     OwnedRows { layout: RankInterleaved::ONE_RANK, owners: owners.collect() }
+}
+
+fn numbers(index: &[u32]) -> Vec<f64> {
+    index.iter().map(|&x| f64::from(x)).collect()
+}
+
+/// Returns an input of a case with these numbers.
+fn index_input(index: &[u32]) -> (Spec, Fill) {
+    (Spec::new([index.len()], DType::U32), Fill::Values(numbers(index)))
 }
 
 /// Returns tokens for the cases; some are frequent.

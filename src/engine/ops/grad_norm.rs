@@ -37,11 +37,14 @@ const LANES: usize = 16;
 ///
 /// Inputs: grads `[n]`, loss `[1]`. Outputs: norm `[1]`, clip `[1]`, bad `[1]` (`Mode::Add`, so that it stays
 /// set), and a scratch tensor with the sums of squares of blocks of 4096 elements in flat order (32,768 on a
-/// GPU).
+/// GPU). With `from_partials`, the first input is these sums, from [`GradNormPartials`] of all ranks, and
+/// there is no scratch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradNorm {
     /// The largest norm that passes unclipped; 0 never clips.
     pub max_norm: f64,
+    /// True if the ranks have computed the partial sums.
+    pub from_partials: bool,
 }
 
 /// Writes the sum of squares of each block of `size` elements within `owned`, which begins at a multiple of
@@ -69,9 +72,10 @@ fn partial_sums<A: Real>(cx: &CpuNode<'_>, size: usize, owned: Range<usize>, par
     );
 }
 
-/// Writes norm, clip and bad (outputs 0 to 2) from the partial sums and the loss.
-fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A], loss: A) {
+/// Writes norm, clip and bad (outputs 0 to 2) from the partial sums and the loss (input 1).
+fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A]) {
     let (norm, clip, bad) = (cx.output::<A>(0), cx.output::<A>(1), cx.output_u32(2));
+    let loss = cx.input::<A>(1).get(0);
     let total: f64 = partials.iter().map(|p| p.to_f64()).sum();
     let total_norm = total.sqrt();
     let factor = if max_norm > 0.0 { (max_norm / (total_norm + 1e-6)).min(1.0) } else { 1.0 };
@@ -79,14 +83,6 @@ fn total<A: Real>(cx: &CpuNode<'_>, max_norm: f64, partials: &[A], loss: A) {
     clip.store(0, &[A::from_f64(factor)]);
     if !(total_norm.is_finite() && loss.finite()) {
         bad.slice(0, 1)[0] = 1;
-    }
-}
-
-impl GradNorm {
-    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        let partials = cx.output::<A>(3);
-        partial_sums(cx, BLOCK, 0..cx.input_spec(0).elements(), partials);
-        total(cx, self.max_norm, partials.slice(0, partials.len()), cx.input::<A>(1).get(0));
     }
 }
 
@@ -104,7 +100,7 @@ fn owner_kernel(entry: &'static str, owners: &[Vec<&OwnedRange>], rank: usize) -
 
 impl Op for GradNorm {
     fn name(&self) -> &'static str {
-        "grad_norm"
+        if self.from_partials { "grad_norm_total" } else { "grad_norm" }
     }
 
     fn attributes(&self) -> String {
@@ -118,7 +114,9 @@ impl Op for GradNorm {
         }
         let one = Spec::new([1], grads.dtype);
         let partials = Spec::new([grads.elements().div_ceil(BLOCK)], grads.dtype);
-        Ok(vec![one.clone(), one, Spec::new([1], DType::U32), partials])
+        let mut outputs = vec![one.clone(), one, Spec::new([1], DType::U32)];
+        outputs.extend((!self.from_partials).then_some(partials));
+        Ok(outputs)
     }
 
     fn accumulates(&self, output: usize) -> bool {
@@ -126,34 +124,57 @@ impl Op for GradNorm {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            type A = <E as Elem>::Acc;
+            if self.from_partials {
+                let partials = cx.input::<A>(0);
+                total(cx, self.max_norm, partials.slice(0, partials.len()));
+            } else {
+                let partials = cx.output::<A>(3);
+                partial_sums(cx, BLOCK, 0..cx.input_spec(0).elements(), partials);
+                total(cx, self.max_norm, partials.slice(0, partials.len()));
+            }
+        });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let elements = cx.input_spec(0).elements();
-        queue_partial_sums(cx, cx.output(3), elements.div_ceil(GPU_BLOCK), None)?;
-        queue_total(cx, self.max_norm, (cx.output(3), elements.div_ceil(GPU_BLOCK)), cx.input(1))
+        let (partials, count) = if self.from_partials {
+            (cx.input(0), elements)
+        } else {
+            let blocks = elements.div_ceil(GPU_BLOCK);
+            queue_partial_sums(cx, cx.output(3), blocks, None)?;
+            (cx.output(3), blocks)
+        };
+        let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
+        let limit = Arg::U64(self.max_norm.to_bits());
+        let args = [partials.into(), cx.input(1).into(), norm, clip, bad, count.into(), limit];
+        let (kernel, _) = owner_kernel("grad_norm", &[], 0);
+        cx.queue.launch(kernel, Grid::new(1, FINAL_THREADS as u32), &args)
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |name: &str, n: usize, max_norm: f64, grads: Fill, loss: f64| {
+        let case = |name: &str, op: GradNorm, n: usize, first: Fill, loss: f64| {
             let spec = |n: usize| Spec::new([n], precision.master);
-            let inputs = vec![(spec(n), grads), (spec(1), Fill::Values(vec![loss]))];
-            let initial = Fill::Values(vec![0.0]);
-            let outputs =
-                vec![(Mode::Write, initial.clone()), (Mode::Write, initial.clone()), (Mode::Add, initial)];
-            Case::new(name, GradNorm { max_norm }, inputs, move |i| reference(i, max_norm))
-                .differentiable(&[])
-                .upstream(&[])
-                .outputs(outputs)
+            let inputs = vec![(spec(n), first), (spec(1), Fill::Values(vec![loss]))];
+            let outputs = [Mode::Write, Mode::Write, Mode::Add].map(|mode| (mode, Fill::Values(vec![0.0])));
+            Case::new(name, op, inputs, move |i| reference(i, op))
+                .without_gradient()
+                .outputs(outputs.to_vec())
+                .depth(if op.from_partials { n } else { 1 })
         };
-        let normal = Fill::Normal(0.0, 1.0);
+        let (whole, normal) =
+            (|max_norm| GradNorm { max_norm, from_partials: false }, Fill::Normal(0.0, 1.0));
+        let (total, sums) = (|max_norm| GradNorm { max_norm, from_partials: true }, Fill::Uniform(0.0, 3.0));
         Cases::Own(vec![
-            case("clipped", 20_003, 1.0, normal.clone(), 2.0),
-            case("below the limit", 100, 1e3, normal.clone(), 2.0),
-            case("without a limit", 4097, 0.0, normal.clone(), 2.0),
-            case("infinite loss", 64, 1.0, normal, f64::INFINITY),
+            case("clipped", whole(1.0), 20_003, normal.clone(), 2.0),
+            case("below the limit", whole(1e3), 100, normal.clone(), 2.0),
+            case("without a limit", whole(0.0), 4097, normal.clone(), 2.0),
+            case("infinite loss", whole(1.0), 64, normal, f64::INFINITY),
+            case("clipped", total(1.0), 1500, sums.clone(), 2.0),
+            case("without a limit", total(0.0), 1500, sums.clone(), 2.0),
+            case("infinite loss", total(1.0), 1500, sums, f64::INFINITY),
         ])
     }
 }
@@ -178,21 +199,6 @@ fn queue_partial_sums(
     cx.queue.launch(kernel, Grid::new(blocks, THREADS as u32), &args)
 }
 
-/// Queues norm, clip and bad (outputs 0 to 2) from an array of partial sums, given with its length, and the
-/// loss.
-fn queue_total(
-    cx: &GpuNode<'_>,
-    max_norm: f64,
-    (partials, count): (DevicePtr, usize),
-    loss: DevicePtr,
-) -> Result<()> {
-    let [norm, clip, bad] = [0, 1, 2].map(|i| cx.output(i).into());
-    let limit = Arg::U64(max_norm.to_bits());
-    let args = [partials.into(), loss.into(), norm, clip, bad, count.into(), limit];
-    let (kernel, _) = owner_kernel("grad_norm", &[], 0);
-    cx.queue.launch(kernel, Grid::new(1, FINAL_THREADS as u32), &args)
-}
-
 /// The partial sums of [`GradNorm`], each computed by the rank that owns its block. Input: grads `[n]`.
 /// Output: `[n / block, rounded up]`, with the block size of the owners' table; zeros where other ranks own
 /// the block.
@@ -200,15 +206,6 @@ fn queue_total(
 pub struct GradNormPartials {
     /// The owners of the gradients.
     pub shards: Arc<Shards>,
-}
-
-impl GradNormPartials {
-    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        cx.output_bytes(0).fill(0);
-        for owned in self.shards.for_rank(cx.comm.rank()) {
-            partial_sums(cx, self.shards.block(), owned.flat(), cx.output::<A>(0));
-        }
-    }
 }
 
 impl Op for GradNormPartials {
@@ -230,7 +227,13 @@ impl Op for GradNormPartials {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
+        cx.output_bytes(0).fill(0);
+        for owned in self.shards.for_rank(cx.comm.rank()) {
+            dispatch_float!(cx.input_spec(0).dtype, E => {
+                let partials = cx.output::<<E as Elem>::Acc>(0);
+                partial_sums(cx, self.shards.block(), owned.flat(), partials);
+            });
+        }
         Ok(())
     }
 
@@ -255,88 +258,17 @@ impl Op for GradNormPartials {
             vec![Array { shape: vec![1], data: vec![i[0].data.iter().map(|g| g * g).sum::<f64>()] }]
         };
         let case = Case::new("one block", op, vec![grads], reference).depth(4000);
-        Cases::Own(vec![case.differentiable(&[]).upstream(&[])])
+        Cases::Own(vec![case.without_gradient()])
     }
 }
 
-/// The second half of [`GradNorm`]. Inputs: the partial sums of all ranks in flat order, and the loss `[1]`.
-/// Outputs: norm, clip and bad, as [`GradNorm`] writes them.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GradNormTotal {
-    /// The largest norm that passes unclipped; 0 never clips.
-    pub max_norm: f64,
-}
-
-impl GradNormTotal {
-    fn run<A: Real>(&self, cx: &CpuNode<'_>) {
-        let partials = cx.input::<A>(0);
-        total(cx, self.max_norm, partials.slice(0, partials.len()), cx.input::<A>(1).get(0));
-    }
-}
-
-impl Op for GradNormTotal {
-    fn name(&self) -> &'static str {
-        "grad_norm_total"
-    }
-
-    fn attributes(&self) -> String {
-        format!("max_norm={}", self.max_norm)
-    }
-
-    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [partials, loss] = inputs else { return Err("takes partial sums and loss".into()) };
-        if partials.dtype != loss.dtype || loss.elements() != 1 {
-            return Err("the loss must be one number in the format of the partial sums".into());
-        }
-        let one = Spec::new([1], partials.dtype);
-        Ok(vec![one.clone(), one, Spec::new([1], DType::U32)])
-    }
-
-    fn accumulates(&self, output: usize) -> bool {
-        output == 2
-    }
-
-    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        dispatch_float!(cx.input_spec(0).dtype, E => self.run::<<E as Elem>::Acc>(cx));
-        Ok(())
-    }
-
-    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        queue_total(cx, self.max_norm, (cx.input(0), cx.input_spec(0).elements()), cx.input(1))
-    }
-
-    fn cases(precision: Precision) -> Cases {
-        let case = |name: &str, max_norm: f64, sum: f64, loss: f64| {
-            let spec = |n: usize| Spec::new([n], precision.master);
-            let inputs = vec![(spec(1500), Fill::Uniform(0.0, sum)), (spec(1), Fill::Values(vec![loss]))];
-            let initial = Fill::Values(vec![0.0]);
-            let outputs =
-                vec![(Mode::Write, initial.clone()), (Mode::Write, initial.clone()), (Mode::Add, initial)];
-            let squares = move |i: &[Array]| {
-                let roots =
-                    Array { data: i[0].data.iter().map(|square| square.sqrt()).collect(), ..i[0].clone() };
-                let mut found = reference(&[roots, i[1].clone()], max_norm);
-                found.truncate(3);
-                found
-            };
-            Case::new(name, Self { max_norm }, inputs, squares)
-                .differentiable(&[])
-                .upstream(&[])
-                .outputs(outputs)
-                .depth(1500)
-        };
-        Cases::Own(vec![
-            case("clipped", 1.0, 3.0, 2.0),
-            case("without a limit", 0.0, 3.0, 2.0),
-            case("infinite loss", 1.0, 3.0, f64::INFINITY),
-        ])
-    }
-}
-
-fn reference(i: &[Array], max_norm: f64) -> Vec<Array> {
-    let norm = i[0].data.iter().map(|g| g * g).sum::<f64>().sqrt();
+fn reference(i: &[Array], op: GradNorm) -> Vec<Array> {
+    let square = |x: &f64| if op.from_partials { *x } else { x * x };
+    let (norm, max_norm) = (i[0].data.iter().map(square).sum::<f64>().sqrt(), op.max_norm);
     let clip = if max_norm > 0.0 && norm > max_norm { max_norm / (norm + 1e-6) } else { 1.0 };
     let bad = if norm.is_finite() && i[1].data[0].is_finite() { 0.0 } else { 1.0 };
     let one = |v: f64| Array { shape: vec![1], data: vec![v] };
-    vec![one(norm), one(clip), one(bad), Array::zeros(&[0])]
+    let mut found = vec![one(norm), one(clip), one(bad)];
+    found.extend((!op.from_partials).then(|| Array::zeros(&[0])));
+    found
 }

@@ -75,10 +75,8 @@ impl Op for Half {
                 inputs,
                 move |inputs: &[Array]| {
                     let mut y = Array::zeros(&[rows, f]);
-                    for r in 0..rows {
-                        for c in 0..f {
-                            y.data[r * f + c] = inputs[0].data[(r * 2 + index) * f + c];
-                        }
+                    for (y, x) in y.data.chunks_mut(f).zip(inputs[0].data.chunks(2 * f)) {
+                        y.copy_from_slice(&x[index * f..][..f]);
                     }
                     vec![y]
                 },

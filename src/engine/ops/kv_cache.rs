@@ -117,8 +117,7 @@ impl Op for CacheFill {
                 }
                 vec![cache]
             })
-            .differentiable(&[])
-            .upstream(&[])
+            .without_gradient()
             .outputs(vec![(mode, Fill::Normal(0.0, 1.0))])
         };
         Cases::Own(shapes.into_iter().map(case).collect())

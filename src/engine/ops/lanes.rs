@@ -37,20 +37,10 @@ pub fn rows_per_partial(rows: usize) -> usize {
 /// Threads per block of the launches below.
 const THREADS: u32 = 256;
 
-/// Launches the kernel of an elementwise op over all elements of output 0, including padding. The entry has
-/// the same name as its file. Its arguments are the tensors, all of format `T`, then the number of elements,
-/// then `further`. A thread handles `VEC` neighbors.
+/// Launches the kernel `entry` of an elementwise op over all elements of output 0, including padding. Its
+/// arguments are the tensors, all of format `T`, then the number of elements, then `further`. A thread
+/// handles `VEC` neighbors.
 pub fn launch_elementwise(
-    cx: &GpuNode<'_>,
-    file: &'static str,
-    tensors: &[DevicePtr],
-    further: &[Arg],
-) -> Result<()> {
-    launch_elementwise_entry(cx, (file, file), tensors, further)
-}
-
-/// Launches like [`launch_elementwise`], for an entry whose name differs from its file's.
-pub fn launch_elementwise_entry(
     cx: &GpuNode<'_>,
     (file, entry): (&'static str, &'static str),
     tensors: &[DevicePtr],
@@ -62,7 +52,7 @@ pub fn launch_elementwise_entry(
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 
-/// Launches like [`launch_elementwise_entry`], but over all elements of `spec`. The kernel knows the `WIDTH`
+/// Launches like [`launch_elementwise`], but over all elements of `spec`. The kernel knows the `WIDTH`
 /// of its rows.
 pub fn launch_packs(
     cx: &GpuNode<'_>,
@@ -237,21 +227,25 @@ fn combine<A: Real>(mut lanes: [A; LANES], with: impl Fn(A, A) -> A) -> A {
     lanes[0]
 }
 
-/// Computes `to[c] (+)= Σ partials[·, c]` over all rows, in their order. `to` is as wide as a row.
-pub fn reduce_partials<A: Real>(pool: &Pool, partials: ViewMut<'_, A>, to: ViewMut<'_, A>, add: bool) {
-    let width = to.len();
+/// Computes `to[c] (+)= Σ partials[·, column + c]` over all rows of `[rows, width]`, in their order.
+pub fn reduce_partials<A: Real>(
+    pool: &Pool,
+    (partials, width): (ViewMut<'_, A>, usize),
+    column: usize,
+    to: ViewMut<'_, A>,
+    add: bool,
+) {
     let count = partials.len() / width.max(1);
     pool.chunks(
-        width,
+        to.len(),
         BLOCK,
         #[inline(always)]
         |start, len| {
             let mut sum = [A::ZERO; BLOCK];
             let sum = &mut sum[..len];
             for row in 0..count {
-                for (sum, part) in sum.iter_mut().zip(&*partials.slice(row * width + start, len)) {
-                    *sum += *part;
-                }
+                let part = partials.slice(row * width + column + start, len);
+                sum.iter_mut().zip(&*part).for_each(|(sum, part)| *sum += *part);
             }
             to.put(start, sum, add);
         },
@@ -317,9 +311,10 @@ mod tests {
         let pool = Pool::new(2).unwrap();
         let mut partials: Vec<f32> = (0..3 * 300).map(|i| i as f32).collect();
         let mut total = vec![1.0f32; 300];
-        reduce_partials(&pool, ViewMut::from_slice(&mut partials), ViewMut::from_slice(&mut total), true);
+        let partials = ViewMut::from_slice(&mut partials);
+        reduce_partials(&pool, (partials, 300), 0, ViewMut::from_slice(&mut total), true);
         assert!(total.iter().enumerate().all(|(i, t)| *t == 1.0 + 3.0 * i as f32 + 900.0));
-        reduce_partials(&pool, ViewMut::from_slice(&mut partials), ViewMut::from_slice(&mut total), false);
+        reduce_partials(&pool, (partials, 300), 0, ViewMut::from_slice(&mut total), false);
         assert!(total.iter().enumerate().all(|(i, t)| *t == 3.0 * i as f32 + 900.0));
     }
 }

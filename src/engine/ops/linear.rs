@@ -32,23 +32,6 @@ pub struct LinearWeightGrad {
     pub products: ProductPrecision,
 }
 
-impl Linear {
-    /// Returns the test case for `n` rows, `i` inputs and `o` outputs.
-    pub(super) fn case(precision: Precision, (n, i, o): (usize, usize, usize)) -> Case {
-        Case::new(
-            format!("n{n} in{i} out{o}"),
-            Linear::default(),
-            vec![
-                (Spec::new([n, i], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-                (Spec::new([o, i], precision.act_dtype), Fill::Normal(0.0, 0.2)),
-            ],
-            reference,
-        )
-        .weights(&[1])
-        .depth(i.max(n).max(o))
-    }
-}
-
 /// Returns (rows, outputs, inputs) of the layer as allocated.
 fn sizes(x: &Spec, w: &Spec) -> (usize, usize, usize) {
     (x.rows(), w.rows(), w.width())
@@ -111,7 +94,15 @@ impl Op for Linear {
 
     fn cases(precision: Precision) -> Cases {
         let shapes = [(1, 32, 48), (17, 96, 33), (255, 64, 128), (33, 5, 7), (256, 384, 128), (1000, 40, 24)];
-        let case = |shape| Self::case(precision, shape);
+        let case = |(n, i, o): (usize, usize, usize)| {
+            let inputs = vec![
+                (Spec::new([n, i], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+                (Spec::new([o, i], precision.act_dtype), Fill::Normal(0.0, 0.2)),
+            ];
+            Case::new(format!("n{n} in{i} out{o}"), Linear::default(), inputs, reference)
+                .weights(&[1])
+                .depth(i.max(n).max(o))
+        };
         let mut cases: Vec<Case> = shapes.into_iter().map(case).collect();
         let mut padded = case((9, 16, 30));
         padded.name = "padded outputs in two halves".into();

@@ -230,8 +230,7 @@ fn case(op: LinearFewRows, precision: Precision, (n, i, o): (usize, usize, usize
     }
     let name = format!("n{n} in{i} out{o} {}", op.attributes());
     Case::new(name.trim_end(), op, inputs, move |inputs| vec![reference(&op, inputs, o)])
-        .differentiable(&[])
-        .upstream(&[])
+        .without_gradient()
         .depth(i)
 }
 

@@ -1,6 +1,6 @@
 //! Matrices of one shape in the flat parameter buffers, for optimizers that treat a matrix as a whole.
 
-use super::rank_tables::RankTables;
+use super::rank_tables::{RankTables, own};
 use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::ir::Spec;
 use std::fmt;
@@ -43,10 +43,7 @@ pub struct Matrices {
 impl Matrices {
     /// Returns the matrices that `rank` updates.
     pub(super) fn for_rank(&self, rank: usize) -> &[MatrixPlace] {
-        match &self.by_rank[..] {
-            [all] => all,
-            by_rank => &by_rank[rank],
-        }
+        own::<Vec<_>>(&self.by_rank, rank)
     }
 
     /// Returns the range of a buffer from the first to the last matrix of `rank`; `first` gives the first

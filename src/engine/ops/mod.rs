@@ -15,6 +15,7 @@ pub mod cast;
 pub mod copy;
 pub mod cross_entropy;
 pub mod dropout;
+mod elementwise;
 pub mod ema;
 pub mod embedding;
 pub mod embedding_owners;
@@ -96,13 +97,12 @@ pub static OPS: &[OpType] = op_types![
     gather_rows::GatherRows,
     grad_norm::GradNorm,
     grad_norm::GradNormPartials,
-    grad_norm::GradNormTotal,
     half::Half,
     half::HalfGrad,
     head_loss::HeadLoss,
     kv_cache::CacheFill,
     layer_norm::LayerNorm,
-    layer_norm::LayerNormGrad,
+    row_norm::NormGrad<layer_norm::LayerNorm>,
     linear::Linear,
     linear::LinearInputGrad,
     linear::LinearWeightGrad,
@@ -110,11 +110,9 @@ pub static OPS: &[OpType] = op_types![
     mul::Mul,
     qk_norm_rope::QkNormRope,
     qk_norm_rope::QkNormRopeGrad,
-    qk_norm_rope::QkNorm,
-    qk_norm_rope::QkNormGrad,
     reduce_scatter::ReduceScatter,
     rms_norm::RmsNorm,
-    rms_norm::RmsNormGrad,
+    row_norm::NormGrad<rms_norm::RmsNorm>,
     rope::Rope,
     row_norm::ResidualNorm<layer_norm::LayerNorm>,
     row_norm::ResidualNorm<rms_norm::RmsNorm>,

@@ -1,10 +1,10 @@
 //! Elementwise product of two tensors.
 
-use super::add::{elementwise_shapes, same_spec};
+use super::elementwise::{binary_cases, same_spec};
 use super::lanes::{launch_elementwise, map2};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = a ⊙ b`, any shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,18 +46,10 @@ impl Op for Mul {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch_elementwise(cx, "mul", &[cx.input(0), cx.input(1), cx.output(0)], &[])
+        launch_elementwise(cx, ("mul", "mul"), &[cx.input(0), cx.input(1), cx.output(0)], &[])
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |spec: Spec| {
-            let inputs = vec![(spec.clone(), Fill::Normal(0.0, 1.0)), (spec.clone(), Fill::Normal(0.5, 2.0))];
-            Case::new(format!("{:?}", spec.shape), Mul, inputs, |inputs: &[Array]| {
-                let mut y = inputs[0].clone();
-                y.data.iter_mut().zip(&inputs[1].data).for_each(|(a, b)| *a *= b);
-                vec![y]
-            })
-        };
-        Cases::Own(elementwise_shapes(precision).into_iter().map(case).collect())
+        Cases::Own(binary_cases(precision, Mul, |a, b| a * b))
     }
 }

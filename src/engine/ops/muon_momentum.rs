@@ -193,8 +193,7 @@ impl Op for MuonMomentum {
                 (Spec::new([1], DType::U32), Fill::Values(vec![bad])),
             ];
             Case::new(name, op.clone(), inputs, move |i| reference(i, &op))
-                .differentiable(&[])
-                .upstream(&[])
+                .without_gradient()
                 .outputs(vec![(Mode::Add, Fill::Normal(0.0, 0.3))])
                 .depth(64 * 96)
         };

@@ -10,6 +10,7 @@
 //! Products read and write the activation format and sum in the accumulator format. Each is one batched
 //! product with its factor and addend, so every intermediate is rounded once.
 
+use super::rank_tables::own;
 use crate::device::cpu::matmul::{Matrix, product, product_with_addend};
 use crate::device::cpu::{View, ViewMut};
 use crate::device::gpu::{Addend, DevicePtr, Operand, Product};
@@ -57,18 +58,11 @@ impl Sizes {
 }
 
 impl NewtonSchulz {
-    fn count(&self, rank: usize) -> usize {
-        match self.counts[..] {
-            [all] => all,
-            ref counts => counts[rank],
-        }
-    }
-
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         let sizes = Sizes::from_batch(cx.input_spec(0));
         let Sizes { rows, columns, side } = sizes;
         let [a, b, c] = COEFFICIENTS;
-        let (x, count) = (cx.input::<E>(0), self.count(cx.comm.rank()));
+        let (x, count) = (cx.input::<E>(0), *own(&self.counts, cx.comm.rank()));
         let (next, gram, polynomial) = (cx.output::<E>(0), cx.output::<E>(1), cx.output::<E>(2));
         let iterate = |matrix: usize| {
             let (size, square) = (rows * columns, side * side);
@@ -133,7 +127,7 @@ impl Op for NewtonSchulz {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let (spec, count) = (cx.input_spec(0), self.count(cx.queue.rank()));
+        let (spec, count) = (cx.input_spec(0), *own(&self.counts, cx.queue.rank()));
         let sizes = Sizes::from_batch(spec);
         let Sizes { rows, columns, side } = sizes;
         if count == 0 {
@@ -175,8 +169,7 @@ impl Op for NewtonSchulz {
             let x = (Spec::new(shape, precision.act_dtype), Fill::Normal(0.0, std));
             let count = counts[0];
             Case::new(name, NewtonSchulz { counts }, vec![x], move |i| reference(&i[0], count))
-                .differentiable(&[])
-                .upstream(&[])
+                .without_gradient()
                 .depth(shape[1].max(shape[2]))
         };
         Cases::Own(vec![

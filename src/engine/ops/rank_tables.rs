@@ -10,6 +10,14 @@ use crate::device::gpu::{Arg, Kernel};
 /// too.
 const MAX_TABLE_BYTES: usize = 48 << 10;
 
+/// Returns the entry of `rank` in a list of one entry per rank, or of a single entry for all ranks.
+pub(super) fn own<T>(by_rank: &[T], rank: usize) -> &T {
+    match by_rank {
+        [all] => all,
+        by_rank => &by_rank[rank],
+    }
+}
+
 /// The rows of a kernel's tables: one per rank, or only the launching rank's.
 #[derive(Debug)]
 pub(super) struct RankTables<'a, T> {

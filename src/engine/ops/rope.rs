@@ -114,8 +114,7 @@ impl Op for Rope {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.output_grad(0)?, v.input(1)];
-        v.backward(Rope { inverse: !self.inverse, ..*self }, &inputs, &[0])?;
-        Ok(())
+        v.backward(Rope { inverse: !self.inverse, ..*self }, &inputs, &[0]).map(drop)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {

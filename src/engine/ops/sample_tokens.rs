@@ -237,57 +237,51 @@ impl Op for SampleTokens {
     }
 
     fn cases(precision: Precision) -> Cases {
-        all_cases(precision)
+        let normal = || Fill::Normal(0.0, 3.0);
+        let greedy = (0.0, 0, 1.0);
+        let mut cases = Vec::new();
+        let mut case = |name: &str, (rows, vocab, alloc): (usize, usize, usize), fill: Fill, sampling| {
+            // The last entries of the large vocabulary take no part.
+            let entries = if vocab == 5000 { 4321 } else { vocab };
+            let (temperature, top_k, top_p) = sampling;
+            let op = SampleTokens { temperature, top_k, top_p, seed: 0x1234_5678_9abc, entries, last: 50 };
+            let logits = (Spec::padded([rows, vocab], [rows, alloc], precision.act_dtype), fill);
+            // Every row has its own position; one row was bad before.
+            let positions = Fill::Values((0..rows).map(|row| (7 * row) as f64).collect());
+            let bad = Fill::Values((0..rows).map(|row| f64::from(u8::from(row == 0))).collect());
+            let outputs = vec![(Mode::Write, Fill::Below(1)), (Mode::Add, positions), (Mode::Add, bad)];
+            cases.push(
+                Case::new(name, op, vec![logits], move |inputs| reference(op, inputs))
+                    .without_gradient()
+                    .outputs(outputs),
+            );
+        };
+        case("greedy", (5, 1000, 1024), normal(), greedy);
+        case("greedy of equals", (3, 70, 128), Fill::Values(vec![1.0; 210]), greedy);
+        case("greedy below zero", (2, 33, 33), Fill::Uniform(-9.0, -1.0), greedy);
+        case("all", (9, 5000, 5056), normal(), (0.8, 0, 1.0));
+        case("odd width", (4, 777, 777), normal(), (1.0, 0, 1.0));
+        case("one token", (2, 1, 64), normal(), (1.0, 3, 0.5));
+        case("top 40", (9, 3000, 3008), normal(), (1.0, 40, 1.0));
+        case("k beyond the vocabulary", (3, 60, 64), normal(), (1.0, 100, 1.0));
+        case("nucleus", (9, 3000, 3008), normal(), (1.0, 0, 0.9));
+        case("tiny nucleus", (4, 3000, 3008), normal(), (1.0, 0, 1e-9));
+        case("top 40 and nucleus", (9, 3000, 3008), normal(), (1.3, 40, 0.7));
+        case("equals cut by k", (6, 700, 704), Fill::Values(vec![-2.5; 4200]), (1.0, 300, 1.0));
+        case("equals cut by k and nucleus", (6, 700, 704), Fill::Values(vec![0.0; 4200]), (1.0, 300, 0.31));
+        let steps = (0..9 * 400).map(|i| f64::from(i * 7 % 5)).collect();
+        case("many equals", (9, 400, 448), Fill::Values(steps), (2.0, 150, 0.8));
+        case("cold", (4, 300, 320), normal(), (1e-6, 0, 1.0));
+        case("hot", (4, 300, 320), normal(), (100.0, 0, 0.5));
+        let mut holes = vec![f64::NEG_INFINITY; 3 * 100];
+        (holes[17], holes[103], holes[299]) = (1.0, -4.0, 0.5);
+        case("minus infinity", (3, 100, 128), Fill::Values(holes), (1.0, 0, 1.0));
+        let mut broken = vec![0.5; 4 * 100];
+        (broken[50], broken[199], broken[200]) = (f64::NAN, f64::INFINITY, f64::NAN);
+        case("not finite", (4, 100, 128), Fill::Values(broken.clone()), (1.0, 10, 0.9));
+        case("greedy, not finite", (4, 100, 128), Fill::Values(broken), greedy);
+        Cases::Own(cases)
     }
-}
-
-/// Returns the test cases at a precision.
-fn all_cases(precision: Precision) -> Cases {
-    let normal = || Fill::Normal(0.0, 3.0);
-    let greedy = (0.0, 0, 1.0);
-    let mut cases = Vec::new();
-    let mut case = |name: &str, (rows, vocab, alloc): (usize, usize, usize), fill: Fill, sampling| {
-        // The last entries of the large vocabulary take no part.
-        let entries = if vocab == 5000 { 4321 } else { vocab };
-        let (temperature, top_k, top_p) = sampling;
-        let op = SampleTokens { temperature, top_k, top_p, seed: 0x1234_5678_9abc, entries, last: 50 };
-        let logits = (Spec::padded([rows, vocab], [rows, alloc], precision.act_dtype), fill);
-        // Every row has its own position; one row was bad before.
-        let positions = Fill::Values((0..rows).map(|row| (7 * row) as f64).collect());
-        let bad = Fill::Values((0..rows).map(|row| f64::from(u8::from(row == 0))).collect());
-        let outputs = vec![(Mode::Write, Fill::Below(1)), (Mode::Add, positions), (Mode::Add, bad)];
-        cases.push(
-            Case::new(name, op, vec![logits], move |inputs| reference(op, inputs))
-                .differentiable(&[])
-                .upstream(&[])
-                .outputs(outputs),
-        );
-    };
-    case("greedy", (5, 1000, 1024), normal(), greedy);
-    case("greedy of equals", (3, 70, 128), Fill::Values(vec![1.0; 210]), greedy);
-    case("greedy below zero", (2, 33, 33), Fill::Uniform(-9.0, -1.0), greedy);
-    case("all", (9, 5000, 5056), normal(), (0.8, 0, 1.0));
-    case("odd width", (4, 777, 777), normal(), (1.0, 0, 1.0));
-    case("one token", (2, 1, 64), normal(), (1.0, 3, 0.5));
-    case("top 40", (9, 3000, 3008), normal(), (1.0, 40, 1.0));
-    case("k beyond the vocabulary", (3, 60, 64), normal(), (1.0, 100, 1.0));
-    case("nucleus", (9, 3000, 3008), normal(), (1.0, 0, 0.9));
-    case("tiny nucleus", (4, 3000, 3008), normal(), (1.0, 0, 1e-9));
-    case("top 40 and nucleus", (9, 3000, 3008), normal(), (1.3, 40, 0.7));
-    case("equals cut by k", (6, 700, 704), Fill::Values(vec![-2.5; 4200]), (1.0, 300, 1.0));
-    case("equals cut by k and nucleus", (6, 700, 704), Fill::Values(vec![0.0; 4200]), (1.0, 300, 0.31));
-    let steps = (0..9 * 400).map(|i| f64::from(i * 7 % 5)).collect();
-    case("many equals", (9, 400, 448), Fill::Values(steps), (2.0, 150, 0.8));
-    case("cold", (4, 300, 320), normal(), (1e-6, 0, 1.0));
-    case("hot", (4, 300, 320), normal(), (100.0, 0, 0.5));
-    let mut holes = vec![f64::NEG_INFINITY; 3 * 100];
-    (holes[17], holes[103], holes[299]) = (1.0, -4.0, 0.5);
-    case("minus infinity", (3, 100, 128), Fill::Values(holes), (1.0, 0, 1.0));
-    let mut broken = vec![0.5; 4 * 100];
-    (broken[50], broken[199], broken[200]) = (f64::NAN, f64::INFINITY, f64::NAN);
-    case("not finite", (4, 100, 128), Fill::Values(broken.clone()), (1.0, 10, 0.9));
-    case("greedy, not finite", (4, 100, 128), Fill::Values(broken), greedy);
-    Cases::Own(cases)
 }
 
 /// Sorts every row, sums in that order, and draws by id.

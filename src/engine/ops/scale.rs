@@ -1,11 +1,11 @@
 //! Multiplies a tensor by a constant.
 
-use super::add::elementwise_shapes;
+use super::elementwise::{case_shapes, one_spec, unary_case};
 use super::lanes::{launch_elementwise, map};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = factor·x`, any shape.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,10 +24,7 @@ impl Op for Scale {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        match inputs {
-            [x] if x.dtype.is_float() => Ok(vec![x.clone()]),
-            _ => Err("takes one float tensor".into()),
-        }
+        one_spec(inputs)
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
@@ -52,20 +49,19 @@ impl Op for Scale {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch_elementwise(cx, "scale", &[cx.input(0), cx.output(0)], &[(self.factor as f32).into()])
+        launch_elementwise(
+            cx,
+            ("scale", "scale"),
+            &[cx.input(0), cx.output(0)],
+            &[(self.factor as f32).into()],
+        )
     }
 
     fn cases(precision: Precision) -> Cases {
         // Exact in every format, so that the reference needs no rounding of its own.
         const FACTOR: f64 = -0.375;
-        let case = |spec: Spec| {
-            let inputs = vec![(spec.clone(), Fill::Normal(0.0, 1.0))];
-            Case::new(format!("{:?}", spec.shape), Scale { factor: FACTOR }, inputs, |inputs: &[Array]| {
-                let mut y = inputs[0].clone();
-                y.data.iter_mut().for_each(|x| *x *= FACTOR);
-                vec![y]
-            })
-        };
-        Cases::Own(elementwise_shapes(precision).into_iter().map(case).collect())
+        let op = Scale { factor: FACTOR };
+        let case = |spec: &Spec| unary_case(format!("{:?}", spec.shape), op, spec, 1.0, |x| x * FACTOR);
+        Cases::Own(case_shapes(precision).iter().map(case).collect())
     }
 }

@@ -1,6 +1,6 @@
 //! Ranges of the flat parameter buffer with and without weight decay, for the ops of optimizers.
 
-use super::rank_tables::RankTables;
+use super::rank_tables::{RankTables, own};
 use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, Kernel, Queue};
 use crate::error::Result;
@@ -43,7 +43,8 @@ pub struct Segments {
     /// The segments of the whole update, which `by_rank` may be a part of. Kernels contain tables of these,
     /// so that one kernel serves all parts.
     whole: Arc<Vec<Vec<Segment>>>,
-    flat_len: usize,
+    /// Elements of the flat buffers.
+    pub(crate) flat_len: usize,
     masters_len: usize,
     slot_len: usize,
 }
@@ -106,10 +107,7 @@ impl Segments {
 
     /// Returns the segments that `rank` updates.
     pub fn for_rank(&self, rank: usize) -> &[Segment] {
-        match self.by_rank.as_slice() {
-            [all] => all,
-            by_rank => &by_rank[rank],
-        }
+        own::<Vec<_>>(&self.by_rank, rank)
     }
 
     /// Returns true if no rank updates anything.
@@ -187,11 +185,9 @@ impl Segments {
         (tables.define_ranges_in(kernel, |piece| (piece.offset, piece.start)), tables.row())
     }
 
-    /// Returns the specs of the masters and of one optimizer slot for the gradients of all parameters.
-    /// Returns `None` unless the gradients have `flat_len` elements.
-    pub(crate) fn masters_and_slot(&self, grads: &Spec) -> Option<(Spec, Spec)> {
-        let spec = |len: usize| Spec::new([len], grads.dtype);
-        (self.flat_len == grads.elements()).then(|| (spec(self.masters_len), spec(self.slot_len)))
+    /// Returns the specs of the masters and of one optimizer slot in the format of the masters.
+    pub(crate) fn masters_and_slot(&self, master: DType) -> (Spec, Spec) {
+        (Spec::new([self.masters_len], master), Spec::new([self.slot_len], master))
     }
 }
 
@@ -203,26 +199,6 @@ impl fmt::Display for Segments {
     }
 }
 
-/// Checks the inputs of an optimizer's op: (grads, schedule, step, clip, bad). A row of the schedule must
-/// have `schedule_width` numbers. Returns the spec of the gradients.
-pub(crate) fn update_inputs(
-    inputs: &[Spec],
-    precision: Precision,
-    schedule_width: usize,
-) -> Result<&Spec, String> {
-    let [grads, schedule, step, clip, bad] = inputs else {
-        return Err("takes grads, schedule, step, clip and bad".into());
-    };
-    let master = precision.master;
-    if grads.dtype != master || schedule.width() != schedule_width || clip.dtype != master {
-        return Err("grads and clip need the master format, and the schedule the optimizer's width".into());
-    }
-    if step.dtype != DType::U32 || bad.dtype != DType::U32 {
-        return Err("step and bad must be u32".into());
-    }
-    Ok(grads)
-}
-
 /// Returns numbers as the initializer of a kernel's array, followed by a sentinel beyond all elements.
 fn table(numbers: &[usize]) -> String {
     let numbers: String = numbers.iter().map(|number| format!("{number}ull,")).collect();
@@ -232,6 +208,13 @@ fn table(numbers: &[usize]) -> String {
 /// The elements that a test case updates, each by its index in the flat buffers, among the masters, and in
 /// the optimizer's slots.
 pub(crate) type Places = Vec<(usize, usize, usize)>;
+
+/// Returns an update of all elements in a test case.
+pub(crate) fn whole_case(ranges: &[(Range<usize>, bool)]) -> (Segments, Places) {
+    let segments = Segments::whole(ranges);
+    let places = (0..segments.flat_len).map(|i| (i, i, i)).collect();
+    (segments, places)
+}
 
 /// Returns what rank 0 of two updates in a test case, from element `from` of the flat buffers on, for ranges
 /// as [`Segments::whole`] takes them. Rank 0 owns blocks 0, 3 and 4 of 4096 elements; the last one is short.

@@ -1,11 +1,11 @@
 //! The soft cap of attention scores and logits.
 
-use super::add::{elementwise_shapes, same_spec};
-use super::lanes::{launch_elementwise, launch_elementwise_entry, map, map2};
+use super::elementwise::{case_shapes, one_spec, same_spec, unary_case};
+use super::lanes::{launch_elementwise, map, map2};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
+use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y = cap·tanh(x / cap)`, any shape: close to x near zero, and never beyond ±cap (Gemma 2; Gemma Team
 /// 2024).
@@ -32,10 +32,7 @@ impl Op for SoftCap {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        match inputs {
-            [x] if x.dtype.is_float() => Ok(vec![x.clone()]),
-            _ => Err("takes one float tensor".into()),
-        }
+        one_spec(inputs)
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
@@ -60,22 +57,18 @@ impl Op for SoftCap {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        launch_elementwise(cx, "soft_cap", &[cx.input(0), cx.output(0)], &[(self.cap as f32).into()])
+        let tensors = [cx.input(0), cx.output(0)];
+        launch_elementwise(cx, ("soft_cap", "soft_cap"), &tensors, &[(self.cap as f32).into()])
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |(spec, cap): (Spec, f64)| {
-            let inputs = vec![(spec.clone(), Fill::Normal(0.0, 3.0))];
+        let case = |(spec, cap): (&Spec, f64)| {
             let name = format!("{:?} cap{cap}", spec.shape);
-            Case::new(name, SoftCap { cap }, inputs, move |inputs: &[Array]| {
-                let mut y = inputs[0].clone();
-                y.data.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
-                vec![y]
-            })
+            unary_case(name, SoftCap { cap }, spec, 3.0, move |x| cap * (x / cap).tanh())
         };
         // The caps range from one that bends every element to one that bends none.
         let caps = [2.0, 0.75, 4.0, 50.0].into_iter().cycle();
-        Cases::Own(elementwise_shapes(precision).into_iter().zip(caps).map(case).collect())
+        Cases::Own(case_shapes(precision).iter().zip(caps).map(case).collect())
     }
 }
 
@@ -117,7 +110,7 @@ impl Op for SoftCapGrad {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let tensors = [cx.input(0), cx.input(1), cx.output(0)];
-        launch_elementwise_entry(cx, ("soft_cap", "soft_cap_grad"), &tensors, &[(self.cap as f32).into()])
+        launch_elementwise(cx, ("soft_cap", "soft_cap_grad"), &tensors, &[(self.cap as f32).into()])
     }
 
     fn cases(_precision: Precision) -> Cases {

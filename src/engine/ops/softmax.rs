@@ -70,8 +70,7 @@ impl Op for Softmax {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.output(0), v.output_grad(0)?];
-        v.backward(SoftmaxGrad, &inputs, &[0])?;
-        Ok(())
+        v.backward(SoftmaxGrad, &inputs, &[0]).map(drop)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {

@@ -153,35 +153,26 @@ impl Op for Sum {
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |n: usize, scale: f64| {
-            let inputs = vec![(Spec::new([n], precision.master), Fill::Normal(4.0, 1.0))];
-            Case::new(
-                format!("n{n}"),
-                Sum { scale: Factor::Constant(scale) },
-                inputs,
-                move |inputs: &[Array]| {
-                    let before = inputs.get(1).map_or(0.0, |total| total.data[0]);
-                    let sum: f64 = inputs[0].data.iter().sum();
-                    vec![Array { shape: vec![1], data: vec![before + scale * sum] }]
-                },
-            )
-        };
-        let mut cases: Vec<Case> =
-            [1, 17, 255, 256, 1000].into_iter().map(|n| case(n, 1.0 / n as f64)).collect();
-        let mut added =
-            case(300, 0.5).outputs(vec![(Mode::Add, Fill::Normal(0.0, 100.0))]).differentiable(&[]);
-        added.name = "added to a total".into();
-        cases.push(added);
-        for (n, count) in [(1, 3.0), (300, 700.0)] {
-            let inputs = vec![
-                (Spec::new([n], precision.master), Fill::Normal(4.0, 1.0)),
-                (Spec::new([1], DType::U32), Fill::Values(vec![count])),
-            ];
-            let op = Sum { scale: Factor::Reciprocal };
-            cases.push(Case::new(format!("n{n} over a count"), op, inputs, move |inputs: &[Array]| {
+        let case = |name: String, n: usize, scale: Factor, count: Option<f64>| {
+            let mut inputs = vec![(Spec::new([n], precision.master), Fill::Normal(4.0, 1.0))];
+            inputs.extend(count.map(|count| (Spec::new([1], DType::U32), Fill::Values(vec![count]))));
+            let first = inputs.len();
+            Case::new(name, Sum { scale }, inputs, move |inputs: &[Array]| {
+                let before = inputs.get(first).map_or(0.0, |total| total.data[0]);
                 let sum: f64 = inputs[0].data.iter().sum();
-                vec![Array { shape: vec![1], data: vec![sum / inputs[1].data[0]] }]
-            }));
+                let scaled = match scale {
+                    Factor::Constant(scale) => scale * sum,
+                    Factor::Reciprocal => sum / inputs[1].data[0],
+                };
+                vec![Array { shape: vec![1], data: vec![before + scaled] }]
+            })
+        };
+        let constant = |n: usize| case(format!("n{n}"), n, Factor::Constant(1.0 / n as f64), None);
+        let mut cases: Vec<Case> = [1, 17, 255, 256, 1000].map(constant).into();
+        let added = case("added to a total".into(), 300, Factor::Constant(0.5), None);
+        cases.push(added.outputs(vec![(Mode::Add, Fill::Normal(0.0, 100.0))]).differentiable(&[]));
+        for (n, count) in [(1, 3.0), (300, 700.0)] {
+            cases.push(case(format!("n{n} over a count"), n, Factor::Reciprocal, Some(count)));
         }
         Cases::Own(cases)
     }

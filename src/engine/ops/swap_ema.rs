@@ -1,7 +1,7 @@
 //! Exchanges the weights and their moving average, to evaluate the average and to return to the weights.
 
-use super::ema::{CASE_ELEMENTS, Places, case_segments, specs};
-use super::segments::{ELEMENTS_PER_TASK, Segments};
+use super::ema::case_segments;
+use super::segments::{ELEMENTS_PER_TASK, Places, Segments};
 use crate::device::Elem;
 use crate::device::gpu::Kernel;
 use crate::dispatch_float;
@@ -17,8 +17,6 @@ use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Prec
 /// params if there is a compute copy; the other elements are left as they are.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwapEma {
-    /// Elements of the flat parameter buffers.
-    pub elements: usize,
     /// What each rank exchanges; all ranks together cover all parameters. Decay has no meaning here.
     pub segments: Segments,
     /// Formats of the master parameters and the compute copy.
@@ -62,10 +60,10 @@ impl Op for SwapEma {
             return Err("takes no inputs".into());
         }
         let Precision { act_dtype, master } = self.precision;
-        let (masters, average) = specs(&self.segments, self.elements, master)?;
+        let (masters, average) = self.segments.masters_and_slot(master);
         let mut outputs = vec![masters, average];
         if self.precision.has_compute_copy() {
-            outputs.push(Spec::new([self.elements], act_dtype));
+            outputs.push(Spec::new([self.segments.flat_len], act_dtype));
         }
         Ok(outputs)
     }
@@ -98,13 +96,10 @@ impl Op for SwapEma {
     fn cases(precision: Precision) -> Cases {
         let case = |name: &str, sharded: bool| {
             let (segments, places) = case_segments(precision, sharded);
-            let op = SwapEma { elements: CASE_ELEMENTS, segments, precision };
+            let op = SwapEma { segments, precision };
             let mut outputs = vec![(Mode::Add, Fill::Normal(0.0, 1.0)), (Mode::Add, Fill::Normal(0.0, 0.5))];
             outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
-            Case::new(name, op, vec![], move |i| reference(i, &places))
-                .differentiable(&[])
-                .upstream(&[])
-                .outputs(outputs)
+            Case::new(name, op, vec![], move |i| reference(i, &places)).without_gradient().outputs(outputs)
         };
         Cases::Own(vec![case("all parameters", false), case("what rank 0 of two owns", true)])
     }
@@ -113,7 +108,7 @@ impl Op for SwapEma {
 /// Exchanges one element at a time.
 fn reference(before: &[Array], places: &Places) -> Vec<Array> {
     let mut out = before.to_vec();
-    for &[flat, master, slot] in places {
+    for &(flat, master, slot) in places {
         out[0].data[master] = before[1].data[slot];
         out[1].data[slot] = before[0].data[master];
         if let Some(compute_copy) = out.get_mut(2) {

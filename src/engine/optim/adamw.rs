@@ -4,7 +4,8 @@
 use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Rates};
-use super::width::{Power, Sides, WidthRule};
+use super::role::GroupRole;
+use super::width::{Power, WidthRule};
 use crate::device::Real;
 use crate::ir::{Fill, OpType};
 use std::ops::Bound::{Excluded, Included};
@@ -40,9 +41,9 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: true,
     fallback: None,
-    width_rule: |_, sides| match sides {
-        Sides::Both => Some(WidthRule::new(Power::Inverse, Power::Inverse, Power::One)),
-        Sides::Outputs | Sides::Inputs => Some(WidthRule::new(Power::Zero, Power::Inverse, Power::Zero)),
+    width_rule: |_, role| match role {
+        GroupRole::Matrix => Some(WidthRule::new(Power::Inverse, Power::Inverse, Power::One)),
+        _ => Some(WidthRule::new(Power::Zero, Power::Inverse, Power::Zero)),
     },
     build: |values| {
         let [beta1, beta2] = values.pair("betas");

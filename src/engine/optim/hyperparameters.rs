@@ -112,54 +112,38 @@ impl Values {
         self
     }
 
-    /// Returns the number with this name.
+    /// Returns what `pick` takes from the value with this name.
     ///
-    /// Panics if the optimizer declares no such number: a programming error.
+    /// Panics if the optimizer declares no such value: a programming error.
+    fn find<'a, T>(&'a self, name: &str, what: &str, pick: impl Fn(&'a Value) -> Option<T>) -> T {
+        let found = self.0.get(name);
+        found.and_then(pick).unwrap_or_else(|| panic!("{name} is declared as {what}, not {found:?}"))
+    }
+
+    /// Returns the number with this name. Panics if the optimizer declares none: a programming error.
     pub fn number(&self, name: &str) -> f64 {
-        match self.0.get(name) {
-            Some(Value::Number(x)) => *x,
-            other => panic!("{name} is declared as a number, not {other:?}"),
-        }
+        self.find(name, "a number", |value| if let Value::Number(x) = value { Some(*x) } else { None })
     }
 
-    /// Returns the pair with this name.
-    ///
-    /// Panics if the optimizer declares no such pair: a programming error.
+    /// Returns the pair with this name. Panics if the optimizer declares none: a programming error.
     pub fn pair(&self, name: &str) -> [f64; 2] {
-        match self.0.get(name) {
-            Some(Value::Pair(pair)) => *pair,
-            other => panic!("{name} is declared as a pair, not {other:?}"),
-        }
+        self.find(name, "a pair", |value| if let Value::Pair(pair) = value { Some(*pair) } else { None })
     }
 
-    /// Returns the whole number with this name.
-    ///
-    /// Panics if the optimizer declares no such number: a programming error.
+    /// Returns the whole number with this name. Panics if the optimizer declares none: a programming error.
     pub fn count(&self, name: &str) -> usize {
-        match self.0.get(name) {
-            Some(Value::Count(n)) => *n as usize,
-            other => panic!("{name} is declared as a whole number, not {other:?}"),
-        }
+        self.find(name, "a whole number", |value| if let Value::Count(n) = value { Some(*n) } else { None })
+            as usize
     }
 
-    /// Returns the flag with this name.
-    ///
-    /// Panics if the optimizer declares no such flag: a programming error.
+    /// Returns the flag with this name. Panics if the optimizer declares none: a programming error.
     pub fn flag(&self, name: &str) -> bool {
-        match self.0.get(name) {
-            Some(Value::Flag(is_set)) => *is_set,
-            other => panic!("{name} is declared as a flag, not {other:?}"),
-        }
+        self.find(name, "a flag", |value| if let Value::Flag(is_set) = value { Some(*is_set) } else { None })
     }
 
-    /// Returns the word with this name.
-    ///
-    /// Panics if the optimizer declares no such word: a programming error.
+    /// Returns the word with this name. Panics if the optimizer declares none: a programming error.
     pub fn word(&self, name: &str) -> &str {
-        match self.0.get(name) {
-            Some(Value::Word(word)) => word,
-            other => panic!("{name} is declared as a word, not {other:?}"),
-        }
+        self.find(name, "a word", |value| if let Value::Word(word) = value { Some(&**word) } else { None })
     }
 }
 

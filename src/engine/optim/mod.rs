@@ -15,16 +15,18 @@ mod lion;
 mod muon;
 mod optimizer;
 mod parametrization;
+mod role;
 mod sgd;
 mod width;
 
 pub use elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 pub use ema::{CHECKPOINT_PREFIX as EMA_PREFIX, WeightEma};
-pub use groups::{GroupRole, RoleRule, UpdateGroup};
+pub use groups::{RoleRule, UpdateGroup};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use muon::Muon;
 pub use optimizer::{Entry, Optimizer, Rates, Update};
-pub use width::{Power, Sides, WidthRule};
+pub use role::GroupRole;
+pub use width::{Power, WidthRule};
 
 /// Every optimizer. The first is the default of recipes.
 pub static OPTIMIZERS: &[Entry] = &[adamw::ENTRY, lion::ENTRY, sgd::ENTRY, muon::ENTRY];
@@ -54,7 +56,7 @@ pub fn owners(name: &str) -> impl Iterator<Item = &'static Entry> {
 /// optimizer that takes the parameters `name` cannot update.
 pub fn find_for(role: GroupRole, name: &str) -> Option<&'static Entry> {
     let entry = find(name)?;
-    if role.is_updated_by(entry) { Some(entry) } else { find(entry.fallback?) }
+    if entry.updates(role) { Some(entry) } else { find(entry.fallback?) }
 }
 
 /// Returns the hyperparameters that a recipe may set when it names one optimizer for all parameters: its own,

@@ -5,7 +5,8 @@
 
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};
-use super::width::{Power, Sides, WidthRule};
+use super::role::GroupRole;
+use super::width::{Power, WidthRule};
 use crate::error::{Error, Result};
 use crate::ir::{Builder, Destination, LogicalMatrix, Mode, OpType, OptimizerSlot, Precision, Shards, State};
 use crate::ops::matrices::{Matrices, MatrixPlace};
@@ -64,13 +65,13 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: true,
     fallback: Some("adamw"),
-    width_rule: |values, sides| {
+    width_rule: |values, role| {
         let original = RateAdjustment::Original.word();
         let is_original = matches!(values.get("adjust"), Some(Value::Word(word)) if word == original);
-        match sides {
-            Sides::Both if is_original => Some(WidthRule::UNCHANGED),
-            Sides::Both => Some(WidthRule::new(Power::InverseRoot, Power::Zero, Power::Root)),
-            Sides::Outputs | Sides::Inputs => None,
+        match role {
+            GroupRole::Matrix if is_original => Some(WidthRule::UNCHANGED),
+            GroupRole::Matrix => Some(WidthRule::new(Power::InverseRoot, Power::Zero, Power::Root)),
+            _ => None,
         }
     },
     build: |values| {
@@ -190,7 +191,7 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
     let group = &state.groups[group];
     let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
     let masters_len = masters.map_or(state.flat_len, Shards::shard_len);
-    let mut batches: Vec<([usize; 2], Batch)> = Vec::new();
+    let mut batches: Vec<Batch> = Vec::new();
     for param in group.params.iter().map(|&i| &state.params[i]) {
         let matrices = param.matrices();
         if matrices.is_empty() {
@@ -209,7 +210,8 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
             };
             let (rank, slot) = place(&group.places)?;
             let master = masters.map_or(Ok(start), |shards| Ok(place(shards)?.1))?;
-            let at = batches.iter().position(|(like, batch)| *like == alloc && batch.shape == shape);
+            let has_sizes = |of: &Matrices| [of.rows, of.columns] == alloc;
+            let at = batches.iter().position(|batch| batch.shape == shape && has_sizes(&batch.matrices));
             let at = at.unwrap_or_else(|| {
                 let matrices = Matrices {
                     rows: alloc[0],
@@ -218,11 +220,11 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
                     slot_len: group.places.shard_len(),
                     by_rank: vec![Vec::new(); group.places.ranks()],
                 };
-                batches.push((alloc, Batch { shape, matrices }));
+                batches.push(Batch { shape, matrices });
                 batches.len() - 1
             });
-            batches[at].1.matrices.by_rank[rank].push(MatrixPlace { flat: start, master, slot });
+            batches[at].matrices.by_rank[rank].push(MatrixPlace { flat: start, master, slot });
         }
     }
-    Ok(batches.into_iter().map(|(_, batch)| batch).collect())
+    Ok(batches)
 }

@@ -1,7 +1,8 @@
 //! The trait of optimizers, their registry entries, and the tensors of an update.
 
 use super::hyperparameters::{Hyperparameter, Values};
-use super::width::{Sides, WidthRule};
+use super::role::GroupRole;
+use super::width::WidthRule;
 use crate::error::Result;
 use crate::ir::{
     Builder, ControlSlot, Destination, FlatBuffer, Mode, OpType, OptimizerSlot, Precision, Role, SlotGroup,
@@ -25,13 +26,20 @@ pub struct Entry {
     /// For an optimizer that updates only matrices in blocks, the name of the optimizer for all other
     /// parameters.
     pub fallback: Option<&'static str>,
-    /// How updates follow a model's width, for parameters in which these sides grow with it; `None` if no
-    /// rule is known.
-    pub width_rule: fn(&Values, Sides) -> Option<WidthRule>,
+    /// How updates of parameters of a role follow a model's width; `None` if no rule is known. Both sides of
+    /// a matrix grow with the width, one side of every other parameter.
+    pub width_rule: fn(&Values, GroupRole) -> Option<WidthRule>,
     /// Builds the optimizer from the values of all its hyperparameters.
     pub build: fn(&Values) -> Arc<dyn Optimizer>,
     /// The ops of an update, for checks.
     pub ops: &'static [OpType],
+}
+
+impl Entry {
+    /// Returns true if the optimizer can update parameters of this role.
+    pub fn updates(&self, role: GroupRole) -> bool {
+        role == GroupRole::Matrix || self.fallback.is_none()
+    }
 }
 
 /// The rates of one step.

@@ -22,30 +22,15 @@
 //! Attention keeps its scale, one over the root of a head's width. Tables with a scale of one over that width
 //! assume that heads get wider; here their number grows.
 
-use super::groups::{GroupRole, RoleRule};
-use super::hyperparameters::Values;
-use super::optimizer::Entry;
-use super::width::{Power, Sides, WidthRule};
+use super::groups::RoleRule;
+use super::width::Power;
 use crate::policy::WeightDecay;
-
-impl Entry {
-    /// Returns this optimizer's width rule for parameters of a role, given its hyperparameters. `None` if it
-    /// has no rule; the parametrization then rejects the recipe.
-    pub fn width_rule(&self, values: &Values, role: GroupRole) -> Option<WidthRule> {
-        let sides = match role {
-            GroupRole::Embedding | GroupRole::Positions | GroupRole::Vector => Sides::Outputs,
-            GroupRole::Matrix => Sides::Both,
-            GroupRole::Head => Sides::Inputs,
-        };
-        (self.width_rule)(values, sides)
-    }
-}
 
 impl RoleRule {
     /// Returns the rule at a ratio of widths; a ratio of 1 changes nothing. `None` if the optimizer has no
     /// width rule for the role.
     pub fn at_width(self, ratio: f64) -> Option<Self> {
-        let rule = self.entry.width_rule(&self.values, self.role)?;
+        let rule = (self.entry.width_rule)(&self.values, self.role)?;
         // Independent decay is not a multiple of the rate.
         let decay = match self.decay {
             WeightDecay::Coupled => rule.decay,
@@ -60,15 +45,14 @@ impl RoleRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optim::hyperparameters::Value;
-    use crate::optim::{OPTIMIZERS, find};
+    use crate::optim::{Entry, GroupRole, OPTIMIZERS, Value, Values, find};
     use crate::policy::RateAdjustment;
     use std::collections::BTreeMap;
 
     /// Returns the factors of rate, epsilon and decay at four times the base width.
     fn factors(optimizer: &str) -> [[f64; 3]; 5] {
         GroupRole::ALL.map(|role| {
-            let rule = find(optimizer).unwrap().width_rule(&Values::default(), role).unwrap();
+            let rule = (find(optimizer).unwrap().width_rule)(&Values::default(), role).unwrap();
             [rule.lr, rule.eps, rule.decay].map(|power| power.factor(4.0))
         })
     }
@@ -76,7 +60,7 @@ mod tests {
     /// Returns a rule for every pair of an optimizer and a role with a width rule.
     fn rules() -> Vec<RoleRule> {
         let all = OPTIMIZERS.iter().flat_map(|entry| GroupRole::ALL.map(|role| (entry, role)));
-        let known = all.filter(|(entry, role)| entry.width_rule(&Values::default(), *role).is_some());
+        let known = all.filter(|(entry, role)| (entry.width_rule)(&Values::default(), *role).is_some());
         let rule = |(entry, role): (&'static Entry, GroupRole)| RoleRule {
             role,
             entry,
@@ -105,7 +89,8 @@ mod tests {
         let rule = |adjust: RateAdjustment, role| {
             let word = Value::Word(adjust.word().into());
             let written = BTreeMap::from([("adjust".to_owned(), word)]);
-            let rule = entry.width_rule(&Values::from_written(entry.hyperparameters, &written), role)?;
+            let values = Values::from_written(entry.hyperparameters, &written);
+            let rule = (entry.width_rule)(&values, role)?;
             Some([rule.lr, rule.eps, rule.decay].map(|power| power.factor(4.0)))
         };
         assert_eq!(rule(RateAdjustment::Original, GroupRole::Matrix), Some([1.0; 3]));

@@ -6,7 +6,8 @@
 use super::elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Rates};
-use super::width::{Power, Sides, WidthRule};
+use super::role::GroupRole;
+use super::width::{Power, WidthRule};
 use crate::device::Real;
 use crate::ir::{Fill, OpType};
 use std::ops::Bound::{Excluded, Included};
@@ -34,10 +35,10 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     decoupled_decay: false,
     fallback: None,
-    width_rule: |_, sides| match sides {
-        Sides::Both => Some(WidthRule::UNCHANGED),
+    width_rule: |_, role| match role {
+        GroupRole::Matrix => Some(WidthRule::UNCHANGED),
         // Decay is added to gradients, which the width divides by the ratio.
-        Sides::Outputs | Sides::Inputs => Some(WidthRule::new(Power::One, Power::Zero, Power::Inverse)),
+        _ => Some(WidthRule::new(Power::One, Power::Zero, Power::Inverse)),
     },
     build: |values| {
         let rule = Sgd { momentum: values.number("momentum"), weight_decay: values.number("weight_decay") };

@@ -39,17 +39,6 @@ pub struct WidthRule {
     pub decay: Power,
 }
 
-/// Which sides of a parameter grow with the width.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sides {
-    /// Only the outputs: tables of vectors, and vectors.
-    Outputs,
-    /// Both: matrices in blocks.
-    Both,
-    /// Only the inputs: the head.
-    Inputs,
-}
-
 impl WidthRule {
     /// The rule for updates that do not depend on the width.
     pub const UNCHANGED: Self = Self::new(Power::Zero, Power::Zero, Power::Zero);

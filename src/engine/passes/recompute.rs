@@ -307,7 +307,8 @@ mod tests {
     use crate::device::DType;
     use crate::ir::{FlatBuffer, Init, ParamRequest, Precision, Role, Spec, StateBuilder};
     use crate::ops::copy::Copy;
-    use crate::ops::rms_norm::{RmsNorm, RmsNormGrad};
+    use crate::ops::rms_norm::RmsNorm;
+    use crate::ops::row_norm::NormGrad;
     use crate::ops::scale::Scale;
 
     /// A norm whose output `n` the backward reads, and the norm's gradient.
@@ -349,7 +350,8 @@ mod tests {
 
         fn gradient_with_eps(&mut self, eps: f64, dy: TensorId) -> TensorId {
             let dw = Destination::Into(self.to_dw, Mode::Write);
-            let op = Arc::new(RmsNormGrad { eps, weight: true, residual: false, emits: false });
+            let norm = RmsNorm { eps, weight: true };
+            let op = Arc::new(NormGrad { norm, residual: false, emits: false });
             self.b.emit_into("dx", op, &[self.x, self.w, dy], &[Destination::New, dw]).unwrap()[0]
         }
 

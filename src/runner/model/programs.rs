@@ -15,8 +15,8 @@ use crate::ir::{
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
-use crate::ops::grad_norm::{GradNorm, GradNormPartials, GradNormTotal};
-use crate::ops::sum::Sum;
+use crate::ops::grad_norm::{GradNorm, GradNormPartials};
+use crate::ops::sum::{Factor, Sum};
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
@@ -225,14 +225,15 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
         Destination::Into(clip, Mode::Write),
         Destination::Into(bad, Mode::Add),
     ];
-    let (grads, max_norm) = (b.state(FlatBuffer::Grads)?, plan.max_norm);
+    let grads = b.state(FlatBuffer::Grads)?;
+    let grad_norm = Arc::new(GradNorm { max_norm: plan.max_norm, from_partials: state.shards.is_some() });
     match &state.shards {
         None => {
             if plan.batch.world_size > 1 {
                 sum_over_ranks(&mut b, "loss", &losses)?;
             }
             b.set_phase(Phase::Optimizer);
-            b.emit_into("partials", Arc::new(GradNorm { max_norm }), &[grads, loss], &outs)?
+            b.emit_into("partials", grad_norm, &[grads, loss], &outs)?
         }
         Some(shards) => {
             // Every rank adds zeros to the partial sums of the others.
@@ -243,7 +244,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
             losses.push(partials);
             sum_over_ranks(&mut b, "loss_and_partials", &losses)?;
             b.set_phase(Phase::Optimizer);
-            b.emit_into("grad_norm", Arc::new(GradNormTotal { max_norm }), &[partials, loss], &outs)?
+            b.emit_into("grad_norm", grad_norm, &[partials, loss], &outs)?
         }
     };
     let update = |b: &mut Builder, range| {

@@ -94,7 +94,7 @@ pub(super) fn serialize<M: SerializeMap>(
 
 /// Returns true if an optimizer that can update parameters of the role has a hyperparameter of that name.
 fn role_has_hyperparameter(role: GroupRole, name: &str) -> bool {
-    optim::owners(name).any(|entry| role.is_updated_by(entry))
+    optim::owners(name).any(|entry| entry.updates(role))
 }
 
 /// Returns the `[optimizer]` keys in `names` that the group of a role has too.

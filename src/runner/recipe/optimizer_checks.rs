@@ -101,7 +101,7 @@ fn independent_decay(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<
 fn not_updated(recipe: &Recipe, role: GroupRole, found: &mut Vec<Diagnostic>) {
     let section = &recipe.values().optimizer;
     let name = section.groups.get(&role).and_then(|group| group.name.as_deref());
-    let Some(entry) = name.and_then(optim::find).filter(|entry| !role.is_updated_by(entry)) else { return };
+    let Some(entry) = name.and_then(optim::find).filter(|entry| !entry.updates(role)) else { return };
     let (name, key) = (entry.name, path(Some(role), "name"));
     let other = entry.fallback.unwrap_or_default();
     let matrices = path(Some(GroupRole::Matrix), "name");

@@ -33,8 +33,8 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         let (name, word) = (rule.entry.name, role.word());
         let own = format!("optimizer.groups.{word}.name");
         let choice = if recipe.locate(&own).is_some() { own.as_str() } else { "optimizer.name" };
-        if rule.entry.width_rule(&rule.values, role).is_none() {
-            let has_rule = |entry: &&Entry| entry.width_rule(&Values::default(), role).is_some();
+        if (rule.entry.width_rule)(&rule.values, role).is_none() {
+            let has_rule = |entry: &&Entry| (entry.width_rule)(&Values::default(), role).is_some();
             let others: Vec<&str> = OPTIMIZERS.iter().filter(has_rule).map(|entry| entry.name).collect();
             found.push(recipe.diagnostic(
                 &[choice, PARAMETRIZATION],

@@ -10,7 +10,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
 use xrun::ir::{Builder, Destination, Mode, Op, Precision, SlotId, Spec, StateBuilder, Upstream};
 use xrun::ops::attention::Heads;
-use xrun::ops::qk_norm_rope::{QkNorm, QkNormRope};
+use xrun::ops::qk_norm_rope::{HeadRotation, QkNorm, QkNormRope};
 use xrun::ops::rope::Rope;
 use xrun::ops::rotary::{Rotary, Scaling};
 use xrun::passes::differentiate;
@@ -83,7 +83,8 @@ fn rotated_heads_and_their_gradients_are_those_of_transformers() {
             None => run(name, heads, Rope { heads, rotary, inverse: false }, false),
             Some(Norm { weighted, rotates_first }) => {
                 let norm = QkNorm { heads, eps: EPS, weighted };
-                run(name, heads, QkNormRope { norm, rotary, rotates_first }, weighted)
+                let rotation = Some(HeadRotation { rotary, first: rotates_first });
+                run(name, heads, QkNormRope { norm, rotation }, weighted)
             }
         };
         for (part, values) in found {

@@ -1,6 +1,6 @@
 //! Attention by its definition in f64, for sampled rows of one head.
 
-use super::super::numbers::near_normal;
+use super::super::numbers::{near_normal, rounded};
 use super::case::LongCase;
 use crate::device::DType;
 use crate::ops::attention::Attention;
@@ -20,14 +20,7 @@ impl Sequence {
             let name = case.name();
             (0..seq_len * width)
                 .into_par_iter()
-                .map(|at| {
-                    let value = near_normal(&name, stream, at);
-                    if dtype == DType::Bf16 {
-                        half::bf16::from_f64(value).to_f64()
-                    } else {
-                        f64::from(value as f32)
-                    }
-                })
+                .map(|at| rounded(near_normal(&name, stream, at), dtype))
                 .collect()
         };
         Self { packed: numbers(0, heads.width()), d_o: numbers(1, heads.query * heads.dim) }

@@ -25,7 +25,6 @@ pub struct FlashAttention(pub Attention);
 /// leaves for the pass over keys. If a GPU may compute both gradients in one pass for these heads, it holds
 /// what that pass needs, mostly the fp32 sums of the queries' gradient. Its size is the same on every device,
 /// because the program is.
-/// the program is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttentionGrad(pub Attention);
 
@@ -51,8 +50,7 @@ impl Op for FlashAttention {
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let mut inputs = vec![v.input(0), v.output(0), v.output(1), v.output_grad(0)?];
         inputs.extend((1..v.input_count()).map(|i| v.input(i)));
-        v.backward(FlashAttentionGrad(self.0), &inputs, &[0])?;
-        Ok(())
+        v.backward(FlashAttentionGrad(self.0), &inputs, &[0]).map(drop)
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {

@@ -16,15 +16,6 @@ const MAX_HEAD_DIM: usize = 256;
 /// The largest number of blocks in the y and z dimensions of a grid.
 const MAX_BLOCKS: usize = 65_535;
 
-/// The kernels that run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum KernelPath {
-    /// bf16 on tensor cores, for the head widths of common models.
-    TensorCores,
-    /// fp32 multiply-adds, for any other width or format.
-    Fp32,
-}
-
 /// The tile of scores that a block of the fp32 kernels computes at once.
 #[derive(Clone, Copy, Debug)]
 struct Square {
@@ -56,7 +47,9 @@ struct Launch<'a> {
     cx: &'a GpuNode<'a>,
     dtype: DType,
     batch: usize,
-    path: KernelPath,
+    /// True for the kernels in bf16 on tensor cores, for the head widths of common models; false for fp32
+    /// multiply-adds, for any other width or format.
+    tensor_cores: bool,
     /// Addresses of spans, sequences and step; 0 for absent inputs.
     extras: [DevicePtr; 3],
 }
@@ -71,7 +64,6 @@ impl<'a> Launch<'a> {
                 "flash attention on a GPU takes heads up to {MAX_HEAD_DIM} wide, not {dim}; engine.attention = \"unfused\" takes any width"
             )));
         }
-        let tensor_cores = packed.dtype == DType::Bf16 && tuning::has_tensor_core_kernels(dim);
         let mut rest = cx.inputs[first..].iter().copied();
         let mut next = |present: bool| if present { rest.next().unwrap_or_default() } else { 0 };
         let dropout = attention.dropout.is_some();
@@ -80,20 +72,24 @@ impl<'a> Launch<'a> {
             cx,
             dtype: packed.dtype,
             batch: packed.shape[0] / attention.seq_len,
-            path: if tensor_cores { KernelPath::TensorCores } else { KernelPath::Fp32 },
+            tensor_cores: packed.dtype == DType::Bf16 && tuning::has_tensor_core_kernels(dim),
             extras: [next(attention.mask == Mask::Spans), next(dropout), next(dropout)],
         })
     }
 
-    /// Returns a kernel with the definitions that all these kernels have.
-    fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
-        let kernel = Kernel::new(file, entry)
+    /// Returns a kernel with the definitions that all kernels have.
+    fn any_kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
+        Kernel::new(file, entry)
             .with("HEAD_DIM", self.attention.heads.dim)
             .with("CAUSAL", u8::from(self.attention.mask == Mask::Causal))
             .with("DROPOUT", u8::from(self.attention.dropout.is_some()))
             .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()))
-            .with("THREADS", THREADS);
-        if self.path == KernelPath::Fp32 { kernel.with_type("T", self.dtype) } else { kernel }
+    }
+
+    /// Returns a kernel for [`Launch::launch`].
+    fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
+        let kernel = self.any_kernel(file, entry).with("THREADS", THREADS);
+        if self.tensor_cores { kernel } else { kernel.with_type("T", self.dtype) }
     }
 
     /// Launches one block per sequence, head and tile of `rows` rows. The arguments are `tensors`, the
@@ -121,7 +117,7 @@ impl<'a> Launch<'a> {
         let mut args: Vec<Arg> = pointers.map(|&p| p.into()).collect();
         args.extend([self.batch, all.kv, all.group(), seq_len].map(Arg::from));
         args.extend([tiles, all.group()].map(reciprocal));
-        if self.path == KernelPath::TensorCores {
+        if self.tensor_cores {
             args.push(reciprocal(self.cx.queue.properties().sm_count));
         }
         args.push(Arg::F32(all.score_scale() as f32));
@@ -147,25 +143,22 @@ impl<'a> Launch<'a> {
 pub(super) fn forward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 1)?;
     let (heads, dim) = (attention.heads.query, attention.heads.dim);
-    let (kernel, rows, shared) = match launch.path {
-        KernelPath::TensorCores => {
-            if let Some(cut) = tuning::warpgroups(attention, launch.batch, cx.queue.properties()) {
-                return launch.forward_by_warpgroups(cut);
-            }
-            let pass = tuning::forward(attention, cx.queue.properties());
-            let kernel = launch.kernel("flash_attention", "flash_attention");
-            let kernel = pass.define(kernel, ["WARP_QUERIES", "KEYS", "STEP", "KEPT", "BLOCKS"]);
-            let queries = WARPS * pass.rows;
-            // The block's queries, and two stages of keys and values.
-            (kernel, queries, (queries + 4 * pass.tile) * 2 * dim)
+    let (kernel, rows, shared) = if launch.tensor_cores {
+        if let Some(cut) = tuning::warpgroups(attention, launch.batch, cx.queue.properties()) {
+            return launch.forward_by_warpgroups(cut);
         }
-        KernelPath::Fp32 => {
-            let square =
-                if dim <= 128 { Square { rows: 64, columns: 32 } } else { Square { rows: 32, columns: 16 } };
-            let kernel = launch.kernel("flash_attention_fp32", "flash_attention_fp32");
-            let kernel = kernel.with("ROWS", square.rows).with("COLUMNS", square.columns);
-            (kernel, square.rows, square.shared(dim, square.rows + 2 * square.columns, 1))
-        }
+        let pass = tuning::forward(attention, cx.queue.properties());
+        let kernel = launch.kernel("flash_attention", "flash_attention");
+        let kernel = pass.define(kernel, ["WARP_QUERIES", "KEYS", "STEP", "KEPT", "BLOCKS"]);
+        let queries = WARPS * pass.rows;
+        // The block's queries, and two stages of keys and values.
+        (kernel, queries, (queries + 4 * pass.tile) * 2 * dim)
+    } else {
+        let (rows, columns) = if dim <= 128 { (64, 32) } else { (32, 16) };
+        let square = Square { rows, columns };
+        let kernel = launch.kernel("flash_attention_fp32", "flash_attention_fp32");
+        let kernel = kernel.with("ROWS", rows).with("COLUMNS", columns);
+        (kernel, rows, square.shared(dim, rows + 2 * columns, 1))
     };
     launch.launch(kernel, (heads, rows, shared), &[cx.input(0)], &[cx.output(0), cx.output(1)])
 }
@@ -174,16 +167,12 @@ impl Launch<'_> {
     /// Launches the forward pass with warpgroup products. As many blocks as run at once take pieces of work
     /// until none is left.
     fn forward_by_warpgroups(&self, cut: Warpgroups) -> Result<()> {
-        let Attention { heads, seq_len, mask, .. } = *self.attention;
+        let Attention { heads, seq_len, .. } = *self.attention;
         let pieces = self.batch * heads.query * seq_len.div_ceil(cut.queries());
         if pieces == 0 {
             return Ok(());
         }
-        let kernel = Kernel::new("flash_attention_wgmma", "flash_attention_wgmma")
-            .with("HEAD_DIM", heads.dim)
-            .with("CAUSAL", u8::from(mask == Mask::Causal))
-            .with("DROPOUT", 0)
-            .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
+        let kernel = self.any_kernel("flash_attention_wgmma", "flash_attention_wgmma");
         let grid = Grid::new(pieces.min(self.cx.queue.properties().sm_count), cut.threads());
         let packed = self.map(self.cx.input(0), heads.query + 2 * heads.kv, Warpgroups::ROWS);
         let keys = TensorMap { boxes: [packed.boxes[0], 1, cut.keys, 1], ..packed };
@@ -260,7 +249,7 @@ impl Launch<'_> {
     /// Launches the one-pass backward with warpgroup products. A first kernel gathers the numbers that its
     /// steps read.
     fn backward_in_one_pass(&self, cut: OnePass) -> Result<()> {
-        let Attention { heads, seq_len, mask, .. } = *self.attention;
+        let Attention { heads, seq_len, .. } = *self.attention;
         if self.batch == 0 {
             return Ok(());
         }
@@ -269,14 +258,7 @@ impl Launch<'_> {
         let at = OnePassScratch::new(self.attention, self.batch);
         let [stats, spans, ranges, turns, sums] =
             [at.stats, at.spans, at.ranges, at.turns, at.sums].map(|word| scratch + 4 * word as u64);
-        let kernel = |entry| {
-            let kernel = Kernel::new("flash_attention_grad_wgmma", entry)
-                .with("HEAD_DIM", heads.dim)
-                .with("CAUSAL", u8::from(mask == Mask::Causal))
-                .with("DROPOUT", 0)
-                .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
-            cut.define(kernel)
-        };
+        let kernel = |entry| cut.define(self.any_kernel("flash_attention_grad_wgmma", entry));
         let grid = Grid {
             blocks: [seq_len.div_ceil(OnePass::QUERIES), self.batch, heads.query].map(|n| n as u32),
             threads: OnePass::PREPARE_THREADS,
@@ -313,11 +295,6 @@ impl Launch<'_> {
             return Ok(());
         }
         let file = "flash_attention_grad_short";
-        let kernel = Kernel::new(file, file)
-            .with("HEAD_DIM", heads.dim)
-            .with("CAUSAL", 1)
-            .with("DROPOUT", 0)
-            .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()));
         let map = |address, heads, rows| Arg::from(self.map(address, heads, rows));
         let rows = ShortRows::rows(seq_len);
         let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| self.cx.input(i));
@@ -331,7 +308,7 @@ impl Launch<'_> {
         args.extend([self.batch, heads.query, seq_len].map(Arg::from));
         args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
         let grid = Grid::new(all.min(self.cx.queue.properties().sm_count), ShortRows::THREADS);
-        let kernel = ShortRows::define(kernel, seq_len);
+        let kernel = ShortRows::define(self.any_kernel(file, file), seq_len);
         self.cx.queue.launch(kernel, grid.shared(ShortRows::shared(seq_len)), &args)
     }
 }
@@ -340,10 +317,10 @@ impl Launch<'_> {
 /// selects that method, otherwise the pass over queries, which writes D, and then the pass over keys.
 pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let launch = Launch::new(attention, cx, 4)?;
-    if launch.path == KernelPath::TensorCores && tuning::short_rows(attention, cx.queue.properties()) {
+    if launch.tensor_cores && tuning::short_rows(attention, cx.queue.properties()) {
         return launch.backward_short_rows();
     }
-    if launch.path == KernelPath::TensorCores
+    if launch.tensor_cores
         && let Some(cut) = tuning::one_pass(attention, cx.queue.properties())
     {
         return launch.backward_in_one_pass(cut);
@@ -351,10 +328,8 @@ pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
     let heads = attention.heads;
     let [packed, o, lse, d_o] = [0, 1, 2, 3].map(|i| cx.input(i));
     let (d_packed, delta) = (cx.output(0), cx.output(1));
-    let [queries, keys] = match launch.path {
-        KernelPath::TensorCores => launch.grad_on_tensor_cores(),
-        KernelPath::Fp32 => launch.grad_in_fp32(),
-    };
+    let [queries, keys] =
+        if launch.tensor_cores { launch.grad_on_tensor_cores() } else { launch.grad_in_fp32() };
     let query_blocks = (heads.query, queries.rows, queries.shared);
     launch.launch(queries.kernel, query_blocks, &[packed, o, lse, d_o], &[d_packed, delta])?;
     let key_blocks = (heads.kv, keys.rows, keys.shared);

@@ -6,7 +6,7 @@ use super::rows::{Scratch, cut, scale};
 use super::{Attention, Heads, Mask};
 use crate::device::cpu::matmul::{Matrix, Packed, operand, packed_len};
 use crate::device::cpu::{View, ViewMut};
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -143,19 +143,20 @@ fn clear<E: Elem>(to: Matrix<ViewMut<'_, E>>, rows: usize, columns: usize) {
     }
 }
 
-/// Launches a kernel over sequences and `y` heads. Each block computes one tile of an output `[t, columns]`.
+/// Launches a kernel over sequences and `y` heads of `squares [B, H, T, T]`. Each block computes one tile of
+/// an output `[T, columns]`. The arguments are all inputs and outputs, sizes, then `further`.
 fn launch(
     cx: &GpuNode<'_>,
     entry: &'static str,
-    (heads, t, batch): (Heads, usize, usize),
+    (heads, squares): (Heads, &Spec),
     (columns, y): (usize, usize),
-    tensors: &[DevicePtr],
     further: &[Arg],
 ) -> Result<()> {
     /// Rows and columns of a tile, and threads along each side of a tile.
     const SIDE: usize = 64;
     const SPREAD: usize = 16;
-    let mut args: Vec<Arg> = tensors.iter().map(|&p| p.into()).collect();
+    let (batch, t) = (squares.shape[0], squares.width());
+    let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
     args.extend([heads.query, heads.kv, heads.dim, t].map(Arg::from));
     args.extend(further);
     let tiles = t.div_ceil(SIDE) * columns.div_ceil(SIDE);
@@ -198,8 +199,7 @@ impl Op for AttentionScores {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.input(0), v.output_grad(0)?];
-        v.backward(AttentionScoresGrad(self.heads), &inputs, &[0])?;
-        Ok(())
+        v.backward(AttentionScoresGrad(self.heads), &inputs, &[0]).map(drop)
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -229,11 +229,9 @@ impl Op for AttentionScores {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let (heads, t) = (self.heads, self.seq_len);
-        let tensors = [cx.input(0), cx.output(0)];
+        let (heads, scores) = (self.heads, cx.output_spec(0));
         let scale = [Arg::F32(heads.score_scale() as f32)];
-        let batch = cx.output_spec(0).shape[0];
-        launch(cx, "attention_scores", (heads, t, batch), (t, heads.query), &tensors, &scale)
+        launch(cx, "attention_scores", (heads, scores), (scores.width(), heads.query), &scale)
     }
 
     fn cases(precision: Precision) -> Cases {
@@ -322,11 +320,9 @@ impl Op for AttentionScoresGrad {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let heads = self.0;
-        let (batch, t) = (cx.input_spec(1).shape[0], cx.input_spec(1).width());
-        let tensors = [cx.input(0), cx.input(1), cx.output(0)];
         let scale = [Arg::F32(heads.score_scale() as f32)];
-        let all = heads.query + 2 * heads.kv;
-        launch(cx, "attention_scores_grad", (heads, t, batch), (heads.dim, all), &tensors, &scale)
+        let tiles = (heads.dim, heads.query + 2 * heads.kv);
+        launch(cx, "attention_scores_grad", (heads, cx.input_spec(1)), tiles, &scale)
     }
 
     fn cases(_precision: Precision) -> Cases {
@@ -351,8 +347,7 @@ impl Op for AttentionValues {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let inputs = [v.input(0), v.input(1), v.output_grad(0)?];
-        v.backward(AttentionValuesGrad(self.0), &inputs, &[0, 1])?;
-        Ok(())
+        v.backward(AttentionValuesGrad(self.0), &inputs, &[0, 1]).map(drop)
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -383,9 +378,7 @@ impl Op for AttentionValues {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let heads = self.0;
-        let (batch, t) = (cx.input_spec(0).shape[0], cx.input_spec(0).width());
-        let tensors = [cx.input(0), cx.input(1), cx.output(0)];
-        launch(cx, "attention_values", (heads, t, batch), (heads.dim, heads.query), &tensors, &[])
+        launch(cx, "attention_values", (heads, cx.input_spec(0)), (heads.dim, heads.query), &[])
     }
 
     fn cases(precision: Precision) -> Cases {
@@ -474,11 +467,9 @@ impl Op for AttentionValuesGrad {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let heads = self.0;
-        let (batch, t) = (cx.input_spec(0).shape[0], cx.input_spec(0).width());
-        let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
-        let (columns, all) = (t.max(heads.dim), heads.query + 2 * heads.kv);
-        launch(cx, "attention_values_grad", (heads, t, batch), (columns, all), &tensors, &[])
+        let (heads, squares) = (self.0, cx.input_spec(0));
+        let tiles = (squares.width().max(heads.dim), heads.query + 2 * heads.kv);
+        launch(cx, "attention_values_grad", (heads, squares), tiles, &[])
     }
 
     fn cases(_precision: Precision) -> Cases {

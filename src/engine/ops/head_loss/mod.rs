@@ -184,7 +184,7 @@ impl Op for HeadLoss {
     fn cases(precision: Precision) -> Cases {
         let ignoring = Fill::Values(vec![3.0, f64::from(u32::MAX), 39.0, 0.0, 39.0]);
         let plain = |sizes, vocab, targets: Fill, gradients, mode| {
-            case(precision, ("", Objective::PLAIN), sizes, vocab, targets, (gradients, mode))
+            case(precision, ("", Objective::PLAIN), sizes, vocab, targets, (gradients, mode), None)
         };
         let mut cases = Vec::new();
         for (gradients, mode) in [(true, Mode::Write), (true, Mode::Add), (false, Mode::Write)] {
@@ -195,10 +195,12 @@ impl Op for HeadLoss {
         }
         cases.push(plain((256, 48), (50, 64), Fill::Below(50), true, Mode::Add));
         cases.push(plain((1000, 8), (10, 10), Fill::Below(10), true, Mode::Write));
-        cases.push(case_over_a_count(precision));
+        let over_a_count = ("over a count", Objective::PLAIN);
+        let (sizes, vocab, targets) = ((17, 32), (300, 320), Fill::Below(300));
+        cases.push(case(precision, over_a_count, sizes, vocab, targets, (true, Mode::Write), Some(51)));
         for objective in formula::OBJECTIVES {
             let case = |sizes, vocab, targets: Fill, gradients, mode| {
-                case(precision, objective, sizes, vocab, targets, (gradients, mode))
+                case(precision, objective, sizes, vocab, targets, (gradients, mode), None)
             };
             cases.push(case((1, 24), (5, 5), Fill::Below(5), true, Mode::Write));
             cases.push(case((17, 32), (300, 320), Fill::Below(300), false, Mode::Write));
@@ -210,7 +212,7 @@ impl Op for HeadLoss {
 }
 
 /// Returns a forward-only test case: the generic gradient check uses arbitrary upstream gradients, but this
-/// op accepts only 1.
+/// op accepts only 1. `count` is the input of a [`Factor`] that has one.
 fn case(
     precision: Precision,
     (name, objective): (&str, Objective),
@@ -218,47 +220,30 @@ fn case(
     (vocab, pad): (usize, usize),
     targets: Fill,
     (gradients, mode): (bool, Mode),
+    count: Option<u32>,
 ) -> Case {
-    let scale = Factor::Constant(1.0 / n as f64);
+    let scale = count.map_or(Factor::Constant(1.0 / n as f64), |_| Factor::Reciprocal);
     let op = HeadLoss { scale, gradients, objective, products: ProductPrecision::Native };
-    let inputs = vec![
+    let mut inputs = vec![
         (Spec::new([n, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
         (Spec::padded([vocab, d], [pad, d], precision.act_dtype), Fill::Normal(0.0, 0.5)),
         (Spec::new([n], DType::U32), targets),
     ];
+    inputs.extend(count.map(|count| (Spec::new([1], DType::U32), Fill::Values(vec![f64::from(count)]))));
     let outputs = (0..if gradients { 4 } else { 2 }).map(|k| {
         let mode = if k == DW { mode } else { Mode::Write };
         (mode, Fill::Normal(0.0, 0.1))
     });
     let name = format!("n{n} d{d} v{vocab} gradients {gradients} {mode:?} {name}");
-    let reference = move |inputs: &[Array]| reference(inputs, op, 1.0 / n as f64, precision.act_dtype);
+    let reference = move |inputs: &[Array]| {
+        let inputs = if count.is_some() { &inputs[..3] } else { inputs };
+        reference(inputs, op, 1.0 / count.map_or(n as f64, f64::from), precision.act_dtype)
+    };
     Case::new(name.trim_end(), op, inputs, reference)
         .weights(&[1])
         .outputs(outputs.collect())
-        .differentiable(&[])
-        .upstream(&[])
+        .without_gradient()
         .depth(d.max(vocab).max(n))
-}
-
-/// Returns a test case like [`case`]'s, with the factor read from an input.
-fn case_over_a_count(precision: Precision) -> Case {
-    let products = ProductPrecision::Native;
-    let op = HeadLoss { scale: Factor::Reciprocal, gradients: true, objective: Objective::PLAIN, products };
-    let inputs = vec![
-        (Spec::new([17, 32], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-        (Spec::padded([300, 32], [320, 32], precision.act_dtype), Fill::Normal(0.0, 0.5)),
-        (Spec::new([17], DType::U32), Fill::Below(300)),
-        (Spec::new([1], DType::U32), Fill::Values(vec![51.0])),
-    ];
-    let reference = move |inputs: &[Array]| {
-        let (count, others) = (inputs[3].data[0], &inputs[..3]);
-        reference(others, op, 1.0 / count, precision.act_dtype)
-    };
-    Case::new("over a count", op, inputs, reference)
-        .weights(&[1])
-        .differentiable(&[])
-        .upstream(&[])
-        .depth(300)
 }
 
 /// Computes losses and gradients by plain loops. Logits and their gradients are stored in the activation

@@ -1,6 +1,6 @@
 //! The forward and the backward pass on the CPU.
 
-use super::norm::QkNorm;
+use super::norm::{HeadRotation, QkNorm, QkNormRope};
 use crate::device::{Elem, Real};
 use crate::ir::CpuNode;
 use crate::ops::attention::Heads;
@@ -8,12 +8,13 @@ use crate::ops::attention::rows::scale;
 use crate::ops::lanes::{dot, rows_per_partial};
 use crate::ops::rope::ROWS;
 use crate::ops::rotary::{Angles, Rotation, rotate, rotate_back};
+use std::sync::Arc;
 
 /// A table of rotations, the positions of all rows, and whether heads rotate before the norm.
-pub(super) struct HeadRotation<'a, A> {
-    pub rotation: &'a Rotation<A>,
-    pub positions: &'a [u32],
-    pub first: bool,
+struct Turn<'a, A> {
+    rotation: Arc<Rotation<A>>,
+    positions: &'a [u32],
+    first: bool,
 }
 
 /// The constants that both passes of an op need, in one number type.
@@ -22,14 +23,19 @@ pub(super) struct Pass<'a, E: Elem> {
     eps: E::Acc,
     /// wq and wk.
     weights: Option<[&'a [E::Acc]; 2]>,
-    turn: Option<HeadRotation<'a, E::Acc>>,
+    turn: Option<Turn<'a, E::Acc>>,
 }
 
 impl<'a, E: Elem> Pass<'a, E> {
-    pub(super) fn new(cx: &CpuNode<'a>, norm: QkNorm, turn: Option<HeadRotation<'a, E::Acc>>) -> Self {
-        let QkNorm { heads, eps, weighted } = norm;
+    pub(super) fn new(cx: &CpuNode<'a>, op: &QkNormRope) -> Self {
+        let QkNorm { heads, eps, weighted } = op.norm;
         let weight = |i: usize| cx.input::<E::Acc>(i).slice(0, heads.dim);
         let weights = weighted.then(|| [weight(1), weight(2)]);
+        let turn = op.rotation.map(|HeadRotation { rotary, first }| {
+            let positions = cx.input_u32(op.norm.input_count());
+            let rotation = Rotation::covering(positions, rotary);
+            Turn { rotation, positions, first }
+        });
         Self { heads, eps: E::Acc::from_f64(eps), weights, turn }
     }
 

@@ -1,26 +1,19 @@
 //! The launches of the forward and the backward pass on a GPU.
 
-use super::norm::QkNorm;
+use super::norm::QkNormRope;
 use crate::device::gpu::{Arg, DevicePtr};
 use crate::error::Result;
 use crate::ir::GpuNode;
 use crate::ops::lanes::{launch_sum_partials, rows_per_partial};
 use crate::ops::rope::Lanes;
-use crate::ops::rotary::Rotary;
 
 /// Queues the forward pass, or the backward pass if `upstream` gives the index of the upstream gradient.
-/// `turn` is the rotation and whether it comes before the norm; positions are then the input after the norm's
-/// inputs.
-pub(super) fn launch(
-    cx: &GpuNode<'_>,
-    norm: QkNorm,
-    turn: Option<(Rotary, bool)>,
-    upstream: Option<usize>,
-) -> Result<()> {
-    let lanes = Lanes::new(norm.heads, turn.map(|(rotary, _)| rotary), cx.output_spec(0).dtype);
+pub(super) fn launch(cx: &GpuNode<'_>, op: &QkNormRope, upstream: Option<usize>) -> Result<()> {
+    let QkNormRope { norm, rotation } = *op;
+    let lanes = Lanes::new(norm.heads, rotation.map(|rotation| rotation.rotary), cx.output_spec(0).dtype);
     let rows = cx.output_spec(0).rows();
     let weight = |i: usize| -> DevicePtr { if norm.weighted { cx.input(i) } else { 0 } };
-    let positions: DevicePtr = if turn.is_some() { cx.input(norm.input_count()) } else { 0 };
+    let positions: DevicePtr = if rotation.is_some() { cx.input(norm.input_count()) } else { 0 };
     let mut pointers = vec![cx.input(0), weight(1), weight(2), positions];
     let (entry, run) = match upstream {
         Some(_) if norm.weighted => ("qk_norm_rope_grad", rows_per_partial(rows)),
@@ -41,7 +34,7 @@ pub(super) fn launch(
     let kernel = lanes
         .kernel("qk_norm_rope", entry)
         .with("WEIGHTED", usize::from(norm.weighted))
-        .with("ROTATES_FIRST", usize::from(turn.is_some_and(|(_, first)| first)));
+        .with("ROTATES_FIRST", usize::from(rotation.is_some_and(|rotation| rotation.first)));
     Lanes::launch(cx, kernel, (rows, run), &args)?;
     if upstream.is_some() && norm.weighted {
         launch_sum_partials(cx, 3, &[1, 2])?;

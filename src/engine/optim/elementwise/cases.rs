@@ -4,7 +4,7 @@ use super::super::optimizer::Rates;
 use super::rule::Rule;
 use crate::device::DType;
 use crate::ir::{Array, Case, Cases, Fill, Mode, Op, Precision, Shards, Spec};
-use crate::ops::segments::{Places, Segments, owner_case};
+use crate::ops::segments::{Places, Segments, owner_case, whole_case};
 use std::ops::Range;
 
 /// Number of elements, and how many of them decay: the first ones.
@@ -43,15 +43,13 @@ pub(super) fn cases<R: Rule<N>, O: Op, const N: usize>(
         outputs.extend(slots.map(|fill| (Mode::Add, fill)));
         outputs.extend(precision.has_compute_copy().then_some((Mode::Add, Fill::Normal(0.0, 1.0))));
         Case::new(name, op(rule.clone(), segments), inputs, move |arrays| reference(&rule, arrays, &places))
-            .differentiable(&[])
-            .upstream(&[])
+            .without_gradient()
             .outputs(outputs)
     };
-    let whole = || (Segments::whole(&RANGES), (0..COUNT).map(|i| (i, i, i)).collect());
     let owned = |from: usize| owner_case(&RANGES, from, precision);
     Cases::Own(vec![
-        case("a step", 0.0, whole()),
-        case("after a bad step nothing moves", 1.0, whole()),
+        case("a step", 0.0, whole_case(&RANGES)),
+        case("after a bad step nothing moves", 1.0, whole_case(&RANGES)),
         case("what rank 0 of two owns", 0.0, owned(0)),
         case("what it owns of the second half", 0.0, owned(12_288)),
         case("a group", 0.0, group()),

@@ -4,11 +4,11 @@ use super::cases::cases;
 use super::rule::{MAX_SCALARS, Rule, Scalars};
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::{Arg, Kernel, MAX_RANKS};
-use crate::device::{Elem, Real};
+use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
-use crate::ops::segments::{ELEMENTS_PER_TASK, Segments, update_inputs};
+use crate::ops::segments::{ELEMENTS_PER_TASK, Segments};
 use std::ops::Range;
 
 /// Elements that the inner loop updates before it stores their compute copy.
@@ -94,9 +94,22 @@ impl<R: Rule<N>, const N: usize> Op for ElementwiseUpdate<R, N> {
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let grads = update_inputs(inputs, self.precision, R::COLUMNS)?;
-        let (masters, slot) =
-            self.segments.masters_and_slot(grads).ok_or("the segments do not cover the gradients")?;
+        let [grads, schedule, step, clip, bad] = inputs else {
+            return Err("takes grads, schedule, step, clip and bad".into());
+        };
+        let master = self.precision.master;
+        if grads.dtype != master || schedule.width() != R::COLUMNS || clip.dtype != master {
+            return Err(
+                "grads and clip need the master format, and the schedule the optimizer's width".into()
+            );
+        }
+        if step.dtype != DType::U32 || bad.dtype != DType::U32 {
+            return Err("step and bad must be u32".into());
+        }
+        if grads.elements() != self.segments.flat_len {
+            return Err("the segments do not cover the gradients".into());
+        }
+        let (masters, slot) = self.segments.masters_and_slot(master);
         let mut outputs = vec![masters];
         outputs.extend(vec![slot; N]);
         if self.precision.has_compute_copy() {

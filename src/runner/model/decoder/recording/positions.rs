@@ -3,7 +3,7 @@
 use super::Recording;
 use crate::error::{Error, Result};
 use crate::ir::{Builder, TensorId};
-use crate::ops::qk_norm_rope::{QkNorm, QkNormRope};
+use crate::ops::qk_norm_rope::{HeadRotation, QkNorm, QkNormRope};
 use crate::ops::rope::Rope;
 use crate::ops::rotary::{Rotary, Scaling};
 use crate::plan::Model;
@@ -28,13 +28,13 @@ impl Recording<'_> {
             inputs.push(b.param(&format!("blocks.{i}.k_norm"))?);
         }
         inputs.extend(rotation.map(|(_, positions)| positions));
-        let rotates_first = m.qk_norm.is_some_and(|norm| norm.place == QkNormPlace::AfterRope);
+        let first = m.qk_norm.is_some_and(|norm| norm.place == QkNormPlace::AfterRope);
         match (norm, rotation) {
-            (Some(norm), Some((rotary, _))) => {
-                b.emit1("packed", QkNormRope { norm, rotary, rotates_first }, &inputs)
+            (Some(norm), rotation) => {
+                let rotation = rotation.map(|(rotary, _)| HeadRotation { rotary, first });
+                b.emit1("packed", QkNormRope { norm, rotation }, &inputs)
             }
             (None, Some((rotary, _))) => b.emit1("packed", Rope { heads, rotary, inverse: false }, &inputs),
-            (Some(norm), None) => b.emit1("packed", norm, &inputs),
             (None, None) => Ok(qkv),
         }
     }
