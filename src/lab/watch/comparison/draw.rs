@@ -9,7 +9,7 @@ use crate::statistics::Interval;
 use crate::watch::canvas::{Canvas, Field};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
-use crate::watch::view::{Show, heading};
+use crate::watch::view::{Show, heading, progress, unreadable};
 use ratatui_core::layout::Rect;
 
 /// Frames at least `WIDE` columns wide show the chart beside the table of pairs, which then has `TABLE`
@@ -45,67 +45,58 @@ struct Content {
     verdict: String,
 }
 
-impl ComparisonView {
-    /// Returns the height of a frame that shows all pairs.
-    pub(super) fn rows_of_frame(&self) -> u16 {
-        u16::try_from(2 * self.pairs().1).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_PAIRS)
-    }
-
-    /// Draws the frame of the comparison.
-    pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
-        let width = canvas.width();
-        let (state, role) = match () {
-            () if self.is_finished() => ("● finished", Role::Good),
-            () if self.condition.is_held => ("● running", Role::Training),
-            () => ("✗ stopped", Role::Bad),
-        };
-        heading(canvas, &format!("comparison {}", self.name), state, role);
-        let (done, all) = self.pairs();
-        let bar = width / 4;
-        canvas.bar(0, 1, bar, done as f64 / all.max(1) as f64);
-        let mut fields =
-            vec![Field::new("", format!("{done} of {all} pair{} done", plural(all)), Role::Strong)];
-        fields.extend(
-            runs(self).map(|(done, all)| Field::new("", format!("{done} of {all} runs"), Role::Text)),
-        );
-        canvas.fields(bar + 2, 1, width - bar - 2, &fields);
-        let mut y = 2;
-        if let Some((text, role)) = remark(self) {
-            y += canvas.paragraph(0, y, (width, 3), &text, role);
-        }
-        let Some(experiment) = &self.experiment else { return };
-        // For trials only speed has an interval; the loss gate has none.
-        let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
-        let at = show.measure % measures.max(1);
-        let content = content(experiment, at);
-        for field in &content.about {
-            canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
-            canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
-            y += 1;
-        }
-        let bottom = canvas.height().saturating_sub(VERDICT_ROWS);
-        let area = Rect::new(0, y, width, bottom.saturating_sub(y));
-        let closing = self.closing.get(at).map_or(&[][..], Vec::as_slice);
-        let (chart_area, table_area) = if width >= WIDE {
-            (Rect { x: TABLE + 2, width: width - TABLE - 2, ..area }, Rect { width: TABLE, ..area })
-        } else {
-            let rows = (area.height / 2).max(6).min(area.height);
-            (Rect { height: rows, ..area }, Rect { y: y + rows, height: area.height - rows, ..area })
-        };
-        chart(canvas, chart_area, &content, closing, all);
-        table(canvas, table_area, &content, show);
-        let verdict = match closing.last().filter(|_| !self.is_finished()) {
-            Some(last) => format!("{}. {}", so_far(last, content.difference), content.verdict),
-            None => content.verdict,
-        };
-        canvas.paragraph(0, bottom, (width, VERDICT_ROWS), &verdict, Role::Strong);
-    }
+/// Returns the height of a frame that shows all pairs.
+pub fn rows(view: &ComparisonView) -> u16 {
+    u16::try_from(2 * view.pairs().1).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_PAIRS)
 }
 
-/// Returns the number of runs that have ended, and of all runs.
-fn runs(view: &ComparisonView) -> Option<(usize, usize)> {
-    let runs = &view.experiment.as_ref()?.runs;
-    Some((runs.iter().filter(|run| run.status.is_some()).count(), runs.len()))
+/// Draws the frame of the comparison.
+pub fn frame(view: &ComparisonView, canvas: &mut Canvas, show: &Show) {
+    let width = canvas.width();
+    let (state, role) = match () {
+        () if view.is_finished() => ("● finished", Role::Good),
+        () if view.condition.is_held => ("● running", Role::Training),
+        () => ("✗ stopped", Role::Bad),
+    };
+    heading(canvas, &format!("comparison {}", view.name), state, role);
+    let (done, all) = view.pairs();
+    let mut fields = vec![Field::new("", format!("{done} of {all} pair{} done", plural(all)), Role::Strong)];
+    if let Some(experiment) = &view.experiment {
+        let ended = experiment.runs.iter().filter(|run| run.status.is_some()).count();
+        let text = format!("{ended} of {} runs", experiment.runs.len());
+        fields.push(Field::new("", text, Role::Text));
+    }
+    progress(canvas, done as f64 / all.max(1) as f64, &fields);
+    let mut y = 2;
+    if let Some((text, role)) = remark(view) {
+        y += canvas.paragraph(0, y, (width, 3), &text, role);
+    }
+    let Some(experiment) = &view.experiment else { return };
+    // For trials only speed has an interval; the loss gate has none.
+    let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
+    let at = show.measure % measures.max(1);
+    let content = content(experiment, at);
+    for field in &content.about {
+        canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
+        canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
+        y += 1;
+    }
+    let bottom = canvas.height().saturating_sub(VERDICT_ROWS);
+    let area = Rect::new(0, y, width, bottom.saturating_sub(y));
+    let closing = view.closing.get(at).map_or(&[][..], Vec::as_slice);
+    let (chart_area, table_area) = if width >= WIDE {
+        (Rect { x: TABLE + 2, width: width - TABLE - 2, ..area }, Rect { width: TABLE, ..area })
+    } else {
+        let rows = (area.height / 2).max(6).min(area.height);
+        (Rect { height: rows, ..area }, Rect { y: y + rows, height: area.height - rows, ..area })
+    };
+    chart(canvas, chart_area, &content, closing, all);
+    table(canvas, table_area, &content, show);
+    let verdict = match closing.last().filter(|_| !view.is_finished()) {
+        Some(last) => format!("{}. {}", so_far(last, content.difference), content.verdict),
+        None => content.verdict,
+    };
+    canvas.paragraph(0, bottom, (width, VERDICT_ROWS), &verdict, Role::Strong);
 }
 
 /// Describes the latest interval.
@@ -117,7 +108,7 @@ fn so_far(last: &ClosingInterval, difference: fn(f64) -> String) -> String {
 
 fn remark(view: &ComparisonView) -> Option<(String, Role)> {
     if let Some(trouble) = &view.condition.trouble {
-        return Some((format!("cannot read it: {trouble}"), Role::Bad));
+        return Some(unreadable(trouble));
     }
     if view.is_finished() || view.condition.is_held {
         return None;
@@ -212,13 +203,8 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[ClosingI
     canvas.rule(area.x, area.y, area.width, &format!("difference of {}", content.measure));
     let area = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
     if closing.is_empty() {
-        canvas.text(
-            area.x + 2,
-            area.y,
-            area.width,
-            "the first interval comes with the second pair",
-            Role::Muted,
-        );
+        let text = "the first interval comes with the second pair";
+        canvas.text(area.x + 2, area.y, area.width, text, Role::Muted);
         return;
     }
     // The first intervals, of two or three pairs, may be many times as wide as the last one; they are cut
@@ -232,13 +218,8 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[ClosingI
     let low = ends(|one| one.low).fold(0f64.min(-effect), f64::min).max((last.estimate - usual).min(-effect));
     let high = ends(|one| one.high).fold(effect.max(0.0), f64::max).min((last.estimate + usual).max(effect));
     let mut layers = vec![Layer::Level(0.0, Role::Muted)];
-    layers.extend(
-        content
-            .min_effect
-            .iter()
-            .flat_map(|effect| [*effect, -effect])
-            .map(|at| Layer::Level(at, Role::Bound)),
-    );
+    let bounds = content.min_effect.into_iter().flat_map(|effect| [effect, -effect]);
+    layers.extend(bounds.map(|at| Layer::Level(at, Role::Bound)));
     let bar = |one: &ClosingInterval| {
         [one.pairs as f64, one.interval.low, one.interval.estimate, one.interval.high]
     };
