@@ -1,14 +1,13 @@
 //! Maps the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
 
 use super::documents::curves::{CurvesRequest, POINTS, Smoothing};
-use super::documents::sweep::Attempts;
 use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
 use super::http::{Refusal, Request};
 use super::known_rows::KnownRows;
 use super::table::{LiveTable, Table, TableRun};
 use crate::curve::Scale;
 use crate::error::Error;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
@@ -45,35 +44,21 @@ impl Routes {
             return self.table.known()?.matches(asked("filter"), asked("sort"));
         }
         let table = self.table.current()?;
-        let folder = self.table.folder();
+        let folder = &self.table.folder;
         match name {
-            ["runs"] => Ok(table.document(&folder.root().display().to_string())),
+            ["runs"] => Ok(table.document(&folder.root.display().to_string(), &table.runs)),
             ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
             ["differences"] => {
                 let runs =
                     request.parameters("id").map(|id| find_run(&table, id)).collect::<Result<Vec<_>, _>>()?;
                 self.differences(&runs)
             }
-            ["comparisons"] => {
-                let lines = folder.comparisons()?;
-                Ok(
-                    json!({"comparisons": lines.iter().map(|(id, at)| comparison::line(id, at)).collect::<Vec<_>>()}),
-                )
-            }
-            ["sweeps"] => {
-                let attempts = Attempts::read(folder)?;
-                let line = |(id, at): &(String, PathBuf)| sweep::line(id, at, attempts.as_ref());
-                Ok(json!({"sweeps": folder.sweeps()?.iter().map(line).collect::<Vec<_>>()}))
-            }
-            ["coordinates"] => {
-                let lines = folder.coordinates()?;
-                Ok(
-                    json!({"coordinates": lines.iter().map(|(id, at)| coordinates::line(id, at)).collect::<Vec<_>>()}),
-                )
-            }
+            ["comparisons"] => Ok(comparison::list(&folder.comparisons()?)),
+            ["sweeps"] => Ok(sweep::list(&folder.sweeps()?, folder.ledger()?.as_ref())),
+            ["coordinates"] => Ok(coordinates::list(&folder.coordinates()?)),
             ["sweep", id] => {
                 let at = find_folder(folder.sweeps()?, id)?;
-                Ok(sweep::document(id, &at, Attempts::read(folder)?.as_ref())?)
+                Ok(sweep::document(id, &at, folder.ledger()?.as_ref())?)
             }
             ["comparison", name, id] => {
                 let id = joined(name, id)?;

@@ -89,7 +89,9 @@ impl Site {
         let site = self.clone();
         let work = move || {
             let _open = Open(&site.connections);
-            answer(&mut stream, LIMITS, |request| site.respond(request));
+            let respond =
+                |request: &Request| site.respond(request).unwrap_or_else(|refusal| refusal.response());
+            answer(&mut stream, LIMITS, respond);
         };
         if std::thread::Builder::new().name("view".to_owned()).spawn(work).is_err() {
             // Dropping the closure has closed the connection.
@@ -97,11 +99,7 @@ impl Site {
         }
     }
 
-    fn respond(&self, request: &Request) -> Response {
-        self.found(request).unwrap_or_else(|refusal| refusal.response())
-    }
-
-    fn found(&self, request: &Request) -> Result<Response, Refusal> {
+    fn respond(&self, request: &Request) -> Result<Response, Refusal> {
         let path = match self.access.check(request)? {
             Admission::Enter(response) => return Ok(response),
             Admission::Read(path) => path,

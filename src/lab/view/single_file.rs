@@ -7,8 +7,7 @@
 
 use super::assets::{ASSETS, Asset, LICENSE, PAGE};
 use super::documents::curves::{CurvesRequest, Smoothing};
-use super::documents::sweep::Attempts;
-use super::documents::{comparison, curves, differences, log, memory, profile, run, sweep};
+use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
 use super::folder::ResultsFolder;
 use super::http::Content;
 use super::known_rows::RunRows;
@@ -79,7 +78,7 @@ impl SingleFile {
         let mut documents = documents(folder, &table, &runs, &chosen, &mut selection)?;
         if !full {
             selection.excluded.extend(LEFT_OUT.map(str::to_owned));
-            let privacy = Privacy::here(folder.root(), documents.values());
+            let privacy = Privacy::here(&folder.root, documents.values());
             documents.values_mut().for_each(|document| privacy.hide(document));
             privacy.hide_in(&mut selection.excluded);
         }
@@ -114,23 +113,20 @@ impl Chosen {
         let mut chosen = Self::default();
         let (comparisons, all_sweeps) = (folder.comparisons()?, folder.sweeps()?);
         let of = |all: &[(String, PathBuf)], path: &Path| {
-            let is_it = |(_, known): &&(String, PathBuf)| {
-                known == path || known.canonicalize().ok() == path.canonicalize().ok()
-            };
-            all.iter().find(is_it).cloned()
+            all.iter().find(|(_, known)| is_same(known, path)).cloned()
         };
         for word in words {
-            let as_run = find::find(folder.root(), word);
+            let as_run = find::find(&folder.root, word);
             if let Ok(run) = &as_run {
                 chosen.add_run(&id_in(table, run)?);
-            } else if let Some(path) = find::find_comparison(folder.root(), word)? {
+            } else if let Some(path) = find::find_comparison(&folder.root, word)? {
                 let found = of(&comparisons, &path).ok_or_else(|| outside(&path))?;
                 for run in experiment::compared_runs(&found.1)?.iter().filter(|run| table.run(run).is_some())
                 {
                     chosen.add_run(run);
                 }
                 chosen.comparisons.push(found);
-            } else if let Some(path) = sweeps::find(folder.root(), word)? {
+            } else if let Some(path) = sweeps::find(&folder.root, word)? {
                 chosen.sweeps.push(of(&all_sweeps, &path).ok_or_else(|| outside(&path))?);
             } else {
                 as_run?;
@@ -148,9 +144,12 @@ impl Chosen {
 
 /// Returns `RECIPE/RUN` of a run's folder, which must be in the table.
 fn id_in(table: &Table, run: &Path) -> Result<String> {
-    let is_it =
-        |known: &&TableRun| known.path == run || known.path.canonicalize().ok() == run.canonicalize().ok();
-    table.runs.iter().find(is_it).map(|known| known.id.clone()).ok_or_else(|| outside(run))
+    let found = table.runs.iter().find(|known| is_same(&known.path, run));
+    found.map(|known| known.id.clone()).ok_or_else(|| outside(run))
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().ok() == other.canonicalize().ok()
 }
 
 fn outside(path: &Path) -> Error {
@@ -169,8 +168,8 @@ fn documents(
     selection: &mut Selection,
 ) -> Result<Map<String, Value>> {
     let mut documents = Map::new();
-    let root = folder.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut runs_document = table.document_for(&root, runs);
+    let root = folder.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut runs_document = table.document(&root, runs.iter().copied());
     // The damage listed for the folder concerns other runs.
     runs_document["damaged"] = json!([]);
     documents.insert("runs".to_owned(), runs_document);
@@ -200,21 +199,18 @@ fn documents(
     if (2..=differences::MAX_RUNS).contains(&runs.len()) {
         documents.insert("differences".to_owned(), differences::document(runs)?);
     }
-    let lines: Vec<Value> = chosen.comparisons.iter().map(|(id, at)| comparison::line(id, at)).collect();
-    documents.insert("comparisons".to_owned(), json!({"comparisons": lines}));
+    documents.insert("comparisons".to_owned(), comparison::list(&chosen.comparisons));
     for (id, at) in &chosen.comparisons {
         documents.insert(format!("comparison/{id}"), comparison::document(id, at)?);
         selection.included.push(format!("the comparison {id}, with its pairs and verdict"));
     }
-    let attempts = Attempts::read(folder)?;
-    let lines: Vec<Value> =
-        chosen.sweeps.iter().map(|(id, at)| sweep::line(id, at, attempts.as_ref())).collect();
-    documents.insert("sweeps".to_owned(), json!({"sweeps": lines}));
+    let ledger = folder.ledger()?;
+    documents.insert("sweeps".to_owned(), sweep::list(&chosen.sweeps, ledger.as_ref()));
     for (id, at) in &chosen.sweeps {
-        documents.insert(format!("sweep/{id}"), sweep::document(id, at, attempts.as_ref())?);
+        documents.insert(format!("sweep/{id}"), sweep::document(id, at, ledger.as_ref())?);
         selection.included.push(format!("the cells of the sweep {id}, without their curves"));
     }
-    documents.insert("coordinates".to_owned(), json!({"coordinates": []}));
+    documents.insert("coordinates".to_owned(), coordinates::list(&[]));
     Ok(documents)
 }
 

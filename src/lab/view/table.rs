@@ -23,7 +23,7 @@ const MAX_GONE: usize = 10_000;
 /// The table of a results folder.
 #[derive(Debug)]
 pub struct LiveTable {
-    folder: ResultsFolder,
+    pub folder: ResultsFolder,
     state: Mutex<Option<(Instant, Arc<Table>)>>,
 }
 
@@ -100,11 +100,6 @@ impl LiveTable {
         Self { folder, state: Mutex::new(None) }
     }
 
-    /// Returns the folder.
-    pub fn folder(&self) -> &ResultsFolder {
-        &self.folder
-    }
-
     /// Returns the table as it is, or was a moment ago. Callers wait while another thread reads it.
     ///
     /// # Errors
@@ -148,10 +143,10 @@ impl Table {
             Some(before) => (before, before.revision + 1),
             None => (&start, now_in_milliseconds()),
         };
-        let mut collection = Collection::read(folder.root())?;
+        let mut collection = Collection::read(&folder.root)?;
         let mut damaged: Vec<String> =
             collection.unreadable.iter().map(|error| format!("{error}; left out of the list")).collect();
-        let lost = find::without_summary(folder.root())?;
+        let lost = find::without_summary(&folder.root)?;
         damaged.extend(lost.iter().map(|run| find::describe_loss(run, SUMMARY)));
         collection.runs.retain(|run| match folder.link_in_run(&run.path) {
             Some(link) => {
@@ -211,19 +206,14 @@ impl Table {
         self.places.get(id).and_then(|place| self.runs.get(*place))
     }
 
-    /// Returns the document `runs`.
-    pub fn document(&self, results: &str) -> Value {
-        self.document_for(results, &self.runs.iter().collect::<Vec<_>>())
-    }
-
-    /// Returns the document `runs` for only some of the runs.
-    pub fn document_for(&self, results: &str, runs: &[&TableRun]) -> Value {
+    /// Returns the document `runs` for some or all of the runs.
+    pub fn document<'a>(&self, results: &str, runs: impl IntoIterator<Item = &'a TableRun>) -> Value {
         json!({
             "results": results,
             "revision": self.revision,
             "columns": self.layout.value.columns(),
             "keys": self.layout.value.keys,
-            "runs": runs.iter().map(|run| &run.row).collect::<Vec<_>>(),
+            "runs": runs.into_iter().map(|run| &run.row).collect::<Vec<_>>(),
             "damaged": self.damaged,
         })
     }
