@@ -2,6 +2,7 @@
 
 use super::axis::ticks;
 use super::glyphs::{self, Anchor, Line, Weight, text_width};
+use super::picture::{Svgs, in_themes};
 use super::theme::{Hue, Theme};
 use crate::curve::{Points, Scale, stretches, thin};
 use crate::error::{Error, Result};
@@ -71,6 +72,13 @@ pub struct Series {
     pub points: Points,
 }
 
+impl Series {
+    /// Creates a series. An empty name has no entry in the legend.
+    pub fn new(name: impl Into<String>, hue: Hue, look: Look, points: Points) -> Self {
+        Self { name: name.into(), hue, look, points }
+    }
+}
+
 /// The style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -101,6 +109,14 @@ pub struct Mark {
 }
 
 impl Figure {
+    /// Draws the figure in every theme.
+    ///
+    /// # Errors
+    /// If a text cannot be drawn.
+    pub fn draw(&self) -> Result<Svgs> {
+        in_themes(|theme| svg(self, theme))
+    }
+
     /// Returns the height of a panel.
     fn panel_height(&self) -> i32 {
         let count = self.panels.len().max(1) as i32;
@@ -127,6 +143,16 @@ impl Figure {
 }
 
 impl Panel {
+    /// Creates a panel with a linear y axis and without marks.
+    pub fn new(
+        y_name: impl Into<String>,
+        y: (f64, f64),
+        y_label: fn(f64) -> String,
+        series: Vec<Series>,
+    ) -> Self {
+        Self { y_name: y_name.into(), y, scale: Scale::Linear, y_label, series, marks: Vec::new() }
+    }
+
     /// Returns the ticks of the y axis of a panel that is `height` pixels high.
     fn ticks(&self, height: i32) -> Vec<f64> {
         ticks(self.y.0, self.y.1, self.scale, (height / 75) as usize)
@@ -169,7 +195,7 @@ impl<'a> Canvas<'a> {
 }
 
 /// Draws a figure as SVG.
-pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
+fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
     let left = figure.left()?;
     page(theme, |page| {
         page.write(&figure.title, (left, 58), Style::new(theme.ink).title());

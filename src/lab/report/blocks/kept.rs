@@ -172,8 +172,9 @@ pub fn id(kept: &Path, folder: &Path) -> String {
     inside.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
 }
 
-fn unreadable(folder: &Path, error: &Error) -> Vec<Why> {
-    vec![Why::fixed_by(error.message(), restore(&[folder]))]
+/// Returns the fault of a file or folder that cannot be read.
+pub fn unreadable(path: &Path, error: &Error) -> Vec<Why> {
+    vec![Why::fixed_by(error.message(), restore(&[path]))]
 }
 
 fn environments(folder: &Path) -> Result<Vec<Environment>> {

@@ -23,6 +23,7 @@ mod figure;
 mod figures;
 mod fixes;
 mod kept;
+mod kept_comparison;
 mod lock;
 mod markers;
 mod page_context;
