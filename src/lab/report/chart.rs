@@ -1,7 +1,7 @@
 //! Figures: a title, a legend and one or more panels above a common x axis, drawn to SVG.
 
 use super::axis::ticks;
-use super::glyphs::{self, Anchor, Line, Weight, text_width};
+use super::glyphs::{self, Anchor, Line, Style, TEXT, text_width};
 use super::picture::{Svgs, in_themes};
 use super::theme::{Hue, Theme};
 use crate::curve::{Points, Scale, stretches, thin};
@@ -27,9 +27,6 @@ const BOTTOM: i32 = 104;
 const TOP: i32 = 226;
 /// Space between two panels, with the name of the lower y axis.
 const BETWEEN: i32 = 84;
-/// Text sizes in pixels per em.
-const TITLE: f64 = 36.0;
-const TEXT: f64 = 25.0;
 /// Most points, in pairs, that can be told apart in one line; and most points drawn as dots.
 const BUCKETS: usize = 1000;
 const MAX_DOTS: usize = 60;
@@ -188,9 +185,7 @@ impl<'a> Canvas<'a> {
 
     /// Writes a line of text, vertically centered on a position.
     pub(super) fn write(&self, text: &str, at: (i32, i32), style: Style) {
-        let Style { color: RGBColor(r, g, b), size, weight, anchor, is_tick } = style;
-        let (text, colour) = (text.to_owned(), format!("#{r:02X}{g:02X}{b:02X}"));
-        self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, color: colour, is_tick });
+        self.lines.borrow_mut().push(Line { text: text.to_owned(), at, style });
     }
 }
 
@@ -351,33 +346,6 @@ impl Look {
     /// Returns the style of a [`Look::Band`].
     fn area(colour: RGBColor) -> ShapeStyle {
         colour.mix(0.2).filled()
-    }
-}
-
-/// Size, color and anchor of a text.
-pub(super) struct Style {
-    color: RGBColor,
-    size: f64,
-    weight: Weight,
-    anchor: Anchor,
-    is_tick: bool,
-}
-
-impl Style {
-    pub(super) fn new(colour: RGBColor) -> Self {
-        Self { color: colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start, is_tick: false }
-    }
-
-    pub(super) fn title(self) -> Self {
-        Self { size: TITLE, weight: Weight::SemiBold, ..self }
-    }
-
-    pub(super) fn tick(self, anchor: Anchor) -> Self {
-        Self { anchor, is_tick: true, ..self }
-    }
-
-    pub(super) fn anchor(self, anchor: Anchor) -> Self {
-        Self { anchor, ..self }
     }
 }
 

@@ -20,8 +20,8 @@ pub struct Examined {
     pub block: Block,
     /// Its name in messages.
     pub name: String,
-    /// Its line in the lock; `None` if only its sources are needed.
-    pub key: Option<Key>,
+    /// Its line in the lock.
+    pub key: Key,
     /// The new content; `None` if it cannot be rendered.
     pub fresh: Option<Fresh>,
     /// The Markdown, sources and figures rendered from kept files.
@@ -49,14 +49,8 @@ impl Examined {
     }
 }
 
-/// Renders a block of the page `text`. Compares it with the page and, if it has a key, with the lock.
-pub fn examine(
-    context: &PageContext<'_>,
-    text: &str,
-    block: Block,
-    key: Option<Key>,
-    lock: &Lock,
-) -> Examined {
+/// Renders a block of the page `text`, and compares it with the page and with the lock.
+pub fn examine(context: &PageContext<'_>, text: &str, block: Block, key: Key, lock: &Lock) -> Examined {
     let mut examined = Examined {
         name: attributes::block_name(&block.attributes),
         key,
@@ -90,9 +84,7 @@ pub fn examine(
             examined.rendered = rendered;
         }
     }
-    if let Some(key) = &examined.key {
-        examined.stale = compare(text, &examined, lock, key);
-    }
+    examined.stale = compare(text, &examined, lock);
     for (path, svg) in &examined.rendered.figures {
         match regular::read(path, regular::MAX_TEXT) {
             Ok(bytes) if bytes == svg.as_bytes() => {}
@@ -138,9 +130,9 @@ fn hash(text: &str) -> String {
 }
 
 /// Compares a block with the lock and with its expected content.
-fn compare(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> {
+fn compare(text: &str, examined: &Examined, lock: &Lock) -> Vec<Why> {
     let body = &text[examined.block.body.clone()];
-    let Some(locked) = lock.lines.get(key) else {
+    let Some(locked) = lock.lines.get(&examined.key) else {
         return vec![Why::stale(match (body.trim().is_empty(), lock.exists) {
             // A block that was never filled has no sources.
             (true, _) => "it was never filled".to_owned(),

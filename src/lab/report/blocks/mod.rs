@@ -33,7 +33,6 @@ mod quality;
 mod quality_figure;
 mod runs;
 mod series;
-mod sources;
 mod spec;
 mod structure;
 mod sweep;
@@ -42,6 +41,5 @@ mod value;
 mod why;
 
 pub use lock::LOCK;
-pub use pages::{Checked, Found, PageProblem, Scope, check, named, pages, update};
-pub use sources::{PageSources, sources};
+pub use pages::{Checked, Found, PageProblem, PageSources, Scope, check, named, pages, sources, update};
 pub use spec::{KINDS, template};

@@ -122,20 +122,19 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
     let (mut checked, mut problems) = (Vec::new(), wrong_lines(scope, &lock));
     let mut found = BTreeSet::new();
     let mut pages = scope.read(&lock)?;
-    let texts: Vec<String> = pages.iter().map(|(_, page)| page.text.clone()).collect();
     let shown = figures::check(pages.iter_mut().flat_map(|(_, page)| &mut page.blocks));
-    for (path, mut page) in pages {
+    for (path, page) in &mut pages {
         problems.append(&mut page.faults);
-        for block in page.blocks {
+        for block in &page.blocks {
             let whys = block.hard.iter().chain(&block.stale);
-            problems.extend(whys.map(|why| scope.problem(&block, path, why)));
-            checked.push(summary(&block, path, block.is_current(), false));
-            found.extend(block.key);
+            problems.extend(whys.map(|why| scope.problem(block, path, why)));
+            checked.push(summary(block, path, block.is_current(), false));
+            found.insert(block.key.clone());
         }
     }
     problems.extend(scope.without_block(&lock, &found).map(|key| scope.orphan(&lock, key)));
     if checked.is_empty() && problems.is_empty() {
-        problems.extend(scope.only_in_code(&texts));
+        problems.extend(scope.only_in_code(&pages));
     }
     problems.extend(scope.stray_figures(&shown));
     Ok(in_order(scope.pages, checked, problems))
@@ -158,7 +157,7 @@ pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
     for (path, mut page) in pages {
         let is_sound = page.faults.is_empty();
         problems.append(&mut page.faults);
-        found.extend(page.blocks.iter().filter_map(|block| block.key.clone()));
+        found.extend(page.blocks.iter().map(|block| block.key.clone()));
         let mut new = page.text.clone();
         // Go from the last block to the first, so that earlier offsets stay valid.
         for block in page.blocks.iter().rev() {
@@ -188,9 +187,8 @@ fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
     let text = format!("{}<!-- {END} -->", fresh.body);
     let mut is_changed = page.get(span.clone()) != Some(text.as_str());
     page.replace_range(span, &text);
-    if let Some(key) = &block.key {
-        is_changed |= lock.lines.insert(key.clone(), fresh.hashes.clone()).as_ref() != Some(&fresh.hashes);
-    }
+    let before = lock.lines.insert(block.key.clone(), fresh.hashes.clone());
+    is_changed |= before.as_ref() != Some(&fresh.hashes);
     for (path, svg) in &block.rendered.figures {
         is_changed |= write_if_changed(path, svg.as_bytes())?;
     }
@@ -217,6 +215,31 @@ pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)>
         }
     }
     Ok((folders, figures))
+}
+
+/// The kept folders that the blocks of a page show, and the blocks that show nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PageSources {
+    /// Paths below the folder of kept data, in the order of the page. A path may occur several times.
+    pub ids: Vec<String>,
+    /// Blocks that cannot be rendered from kept files, and invalid markers, as `line N: why`.
+    pub problems: Vec<String>,
+}
+
+/// Returns the kept folders that the blocks of a page show, whether or not the page is current.
+///
+/// # Errors
+/// If the page cannot be read.
+pub fn sources(page: &Path, kept: &Path) -> Result<PageSources> {
+    let scope = Scope { pages: &[], is_whole: false, kept, root: Path::new("") };
+    let Page { blocks, faults, .. } = scope.page(page, &Lock::default())?;
+    let mut found = PageSources::default();
+    found.problems.extend(faults.iter().map(|fault| format!("line {}: {}", fault.line, fault.why)));
+    for Examined { block, name, hard, rendered, .. } in blocks {
+        found.problems.extend(hard.iter().map(|why| format!("line {}: {name}: {}", block.line, why.why)));
+        found.ids.extend(rendered.sources.into_iter().map(|source| source.id));
+    }
+    Ok(found)
 }
 
 /// Sorts by page, in the order given, then by line.
@@ -275,19 +298,17 @@ impl Scope<'_> {
         let faults = faults.into_iter().map(|fault| self.fault(path, fault)).collect();
         let keys = lock::keys(&self.name_of(path), blocks.iter().map(|block| &block.attributes));
         let context = PageContext { kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
-        let examined = |(block, key)| examine(&context, &text, block, Some(key), lock);
+        let examined = |(block, key)| examine(&context, &text, block, key, lock);
         let blocks = blocks.into_iter().zip(keys).map(examined).collect();
         Ok(Page { blocks, faults, text })
     }
 
     /// If no page has a block, returns a problem for the first marker in code.
-    fn only_in_code(&self, texts: &[String]) -> Option<PageProblem> {
-        let found = self.pages.iter().zip(texts).find_map(|(page, text)| Some((page, first_in_code(text)?)));
-        found.map(|(page, line)| {
-            let why = "there is no block: this marker stands in code, where it is text";
-            let fix = format!("take it out of the code, then {}", self.render_again(page));
-            PageProblem { is_markup: true, ..PageProblem::new(page.clone(), line, why, fix) }
-        })
+    fn only_in_code(&self, pages: &[(&PathBuf, Page)]) -> Option<PageProblem> {
+        let (path, line) = pages.iter().find_map(|(path, page)| Some((*path, first_in_code(&page.text)?)))?;
+        let why = "there is no block: this marker stands in code, where it is text";
+        let fix = format!("take it out of the code, then {}", self.render_again(path));
+        Some(PageProblem { is_markup: true, ..PageProblem::new(path.clone(), line, why, fix) })
     }
 
     /// Returns problems for figures of several comparisons that no block of any page shows.
