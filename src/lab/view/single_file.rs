@@ -56,6 +56,8 @@ struct Chosen {
     runs: Vec<String>,
     comparisons: Vec<(String, PathBuf)>,
     sweeps: Vec<(String, PathBuf)>,
+    /// Runs of these comparisons that the table does not have, in words.
+    missing: Vec<String>,
 }
 
 impl SingleFile {
@@ -74,7 +76,7 @@ impl SingleFile {
                 runs.len()
             )));
         }
-        let mut selection = Selection::default();
+        let mut selection = Selection { excluded: chosen.missing.clone(), ..Selection::default() };
         let mut documents = documents(folder, &table, &runs, &chosen, &mut selection)?;
         if !full {
             selection.excluded.extend(LEFT_OUT.map(str::to_owned));
@@ -121,9 +123,14 @@ impl Chosen {
                 chosen.add_run(&id_in(table, run)?);
             } else if let Some(path) = find::find_comparison(&folder.root, word)? {
                 let found = of(&comparisons, &path).ok_or_else(|| outside(&path))?;
-                for run in experiment::compared_runs(&found.1)?.iter().filter(|run| table.run(run).is_some())
-                {
-                    chosen.add_run(run);
+                for run in experiment::compared_runs(&found.1)? {
+                    match table.run(&run) {
+                        Some(_) => chosen.add_run(&run),
+                        None => chosen.missing.push(format!(
+                            "the run {run} of the comparison {}: it is missing, damaged, or behind a link",
+                            found.0
+                        )),
+                    }
                 }
                 chosen.comparisons.push(found);
             } else if let Some(path) = sweeps::find(&folder.root, word)? {
