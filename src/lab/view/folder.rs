@@ -24,7 +24,10 @@ const RUN_FILES: [&str; 9] =
 
 /// The list of a sweep's cells, and its table.
 const CELLS: &str = "cells.json";
-const TABLE: &str = "table.csv";
+pub const TABLE: &str = "table.csv";
+
+/// The files of a sweep's folder that are read.
+pub const SWEEP_FILES: [&str; 3] = [CELLS, TABLE, CONFIGURATIONS];
 
 /// A results folder.
 #[derive(Clone, Debug)]
@@ -63,7 +66,7 @@ impl ResultsFolder {
             |sweep: &PathBuf| [CELLS, TABLE].iter().any(|file| regular::is_file(&sweep.join(file)));
         found.retain(has_cells);
         found.sort();
-        Ok(self.with_ids(found, SWEEPS, &[CELLS, TABLE, CONFIGURATIONS]))
+        Ok(self.with_ids(found, SWEEPS, &SWEEP_FILES))
     }
 
     /// Returns the folders of coordinates, newest first, each with its `NAME/ID`. Leaves out folders behind

@@ -49,9 +49,8 @@ impl Routes {
             ["runs"] => Ok(table.document(&folder.root.display().to_string(), &table.runs)),
             ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
             ["differences"] => {
-                let runs =
-                    request.parameters("id").map(|id| find_run(&table, id)).collect::<Result<Vec<_>, _>>()?;
-                self.differences(&runs)
+                let runs = request.parameters("id").map(|id| find_run(&table, id));
+                differences_of(&runs.collect::<Result<Vec<_>, _>>()?)
             }
             ["comparisons"] => Ok(comparison::list(&folder.comparisons()?)),
             ["sweeps"] => Ok(sweep::list(&folder.sweeps()?, folder.ledger()?.as_ref())),
@@ -88,24 +87,21 @@ impl Routes {
                 Ok(memory::document(run)?)
             }
             "profile" => profile::document(run)?.ok_or_else(|| {
-                Refusal::new(
-                    404,
-                    format!("no profile is kept: measure one with `xrun profile {} --keep`", run.id),
-                )
+                let why = format!("no profile is kept: measure one with `xrun profile {} --keep`", run.id);
+                Refusal::new(404, why)
             }),
             _ => Err(unknown()),
         }
     }
+}
 
-    fn differences(&self, runs: &[&TableRun]) -> Result<Value, Refusal> {
-        match runs.len() {
-            2..=differences::MAX_RUNS => Ok(differences::document(runs)?),
-            count => Err(Refusal::new(
-                400,
-                format!("{count} runs cannot be shown side by side; choose 2 to {}", differences::MAX_RUNS),
-            )),
-        }
+fn differences_of(runs: &[&TableRun]) -> Result<Value, Refusal> {
+    let (count, most) = (runs.len(), differences::MAX_RUNS);
+    if !(2..=most).contains(&count) {
+        let why = format!("{count} runs cannot be shown side by side; choose 2 to {most}");
+        return Err(Refusal::new(400, why));
     }
+    Ok(differences::document(runs)?)
 }
 
 /// Returns the run of this id.

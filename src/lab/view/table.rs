@@ -2,7 +2,7 @@
 
 use super::documents::rows::{Layout, row};
 use super::filter::matches;
-use super::folder::{ResultsFolder, version};
+use super::folder::{ResultsFolder, TABLE, version};
 use super::http::Refusal;
 use crate::error::Result;
 use crate::results::collection::{Collection, Run};
@@ -173,7 +173,7 @@ impl Table {
         };
         let comparisons = stamps(folder.comparisons()?, &[EXPERIMENT]);
         // The table of a sweep is written after every line of the ledger.
-        let sweeps = stamps(folder.sweeps()?, &["table.csv"]);
+        let sweeps = stamps(folder.sweeps()?, &[TABLE]);
         Ok(Self {
             layout: Changed::new(layout, &before.layout, revision),
             comparisons: Changed::new(comparisons, &before.comparisons, revision),

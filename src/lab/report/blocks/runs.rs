@@ -24,7 +24,6 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Ve
             return Err(vec![nothing_kept(context.kept, &all, name)]);
         }
         let mut taken: BTreeMap<&Path, usize> = BTreeMap::new();
-        let before = chosen.len();
         for run in matching {
             if !passes(run, &spec.filters)? {
                 continue;
@@ -35,7 +34,7 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Ve
                 chosen.push(run.clone());
             }
         }
-        if chosen.len() == before && taken.is_empty() {
+        if taken.is_empty() {
             let filters: Vec<String> =
                 spec.filters.iter().map(|(key, value)| format!("{key}={value}")).collect();
             let why = format!("no kept run of `{name}` has {}", filters.join(", "));

@@ -8,7 +8,7 @@ use crate::results::configurations::CONFIGURATIONS;
 use crate::results::ledger::{Attempt, Ledger};
 use crate::results::regular;
 use crate::sweep::{SweepCell, cells};
-use crate::view::folder::{read_json, version};
+use crate::view::folder::{SWEEP_FILES, read_json, version};
 use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,9 +16,6 @@ use std::path::{Path, PathBuf};
 
 /// The status of a cell that has not begun.
 const OPEN: &str = "open";
-
-/// The files of a sweep's folder that are read.
-const FILES: [&str; 3] = ["cells.json", "table.csv", CONFIGURATIONS];
 
 /// Returns the last attempt at a cell. Sweeps of earlier versions know only the beginning of its key.
 fn last_attempt<'a>(ledger: &'a Ledger, cell: &SweepCell) -> Option<&'a Attempt> {
@@ -33,7 +30,7 @@ pub fn list(found: &[(String, PathBuf)], ledger: Option<&Ledger>) -> Value {
 
 /// Returns the line of a sweep in the document `sweeps`, or the reason if it cannot be read.
 fn line(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Value {
-    let version = version(folder, FILES);
+    let version = version(folder, SWEEP_FILES);
     let cells = match cells(folder) {
         Ok(cells) => cells,
         Err(e) => return json!({"id": id, "version": version, "damaged": e.message()}),
@@ -89,7 +86,7 @@ pub fn document(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Result<Valu
         has_configurations.then(|| read_json(folder, CONFIGURATIONS)).transpose()?;
     Ok(json!({
         "id": id,
-        "version": version(folder, FILES),
+        "version": version(folder, SWEEP_FILES),
         "keys": keys,
         "values": values,
         "figures": figures.iter().map(column).collect::<Vec<_>>(),
