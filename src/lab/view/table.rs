@@ -17,9 +17,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The folder is read again at most this often, however many pages ask.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The most removed runs to remember. A page that asks for earlier changes gets the whole table again.
-const MAX_GONE: usize = 10_000;
-
 /// The table of a results folder.
 #[derive(Debug)]
 pub struct LiveTable {
@@ -165,7 +162,9 @@ impl Table {
             runs.push(TableRun { id: run.id.clone(), path: run.path.clone(), version, row, changed_in });
         }
         let places: HashMap<String, usize> = runs.iter().map(|run| run.id.clone()).zip(0..).collect();
-        let (first, gone) = before.gone_in(revision, &places);
+        let is_gone = |id: &String| !places.contains_key(id);
+        let removed = before.runs.iter().map(|run| (revision, run.id.clone()));
+        let gone = before.gone.iter().cloned().chain(removed).filter(|(_, id)| is_gone(id)).collect();
         let stamps = |found: Vec<(String, PathBuf)>, files: &[&'static str]| -> String {
             let stamp =
                 |(id, path): &(String, PathBuf)| format!("{id} {}\n", version(path, files.iter().copied()));
@@ -179,26 +178,13 @@ impl Table {
             comparisons: Changed::new(comparisons, &before.comparisons, revision),
             sweeps: Changed::new(sweeps, &before.sweeps, revision),
             revision,
-            first,
+            first: if before.first == 0 { revision } else { before.first },
             collection,
             runs,
             places,
             gone,
             damaged,
         })
-    }
-
-    /// Returns the first revision from which changes are known, and the runs removed since.
-    fn gone_in(&self, revision: u64, places: &HashMap<String, usize>) -> (u64, Vec<(u64, String)>) {
-        let is_gone = |id: &String| !places.contains_key(id);
-        let earlier = self.gone.iter().filter(|(_, id)| is_gone(id)).cloned();
-        let now =
-            self.runs.iter().map(|run| &run.id).filter(|id| is_gone(id)).map(|id| (revision, id.clone()));
-        let mut gone: Vec<(u64, String)> = earlier.chain(now).collect();
-        let forgotten = gone.len().saturating_sub(MAX_GONE);
-        let first = if self.first == 0 { revision } else { self.first };
-        let first = gone.drain(..forgotten).next_back().map_or(first, |(at, _)| at);
-        (first, gone)
     }
 
     /// Returns the run of this `RECIPE/RUN`.
