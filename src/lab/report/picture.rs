@@ -42,6 +42,11 @@ pub fn paths(stem: &Path) -> [PathBuf; THEMES.len()] {
     THEMES.each_ref().map(|theme| PathBuf::from(format!("{}-{}.svg", stem.display(), theme.name)))
 }
 
+/// Returns the files of a figure with their contents.
+pub fn files(stem: &Path, svgs: Svgs) -> impl Iterator<Item = (PathBuf, String)> + use<> {
+    paths(stem).into_iter().zip(svgs)
+}
+
 /// Writes pictures into the folder whose data they show.
 ///
 /// # Errors

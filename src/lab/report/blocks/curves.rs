@@ -57,27 +57,25 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, column: &str) -> Result<Re
         rows.push(read.map_err(|e| unreadable(&path, &e))?);
     }
     let by_tokens = differ_in_tokens(&rows);
-    let mut arms = arms(&selected);
-    if arms.len() > HUES.len() {
-        let why = format!("there are {} arms, and a figure shows at most {}", arms.len(), HUES.len());
+    let groups = groups(&selected);
+    if groups.len() > HUES.len() {
+        let why = format!("there are {} arms, and a figure shows at most {}", groups.len(), HUES.len());
         return Err(vec![Why::fixed_by(why, "select fewer")]);
     }
-    for arm in &mut arms {
-        let mut all = Vec::new();
-        for run in &arm.runs {
-            let at = selected.iter().position(|other| std::ptr::eq(other, *run));
-            let points = at.map(|at| points(&rows[at], column, by_tokens)).unwrap_or_default();
-            if points.is_empty() {
-                let why = format!("{} has no value of `{column}` in {METRICS}", run.source.id);
-                return Err(vec![Why::fixed_by(why, "correct `column` or `select`")]);
-            }
-            all.push(points);
+    let mut arms = Vec::new();
+    for (label, members) in groups {
+        let runs: Vec<&KeptRun> = members.iter().map(|at| &selected[*at]).collect();
+        let points: Vec<Points> = members.iter().map(|at| points(&rows[*at], column, by_tokens)).collect();
+        if let Some((run, _)) = runs.iter().zip(&points).find(|(_, points)| points.is_empty()) {
+            let why = format!("{} has no value of `{column}` in {METRICS}", run.source.id);
+            return Err(vec![Why::fixed_by(why, "correct `column` or `select`")]);
         }
-        arm.curve = Curve::over(&all);
-        if arm.curve.mean.is_empty() {
-            let why = format!("the runs of {} have no point of `{column}` in common", arm.label);
+        let curve = Curve::over(&points);
+        if curve.mean.is_empty() {
+            let why = format!("the runs of {label} have no point of `{column}` in common");
             return Err(vec![Why::fixed_by(why, "select runs that were evaluated at the same steps")]);
         }
+        arms.push(Arm { label, runs, curve });
     }
 
     let mut rendered = Rendered::default();
@@ -115,15 +113,15 @@ fn points(rows: &RowCells, column: &str, by_tokens: bool) -> Points {
     if width == 1 { points } else { smooth(&points, width, SMOOTH_POINTS) }
 }
 
-/// Groups runs whose recipes and corpora differ only in seeds, in the order of their first run, and names
-/// each group by what sets it apart.
-fn arms(runs: &[KeptRun]) -> Vec<Arm<'_>> {
-    let mut groups: Vec<(Identity<'_>, Vec<&KeptRun>)> = Vec::new();
-    for run in runs {
+/// Groups runs whose recipes and corpora differ only in seeds, in the order of their first run. Returns the
+/// places of the runs of each group, after a label that tells what sets it apart.
+fn groups(runs: &[KeptRun]) -> Vec<(String, Vec<usize>)> {
+    let mut groups: Vec<(Identity<'_>, Vec<usize>)> = Vec::new();
+    for (at, run) in runs.iter().enumerate() {
         let facts = identity(run);
         match groups.iter_mut().find(|(other, _)| *other == facts) {
-            Some((_, group)) => group.push(run),
-            None => groups.push((facts, vec![run])),
+            Some((_, group)) => group.push(at),
+            None => groups.push((facts, vec![at])),
         }
     }
     let keys: BTreeSet<&str> = groups.iter().flat_map(|(facts, _)| facts.keys().copied()).collect();
@@ -136,8 +134,7 @@ fn arms(runs: &[KeptRun]) -> Vec<Arm<'_>> {
         });
         if differing.is_empty() { first.recipe().to_owned() } else { named.collect::<Vec<_>>().join(" ") }
     };
-    let arms = groups.iter().map(|(facts, runs)| (label(facts, runs[0]), runs.clone()));
-    arms.map(|(label, runs)| Arm { label, runs, curve: Curve::default() }).collect()
+    groups.iter().map(|(facts, members)| (label(facts, &runs[members[0]]), members.clone())).collect()
 }
 
 /// What the runs of one arm have in common: values of keys, and the corpus.

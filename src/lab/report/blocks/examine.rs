@@ -7,6 +7,7 @@ use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
 use super::markers::{Block, Opening};
 use super::page_context::{PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
+use super::text::digits;
 use super::why::Why;
 use super::{chain, comparison, configurations, curves, quality, runs, series, sweep, value};
 use crate::results::names::{COMPARISONS, SWEEPS};
@@ -209,10 +210,6 @@ fn not_shown(source: &Source, others: &[String]) -> Why {
 fn is_part(source: &Source, rendered: &Rendered) -> bool {
     let is_whole = |source: &Source| source.id.starts_with(COMPARISONS) || source.id.starts_with(SWEEPS);
     !is_whole(source) && rendered.sources.iter().any(is_whole)
-}
-
-fn digits(hash: &str) -> &str {
-    hash.get(..12).unwrap_or(hash)
 }
 
 /// Returns the problem of a block whose text does not match its hash.

@@ -7,7 +7,8 @@ use super::fixes::remove;
 use super::kept::{Source, unlisted_file};
 use super::quality_figure;
 use super::why::Why;
-use crate::report::{picture, plots};
+use crate::report::picture::files;
+use crate::report::plots;
 use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment};
 use crate::results::folder::PLOTS;
 use crate::results::regular;
@@ -70,18 +71,16 @@ fn drawn(folder: &Path) -> Vec<(PathBuf, String)> {
         let Ok(comparison) = Experiment::read(folder) else { return Vec::new() };
         if comparison.has_trials() {
             let blocks = figure::blocks(&comparison).and_then(Result::ok).into_iter();
-            let paths = picture::paths(&folder.join(PLOTS).join(figure::BLOCKS));
-            return blocks.flat_map(|svgs| paths.clone().into_iter().zip(svgs)).collect();
+            let stem = folder.join(PLOTS).join(figure::BLOCKS);
+            return blocks.flat_map(|svgs| files(&stem, svgs)).collect();
         }
-        let findings = comparison.findings.iter();
-        let drawn =
-            findings.filter_map(|judged| Some((judged, quality_figure::pairs(&comparison, judged)?.ok()?)));
-        return drawn
-            .flat_map(|(judged, svgs)| {
-                picture::paths(&quality_figure::stem(folder, judged)).into_iter().zip(svgs)
-            })
-            .collect();
+        let drawn = |judged| {
+            let svgs = quality_figure::pairs(&comparison, judged)?.ok()?;
+            Some(files(&quality_figure::stem(folder, judged), svgs))
+        };
+        return comparison.findings.iter().filter_map(drawn).flatten().collect();
     }
     let pictures = plots::draw(folder).unwrap_or_default();
-    pictures.into_iter().flat_map(|picture| picture.paths(folder).into_iter().zip(picture.svgs)).collect()
+    let stem = |name: &str| folder.join(PLOTS).join(name);
+    pictures.into_iter().flat_map(|one| files(&stem(&one.name), one.svgs)).collect()
 }

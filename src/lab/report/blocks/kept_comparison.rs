@@ -2,10 +2,10 @@
 
 use super::alike;
 use super::fixes::restore;
-use super::kept::{self, KeptRun, Source, unreadable};
+use super::kept::{self, KeptRun, Source, renamed, unreadable};
 use super::page_context::{PageContext, Rendered};
 use super::provenance;
-use super::text::{code, did_you_mean, link_to, plain};
+use super::text::{code, did_you_mean, digits, link_to, plain};
 use super::why::Why;
 use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment, RegisteredPrediction};
 use std::collections::BTreeMap;
@@ -32,17 +32,13 @@ impl KeptComparison {
     /// Verifies and reads a kept comparison and its runs. A run gets a fault if its manifest is not the one that
     /// the comparison's manifest lists.
     pub fn read(context: &PageContext<'_>, folder: &Path) -> Result<Self, Vec<Why>> {
-        let source = Source::verify(context.kept, folder).map_err(|e| unreadable(folder, &e))?;
-        if !source.faults.is_empty() {
-            return Err(source.faults);
-        }
+        let source = Source::unchanged(context.kept, folder)?;
         let found = Experiment::read(folder).map_err(|e| unreadable(folder, &e))?;
         let own = found.full_name();
         let names = [source.named.as_str(), own.as_str()];
         let in_folder = source.id.strip_prefix(COMPARISONS).and_then(|id| id.strip_prefix('/'));
         if let Some(other) = names.into_iter().find(|name| Some(*name) != in_folder) {
-            let why = format!("{} holds the comparison {}", folder.display(), plain(other));
-            return Err(vec![Why::fixed_by(why, "give the folder its name back")]);
+            return Err(renamed(folder, &format!("the comparison {}", plain(other))));
         }
         let runs = kept_runs(context, &source, &found)?;
         Ok(Self { found, source, runs })
@@ -177,7 +173,6 @@ fn kept_runs(
             let mut run = KeptRun::read(context.kept, &folder)?;
             let listed = source.runs.iter().find(|listed| listed.run == id);
             if let Some(listed) = listed.filter(|listed| listed.manifest != run.source.manifest) {
-                let digits = |hash: &str| hash.chars().take(12).collect::<String>();
                 let why = format!(
                     "{} is not the run that was compared: the hash of its manifest begins with {}, and {} lists {}",
                     folder.display(),

@@ -1,7 +1,7 @@
 //! Tables of kept sweeps, from the last attempt at each of their cells.
 
 use super::columns::{self, Column};
-use super::kept::{KeptRun, Source, unreadable};
+use super::kept::{KeptRun, Source, renamed, unreadable};
 use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, plain, short_hash, table};
@@ -99,14 +99,10 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     let folder = find(&kept.join(SWEEPS), name)?;
     let path = folder.join(LEDGER);
     let wrong = |e: Error| unreadable(&path, &e);
-    let source = Source::verify(kept, &folder).map_err(wrong)?;
-    if !source.faults.is_empty() {
-        return Err(source.faults);
-    }
+    let source = Source::unchanged(kept, &folder)?;
     let held = source.named.rsplit('/').next().unwrap_or_default();
     if folder.file_name() != Some(held.as_ref()) {
-        let why = format!("{} holds the sweep {}", folder.display(), plain(held));
-        return Err(vec![Why::fixed_by(why, "give the folder its name back")]);
+        return Err(renamed(&folder, &format!("the sweep {}", plain(held))));
     }
     let text = regular::read_text(&path).map_err(wrong)?;
     let mut cells: Vec<Attempt> = Vec::new();

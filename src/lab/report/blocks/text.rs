@@ -16,6 +16,11 @@ pub fn interval(interval: Interval, shown: impl Fn(f64) -> String) -> String {
     format!("{estimate} ({low} to {high})")
 }
 
+/// Returns the first digits of a hash, enough to tell it from others.
+pub fn digits(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
 /// Returns values without repetitions, in order.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
