@@ -51,9 +51,9 @@ pub struct Selection {
 
 /// What the words of a command line select.
 #[derive(Default)]
-struct Chosen {
-    /// `RECIPE/RUN` of runs, each once.
-    runs: Vec<String>,
+struct Chosen<'a> {
+    /// Each once.
+    runs: Vec<&'a TableRun>,
     comparisons: Vec<(String, PathBuf)>,
     sweeps: Vec<(String, PathBuf)>,
     /// Runs of these comparisons that the table does not have, in words.
@@ -69,15 +69,13 @@ impl SingleFile {
     pub fn new(folder: &ResultsFolder, words: &[String], full: bool) -> Result<Self> {
         let table = LiveTable::new(folder.clone()).current()?;
         let chosen = Chosen::new(folder, &table, words)?;
-        let runs: Vec<&TableRun> = chosen.runs.iter().filter_map(|id| table.run(id)).collect();
-        if runs.len() > MAX_RUNS {
-            return Err(Error::usage(format!(
-                "{} runs are more than the limit of {MAX_RUNS}; name fewer",
-                runs.len()
-            )));
+        let count = chosen.runs.len();
+        if count > MAX_RUNS {
+            let why = format!("{count} runs are more than the limit of {MAX_RUNS}; name fewer");
+            return Err(Error::usage(why));
         }
         let mut selection = Selection { excluded: chosen.missing.clone(), ..Selection::default() };
-        let mut documents = documents(folder, &table, &runs, &chosen, &mut selection)?;
+        let mut documents = documents(folder, &table, &chosen, &mut selection)?;
         if !full {
             selection.excluded.extend(LEFT_OUT.map(str::to_owned));
             let privacy = Privacy::here(&folder.root, documents.values());
@@ -110,8 +108,8 @@ impl SingleFile {
     }
 }
 
-impl Chosen {
-    fn new(folder: &ResultsFolder, table: &Table, words: &[String]) -> Result<Self> {
+impl<'a> Chosen<'a> {
+    fn new(folder: &ResultsFolder, table: &'a Table, words: &[String]) -> Result<Self> {
         let mut chosen = Self::default();
         let (comparisons, all_sweeps) = (folder.comparisons()?, folder.sweeps()?);
         let of = |all: &[(String, PathBuf)], path: &Path| {
@@ -120,12 +118,13 @@ impl Chosen {
         for word in words {
             let as_run = find::find(&folder.root, word);
             if let Ok(run) = &as_run {
-                chosen.add_run(&id_in(table, run)?);
+                let found = table.runs.iter().find(|known| is_same(&known.path, run));
+                chosen.add_run(found.ok_or_else(|| outside(run))?);
             } else if let Some(path) = find::find_comparison(&folder.root, word)? {
                 let found = of(&comparisons, &path).ok_or_else(|| outside(&path))?;
                 for run in experiment::compared_runs(&found.1)? {
                     match table.run(&run) {
-                        Some(_) => chosen.add_run(&run),
+                        Some(found) => chosen.add_run(found),
                         None => chosen.missing.push(format!(
                             "the run {run} of the comparison {}: it is missing, damaged, or behind a link",
                             found.0
@@ -142,17 +141,11 @@ impl Chosen {
         Ok(chosen)
     }
 
-    fn add_run(&mut self, id: &str) {
-        if !self.runs.iter().any(|known| known == id) {
-            self.runs.push(id.to_owned());
+    fn add_run(&mut self, run: &'a TableRun) {
+        if self.runs.iter().all(|known| known.id != run.id) {
+            self.runs.push(run);
         }
     }
-}
-
-/// Returns `RECIPE/RUN` of a run's folder, which must be in the table.
-fn id_in(table: &Table, run: &Path) -> Result<String> {
-    let found = table.runs.iter().find(|known| is_same(&known.path, run));
-    found.map(|known| known.id.clone()).ok_or_else(|| outside(run))
 }
 
 fn is_same(one: &Path, other: &Path) -> bool {
@@ -170,11 +163,11 @@ fn outside(path: &Path) -> Error {
 fn documents(
     folder: &ResultsFolder,
     table: &Table,
-    runs: &[&TableRun],
-    chosen: &Chosen,
+    chosen: &Chosen<'_>,
     selection: &mut Selection,
 ) -> Result<Map<String, Value>> {
     let mut documents = Map::new();
+    let runs = chosen.runs.as_slice();
     let root = folder.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut runs_document = table.document(&root, runs.iter().copied());
     // The damage listed for the folder concerns other runs.

@@ -1,6 +1,7 @@
 //! Figures of comparisons: the step blocks of every trial in the order of execution, and several comparisons
 //! by the value of a key.
 
+use super::kept_comparison::KeptComparison;
 use crate::curve::{Points, Scale, finite_range};
 use crate::error::Result;
 use crate::format::{decimal, short};
@@ -12,12 +13,10 @@ use crate::results::experiment::{Experiment, ExperimentRun, Finding};
 use crate::results::quantiles;
 
 /// A comparison at one value of the key that orders a series.
-#[derive(Clone, Copy, Debug)]
-pub struct Point<'a> {
+pub struct Member {
     /// The key's value.
     pub at: f64,
-    /// The comparison.
-    pub comparison: &'a Experiment,
+    pub kept: KeptComparison,
 }
 
 /// The name of the figure of a comparison's step blocks, without theme and extension.
@@ -63,11 +62,11 @@ pub fn blocks(comparison: &Experiment) -> Option<Result<Svgs>> {
 
 /// Draws, in every theme, both arms of comparisons by the value of a key above, and their ratios with 95 %
 /// intervals below.
-pub fn series(members: &[Point<'_>], over: &str) -> Result<Svgs> {
+pub fn series(members: &[Member], over: &str) -> Result<Svgs> {
     let lines = lines(members);
     let points = |value: &dyn Fn(&Experiment) -> Option<f64>| -> Points {
-        let of = |line: &Vec<&Point<'_>>| -> Points {
-            let points = line.iter().filter_map(|member| Some((member.at, value(member.comparison)?)));
+        let of = |line: &Vec<&Member>| -> Points {
+            let points = line.iter().filter_map(|member| Some((member.at, value(&member.kept.found)?)));
             points.chain([(f64::NAN, f64::NAN)]).collect()
         };
         lines.iter().flat_map(of).collect()
@@ -76,7 +75,7 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Svgs> {
     let after = points(&|comparison| comparison.candidate().measured.get("tok_s").copied());
     let fastest = before.iter().chain(&after).map(|point| point.1).fold(0.0, f64::max);
     let ratios = points(&|comparison| Some(comparison.speed()?.ratio()?.estimate));
-    let ranges = members.iter().filter_map(|member| Some((member.at, member.comparison.speed()?.ratio()?)));
+    let ranges = members.iter().filter_map(|member| Some((member.at, member.kept.found.speed()?.ratio()?)));
     let bars: Points =
         ranges.flat_map(|(at, ratio)| [(at, ratio.low), (at, ratio.high), (at, f64::NAN)]).collect();
     let ends = bars.iter().map(|point| point.1).filter(|end| end.is_finite());
@@ -85,7 +84,7 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Svgs> {
     let x = pad(ends, Scale::Linear, 0.08, 0.08);
     let mut at: Vec<f64> = members.iter().map(|member| member.at).collect();
     at.dedup();
-    let mut names: Vec<&str> = lines.concat().iter().map(|member| member.comparison.name.as_str()).collect();
+    let mut names: Vec<&str> = lines.concat().iter().map(|member| member.kept.found.name.as_str()).collect();
     names.dedup();
     let speeds = vec![
         Series::new("before", Hue::Blue, Look::Dotted, before),
@@ -130,10 +129,10 @@ fn arm_name(arm: &str, label: &str) -> String {
 }
 
 /// Groups the comparisons that one line joins: all of one name, or all together if every name is different.
-fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
-    let mut lines: Vec<Vec<&Point<'b>>> = Vec::new();
+fn lines(members: &[Member]) -> Vec<Vec<&Member>> {
+    let mut lines: Vec<Vec<&Member>> = Vec::new();
     for member in members {
-        match lines.iter_mut().find(|line| line[0].comparison.name == member.comparison.name) {
+        match lines.iter_mut().find(|line| line[0].kept.found.name == member.kept.found.name) {
             Some(line) => line.push(member),
             None => lines.push(vec![member]),
         }

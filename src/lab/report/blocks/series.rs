@@ -1,22 +1,16 @@
 //! Blocks of kept comparisons ordered by a key, such as ratios by the number of GPUs, the width or the batch.
 
+use super::alike;
 use super::comparison::{gate, speed_ratio};
+use super::figure::{self, Member};
 use super::kept_comparison::{self, KeptComparison, find_all, predicted};
 use super::page_context::{PageContext, Rendered, shared_figure_stem};
 use super::spec::Spec;
 use super::text::{code, table};
 use super::why::Why;
-use super::{alike, figure};
 use crate::format::{BLANK, decimal};
 use crate::results::experiment::{Arm, CANDIDATE, Experiment, Finding};
 use std::path::Path;
-
-/// A comparison at one value of the key.
-struct Member {
-    /// The key's value.
-    at: f64,
-    kept: KeptComparison,
-}
 
 /// Renders a table of the newest comparison of each name at each value of `over`, and a figure of them.
 pub fn render(context: &PageContext<'_>, spec: &Spec, over: &'static str) -> Result<Rendered, Vec<Why>> {
@@ -41,13 +35,9 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, over: &'static str) -> Res
     let (differences, faults) = alike::compare(&facts, &alike::across(&spec.across, changed));
     rendered.faults.extend(faults);
     rendered.text = rows(context, &members, over) + "\n";
-    let points: Vec<figure::Point<'_>> = members
-        .iter()
-        .map(|member| figure::Point { at: member.at, comparison: &member.kept.found })
-        .collect();
     let said = format!("Tokens per second before and after, and their ratio, by {over}");
     let stem = shared_figure_stem(context.kept, &spec.select, &format!("over-{over}"));
-    let drawn = figure::series(&points, over);
+    let drawn = figure::series(&members, over);
     rendered.add_figure(context, &stem, drawn, spec.alt.as_ref().unwrap_or(&said))?;
     rendered.end(&kept_comparison::origin(context, comparisons()), differences);
     Ok(rendered)
