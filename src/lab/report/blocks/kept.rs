@@ -51,8 +51,8 @@ impl Source {
     /// Verifies a kept folder whose files are to be parsed.
     ///
     /// # Errors
-    /// If its manifest cannot be read, or a file differs from it. Changed files are not parsed, because they may
-    /// hold anything.
+    /// If its manifest cannot be read, or a file differs from it. Changed files are not parsed, because they
+    /// may hold anything.
     pub fn unchanged(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
         let source = Self::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
         if source.faults.is_empty() { Ok(source) } else { Err(source.faults) }

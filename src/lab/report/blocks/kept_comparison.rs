@@ -29,8 +29,8 @@ impl KeptComparison {
         Self::read(context, &find_all(context.kept, name, wanted)?.swap_remove(0))
     }
 
-    /// Verifies and reads a kept comparison and its runs. A run gets a fault if its manifest is not the one that
-    /// the comparison's manifest lists.
+    /// Verifies and reads a kept comparison and its runs. A run gets a fault if its manifest is not the one
+    /// that the comparison's manifest lists.
     pub fn read(context: &PageContext<'_>, folder: &Path) -> Result<Self, Vec<Why>> {
         let source = Source::unchanged(context.kept, folder)?;
         let found = Experiment::read(folder).map_err(|e| unreadable(folder, &e))?;

@@ -60,7 +60,7 @@ impl ComparisonView {
 
 impl View for ComparisonView {
     fn poll(&mut self) -> bool {
-        // After an error, read the file again on the next poll; the error stays on screen until that succeeds.
+        // After an error, read the file again on the next poll; the error is shown until that succeeds.
         let read = self.read().inspect_err(|_| self.file.forget());
         let is_new = self.condition.record_read(read);
         self.condition.look(is_new, self.is_finished())
