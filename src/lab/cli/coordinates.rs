@@ -59,7 +59,5 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         print(&format!("{}{}\n", coordinates::table(&ended.found), ended.folder.display()))?;
     }
-    drawn
-        .map(drop)
-        .map_err(|e| Error::failed(format!("the rows are complete, but their plots cannot be drawn: {e}")))
+    drawn.map_err(|e| Error::failed(format!("the rows are complete, but their plots cannot be drawn: {e}")))
 }

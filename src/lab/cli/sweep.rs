@@ -72,7 +72,5 @@ pub fn run(args: &Args) -> Result<()> {
     let ended = sweep::run(&request)?;
     let drawn = sweep_plots::render(&ended.folder);
     ended.outcome?;
-    drawn
-        .map(drop)
-        .map_err(|e| Error::failed(format!("the sweep is complete, but its plots cannot be drawn: {e}")))
+    drawn.map_err(|e| Error::failed(format!("the sweep is complete, but its plots cannot be drawn: {e}")))
 }

@@ -52,11 +52,8 @@ pub fn run(args: &Args) -> Result<()> {
             list("leaves out", &file.selection.excluded)
         ));
     }
-    if !folder.root().is_dir() {
-        eprint_line(&format!(
-            "there is no folder {} yet; runs appear once it exists",
-            folder.root().display()
-        ));
+    if !folder.root.is_dir() {
+        eprint_line(&format!("there is no folder {} yet; runs appear once it exists", folder.root.display()));
     }
     let server = Server::open(folder, args.port)?;
     print(&format!("{}\n", server.address()))?;

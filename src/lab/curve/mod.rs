@@ -19,18 +19,19 @@ pub use thin::{Scale, buckets, extremes, stretches, thin};
 /// Points in ascending order of x, or along the outline of an area. A y that is not finite is a gap.
 pub type Points = Vec<(f64, f64)>;
 
+/// Returns the lowest and the highest of the finite values; `None` if there is none.
+pub fn finite_range(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+    let finite = values.into_iter().filter(|value| value.is_finite());
+    finite.map(|value| (value, value)).reduce(|(low, high), (value, _)| (low.min(value), high.max(value)))
+}
+
 /// Returns the range of y worth showing. It covers all values, but cuts off spikes that exceed both the first
 /// value and 1.5 times the highest smoothed value, since they would press the rest flat. `None` if no value
 /// is finite.
 pub fn robust_range(values: &[(f64, f64)], smoothed: &[(f64, f64)]) -> Option<(f64, f64)> {
-    let finite = |points: &[(f64, f64)]| {
-        let ys = points.iter().map(|p| p.1).filter(|y| y.is_finite());
-        ys.fold(None, |range, y| {
-            range.map_or(Some((y, y)), |(low, high): (f64, f64)| Some((low.min(y), high.max(y))))
-        })
-    };
-    let (low, high) = finite(values)?;
-    let usual = finite(smoothed).map(|range| range.1).filter(|usual| *usual > 0.0);
+    let range = |points: &[(f64, f64)]| finite_range(points.iter().map(|point| point.1));
+    let (low, high) = range(values)?;
+    let usual = range(smoothed).map(|range| range.1).filter(|usual| *usual > 0.0);
     // The smoothed curve begins half a window late, and a loss falls fastest before it begins.
     let first = values.iter().map(|p| p.1).find(|y| y.is_finite()).unwrap_or(low);
     Some((low, usual.map_or(high, |usual| high.min(first.max(1.5 * usual)))))

@@ -1,7 +1,8 @@
 //! Figures: a title, a legend and one or more panels above a common x axis, drawn to SVG.
 
 use super::axis::ticks;
-use super::glyphs::{self, Anchor, Line, Weight, text_width};
+use super::glyphs::{self, Anchor, Line, Style, TEXT, text_width};
+use super::picture::{Svgs, in_themes};
 use super::theme::{Hue, Theme};
 use crate::curve::{Points, Scale, stretches, thin};
 use crate::error::{Error, Result};
@@ -26,9 +27,6 @@ const BOTTOM: i32 = 104;
 const TOP: i32 = 226;
 /// Space between two panels, with the name of the lower y axis.
 const BETWEEN: i32 = 84;
-/// Text sizes in pixels per em.
-const TITLE: f64 = 36.0;
-const TEXT: f64 = 25.0;
 /// Most points, in pairs, that can be told apart in one line; and most points drawn as dots.
 const BUCKETS: usize = 1000;
 const MAX_DOTS: usize = 60;
@@ -71,6 +69,13 @@ pub struct Series {
     pub points: Points,
 }
 
+impl Series {
+    /// Creates a series. An empty name has no entry in the legend.
+    pub fn new(name: impl Into<String>, hue: Hue, look: Look, points: Points) -> Self {
+        Self { name: name.into(), hue, look, points }
+    }
+}
+
 /// The style of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -101,6 +106,14 @@ pub struct Mark {
 }
 
 impl Figure {
+    /// Draws the figure in every theme.
+    ///
+    /// # Errors
+    /// If a text cannot be drawn.
+    pub fn draw(&self) -> Result<Svgs> {
+        in_themes(|theme| svg(self, theme))
+    }
+
     /// Returns the height of a panel.
     fn panel_height(&self) -> i32 {
         let count = self.panels.len().max(1) as i32;
@@ -127,6 +140,16 @@ impl Figure {
 }
 
 impl Panel {
+    /// Creates a panel with a linear y axis and without marks.
+    pub fn new(
+        y_name: impl Into<String>,
+        y: (f64, f64),
+        y_label: fn(f64) -> String,
+        series: Vec<Series>,
+    ) -> Self {
+        Self { y_name: y_name.into(), y, scale: Scale::Linear, y_label, series, marks: Vec::new() }
+    }
+
     /// Returns the ticks of the y axis of a panel that is `height` pixels high.
     fn ticks(&self, height: i32) -> Vec<f64> {
         ticks(self.y.0, self.y.1, self.scale, (height / 75) as usize)
@@ -162,14 +185,12 @@ impl<'a> Canvas<'a> {
 
     /// Writes a line of text, vertically centered on a position.
     pub(super) fn write(&self, text: &str, at: (i32, i32), style: Style) {
-        let Style { color: RGBColor(r, g, b), size, weight, anchor, is_tick } = style;
-        let (text, colour) = (text.to_owned(), format!("#{r:02X}{g:02X}{b:02X}"));
-        self.lines.borrow_mut().push(Line { text, weight, size, anchor, at, color: colour, is_tick });
+        self.lines.borrow_mut().push(Line { text: text.to_owned(), at, style });
     }
 }
 
 /// Draws a figure as SVG.
-pub fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
+fn svg(figure: &Figure, theme: &Theme) -> Result<String> {
     let left = figure.left()?;
     page(theme, |page| {
         page.write(&figure.title, (left, 58), Style::new(theme.ink).title());
@@ -325,33 +346,6 @@ impl Look {
     /// Returns the style of a [`Look::Band`].
     fn area(colour: RGBColor) -> ShapeStyle {
         colour.mix(0.2).filled()
-    }
-}
-
-/// Size, color and anchor of a text.
-pub(super) struct Style {
-    color: RGBColor,
-    size: f64,
-    weight: Weight,
-    anchor: Anchor,
-    is_tick: bool,
-}
-
-impl Style {
-    pub(super) fn new(colour: RGBColor) -> Self {
-        Self { color: colour, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start, is_tick: false }
-    }
-
-    pub(super) fn title(self) -> Self {
-        Self { size: TITLE, weight: Weight::SemiBold, ..self }
-    }
-
-    pub(super) fn tick(self, anchor: Anchor) -> Self {
-        Self { anchor, is_tick: true, ..self }
-    }
-
-    pub(super) fn anchor(self, anchor: Anchor) -> Self {
-        Self { anchor, ..self }
     }
 }
 

@@ -1,18 +1,15 @@
 //! Figures of coordinates: the size of each kind of activation, and of its change since the first step, over
 //! the width of the model.
 
-use super::axis::pad;
-use super::chart::{self, Figure, Look, Panel, Series};
-use super::plots::decimal;
-use super::theme::{Hue, THEMES};
-use crate::curve::{Points, Scale};
-use crate::error::{IoContext, Result};
+use super::chart::{Figure, Look, Panel, Series};
+use super::picture::{Picture, write};
+use super::plots::scaled_panel;
+use super::theme::Hue;
+use crate::curve::{Points, Scale, finite_range};
+use crate::error::Result;
 use crate::format::plural;
-use crate::liveness::report_progress;
-use crate::results::atomic;
 use crate::results::coordinates::{self, Coordinate, Coordinates, Slope};
-use crate::results::folder::PLOTS;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Least ratio of the ends of a y axis, so that what differs by a few percent looks flat.
 const LEAST_RATIO: f64 = 4.0;
@@ -24,45 +21,32 @@ type Value = fn(&Coordinate) -> f64;
 type SlopeField = fn(&Slope) -> Option<f64>;
 
 /// Draws the coordinates in a folder into `plots/QUANTITY-THEME.svg` and, with the cargo feature `png`,
-/// `.png`. Returns the paths.
+/// `.png`.
 ///
 /// # Errors
 /// If a file cannot be read or written.
-pub fn render(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn render(folder: &Path) -> Result<()> {
     let (found, rows) = coordinates::read(folder)?;
-    let plots = folder.join(PLOTS);
-    std::fs::create_dir_all(&plots).at("create", &plots)?;
-    let mut paths = Vec::new();
-    for (name, theme, svg) in draw(&found, &rows)? {
-        report_progress();
-        let path = plots.join(format!("{name}-{theme}.svg"));
-        atomic::write(&path, svg.as_bytes())?;
-        #[cfg(feature = "png")]
-        atomic::write(&path.with_extension("png"), &super::raster::png(&svg)?)?;
-        paths.push(path);
+    let pictures = draw(&found, &rows)?;
+    write(folder, &pictures)?;
+    #[cfg(feature = "png")]
+    for picture in &pictures {
+        for (path, svg) in picture.paths(folder).iter().zip(&picture.svgs) {
+            crate::results::atomic::write(&path.with_extension("png"), &super::raster::png(svg)?)?;
+        }
     }
-    Ok(paths)
+    Ok(())
 }
 
-/// Draws the figures as (name, theme, SVG).
-///
-/// # Errors
-/// If a text cannot be drawn.
-pub fn draw(found: &Coordinates, rows: &[Coordinate]) -> Result<Vec<(String, &'static str, String)>> {
+fn draw(found: &Coordinates, rows: &[Coordinate]) -> Result<Vec<Picture>> {
     let mut quantities: Vec<&str> = Vec::new();
     for row in rows {
         if !quantities.contains(&row.quantity.as_str()) {
             quantities.push(&row.quantity);
         }
     }
-    let mut pictures = Vec::new();
-    for quantity in quantities {
-        let Some(figure) = figure(found, rows, quantity) else { continue };
-        for theme in &THEMES {
-            pictures.push((quantity.to_owned(), theme.name, chart::svg(&figure, theme)?));
-        }
-    }
-    Ok(pictures)
+    let drawn = quantities.into_iter().filter_map(|name| Some((name, figure(found, rows, name)?.draw())));
+    drawn.map(|(name, svgs)| Ok(Picture { name: name.to_owned(), svgs: svgs? })).collect()
 }
 
 /// Returns the figure of a quantity, or `None` if none of its values is above zero.
@@ -125,24 +109,12 @@ fn panel(
                 Look::Raw if is_first && step == 1 => format!("{parametrization}, earlier steps"),
                 _ => String::new(),
             };
-            series.push(Series { name, hue, look, points });
+            series.push(Series::new(name, hue, look, points));
         }
     }
-    let shown =
-        series.iter().flat_map(|series| &series.points).map(|point| point.1).filter(|y| y.is_finite());
-    let (low, high) = shown.fold((f64::INFINITY, 0.0f64), |(low, high), y| (low.min(y), high.max(y)));
-    if low > high {
-        return None;
-    }
+    let (low, high) = finite_range(series.iter().flat_map(|series| &series.points).map(|point| point.1))?;
     let widen = (LEAST_RATIO / (high / low)).max(1.0).sqrt();
-    Some(Panel {
-        y_name: format!("{name}, log scale"),
-        y: pad((low / widen, high * widen), Scale::Log, 0.05, 0.05),
-        scale: Scale::Log,
-        y_label: decimal,
-        series,
-        marks: Vec::new(),
-    })
+    Some(scaled_panel(name, (low / widen, high * widen), series))
 }
 
 /// Returns the geometric mean; NaN, which draws a gap, if there is no value or one is not above zero.
@@ -222,8 +194,8 @@ mod tests {
         assert!(figure.subtitle.contains("mup: slopes +0.00 and +0.00"), "{}", figure.subtitle);
         assert!(figure.subtitle.contains("standard: slopes +0.") && figure.subtitle.contains("+1.00"));
         let pictures = draw(&found, &rows).unwrap();
-        assert_eq!(pictures.len(), THEMES.len());
-        assert!(pictures.iter().all(|(.., svg)| svg.starts_with("<svg") && !svg.contains("r<i>")));
+        assert_eq!(pictures.len(), 1);
+        assert!(pictures[0].svgs.iter().all(|svg| svg.starts_with("<svg") && !svg.contains("r<i>")));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::printable;
+use plotters::style::RGBColor;
 use std::fmt::Write;
 use ttf_parser::{Face, GlyphId, OutlineBuilder};
 
@@ -63,16 +64,43 @@ pub enum Anchor {
 #[derive(Clone, Debug)]
 pub struct Line {
     pub text: String,
-    pub weight: Weight,
-    /// Size in pixels per em.
-    pub size: f64,
-    pub anchor: Anchor,
     /// Position in pixels.
     pub at: (i32, i32),
-    /// Color as `#rrggbb`.
-    pub color: String,
+    pub style: Style,
+}
+
+/// Text sizes in pixels per em.
+const TITLE: f64 = 36.0;
+pub const TEXT: f64 = 25.0;
+
+/// Size, color and anchor of a text.
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    pub color: RGBColor,
+    /// Pixels per em.
+    pub size: f64,
+    pub weight: Weight,
+    pub anchor: Anchor,
     /// True for the number at a tick of an axis, which screen readers skip.
     pub is_tick: bool,
+}
+
+impl Style {
+    pub fn new(color: RGBColor) -> Self {
+        Self { color, size: TEXT, weight: Weight::Regular, anchor: Anchor::Start, is_tick: false }
+    }
+
+    pub fn title(self) -> Self {
+        Self { size: TITLE, weight: Weight::SemiBold, ..self }
+    }
+
+    pub fn tick(self, anchor: Anchor) -> Self {
+        Self { anchor, is_tick: true, ..self }
+    }
+
+    pub fn anchor(self, anchor: Anchor) -> Self {
+        Self { anchor, ..self }
+    }
 }
 
 /// Returns the width of a line of text in the regular weight, in pixels if `size` is in pixels per em.
@@ -93,40 +121,37 @@ pub fn svg(lines: &[Line]) -> Result<String> {
     let mut ids = Vec::new();
     let (mut outlines, mut body) = (String::new(), String::new());
     for line in lines {
-        let placed = place(&line.text, line.weight)?;
-        let scale = line.size / UNITS;
+        let Style { color: RGBColor(r, g, b), size, weight, anchor, is_tick } = line.style;
+        let placed = place(&line.text, weight)?;
+        let scale = size / UNITS;
         let x = f64::from(line.at.0)
             - placed.width
                 * scale
-                * match line.anchor {
+                * match anchor {
                     Anchor::Start => 0.0,
                     Anchor::Middle => 0.5,
                     Anchor::End => 1.0,
                 };
         let y = f64::from(line.at.1) + placed.x_height * scale / 2.0;
-        let label = match line.is_tick {
+        let label = match is_tick {
             true => String::new(),
             false => format!(" aria-label=\"{}\"", escape(&line.text)),
         };
         // Fonts count y upwards, SVG counts downwards.
         let _ = write!(
             body,
-            "<g{label} fill=\"{}\" transform=\"matrix({scale:.3} 0 0 -{scale:.3} {x:.1} {y:.1})\">",
-            line.color
+            "<g{label} fill=\"#{r:02X}{g:02X}{b:02X}\" \
+             transform=\"matrix({scale:.3} 0 0 -{scale:.3} {x:.1} {y:.1})\">"
         );
         for (glyph, at) in &placed.glyphs {
-            let key = (line.weight, *glyph);
+            let key = (weight, *glyph);
             let id = match ids.iter().position(|known| *known == key) {
                 Some(id) => id,
                 None => {
                     let id = ids.len();
                     ids.push(key);
-                    let _ = writeln!(
-                        outlines,
-                        "<path id=\"{}\" d=\"{}\"/>",
-                        name(id),
-                        outline(*glyph, line.weight)?
-                    );
+                    let _ =
+                        writeln!(outlines, "<path id=\"{}\" d=\"{}\"/>", name(id), outline(*glyph, weight)?);
                     id
                 }
             };
@@ -251,8 +276,8 @@ mod tests {
     use crate::format::all_escaped;
 
     fn line(text: &str, weight: Weight) -> Line {
-        let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
-        Line { text: text.to_owned(), weight, size: 30.0, anchor, at: (9, 40), color: colour, is_tick: false }
+        let style = Style { size: 30.0, weight, ..Style::new(RGBColor(0, 0, 0)) };
+        Line { text: text.to_owned(), at: (9, 40), style }
     }
 
     #[test]

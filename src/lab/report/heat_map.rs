@@ -1,7 +1,7 @@
 //! Heat maps: the figures of every combination of two keys, shaded by rank.
 
-use super::chart::{Canvas, SIZE, Style, page};
-use super::glyphs::{Anchor, text_width};
+use super::chart::{Canvas, SIZE, page};
+use super::glyphs::{Anchor, Style, TEXT, text_width};
 use super::theme::{Hue, Theme};
 use crate::error::Result;
 use plotters::prelude::*;
@@ -16,8 +16,6 @@ const LABEL_GAP: i32 = 16;
 /// Pixels between cells.
 const CELL_GAP: i32 = 6;
 const OUTLINE_WIDTH: u32 = 5;
-/// Text size of labels in pixels per em.
-const LABEL_SIZE: f64 = 25.0;
 
 /// A heat map.
 #[derive(Clone, Debug)]
@@ -52,7 +50,7 @@ pub struct HeatCell {
 pub fn svg(map: &HeatMap, theme: &Theme) -> Result<String> {
     let mut left = MIN_LEFT_MARGIN;
     for row in &map.rows {
-        left = left.max(text_width(row, LABEL_SIZE)?.ceil() as i32 + 2 * LABEL_GAP);
+        left = left.max(text_width(row, TEXT)?.ceil() as i32 + 2 * LABEL_GAP);
     }
     page(theme, |canvas| draw(canvas, map, left, theme))
 }

@@ -8,6 +8,7 @@ mod chart;
 pub mod coordinate_plots;
 mod glyphs;
 mod heat_map;
+mod picture;
 pub mod plots;
 #[cfg(feature = "png")]
 mod raster;

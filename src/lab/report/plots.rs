@@ -1,8 +1,9 @@
 //! Figures of a run, drawn from its files: loss, throughput, learning rate and gradient norm.
 
 use super::axis::pad;
-use super::chart::{self, Figure, Look, Mark, Panel, Series};
-use super::theme::{Hue, THEMES};
+use super::chart::{Figure, Look, Mark, Panel, Series};
+use super::picture::Picture;
+use super::theme::Hue;
 use crate::curve::{Points, Scale, points, robust_range, smooth, window};
 use crate::error::{IoContext, Result};
 use crate::format::short;
@@ -17,25 +18,8 @@ use std::path::{Path, PathBuf};
 /// Most points of a smoothed curve; more would not be visible.
 const SMOOTH_POINTS: usize = 1000;
 
-/// A figure of a run in one theme.
-#[derive(Debug)]
-pub struct Picture {
-    /// `loss`, `throughput` or `schedule`.
-    pub name: &'static str,
-    /// `light` or `dark`.
-    pub theme: &'static str,
-    pub svg: String,
-}
-
-impl Picture {
-    /// Returns its path below the run folder.
-    pub fn file(&self, extension: &str) -> String {
-        format!("{PLOTS}/{}-{}.{extension}", self.name, self.theme)
-    }
-}
-
-/// Draws the figures of a run in both themes from its `metrics.csv`, `timing.csv` and `summary.json`. Leaves
-/// out a figure without a row to show. The same files give the same bytes.
+/// Draws the figures `loss`, `throughput` and `schedule` of a run from its `metrics.csv`, `timing.csv` and
+/// `summary.json`. Leaves out a figure without a row to show. The same files give the same bytes.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -50,14 +34,8 @@ pub fn draw(run: &Path) -> Result<Vec<Picture>> {
         ("throughput", throughput(&summary, &timing)),
         ("schedule", schedule(&summary, &metrics)),
     ];
-    let mut pictures = Vec::new();
-    for (name, figure) in figures.iter().filter_map(|(name, figure)| Some((name, figure.as_ref()?))) {
-        for theme in &THEMES {
-            report_progress();
-            pictures.push(Picture { name, theme: theme.name, svg: chart::svg(figure, theme)? });
-        }
-    }
-    Ok(pictures)
+    let drawn = figures.into_iter().filter_map(|(name, figure)| Some((name, figure?.draw())));
+    drawn.map(|(name, svgs)| Ok(Picture { name: name.to_owned(), svgs: svgs? })).collect()
 }
 
 /// Which figures of a run to write.
@@ -81,22 +59,25 @@ pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
     let ended = modified(&run.join(SUMMARY));
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     let mut paths = Vec::new();
+    let is_wanted = |path: &Path| {
+        let drawn = modified(path);
+        which == Pictures::All || drawn.is_none() || drawn < ended
+    };
+    let mut write = |path: PathBuf, bytes: &[u8]| {
+        report_progress();
+        atomic::write(&path, bytes).map(|()| paths.push(path))
+    };
     for picture in &pictures {
-        let wanted = |extension| {
-            let path = run.join(picture.file(extension));
-            let drawn = modified(&path);
-            (which == Pictures::All || drawn.is_none() || drawn < ended).then_some(path)
-        };
-        let mut write = |path: PathBuf, bytes: &[u8]| {
-            report_progress();
-            atomic::write(&path, bytes).map(|()| paths.push(path))
-        };
-        if let Some(path) = wanted("svg") {
-            write(path, picture.svg.as_bytes())?;
-        }
-        #[cfg(feature = "png")]
-        if let Some(path) = wanted("png") {
-            write(path, &super::raster::png(&picture.svg)?)?;
+        for (path, svg) in picture.paths(run).into_iter().zip(&picture.svgs) {
+            #[cfg(feature = "png")]
+            let raster = path.with_extension("png");
+            if is_wanted(&path) {
+                write(path, svg.as_bytes())?;
+            }
+            #[cfg(feature = "png")]
+            if is_wanted(&raster) {
+                write(raster, &super::raster::png(svg)?)?;
+            }
         }
     }
     Ok(paths)
@@ -112,13 +93,12 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let shown: Points = raw.iter().chain(&val).chain(&average).copied().collect();
     let (low, high) = robust_range(&shown, bold(&series)).or(floor.map(|floor| (floor, floor)))?;
     let range = floor.map_or((low, high), |floor| (low.min(floor), high.max(floor)));
-    let scale = if range.0 > 0.0 { Scale::Log } else { Scale::Linear };
     if !val.is_empty() {
-        series.push(Series { name: "validation".into(), hue: Hue::Orange, look: Look::Dotted, points: val });
+        series.push(Series::new("validation", Hue::Orange, Look::Dotted, val));
     }
     if !average.is_empty() {
-        let name = "validation of the moving average".into();
-        series.push(Series { name, hue: Hue::Green, look: Look::Dotted, points: average });
+        let name = "validation of the moving average";
+        series.push(Series::new(name, Hue::Green, Look::Dotted, average));
     }
     let marks = floor.map(|value| Mark { value, name: "floor", label: format!("{value:.3}"), from_x: x.0 });
     let mut parts = vec![described(summary)];
@@ -139,12 +119,8 @@ fn loss(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
         title: format!("{}: loss", summary.recipe),
         subtitle: parts.join("  ·  "),
         panels: vec![Panel {
-            y_name: named_with_scale("cross-entropy (nats per token)", scale),
-            y: pad(range, scale, 0.05, 0.05),
-            scale,
-            y_label: decimal,
-            series,
             marks: marks.into_iter().collect(),
+            ..scaled_panel("cross-entropy (nats per token)", range, series)
         }],
         x_name: "step".into(),
         x,
@@ -183,12 +159,8 @@ fn throughput(summary: &Summary, timing: &[TimingRow]) -> Option<Figure> {
         title: format!("{}: throughput", summary.recipe),
         subtitle: parts.join("  ·  "),
         panels: vec![Panel {
-            y_name: "tokens per second".into(),
-            y: (0.0, pad((0.0, high.max(0.0)), Scale::Linear, 0.0, 0.15).1),
-            scale: Scale::Linear,
-            y_label: short,
-            series,
             marks: marks.into_iter().collect(),
+            ..Panel::new("tokens per second", from_zero(high, 0.15), short, series)
         }],
         x_name: median
             .map_or("step".to_owned(), |(_, from)| format!("step (the median is from step {from} on)")),
@@ -204,34 +176,15 @@ fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
     let norm_series = smoothed("gradient norm", Hue::Purple, norm.clone());
     let (_, highest_rate) = robust_range(&rate, &rate)?;
     let norms = robust_range(&norm, bold(&norm_series)).unwrap_or((0.0, 1.0));
-    let scale = if norms.0 > 0.0 { Scale::Log } else { Scale::Linear };
+    let rates = vec![Series::new("learning rate", Hue::Green, Look::Bold, rate)];
     let mut parts = vec![described(summary)];
     parts.extend(first_gap(&norm).map(|step| format!("gradient norm not finite at step {step}")));
     Some(Figure {
         title: format!("{}: learning rate and gradient norm", summary.recipe),
         subtitle: parts.join("  ·  "),
         panels: vec![
-            Panel {
-                y_name: "learning rate".into(),
-                y: (0.0, pad((0.0, highest_rate.max(0.0)), Scale::Linear, 0.0, 0.08).1),
-                scale: Scale::Linear,
-                y_label: scientific,
-                series: vec![Series {
-                    name: "learning rate".into(),
-                    hue: Hue::Green,
-                    look: Look::Bold,
-                    points: rate,
-                }],
-                marks: Vec::new(),
-            },
-            Panel {
-                y_name: named_with_scale("gradient norm before clipping (L2)", scale),
-                y: pad(norms, scale, 0.05, 0.05),
-                scale,
-                y_label: decimal,
-                series: norm_series,
-                marks: Vec::new(),
-            },
+            Panel::new("learning rate", from_zero(highest_rate, 0.08), scientific, rates),
+            scaled_panel("gradient norm before clipping (L2)", norms, norm_series),
         ],
         x_name: "step".into(),
         x,
@@ -244,18 +197,38 @@ fn schedule(summary: &Summary, metrics: &[MetricsRow]) -> Option<Figure> {
 fn smoothed(name: &str, hue: Hue, points: Points) -> Vec<Series> {
     let window = window(points.len());
     if window == 1 {
-        return vec![Series { name: name.into(), hue, look: Look::Bold, points }];
+        return vec![Series::new(name, hue, Look::Bold, points)];
     }
     let median = smooth(&points, window, SMOOTH_POINTS);
     vec![
-        Series { name: format!("{name}, each step"), hue, look: Look::Raw, points },
-        Series { name: format!("{name}, median of {window}"), hue, look: Look::Bold, points: median },
+        Series::new(format!("{name}, each step"), hue, Look::Raw, points),
+        Series::new(format!("{name}, median of {window}"), hue, Look::Bold, median),
     ]
 }
 
 /// Returns the bold one of [`smoothed`] series.
 fn bold(series: &[Series]) -> &[(f64, f64)] {
     series.last().map_or(&[], |series| &series.points)
+}
+
+/// Returns a panel whose y axis is logarithmic if all values of its range are positive, with a little room.
+pub(super) fn scaled_panel(y_name: &str, range: (f64, f64), series: Vec<Series>) -> Panel {
+    let scale = if range.0 > 0.0 { Scale::Log } else { Scale::Linear };
+    let y = pad(range, scale, 0.05, 0.05);
+    Panel { scale, ..Panel::new(named_with_scale(y_name, scale), y, decimal, series) }
+}
+
+/// Returns a y range from 0 to a value, with room above it.
+fn from_zero(high: f64, room: f64) -> (f64, f64) {
+    (0.0, pad((0.0, high.max(0.0)), Scale::Linear, 0.0, room).1)
+}
+
+/// Shortens a text to `room` characters.
+pub(super) fn shortened(text: &str, room: usize) -> String {
+    match text.char_indices().nth(room) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Returns the name of an axis, marked if it is logarithmic.

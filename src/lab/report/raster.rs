@@ -18,21 +18,13 @@ pub fn png(svg: &str) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::glyphs::{Anchor, Line, Weight, svg};
+    use crate::report::glyphs::{Line, Style, Weight, svg};
+    use plotters::style::RGBColor;
 
     /// Returns the total opacity of all pixels of a text.
     fn ink(text: &str, weight: Weight) -> u64 {
-        let (anchor, colour) = (Anchor::Start, "#000000".to_owned());
-        let line = Line {
-            text: text.to_owned(),
-            weight,
-            size: 30.0,
-            anchor,
-            at: (9, 40),
-            color: colour,
-            is_tick: false,
-        };
-        let body = svg(&[line]).unwrap();
+        let style = Style { size: 30.0, weight, ..Style::new(RGBColor(0, 0, 0)) };
+        let body = svg(&[Line { text: text.to_owned(), at: (9, 40), style }]).unwrap();
         let picture =
             format!(r#"<svg xmlns="http://www.w3.org/2000/svg" width="400" height="60">{body}</svg>"#);
         let png = png(&picture).unwrap();

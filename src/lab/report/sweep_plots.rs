@@ -2,26 +2,21 @@
 //! and a heat map of two axes.
 
 use super::axis::{pad, ticks};
-use super::chart::{self, Figure, Look, Panel, Series};
+use super::chart::{Figure, Look, Panel, Series};
 use super::heat_map::{self, HeatCell, HeatMap};
-use super::plots::{decimal, named_with_scale};
-use super::theme::{Hue, THEMES};
-use crate::curve::{Points, Scale};
+use super::picture::{Picture, in_themes, write};
+use super::plots::{decimal, named_with_scale, shortened};
+use super::theme::{HUES, Hue};
+use crate::curve::{Points, Scale, finite_range};
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
-use crate::liveness::report_progress;
 use crate::metrics;
-use crate::results::atomic;
 use crate::results::configurations::{CONFIGURATIONS, Configuration, Configurations};
-use crate::results::folder::PLOTS;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Most values of an axis that each get a label. With more values, round numbers are labeled instead.
 const MAX_LABELS: usize = 8;
-
-/// Most lines of a figure, one per color.
-const MAX_LINES: usize = 4;
 
 /// Most rows and columns of a heat map with readable figures.
 const MAX_SIDE: usize = 12;
@@ -29,49 +24,36 @@ const MAX_SIDE: usize = 12;
 /// Most characters of a legend entry.
 const MAX_NAME: usize = 32;
 
-/// Draws the sweep in a folder into `plots/NAME-THEME.svg` and returns the paths. Draws nothing if no axis
-/// has two measured values.
+/// Draws the sweep in a folder into `plots/NAME-THEME.svg`. Draws nothing if no axis has two measured values.
 ///
 /// # Errors
 /// If a file cannot be read or written.
-pub fn render(sweep: &Path) -> Result<Vec<PathBuf>> {
+pub fn render(sweep: &Path) -> Result<()> {
     let path = sweep.join(CONFIGURATIONS);
     let bytes = std::fs::read(&path).at("read", &path)?;
     let found: Configurations = serde_json::from_slice(&bytes)
         .map_err(|e| Error::failed(format!("{}: not the configurations of a sweep: {e}", path.display())))?;
-    let folder = sweep.join(PLOTS);
-    let mut paths = Vec::new();
-    for (name, theme, svg) in draw(&found)? {
-        report_progress();
-        std::fs::create_dir_all(&folder).at("create", &folder)?;
-        let path = folder.join(format!("{name}-{theme}.svg"));
-        atomic::write(&path, svg.as_bytes())?;
-        paths.push(path);
-    }
-    Ok(paths)
+    write(sweep, &draw(&found)?)
 }
 
-/// Draws the figures as (name, theme, SVG).
+/// Draws the figures.
 ///
 /// # Errors
 /// If a text cannot be drawn.
-pub fn draw(found: &Configurations) -> Result<Vec<(String, &'static str, String)>> {
+pub fn draw(found: &Configurations) -> Result<Vec<Picture>> {
     let measured: Vec<&Configuration> =
         found.configurations.iter().filter(|one| one.mean.is_some()).collect();
     let axes: Vec<Axis> = found.keys.iter().filter_map(|key| Axis::new(key, &measured)).collect();
     let mut pictures = Vec::new();
     for axis in &axes {
-        let figure = along(axis, &axes, found, &measured);
-        for theme in &THEMES {
-            pictures.push((axis.key.clone(), theme.name, chart::svg(&figure, theme)?));
-        }
+        let svgs = along(axis, &axes, found, &measured).draw()?;
+        pictures.push(Picture { name: axis.key.clone(), svgs });
     }
     if let [x, y] = &axes[..]
         && let Some(map) = heat_map(x, y, found, &measured)
     {
-        for theme in &THEMES {
-            pictures.push(("heat-map".to_owned(), theme.name, heat_map::svg(&map, theme)?));
-        }
+        let svgs = in_themes(|theme| heat_map::svg(&map, theme))?;
+        pictures.push(Picture { name: "heat-map".to_owned(), svgs });
     }
     Ok(pictures)
 }
@@ -101,16 +83,13 @@ impl Axis {
         }
         let number = |text: &String| text.parse::<f64>().ok().filter(|number| number.is_finite());
         let numbers: Option<Vec<f64>> = texts.iter().map(number).collect();
-        let label = |text: &str| shortened(text.trim_matches('"'));
         let Some(numbers) = numbers else {
             let values: Vec<(String, f64)> =
                 texts.into_iter().enumerate().map(|(at, text)| (text, at as f64)).collect();
             let ticks = values.iter().map(|(text, at)| (*at, label(text))).collect();
             return Some(Self { key: key.to_owned(), values, name: key.to_owned(), ticks });
         };
-        let (low, high) = numbers.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), &number| {
-            (low.min(number), high.max(number))
-        });
+        let (low, high) = finite_range(numbers.iter().copied())?;
         // Use a log scale if positive numbers span a decade or more.
         let scale = if low > 0.0 && high >= 10.0 * low { Scale::Log } else { Scale::Linear };
         let mut values: Vec<(String, f64)> =
@@ -134,9 +113,7 @@ impl Axis {
 
     /// Returns the range of positions, with room at both ends.
     fn range(&self) -> (f64, f64) {
-        let places = self.values.iter().map(|(_, place)| *place);
-        let (low, high) = places
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| (low.min(place), high.max(place)));
+        let (low, high) = finite_range(self.values.iter().map(|(_, place)| *place)).unwrap_or_default();
         let room = 0.06 * (high - low);
         (low - room, high + room)
     }
@@ -151,45 +128,37 @@ fn along(axis: &Axis, axes: &[Axis], found: &Configurations, measured: &[&Config
         let key = others.iter().map(|other| one.settings.get(&other.key).map_or("", String::as_str));
         groups.entry(key.collect()).or_default().push(one);
     }
-    let is_drawn_as_lines = groups.len() <= MAX_LINES && groups.values().all(|group| group.len() > 1);
+    let is_drawn_as_lines = groups.len() <= HUES.len() && groups.values().all(|group| group.len() > 1);
     let mut series = Vec::new();
     if is_drawn_as_lines {
-        let hues = [Hue::Blue, Hue::Orange, Hue::Green, Hue::Purple];
-        for ((values, group), hue) in groups.iter().zip(hues) {
-            let named: Vec<String> = others
-                .iter()
-                .zip(values)
-                .map(|(other, value)| format!("{}={}", last_part(&other.key), value.trim_matches('"')))
-                .collect();
-            let name = if named.is_empty() { "mean".to_owned() } else { shortened(&named.join(" ")) };
+        for ((values, group), hue) in groups.iter().zip(HUES) {
+            let named = others.iter().zip(values).map(|(other, value)| {
+                let key = other.key.rsplit('.').next().unwrap_or(&other.key);
+                format!("{key}={}", value.trim_matches('"'))
+            });
+            let name = match &others[..] {
+                [] => "mean".to_owned(),
+                _ => shortened(&named.collect::<Vec<_>>().join(" "), MAX_NAME),
+            };
             series.extend(points_with_intervals(name, hue, Look::Dotted, axis, group));
         }
     } else {
         let (best, rest): (Vec<&Configuration>, Vec<&Configuration>) =
             measured.iter().copied().partition(|one| one.in_best_set() == Some(true));
-        let names = [("configurations", rest, Hue::Blue), ("best set", best, Hue::Orange)];
-        for (name, group, hue) in names.into_iter().filter(|(_, group, _)| !group.is_empty()) {
+        let groups = [("configurations", rest), ("best set", best)];
+        for ((name, group), hue) in groups.into_iter().zip(HUES).filter(|((_, group), _)| !group.is_empty()) {
             series.extend(points_with_intervals(name.to_owned(), hue, Look::Dots, axis, &group));
         }
     }
     let shown = measured.iter().filter_map(|one| {
         let mean = one.mean?;
-        Some(one.estimate.map_or((mean, mean), |estimate| (estimate.mean.low, estimate.mean.high)))
+        Some(one.estimate.map_or([mean; 2], |estimate| [estimate.mean.low, estimate.mean.high]))
     });
-    let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), (below, above)| {
-        (low.min(below), high.max(above))
-    });
+    let range = finite_range(shown.flatten()).unwrap_or_default();
     Figure {
         title: format!("{}: {} by {}", found.recipe, found.measure, axis.key),
         subtitle: subtitle(found),
-        panels: vec![Panel {
-            y_name: measure_name(found),
-            y: pad((low, high), Scale::Linear, 0.08, 0.08),
-            scale: Scale::Linear,
-            y_label: decimal,
-            series,
-            marks: Vec::new(),
-        }],
+        panels: vec![Panel::new(measure_name(found), pad(range, Scale::Linear, 0.08, 0.08), decimal, series)],
         x_name: axis.name.clone(),
         x: axis.range(),
         x_at: Some(axis.ticks.clone()),
@@ -214,9 +183,9 @@ fn points_with_intervals(
         .filter_map(|(x, one)| Some((*x, one.estimate?.mean)))
         .flat_map(|(x, mean)| [(x, mean.low), (x, mean.high), (x, f64::NAN)])
         .collect();
-    let mut series = vec![Series { name, hue, look, points: means }];
+    let mut series = vec![Series::new(name, hue, look, means)];
     if !intervals.is_empty() {
-        series.push(Series { name: String::new(), hue, look: Look::ErrorBar, points: intervals });
+        series.push(Series::new("", hue, Look::ErrorBar, intervals));
     }
     series
 }
@@ -244,9 +213,7 @@ fn heat_map(x: &Axis, y: &Axis, found: &Configurations, measured: &[&Configurati
         })
     };
     let cells = y.values.iter().map(|(row, _)| x.values.iter().map(|(column, _)| at(column, row)).collect());
-    let names = |axis: &Axis| {
-        axis.values.iter().map(|(text, _)| shortened(text.trim_matches('"'))).collect::<Vec<String>>()
-    };
+    let names = |axis: &Axis| axis.values.iter().map(|(text, _)| label(text)).collect::<Vec<String>>();
     Some(HeatMap {
         title: format!("{}: {} by {} and {}", found.recipe, measure_name(found), x.key, y.key),
         subtitle: format!("{}  ·  shade by rank, the best set outlined", subtitle(found)),
@@ -279,15 +246,9 @@ fn subtitle(found: &Configurations) -> String {
     parts.join("  ·  ")
 }
 
-fn last_part(key: &str) -> &str {
-    key.rsplit('.').next().unwrap_or(key)
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MAX_NAME) {
-        Some((cut, _)) => format!("{}…", &text[..cut]),
-        None => text.to_owned(),
-    }
+/// Returns the label of a value, which is TOML.
+fn label(value: &str) -> String {
+    shortened(value.trim_matches('"'), MAX_NAME)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub struct Theme {
     /// The line at the foot of a panel.
     pub axis: RGBColor,
     /// Colors of series, by [`Hue`].
-    hues: [RGBColor; 4],
+    hues: [RGBColor; HUES.len()],
 }
 
 /// The color of a series.
@@ -30,6 +30,9 @@ pub enum Hue {
     Green,
     Purple,
 }
+
+/// All colors of series, in the order in which figures use them.
+pub const HUES: [Hue; 4] = [Hue::Blue, Hue::Orange, Hue::Green, Hue::Purple];
 
 impl Theme {
     /// Returns the color of a series on this page.

@@ -42,12 +42,9 @@ pub enum Admission<'a> {
     Read(&'a [String]),
 }
 
-/// A secret as text, with its hash. Comparing BLAKE3 hashes takes constant time and reveals nothing.
+/// A secret as text. Comparing BLAKE3 hashes takes constant time and reveals nothing.
 #[derive(Debug)]
-struct Secret {
-    text: String,
-    hash: blake3::Hash,
-}
+struct Secret(String);
 
 /// Returns random bytes as hexadecimal digits.
 fn random<const BYTES: usize>() -> Result<String> {
@@ -58,12 +55,11 @@ fn random<const BYTES: usize>() -> Result<String> {
 
 impl Secret {
     fn random() -> Result<Self> {
-        let text = random::<SECRET_BYTES>()?;
-        Ok(Self { hash: blake3::hash(text.as_bytes()), text })
+        random::<SECRET_BYTES>().map(Self)
     }
 
     fn matches(&self, text: &str) -> bool {
-        self.hash == blake3::hash(text.as_bytes())
+        blake3::hash(self.0.as_bytes()) == blake3::hash(text.as_bytes())
     }
 }
 
@@ -84,7 +80,7 @@ impl Access {
 
     /// Returns the address that lets a browser in.
     pub fn address(&self) -> String {
-        format!("http://{}/{}/?token={}", self.hosts[0], self.folder, self.token.text)
+        format!("http://{}/{}/?token={}", self.hosts[0], self.folder, self.token.0)
     }
 
     /// Checks a request. An admitted request gets the path that it may read in the page's folder.
@@ -137,7 +133,7 @@ impl Access {
 
     fn set_cookie(&self) -> String {
         let Self { cookie, session, folder, .. } = self;
-        format!("{cookie}={}; Path=/{folder}/; HttpOnly; SameSite=Strict", session.text)
+        format!("{cookie}={}; Path=/{folder}/; HttpOnly; SameSite=Strict", session.0)
     }
 
     /// Returns true if a cookie header has our cookie.
@@ -184,7 +180,7 @@ mod tests {
         let access = Access::new(4000).unwrap();
         let folder = &access.folder;
         assert!(folder.len() == 32 && *folder != Access::new(4000).unwrap().folder);
-        let target = format!("/{folder}/?token={}", access.token.text);
+        let target = format!("/{folder}/?token={}", access.token.0);
         assert_eq!(access.address(), format!("http://127.0.0.1:4000{target}"));
         let request = request(&target, &[HOST]);
         let Ok(Admission::Enter(entered)) = access.check(&request) else { panic!("the token lets in") };
@@ -192,7 +188,7 @@ mod tests {
         assert_eq!((entered.status, redirect.location), (303, "./"));
         let (pair, attributes) = redirect.cookie.split_once("; ").unwrap();
         assert_eq!(attributes, format!("Path=/{folder}/; HttpOnly; SameSite=Strict"));
-        assert!(!redirect.cookie.contains(&access.token.text));
+        assert!(!redirect.cookie.contains(&access.token.0));
         for cookies in [format!("Cookie: {pair}"), format!("Cookie: a=b; {pair}; xrun-view-1=c")] {
             assert_eq!(status(&access, "/api/runs", &[HOST, &cookies]), 200);
             // Nothing is served outside the folder.
@@ -203,8 +199,8 @@ mod tests {
         // Refused: the token as a cookie, another server's token, another name, a token in another place.
         let other = Access::new(4000).unwrap();
         let wrong = [
-            format!("Cookie: xrun-view-4000={}", access.token.text),
-            format!("Cookie: xrun-view-4000={}", other.session.text),
+            format!("Cookie: xrun-view-4000={}", access.token.0),
+            format!("Cookie: xrun-view-4000={}", other.session.0),
             format!("Cookie: {}", pair.replace("4000", "4001")),
             format!("Cookie: {}", &pair[..pair.len() - 1]),
             "Cookie: xrun-view-4000=".to_owned(),
@@ -212,7 +208,7 @@ mod tests {
         for cookies in wrong {
             assert_eq!(status(&access, "/api/runs", &[HOST, &cookies]), 403, "{cookies}");
         }
-        for target in [format!("/?token={}", other.token.text), "/?token=".to_owned(), "/".to_owned()] {
+        for target in [format!("/?token={}", other.token.0), "/?token=".to_owned(), "/".to_owned()] {
             assert_eq!(status(&access, &target, &[HOST]), 403, "{target}");
         }
         assert_eq!(status(&access, &target.replace("/?", "/api/runs?"), &[HOST]), 403);
@@ -221,7 +217,7 @@ mod tests {
     #[test]
     fn other_names_origins_and_sites_are_refused_with_the_right_cookie() {
         let access = Access::new(4000).unwrap();
-        let cookie = format!("Cookie: xrun-view-4000={}", access.session.text);
+        let cookie = format!("Cookie: xrun-view-4000={}", access.session.0);
         let of = |headers: &[&str]| status(&access, "/api/runs", &[&[cookie.as_str()], headers].concat());
         for host in ["127.0.0.1:4000", "localhost:4000", "LOCALHOST:4000"] {
             assert_eq!(of(&[&format!("Host: {host}")]), 200, "{host}");
@@ -246,7 +242,7 @@ mod tests {
         ] {
             assert_eq!(of(&[HOST, header]), 403, "{header}");
         }
-        let token = format!("/?token={}", access.token.text);
+        let token = format!("/?token={}", access.token.0);
         assert_eq!(status(&access, &token, &["Host: evil.test"]), 403, "nor does the token help");
     }
 }

@@ -1,7 +1,7 @@
 //! The filter of the table of runs: search words, and the comparisons of `xrun runs`.
 
 use super::http::Refusal;
-use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run};
+use crate::results::collection::{Collection, Criterion, Field, Order, Run};
 
 /// The longest filter and the longest order, in bytes.
 const MAX_LENGTH: usize = 1000;
@@ -25,10 +25,14 @@ pub fn matches<'a>(collection: &'a Collection, filter: &str, sort: &str) -> Resu
     }
     let (mut searched, mut conditions, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for word in words(filter) {
-        match test(&word, collection) {
-            Ok(Test::Search(text)) => searched.push(text),
-            Ok(Test::Compare(condition)) => conditions.push(condition),
-            Err(problem) => problems.push(problem),
+        if !word.contains(['=', '<', '>', '!']) {
+            searched.push(word.to_lowercase());
+            continue;
+        }
+        match Criterion::parse(&word, collection) {
+            Ok(Criterion::Condition(condition)) => conditions.push(condition),
+            Ok(Criterion::Recipe(name)) => searched.push(name.to_lowercase()),
+            Err(error) => problems.push(error.message().to_owned()),
         }
     }
     let holds = |run: &&Run| {
@@ -45,24 +49,6 @@ pub fn matches<'a>(collection: &'a Collection, filter: &str, sort: &str) -> Resu
         }
     }
     Ok(Matches { runs, problems })
-}
-
-/// What a word of a filter requires of a run.
-enum Test {
-    /// Its text contains this, in lower case.
-    Search(String),
-    Compare(Condition),
-}
-
-fn test(word: &str, collection: &Collection) -> Result<Test, String> {
-    if !word.contains(['=', '<', '>', '!']) {
-        return Ok(Test::Search(word.to_lowercase()));
-    }
-    match Criterion::parse(word, collection) {
-        Ok(Criterion::Condition(condition)) => Ok(Test::Compare(condition)),
-        Ok(Criterion::Recipe(name)) => Ok(Test::Search(name.to_lowercase())),
-        Err(error) => Err(error.message().to_owned()),
-    }
 }
 
 /// Returns the words of a filter. Quotes keep spaces in a word.

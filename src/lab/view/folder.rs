@@ -7,12 +7,14 @@
 
 use crate::error::{Error, IoContext, Result};
 use crate::results::configurations::CONFIGURATIONS;
+use crate::results::ledger::{self, Ledger};
 use crate::results::names::{
     COMPARISONS, COORDINATE_ROWS, COORDINATES, COORDINATES_JSON, ENVIRONMENT, EXPERIMENT, LOG, METRICS,
     PROFILE, RECIPE, RESOLVED, SUMMARY, SWEEPS, TIMING,
 };
 use crate::results::stored::{self, MANIFEST};
-use crate::results::{find, ledger, regular};
+use crate::results::{find, regular};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -22,23 +24,22 @@ const RUN_FILES: [&str; 9] =
 
 /// The list of a sweep's cells, and its table.
 const CELLS: &str = "cells.json";
-const TABLE: &str = "table.csv";
+pub const TABLE: &str = "table.csv";
+
+/// The files of a sweep's folder that are read.
+pub const SWEEP_FILES: [&str; 3] = [CELLS, TABLE, CONFIGURATIONS];
 
 /// A results folder.
 #[derive(Clone, Debug)]
 pub struct ResultsFolder {
-    root: PathBuf,
+    /// The folder itself.
+    pub root: PathBuf,
 }
 
 impl ResultsFolder {
     /// Wraps a folder, which need not exist yet.
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned() }
-    }
-
-    /// Returns the folder.
-    pub fn root(&self) -> &Path {
-        &self.root
     }
 
     /// Returns the first link that reading a run would follow, if any.
@@ -65,7 +66,7 @@ impl ResultsFolder {
             |sweep: &PathBuf| [CELLS, TABLE].iter().any(|file| regular::is_file(&sweep.join(file)));
         found.retain(has_cells);
         found.sort();
-        Ok(self.with_ids(found, SWEEPS, &[CELLS, TABLE, CONFIGURATIONS]))
+        Ok(self.with_ids(found, SWEEPS, &SWEEP_FILES))
     }
 
     /// Returns the folders of coordinates, newest first, each with its `NAME/ID`. Leaves out folders behind
@@ -82,10 +83,14 @@ impl ResultsFolder {
         Ok(self.with_ids(found, COORDINATES, &[COORDINATES_JSON, COORDINATE_ROWS]))
     }
 
-    /// Returns the folder of the ledger, if it exists and is not a link.
-    pub fn ledger(&self) -> Option<PathBuf> {
+    /// Reads the ledger, if its folder exists and is not a link.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn ledger(&self) -> Result<Option<Ledger>> {
         let folder = ledger::folder(&self.root);
-        Some(folder).filter(|folder| folder.is_dir() && self.link_in(folder, &[]).is_none())
+        let is_there = folder.is_dir() && self.link_in(&folder, &[]).is_none();
+        is_there.then(|| Ledger::read(&self.root)).transpose()
     }
 
     /// Pairs each path with its id: the part after `kind`.
@@ -127,6 +132,15 @@ pub fn read(run: &Path, file: &str) -> Result<Option<Vec<u8>>> {
 /// If [`read`] fails.
 pub fn read_text(run: &Path, file: &str) -> Result<Option<String>> {
     Ok(read(run, file)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Reads a JSON file of a run. Returns `None` if it is missing or cannot be parsed, for example because it is
+/// damaged.
+///
+/// # Errors
+/// If [`read`] fails.
+pub fn read_valid_json(run: &Path, file: &str) -> Result<Option<Value>> {
+    Ok(read(run, file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }
 
 /// Reads a JSON file of a comparison, a sweep or coordinates.

@@ -11,42 +11,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Most rows kept in memory for all runs together: some hundred MB.
 const MAX_ROWS: usize = 1_000_000;
 
-/// The rows of a run.
+/// The rows of a run, and the readers that continue them.
 #[derive(Debug)]
 pub struct RunRows {
-    metrics: Followed<MetricsRow>,
-    timing: Followed<TimingRow>,
-}
-
-/// The rows of a file, and the reader that continues it.
-#[derive(Debug)]
-struct Followed<R> {
-    follower: RowFollower<R>,
-    rows: Vec<R>,
-}
-
-impl<R: Row> Followed<R> {
-    fn new(path: &Path) -> Self {
-        Self { follower: RowFollower::new(path), rows: Vec::new() }
-    }
-
-    /// Reads what was appended, up to the current end of the file.
-    fn read_on(&mut self) -> Result<()> {
-        loop {
-            let new = self.follower.poll().inspect_err(|_| self.rows.clear())?;
-            let has_more = new.has_more;
-            new.add_to(&mut self.rows);
-            if !has_more {
-                return Ok(());
-            }
-        }
-    }
+    /// The rows of `metrics.csv`.
+    pub metrics: Vec<MetricsRow>,
+    /// The rows of `timing.csv`.
+    pub timing: Vec<TimingRow>,
+    metrics_file: RowFollower<MetricsRow>,
+    timing_file: RowFollower<TimingRow>,
 }
 
 impl RunRows {
     /// Creates the rows of a run's folder without reading any.
     pub fn new(run: &Path) -> Self {
-        Self { metrics: Followed::new(&run.join(METRICS)), timing: Followed::new(&run.join(TIMING)) }
+        Self {
+            metrics: Vec::new(),
+            timing: Vec::new(),
+            metrics_file: RowFollower::new(&run.join(METRICS)),
+            timing_file: RowFollower::new(&run.join(TIMING)),
+        }
     }
 
     /// Reads what was appended since the last call.
@@ -54,27 +38,29 @@ impl RunRows {
     /// # Errors
     /// If a file is a link or cannot be read, or its content is not what a run writes.
     pub fn read_on(&mut self) -> Result<()> {
-        self.metrics.read_on()?;
-        self.timing.read_on()
-    }
-
-    /// Returns the rows of `metrics.csv`.
-    pub fn metrics(&self) -> &[MetricsRow] {
-        &self.metrics.rows
-    }
-
-    /// Returns the rows of `timing.csv`.
-    pub fn timing(&self) -> &[TimingRow] {
-        &self.timing.rows
+        read_on(&mut self.metrics_file, &mut self.metrics)?;
+        read_on(&mut self.timing_file, &mut self.timing)
     }
 
     /// Returns the rows of training steps in `timing.csv`.
     pub fn steps(&self) -> impl Iterator<Item = &TimingRow> {
-        self.timing().iter().filter(|row| row.phase.is_step())
+        self.timing.iter().filter(|row| row.phase.is_step())
     }
 
     fn len(&self) -> usize {
-        self.metrics.rows.len() + self.timing.rows.len()
+        self.metrics.len() + self.timing.len()
+    }
+}
+
+/// Reads what was appended to a file, up to its current end.
+fn read_on<R: Row>(file: &mut RowFollower<R>, rows: &mut Vec<R>) -> Result<()> {
+    loop {
+        let new = file.poll().inspect_err(|_| rows.clear())?;
+        let has_more = new.has_more;
+        new.add_to(rows);
+        if !has_more {
+            return Ok(());
+        }
     }
 }
 

@@ -1,14 +1,13 @@
 //! Maps the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
 
 use super::documents::curves::{CurvesRequest, POINTS, Smoothing};
-use super::documents::sweep::Attempts;
 use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
 use super::http::{Refusal, Request};
 use super::known_rows::KnownRows;
 use super::table::{LiveTable, Table, TableRun};
 use crate::curve::Scale;
 use crate::error::Error;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
@@ -45,35 +44,20 @@ impl Routes {
             return self.table.known()?.matches(asked("filter"), asked("sort"));
         }
         let table = self.table.current()?;
-        let folder = self.table.folder();
+        let folder = &self.table.folder;
         match name {
-            ["runs"] => Ok(table.document(&folder.root().display().to_string())),
+            ["runs"] => Ok(table.document(&folder.root.display().to_string(), &table.runs)),
             ["changes"] => Ok(table.changes(parameter(request, "since")?.unwrap_or(0))),
             ["differences"] => {
-                let runs =
-                    request.parameters("id").map(|id| find_run(&table, id)).collect::<Result<Vec<_>, _>>()?;
-                self.differences(&runs)
+                let runs = request.parameters("id").map(|id| find_run(&table, id));
+                differences_of(&runs.collect::<Result<Vec<_>, _>>()?)
             }
-            ["comparisons"] => {
-                let lines = folder.comparisons()?;
-                Ok(
-                    json!({"comparisons": lines.iter().map(|(id, at)| comparison::line(id, at)).collect::<Vec<_>>()}),
-                )
-            }
-            ["sweeps"] => {
-                let attempts = Attempts::read(folder)?;
-                let line = |(id, at): &(String, PathBuf)| sweep::line(id, at, attempts.as_ref());
-                Ok(json!({"sweeps": folder.sweeps()?.iter().map(line).collect::<Vec<_>>()}))
-            }
-            ["coordinates"] => {
-                let lines = folder.coordinates()?;
-                Ok(
-                    json!({"coordinates": lines.iter().map(|(id, at)| coordinates::line(id, at)).collect::<Vec<_>>()}),
-                )
-            }
+            ["comparisons"] => Ok(comparison::list(&folder.comparisons()?)),
+            ["sweeps"] => Ok(sweep::list(&folder.sweeps()?, folder.ledger()?.as_ref())),
+            ["coordinates"] => Ok(coordinates::list(&folder.coordinates()?)),
             ["sweep", id] => {
                 let at = find_folder(folder.sweeps()?, id)?;
-                Ok(sweep::document(id, &at, Attempts::read(folder)?.as_ref())?)
+                Ok(sweep::document(id, &at, folder.ledger()?.as_ref())?)
             }
             ["comparison", name, id] => {
                 let id = joined(name, id)?;
@@ -103,24 +87,21 @@ impl Routes {
                 Ok(memory::document(run)?)
             }
             "profile" => profile::document(run)?.ok_or_else(|| {
-                Refusal::new(
-                    404,
-                    format!("no profile is kept: measure one with `xrun profile {} --keep`", run.id),
-                )
+                let why = format!("no profile is kept: measure one with `xrun profile {} --keep`", run.id);
+                Refusal::new(404, why)
             }),
             _ => Err(unknown()),
         }
     }
+}
 
-    fn differences(&self, runs: &[&TableRun]) -> Result<Value, Refusal> {
-        match runs.len() {
-            2..=differences::MAX_RUNS => Ok(differences::document(runs)?),
-            count => Err(Refusal::new(
-                400,
-                format!("{count} runs cannot be shown side by side; choose 2 to {}", differences::MAX_RUNS),
-            )),
-        }
+fn differences_of(runs: &[&TableRun]) -> Result<Value, Refusal> {
+    let (count, most) = (runs.len(), differences::MAX_RUNS);
+    if !(2..=most).contains(&count) {
+        let why = format!("{count} runs cannot be shown side by side; choose 2 to {most}");
+        return Err(Refusal::new(400, why));
     }
+    Ok(differences::document(runs)?)
 }
 
 /// Returns the run of this id.

@@ -62,7 +62,7 @@ impl Server {
     pub fn serve(&self) -> Result<()> {
         loop {
             match self.listener.accept() {
-                Ok((stream, _)) => self.site.clone().take(stream),
+                Ok((stream, _)) => self.site.take(stream),
                 // The client went away before it was accepted, or no file descriptor is free until another
                 // connection closes.
                 Err(e) if !is_listener_error(&e) => std::thread::sleep(Duration::from_millis(10)),
@@ -80,28 +80,23 @@ fn is_listener_error(error: &std::io::Error) -> bool {
 
 impl Site {
     /// Answers a connection in its own thread.
-    fn take(self: Arc<Self>, mut stream: TcpStream) {
-        if self.connections.fetch_add(1, Ordering::AcqRel) >= MAX_CONNECTIONS {
+    fn take(self: &Arc<Self>, mut stream: TcpStream) {
+        let before = self.connections.fetch_add(1, Ordering::AcqRel);
+        let open = Open(self.clone());
+        if before >= MAX_CONNECTIONS {
             reject(&mut stream, BUSY_LIMITS, &Refusal::new(503, "too many connections; try again"));
-            self.connections.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let site = self.clone();
         let work = move || {
-            let _open = Open(&site.connections);
-            answer(&mut stream, LIMITS, |request| site.respond(request));
+            let respond =
+                |request: &Request| open.0.respond(request).unwrap_or_else(|refusal| refusal.response());
+            answer(&mut stream, LIMITS, respond);
         };
-        if std::thread::Builder::new().name("view".to_owned()).spawn(work).is_err() {
-            // Dropping the closure has closed the connection.
-            self.connections.fetch_sub(1, Ordering::AcqRel);
-        }
+        // If no thread can be started, the closure is dropped, which closes the connection.
+        let _ = std::thread::Builder::new().name("view".to_owned()).spawn(work);
     }
 
-    fn respond(&self, request: &Request) -> Response {
-        self.found(request).unwrap_or_else(|refusal| refusal.response())
-    }
-
-    fn found(&self, request: &Request) -> Result<Response, Refusal> {
+    fn respond(&self, request: &Request) -> Result<Response, Refusal> {
         let path = match self.access.check(request)? {
             Admission::Enter(response) => return Ok(response),
             Admission::Read(path) => path,
@@ -124,10 +119,10 @@ impl Site {
 }
 
 /// An open connection. Dropping it makes room for another, even when its thread panics.
-struct Open<'a>(&'a AtomicUsize);
+struct Open(Arc<Site>);
 
-impl Drop for Open<'_> {
+impl Drop for Open {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -7,8 +7,7 @@
 
 use super::assets::{ASSETS, Asset, LICENSE, PAGE};
 use super::documents::curves::{CurvesRequest, Smoothing};
-use super::documents::sweep::Attempts;
-use super::documents::{comparison, curves, differences, log, memory, profile, run, sweep};
+use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
 use super::folder::ResultsFolder;
 use super::http::Content;
 use super::known_rows::RunRows;
@@ -52,11 +51,13 @@ pub struct Selection {
 
 /// What the words of a command line select.
 #[derive(Default)]
-struct Chosen {
-    /// `RECIPE/RUN` of runs, each once.
-    runs: Vec<String>,
+struct Chosen<'a> {
+    /// Each once.
+    runs: Vec<&'a TableRun>,
     comparisons: Vec<(String, PathBuf)>,
     sweeps: Vec<(String, PathBuf)>,
+    /// Runs of these comparisons that the table does not have, in words.
+    missing: Vec<String>,
 }
 
 impl SingleFile {
@@ -68,18 +69,16 @@ impl SingleFile {
     pub fn new(folder: &ResultsFolder, words: &[String], full: bool) -> Result<Self> {
         let table = LiveTable::new(folder.clone()).current()?;
         let chosen = Chosen::new(folder, &table, words)?;
-        let runs: Vec<&TableRun> = chosen.runs.iter().filter_map(|id| table.run(id)).collect();
-        if runs.len() > MAX_RUNS {
-            return Err(Error::usage(format!(
-                "{} runs are more than the limit of {MAX_RUNS}; name fewer",
-                runs.len()
-            )));
+        let count = chosen.runs.len();
+        if count > MAX_RUNS {
+            let why = format!("{count} runs are more than the limit of {MAX_RUNS}; name fewer");
+            return Err(Error::usage(why));
         }
-        let mut selection = Selection::default();
-        let mut documents = documents(folder, &table, &runs, &chosen, &mut selection)?;
+        let mut selection = Selection { excluded: chosen.missing.clone(), ..Selection::default() };
+        let mut documents = documents(folder, &table, &chosen, &mut selection)?;
         if !full {
             selection.excluded.extend(LEFT_OUT.map(str::to_owned));
-            let privacy = Privacy::here(folder.root(), documents.values());
+            let privacy = Privacy::here(&folder.root, documents.values());
             documents.values_mut().for_each(|document| privacy.hide(document));
             privacy.hide_in(&mut selection.excluded);
         }
@@ -109,28 +108,31 @@ impl SingleFile {
     }
 }
 
-impl Chosen {
-    fn new(folder: &ResultsFolder, table: &Table, words: &[String]) -> Result<Self> {
+impl<'a> Chosen<'a> {
+    fn new(folder: &ResultsFolder, table: &'a Table, words: &[String]) -> Result<Self> {
         let mut chosen = Self::default();
         let (comparisons, all_sweeps) = (folder.comparisons()?, folder.sweeps()?);
         let of = |all: &[(String, PathBuf)], path: &Path| {
-            let is_it = |(_, known): &&(String, PathBuf)| {
-                known == path || known.canonicalize().ok() == path.canonicalize().ok()
-            };
-            all.iter().find(is_it).cloned()
+            all.iter().find(|(_, known)| is_same(known, path)).cloned()
         };
         for word in words {
-            let as_run = find::find(folder.root(), word);
+            let as_run = find::find(&folder.root, word);
             if let Ok(run) = &as_run {
-                chosen.add_run(&id_in(table, run)?);
-            } else if let Some(path) = find::find_comparison(folder.root(), word)? {
+                let found = table.runs.iter().find(|known| is_same(&known.path, run));
+                chosen.add_run(found.ok_or_else(|| outside(run))?);
+            } else if let Some(path) = find::find_comparison(&folder.root, word)? {
                 let found = of(&comparisons, &path).ok_or_else(|| outside(&path))?;
-                for run in experiment::compared_runs(&found.1)?.iter().filter(|run| table.run(run).is_some())
-                {
-                    chosen.add_run(run);
+                for run in experiment::compared_runs(&found.1)? {
+                    match table.run(&run) {
+                        Some(found) => chosen.add_run(found),
+                        None => chosen.missing.push(format!(
+                            "the run {run} of the comparison {}: it is missing, damaged, or behind a link",
+                            found.0
+                        )),
+                    }
                 }
                 chosen.comparisons.push(found);
-            } else if let Some(path) = sweeps::find(folder.root(), word)? {
+            } else if let Some(path) = sweeps::find(&folder.root, word)? {
                 chosen.sweeps.push(of(&all_sweeps, &path).ok_or_else(|| outside(&path))?);
             } else {
                 as_run?;
@@ -139,18 +141,15 @@ impl Chosen {
         Ok(chosen)
     }
 
-    fn add_run(&mut self, id: &str) {
-        if !self.runs.iter().any(|known| known == id) {
-            self.runs.push(id.to_owned());
+    fn add_run(&mut self, run: &'a TableRun) {
+        if self.runs.iter().all(|known| known.id != run.id) {
+            self.runs.push(run);
         }
     }
 }
 
-/// Returns `RECIPE/RUN` of a run's folder, which must be in the table.
-fn id_in(table: &Table, run: &Path) -> Result<String> {
-    let is_it =
-        |known: &&TableRun| known.path == run || known.path.canonicalize().ok() == run.canonicalize().ok();
-    table.runs.iter().find(is_it).map(|known| known.id.clone()).ok_or_else(|| outside(run))
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().ok() == other.canonicalize().ok()
 }
 
 fn outside(path: &Path) -> Error {
@@ -164,13 +163,13 @@ fn outside(path: &Path) -> Error {
 fn documents(
     folder: &ResultsFolder,
     table: &Table,
-    runs: &[&TableRun],
-    chosen: &Chosen,
+    chosen: &Chosen<'_>,
     selection: &mut Selection,
 ) -> Result<Map<String, Value>> {
     let mut documents = Map::new();
-    let root = folder.root().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut runs_document = table.document_for(&root, runs);
+    let runs = chosen.runs.as_slice();
+    let root = folder.root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut runs_document = table.document(&root, runs.iter().copied());
     // The damage listed for the folder concerns other runs.
     runs_document["damaged"] = json!([]);
     documents.insert("runs".to_owned(), runs_document);
@@ -200,21 +199,18 @@ fn documents(
     if (2..=differences::MAX_RUNS).contains(&runs.len()) {
         documents.insert("differences".to_owned(), differences::document(runs)?);
     }
-    let lines: Vec<Value> = chosen.comparisons.iter().map(|(id, at)| comparison::line(id, at)).collect();
-    documents.insert("comparisons".to_owned(), json!({"comparisons": lines}));
+    documents.insert("comparisons".to_owned(), comparison::list(&chosen.comparisons));
     for (id, at) in &chosen.comparisons {
         documents.insert(format!("comparison/{id}"), comparison::document(id, at)?);
         selection.included.push(format!("the comparison {id}, with its pairs and verdict"));
     }
-    let attempts = Attempts::read(folder)?;
-    let lines: Vec<Value> =
-        chosen.sweeps.iter().map(|(id, at)| sweep::line(id, at, attempts.as_ref())).collect();
-    documents.insert("sweeps".to_owned(), json!({"sweeps": lines}));
+    let ledger = folder.ledger()?;
+    documents.insert("sweeps".to_owned(), sweep::list(&chosen.sweeps, ledger.as_ref()));
     for (id, at) in &chosen.sweeps {
-        documents.insert(format!("sweep/{id}"), sweep::document(id, at, attempts.as_ref())?);
+        documents.insert(format!("sweep/{id}"), sweep::document(id, at, ledger.as_ref())?);
         selection.included.push(format!("the cells of the sweep {id}, without their curves"));
     }
-    documents.insert("coordinates".to_owned(), json!({"coordinates": []}));
+    documents.insert("coordinates".to_owned(), coordinates::list(&[]));
     Ok(documents)
 }
 

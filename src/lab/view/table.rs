@@ -2,7 +2,7 @@
 
 use super::documents::rows::{Layout, row};
 use super::filter::matches;
-use super::folder::{ResultsFolder, version};
+use super::folder::{ResultsFolder, TABLE, version};
 use super::http::Refusal;
 use crate::error::Result;
 use crate::results::collection::{Collection, Run};
@@ -17,13 +17,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The folder is read again at most this often, however many pages ask.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The most removed runs to remember. A page that asks for earlier changes gets the whole table again.
-const MAX_GONE: usize = 10_000;
-
 /// The table of a results folder.
 #[derive(Debug)]
 pub struct LiveTable {
-    folder: ResultsFolder,
+    pub folder: ResultsFolder,
     state: Mutex<Option<(Instant, Arc<Table>)>>,
 }
 
@@ -100,11 +97,6 @@ impl LiveTable {
         Self { folder, state: Mutex::new(None) }
     }
 
-    /// Returns the folder.
-    pub fn folder(&self) -> &ResultsFolder {
-        &self.folder
-    }
-
     /// Returns the table as it is, or was a moment ago. Callers wait while another thread reads it.
     ///
     /// # Errors
@@ -148,10 +140,10 @@ impl Table {
             Some(before) => (before, before.revision + 1),
             None => (&start, now_in_milliseconds()),
         };
-        let mut collection = Collection::read(folder.root())?;
+        let mut collection = Collection::read(&folder.root)?;
         let mut damaged: Vec<String> =
             collection.unreadable.iter().map(|error| format!("{error}; left out of the list")).collect();
-        let lost = find::without_summary(folder.root())?;
+        let lost = find::without_summary(&folder.root)?;
         damaged.extend(lost.iter().map(|run| find::describe_loss(run, SUMMARY)));
         collection.runs.retain(|run| match folder.link_in_run(&run.path) {
             Some(link) => {
@@ -170,7 +162,9 @@ impl Table {
             runs.push(TableRun { id: run.id.clone(), path: run.path.clone(), version, row, changed_in });
         }
         let places: HashMap<String, usize> = runs.iter().map(|run| run.id.clone()).zip(0..).collect();
-        let (first, gone) = before.gone_in(revision, &places);
+        let is_gone = |id: &String| !places.contains_key(id);
+        let removed = before.runs.iter().map(|run| (revision, run.id.clone()));
+        let gone = before.gone.iter().cloned().chain(removed).filter(|(_, id)| is_gone(id)).collect();
         let stamps = |found: Vec<(String, PathBuf)>, files: &[&'static str]| -> String {
             let stamp =
                 |(id, path): &(String, PathBuf)| format!("{id} {}\n", version(path, files.iter().copied()));
@@ -178,13 +172,13 @@ impl Table {
         };
         let comparisons = stamps(folder.comparisons()?, &[EXPERIMENT]);
         // The table of a sweep is written after every line of the ledger.
-        let sweeps = stamps(folder.sweeps()?, &["table.csv"]);
+        let sweeps = stamps(folder.sweeps()?, &[TABLE]);
         Ok(Self {
             layout: Changed::new(layout, &before.layout, revision),
             comparisons: Changed::new(comparisons, &before.comparisons, revision),
             sweeps: Changed::new(sweeps, &before.sweeps, revision),
             revision,
-            first,
+            first: if before.first == 0 { revision } else { before.first },
             collection,
             runs,
             places,
@@ -193,37 +187,19 @@ impl Table {
         })
     }
 
-    /// Returns the first revision from which changes are known, and the runs removed since.
-    fn gone_in(&self, revision: u64, places: &HashMap<String, usize>) -> (u64, Vec<(u64, String)>) {
-        let is_gone = |id: &String| !places.contains_key(id);
-        let earlier = self.gone.iter().filter(|(_, id)| is_gone(id)).cloned();
-        let now =
-            self.runs.iter().map(|run| &run.id).filter(|id| is_gone(id)).map(|id| (revision, id.clone()));
-        let mut gone: Vec<(u64, String)> = earlier.chain(now).collect();
-        let forgotten = gone.len().saturating_sub(MAX_GONE);
-        let first = if self.first == 0 { revision } else { self.first };
-        let first = gone.drain(..forgotten).next_back().map_or(first, |(at, _)| at);
-        (first, gone)
-    }
-
     /// Returns the run of this `RECIPE/RUN`.
     pub fn run(&self, id: &str) -> Option<&TableRun> {
         self.places.get(id).and_then(|place| self.runs.get(*place))
     }
 
-    /// Returns the document `runs`.
-    pub fn document(&self, results: &str) -> Value {
-        self.document_for(results, &self.runs.iter().collect::<Vec<_>>())
-    }
-
-    /// Returns the document `runs` for only some of the runs.
-    pub fn document_for(&self, results: &str, runs: &[&TableRun]) -> Value {
+    /// Returns the document `runs` for some or all of the runs.
+    pub fn document<'a>(&self, results: &str, runs: impl IntoIterator<Item = &'a TableRun>) -> Value {
         json!({
             "results": results,
             "revision": self.revision,
             "columns": self.layout.value.columns(),
             "keys": self.layout.value.keys,
-            "runs": runs.iter().map(|run| &run.row).collect::<Vec<_>>(),
+            "runs": runs.into_iter().map(|run| &run.row).collect::<Vec<_>>(),
             "damaged": self.damaged,
         })
     }

@@ -1,6 +1,7 @@
 //! The surface that a frame is drawn on: texts and glyphs at positions, styled by role rather than by color.
 
 use super::looks::{Looks, Role, in_ascii};
+use crate::curve::finite_range;
 use crate::format::printable;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -108,8 +109,7 @@ impl Canvas {
     pub fn sparkline(&mut self, x: u16, y: u16, width: u16, values: &[f64], role: Role) {
         const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let shown = &values[values.len().saturating_sub(width.into())..];
-        let finite = || shown.iter().copied().filter(|value| value.is_finite());
-        let (low, high) = (finite().fold(f64::MAX, f64::min), finite().fold(f64::MIN, f64::max));
+        let (low, high) = finite_range(shown.iter().copied()).unwrap_or_default();
         for (column, value) in shown.iter().enumerate().filter(|(_, value)| value.is_finite()) {
             // A constant is drawn at half height.
             let share = if high > low { (value - low) / (high - low) } else { 0.5 };

@@ -43,6 +43,7 @@ pub struct Chart {
 /// A chart placed on the canvas.
 struct Plot<'a> {
     chart: &'a Chart,
+    canvas: &'a mut Canvas,
     /// Cells of the plotted area.
     area: Rect,
 }
@@ -76,8 +77,8 @@ impl Chart {
         canvas.text(left, area.y + rows, area.right() - left, first, Role::Muted);
         canvas.text_to(area.right(), area.y + rows, last, Role::Muted);
         let area = Rect::new(left + 1, area.y, area.right() - left - 1, rows);
-        let plot = Plot { chart: self, area };
-        self.layers.iter().for_each(|layer| plot.draw(canvas, layer));
+        let mut plot = Plot { chart: self, canvas, area };
+        self.layers.iter().for_each(|layer| plot.draw(layer));
     }
 
     fn place(&self, y: f64) -> f64 {
@@ -98,53 +99,51 @@ impl Chart {
 }
 
 impl Plot<'_> {
-    fn draw(&self, canvas: &mut Canvas, layer: &Layer) {
+    fn draw(&mut self, layer: &Layer) {
         match layer {
-            Layer::Level(y, role) => self.level(canvas, *y, *role),
-            Layer::Line(points, role) => self.line(canvas, points, *role),
+            Layer::Level(y, role) => self.level(*y, *role),
+            Layer::Line(points, role) => self.line(points, *role),
             Layer::Marks(points, glyph, role) => {
                 for (x, y) in points.iter().filter(|point| point.1.is_finite()) {
-                    self.mark(canvas, *x, *y, *glyph, *role);
+                    self.mark(*x, *y, *glyph, *role);
                 }
             }
             Layer::ErrorBars(bars, role) => {
                 for [x, low, estimate, high] in bars {
-                    self.bar(canvas, (*x, *low, *high), *role);
-                    self.mark(canvas, *x, *estimate, '●', *role);
+                    self.bar((*x, *low, *high), *role);
+                    self.mark(*x, *estimate, '●', *role);
                 }
             }
         }
     }
 
-    fn bar(&self, canvas: &mut Canvas, (x, low, high): (f64, f64, f64), role: Role) {
-        let (Some(column), Some(top), Some(bottom)) =
+    fn glyph(&mut self, column: usize, row: usize, glyph: char, role: Role) {
+        self.canvas.glyph(self.area.x + column as u16, self.area.y + row as u16, glyph, role);
+    }
+
+    fn bar(&mut self, (x, low, high): (f64, f64, f64), role: Role) {
+        if let (Some(column), Some(top), Some(bottom)) =
             (self.column(x, 1), self.row(high, 1), self.row(low, 1))
-        else {
-            return;
-        };
-        for row in top..=bottom {
-            canvas.glyph(self.area.x + column as u16, self.area.y + row as u16, '│', role);
+        {
+            (top..=bottom).for_each(|row| self.glyph(column, row, '│', role));
         }
     }
 
-    fn level(&self, canvas: &mut Canvas, y: f64, role: Role) {
-        if !(0.0..=1.0).contains(&self.chart.share(y)) {
-            return;
-        }
-        let Some(row) = self.row(y, 1) else { return };
-        for column in 0..self.area.width {
-            canvas.glyph(self.area.x + column, self.area.y + row as u16, '┄', role);
+    fn level(&mut self, y: f64, role: Role) {
+        let is_inside = (0.0..=1.0).contains(&self.chart.share(y));
+        if let Some(row) = self.row(y, 1).filter(|_| is_inside) {
+            (0..self.area.width.into()).for_each(|column| self.glyph(column, row, '┄', role));
         }
     }
 
-    fn mark(&self, canvas: &mut Canvas, x: f64, y: f64, glyph: char, role: Role) {
+    fn mark(&mut self, x: f64, y: f64, glyph: char, role: Role) {
         if let (Some(column), Some(row)) = (self.column(x, 1), self.row(y, 1)) {
-            canvas.glyph(self.area.x + column as u16, self.area.y + row as u16, glyph, role);
+            self.glyph(column, row, glyph, role);
         }
     }
 
     /// Draws a line dot by dot.
-    fn line(&self, canvas: &mut Canvas, points: &[(f64, f64)], role: Role) {
+    fn line(&mut self, points: &[(f64, f64)], role: Role) {
         let width = usize::from(self.area.width);
         let mut cells = vec![0u8; width * usize::from(self.area.height)];
         let mut dot = |x: usize, y: usize| {
@@ -170,8 +169,7 @@ impl Plot<'_> {
         }
         for (at, bits) in cells.iter().enumerate().filter(|(_, bits)| **bits != 0) {
             let glyph = char::from_u32(0x2800 + u32::from(*bits)).unwrap_or('·');
-            let (column, row) = ((at % width) as u16, (at / width) as u16);
-            canvas.glyph(self.area.x + column, self.area.y + row, glyph, role);
+            self.glyph(at % width, at / width, glyph, role);
         }
     }
 

@@ -52,11 +52,6 @@ pub fn too_small(canvas: &mut Canvas) {
 
 /// Draws the last row, a reminder of the keys.
 pub fn footer(canvas: &mut Canvas, y: u16) {
-    canvas.text(
-        0,
-        y,
-        canvas.width(),
-        "q leave   ? help   l log axis   w whole run   Tab measure   ↑↓ scroll",
-        Role::Muted,
-    );
+    let keys = "q leave   ? help   l log axis   w whole run   Tab measure   ↑↓ scroll";
+    canvas.text(0, y, canvas.width(), keys, Role::Muted);
 }

@@ -137,7 +137,7 @@ fn once(view: &mut dyn View, columns: u16, looks: Looks) -> Frame {
         view.poll();
     }
     let columns = columns.clamp(40, 400);
-    let rows = view.rows(columns).clamp(TEXT_SIZE.1, MAX_TEXT_ROWS);
+    let rows = view.rows().clamp(TEXT_SIZE.1, MAX_TEXT_ROWS);
     let mut canvas = Canvas::new(columns, rows, looks);
     view.draw(&mut canvas, &Show::default());
     let lines = to_lines(&canvas.finish());

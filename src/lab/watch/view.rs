@@ -1,6 +1,6 @@
 //! What every view has in common.
 
-use super::canvas::{Canvas, columns};
+use super::canvas::{Canvas, Field, columns};
 use super::looks::Role;
 
 /// A view reads the files of what is watched, and draws them.
@@ -16,8 +16,8 @@ pub trait View {
         None
     }
 
-    /// Returns how many rows a frame with this many columns needs to show everything.
-    fn rows(&self, _width: u16) -> u16 {
+    /// Returns how many rows a frame needs to show everything.
+    fn rows(&self) -> u16 {
         0
     }
 
@@ -45,4 +45,17 @@ pub fn heading(canvas: &mut Canvas, name: &str, status: &str, role: Role) {
     let width = canvas.width();
     canvas.text_to(width, 0, status, role);
     canvas.text(0, 0, width.saturating_sub(columns(status) + 2), name, Role::Strong);
+}
+
+/// Draws the second row of a frame: how much is done, as a bar and in fields.
+pub fn progress(canvas: &mut Canvas, share: f64, fields: &[Field]) {
+    let width = canvas.width();
+    let bar = width / 4;
+    canvas.bar(0, 1, bar, share);
+    canvas.fields(bar + 2, 1, width - bar - 2, fields);
+}
+
+/// Returns the remark about files that cannot be read.
+pub fn unreadable(trouble: &str) -> (String, Role) {
+    (format!("cannot read it: {trouble}"), Role::Bad)
 }

@@ -147,7 +147,7 @@ fn the_page_filters_and_sorts_as_xrun_runs_does() {
 
 /// Makes a sequential comparison with `pairs` pairs, of the held-out loss and of the steps until a loss is
 /// reached.
-fn sequential(pairs: usize) -> Experiment {
+pub(super) fn sequential(pairs: usize) -> Experiment {
     let run = |arm: usize, seed: usize, loss: f64, steps: usize| {
         let values = json!({"val_loss": {"value": loss}, "steps_until:val_loss=2": {"value": steps}});
         json!({"arm": arm, "seed": seed, "status": "ok", "values": values})

@@ -87,6 +87,27 @@ fn folders_whose_names_have_spaces_are_hidden_in_logs_too() {
 }
 
 #[test]
+fn runs_of_a_comparison_that_are_gone_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results");
+    let here = run(&results, "small", "2026-11-24T10:11:12Z", 2, "text");
+    let gone = "small/20261124T101113Z-0123abcd";
+    let mut comparison = documents::sequential(1);
+    comparison.runs[0].run = Some(id(&here));
+    comparison.runs[1].run = Some(gone.to_owned());
+    let folder = results.join("comparisons").join(comparison.full_name());
+    std::fs::create_dir_all(&folder).unwrap();
+    comparison.write(&folder).unwrap();
+    let page = dir.path().join("page.html");
+    view(&results, &["--out", page.to_str().unwrap(), "c"])
+        .success()
+        .stdout(predicate::str::contains(format!("the last 200 lines of the log: {}\n", id(&here))))
+        .stdout(predicate::str::contains(format!("leaves out the run {gone} of the comparison c/")));
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(embedded(&html)["leaves_out"][0].as_str().unwrap().contains(gone), "the page says it too");
+}
+
+#[test]
 fn words_that_mean_nothing_here_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results");

@@ -2,8 +2,7 @@
 
 use super::kept::KeptRun;
 use super::provenance;
-use super::text::did_you_mean;
-use super::text::{code, plain};
+use super::text::{code, did_you_mean, distinct, plain};
 use super::why::Why;
 use crate::recipe::{Class, KEYS, SECTIONS, find_path};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +47,7 @@ pub fn run_facts(run: &KeptRun) -> Row {
     }
     facts.insert("device".to_owned(), provenance::device(run));
     let profiles = run.environments.iter().map(|e| e.build.profile.as_deref().unwrap_or("unknown"));
-    facts.insert("build".to_owned(), provenance::distinct(profiles));
+    facts.insert("build".to_owned(), distinct(profiles).join(" then "));
     let corpus = run.summary.corpus_hash.as_deref().unwrap_or("unknown");
     facts.insert("corpus".to_owned(), corpus.get(..8).unwrap_or(corpus).to_owned());
     // Warm-up, data and tokens of a fork come from two runs, so none of its settings describes them.
@@ -70,7 +69,7 @@ pub fn is_seed(key: &str) -> bool {
 
 /// Returns the facts that a table declares as changed without `across`: these keys, and facts that depend on
 /// them. A key inside another, such as `optimizer.groups.matrix.lr`, is part of the outer key's value.
-pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let outer = |key: &str| match key.match_indices('.').nth(1) {
         Some((end, _)) => key[..end].to_owned(),
         None => key.to_owned(),
@@ -85,6 +84,11 @@ pub fn named<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     across
 }
 
+/// Returns what rows may differ in: what a block declares, and what its `changed` keys explain.
+pub fn across<'a>(declared: &[String], changed: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    declared.iter().cloned().chain(named(changed)).collect()
+}
+
 /// Compares rows. Returns a sentence about the differences that the block's `across` allows, and errors for
 /// the others.
 pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
@@ -95,12 +99,7 @@ pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
             Some(value) => Some(value.clone()),
             None => row.complete.then(|| "unset".to_owned()),
         };
-        let mut values: Vec<String> = Vec::new();
-        for value in rows.iter().filter_map(value) {
-            if !values.contains(&value) {
-                values.push(value);
-            }
-        }
+        let values = distinct(rows.iter().filter_map(value));
         if values.len() > 1 {
             let list = if covers(across, name) { &mut said } else { &mut unsaid };
             list.push((name, values));
@@ -116,8 +115,8 @@ pub fn compare(rows: &[Row], across: &[String]) -> (Option<String>, Vec<Why>) {
     let why = (!unsaid.is_empty()).then(|| {
         let differing: Vec<String> =
             unsaid.iter().map(|(name, values)| format!("{name} ({})", values.join(", "))).collect();
-        let names: Vec<&str> = unsaid.iter().map(|(name, _)| name.as_str()).collect();
-        let across: Vec<&str> = across.iter().map(String::as_str).chain(names).collect();
+        let names = unsaid.iter().map(|(name, _)| *name);
+        let across: Vec<&str> = across.iter().chain(names).map(String::as_str).collect();
         Why::fixed_by(
             format!("the rows differ in {}, which the block does not allow", differing.join(", ")),
             format!(

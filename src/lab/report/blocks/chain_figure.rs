@@ -1,11 +1,12 @@
 //! The figure of a chain of comparisons: the measure of every recipe, and its speed.
 
-use crate::curve::{Points, Scale as Axis};
+use crate::curve::{Points, Scale as Axis, finite_range};
 use crate::error::Result;
 use crate::format::{short, significant};
 use crate::report::axis::pad;
-use crate::report::chart::{self, Figure, Look, Panel, Series};
-use crate::report::theme::{Hue, THEMES};
+use crate::report::chart::{Figure, Look, Panel, Series};
+use crate::report::picture::Svgs;
+use crate::report::theme::Hue;
 use crate::results::experiment::Finding;
 use crate::results::measure::Scale;
 
@@ -21,7 +22,7 @@ pub(super) struct Step {
 
 /// Draws the figure in every theme. Recipes stand in the order of the chain. The bar of a recipe is the
 /// interval of its difference to the previous recipe, drawn from that recipe's mean.
-pub(super) fn chain(judged: &[&Finding], steps: &[Step]) -> Result<Vec<(&'static str, String)>> {
+pub(super) fn chain(judged: &[&Finding], steps: &[Step]) -> Result<Svgs> {
     let points = |value: &dyn Fn(&Step) -> Option<f64>| -> Points {
         let all = steps.iter().enumerate();
         all.filter_map(|(at, step)| Some((at as f64, value(step)?))).collect()
@@ -42,35 +43,20 @@ pub(super) fn chain(judged: &[&Finding], steps: &[Step]) -> Result<Vec<(&'static
         })
         .flatten()
         .collect();
-    let ends = values.iter().chain(&bars).map(|point| point.1).filter(|end| end.is_finite());
-    let range = ends.fold(None, |range: Option<(f64, f64)>, end| {
-        Some(range.map_or((end, end), |(low, high)| (low.min(end), high.max(end))))
-    });
+    let range = finite_range(values.iter().chain(&bars).map(|point| point.1)).unwrap_or((0.0, 1.0));
     let fastest = speeds.iter().map(|point| point.1).fold(0.0, f64::max);
     let (name, unit) = judged
         .first()
         .map_or((String::new(), String::new()), |judged| (judged.measure.to_string(), judged.unit.clone()));
-    let one = |name: &str, hue, look, points| Series { name: name.to_owned(), hue, look, points };
-    let mut panels = vec![Panel {
-        y_name: format!("{name} ({unit})"),
-        y: pad(range.unwrap_or((0.0, 1.0)), Axis::Linear, 0.12, 0.12),
-        scale: Axis::Linear,
-        y_label: significant,
-        series: vec![
-            one("mean of the recipe's runs", Hue::Blue, Look::Dotted, values),
-            one("interval of the difference to the recipe before", Hue::Orange, Look::Bold, bars),
-        ],
-        marks: Vec::new(),
-    }];
+    let series = vec![
+        Series::new("mean of the recipe's runs", Hue::Blue, Look::Dotted, values),
+        Series::new("interval of the difference to the recipe before", Hue::Orange, Look::Bold, bars),
+    ];
+    let y = pad(range, Axis::Linear, 0.12, 0.12);
+    let mut panels = vec![Panel::new(format!("{name} ({unit})"), y, significant, series)];
     if !speeds.is_empty() {
-        panels.push(Panel {
-            y_name: "tokens per second".to_owned(),
-            y: (0.0, 1.1 * fastest),
-            scale: Axis::Linear,
-            y_label: short,
-            series: vec![one("", Hue::Green, Look::Dotted, speeds)],
-            marks: Vec::new(),
-        });
+        let series = vec![Series::new("", Hue::Green, Look::Dotted, speeds)];
+        panels.push(Panel::new("tokens per second", (0.0, 1.1 * fastest), short, series));
     }
     let last = steps.len().saturating_sub(1) as f64;
     let figure = Figure {
@@ -81,5 +67,5 @@ pub(super) fn chain(judged: &[&Finding], steps: &[Step]) -> Result<Vec<(&'static
         x: (-0.5, last + 0.5),
         x_at: Some((0..steps.len()).map(|at| (at as f64, at.to_string())).collect()),
     };
-    THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
+    figure.draw()
 }

@@ -98,16 +98,16 @@ pub fn sweep(asked: Option<&str>) -> Result<Vec<Column>, String> {
 fn choose(asked: &str, names: &[&'static str], with_keys: bool) -> Result<Vec<Column>, String> {
     let column = |word: &str| match names.iter().find(|name| **name == word) {
         Some(name) => Ok(Column::Named(name)),
-        None if with_keys && metrics::find_set_metric(word).is_some() => {
-            let (metric, set) =
-                metrics::find_set_metric(word).map(|(metric, set)| (metric.name, set)).unwrap_or_default();
-            Ok(Column::HeldOut { metric, set: set.to_owned() })
-        }
-        None if with_keys && word.contains('.') => Ok(Column::Key(known_key(word)?.to_owned())),
-        None => {
-            let near = did_you_mean(word, names.iter().copied());
-            Err(format!("no column `{word}`; there are {}{near}", names.join(", ")))
-        }
+        None => match metrics::find_set_metric(word) {
+            Some((metric, set)) if with_keys => {
+                Ok(Column::HeldOut { metric: metric.name, set: set.to_owned() })
+            }
+            _ if with_keys && word.contains('.') => Ok(Column::Key(known_key(word)?.to_owned())),
+            _ => {
+                let near = did_you_mean(word, names.iter().copied());
+                Err(format!("no column `{word}`; there are {}{near}", names.join(", ")))
+            }
+        },
     };
     asked.split(',').map(|word| column(word.trim())).collect()
 }
@@ -126,8 +126,7 @@ pub fn run_cell(run: &KeptRun, column: &Column) -> String {
         Column::Named("status") => summary.status.as_str().to_owned(),
         Column::Named("contended") => yes_or_no(summary.gpu.as_ref().and_then(|gpu| gpu.contended)),
         Column::Named(name) => {
-            let figures = Figures::from_summary(summary);
-            let figure = metrics::find(name).and_then(|metric| figures.get(metric));
+            let figure = run_figure(run, name);
             let remark = figure.map(|_| remark_on(run, name));
             value(name, figure) + &remark.unwrap_or_default()
         }
@@ -138,6 +137,11 @@ pub fn run_cell(run: &KeptRun, column: &Column) -> String {
         }
         Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
     }
+}
+
+/// Returns a figure of a run, in its stored unit.
+pub fn run_figure(run: &KeptRun, name: &str) -> Option<f64> {
+    Figures::from_summary(&run.summary).get(metrics::find(name)?)
 }
 
 /// Returns a figure of a held-out set of a run, in its stored unit.

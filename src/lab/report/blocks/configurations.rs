@@ -1,29 +1,23 @@
 //! Blocks of sweeps over seeds: the configurations, the best set, and the measure along every key.
 
-use super::kept::Source;
 use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
-use super::sweep::{self, SWEEPS, SelectedCells};
-use super::text::{code, did_you_mean, plain, table};
+use super::sweep::{self, SelectedCells, setting};
+use super::text::{code, did_you_mean, interval, plain, table};
 use super::why::Why;
 use crate::format::{BLANK, decimal, plural, significant};
 use crate::metrics::{self, Metric};
+use crate::report::picture::Picture;
 use crate::report::sweep_plots;
 use crate::results::configurations::{CellOutcome, Configuration, Configurations};
 use crate::results::folder::PLOTS;
 use crate::results::ledger::{Attempt, CellStatus};
-use crate::statistics::Interval;
 
 /// Confidence level of intervals and of the best set, the same as in sweeps by default.
 const CONFIDENCE: f64 = 0.95;
 
 /// Renders a table of the configurations of a sweep, best first, and its figures.
-pub fn render(
-    context: &PageContext<'_>,
-    spec: &Spec,
-    column: &str,
-    alt: Option<&str>,
-) -> Result<Rendered, Vec<Why>> {
+pub fn render(context: &PageContext<'_>, spec: &Spec, column: &str) -> Result<Rendered, Vec<Why>> {
     let (key, metric) = measure(column)?;
     let [_] = &spec.select[..] else {
         return Err(vec![Why::fixed_by("a block of configurations shows one sweep", "name one in `select`")]);
@@ -41,27 +35,16 @@ pub fn render(
     let recipe = cells.first().map_or("", |cell| cell.recipe.as_str());
     let found = Configurations::from_cells(recipe, &keys, metric, CONFIDENCE, &outcomes);
 
-    let sweeps: Vec<&Source> =
-        rendered.sources.iter().filter(|source| source.id.starts_with(SWEEPS)).collect();
-    let plots = sweeps.first().map(|source| source.folder.join(PLOTS)).unwrap_or_default();
-    let origin = sweep::origin(&sweeps, &cells, context);
+    // The first source is the sweep; its runs follow.
+    let plots = rendered.sources.first().map(|source| source.folder.join(PLOTS)).unwrap_or_default();
     let drawn = sweep_plots::draw(&found).map_err(|e| vec![Why::stale(e.message())])?;
-    let mut text = format!("{}\n{}\n", rows(&found, metric), conclusion(&found));
-    // Each figure is drawn once per theme.
-    for pair in drawn.chunk_by(|one, other| one.0 == other.0) {
-        let Some((name, ..)) = pair.first() else { continue };
+    rendered.text = format!("{}\n{}\n", rows(&found, metric), conclusion(&found));
+    for Picture { name, svgs } in drawn {
         let said = format!("{} by {name}: {}", found.measure, best(&found));
-        let by_theme = pair.iter().map(|(_, theme, svg)| (*theme, svg.clone())).collect();
-        text += &rendered.add_figure(
-            context,
-            &plots.join(format!("{column}-{name}")),
-            by_theme,
-            alt.unwrap_or(&said),
-        );
+        let stem = plots.join(format!("{column}-{name}"));
+        rendered.add_figure(context, &stem, Ok(svgs), spec.alt.as_ref().unwrap_or(&said))?;
     }
-    text += &origin;
-    text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
-    rendered.text = text;
+    rendered.end(&sweep::origin(&rendered.sources, &cells, context), differences);
     Ok(rendered)
 }
 
@@ -80,10 +63,7 @@ fn measure(column: &str) -> Result<(&'static str, &'static Metric), Vec<Why>> {
 /// Returns a row per configuration: first those with a mean, best first, then the others.
 fn rows(found: &Configurations, metric: &Metric) -> String {
     let shown = |value: Option<f64>| decimal(value, metric.decimals);
-    let interval = |interval: Interval| {
-        let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(|x| shown(Some(x)));
-        format!("{estimate} ({low} to {high})")
-    };
+    let estimated = |found| interval(found, |value| shown(Some(value)));
     let mut headings: Vec<String> = found.keys.iter().map(|key| code(key)).collect();
     let percent = decimal(Some(100.0 * found.confidence), 0);
     headings.push(format!(">{} ({percent} % interval)", metric.heading));
@@ -93,13 +73,10 @@ fn rows(found: &Configurations, metric: &Metric) -> String {
     let ranked = found.ranked();
     let others = found.configurations.iter().filter(|one| one.mean.is_none());
     let row = |one: &Configuration| {
-        let setting = |key: &String| {
-            one.settings.get(key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
-        };
-        let mut row: Vec<String> = found.keys.iter().map(setting).collect();
-        row.push(one.estimate.map_or_else(|| shown(one.mean), |estimate| interval(estimate.mean)));
+        let mut row: Vec<String> = found.keys.iter().map(|key| setting(&one.settings, key)).collect();
+        row.push(one.estimate.map_or_else(|| shown(one.mean), |estimate| estimated(estimate.mean)));
         row.push(shown(one.deviation));
-        row.push(one.estimate.map_or(BLANK.to_owned(), |estimate| interval(estimate.difference_to_best)));
+        row.push(one.estimate.map_or(BLANK.to_owned(), |estimate| estimated(estimate.difference_to_best)));
         row.push(match one.in_best_set() {
             Some(true) => "**yes**".to_owned(),
             Some(false) => "no".to_owned(),

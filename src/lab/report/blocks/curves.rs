@@ -1,33 +1,29 @@
 //! Blocks of curves: the mean of each arm's runs over its seeds, with a band of their standard deviation.
 
-use super::fixes::restore;
-use super::kept::KeptRun;
+use super::kept::{KeptRun, unreadable};
 use super::page_context::{PageContext, Rendered, shared_figure_stem};
 use super::spec::Spec;
 use super::text::{link_to, plain, table};
 use super::why::Why;
 use super::{alike, provenance, runs};
-use crate::curve::{Points, Scale, robust_range, smooth, window};
+use crate::curve::{Points, finite_range, robust_range, smooth, window};
+use crate::error::Error;
 use crate::format::{BLANK, decimal, plural, short};
 use crate::metrics;
 use crate::recipe::{Class, find_path};
-use crate::report::axis::pad;
-use crate::report::chart::{self, Figure, Look, Panel, Series};
-use crate::report::plots::{self, named_with_scale};
-use crate::report::theme::{Hue, THEMES};
+use crate::report::chart::{Figure, Look, Series};
+use crate::report::picture::Svgs;
+use crate::report::plots::{scaled_panel, shortened};
+use crate::report::theme::HUES;
 use crate::results::difference::RowCells;
 use crate::results::folder::METRICS;
 use crate::results::stored;
 use crate::results::summary::Status;
 use crate::statistics::{mean, variance};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 /// The column of the training loss, which is smoothed because it scatters from step to step.
 const TRAINING_LOSS: &str = "loss";
-
-/// Colors of arms; their number limits how many arms a figure can show.
-const HUES: [Hue; 4] = [Hue::Blue, Hue::Orange, Hue::Green, Hue::Purple];
 
 /// Points of a smoothed curve.
 const SMOOTH_POINTS: usize = 400;
@@ -40,8 +36,6 @@ struct Arm<'a> {
     /// What sets it apart from the other arms, such as `qk_norm=true`.
     label: String,
     runs: Vec<&'a KeptRun>,
-    /// The points of each run: tokens seen or steps, and the value.
-    points: Vec<Points>,
     curve: Curve,
 }
 
@@ -54,57 +48,47 @@ struct Curve {
 }
 
 /// Renders a figure with the curve of every arm of the selected runs, and a table of their last values.
-pub fn render(
-    context: &PageContext<'_>,
-    spec: &Spec,
-    column: &str,
-    alt: Option<&str>,
-) -> Result<Rendered, Vec<Why>> {
+pub fn render(context: &PageContext<'_>, spec: &Spec, column: &str) -> Result<Rendered, Vec<Why>> {
     let selected = runs::select(context, spec)?;
     let mut rows = Vec::new();
     for run in &selected {
         let path = run.source.folder.join(METRICS);
-        let read = stored::read(&path).map_err(|e| e.message().to_owned());
-        let read = read.and_then(|bytes| RowCells::parse(&bytes));
-        rows.push(read.map_err(|why| vec![Why::fixed_by(why, restore(&[&path]))])?);
+        let read = stored::read(&path).and_then(|bytes| RowCells::parse(&bytes).map_err(Error::failed));
+        rows.push(read.map_err(|e| unreadable(&path, &e))?);
     }
     let by_tokens = differ_in_tokens(&rows);
-    let mut arms = arms(&selected);
-    if arms.len() > HUES.len() {
-        let why = format!("there are {} arms, and a figure shows at most {}", arms.len(), HUES.len());
+    let groups = groups(&selected);
+    if groups.len() > HUES.len() {
+        let why = format!("there are {} arms, and a figure shows at most {}", groups.len(), HUES.len());
         return Err(vec![Why::fixed_by(why, "select fewer")]);
     }
-    for arm in &mut arms {
-        for run in &arm.runs {
-            let at = selected.iter().position(|other| std::ptr::eq(other, *run));
-            let points = at.map(|at| points(&rows[at], column, by_tokens)).unwrap_or_default();
-            if points.is_empty() {
-                let why = format!("{} has no value of `{column}` in {METRICS}", run.source.id);
-                return Err(vec![Why::fixed_by(why, "correct `column` or `select`")]);
-            }
-            arm.points.push(points);
+    let mut arms = Vec::new();
+    for (label, members) in groups {
+        let runs: Vec<&KeptRun> = members.iter().map(|at| &selected[*at]).collect();
+        let points: Vec<Points> = members.iter().map(|at| points(&rows[*at], column, by_tokens)).collect();
+        if let Some((run, _)) = runs.iter().zip(&points).find(|(_, points)| points.is_empty()) {
+            let why = format!("{} has no value of `{column}` in {METRICS}", run.source.id);
+            return Err(vec![Why::fixed_by(why, "correct `column` or `select`")]);
         }
-        arm.curve = Curve::over(&arm.points);
-        if arm.curve.mean.is_empty() {
-            let why = format!("the runs of {} have no point of `{column}` in common", arm.label);
+        let curve = Curve::over(&points);
+        if curve.mean.is_empty() {
+            let why = format!("the runs of {label} have no point of `{column}` in common");
             return Err(vec![Why::fixed_by(why, "select runs that were evaluated at the same steps")]);
         }
+        arms.push(Arm { label, runs, curve });
     }
 
-    let mut rendered = runs::run_sources(&selected);
+    let mut rendered = Rendered::default();
+    rendered.add_runs(&selected);
     let facts: Vec<alike::Row> = selected.iter().map(alike::without_seeds).collect();
     let (differences, faults) = alike::compare(&facts, &spec.across);
     rendered.faults.extend(faults);
-    let drawn = draw(&arms, column, by_tokens).map_err(|e| vec![Why::stale(e.message())])?;
+    rendered.text = last_values(context, &arms, column) + "\n";
     let said = alternative(&arms, column, by_tokens);
     let stem = shared_figure_stem(context.kept, &spec.select, &format!("curves-{column}"));
-    let mut text = last_values(context, &arms, column);
-    text.push('\n');
-    text += &rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
-    let folders: Vec<&Path> = selected.iter().map(|run| run.source.folder.as_path()).collect();
-    text += &provenance::line(context, &selected.iter().collect::<Vec<_>>(), &[], &folders);
-    text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
-    rendered.text = text;
+    let drawn = draw(&arms, column, by_tokens);
+    rendered.add_figure(context, &stem, drawn, spec.alt.as_ref().unwrap_or(&said))?;
+    rendered.end(&runs::origin(&selected, context), differences);
     Ok(rendered)
 }
 
@@ -129,15 +113,15 @@ fn points(rows: &RowCells, column: &str, by_tokens: bool) -> Points {
     if width == 1 { points } else { smooth(&points, width, SMOOTH_POINTS) }
 }
 
-/// Groups runs whose recipes and corpora differ only in seeds, in the order of their first run, and names
-/// each group by what sets it apart.
-fn arms(runs: &[KeptRun]) -> Vec<Arm<'_>> {
-    let mut groups: Vec<(Identity<'_>, Vec<&KeptRun>)> = Vec::new();
-    for run in runs {
+/// Groups runs whose recipes and corpora differ only in seeds, in the order of their first run. Returns the
+/// places of the runs of each group, after a label that tells what sets it apart.
+fn groups(runs: &[KeptRun]) -> Vec<(String, Vec<usize>)> {
+    let mut groups: Vec<(Identity<'_>, Vec<usize>)> = Vec::new();
+    for (at, run) in runs.iter().enumerate() {
         let facts = identity(run);
         match groups.iter_mut().find(|(other, _)| *other == facts) {
-            Some((_, group)) => group.push(run),
-            None => groups.push((facts, vec![run])),
+            Some((_, group)) => group.push(at),
+            None => groups.push((facts, vec![at])),
         }
     }
     let keys: BTreeSet<&str> = groups.iter().flat_map(|(facts, _)| facts.keys().copied()).collect();
@@ -150,10 +134,7 @@ fn arms(runs: &[KeptRun]) -> Vec<Arm<'_>> {
         });
         if differing.is_empty() { first.recipe().to_owned() } else { named.collect::<Vec<_>>().join(" ") }
     };
-    let arm = |(facts, runs): &(Identity<'_>, Vec<&'_ KeptRun>)| label(facts, runs[0]);
-    let labels: Vec<String> = groups.iter().map(arm).collect();
-    let arms = groups.into_iter().zip(labels);
-    arms.map(|((_, runs), label)| Arm { label, runs, points: Vec::new(), curve: Curve::default() }).collect()
+    groups.iter().map(|(facts, members)| (label(facts, &runs[members[0]]), members.clone())).collect()
 }
 
 /// What the runs of one arm have in common: values of keys, and the corpus.
@@ -198,55 +179,37 @@ impl Curve {
     }
 }
 
-fn draw(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> crate::Result<Vec<(&'static str, String)>> {
+fn draw(arms: &[Arm<'_>], column: &str, by_tokens: bool) -> crate::Result<Svgs> {
     let room = LEGEND / arms.len().max(1);
     let mut bands = Vec::new();
     let mut lines = Vec::new();
     for (arm, hue) in arms.iter().zip(HUES) {
         let points = arm.curve.band();
-        bands.push(Series { name: String::new(), hue, look: Look::Band, points });
+        bands.push(Series::new("", hue, Look::Band, points));
         let count = arm.runs.len();
-        let name = format!("{} ({count} run{})", cut(&arm.label, room), plural(count));
+        let name = format!("{} ({count} run{})", shortened(&arm.label, room), plural(count));
         let look = if column == TRAINING_LOSS { Look::Bold } else { Look::Dotted };
-        lines.push(Series { name, hue, look, points: arm.curve.mean.clone() });
+        lines.push(Series::new(name, hue, look, arm.curve.mean.clone()));
     }
     let values: Points =
         bands.iter().chain(&lines).flat_map(|series| series.points.iter().copied()).collect();
     let means: Points = lines.iter().flat_map(|series| series.points.iter().copied()).collect();
     let range = robust_range(&values, &means).unwrap_or((0.0, 1.0));
-    let scale = if range.0 > 0.0 { Scale::Log } else { Scale::Linear };
-    let xs = || means.iter().map(|point| point.0);
-    let x = (xs().fold(f64::INFINITY, f64::min), xs().fold(f64::NEG_INFINITY, f64::max));
-    let metric = heading(column);
+    let x = finite_range(means.iter().map(|point| point.0)).unwrap_or_default();
     let mut names: Vec<&str> = arms.iter().flat_map(|arm| &arm.runs).map(|run| run.recipe()).collect();
     names.dedup();
     bands.extend(lines);
     let smoothed = if column == TRAINING_LOSS { ", each run smoothed by a median" } else { "" };
     let figure = Figure {
-        title: format!("{}: {column}", cut(&names.join(", "), LEGEND)),
+        title: format!("{}: {column}", shortened(&names.join(", "), LEGEND)),
         subtitle: format!("mean over runs{smoothed}; band: ± standard deviation"),
-        panels: vec![Panel {
-            y_name: named_with_scale(metric, scale),
-            y: pad(range, scale, 0.05, 0.05),
-            scale,
-            y_label: plots::decimal,
-            series: bands,
-            marks: Vec::new(),
-        }],
+        panels: vec![scaled_panel(heading(column), range, bands)],
         x_name: if by_tokens { "tokens" } else { "step" }.to_owned(),
         // Give a single point a range too.
         x: if x.0 < x.1 { x } else { (x.0 - 1.0, x.0 + 1.0) },
         x_at: None,
     };
-    THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
-}
-
-/// Shortens a text to `room` characters.
-fn cut(text: &str, room: usize) -> String {
-    match text.char_indices().nth(room) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
+    figure.draw()
 }
 
 /// Returns the alternative text: the column, and where each arm ends.

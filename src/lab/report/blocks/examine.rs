@@ -1,17 +1,18 @@
 //! Examines one block: renders it from kept files, and compares it with the page and with `report.lock`.
 
-use super::attributes::{self, END};
+use super::attributes;
 use super::fixes::restore;
 use super::kept::Source;
 use super::lock::{Hashes, Key, LOCK, Lock, root_hash, roots};
 use super::markers::{Block, Opening};
 use super::page_context::{PageContext, Rendered};
 use super::spec::{BlockKind, Spec};
-use super::sweep::SWEEPS;
+use super::text::digits;
 use super::why::Why;
 use super::{chain, comparison, configurations, curves, quality, runs, series, sweep, value};
-use crate::results::names::COMPARISONS;
+use crate::results::names::{COMPARISONS, SWEEPS};
 use crate::results::regular;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// A block with its expected content.
@@ -20,8 +21,8 @@ pub struct Examined {
     pub block: Block,
     /// Its name in messages.
     pub name: String,
-    /// Its line in the lock; `None` if only its sources are needed.
-    pub key: Option<Key>,
+    /// Its line in the lock.
+    pub key: Key,
     /// The new content; `None` if it cannot be rendered.
     pub fresh: Option<Fresh>,
     /// The Markdown, sources and figures rendered from kept files.
@@ -38,8 +39,6 @@ pub struct Examined {
 pub struct Fresh {
     /// The lines between the markers.
     pub body: String,
-    /// The closing marker.
-    pub closing: String,
     /// Its hashes for the lock.
     pub hashes: Hashes,
 }
@@ -51,14 +50,8 @@ impl Examined {
     }
 }
 
-/// Renders a block of the page `text`. Compares it with the page and, if it has a key, with the lock.
-pub fn examine(
-    context: &PageContext<'_>,
-    text: &str,
-    block: Block,
-    key: Option<Key>,
-    lock: &Lock,
-) -> Examined {
+/// Renders a block of the page `text`, and compares it with the page and with the lock.
+pub fn examine(context: &PageContext<'_>, text: &str, block: Block, key: Key, lock: &Lock) -> Examined {
     let mut examined = Examined {
         name: attributes::block_name(&block.attributes),
         key,
@@ -83,16 +76,16 @@ pub fn examine(
             examined.hard = std::mem::take(&mut rendered.faults);
             rendered.commits.sort();
             rendered.commits.dedup();
-            dedup_sources(&mut rendered);
+            // Several parts of a block may use a source.
+            let mut seen = BTreeSet::new();
+            rendered.sources.retain(|source| seen.insert(source.id.clone()));
             if examined.hard.is_empty() {
                 examined.fresh = Some(fresh(examined.block.opening, &rendered));
             }
             examined.rendered = rendered;
         }
     }
-    if let Some(key) = &examined.key {
-        examined.stale = compare(text, &examined, lock, key);
-    }
+    examined.stale = compare(text, &examined, lock);
     for (path, svg) in &examined.rendered.figures {
         match regular::read(path, regular::MAX_TEXT) {
             Ok(bytes) if bytes == svg.as_bytes() => {}
@@ -108,27 +101,19 @@ pub fn examine(
 fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
     match &spec.kind {
         BlockKind::Runs { columns } => runs::render(context, spec, columns),
-        BlockKind::Plot { plot, alt } => runs::plot(context, spec, plot, alt.as_deref()),
-        BlockKind::Curves { column, alt } => curves::render(context, spec, column, alt.as_deref()),
-        BlockKind::Quality { alt } => quality::render(context, spec, alt.as_deref()),
-        BlockKind::Chain { alt } => chain::render(context, spec, alt.as_deref()),
+        BlockKind::Plot { plot } => runs::plot(context, spec, plot),
+        BlockKind::Curves { column } => curves::render(context, spec, column),
+        BlockKind::Quality => quality::render(context, spec),
+        BlockKind::Chain => chain::render(context, spec),
         BlockKind::Comparison { columns } => comparison::render(context, spec, columns.as_deref()),
-        BlockKind::Series { over, alt } => series::render(context, spec, over, alt.as_deref()),
-        BlockKind::Configurations { column, alt } => {
-            configurations::render(context, spec, column, alt.as_deref())
-        }
+        BlockKind::Series { over } => series::render(context, spec, over),
+        BlockKind::Configurations { column } => configurations::render(context, spec, column),
         BlockKind::Sweep { columns } => sweep::render(context, spec, columns),
         BlockKind::Value { column, form } => value::render_run_value(context, spec, column, *form),
         BlockKind::ComparisonValue { column, form } => {
             value::render_comparison_value(context, spec, column, *form)
         }
     }
-}
-
-/// Removes duplicates of sources that several parts of a block use.
-fn dedup_sources(rendered: &mut Rendered) {
-    let mut seen = std::collections::BTreeSet::new();
-    rendered.sources.retain(|source| seen.insert(source.id.clone()));
 }
 
 /// Returns the expected text of a block, with its hashes.
@@ -138,7 +123,7 @@ fn fresh(opening: Opening, rendered: &Rendered) -> Fresh {
         Opening::Value => rendered.text.clone(),
     };
     let hashes = Hashes { kept: root_hash(rendered), body: hash(&body) };
-    Fresh { body, closing: format!("<!-- {END} -->"), hashes }
+    Fresh { body, hashes }
 }
 
 fn hash(text: &str) -> String {
@@ -146,9 +131,9 @@ fn hash(text: &str) -> String {
 }
 
 /// Compares a block with the lock and with its expected content.
-fn compare(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> {
+fn compare(text: &str, examined: &Examined, lock: &Lock) -> Vec<Why> {
     let body = &text[examined.block.body.clone()];
-    let Some(locked) = lock.lines.get(key) else {
+    let Some(locked) = lock.lines.get(&examined.key) else {
         return vec![Why::stale(match (body.trim().is_empty(), lock.exists) {
             // A block that was never filled has no sources.
             (true, _) => "it was never filled".to_owned(),
@@ -161,15 +146,8 @@ fn compare(text: &str, examined: &Examined, lock: &Lock, key: &Key) -> Vec<Why> 
     if fresh.is_some_and(|fresh| fresh.hashes.kept != locked.kept) {
         stale.extend(changed_roots(body, &examined.rendered, locked));
     }
-    compare_body(text, examined, &locked.body, &mut stale);
-    stale
-}
-
-/// Compares the text of a block with its hash and with its expected content.
-fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec<Why>) {
-    let body = &text[examined.block.body.clone()];
-    let fresh = examined.fresh.as_ref().map(|fresh| fresh.body.as_str());
-    if hash(body) != expected {
+    let fresh = fresh.map(|fresh| fresh.body.as_str());
+    if hash(body) != locked.body {
         stale.push(edited(text, &examined.block, fresh));
     } else if let Some(fresh) = fresh.filter(|fresh| *fresh != body && stale.is_empty()) {
         let (line, there, made) = first_difference(text, &examined.block, fresh);
@@ -177,6 +155,7 @@ fn compare_body(text: &str, examined: &Examined, expected: &str, stale: &mut Vec
             "kept runs no longer make it: line {line} says `{there}`, and they make `{made}`"
         )));
     }
+    stale
 }
 
 /// Explains how the kept folders behind a block differ from those that it was made from.
@@ -231,10 +210,6 @@ fn not_shown(source: &Source, others: &[String]) -> Why {
 fn is_part(source: &Source, rendered: &Rendered) -> bool {
     let is_whole = |source: &Source| source.id.starts_with(COMPARISONS) || source.id.starts_with(SWEEPS);
     !is_whole(source) && rendered.sources.iter().any(is_whole)
-}
-
-fn digits(hash: &str) -> &str {
-    hash.get(..12).unwrap_or(hash)
 }
 
 /// Returns the problem of a block whose text does not match its hash.

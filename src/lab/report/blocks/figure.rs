@@ -1,22 +1,22 @@
 //! Figures of comparisons: the step blocks of every trial in the order of execution, and several comparisons
 //! by the value of a key.
 
-use crate::curve::{Points, Scale};
+use super::kept_comparison::KeptComparison;
+use crate::curve::{Points, Scale, finite_range};
 use crate::error::Result;
 use crate::format::{decimal, short};
 use crate::report::axis::pad;
-use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
-use crate::report::theme::{Hue, THEMES};
+use crate::report::chart::{Figure, Look, Mark, Panel, Series};
+use crate::report::picture::Svgs;
+use crate::report::theme::Hue;
 use crate::results::experiment::{Experiment, ExperimentRun, Finding};
 use crate::results::quantiles;
 
 /// A comparison at one value of the key that orders a series.
-#[derive(Clone, Copy, Debug)]
-pub struct Point<'a> {
+pub struct Member {
     /// The key's value.
     pub at: f64,
-    /// The comparison.
-    pub comparison: &'a Experiment,
+    pub kept: KeptComparison,
 }
 
 /// The name of the figure of a comparison's step blocks, without theme and extension.
@@ -26,11 +26,8 @@ pub const BLOCKS: &str = "blocks";
 const HALF_TRIAL_WIDTH: f64 = 0.36;
 
 /// Draws the step blocks of every trial, in every theme. Returns `None` if no trial has any.
-pub fn blocks(comparison: &Experiment) -> Option<Result<Vec<(&'static str, String)>>> {
-    let values = comparison.runs.iter().flat_map(|trial| &trial.blocks).copied().filter(|v| v.is_finite());
-    let range = values.fold(None, |range: Option<(f64, f64)>, value| {
-        Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
-    })?;
+pub fn blocks(comparison: &Experiment) -> Option<Result<Svgs>> {
+    let range = finite_range(comparison.runs.iter().flat_map(|trial| &trial.blocks).copied())?;
     // If the arms differ little, the axis shows only a part of its range so that they can be told apart.
     let is_cut = range.0 > 0.5 * range.1;
     let mut series = Vec::new();
@@ -42,39 +39,34 @@ pub fn blocks(comparison: &Experiment) -> Option<Result<Vec<(&'static str, Strin
         let trials = || comparison.runs.iter().enumerate().filter(move |(_, trial)| trial.arm == at);
         let dots: Points = trials().flat_map(|(index, trial)| dots(index, trial)).collect();
         let medians: Points = trials().flat_map(|(index, trial)| median(index, trial)).collect();
-        series.push(Series { name: arm_name(arm, label), hue, look: Look::Dots, points: dots });
-        series.push(Series { name: "median".to_owned(), hue, look: Look::Bold, points: medians });
+        series.push(Series::new(arm_name(arm, label), hue, Look::Dots, dots));
+        series.push(Series::new("median", hue, Look::Bold, medians));
     }
     let mut parts = vec![comparison.id.clone()];
     parts.extend(comparison.speed().and_then(Finding::ratio).map(|ratio| {
         format!("after ÷ before {:.3} ({:.3} to {:.3})", ratio.estimate, ratio.low, ratio.high)
     }));
     parts.push(comparison.verdict_words().to_owned());
+    let y = if is_cut { pad(range, Scale::Linear, 0.08, 0.08) } else { (0.0, 1.08 * range.1) };
+    let y_name = format!("tokens per second in blocks of steps{}", if is_cut { CUT } else { "" });
     let figure = Figure {
         title: format!("{}: before and after", comparison.name),
         subtitle: parts.join("  ·  "),
-        panels: vec![Panel {
-            y_name: format!("tokens per second in blocks of steps{}", if is_cut { CUT } else { "" }),
-            y: if is_cut { pad(range, Scale::Linear, 0.08, 0.08) } else { (0.0, 1.08 * range.1) },
-            scale: Scale::Linear,
-            y_label: whole,
-            series,
-            marks: Vec::new(),
-        }],
+        panels: vec![Panel::new(y_name, y, whole, series)],
         x_name: "trial".to_owned(),
         x: (0.5, comparison.runs.len() as f64 + 0.5),
         x_at: None,
     };
-    Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
+    Some(figure.draw())
 }
 
 /// Draws, in every theme, both arms of comparisons by the value of a key above, and their ratios with 95 %
 /// intervals below.
-pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, String)>> {
+pub fn series(members: &[Member], over: &str) -> Result<Svgs> {
     let lines = lines(members);
     let points = |value: &dyn Fn(&Experiment) -> Option<f64>| -> Points {
-        let of = |line: &Vec<&Point<'_>>| -> Points {
-            let points = line.iter().filter_map(|member| Some((member.at, value(member.comparison)?)));
+        let of = |line: &Vec<&Member>| -> Points {
+            let points = line.iter().filter_map(|member| Some((member.at, value(&member.kept.found)?)));
             points.chain([(f64::NAN, f64::NAN)]).collect()
         };
         lines.iter().flat_map(of).collect()
@@ -83,52 +75,42 @@ pub fn series(members: &[Point<'_>], over: &str) -> Result<Vec<(&'static str, St
     let after = points(&|comparison| comparison.candidate().measured.get("tok_s").copied());
     let fastest = before.iter().chain(&after).map(|point| point.1).fold(0.0, f64::max);
     let ratios = points(&|comparison| Some(comparison.speed()?.ratio()?.estimate));
-    let ranges = members.iter().filter_map(|member| Some((member.at, member.comparison.speed()?.ratio()?)));
+    let ranges = members.iter().filter_map(|member| Some((member.at, member.kept.found.speed()?.ratio()?)));
     let bars: Points =
         ranges.flat_map(|(at, ratio)| [(at, ratio.low), (at, ratio.high), (at, f64::NAN)]).collect();
     let ends = bars.iter().map(|point| point.1).filter(|end| end.is_finite());
     let (low, high) = ends.fold((1.0_f64, 1.0_f64), |(low, high), end| (low.min(end), high.max(end)));
-    let (first, last) = members.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), member| {
-        (low.min(member.at), high.max(member.at))
-    });
-    let x = pad((first, last), Scale::Linear, 0.08, 0.08);
+    let ends = finite_range(members.iter().map(|member| member.at)).unwrap_or_default();
+    let x = pad(ends, Scale::Linear, 0.08, 0.08);
     let mut at: Vec<f64> = members.iter().map(|member| member.at).collect();
     at.dedup();
-    let mut names: Vec<&str> = lines.concat().iter().map(|member| member.comparison.name.as_str()).collect();
+    let mut names: Vec<&str> = lines.concat().iter().map(|member| member.kept.found.name.as_str()).collect();
     names.dedup();
-    let one = |name: &str, hue, look, points| Series { name: name.to_owned(), hue, look, points };
+    let speeds = vec![
+        Series::new("before", Hue::Blue, Look::Dotted, before),
+        Series::new("after", Hue::Orange, Look::Dotted, after),
+    ];
+    let ratios = vec![
+        Series::new("ratio", Hue::Purple, Look::Dots, ratios),
+        Series::new("its 95 % interval", Hue::Purple, Look::Bold, bars),
+    ];
+    let from_zero = (0.0, pad((0.0, fastest), Scale::Linear, 0.0, 0.1).1);
+    let y = pad((low, high), Scale::Linear, 0.15, 0.1);
     let figure = Figure {
         title: format!("{}: before and after", names.join(", ")),
         subtitle: format!("by {over}"),
         panels: vec![
+            Panel::new("tokens per second", from_zero, short, speeds),
             Panel {
-                y_name: "tokens per second".to_owned(),
-                y: (0.0, pad((0.0, fastest), Scale::Linear, 0.0, 0.1).1),
-                scale: Scale::Linear,
-                y_label: short,
-                series: vec![
-                    one("before", Hue::Blue, Look::Dotted, before),
-                    one("after", Hue::Orange, Look::Dotted, after),
-                ],
-                marks: Vec::new(),
-            },
-            Panel {
-                y_name: format!("after ÷ before{CUT}"),
-                y: pad((low, high), Scale::Linear, 0.15, 0.1),
-                scale: Scale::Linear,
-                y_label: whole,
-                series: vec![
-                    one("ratio", Hue::Purple, Look::Dots, ratios),
-                    one("its 95 % interval", Hue::Purple, Look::Bold, bars),
-                ],
                 marks: vec![Mark { value: 1.0, name: "equal", label: "1".to_owned(), from_x: x.0 }],
+                ..Panel::new(format!("after ÷ before{CUT}"), y, whole, ratios)
             },
         ],
         x_name: over.to_owned(),
         x,
         x_at: Some(at.into_iter().map(|tick| (tick, tick.to_string())).collect()),
     };
-    THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect()
+    figure.draw()
 }
 
 /// Added to the name of an axis that does not start at 0.
@@ -147,10 +129,10 @@ fn arm_name(arm: &str, label: &str) -> String {
 }
 
 /// Groups the comparisons that one line joins: all of one name, or all together if every name is different.
-fn lines<'a, 'b>(members: &'a [Point<'b>]) -> Vec<Vec<&'a Point<'b>>> {
-    let mut lines: Vec<Vec<&Point<'b>>> = Vec::new();
+fn lines(members: &[Member]) -> Vec<Vec<&Member>> {
+    let mut lines: Vec<Vec<&Member>> = Vec::new();
     for member in members {
-        match lines.iter_mut().find(|line| line[0].comparison.name == member.comparison.name) {
+        match lines.iter_mut().find(|line| line[0].kept.found.name == member.kept.found.name) {
             Some(line) => line.push(member),
             None => lines.push(vec![member]),
         }
@@ -210,9 +192,8 @@ mod tests {
         let around = |i: u32| 20_000.0 + f64::from(i % 2) * 4000.0 + f64::from(i) * 90.0;
         let trials: Vec<ExperimentRun> = (0..6).map(|i| trial(i as usize % 2, around(i), 20)).collect();
         let drawn = blocks(&comparison(&trials)).unwrap().unwrap();
-        assert_eq!(drawn.iter().map(|(theme, _)| *theme).collect::<Vec<_>>(), ["light", "dark"]);
-        for (theme, svg) in &drawn {
-            assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "{theme}: blocks and the legend");
+        for svg in &drawn {
+            assert_eq!(svg.matches("<circle").count(), 6 * 20 + 2, "blocks and the legend");
             assert!(svg.contains("fused: before and after") && svg.contains("1.240 (1.220 to 1.257)"));
         }
         assert!(blocks(&comparison(&[trial(0, 1.0, 0)])).is_none(), "nothing to draw");

@@ -5,9 +5,9 @@ use super::examine::Examined;
 use super::figure;
 use super::fixes::remove;
 use super::kept::{Source, unlisted_file};
-use super::page_context::themed;
 use super::quality_figure;
 use super::why::Why;
+use crate::report::picture::files;
 use crate::report::plots;
 use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment};
 use crate::results::folder::PLOTS;
@@ -70,19 +70,17 @@ fn drawn(folder: &Path) -> Vec<(PathBuf, String)> {
         // The record was verified before, so a failure here needs no report.
         let Ok(comparison) = Experiment::read(folder) else { return Vec::new() };
         if comparison.has_trials() {
-            let drawn = figure::blocks(&comparison).and_then(Result::ok).unwrap_or_default();
-            let path = |theme: &str| folder.join(PLOTS).join(format!("{}-{theme}.svg", figure::BLOCKS));
-            return drawn.into_iter().map(|(theme, svg)| (path(theme), svg)).collect();
+            let blocks = figure::blocks(&comparison).and_then(Result::ok).into_iter();
+            let stem = folder.join(PLOTS).join(figure::BLOCKS);
+            return blocks.flat_map(|svgs| files(&stem, svgs)).collect();
         }
-        let findings = comparison.findings.iter();
-        return findings
-            .filter_map(|judged| Some((judged, quality_figure::pairs(&comparison, judged)?.ok()?)))
-            .flat_map(|(judged, drawn)| {
-                let stem = quality_figure::stem(folder, judged);
-                drawn.into_iter().map(move |(theme, svg)| (themed(&stem, theme), svg))
-            })
-            .collect();
+        let drawn = |judged| {
+            let svgs = quality_figure::pairs(&comparison, judged)?.ok()?;
+            Some(files(&quality_figure::stem(folder, judged), svgs))
+        };
+        return comparison.findings.iter().filter_map(drawn).flatten().collect();
     }
     let pictures = plots::draw(folder).unwrap_or_default();
-    pictures.into_iter().map(|picture| (folder.join(picture.file("svg")), picture.svg)).collect()
+    let stem = |name: &str| folder.join(PLOTS).join(name);
+    pictures.into_iter().flat_map(|one| files(&stem(&one.name), one.svgs)).collect()
 }

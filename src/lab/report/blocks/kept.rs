@@ -48,11 +48,21 @@ pub struct KeptRun {
 }
 
 impl Source {
+    /// Verifies a kept folder whose files are to be parsed.
+    ///
+    /// # Errors
+    /// If its manifest cannot be read, or a file differs from it. Changed files are not parsed, because they
+    /// may hold anything.
+    pub fn unchanged(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
+        let source = Self::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
+        if source.faults.is_empty() { Ok(source) } else { Err(source.faults) }
+    }
+
     /// Reads the manifest of a kept folder and compares every file with it.
     ///
     /// # Errors
     /// If there is no readable manifest.
-    pub fn verify(kept: &Path, folder: &Path) -> Result<Self> {
+    fn verify(kept: &Path, folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         let bytes = regular::read(&path, regular::MAX_TEXT)?;
         let manifest = Manifest::parse(&path, &bytes)?;
@@ -104,14 +114,9 @@ impl KeptRun {
     /// # Errors
     /// If a file is missing or cannot be parsed; the message names it.
     pub fn read(kept: &Path, folder: &Path) -> Result<Self, Vec<Why>> {
-        let source = Source::verify(kept, folder).map_err(|e| unreadable(folder, &e))?;
-        // Changed files are not parsed, because they may hold anything.
-        if !source.faults.is_empty() {
-            return Err(source.faults);
-        }
+        let source = Source::unchanged(kept, folder)?;
         if source.named != source.id {
-            let why = format!("{} holds the run {}", folder.display(), source.named);
-            return Err(vec![Why::fixed_by(why, "give the folder its name back")]);
+            return Err(renamed(folder, &format!("the run {}", source.named)));
         }
         let files = RunFiles::read(folder).map_err(|e| unreadable(folder, &e))?;
         let differences = verify::differences(&files);
@@ -172,8 +177,14 @@ pub fn id(kept: &Path, folder: &Path) -> String {
     inside.iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join("/")
 }
 
-fn unreadable(folder: &Path, error: &Error) -> Vec<Why> {
-    vec![Why::fixed_by(error.message(), restore(&[folder]))]
+/// Returns the fault of a folder that was given another name than `what` it holds.
+pub fn renamed(folder: &Path, what: &str) -> Vec<Why> {
+    vec![Why::fixed_by(format!("{} holds {what}", folder.display()), "give the folder its name back")]
+}
+
+/// Returns the fault of a file or folder that cannot be read.
+pub fn unreadable(path: &Path, error: &Error) -> Vec<Why> {
+    vec![Why::fixed_by(error.message(), restore(&[path]))]
 }
 
 fn environments(folder: &Path) -> Result<Vec<Environment>> {

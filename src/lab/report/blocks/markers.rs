@@ -45,19 +45,10 @@ pub enum Opening {
 pub struct Fault {
     /// The line, from 1.
     pub line: usize,
-    /// The kind of fault, which decides how to fix it.
-    pub kind: FaultKind,
+    /// True for a block without a closing marker, rather than a marker that is misplaced or cannot be read.
+    pub is_unclosed: bool,
     /// The reason, in words.
     pub why: String,
-}
-
-/// Kinds of faults of markers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
-    /// A block without a closing marker.
-    Unclosed,
-    /// A marker that is misplaced or cannot be read.
-    Marker,
 }
 
 /// A comment that is a marker.
@@ -98,7 +89,7 @@ pub fn parse(page: &str) -> (Vec<Block>, Vec<Fault>) {
     let has_ours = !(blocks.is_empty() && faults.is_empty());
     if let Some(end) = page.find("\r\n").filter(|_| has_ours) {
         let why = "this line ends with CRLF, and blocks are compared byte by byte: save the page with LF";
-        faults.push(Fault { line: line_number(page, end), kind: FaultKind::Marker, why: why.to_owned() });
+        faults.push(Fault { line: line_number(page, end), is_unclosed: false, why: why.to_owned() });
     }
     faults.sort_by_key(|fault| fault.line);
     (blocks, faults)
@@ -147,7 +138,7 @@ impl<'a> PageParser<'a> {
 
     fn fault(&mut self, at: usize, why: impl Into<String>, next: usize) -> usize {
         let line = line_number(self.page, at);
-        self.faults.push(Fault { line, kind: FaultKind::Marker, why: why.into() });
+        self.faults.push(Fault { line, is_unclosed: false, why: why.into() });
         next
     }
 
@@ -194,8 +185,8 @@ impl<'a> PageParser<'a> {
             let start = line + indent;
             let next = self.page[start..].find('\n').map_or(self.page.len(), |end| start + end + 1);
             let is_marker = indent <= 3 && is_ours(&self.page[start..]);
-            let found = is_marker.then(|| marker(self.page, start));
-            let marker = match found {
+            let alone = |marker: Marker<'a>| Ok((self.whole_lines(&marker)?, marker));
+            let (next, marker) = match is_marker.then(|| marker(self.page, start).and_then(alone)) {
                 None => {
                     line = next;
                     continue;
@@ -204,14 +195,7 @@ impl<'a> PageParser<'a> {
                     line = self.fault(start, why, next);
                     continue;
                 }
-                Some(Ok(marker)) => marker,
-            };
-            let next = match self.whole_lines(&marker) {
-                Ok(next) => next,
-                Err(why) => {
-                    line = self.fault(start, why, next);
-                    continue;
-                }
+                Some(Ok(found)) => found,
             };
             match marker.word {
                 OPEN => {
@@ -240,7 +224,7 @@ impl<'a> PageParser<'a> {
     fn unclosed(&mut self, block: &Block, place: &str) {
         let name = attributes::block_name(&block.attributes);
         let why = format!("{name} has no `<!-- {END} -->` {place}");
-        self.faults.push(Fault { line: block.line, kind: FaultKind::Unclosed, why });
+        self.faults.push(Fault { line: block.line, is_unclosed: true, why });
     }
 
     /// Parses a value. Its closing marker must be on the same line.

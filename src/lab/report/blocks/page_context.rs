@@ -1,8 +1,10 @@
 //! What a block of a page is rendered with, and the rendered block.
 
-use super::kept::Source;
+use super::kept::{KeptRun, Source};
 use super::text;
 use super::why::Why;
+use crate::error::Result;
+use crate::report::picture::{self, Svgs};
 use crate::results::names::{COMPARISONS, PLOTS};
 use std::path::{Path, PathBuf};
 
@@ -18,9 +20,7 @@ pub struct PageContext<'a> {
 impl PageContext<'_> {
     /// Returns `to` as a relative link from the page.
     pub fn link(&self, to: &Path) -> String {
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        // `absolute` refuses an empty path, which stands for the current folder.
-        text::link(&absolute(&Path::new(".").join(self.page)), &absolute(to))
+        text::link(self.page, to)
     }
 }
 
@@ -41,11 +41,6 @@ pub fn shared_figure_stem(kept: &Path, select: &[String], drawn: &str) -> PathBu
     kept.join(COMPARISONS).join(PLOTS).join(format!("{selected}-{drawn}").replace('/', "-"))
 }
 
-/// Returns the file of a figure in a theme.
-pub fn themed(stem: &Path, theme: &str) -> PathBuf {
-    PathBuf::from(format!("{}-{theme}.svg", stem.display()))
-}
-
 /// A block rendered from kept files.
 #[derive(Clone, Debug, Default)]
 pub struct Rendered {
@@ -62,24 +57,37 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// Adds a figure, drawn once per theme as (theme, SVG) and stored as `STEM-THEME.svg`. Returns the
-    /// Markdown that shows it.
+    /// Adds the sources, faults and commits of runs.
+    pub fn add_runs<'a>(&mut self, runs: impl IntoIterator<Item = &'a KeptRun>) {
+        for run in runs {
+            self.sources.push(run.source.clone());
+            self.faults.extend(run.source.faults.iter().cloned());
+            self.commits.extend(run.environments.iter().filter_map(|one| one.build.commit.clone()));
+        }
+    }
+
+    /// Adds a figure, which is stored as `STEM-THEME.svg`, and the Markdown that shows it.
+    ///
+    /// # Errors
+    /// If the figure could not be drawn.
     pub fn add_figure(
         &mut self,
         context: &PageContext<'_>,
         stem: &Path,
-        drawn: Vec<(&str, String)>,
+        drawn: Result<Svgs>,
         alt: &str,
-    ) -> String {
-        let mut links = Vec::new();
-        for (theme, svg) in drawn {
-            let path = themed(stem, theme);
-            links.push(context.link(&path));
-            self.figures.push((path, svg));
-        }
-        match &links[..] {
-            [light, dark] => format!("{}\n", text::picture(alt, light, dark)),
-            _ => String::new(),
-        }
+    ) -> std::result::Result<(), Vec<Why>> {
+        let svgs = drawn.map_err(|e| vec![Why::stale(e.message())])?;
+        let paths = picture::paths(stem);
+        let [light, dark] = paths.each_ref().map(|path| context.link(path));
+        self.text += &format!("{}\n", text::picture(alt, &light, &dark));
+        self.figures.extend(paths.into_iter().zip(svgs));
+        Ok(())
+    }
+
+    /// Ends the text with the line of origin, and a sentence about differences that the block allows.
+    pub fn end(&mut self, origin: &str, differences: Option<String>) {
+        self.text += origin;
+        self.text.extend(differences.map(|sentence| format!("\n{sentence}")));
     }
 }

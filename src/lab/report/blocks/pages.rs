@@ -5,7 +5,7 @@ use super::examine::{Examined, examine};
 use super::figures;
 use super::fixes::{is_versioned, remove};
 use super::lock::{self, Key, LOCK, Lock};
-use super::markers::{self, FaultKind, first_in_code};
+use super::markers::{self, first_in_code};
 use super::page_context::PageContext;
 use super::text;
 use super::why::Why;
@@ -29,6 +29,14 @@ pub struct PageProblem {
     pub fix: String,
     /// True if a marker is wrong, rather than the block being out of date.
     pub is_markup: bool,
+}
+
+impl PageProblem {
+    /// Creates a problem without a block.
+    fn new(page: PathBuf, line: usize, why: impl Into<String>, fix: impl Into<String>) -> Self {
+        let (why, fix) = (why.into(), fix.into());
+        Self { page, line, block: String::new(), why, fix, is_markup: false }
+    }
 }
 
 impl std::fmt::Display for PageProblem {
@@ -113,24 +121,20 @@ pub fn check(scope: &Scope<'_>) -> Result<Found> {
     let lock = Lock::read(scope.root)?;
     let (mut checked, mut problems) = (Vec::new(), wrong_lines(scope, &lock));
     let mut found = BTreeSet::new();
-    let mut pages = Vec::new();
-    for path in scope.pages {
-        pages.push((path, scope.page(path, &lock)?));
-    }
-    let texts: Vec<String> = pages.iter().map(|(_, page)| page.text.clone()).collect();
+    let mut pages = scope.read(&lock)?;
     let shown = figures::check(pages.iter_mut().flat_map(|(_, page)| &mut page.blocks));
-    for (path, mut page) in pages {
+    for (path, page) in &mut pages {
         problems.append(&mut page.faults);
-        for block in page.blocks {
+        for block in &page.blocks {
             let whys = block.hard.iter().chain(&block.stale);
-            problems.extend(whys.map(|why| scope.problem(&block, path, why)));
-            checked.push(summary(&block, path, block.is_current(), false));
-            found.extend(block.key);
+            problems.extend(whys.map(|why| scope.problem(block, path, why)));
+            checked.push(summary(block, path, block.is_current(), false));
+            found.insert(block.key.clone());
         }
     }
     problems.extend(scope.without_block(&lock, &found).map(|key| scope.orphan(&lock, key)));
     if checked.is_empty() && problems.is_empty() {
-        problems.extend(scope.only_in_code(&texts));
+        problems.extend(scope.only_in_code(&pages));
     }
     problems.extend(scope.stray_figures(&shown));
     Ok(in_order(scope.pages, checked, problems))
@@ -148,15 +152,12 @@ pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
         return Err(Error::usage(wrong.to_string()));
     }
     let (mut checked, mut problems, mut found) = (Vec::new(), Vec::new(), BTreeSet::new());
-    let mut pages = Vec::new();
-    for path in scope.pages {
-        pages.push((path, scope.page(path, &lock)?));
-    }
+    let mut pages = scope.read(&lock)?;
     figures::check(pages.iter_mut().flat_map(|(_, page)| &mut page.blocks));
     for (path, mut page) in pages {
         let is_sound = page.faults.is_empty();
         problems.append(&mut page.faults);
-        found.extend(page.blocks.iter().filter_map(|block| block.key.clone()));
+        found.extend(page.blocks.iter().map(|block| block.key.clone()));
         let mut new = page.text.clone();
         // Go from the last block to the first, so that earlier offsets stay valid.
         for block in page.blocks.iter().rev() {
@@ -183,12 +184,11 @@ pub fn update(scope: &Scope<'_>, forget: &[String]) -> Result<Found> {
 fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
     let Some(fresh) = &block.fresh else { return Ok(false) };
     let span = block.block.body.start..block.block.closing.end;
-    let text = format!("{}{}", fresh.body, fresh.closing);
+    let text = format!("{}<!-- {END} -->", fresh.body);
     let mut is_changed = page.get(span.clone()) != Some(text.as_str());
     page.replace_range(span, &text);
-    if let Some(key) = &block.key {
-        is_changed |= lock.lines.insert(key.clone(), fresh.hashes.clone()).as_ref() != Some(&fresh.hashes);
-    }
+    let before = lock.lines.insert(block.key.clone(), fresh.hashes.clone());
+    is_changed |= before.as_ref() != Some(&fresh.hashes);
     for (path, svg) in &block.rendered.figures {
         is_changed |= write_if_changed(path, svg.as_bytes())?;
     }
@@ -202,13 +202,10 @@ fn put(block: &Examined, page: &mut String, lock: &mut Lock) -> Result<bool> {
 pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)> {
     let lock = Lock::read(scope.root)?;
     let (mut folders, mut figures) = (BTreeSet::new(), BTreeSet::new());
-    for path in scope.pages {
-        let page = scope.page(path, &lock)?;
+    for (path, page) in scope.read(&lock)? {
         let hard = page.blocks.iter().flat_map(|block| block.hard.iter().map(move |why| (block, why)));
-        let mut problems = page.faults.iter().cloned();
-        if let Some(problem) =
-            problems.next().or_else(|| hard.map(|(block, why)| scope.problem(block, path, why)).next())
-        {
+        let mut hard = hard.map(|(block, why)| scope.problem(block, path, why));
+        if let Some(problem) = page.faults.first().cloned().or_else(|| hard.next()) {
             let why = format!("cannot tell what this page shows\n{problem}");
             return Err(Error::new(ErrorKind::Regression, why));
         }
@@ -218,6 +215,31 @@ pub fn named(scope: &Scope<'_>) -> Result<(BTreeSet<String>, BTreeSet<PathBuf>)>
         }
     }
     Ok((folders, figures))
+}
+
+/// The kept folders that the blocks of a page show, and the blocks that show nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PageSources {
+    /// Paths below the folder of kept data, in the order of the page. A path may occur several times.
+    pub ids: Vec<String>,
+    /// Blocks that cannot be rendered from kept files, and invalid markers, as `line N: why`.
+    pub problems: Vec<String>,
+}
+
+/// Returns the kept folders that the blocks of a page show, whether or not the page is current.
+///
+/// # Errors
+/// If the page cannot be read.
+pub fn sources(page: &Path, kept: &Path) -> Result<PageSources> {
+    let scope = Scope { pages: &[], is_whole: false, kept, root: Path::new("") };
+    let Page { blocks, faults, .. } = scope.page(page, &Lock::default())?;
+    let mut found = PageSources::default();
+    found.problems.extend(faults.iter().map(|fault| format!("line {}: {}", fault.line, fault.why)));
+    for Examined { block, name, hard, rendered, .. } in blocks {
+        found.problems.extend(hard.iter().map(|why| format!("line {}: {name}: {}", block.line, why.why)));
+        found.ids.extend(rendered.sources.into_iter().map(|source| source.id));
+    }
+    Ok(found)
 }
 
 /// Sorts by page, in the order given, then by line.
@@ -241,16 +263,13 @@ fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<bool> {
 }
 
 fn wrong_lines(scope: &Scope<'_>, lock: &Lock) -> Vec<PageProblem> {
-    let problem = |wrong: &lock::WrongLine| PageProblem {
-        page: scope.root.join(LOCK),
-        line: wrong.line,
-        block: String::new(),
-        why: wrong.why.clone(),
-        fix: match is_versioned(&scope.root.join(LOCK)) {
+    let problem = |wrong: &lock::WrongLine| {
+        let path = scope.root.join(LOCK);
+        let fix = match is_versioned(&path) {
             true => format!("git checkout -- {LOCK}, or remove the line and run xrun report"),
             false => "remove the line and run xrun report".to_owned(),
-        },
-        is_markup: true,
+        };
+        PageProblem { is_markup: true, ..PageProblem::new(path, wrong.line, &wrong.why, fix) }
     };
     lock.wrong.iter().map(problem).collect()
 }
@@ -267,6 +286,11 @@ fn summary(block: &Examined, page: &Path, is_current: bool, is_changed: bool) ->
 }
 
 impl Scope<'_> {
+    /// Reads the pages and examines their blocks.
+    fn read(&self, lock: &Lock) -> Result<Vec<(&PathBuf, Page)>> {
+        self.pages.iter().map(|path| Ok((path, self.page(path, lock)?))).collect()
+    }
+
     /// Reads a page and examines its blocks.
     fn page(&self, path: &Path, lock: &Lock) -> Result<Page> {
         let text = regular::read_text(path)?;
@@ -274,33 +298,24 @@ impl Scope<'_> {
         let faults = faults.into_iter().map(|fault| self.fault(path, fault)).collect();
         let keys = lock::keys(&self.name_of(path), blocks.iter().map(|block| &block.attributes));
         let context = PageContext { kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
-        let examined = |(block, key)| examine(&context, &text, block, Some(key), lock);
+        let examined = |(block, key)| examine(&context, &text, block, key, lock);
         let blocks = blocks.into_iter().zip(keys).map(examined).collect();
-        Ok(Page { blocks, faults, text: text.clone() })
+        Ok(Page { blocks, faults, text })
     }
 
     /// If no page has a block, returns a problem for the first marker in code.
-    fn only_in_code(&self, texts: &[String]) -> Option<PageProblem> {
-        let found = self.pages.iter().zip(texts).find_map(|(page, text)| Some((page, first_in_code(text)?)));
-        found.map(|(page, line)| PageProblem {
-            page: page.clone(),
-            line,
-            block: String::new(),
-            why: "there is no block: this marker stands in code, where it is text".to_owned(),
-            fix: format!("take it out of the code, then {}", self.render_again(page)),
-            is_markup: true,
-        })
+    fn only_in_code(&self, pages: &[(&PathBuf, Page)]) -> Option<PageProblem> {
+        let (path, line) = pages.iter().find_map(|(path, page)| Some((*path, first_in_code(&page.text)?)))?;
+        let why = "there is no block: this marker stands in code, where it is text";
+        let fix = format!("take it out of the code, then {}", self.render_again(path));
+        Some(PageProblem { is_markup: true, ..PageProblem::new(path.clone(), line, why, fix) })
     }
 
     /// Returns problems for figures of several comparisons that no block of any page shows.
     fn stray_figures(&self, shown: &BTreeSet<PathBuf>) -> Vec<PageProblem> {
-        let problem = |path: PathBuf| PageProblem {
-            line: 1,
-            block: String::new(),
-            why: "no block of any page shows it".to_owned(),
-            fix: remove(&path),
-            is_markup: false,
-            page: path,
+        let problem = |path: PathBuf| {
+            let fix = remove(&path);
+            PageProblem::new(path, 1, "no block of any page shows it", fix)
         };
         let stray = if self.is_whole { figures::stray(self.kept, shown) } else { Vec::new() };
         stray.into_iter().map(problem).collect()
@@ -308,8 +323,7 @@ impl Scope<'_> {
 
     /// Returns the page's name in the lock: its path relative to the lock's folder.
     fn name_of(&self, page: &Path) -> String {
-        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        text::relative(&absolute(&Path::new(".").join(self.root)), &absolute(page))
+        text::relative(self.root, page)
     }
 
     /// Returns the lines of the lock whose block is not in `found`.
@@ -346,26 +360,18 @@ impl Scope<'_> {
     fn orphan(&self, lock: &Lock, key: &Key) -> PageProblem {
         // The first line is a title, and the others are sorted.
         let line = lock.lines.range(..key).count() + 2;
-        PageProblem {
-            page: self.root.join(LOCK),
-            line,
-            block: String::new(),
-            why: format!("`{key}` has no block any more: it was removed, or is hidden in code or a comment"),
-            fix: format!("put the block back, or xrun report --forget '{key}'"),
-            is_markup: false,
-        }
+        let why = format!("`{key}` has no block any more: it was removed, or is hidden in code or a comment");
+        let fix = format!("put the block back, or xrun report --forget '{key}'");
+        PageProblem::new(self.root.join(LOCK), line, why, fix)
     }
 
     fn fault(&self, page: &Path, fault: markers::Fault) -> PageProblem {
         let again = self.render_again(page);
-        let fix = match fault.kind {
-            FaultKind::Unclosed => {
-                format!("write `<!-- {END} -->` into a line of its own after the block, then {again}")
-            }
-            FaultKind::Marker => format!("correct the marker, then {again}"),
+        let fix = match fault.is_unclosed {
+            true => format!("write `<!-- {END} -->` into a line of its own after the block, then {again}"),
+            false => format!("correct the marker, then {again}"),
         };
-        let (page, line, why) = (page.to_owned(), fault.line, fault.why);
-        PageProblem { page, line, block: String::new(), why, fix, is_markup: true }
+        PageProblem { is_markup: true, ..PageProblem::new(page.to_owned(), fault.line, fault.why, fix) }
     }
 
     fn problem(&self, block: &Examined, page: &Path, why: &Why) -> PageProblem {

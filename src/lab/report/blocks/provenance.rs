@@ -3,7 +3,7 @@
 
 use super::kept::KeptRun;
 use super::page_context::PageContext;
-use super::text::{link_to, plain};
+use super::text::{distinct, link_to, plain};
 use crate::results::experiment::Arm;
 use crate::results::keep::README;
 use crate::results::ledger::Attempt;
@@ -11,22 +11,10 @@ use crate::results::provenance::Environment;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Joins values with ` then `, in order and without repetitions.
-pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> String {
-    let mut seen: Vec<&str> = Vec::new();
-    for value in values {
-        if !seen.contains(&value) {
-            seen.push(value);
-        }
-    }
-    seen.join(" then ")
-}
-
 /// Returns the device class that a run was measured on, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or
 /// `cpu avx512`.
 pub fn device(run: &KeptRun) -> String {
-    let classes: Vec<String> = run.environments.iter().map(Environment::device_class).collect();
-    distinct(classes.iter().map(String::as_str))
+    distinct(run.environments.iter().map(Environment::device_class)).join(" then ")
 }
 
 /// Returns a link to a run's folder.
@@ -67,13 +55,8 @@ pub fn readme_or_folder(folder: &Path) -> std::path::PathBuf {
 
 /// Joins values without repetitions, after a word.
 fn list(word: &str, values: impl Iterator<Item = String>) -> String {
-    let mut distinct: Vec<String> = Vec::new();
-    for value in values {
-        if !distinct.contains(&value) {
-            distinct.push(value);
-        }
-    }
-    if distinct.is_empty() { String::new() } else { format!("{word}{}", distinct.join(", ")) }
+    let values = distinct(values);
+    if values.is_empty() { String::new() } else { format!("{word}{}", values.join(", ")) }
 }
 
 /// Names a GPU by its model and links, such as `2 × H200 (NV18)`, or a CPU by its model, instruction set and
@@ -111,20 +94,15 @@ fn commit(environment: &Environment) -> String {
     format!("{}{changes}{profile}", plain(commit))
 }
 
-/// Returns the commits that a run was measured at.
-pub fn commits(run: &KeptRun) -> impl Iterator<Item = String> {
-    run.environments.iter().filter_map(|environment| environment.build.commit.clone())
-}
-
 /// Returns the devices and builds of cells, ending in a separator for what follows. Empty if no cell was
 /// planned for a device.
 pub fn places(cells: &[Attempt]) -> String {
-    let distinct = |of: fn(&Attempt) -> &str| {
+    let all = |of: fn(&Attempt) -> &str| {
         let values: BTreeSet<&str> = cells.iter().filter(|cell| cell.has_device()).map(of).collect();
         values.into_iter().map(plain).collect::<Vec<_>>().join(", ")
     };
-    let devices = distinct(|cell| &cell.device);
-    if devices.is_empty() { devices } else { format!("{devices}, xrun {}; ", distinct(|cell| &cell.build)) }
+    let devices = all(|cell| &cell.device);
+    if devices.is_empty() { devices } else { format!("{devices}, xrun {}; ", all(|cell| &cell.build)) }
 }
 
 #[cfg(test)]
@@ -146,6 +124,6 @@ mod tests {
 
     #[test]
     fn changes_of_device_are_listed_in_order() {
-        assert_eq!(distinct(["a", "a", "b", "a"].into_iter()), "a then b");
+        assert_eq!(distinct(["a", "a", "b", "a"]).join(" then "), "a then b");
     }
 }

@@ -1,77 +1,42 @@
 //! Blocks of kept quality comparisons: a table of verdicts, and a figure of the pairs for each measure.
 
-use super::kept::KeptRun;
+use super::kept_comparison::{self, KeptComparison, predicted};
 use super::page_context::{PageContext, Rendered};
 use super::quality_figure::{self, effect_shown, p_shown, shown};
 use super::spec::Spec;
-use super::text::{code, link_to, plain, table};
+use super::text::{code, interval, plain, table};
 use super::why::Why;
-use super::{alike, comparison, provenance, runs};
 use crate::format::{BLANK, decimal, plural};
 use crate::results::experiment::{Design, Experiment, Finding};
-use std::path::{Path, PathBuf};
 
 /// Renders the newest comparison of each selected name.
-pub fn render(context: &PageContext<'_>, spec: &Spec, alt: Option<&str>) -> Result<Rendered, Vec<Why>> {
-    let mut rendered = Rendered::default();
-    let (mut all_runs, mut folders): (Vec<KeptRun>, Vec<PathBuf>) = (Vec::new(), Vec::new());
-    for name in &spec.select {
-        let folder = comparison::find_all(context.kept, name, |found| !found.has_trials())?.swap_remove(0);
-        let (source, found) = comparison::read(context, &folder)?;
-        let kept = comparison::kept_runs(context, &source, &found)?;
-        let runs: Vec<KeptRun> = kept.into_values().collect();
-        let run_sources = runs::run_sources(&runs);
-        rendered.sources.push(source);
-        rendered.sources.extend(run_sources.sources);
-        rendered.faults.extend(run_sources.faults);
-        rendered.commits.extend(run_sources.commits);
-        let (differences, faults) = unlike(&found, &runs, &spec.across);
+pub fn render(context: &PageContext<'_>, spec: &Spec) -> Result<Rendered, Vec<Why>> {
+    let newest = |name: &String| KeptComparison::newest(context, name, |found| !found.has_trials());
+    let comparisons = spec.select.iter().map(newest).collect::<Result<Vec<_>, _>>()?;
+    let mut rendered = kept_comparison::sources(&comparisons);
+    for (at, kept) in comparisons.iter().enumerate() {
+        let found = &kept.found;
+        let (differences, faults) =
+            kept_comparison::compare_without_seeds(std::slice::from_ref(kept), &spec.across);
         rendered.faults.extend(faults);
-        if !rendered.text.is_empty() {
+        if at > 0 {
             rendered.text.push('\n');
         }
-        rendered.text += &heading(context, &found, &folder, spec.select.len() == 1);
-        rendered.text += &verdicts(&found);
+        rendered.text += &kept.heading(context, comparisons.len() == 1);
+        rendered.text += &verdicts(found);
         rendered.text.push('\n');
-        rendered.text += &findings(&found);
-        rendered.text += &differences.map_or(String::new(), |sentence| format!("- {sentence}"));
+        rendered.text += &findings(kept);
+        rendered.text.extend(differences.map(|sentence| format!("- {sentence}")));
         rendered.text.push('\n');
         for judged in &found.findings {
-            let Some(drawn) = quality_figure::pairs(&found, judged) else { continue };
-            let drawn = drawn.map_err(|e| vec![Why::stale(e.message())])?;
-            let said = alternative(&found, judged);
-            let stem = quality_figure::stem(&folder, judged);
-            let picture = rendered.add_figure(context, &stem, drawn, alt.unwrap_or(&said));
-            rendered.text += &picture;
+            let Some(drawn) = quality_figure::pairs(found, judged) else { continue };
+            let said = alternative(found, judged);
+            let stem = quality_figure::stem(&kept.source.folder, judged);
+            rendered.add_figure(context, &stem, drawn, spec.alt.as_ref().unwrap_or(&said))?;
         }
-        all_runs.extend(runs);
-        folders.push(folder);
     }
-    let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-    rendered.text += &provenance::line(context, &all_runs.iter().collect::<Vec<_>>(), &[], &folders);
+    rendered.text += &kept_comparison::origin(context, &comparisons);
     Ok(rendered)
-}
-
-/// Compares the runs. They may differ in their seeds, in the keys that the comparison names as changed, and
-/// in `across`.
-fn unlike(comparison: &Experiment, runs: &[KeptRun], across: &[String]) -> (Option<String>, Vec<Why>) {
-    let changed = comparison.changes.iter().filter_map(|change| change.split(':').next());
-    let across: Vec<String> = across.iter().cloned().chain(alike::named(changed)).collect();
-    let rows: Vec<alike::Row> = runs.iter().map(alike::without_seeds).collect();
-    alike::compare(&rows, &across)
-}
-
-/// Returns name, verdict and hypothesis.
-fn heading(context: &PageContext<'_>, found: &Experiment, folder: &Path, is_single: bool) -> String {
-    let name = match is_single {
-        true => plain(&found.name),
-        false => link_to(&found.name, &context.link(&provenance::readme_or_folder(folder))),
-    };
-    let mut text = format!("**{name}: {}**", found.verdict().words());
-    if let Some(hypothesis) = &found.hypothesis {
-        text += &format!("\n\n> {}", plain(hypothesis));
-    }
-    text + "\n\n"
 }
 
 /// Returns a table of the measures.
@@ -79,29 +44,25 @@ fn verdicts(found: &Experiment) -> String {
     let mut confidences: Vec<String> =
         found.findings.iter().map(|judged| percent(judged.confidence)).collect();
     confidences.dedup();
-    let interval = format!(">difference ({} interval)", confidences.join(", "));
+    let difference = format!(">difference ({} interval)", confidences.join(", "));
     let headings = [
         "measure",
         ">baseline",
         ">candidate",
-        interval.as_str(),
+        difference.as_str(),
         ">p",
         ">smallest that matters",
         ">pairs",
         "verdict",
     ];
     let row = |judged: &Finding| {
-        let format_value = |value: f64| shown(judged.scale, value);
-        let interval = judged.interval.map(|interval| {
-            let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(format_value);
-            format!("{estimate} ({low} to {high})")
-        });
+        let difference = judged.interval.map(|found| interval(found, |value| shown(judged.scale, value)));
         let because = judged.because.as_ref().map_or(String::new(), |why| format!(" ({})", plain(why)));
         vec![
             format!("{} ({})", code(&judged.measure.to_string()), judged.unit),
             decimal(judged.baseline, 4),
             decimal(judged.candidate, 4),
-            interval.unwrap_or_else(|| BLANK.to_owned()),
+            difference.unwrap_or_else(|| BLANK.to_owned()),
             judged.p.map_or(BLANK.to_owned(), p_shown),
             judged.min_effect.map_or(BLANK.to_owned(), |effect| effect_shown(judged.scale, effect)),
             judged.pairs.to_string(),
@@ -117,7 +78,8 @@ fn percent(confidence: f64) -> String {
 }
 
 /// Lists design, changed keys, prediction, diverged runs and remarks.
-fn findings(found: &Experiment) -> String {
+fn findings(kept: &KeptComparison) -> String {
+    let found = &kept.found;
     let ended = found.ended_pairs();
     let mut lines = vec![match &found.design {
         Design::Trials { trials: pairs } | Design::Pairs { pairs } => {
@@ -131,19 +93,10 @@ fn findings(found: &Experiment) -> String {
         ),
     }];
     lines.extend(found.joint.as_ref().map(|joint| format!("Both as one question: {}.", plain(&joint.found))));
-    if let Some(prediction) = &found.prediction {
-        lines.push(format!("Prediction {}: {}.", code(&prediction.text), comparison::held(prediction)));
-    }
-    if !found.changes.is_empty() {
-        let changes: Vec<String> = found.changes.iter().map(|change| code(change)).collect();
-        lines.push(format!("Changed keys: {}.", changes.join(", ")));
-    }
-    lines.extend(
-        found
-            .shared_randomness
-            .as_ref()
-            .map(|shared| format!("Random numbers of a pair: {}.", plain(shared))),
-    );
+    lines.extend(found.prediction.as_ref().map(|one| format!("Prediction {}.", predicted(one))));
+    lines.extend(kept.changes().map(|changes| format!("Changed keys: {changes}.")));
+    let shared = found.shared_randomness.as_ref();
+    lines.extend(shared.map(|shared| format!("Random numbers of a pair: {}.", plain(shared))));
     lines.extend(found.diverged.map(|diverged| {
         let (baseline, candidate, pairs) = (diverged.baseline, diverged.candidate, diverged.pairs);
         let p = p_shown(diverged.p);
@@ -156,12 +109,8 @@ fn findings(found: &Experiment) -> String {
             .iter()
             .map(|one| format!("{} ({})", code(&one.comparison), plain(&one.ended)))
             .collect();
-        let count = earlier.len();
-        lines.push(format!(
-            "{count} earlier comparison{} of this change: {}.",
-            plural(count),
-            earlier.join(", ")
-        ));
+        let (count, s) = (earlier.len(), plural(earlier.len()));
+        lines.push(format!("{count} earlier comparison{s} of this change: {}.", earlier.join(", ")));
     }
     lines.extend(found.notes.iter().map(|note| format!("Note: {}.", plain(note.trim_end_matches('.')))));
     if !found.finished {
@@ -174,12 +123,8 @@ fn findings(found: &Experiment) -> String {
 /// difference.
 fn alternative(found: &Experiment, judged: &Finding) -> String {
     let text = judged.measure.to_string();
-    let both = found.pairs().filter_map(|pair| {
-        let [baseline, candidate] = pair.values(&judged.measure);
-        baseline.zip(candidate)
-    });
-    let both: Vec<(f64, f64)> = both.collect();
-    let lower = both.iter().filter(|(baseline, candidate)| candidate < baseline).count();
+    let both = quality_figure::both_values(found, judged);
+    let lower = both.iter().filter(|(_, [baseline, candidate])| candidate < baseline).count();
     let mut said = format!(
         "{text} of baseline and candidate in {} pairs: the candidate is lower in {lower}",
         both.len()

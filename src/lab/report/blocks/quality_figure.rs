@@ -1,12 +1,15 @@
 //! The figure of one measure of a quality comparison: both values of every pair, and their differences with
 //! the mean, its interval and the smallest difference that matters.
 
-use crate::curve::{Points, Scale as Axis};
+use super::text::interval;
+use crate::curve::{Points, Scale as Axis, finite_range};
 use crate::error::Result;
 use crate::format::{decimal, significant};
 use crate::report::axis::pad;
-use crate::report::chart::{self, Figure, Look, Mark, Panel, Series};
-use crate::report::theme::{Hue, THEMES};
+use crate::report::chart::{Figure, Look, Mark, Panel, Series};
+use crate::report::picture::Svgs;
+use crate::report::plots::shortened;
+use crate::report::theme::Hue;
 use crate::results::experiment::{Experiment, Finding};
 use crate::results::folder::PLOTS;
 use crate::results::measure::Scale;
@@ -26,16 +29,9 @@ pub fn stem(folder: &Path, judged: &Finding) -> PathBuf {
 }
 
 /// Draws the figure in every theme. Returns `None` if no pair has a value of both arms.
-pub fn pairs(comparison: &Experiment, judged: &Finding) -> Option<Result<Vec<(&'static str, String)>>> {
+pub fn pairs(comparison: &Experiment, judged: &Finding) -> Option<Result<Svgs>> {
     let text = judged.measure.to_string();
-    let pairs: Vec<(f64, (f64, f64))> = comparison
-        .pairs()
-        .enumerate()
-        .filter_map(|(at, pair)| {
-            let [baseline, candidate] = pair.values(&judged.measure);
-            Some((at as f64 + 1.0, baseline.zip(candidate)?))
-        })
-        .collect();
+    let pairs = both_values(comparison, judged);
     if pairs.is_empty() {
         return None;
     }
@@ -44,15 +40,11 @@ pub fn pairs(comparison: &Experiment, judged: &Finding) -> Option<Result<Vec<(&'
     let mut panels = vec![values(comparison, judged, &pairs)];
     panels.extend(differences(judged, &pairs, count));
     let mut parts = vec![comparison.id.clone(), judged.verdict.words().to_owned()];
-    parts.extend(judged.interval.map(|interval| {
-        let shown = |value: f64| shown(judged.scale, value);
-        format!(
-            "mean difference {} ({} to {})",
-            shown(interval.estimate),
-            shown(interval.low),
-            shown(interval.high)
-        )
-    }));
+    parts.extend(
+        judged
+            .interval
+            .map(|found| format!("mean difference {}", interval(found, |value| shown(judged.scale, value)))),
+    );
     parts.extend(judged.p.map(|p| format!("p = {}", p_shown(p))));
     let figure = Figure {
         title: format!("{}: {text} of every pair", comparison.name),
@@ -66,38 +58,37 @@ pub fn pairs(comparison: &Experiment, judged: &Finding) -> Option<Result<Vec<(&'
         x_at: (pair_count <= MAX_TICKS)
             .then(|| (1..=pair_count).map(|at| (at as f64, at.to_string())).collect()),
     };
-    Some(THEMES.iter().map(|theme| Ok((theme.name, chart::svg(&figure, theme)?))).collect())
+    Some(figure.draw())
+}
+
+/// Returns the number of each pair that has a value of both arms, and these values.
+pub fn both_values(comparison: &Experiment, judged: &Finding) -> Vec<(f64, [f64; 2])> {
+    let pairs = comparison.pairs().enumerate();
+    pairs
+        .filter_map(|(at, pair)| match pair.values(&judged.measure) {
+            [Some(baseline), Some(candidate)] => Some((at as f64 + 1.0, [baseline, candidate])),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Returns the panel of the values of both arms.
-fn values(comparison: &Experiment, judged: &Finding, pairs: &[(f64, (f64, f64))]) -> Panel {
-    let arm = |name: &str, label: &str, hue, value: fn((f64, f64)) -> f64| Series {
-        name: format!("{name}: {}", cut(label)),
-        hue,
-        look: Look::Dots,
-        points: pairs.iter().map(|(at, both)| (*at, value(*both))).collect(),
-    };
-    let series = vec![
-        arm("baseline", &comparison.baseline().label, Hue::Blue, |both| both.0),
-        arm("candidate", &comparison.candidate().label, Hue::Orange, |both| both.1),
-    ];
-    let range = range(series.iter().flat_map(|series| series.points.iter().map(|point| point.1)));
-    Panel {
-        y_name: format!("{} ({})", judged.measure, judged.unit),
-        y: pad(range, Axis::Linear, 0.12, 0.12),
-        scale: Axis::Linear,
-        y_label: tick,
-        series,
-        marks: Vec::new(),
-    }
+fn values(comparison: &Experiment, judged: &Finding, pairs: &[(f64, [f64; 2])]) -> Panel {
+    let arms = [("baseline", Hue::Blue), ("candidate", Hue::Orange)].into_iter().zip(&comparison.arms);
+    let series = arms.enumerate().map(|(at, ((name, hue), arm))| {
+        let points = pairs.iter().map(|(number, both)| (*number, both[at])).collect();
+        Series::new(format!("{name}: {}", shortened(&arm.label, MAX_LABEL)), hue, Look::Dots, points)
+    });
+    let y = padded(pairs.iter().flat_map(|(_, both)| *both));
+    Panel::new(format!("{} ({})", judged.measure, judged.unit), y, tick, series.collect())
 }
 
 /// Returns the panel of the differences, their mean and its interval, or `None` if ranks are compared.
-fn differences(judged: &Finding, pairs: &[(f64, (f64, f64))], count: f64) -> Option<Panel> {
+fn differences(judged: &Finding, pairs: &[(f64, [f64; 2])], count: f64) -> Option<Panel> {
     let interval = judged.interval?;
     let points: Points = pairs
         .iter()
-        .map(|(at, (baseline, candidate))| match judged.scale {
+        .map(|(at, [baseline, candidate])| match judged.scale {
             Scale::Difference => (*at, candidate - baseline),
             Scale::Ratio => (*at, candidate / baseline - 1.0),
         })
@@ -108,38 +99,27 @@ fn differences(judged: &Finding, pairs: &[(f64, (f64, f64))], count: f64) -> Opt
     if let Some(effect) = judged.min_effect {
         let corners = [(0.5, effect), (end, effect), (end, -effect), (0.5, -effect)];
         ends.extend([effect, -effect]);
-        series.push(Series {
-            name: format!("± {} does not matter", effect_shown(judged.scale, effect)),
-            hue: Hue::Green,
-            look: Look::Band,
-            points: corners.to_vec(),
-        });
+        let name = format!("± {} does not matter", effect_shown(judged.scale, effect));
+        series.push(Series::new(name, Hue::Green, Look::Band, corners.to_vec()));
     }
     ends.extend(points.iter().map(|point| point.1));
     let mean = count + 1.5;
-    let one = |name: &str, look, points| Series { name: name.to_owned(), hue: Hue::Purple, look, points };
     // These series need no legend entry, because the axes name them.
-    series.push(one("", Look::Dots, points));
-    series.push(one("", Look::Bold, vec![(mean, interval.low), (mean, interval.high)]));
-    series.push(one("", Look::Bold, vec![(mean - 0.3, interval.estimate), (mean + 0.3, interval.estimate)]));
+    let one = |look, points| Series::new("", Hue::Purple, look, points);
+    series.push(one(Look::Dots, points));
+    series.push(one(Look::Bold, vec![(mean, interval.low), (mean, interval.high)]));
+    series.push(one(Look::Bold, vec![(mean - 0.3, interval.estimate), (mean + 0.3, interval.estimate)]));
     let name = match judged.scale {
         Scale::Difference => format!("candidate - baseline ({})", judged.unit),
         Scale::Ratio => "candidate ÷ baseline - 1".to_owned(),
     };
-    Some(Panel {
-        y_name: name,
-        y: pad(range(ends.into_iter()), Axis::Linear, 0.12, 0.12),
-        scale: Axis::Linear,
-        y_label: tick,
-        series,
-        marks: vec![Mark { value: 0.0, name: "equal", label: "0".to_owned(), from_x: 0.5 }],
-    })
+    let marks = vec![Mark { value: 0.0, name: "equal", label: "0".to_owned(), from_x: 0.5 }];
+    Some(Panel { marks, ..Panel::new(name, padded(ends), tick, series) })
 }
 
-fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let finite = values.filter(|value| value.is_finite());
-    let range = finite.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
-    if range.0 <= range.1 { range } else { (0.0, 1.0) }
+/// Returns the range of values, with room at both ends.
+fn padded(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
+    pad(finite_range(values).unwrap_or((0.0, 1.0)), Axis::Linear, 0.12, 0.12)
 }
 
 /// Formats a difference: in the measure's unit, or as a percentage.
@@ -174,11 +154,4 @@ pub fn p_shown(p: f64) -> String {
 fn tick(value: f64) -> String {
     let text = significant(value);
     if value != 0.0 && value.abs() < 1e-12 { "0".to_owned() } else { text }
-}
-
-fn cut(label: &str) -> String {
-    match label.char_indices().nth(MAX_LABEL) {
-        Some((end, _)) => format!("{}…", &label[..end]),
-        None => label.to_owned(),
-    }
 }

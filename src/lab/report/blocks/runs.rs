@@ -1,24 +1,22 @@
 //! Tables and plots of kept runs.
 
 use super::columns::{self, Column};
-use super::fixes::restore;
-use super::kept::{self, KeptRun};
+use super::kept::{self, KeptRun, unreadable};
 use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
-use super::text::{did_you_mean, picture, plain, table};
+use super::text::{did_you_mean, plain, table};
 use super::why::Why;
 use super::{alike, provenance};
 use crate::report::plots;
 use crate::results::find;
-use crate::results::folder::RESOLVED;
+use crate::results::folder::{PLOTS, RESOLVED};
 use crate::results::summary::Status;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Returns the runs that a block selects: in the order of its names, newest first.
 pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Vec<Why>> {
-    let all =
-        find::runs(context.kept).map_err(|e| vec![Why::fixed_by(e.message(), restore(&[context.kept]))])?;
+    let all = find::runs(context.kept).map_err(|e| unreadable(context.kept, &e))?;
     let mut chosen: Vec<PathBuf> = Vec::new();
     for name in &spec.select {
         let matching: Vec<&PathBuf> = all.iter().filter(|run| is_selected(context.kept, run, name)).collect();
@@ -26,7 +24,6 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Ve
             return Err(vec![nothing_kept(context.kept, &all, name)]);
         }
         let mut taken: BTreeMap<&Path, usize> = BTreeMap::new();
-        let before = chosen.len();
         for run in matching {
             if !passes(run, &spec.filters)? {
                 continue;
@@ -37,18 +34,14 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<Vec<KeptRun>, Ve
                 chosen.push(run.clone());
             }
         }
-        if chosen.len() == before && taken.is_empty() {
+        if taken.is_empty() {
             let filters: Vec<String> =
                 spec.filters.iter().map(|(key, value)| format!("{key}={value}")).collect();
             let why = format!("no kept run of `{name}` has {}", filters.join(", "));
             return Err(vec![Why::fixed_by(why, "keep one with `xrun keep`, or correct `where`")]);
         }
     }
-    let mut runs = Vec::new();
-    for folder in chosen {
-        runs.push(KeptRun::read(context.kept, &folder)?);
-    }
-    Ok(runs)
+    chosen.iter().map(|folder| KeptRun::read(context.kept, folder)).collect()
 }
 
 /// Returns true if a name selects this run: its recipe's name, its own, or `RECIPE/RUN`.
@@ -61,8 +54,7 @@ fn passes(run: &Path, filters: &[(String, String)]) -> Result<bool, Vec<Why>> {
     if filters.is_empty() {
         return Ok(true);
     }
-    let unreadable = |e: crate::Error| vec![Why::fixed_by(e.message(), restore(&[&run.join(RESOLVED)]))];
-    let values = kept::recipe_values(run).map_err(unreadable)?;
+    let values = kept::recipe_values(run).map_err(|e| unreadable(&run.join(RESOLVED), &e))?;
     let same = |value: &String, wanted: &String| {
         value == wanted
             || matches!((value.parse::<f64>(), wanted.parse::<f64>()), (Ok(value), Ok(wanted)) if value == wanted)
@@ -82,7 +74,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     let runs = select(context, spec)?;
     check_sets(&runs, columns)?;
     let rows: Vec<alike::Row> = runs.iter().map(alike::run_facts).collect();
-    let (differences, mut faults) = alike::compare(&rows, &spec.across);
+    let (differences, faults) = alike::compare(&rows, &spec.across);
     let mut headings = vec!["recipe".to_owned()];
     headings.extend(columns.iter().map(|column| column.heading()));
     headings.push("run".to_owned());
@@ -93,14 +85,11 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
         cells.push(provenance::link(run, context) + &remark.unwrap_or_default());
         cells
     };
-    let mut text = table(&headings, &runs.iter().map(cells).collect::<Vec<_>>());
-    text.push('\n');
-    text += &footnotes(&runs, context);
-    if let Some(differences) = differences {
-        text += &format!("\n{differences}");
-    }
-    let mut rendered = Rendered { text, ..run_sources(&runs) };
-    rendered.faults.append(&mut faults);
+    let mut rendered = Rendered::default();
+    rendered.add_runs(&runs);
+    rendered.faults.extend(faults);
+    rendered.text = table(&headings, &runs.iter().map(cells).collect::<Vec<_>>()) + "\n";
+    rendered.end(&origin(&runs, context), differences);
     Ok(rendered)
 }
 
@@ -118,47 +107,27 @@ fn check_sets(runs: &[KeptRun], columns: &[Column]) -> Result<(), Vec<Why>> {
 }
 
 /// Renders the figures of runs, each with its origin.
-pub fn plot(
-    context: &PageContext<'_>,
-    spec: &Spec,
-    plot: &str,
-    alt: Option<&str>,
-) -> Result<Rendered, Vec<Why>> {
+pub fn plot(context: &PageContext<'_>, spec: &Spec, plot: &str) -> Result<Rendered, Vec<Why>> {
     let runs = select(context, spec)?;
-    let mut rendered = run_sources(&runs);
+    let mut rendered = Rendered::default();
+    rendered.add_runs(&runs);
     for run in &runs {
         let folder = &run.source.folder;
-        let drawn = plots::draw(folder).map_err(|e| vec![Why::fixed_by(e.message(), restore(&[folder]))])?;
-        let mut links = Vec::new();
-        for picture in drawn.into_iter().filter(|picture| picture.name == plot) {
-            let path = folder.join(picture.file("svg"));
-            links.push(context.link(&path));
-            rendered.figures.push((path, picture.svg));
-        }
-        let [light, dark] = &links[..] else {
+        let drawn = plots::draw(folder).map_err(|e| unreadable(folder, &e))?;
+        let Some(picture) = drawn.into_iter().find(|picture| picture.name == plot) else {
             let why = format!("{} has no rows for a plot `{plot}`", folder.display());
             return Err(vec![Why::fixed_by(why, "plots are loss, throughput and schedule: correct `plot`")]);
         };
-        let alt = alt.map_or_else(|| format!("{plot} of {} {}", run.recipe(), run.name()), str::to_owned);
-        rendered.text += &picture(&alt, light, dark);
-        rendered.text.push('\n');
-        rendered.text += &footnotes(std::slice::from_ref(run), context);
+        let said = format!("{plot} of {} {}", run.recipe(), run.name());
+        let alt = spec.alt.as_ref().unwrap_or(&said);
+        rendered.add_figure(context, &folder.join(PLOTS).join(plot), Ok(picture.svgs), alt)?;
+        rendered.text += &origin(std::slice::from_ref(run), context);
     }
     Ok(rendered)
 }
 
-/// Returns the sources, faults and commits of a block of these runs.
-pub fn run_sources(runs: &[KeptRun]) -> Rendered {
-    Rendered {
-        faults: runs.iter().flat_map(|run| run.source.faults.clone()).collect(),
-        sources: runs.iter().map(|run| run.source.clone()).collect(),
-        commits: runs.iter().flat_map(provenance::commits).collect(),
-        ..Rendered::default()
-    }
-}
-
 /// Returns the line of the runs' origin.
-fn footnotes(runs: &[KeptRun], context: &PageContext<'_>) -> String {
+pub fn origin(runs: &[KeptRun], context: &PageContext<'_>) -> String {
     let folders: Vec<&Path> = runs.iter().map(|run| run.source.folder.as_path()).collect();
     provenance::line(context, &runs.iter().collect::<Vec<_>>(), &[], &folders)
 }

@@ -31,20 +31,22 @@ pub struct Spec {
     pub filters: Vec<(String, String)>,
     /// Facts in which the rows may differ.
     pub across: Vec<String>,
+    /// The alternative text of figures, instead of a made one.
+    pub alt: Option<String>,
 }
 
 /// The kind of a block, with the attributes that only this kind has.
 #[derive(Clone, Debug)]
 pub enum BlockKind {
     Runs { columns: Vec<Column> },
-    Plot { plot: String, alt: Option<String> },
-    Curves { column: String, alt: Option<String> },
+    Plot { plot: String },
+    Curves { column: String },
     Comparison { columns: Option<Vec<String>> },
-    Quality { alt: Option<String> },
-    Chain { alt: Option<String> },
-    Series { over: &'static str, alt: Option<String> },
+    Quality,
+    Chain,
+    Series { over: &'static str },
     Sweep { columns: Vec<Column> },
-    Configurations { column: String, alt: Option<String> },
+    Configurations { column: String },
     Value { column: Column, form: NumberForm },
     ComparisonValue { column: String, form: NumberForm },
 }
@@ -86,11 +88,8 @@ impl Spec {
     fn parse_value(attributes: &Attributes) -> Result<Self, String> {
         let get = |name: &str| attributes::get(attributes, name);
         let is_run_value = get("comparison").is_none();
-        check_names(
-            "a value",
-            attributes,
-            if is_run_value { RUN_VALUE_ATTRIBUTES } else { COMPARISON_VALUE_ATTRIBUTES },
-        )?;
+        let allowed = if is_run_value { RUN_VALUE_ATTRIBUTES } else { COMPARISON_VALUE_ATTRIBUTES };
+        check_names("a value", attributes, allowed)?;
         let column = get("column").ok_or("no `column`: which figure should the value be?")?.trim();
         let form = number_form(get("digits"), get("form"))?;
         let kind = match is_run_value {
@@ -98,11 +97,8 @@ impl Spec {
             false => BlockKind::ComparisonValue { column: column.to_owned(), form },
         };
         let selected = get("select").or(get("comparison"));
-        let select = selection(selected.ok_or("no `select` and no `comparison`: what is the value of?")?)?;
-        let filters = get("where").map_or(Ok(Vec::new()), filters)?;
-        let across = get("across").map_or(Vec::new(), list);
-        across.iter().try_for_each(|name| super::alike::check_name(name))?;
-        Ok(Self { kind, select, newest: Some(1), filters, across })
+        let select = selected.ok_or("no `select` and no `comparison`: what is the value of?")?;
+        Self::with_selection(attributes, kind, select, Some(1))
     }
 
     /// Parses the attributes of the opening marker of a block.
@@ -115,7 +111,7 @@ impl Spec {
             return Err(format!("no kind `{kind}`; there are {}{near}", kinds.join(", ")));
         };
         check_names(&format!("`{kind}`"), attributes, allowed)?;
-        let select = selection(get("select").ok_or("no `select`: what should the block show?")?)?;
+        let select = get("select").ok_or("no `select`: what should the block show?")?;
         let newest = match get("newest") {
             // Curves average over all seeds of a recipe.
             None if kind == "curves" => None,
@@ -126,37 +122,38 @@ impl Spec {
                 _ => return Err(format!("`newest` is a number from 1, or `all`, not `{count}`")),
             },
         };
-        let filters = get("where").map_or(Ok(Vec::new()), filters)?;
-        let across = get("across").map_or(Vec::new(), list);
-        across.iter().try_for_each(|name| super::alike::check_name(name))?;
+        let column = || get("column").unwrap_or(attributes::MEASURED_COLUMN).trim().to_owned();
         let kind = match kind {
             "runs" => BlockKind::Runs { columns: columns::runs(get("columns"))? },
-            "plot" => BlockKind::Plot {
-                plot: get("plot").unwrap_or("loss").to_owned(),
-                alt: get("alt").map(str::to_owned),
-            },
-            "curves" => BlockKind::Curves {
-                column: get("column").unwrap_or(attributes::MEASURED_COLUMN).trim().to_owned(),
-                alt: get("alt").map(str::to_owned),
-            },
-            "configurations" => BlockKind::Configurations {
-                column: get("column").unwrap_or(attributes::MEASURED_COLUMN).trim().to_owned(),
-                alt: get("alt").map(str::to_owned),
-            },
-            "quality" => BlockKind::Quality { alt: get("alt").map(str::to_owned) },
-            "chain" => BlockKind::Chain { alt: get("alt").map(str::to_owned) },
+            "plot" => BlockKind::Plot { plot: get("plot").unwrap_or("loss").to_owned() },
+            "curves" => BlockKind::Curves { column: column() },
+            "configurations" => BlockKind::Configurations { column: column() },
+            "quality" => BlockKind::Quality,
+            "chain" => BlockKind::Chain,
             "comparison" => BlockKind::Comparison { columns: get("columns").map(list) },
             "series" => {
                 let over = get("over")
                     .ok_or("no `over`: by which key of recipes should comparisons be put in order?")?;
-                BlockKind::Series {
-                    over: columns::known_key(over.trim())?,
-                    alt: get("alt").map(str::to_owned),
-                }
+                BlockKind::Series { over: columns::known_key(over.trim())? }
             }
             _ => BlockKind::Sweep { columns: columns::sweep(get("columns"))? },
         };
-        Ok(Self { kind, select, newest, filters, across })
+        Self::with_selection(attributes, kind, select, newest)
+    }
+
+    /// Parses the attributes that kinds share.
+    fn with_selection(
+        attributes: &Attributes,
+        kind: BlockKind,
+        select: &str,
+        newest: Option<usize>,
+    ) -> Result<Self, String> {
+        let get = |name: &str| attributes::get(attributes, name);
+        let select = selection(select)?;
+        let filters = get("where").map_or(Ok(Vec::new()), filters)?;
+        let across = get("across").map_or(Vec::new(), list);
+        across.iter().try_for_each(|name| super::alike::check_name(name))?;
+        Ok(Self { kind, select, newest, filters, across, alt: get("alt").map(str::to_owned) })
     }
 }
 

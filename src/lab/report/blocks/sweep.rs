@@ -1,23 +1,21 @@
 //! Tables of kept sweeps, from the last attempt at each of their cells.
 
 use super::columns::{self, Column};
-use super::fixes::restore;
-use super::kept::{KeptRun, Source};
+use super::kept::{KeptRun, Source, renamed, unreadable};
 use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
 use super::text::{code, did_you_mean, plain, short_hash, table};
 use super::why::Why;
-use super::{alike, provenance, runs};
+use super::{alike, provenance};
+use crate::error::Error;
 use crate::format::BLANK;
 use crate::metrics;
 use crate::results::columns::Figures;
 use crate::results::ledger::{Attempt, LEDGER};
+use crate::results::names::SWEEPS;
 use crate::results::regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-
-/// The folder of sweeps in the folder of kept data.
-pub const SWEEPS: &str = "sweeps";
 
 /// The cells of the selected sweeps, checked to be comparable.
 pub struct SelectedCells {
@@ -51,15 +49,10 @@ pub fn select(context: &PageContext<'_>, spec: &Spec) -> Result<SelectedCells, V
     }
     let differing = cells.iter().filter_map(|cell| differing(cell, kept_runs.get(cell.run.as_ref()?)?));
     rendered.faults.extend(differing);
-    let run_sources = runs::run_sources(&kept_runs.values().cloned().collect::<Vec<_>>());
-    rendered.sources.extend(run_sources.sources);
-    rendered.faults.extend(run_sources.faults);
-    rendered.commits = run_sources.commits;
-
+    rendered.add_runs(kept_runs.values());
     let settings: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     // Settings of cells are columns.
-    let own = alike::named(settings.iter().map(|key| key.as_str()));
-    let across: Vec<String> = spec.across.iter().cloned().chain(own).collect();
+    let across = alike::across(&spec.across, settings.iter().map(|key| key.as_str()));
     let rows: Vec<alike::Row> = cells.iter().map(facts).collect();
     let (differences, mut faults) = alike::compare(&rows, &across);
     if faults.is_empty() {
@@ -82,11 +75,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     headings.extend(["recipe hash", "run"].map(str::to_owned));
     let row = |cell: &Attempt| {
         let mut row: Vec<String> = has_recipes.then(|| plain(&cell.recipe)).into_iter().collect();
-        // Values are TOML; quotes around a word are noise in a table.
-        let setting = |key: &String| {
-            cell.settings.get(key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
-        };
-        row.extend(settings.iter().map(setting));
+        row.extend(settings.iter().map(|key| setting(&cell.settings, key)));
         row.extend(columns.iter().map(|column| cell_text(cell, column)));
         row.push(short_hash(&cell.recipe_hash, 8));
         row.push(match &cell.run {
@@ -95,35 +84,32 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
         });
         row
     };
-    let mut text = table(&headings, &cells.iter().map(row).collect::<Vec<_>>());
-    text.push('\n');
-    let sweeps: Vec<&Source> =
-        rendered.sources.iter().filter(|source| source.id.starts_with(SWEEPS)).collect();
-    text += &origin(&sweeps, &cells, context);
-    text += &differences.map_or(String::new(), |sentence| format!("\n{sentence}"));
-    rendered.text = text;
+    rendered.text = table(&headings, &cells.iter().map(row).collect::<Vec<_>>()) + "\n";
+    rendered.end(&origin(&rendered.sources, &cells, context), differences);
     Ok(rendered)
+}
+
+/// Returns the cell of a key. Its value is TOML; quotes around a word are noise in a table.
+pub fn setting(settings: &BTreeMap<String, String>, key: &str) -> String {
+    settings.get(key).map_or(BLANK.to_owned(), |value| plain(value.trim_matches('"')))
 }
 
 /// Reads a kept sweep's manifest and the last line of each cell, in the order in which cells began.
 fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     let folder = find(&kept.join(SWEEPS), name)?;
     let path = folder.join(LEDGER);
-    let unreadable = |why: String| vec![Why::fixed_by(why, restore(&[&path]))];
-    let source = Source::verify(kept, &folder).map_err(|e| unreadable(e.message().to_owned()))?;
-    if !source.faults.is_empty() {
-        return Err(source.faults);
-    }
+    let wrong = |e: Error| unreadable(&path, &e);
+    let source = Source::unchanged(kept, &folder)?;
     let held = source.named.rsplit('/').next().unwrap_or_default();
     if folder.file_name() != Some(held.as_ref()) {
-        let why = format!("{} holds the sweep {}", folder.display(), plain(held));
-        return Err(vec![Why::fixed_by(why, "give the folder its name back")]);
+        return Err(renamed(&folder, &format!("the sweep {}", plain(held))));
     }
-    let text = regular::read_text(&path).map_err(|e| unreadable(e.message().to_owned()))?;
+    let text = regular::read_text(&path).map_err(wrong)?;
     let mut cells: Vec<Attempt> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let attempt: Attempt = serde_json::from_str(line)
-            .map_err(|e| unreadable(format!("{}:{}: not an attempt: {e}", path.display(), number + 1)))?;
+        let attempt: Attempt = serde_json::from_str(line).map_err(|e| {
+            wrong(Error::failed(format!("{}:{}: not an attempt: {e}", path.display(), number + 1)))
+        })?;
         // Cells that share a key get separate rows.
         match cells.iter_mut().find(|cell| cell.is_same_cell(&attempt)) {
             Some(cell) => *cell = attempt,
@@ -131,7 +117,7 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
         }
     }
     if cells.is_empty() {
-        return Err(unreadable(format!("{} has no lines", path.display())));
+        return Err(wrong(Error::failed(format!("{} has no lines", path.display()))));
     }
     Ok((source, cells))
 }
@@ -214,11 +200,12 @@ fn cell_text(cell: &Attempt, column: &Column) -> String {
 }
 
 /// Returns the origin of a sweep: devices and builds of its cells, because their runs are usually not kept.
-pub fn origin(sweeps: &[&Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
+pub fn origin(sources: &[Source], cells: &[Attempt], context: &PageContext<'_>) -> String {
     let places = provenance::places(cells);
-    let link = |sweep: &&Source| {
+    let link = |sweep: &Source| {
         format!("[runs and commands]({})", context.link(&provenance::readme_or_folder(&sweep.folder)))
     };
-    let links: Vec<String> = sweeps.iter().map(link).collect();
+    let links: Vec<String> =
+        sources.iter().filter(|source| source.id.starts_with(SWEEPS)).map(link).collect();
     format!("<sub>{places}{BLANK} was not measured · {}</sub>\n", links.join(", "))
 }

@@ -1,6 +1,7 @@
 //! Pieces of Markdown: cells, links, tables.
 
 pub use crate::results::markdown::{code, link as link_to, plain, short_hash, table, target};
+use crate::statistics::Interval;
 use crate::suggest::nearest;
 use std::path::{Component, Path};
 
@@ -9,13 +10,39 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
     nearest(word, candidates).map_or(String::new(), |near| format!("; did you mean `{near}`?"))
 }
 
-/// Returns a path as a link target from a page in the folder `from`. Both are absolute.
+/// Formats an estimate with its interval.
+pub fn interval(interval: Interval, shown: impl Fn(f64) -> String) -> String {
+    let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(shown);
+    format!("{estimate} ({low} to {high})")
+}
+
+/// Returns the first digits of a hash, enough to tell it from others.
+pub fn digits(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
+/// Returns values without repetitions, in order.
+pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for value in values {
+        if !distinct.contains(&value) {
+            distinct.push(value);
+        }
+    }
+    distinct
+}
+
+/// Returns a path as a link target from a page in the folder `from`.
 pub fn link(from: &Path, to: &Path) -> String {
     target(&relative(from, to))
 }
 
-/// Returns a path relative to the folder `from`, with `/`. Both are absolute.
+/// Returns a path relative to the folder `from`, with `/`.
 pub fn relative(from: &Path, to: &Path) -> String {
+    // `absolute` refuses an empty path, which stands for the current folder.
+    let absolute =
+        |path: &Path| std::path::absolute(Path::new(".").join(path)).unwrap_or_else(|_| path.to_owned());
+    let (from, to) = (absolute(from), absolute(to));
     let (from, to): (Vec<Component<'_>>, Vec<Component<'_>>) =
         (from.components().collect(), to.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();

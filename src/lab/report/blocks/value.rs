@@ -3,6 +3,7 @@
 use super::columns::{self, Column, NumberForm};
 use super::comparison;
 use super::kept::KeptRun;
+use super::kept_comparison::{self, KeptComparison};
 use super::page_context::{PageContext, Rendered};
 use super::runs;
 use super::spec::Spec;
@@ -10,7 +11,6 @@ use super::text::did_you_mean;
 use super::why::Why;
 use crate::format::{decimal, short};
 use crate::metrics;
-use crate::results::columns::Figures;
 use crate::results::experiment::{Experiment, Finding};
 
 /// Figures of comparisons as a whole. Figures of their arms are called `before.NAME` and `after.NAME`.
@@ -37,9 +37,7 @@ pub fn render_run_value(
     }
     let text = match (column, form) {
         (Column::Named(name), form) if metrics::find(name).is_some() => {
-            let figure =
-                metrics::find(name).and_then(|metric| Figures::from_summary(&run.summary).get(metric));
-            let figure = figure.ok_or_else(|| vec![unmeasured(run, name)])?;
+            let figure = columns::run_figure(run, name).ok_or_else(|| vec![unmeasured(run, name)])?;
             shown(name, figure, form) + &columns::remark_on(run, name)
         }
         (Column::HeldOut { metric, set }, form) => {
@@ -49,7 +47,9 @@ pub fn render_run_value(
         (column, NumberForm::Decimal(None)) => columns::run_cell(run, column),
         _ => return Err(vec![correct("`digits` and `form` apply only to figures".to_owned())]),
     };
-    Ok(Rendered { text, ..runs::run_sources(&runs) })
+    let mut rendered = Rendered { text, ..Rendered::default() };
+    rendered.add_runs(&runs);
+    Ok(rendered)
 }
 
 /// Renders a figure of the newest selected comparison.
@@ -62,46 +62,28 @@ pub fn render_comparison_value(
     let [name] = &spec.select[..] else {
         return Err(vec![correct("a value shows one comparison".to_owned())]);
     };
-    let folder = comparison::find_all(context.kept, name, Experiment::has_trials)?.swap_remove(0);
-    let (source, comparison) = comparison::read(context, &folder)?;
-    let runs: Vec<KeptRun> = comparison::kept_runs(context, &source, &comparison)?.into_values().collect();
-    let (_, faults) = comparison::unlike(&comparison, &runs, &spec.across);
-    let mut rendered = runs::run_sources(&runs);
-    rendered.faults.extend(faults);
-    rendered.sources.insert(0, source);
-    rendered.text = match figure(&comparison, column)? {
-        Figure::Word(word) => word.to_owned(),
-        Figure::Ratio(ratio) => ratio_shown(ratio, form),
-        Figure::Measured(name, value) => shown(name, value, form),
-    };
+    let kept = KeptComparison::newest(context, name, Experiment::has_trials)?;
+    let mut rendered = kept_comparison::sources([&kept]);
+    rendered.faults.extend(comparison::unlike(&kept, &spec.across).1);
+    rendered.text = figure(&kept.found, column, form)?;
     Ok(rendered)
 }
 
-/// A figure of a comparison.
-enum Figure<'a> {
-    Word(&'static str),
-    Ratio(f64),
-    Measured(&'a str, f64),
-}
-
-fn figure<'a>(comparison: &Experiment, column: &'a str) -> Result<Figure<'a>, Vec<Why>> {
+/// Formats a figure of a comparison.
+fn figure(comparison: &Experiment, column: &str, form: NumberForm) -> Result<String, Vec<Why>> {
     let ratio = comparison.speed().and_then(Finding::ratio);
     let ratio = match column {
-        "verdict" => return Ok(Figure::Word(comparison.verdict_words())),
+        "verdict" => return Ok(comparison.verdict_words().to_owned()),
         "ratio" => ratio.map(|ratio| ratio.estimate),
         "ratio_low" => ratio.map(|ratio| ratio.low),
         "ratio_high" => ratio.map(|ratio| ratio.high),
         _ => {
-            let (arm, name) = column.split_once('.').unwrap_or_default();
-            let measured = match arm {
-                "before" => comparison.baseline().measured.get(name),
-                "after" => comparison.candidate().measured.get(name),
-                _ => None,
-            };
-            if let Some(value) = measured {
-                return Ok(Figure::Measured(name, *value));
-            }
             let arms = [("before", comparison.baseline()), ("after", comparison.candidate())];
+            let (arm, name) = column.split_once('.').unwrap_or_default();
+            let side = arms.iter().find(|(known, _)| *known == arm);
+            if let Some(value) = side.and_then(|(_, side)| side.measured.get(name)) {
+                return Ok(shown(name, *value, form));
+            }
             let arm_columns = arms
                 .iter()
                 .flat_map(|(arm, side)| side.measured.keys().map(move |name| format!("{arm}.{name}")));
@@ -114,14 +96,11 @@ fn figure<'a>(comparison: &Experiment, column: &'a str) -> Result<Figure<'a>, Ve
             ))]);
         }
     };
-    ratio.map(Figure::Ratio).ok_or_else(|| vec![correct("the comparison has no ratio".to_owned())])
-}
-
-fn ratio_shown(ratio: f64, form: NumberForm) -> String {
-    match form {
+    let ratio = ratio.ok_or_else(|| vec![correct("the comparison has no ratio".to_owned())])?;
+    Ok(match form {
         NumberForm::Decimal(digits) => decimal(Some(ratio), digits.unwrap_or(RATIO_DECIMALS)),
         NumberForm::Short => short(ratio),
-    }
+    })
 }
 
 /// Formats a figure that is given in its stored unit.

@@ -2,24 +2,27 @@
 
 use super::number::or_null;
 use crate::compare::judge::{ClosingInterval, closing};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::results::experiment::{ARM_NAMES, EXPERIMENT, Experiment, ExperimentRun, Finding, RunPair};
 use crate::results::measure::Measure;
 use crate::results::quantiles::median;
 use crate::results::regular;
 use crate::view::folder::version;
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn read(folder: &Path) -> Result<Experiment> {
     let path = folder.join(EXPERIMENT);
-    let bytes = regular::read(&path, regular::MAX_TEXT)
-        .map_err(|e| Error::failed(format!("cannot read {}: {e}", path.display())))?;
-    Experiment::parse(&bytes, &path)
+    Experiment::parse(&regular::read(&path, regular::MAX_TEXT)?, &path)
+}
+
+/// Returns the document `comparisons` of these ids and folders.
+pub fn list(found: &[(String, PathBuf)]) -> Value {
+    json!({"comparisons": found.iter().map(|(id, folder)| line(id, folder)).collect::<Vec<_>>()})
 }
 
 /// Returns the line of a comparison in the document `comparisons`, or the reason if it cannot be read.
-pub fn line(id: &str, folder: &Path) -> Value {
+fn line(id: &str, folder: &Path) -> Value {
     let version = version(folder, [EXPERIMENT]);
     let experiment = match read(folder) {
         Ok(experiment) => experiment,

@@ -6,10 +6,15 @@ use crate::results::names::{COORDINATE_ROWS, COORDINATES_JSON};
 use crate::results::regular;
 use crate::view::folder::{read_json, version};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Returns the document `coordinates` of these ids and folders.
+pub fn list(found: &[(String, PathBuf)]) -> Value {
+    json!({"coordinates": found.iter().map(|(id, folder)| line(id, folder)).collect::<Vec<_>>()})
+}
 
 /// Returns the line of coordinates in the document `coordinates`, or the reason if they cannot be read.
-pub fn line(id: &str, folder: &Path) -> Value {
+fn line(id: &str, folder: &Path) -> Value {
     let version = version(folder, [COORDINATES_JSON, COORDINATE_ROWS]);
     match read_json::<Coordinates>(folder, COORDINATES_JSON) {
         Ok(found) => {

@@ -69,8 +69,8 @@ impl Column {
     /// Returns the points of the whole run.
     fn points<'a>(&'a self, rows: &'a RunRows) -> Box<dyn Iterator<Item = (f64, f64)> + 'a> {
         match self.file {
-            TIMING_FILE => Box::new(rows.timing().iter().filter_map(|row| row.point(&self.name))),
-            _ => Box::new(rows.metrics().iter().filter_map(|row| row.point(&self.name))),
+            TIMING_FILE => Box::new(rows.timing.iter().filter_map(|row| row.point(&self.name))),
+            _ => Box::new(rows.metrics.iter().filter_map(|row| row.point(&self.name))),
         }
     }
 }
@@ -109,7 +109,7 @@ pub fn document(id: &str, version: &str, rows: &RunRows, asked: &CurvesRequest) 
             metrics.insert(column.name, curve(&points, places, column.metric, &axes, asked));
         }
     }
-    let mut steps = rows.metrics().iter().map(|row| row.step).filter(|step| asked.steps.contains(step));
+    let mut steps = rows.metrics.iter().map(|row| row.step).filter(|step| asked.steps.contains(step));
     let from = steps.next();
     json!({"id": id, "version": version, "from": from, "to": steps.next_back().or(from), "metrics": metrics})
 }
@@ -123,7 +123,7 @@ fn columns(rows: &RunRows) -> Vec<Column> {
         .filter(|m| !is_axis(m))
         .map(|metric| fixed(metric, METRICS_FILE))
         .collect();
-    let further: BTreeSet<&String> = rows.metrics().iter().flat_map(|row| row.held_out.keys()).collect();
+    let further: BTreeSet<&String> = rows.metrics.iter().flat_map(|row| row.held_out.keys()).collect();
     for name in further {
         let of = name.split('/').next().unwrap_or_default();
         let metric = metrics::all().find(|metric| metric.name == of);
@@ -142,7 +142,7 @@ struct Axes {
 impl Axes {
     fn new(rows: &RunRows) -> Self {
         Self {
-            tokens: rows.metrics().iter().map(|row| (row.step, row.tokens_seen)).collect(),
+            tokens: rows.metrics.iter().map(|row| (row.step, row.tokens_seen)).collect(),
             seconds: rows.steps().map(|row| (row.step, row.wall_s)).collect(),
         }
     }
@@ -153,19 +153,15 @@ impl Axes {
         axis.get(place).map(|(_, value)| *value)
     }
 
-    /// Returns points on every axis with their values, which `shown` converts to JSON.
-    fn axes_and_values(&self, points: &[(f64, f64)], shown: fn(f64) -> Value) -> Map<String, Value> {
+    /// Returns points on every axis with their values.
+    fn axes_and_values(&self, points: &[(f64, f64)]) -> Value {
         let steps = || points.iter().map(|point| point.0 as u64);
-        let seconds: Vec<Value> = steps().map(|step| or_null(Self::at(&self.seconds, step))).collect();
-        [
-            ("step", steps().collect()),
-            ("tokens", steps().map(|step| json!(Self::at(&self.tokens, step))).collect()),
-            ("seconds", seconds.into()),
-            ("value", points.iter().map(|point| shown(point.1)).collect()),
-        ]
-        .into_iter()
-        .map(|(name, values): (&str, Value)| (name.to_owned(), values))
-        .collect()
+        json!({
+            "step": steps().collect::<Vec<_>>(),
+            "tokens": steps().map(|step| Self::at(&self.tokens, step)).collect::<Vec<_>>(),
+            "seconds": steps().map(|step| or_null(Self::at(&self.seconds, step))).collect::<Vec<_>>(),
+            "value": points.iter().map(|point| row_number(point.1)).collect::<Vec<_>>(),
+        })
     }
 }
 
@@ -187,10 +183,10 @@ fn curve(
             found.iter().flat_map(|bucket| extremes(part, bucket.clone())).map(|place| part[place]).collect()
         }
     };
-    let mut curve = axes.axes_and_values(&kept, row_number);
-    curve.insert("unit".to_owned(), metric.unit.into());
-    curve.insert("rows".to_owned(), points.len().into());
-    curve.insert("exact".to_owned(), is_exact.into());
+    let mut curve = axes.axes_and_values(&kept);
+    curve["unit"] = metric.unit.into();
+    curve["rows"] = points.len().into();
+    curve["exact"] = is_exact.into();
     let smooth = window(asked.smoothing, points.len()).map(|window| {
         let whole = whole_windows(points.len(), window);
         let ends: Vec<usize> = match is_exact {
@@ -198,10 +194,10 @@ fn curve(
             false => found.iter().map(|bucket| range.start + bucket.end - 1).collect(),
         };
         let smooth = medians(points, window, ends.into_iter().filter(|place| whole.contains(place)));
-        Value::Object(axes.axes_and_values(&smooth, row_number))
+        axes.axes_and_values(&smooth)
     });
-    curve.insert("smooth".to_owned(), smooth.unwrap_or_default());
-    Value::Object(curve)
+    curve["smooth"] = smooth.unwrap_or_default();
+    curve
 }
 
 /// Returns how many rows each median covers, or `None` if the curve is not smoothed.

@@ -8,7 +8,7 @@ use crate::results::columns::Figures;
 use crate::results::folder::read_summary;
 use crate::results::names::{ENVIRONMENT, RESOLVED};
 use crate::view::documents::number::or_null;
-use crate::view::folder::{read, read_text};
+use crate::view::folder::{read_text, read_valid_json};
 use crate::view::table::TableRun;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -27,8 +27,7 @@ impl Side {
     fn read(run: &TableRun) -> Result<Self> {
         let summary = read_summary(&run.path)?;
         let keys = read_text(&run.path, RESOLVED)?.and_then(|text| StoredKeys::parse(&text).ok());
-        let environment = read(&run.path, ENVIRONMENT)?;
-        let environment = environment.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let environment = read_valid_json(&run.path, ENVIRONMENT)?;
         let mut facts = environment.map(facts_of_environment).unwrap_or_default();
         facts.extend(summary.corpus_hash.as_ref().map(|corpus| ("corpus".to_owned(), corpus.clone())));
         Ok(Self { keys, facts, figures: Figures::as_printed(&summary) })

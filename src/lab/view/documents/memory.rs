@@ -9,7 +9,7 @@ use crate::recipe::{self, Recipe};
 use crate::results::folder::read_summary;
 use crate::results::names::{ENVIRONMENT, RESOLVED};
 use crate::results::summary::Summary;
-use crate::view::folder::{read, read_text};
+use crate::view::folder::{read_text, read_valid_json};
 use crate::view::table::TableRun;
 use serde_json::{Value, json};
 
@@ -29,8 +29,7 @@ pub fn document(run: &TableRun) -> Result<Value> {
     })?;
     let summary = read_summary(&run.path)?;
     // If the recipe leaves the device to the machine, the environment tells which one it was.
-    let environment: Option<Value> =
-        read(&run.path, ENVIRONMENT)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    let environment = read_valid_json(&run.path, ENVIRONMENT)?;
     let on_gpu = environment.is_some_and(|environment| environment["gpu"].is_object());
     let device = if on_gpu { "engine.device=cuda" } else { "engine.device=cpu" };
     let machine = Machine::none();
@@ -45,10 +44,8 @@ pub fn document(run: &TableRun) -> Result<Value> {
     });
     let mut document = serde_json::to_value(timeline)
         .map_err(|e| Error::failed(format!("cannot write the memory of {} as JSON: {e}", run.id)))?;
-    if let Value::Object(document) = &mut document {
-        document.insert("id".to_owned(), run.id.as_str().into());
-        document.insert("note".to_owned(), json!(note));
-    }
+    document["id"] = run.id.as_str().into();
+    document["note"] = json!(note);
     Ok(document)
 }
 

@@ -19,8 +19,6 @@ pub fn document(run: &TableRun) -> Result<Option<Value>> {
     };
     let profile: KeptProfile = serde_json::from_slice(&bytes).map_err(wrong)?;
     let mut document = serde_json::to_value(profile).map_err(wrong)?;
-    if let Value::Object(document) = &mut document {
-        document.insert("id".to_owned(), run.id.as_str().into());
-    }
+    document["id"] = run.id.as_str().into();
     Ok(Some(document))
 }

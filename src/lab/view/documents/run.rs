@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::recipe::StoredKeys;
 use crate::results::names::{ENVIRONMENT, PROFILE, RECIPE, RESOLVED, SUMMARY};
 use crate::results::quantiles::median;
-use crate::view::folder::{read, read_text};
+use crate::view::folder::{read, read_text, read_valid_json};
 use crate::view::known_rows::RunRows;
 use crate::view::table::TableRun;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ const PACE_STEPS: usize = 100;
 /// If one of its existing files cannot be read.
 pub fn document(run: &TableRun, rows: &RunRows) -> Result<Value> {
     let path = run.path.as_path();
-    let summary = read_json(path, SUMMARY)?.unwrap_or_default();
+    let summary = read_valid_json(path, SUMMARY)?.unwrap_or_default();
     let resolved = read_text(path, RESOLVED)?;
     let keys = resolved.as_deref().and_then(|text| StoredKeys::parse(text).ok());
     let settings: Vec<(&str, Option<&str>)> = keys.as_ref().map_or(Vec::new(), |keys| keys.iter().collect());
@@ -48,7 +48,7 @@ pub fn document(run: &TableRun, rows: &RunRows) -> Result<Value> {
 
 /// Estimates the seconds that a running run still trains, at the pace of its last steps.
 fn seconds_left(run: &TableRun, summary: &Value, rows: &RunRows) -> Option<f64> {
-    let last = rows.metrics().last().filter(|_| run.row["live"] == true)?;
+    let last = rows.metrics.last().filter(|_| run.row["live"] == true)?;
     let steps = summary["steps_planned"].as_u64()?.saturating_sub(last.step);
     let times: Vec<f64> = rows.steps().map(|row| row.step_ms).collect();
     let pace = median(times.iter().rev().take(PACE_STEPS).copied())?;
@@ -60,15 +60,10 @@ fn environments(run: &Path) -> Result<Vec<Value>> {
     let mut found = Vec::new();
     for process in 1..=MAX_PROCESSES {
         let file = if process == 1 { ENVIRONMENT.to_owned() } else { format!("env-{process}.json") };
-        match read_json(run, &file)? {
+        match read_valid_json(run, &file)? {
             Some(value) => found.push(json!({"file": file, "value": value})),
             None => break,
         }
     }
     Ok(found)
-}
-
-/// Reads a JSON file. Returns `None` if it is missing or cannot be parsed, for example because it is damaged.
-fn read_json(run: &Path, file: &str) -> Result<Option<Value>> {
-    Ok(read(run, file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
 }

@@ -8,45 +8,34 @@ use crate::results::configurations::CONFIGURATIONS;
 use crate::results::ledger::{Attempt, Ledger};
 use crate::results::regular;
 use crate::sweep::{SweepCell, cells};
-use crate::view::folder::{ResultsFolder, read_json, version};
+use crate::view::folder::{SWEEP_FILES, read_json, version};
 use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The status of a cell that has not begun.
 const OPEN: &str = "open";
 
-/// The files of a sweep's folder that are read.
-const FILES: [&str; 3] = ["cells.json", "table.csv", CONFIGURATIONS];
+/// Returns the last attempt at a cell. Sweeps of earlier versions know only the beginning of its key.
+fn last_attempt<'a>(ledger: &'a Ledger, cell: &SweepCell) -> Option<&'a Attempt> {
+    let by_beginning = || ledger.lines().iter().rfind(|line| line.key.starts_with(cell.key.as_str()));
+    ledger.last(&cell.key).or_else(by_beginning)
+}
 
-/// The ledger of a results folder, by the keys of cells.
-pub struct Attempts(Ledger);
-
-impl Attempts {
-    /// Reads the ledger, if there is one.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn read(folder: &ResultsFolder) -> Result<Option<Self>> {
-        folder.ledger().map(|_| Ledger::read(folder.root()).map(Self)).transpose()
-    }
-
-    /// Returns the last attempt at a cell. Sweeps of earlier versions know only the beginning of its key.
-    fn last_attempt(&self, cell: &SweepCell) -> Option<&Attempt> {
-        let by_beginning = || self.0.lines().iter().rfind(|line| line.key.starts_with(cell.key.as_str()));
-        self.0.last(&cell.key).or_else(by_beginning)
-    }
+/// Returns the document `sweeps` of these ids and folders.
+pub fn list(found: &[(String, PathBuf)], ledger: Option<&Ledger>) -> Value {
+    json!({"sweeps": found.iter().map(|(id, folder)| line(id, folder, ledger)).collect::<Vec<_>>()})
 }
 
 /// Returns the line of a sweep in the document `sweeps`, or the reason if it cannot be read.
-pub fn line(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Value {
-    let version = version(folder, FILES);
+fn line(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Value {
+    let version = version(folder, SWEEP_FILES);
     let cells = match cells(folder) {
         Ok(cells) => cells,
         Err(e) => return json!({"id": id, "version": version, "damaged": e.message()}),
     };
-    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| attempts?.last_attempt(cell)).collect();
+    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| last_attempt(ledger?, cell)).collect();
     json!({
         "id": id,
         "recipe": last.first().map_or(recipe_of(id), |attempt| attempt.recipe.as_str()),
@@ -60,12 +49,12 @@ pub fn line(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Value {
 ///
 /// # Errors
 /// If the list of its cells cannot be read.
-pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<Value> {
+pub fn document(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Result<Value> {
     let cells = cells(folder)?;
     let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     let values: BTreeMap<&String, Vec<&str>> =
         keys.iter().map(|key| (*key, distinct_values(key, &cells))).collect();
-    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| attempts?.last_attempt(cell)).collect();
+    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| last_attempt(ledger?, cell)).collect();
     let has_figure = |key: &str| attempts.iter().flatten().any(|at| at.measured.get(key).is_some());
     let figures: Vec<(&str, &metrics::Metric)> =
         metrics::ledger_metrics().into_iter().filter(|(key, _)| has_figure(key)).collect();
@@ -94,10 +83,10 @@ pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<
     };
     let has_configurations = regular::is_file(&folder.join(CONFIGURATIONS));
     let configurations: Option<Value> =
-        if has_configurations { Some(read_json(folder, CONFIGURATIONS)?) } else { None };
+        has_configurations.then(|| read_json(folder, CONFIGURATIONS)).transpose()?;
     Ok(json!({
         "id": id,
-        "version": version(folder, FILES),
+        "version": version(folder, SWEEP_FILES),
         "keys": keys,
         "values": values,
         "figures": figures.iter().map(column).collect::<Vec<_>>(),

@@ -1,8 +1,7 @@
 //! Handles a connection: reads one request and writes one response, each within a time limit.
 
-use super::method::Method;
 use super::request::{MAX_HEAD, Refusal, Request};
-use super::response::Response;
+use super::response::{Method, Response};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};

@@ -2,7 +2,6 @@
 //! responses with all headers that keep other sites and caches out. A connection serves one request.
 
 mod connection;
-mod method;
 mod request;
 mod response;
 mod target;

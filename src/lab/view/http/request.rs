@@ -1,7 +1,6 @@
 //! Requests, and why they are refused.
 
-use super::method::Method;
-use super::response::{Content, Response};
+use super::response::{Content, Method, Response};
 use super::target::{self, Parameters};
 use serde_json::json;
 

@@ -1,6 +1,5 @@
 //! Responses. All of them, errors too, have the headers that keep other pages and caches out.
 
-use super::method::Method;
 use std::borrow::Cow;
 use std::fmt::Write;
 
@@ -17,6 +16,15 @@ const HEADERS: &str = "Cache-Control: no-store\r\n\
                        Cross-Origin-Resource-Policy: same-origin\r\n\
                        Cross-Origin-Opener-Policy: same-origin\r\n\
                        Connection: close\r\n";
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// The response with its body.
+    Get,
+    /// Only the headers.
+    Head,
+}
 
 /// What the body of a response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

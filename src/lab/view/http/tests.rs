@@ -1,5 +1,5 @@
-use super::method::Method;
 use super::request::{MAX_HEAD, MAX_LINE};
+use super::response::Method;
 use super::*;
 
 fn refused(head: &str) -> u16 {

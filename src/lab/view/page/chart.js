@@ -21,7 +21,6 @@
    *
    * @typedef {Object} Axes
    * @property {string} xLabel
-   * @property {string} yLabel
    * @property {boolean} logX
    * @property {boolean} logY
    * @property {number[]} zoom the range of x; empty for all

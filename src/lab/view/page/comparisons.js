@@ -110,16 +110,6 @@
   }
 
   /**
-   * @param {Object} measure
-   * @returns {{format: (value: number) => string, none: number}}
-   */
-  function scaleOf(measure) {
-    return measure.scale === 'ratio'
-      ? { format: (value) => signedPercent(value), none: 0 }
-      : { format: (value) => signed(value), none: 0 };
-  }
-
-  /**
    * Returns how many decimals give the values of pairs six digits.
    * @param {{baseline: any}[]} pairs
    * @returns {number}
@@ -144,12 +134,12 @@
    * @returns {HTMLElement}
    */
   function measureNode(measure, isFinished, onOpen) {
-    const { format, none } = scaleOf(measure);
     const name = visible(measure.name);
     const isRatio = measure.scale === 'ratio';
+    const format = (value) => (isRatio ? signedPercent(value) : signed(value));
     const differences = measure.pairs.map(({ difference }) => difference).filter((value) => typeof value === 'number');
     const reach = measure.min_effect ?? 0;
-    const options = { none, reach, format };
+    const options = { none: 0, reach, format };
     const heads = [
       { text: 'seed' },
       { text: `baseline (${visible(measure.unit)})`, number: true },

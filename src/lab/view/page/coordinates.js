@@ -140,7 +140,6 @@
       );
       const axes = {
         xLabel: 'width',
-        yLabel: 'root mean square',
         logX: true,
         logY: true,
         zoom: [],

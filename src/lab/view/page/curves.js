@@ -238,7 +238,7 @@
       }
       const extent = this.extent(shown, entries);
       shown.forEach((name, i) => {
-        const panel = this.panels.get(name) ?? this.newPanel(name, metrics.get(name));
+        const panel = this.panels.get(name) ?? this.newPanel(name);
         if (this.grid.children[i] !== panel.node) this.grid.insertBefore(panel.node, this.grid.children[i] ?? null);
         this.renderPanel(name, panel, metrics.get(name), entries, extent);
       });
@@ -263,7 +263,7 @@
       return low < high ? [low, high] : undefined;
     }
 
-    newPanel(name, metric) {
+    newPanel(name) {
       const title = visible(name);
       const chart = new Chart({
         title,
@@ -287,10 +287,8 @@
         );
       const odd = [...new Set(series.flatMap((s) => (s.notFinite ?? []).map(({ value }) => value)))];
       this.renderPanelHead(name, panel.head, metric, isLog, odd);
-      const yLabel = [name, metric.unit].filter(Boolean).map(visible).join(', ');
       panel.chart.show([...series, ...this.floor(name, entries, extent)], {
         xLabel: X_LABELS[x],
-        yLabel,
         logX,
         logY: isLog,
         zoom,

@@ -2,9 +2,6 @@
 (() => {
   'use strict';
 
-  /** Thrown if a document is not available; the message tells why. */
-  class NotServed extends Error {}
-
   /**
    * Returns an address below `api/`, with every part of the name escaped.
    * @param {string} name such as `run/quickstart/20261124T101112Z-0123abcd`
@@ -33,10 +30,10 @@
     async get(name, parameters = []) {
       const response = await fetch(address(name, parameters), { cache: 'no-store', credentials: 'same-origin' });
       if (response.status === 403)
-        throw new NotServed('The server does not know this browser: open the address that xrun view printed again.');
+        throw new Error('The server does not know this browser: open the address that xrun view printed again.');
       const value = await response.json().catch(() => null);
       if (!response.ok || value === null)
-        throw new NotServed(value?.error ?? `The server answered ${response.status} for ${name}.`);
+        throw new Error(value?.error ?? `The server answered ${response.status} for ${name}.`);
       return value;
     }
   }
@@ -55,7 +52,7 @@
      */
     async get(name) {
       if (Object.hasOwn(this.about.documents, name)) return this.about.documents[name];
-      throw new NotServed('This file does not contain it.');
+      throw new Error('This file does not contain it.');
     }
   }
 
@@ -68,5 +65,5 @@
     return embedded ? new EmbeddedDocuments(JSON.parse(embedded.textContent)) : new ServedDocuments();
   }
 
-  xrun.source = { NotServed, openSource };
+  xrun.source = { openSource };
 })();

@@ -9,7 +9,7 @@ use crate::statistics::Interval;
 use crate::watch::canvas::{Canvas, Field};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
-use crate::watch::view::{Show, heading};
+use crate::watch::view::{Show, heading, progress, unreadable};
 use ratatui_core::layout::Rect;
 
 /// Frames at least `WIDE` columns wide show the chart beside the table of pairs, which then has `TABLE`
@@ -29,83 +29,58 @@ const VERDICT_ROWS: u16 = 3;
 const NAME: u16 = 10;
 const VALUE: u16 = 14;
 
-/// What is drawn of a comparison, whether of speed or quality.
-struct Content {
-    /// What is compared, one line each.
-    about: Vec<Field>,
-    /// Name and unit of the measure.
-    measure: String,
-    /// Formats a difference.
-    difference: fn(f64) -> String,
-    /// For every pair: name, baseline value, candidate value, difference.
-    pairs: Vec<[String; 4]>,
-    /// Differences smaller than this do not count.
-    min_effect: Option<f64>,
-    /// The verdict, or what the intervals mean while pairs are missing.
-    verdict: String,
+/// Returns the height of a frame that shows all pairs.
+pub fn rows(view: &ComparisonView) -> u16 {
+    u16::try_from(2 * view.pairs().1).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_PAIRS)
 }
 
-impl ComparisonView {
-    /// Returns the height of a frame that shows all pairs.
-    pub(super) fn rows_of_frame(&self) -> u16 {
-        u16::try_from(2 * self.pairs().1).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_PAIRS)
+/// Draws the frame of the comparison.
+pub fn frame(view: &ComparisonView, canvas: &mut Canvas, show: &Show) {
+    let width = canvas.width();
+    let (state, role) = match () {
+        () if view.is_finished() => ("● finished", Role::Good),
+        () if view.condition.is_held => ("● running", Role::Training),
+        () => ("✗ stopped", Role::Bad),
+    };
+    heading(canvas, &format!("comparison {}", view.name), state, role);
+    let (done, all) = view.pairs();
+    let mut fields = vec![Field::new("", format!("{done} of {all} pair{} done", plural(all)), Role::Strong)];
+    if let Some(experiment) = &view.experiment {
+        let ended = experiment.runs.iter().filter(|run| run.status.is_some()).count();
+        let text = format!("{ended} of {} runs", experiment.runs.len());
+        fields.push(Field::new("", text, Role::Text));
     }
-
-    /// Draws the frame of the comparison.
-    pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
-        let width = canvas.width();
-        let (state, role) = match () {
-            () if self.is_finished() => ("● finished", Role::Good),
-            () if self.condition.is_held => ("● running", Role::Training),
-            () => ("✗ stopped", Role::Bad),
-        };
-        heading(canvas, &format!("comparison {}", self.name), state, role);
-        let (done, all) = self.pairs();
-        let bar = width / 4;
-        canvas.bar(0, 1, bar, done as f64 / all.max(1) as f64);
-        let mut fields =
-            vec![Field::new("", format!("{done} of {all} pair{} done", plural(all)), Role::Strong)];
-        fields.extend(
-            runs(self).map(|(done, all)| Field::new("", format!("{done} of {all} runs"), Role::Text)),
-        );
-        canvas.fields(bar + 2, 1, width - bar - 2, &fields);
-        let mut y = 2;
-        if let Some((text, role)) = remark(self) {
-            y += canvas.paragraph(0, y, (width, 3), &text, role);
-        }
-        let Some(experiment) = &self.experiment else { return };
-        // For trials only speed has an interval; the loss gate has none.
-        let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
-        let at = show.measure % measures.max(1);
-        let content = content(experiment, at);
-        for field in &content.about {
-            canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
-            canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
-            y += 1;
-        }
-        let bottom = canvas.height().saturating_sub(VERDICT_ROWS);
-        let area = Rect::new(0, y, width, bottom.saturating_sub(y));
-        let closing = self.closing.get(at).map_or(&[][..], Vec::as_slice);
-        let (chart_area, table_area) = if width >= WIDE {
-            (Rect { x: TABLE + 2, width: width - TABLE - 2, ..area }, Rect { width: TABLE, ..area })
-        } else {
-            let rows = (area.height / 2).max(6).min(area.height);
-            (Rect { height: rows, ..area }, Rect { y: y + rows, height: area.height - rows, ..area })
-        };
-        chart(canvas, chart_area, &content, closing, all);
-        table(canvas, table_area, &content, show);
-        let verdict = match closing.last().filter(|_| !self.is_finished()) {
-            Some(last) => format!("{}. {}", so_far(last, content.difference), content.verdict),
-            None => content.verdict,
-        };
-        canvas.paragraph(0, bottom, (width, VERDICT_ROWS), &verdict, Role::Strong);
+    progress(canvas, done as f64 / all.max(1) as f64, &fields);
+    let mut y = 2;
+    if let Some((text, role)) = remark(view) {
+        y += canvas.paragraph(0, y, (width, 3), &text, role);
     }
-}
-
-/// Returns the number of runs that have ended, and of all runs.
-fn runs(view: &ComparisonView) -> Option<(usize, usize)> {
-    let runs = &view.experiment.as_ref()?.runs;
-    Some((runs.iter().filter(|run| run.status.is_some()).count(), runs.len()))
+    let Some(experiment) = &view.experiment else { return };
+    // For trials only speed has an interval; the loss gate has none.
+    let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
+    let at = show.measure % measures.max(1);
+    for field in &about(experiment) {
+        canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
+        canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
+        y += 1;
+    }
+    let bottom = canvas.height().saturating_sub(VERDICT_ROWS);
+    let area = Rect::new(0, y, width, bottom.saturating_sub(y));
+    let closing = view.closing.get(at).map_or(&[][..], Vec::as_slice);
+    let (chart_area, table_area) = if width >= WIDE {
+        (Rect { x: TABLE + 2, width: width - TABLE - 2, ..area }, Rect { width: TABLE, ..area })
+    } else {
+        let rows = (area.height / 2).max(6).min(area.height);
+        (Rect { height: rows, ..area }, Rect { y: y + rows, height: area.height - rows, ..area })
+    };
+    let Some(finding) = experiment.findings.get(at) else { return };
+    chart(canvas, chart_area, experiment, finding, closing, all);
+    table(canvas, table_area, &pairs(experiment, finding), show);
+    let mut verdict = verdict(experiment, finding);
+    if let Some(last) = closing.last().filter(|_| !view.is_finished()) {
+        verdict = format!("{}. {verdict}", so_far(last, difference(finding)));
+    }
+    canvas.paragraph(0, bottom, (width, VERDICT_ROWS), &verdict, Role::Strong);
 }
 
 /// Describes the latest interval.
@@ -117,7 +92,7 @@ fn so_far(last: &ClosingInterval, difference: fn(f64) -> String) -> String {
 
 fn remark(view: &ComparisonView) -> Option<(String, Role)> {
     if let Some(trouble) = &view.condition.trouble {
-        return Some((format!("cannot read it: {trouble}"), Role::Bad));
+        return Some(unreadable(trouble));
     }
     if view.is_finished() || view.condition.is_held {
         return None;
@@ -130,48 +105,44 @@ fn remark(view: &ComparisonView) -> Option<(String, Role)> {
     Some((text.to_owned(), Role::Bad))
 }
 
-/// Returns what to draw of a comparison, for its finding `at`.
-fn content(experiment: &Experiment, at: usize) -> Content {
-    let mut content = Content {
-        about: about(experiment),
-        measure: String::new(),
-        difference: percent,
-        pairs: Vec::new(),
-        min_effect: None,
-        verdict: String::new(),
-    };
-    let Some(finding) = experiment.findings.get(at) else { return content };
-    let is_ratio = finding.scale == Scale::Ratio;
-    content.difference = if is_ratio { percent } else { signed };
-    content.min_effect = finding.min_effect;
+/// Returns how differences in a measure are formatted.
+fn difference(finding: &Finding) -> fn(f64) -> String {
+    match finding.scale {
+        Scale::Ratio => |share| format!("{:+.2} %", 100.0 * share),
+        Scale::Difference => |value| format!("{value:+.5}"),
+    }
+}
+
+/// Returns name, baseline value, candidate value and difference of every pair.
+fn pairs(experiment: &Experiment, finding: &Finding) -> Vec<[String; 4]> {
     let pairs = experiment.pairs().enumerate();
-    content.pairs = pairs
+    pairs
         .filter(|(_, pair)| !experiment.has_trials() || pair.has_ended())
         .map(|(number, pair)| {
             let name = pair.baseline.seed.map_or((number + 1).to_string(), |seed| format!("seed {seed}"));
             let [baseline, candidate] = pair.runs().map(|run| value(run, finding));
-            [name, baseline, candidate, pair.difference(finding).map(content.difference).unwrap_or_default()]
+            let difference = pair.difference(finding).map(difference(finding));
+            [name, baseline, candidate, difference.unwrap_or_default()]
         })
-        .collect();
+        .collect()
+}
+
+/// Returns the verdict, or what the intervals mean while pairs are missing.
+fn verdict(experiment: &Experiment, finding: &Finding) -> String {
     let described = || compare::describe(finding, experiment);
-    if experiment.has_trials() {
-        content.measure = "tokens/s, candidate against baseline".to_owned();
-        let curves = experiment.curves().and_then(|curves| curves.because.as_deref()).unwrap_or_default();
-        content.verdict = match experiment.finished {
-            true => format!("{}. {curves}", described()),
-            false => "The verdict comes with the last pair".to_owned(),
-        };
-    } else {
-        let name = finding.measure.to_string();
-        let several = if experiment.findings.len() > 1 { "  (Tab: the next measure)" } else { "" };
-        content.measure = format!("{name}, {}{several}", finding.unit);
-        let is_judged = experiment.finished || matches!(experiment.design, Design::Sequential { .. });
-        content.verdict = match is_judged {
-            true => format!("{name}: {}", described()),
-            false => format!("{name} is judged once, after the last pair: an earlier interval is no verdict"),
-        };
+    let is_sequential = matches!(experiment.design, Design::Sequential { .. });
+    match (experiment.has_trials(), experiment.finished) {
+        (true, true) => {
+            let curves = experiment.curves().and_then(|curves| curves.because.as_deref());
+            format!("{}. {}", described(), curves.unwrap_or_default())
+        }
+        (true, false) => "The verdict comes with the last pair".to_owned(),
+        (false, false) if !is_sequential => format!(
+            "{} is judged once, after the last pair: an earlier interval is no verdict",
+            finding.measure
+        ),
+        (false, _) => format!("{}: {}", finding.measure, described()),
     }
-    content
 }
 
 /// Formats the value of a run, or how the run ended.
@@ -200,45 +171,39 @@ fn about(experiment: &Experiment) -> Vec<Field> {
     about
 }
 
-fn percent(share: f64) -> String {
-    format!("{:+.2} %", 100.0 * share)
-}
-
-fn signed(value: f64) -> String {
-    format!("{value:+.5}")
-}
-
-fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[ClosingInterval], all: usize) {
-    canvas.rule(area.x, area.y, area.width, &format!("difference of {}", content.measure));
+fn chart(
+    canvas: &mut Canvas,
+    area: Rect,
+    experiment: &Experiment,
+    finding: &Finding,
+    closing: &[ClosingInterval],
+    all: usize,
+) {
+    let several = if experiment.findings.len() > 1 { "  (Tab: the next measure)" } else { "" };
+    let title = match experiment.has_trials() {
+        true => "difference of tokens/s, candidate against baseline".to_owned(),
+        false => format!("difference of {}, {}{several}", finding.measure, finding.unit),
+    };
+    canvas.rule(area.x, area.y, area.width, &title);
     let area = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
     if closing.is_empty() {
-        canvas.text(
-            area.x + 2,
-            area.y,
-            area.width,
-            "the first interval comes with the second pair",
-            Role::Muted,
-        );
+        let text = "the first interval comes with the second pair";
+        canvas.text(area.x + 2, area.y, area.width, text, Role::Muted);
         return;
     }
     // The first intervals, of two or three pairs, may be many times as wide as the last one; they are cut
     // off.
     let last = closing[closing.len() - 1].interval;
     let usual = 1.5 * (last.high - last.low);
-    let effect = content.min_effect.unwrap_or_default();
+    let effect = finding.min_effect.unwrap_or_default();
     let ends = |end: fn(&Interval) -> f64| {
         closing.iter().map(move |one| end(&one.interval)).filter(|end| end.is_finite())
     };
     let low = ends(|one| one.low).fold(0f64.min(-effect), f64::min).max((last.estimate - usual).min(-effect));
     let high = ends(|one| one.high).fold(effect.max(0.0), f64::max).min((last.estimate + usual).max(effect));
     let mut layers = vec![Layer::Level(0.0, Role::Muted)];
-    layers.extend(
-        content
-            .min_effect
-            .iter()
-            .flat_map(|effect| [*effect, -effect])
-            .map(|at| Layer::Level(at, Role::Bound)),
-    );
+    let bounds = finding.min_effect.into_iter().flat_map(|effect| [effect, -effect]);
+    layers.extend(bounds.map(|at| Layer::Level(at, Role::Bound)));
     let bar = |one: &ClosingInterval| {
         [one.pairs as f64, one.interval.low, one.interval.estimate, one.interval.high]
     };
@@ -248,13 +213,13 @@ fn chart(canvas: &mut Canvas, area: Rect, content: &Content, closing: &[ClosingI
         x_names: ["after 0 pairs".to_owned(), format!("{all}")],
         y: if high > low { (low, high) } else { (low - 1e-12, high + 1e-12) },
         is_log: false,
-        y_text: content.difference,
+        y_text: difference(finding),
         layers,
     };
     chart.draw(canvas, area);
 }
 
-fn table(canvas: &mut Canvas, area: Rect, content: &Content, show: &Show) {
+fn table(canvas: &mut Canvas, area: Rect, pairs: &[[String; 4]], show: &Show) {
     if area.height < 2 {
         return;
     }
@@ -265,13 +230,10 @@ fn table(canvas: &mut Canvas, area: Rect, content: &Content, show: &Show) {
     }
     let rows = usize::from(area.height - 1);
     let is_open = |pair: &[String; 4]| pair[3].is_empty();
-    let open = content.pairs.iter().position(is_open).unwrap_or(0);
+    let open = pairs.iter().position(is_open).unwrap_or(0);
     // By default the rows end just after the first open pair.
-    let first =
-        show.first.unwrap_or((open + 2).saturating_sub(rows)).min(content.pairs.len().saturating_sub(rows));
-    for (at, [name, baseline, candidate, difference]) in
-        content.pairs.iter().skip(first).take(rows).enumerate()
-    {
+    let first = show.first.unwrap_or((open + 2).saturating_sub(rows)).min(pairs.len().saturating_sub(rows));
+    for (at, [name, baseline, candidate, difference]) in pairs.iter().skip(first).take(rows).enumerate() {
         let y = area.y + 1 + at as u16;
         canvas.text(area.x, y, NAME, name, Role::Muted);
         canvas.text_to(area.x + ends[0], y, baseline, Role::Training);

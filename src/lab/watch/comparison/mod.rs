@@ -36,15 +36,6 @@ impl ComparisonView {
     }
 
     fn read(&mut self) -> Result<bool> {
-        let read = self.read_new();
-        if read.is_err() {
-            // Read the file again on the next poll; the error stays on screen until that succeeds.
-            self.file.forget();
-        }
-        read
-    }
-
-    fn read_new(&mut self) -> Result<bool> {
         let Some(bytes) = self.file.poll()? else { return Ok(false) };
         let experiment = Experiment::parse(&bytes, self.file.path())?;
         self.closing = closing(&experiment);
@@ -69,7 +60,8 @@ impl ComparisonView {
 
 impl View for ComparisonView {
     fn poll(&mut self) -> bool {
-        let read = self.read();
+        // After an error, read the file again on the next poll; the error is shown until that succeeds.
+        let read = self.read().inspect_err(|_| self.file.forget());
         let is_new = self.condition.record_read(read);
         self.condition.look(is_new, self.is_finished())
     }
@@ -78,11 +70,11 @@ impl View for ComparisonView {
         self.condition.is_held
     }
 
-    fn rows(&self, _width: u16) -> u16 {
-        self.rows_of_frame()
+    fn rows(&self) -> u16 {
+        draw::rows(self)
     }
 
     fn draw(&self, canvas: &mut Canvas, show: &Show) {
-        self.draw_frame(canvas, show);
+        draw::frame(self, canvas, show);
     }
 }

@@ -7,7 +7,7 @@ use crate::results::collection::RunStatus;
 use crate::watch::canvas::{Canvas, Field, columns};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
-use crate::watch::view::{Show, View, heading};
+use crate::watch::view::{Show, View, heading, progress, unreadable};
 use ratatui_core::layout::Rect;
 
 /// Frames at least this wide, in columns, show the small charts beside the large one.
@@ -51,45 +51,43 @@ fn smoothed(points: &[(f64, f64)], columns: u16) -> Points {
     smooth(points, window(points.len()), 2 * usize::from(columns))
 }
 
-impl RunView {
-    /// Draws the frame of the run.
-    pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
-        let (width, height) = (canvas.width(), canvas.height());
-        let (words, role) = status(self);
-        heading(canvas, &self.name, &words, role);
-        // Without a readable summary the number of steps is unknown.
-        if self.summary.is_some() || self.trouble.is_none() {
-            progress(self, canvas, 1);
-        }
-        losses(self, canvas, 2);
-        let mut top = 3;
-        for (text, role) in remarks(self) {
-            top += canvas.paragraph(0, top, (width, 3), &text, role);
-        }
-        let gauges = gauges(self);
-        let has_samples = self.summary.as_ref().is_some_and(|summary| !summary.samples.is_empty());
-        let (log_rows, sample_rows) = if height >= TALL { (4, 7) } else { (1, 3) };
-        let sample_rows = if has_samples { sample_rows } else { 0 };
-        let rank_rows = u16::from(self.ranks > Some(1));
-        let side = if width >= WIDE { width / 3 } else { 0 };
-        let spark_rows = if side > 0 { 0 } else { gauges.len().div_ceil(2) as u16 };
-        let chart_rows = height.saturating_sub(top + spark_rows + rank_rows + sample_rows + log_rows);
-        loss_chart(self, canvas, Rect::new(0, top, width - side, chart_rows), show);
-        let mut at = top + chart_rows;
-        if side > 0 {
-            let area = Rect::new(width - side + 2, top, side - 2, chart_rows);
-            side_charts(canvas, area, &gauges, steps(self, show));
-        } else {
-            sparklines(canvas, at, &gauges);
-            at += spark_rows;
-        }
-        if rank_rows > 0 {
-            canvas.fields(0, at, width, &ranks(self));
-            at += rank_rows;
-        }
-        sample(self, canvas, at, sample_rows);
-        log(self, canvas, at + sample_rows, log_rows);
+/// Draws the frame of the run.
+pub fn frame(view: &RunView, canvas: &mut Canvas, show: &Show) {
+    let (width, height) = (canvas.width(), canvas.height());
+    let (words, role) = status(view);
+    heading(canvas, &view.name, &words, role);
+    // Without a readable summary the number of steps is unknown.
+    if view.summary.is_some() || view.trouble.is_none() {
+        steps_done(view, canvas);
     }
+    losses(view, canvas, 2);
+    let mut top = 3;
+    for (text, role) in remarks(view) {
+        top += canvas.paragraph(0, top, (width, 3), &text, role);
+    }
+    let gauges = gauges(view);
+    let has_samples = view.summary.as_ref().is_some_and(|summary| !summary.samples.is_empty());
+    let (log_rows, sample_rows) = if height >= TALL { (4, 7) } else { (1, 3) };
+    let sample_rows = if has_samples { sample_rows } else { 0 };
+    let rank_rows = u16::from(view.ranks > Some(1));
+    let side = if width >= WIDE { width / 3 } else { 0 };
+    let spark_rows = if side > 0 { 0 } else { gauges.len().div_ceil(2) as u16 };
+    let chart_rows = height.saturating_sub(top + spark_rows + rank_rows + sample_rows + log_rows);
+    loss_chart(view, canvas, Rect::new(0, top, width - side, chart_rows), show);
+    let mut at = top + chart_rows;
+    if side > 0 {
+        let area = Rect::new(width - side + 2, top, side - 2, chart_rows);
+        side_charts(canvas, area, &gauges, steps(view, show));
+    } else {
+        sparklines(canvas, at, &gauges);
+        at += spark_rows;
+    }
+    if rank_rows > 0 {
+        canvas.fields(0, at, width, &ranks(view));
+        at += rank_rows;
+    }
+    sample(view, canvas, at, sample_rows);
+    log(view, canvas, at + sample_rows, log_rows);
 }
 
 /// Returns the status in words, and its role.
@@ -109,13 +107,11 @@ fn status(view: &RunView) -> (String, Role) {
     }
 }
 
-fn progress(view: &RunView, canvas: &mut Canvas, y: u16) {
+fn steps_done(view: &RunView, canvas: &mut Canvas) {
     let planned = view.summary.as_ref().map_or(0, |summary| summary.steps_planned);
     let in_summary = view.summary.as_ref().map_or(0, |summary| summary.steps);
     let step = view.last_metrics.as_ref().map_or(in_summary, |row| row.step);
     let share = if planned > 0 { step as f64 / planned as f64 } else { 0.0 };
-    let bar = canvas.width() / 4;
-    canvas.bar(0, y, bar, share);
     let count = |steps: u64| thousands(steps as usize);
     let mut fields = vec![
         Field::new("step", format!("{}/{}", count(step), count(planned)), Role::Strong),
@@ -126,7 +122,7 @@ fn progress(view: &RunView, canvas: &mut Canvas, y: u16) {
     fields.extend(view.seconds_left().map(|seconds| Field::new("left", wall_time(seconds), Role::Strong)));
     let tokens = view.last_metrics.as_ref().map(|row| row.tokens_seen as f64);
     fields.extend(tokens.map(|tokens| Field::new("tokens", short(tokens), Role::Text)));
-    canvas.fields(bar + 2, y, canvas.width() - bar - 2, &fields);
+    progress(canvas, share, &fields);
 }
 
 fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
@@ -159,7 +155,7 @@ fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
 /// Returns what the user should know if the run is not simply progressing.
 fn remarks(view: &RunView) -> Vec<(String, Role)> {
     let mut said = Vec::new();
-    said.extend(view.trouble.as_ref().map(|why| (format!("cannot read it: {why}"), Role::Bad)));
+    said.extend(view.trouble.as_deref().map(unreadable));
     said.extend(view.damage.as_ref().map(|why| (format!("damaged: {why}"), Role::Bad)));
     if view.status == Some(RunStatus::Killed) {
         let process = view.owner.as_ref().map_or("its process", |owner| owner.words.as_str());

@@ -245,6 +245,6 @@ impl View for RunView {
     }
 
     fn draw(&self, canvas: &mut Canvas, show: &Show) {
-        self.draw_frame(canvas, show);
+        draw::frame(self, canvas, show);
     }
 }

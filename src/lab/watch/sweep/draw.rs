@@ -1,11 +1,12 @@
 //! Draws the frame of a sweep, with a row per cell.
 
-use super::{SweepView, WatchedCell};
+use super::{Step, SweepView, WatchedCell};
+use crate::curve::finite_range;
 use crate::format::{plural, short, wall_time};
 use crate::results::ledger::CellStatus;
 use crate::watch::canvas::{Canvas, Field};
 use crate::watch::looks::Role;
-use crate::watch::view::{Show, heading};
+use crate::watch::view::{Show, heading, progress, unreadable};
 use std::collections::BTreeMap;
 
 /// Rows of the frame that are not cells: heading, counts, remark, keys, column names, and how many cells are
@@ -20,43 +21,39 @@ const NUMBERS: [(&str, u16); 5] = [("steps", 10), ("loss", 8), ("val. loss", 10)
 const WIDE: u16 = 120;
 const SCALE: u16 = 40;
 
-impl SweepView {
-    /// Returns the height of a frame that shows all cells.
-    pub(super) fn rows_of_frame(&self) -> u16 {
-        u16::try_from(self.cells.len()).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_CELLS)
-    }
+/// Returns the height of a frame that shows all cells.
+pub fn rows(view: &SweepView) -> u16 {
+    u16::try_from(view.cells.len()).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_CELLS)
+}
 
-    /// Draws the frame of the sweep.
-    pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
-        let width = canvas.width();
-        let (done, all) = (self.done(), self.cells.len());
-        let (state, role) = match () {
-            () if done == all => ("● done", Role::Good),
-            () if self.condition.is_held => ("● running", Role::Training),
-            () => ("✗ no sweep runs", Role::Bad),
-        };
-        heading(canvas, &format!("sweep {}", self.name), state, role);
-        let bar = width / 4;
-        canvas.bar(0, 1, bar, done as f64 / all.max(1) as f64);
-        canvas.fields(bar + 2, 1, width - bar - 2, &counts(self, done, all));
-        let mut y = 2;
-        if let Some((text, role)) = remark(self, done, all) {
-            y += canvas.paragraph(0, y, (width, 2), &text, role);
-        }
-        canvas.text(0, y, width, &format!("cells differ in {}", self.keys.join(", ")), Role::Muted);
-        header(canvas, y + 1);
-        let top = y + 2;
-        let rows = usize::from(canvas.height().saturating_sub(top + 1));
-        let first = first_row(self, show, rows);
-        let best = self.best();
-        for (at, cell) in self.cells.iter().enumerate().skip(first).take(rows) {
-            row(self, canvas, top + (at - first) as u16, cell, best == Some(at));
-        }
-        let below = all.saturating_sub(first + rows);
-        if first > 0 || below > 0 {
-            let text = format!("{first} above, {below} below: ↑ ↓ PgUp PgDn");
-            canvas.text(0, canvas.height() - 1, width, &text, Role::Muted);
-        }
+/// Draws the frame of the sweep.
+pub fn frame(view: &SweepView, canvas: &mut Canvas, show: &Show) {
+    let width = canvas.width();
+    let (done, all) = (view.done(), view.cells.len());
+    let (state, role) = match () {
+        () if done == all => ("● done", Role::Good),
+        () if view.condition.is_held => ("● running", Role::Training),
+        () => ("✗ no sweep runs", Role::Bad),
+    };
+    heading(canvas, &format!("sweep {}", view.name), state, role);
+    progress(canvas, done as f64 / all.max(1) as f64, &counts(view, done, all));
+    let mut y = 2;
+    if let Some((text, role)) = remark(view, done, all) {
+        y += canvas.paragraph(0, y, (width, 2), &text, role);
+    }
+    canvas.text(0, y, width, &format!("cells differ in {}", view.keys.join(", ")), Role::Muted);
+    header(canvas, y + 1);
+    let top = y + 2;
+    let rows = usize::from(canvas.height().saturating_sub(top + 1));
+    let first = first_row(view, show, rows);
+    let best = view.best();
+    for (at, cell) in view.cells.iter().enumerate().skip(first).take(rows) {
+        row(view, canvas, top + (at - first) as u16, cell, best == Some(at));
+    }
+    let below = all.saturating_sub(first + rows);
+    if first > 0 || below > 0 {
+        let text = format!("{first} above, {below} below: ↑ ↓ PgUp PgDn");
+        canvas.text(0, canvas.height() - 1, width, &text, Role::Muted);
     }
 }
 
@@ -98,16 +95,15 @@ fn left(view: &SweepView) -> Option<f64> {
         return None;
     }
     let mean = times.iter().sum::<f64>() / times.len() as f64;
-    let rest = |cell: &&WatchedCell| {
-        cell.progress.as_ref().and_then(|progress| progress.eta_s).unwrap_or(mean / 2.0)
-    };
+    let eta = |cell: &WatchedCell| cell.progress.as_ref()?.last.as_ref()?.eta_s;
+    let rest = |cell: &&WatchedCell| eta(cell).unwrap_or(mean / 2.0);
     let to_come = view.count(|status| status.is_none()) as f64 * mean;
     Some((running.iter().map(rest).sum::<f64>() + to_come) / running.len() as f64)
 }
 
 fn remark(view: &SweepView, done: usize, all: usize) -> Option<(String, Role)> {
     if let Some(trouble) = &view.condition.trouble {
-        return Some((format!("cannot read it: {trouble}"), Role::Bad));
+        return Some(unreadable(trouble));
     }
     (done < all && !view.condition.is_held).then(|| {
         let running = view.count(|status| status == Some(CellStatus::Running));
@@ -160,14 +156,8 @@ fn row(view: &SweepView, canvas: &mut Canvas, y: u16, cell: &WatchedCell, is_bes
     let reason = cell.last.as_ref().and_then(|last| last.reason.as_ref());
     canvas.text(STATE, y, settings.saturating_sub(1), &view.name_of(&cell.cell), name_role);
     if let Some(reason) = reason.filter(|_| cell.figure("steps").is_none()) {
-        let from = STATE + settings + 1;
-        canvas.text(
-            from,
-            y,
-            width.saturating_sub(from),
-            reason.split(';').next().unwrap_or_default(),
-            Role::Muted,
-        );
+        let (from, reason) = (STATE + settings + 1, reason.split(';').next().unwrap_or_default());
+        canvas.text(from, y, width.saturating_sub(from), reason, Role::Muted);
         return;
     }
     let mut end = STATE + settings;
@@ -185,13 +175,11 @@ fn numbers(cell: &WatchedCell) -> [String; 5] {
     let loss = |loss: f64| format!("{loss:.4}");
     let time = cell.seconds().map(wall_time).unwrap_or_default();
     if let Some(progress) = &cell.progress {
-        let steps = if progress.total_steps > 0 {
-            format!("{}/{}", progress.step, progress.total_steps)
-        } else {
-            "starting".to_owned()
+        let Some(Step { step, total_steps, loss: last, tok_s, .. }) = &progress.last else {
+            return ["starting".to_owned(), String::new(), String::new(), String::new(), time];
         };
-        let rate = progress.tok_s.map(short).unwrap_or_default();
-        return [steps, progress.loss.map(loss).unwrap_or_default(), String::new(), rate, time];
+        let (last, rate) = (last.map(loss).unwrap_or_default(), tok_s.map(short).unwrap_or_default());
+        return [format!("{step}/{total_steps}"), last, String::new(), rate, time];
     }
     let figure = |key: &str, text: &dyn Fn(f64) -> String| cell.figure(key).map(text).unwrap_or_default();
     [
@@ -205,8 +193,8 @@ fn numbers(cell: &WatchedCell) -> [String; 5] {
 
 /// Marks the validation loss of a cell on a scale from the lowest to the highest.
 fn scale(view: &SweepView, canvas: &mut Canvas, (x, y): (u16, u16), cell: &WatchedCell) {
-    let losses = view.cells.iter().filter_map(|cell| cell.figure("val_loss")).filter(|loss| loss.is_finite());
-    let (low, high) = losses.fold((f64::MAX, f64::MIN), |(low, high), loss| (low.min(loss), high.max(loss)));
+    let losses = view.cells.iter().filter_map(|cell| cell.figure("val_loss"));
+    let (low, high) = finite_range(losses).unwrap_or_default();
     let Some(loss) = cell.figure("val_loss").filter(|loss| loss.is_finite()) else { return };
     for column in 0..SCALE {
         canvas.glyph(x + column, y, '·', Role::Muted);

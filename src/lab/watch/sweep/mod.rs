@@ -44,6 +44,21 @@ struct WatchedCell {
 /// The progress of a running attempt.
 struct Progress {
     output: AppendedLines,
+    last: Option<Step>,
+}
+
+/// A line of an attempt's output.
+#[derive(Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event {
+    Step(Step),
+    #[serde(other)]
+    Other,
+}
+
+/// A step that an attempt has trained.
+#[derive(Deserialize)]
+struct Step {
     step: u64,
     total_steps: u64,
     loss: Option<f64>,
@@ -51,26 +66,10 @@ struct Progress {
     eta_s: Option<f64>,
 }
 
-/// A line of an attempt's output.
-#[derive(Deserialize)]
-#[serde(tag = "event", rename_all = "lowercase")]
-enum Event {
-    Step {
-        step: u64,
-        total_steps: u64,
-        loss: Option<f64>,
-        tok_s: Option<f64>,
-        eta_s: Option<f64>,
-    },
-    #[serde(other)]
-    Other,
-}
-
 impl Progress {
     fn new(results: &Path, attempt: &Attempt) -> Self {
         let output = sweep::output_path(results, &attempt.key, attempt.attempt);
-        let output = AppendedLines::from_tail(&output, OUTPUT_TAIL);
-        Self { output, step: 0, total_steps: 0, loss: None, tok_s: None, eta_s: None }
+        Self { output: AppendedLines::from_tail(&output, OUTPUT_TAIL), last: None }
     }
 
     /// Reads new lines. An output that is gone or unreadable counts as having none.
@@ -78,9 +77,8 @@ impl Progress {
         let mut is_new = false;
         let bytes = self.output.poll().unwrap_or_default().bytes;
         for line in bytes.split(|byte| *byte == b'\n') {
-            if let Ok(Event::Step { step, total_steps, loss, tok_s, eta_s }) = serde_json::from_slice(line) {
-                (self.step, self.total_steps) = (step, total_steps);
-                (self.loss, self.tok_s, self.eta_s) = (loss, tok_s, eta_s);
+            if let Ok(Event::Step(step)) = serde_json::from_slice(line) {
+                self.last = Some(step);
                 is_new = true;
             }
         }
@@ -200,11 +198,11 @@ impl View for SweepView {
         self.condition.is_held
     }
 
-    fn rows(&self, _width: u16) -> u16 {
-        self.rows_of_frame()
+    fn rows(&self) -> u16 {
+        draw::rows(self)
     }
 
     fn draw(&self, canvas: &mut Canvas, show: &Show) {
-        self.draw_frame(canvas, show);
+        draw::frame(self, canvas, show);
     }
 }
