@@ -138,25 +138,24 @@ impl Api {
         static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
         let found = API.get_or_init(|| {
             let path = Nvidia::Nccl.open().ok_or_else(missing)?;
-            Self::load(path).map_err(|symbol| {
-                format!(
-                    "NCCL at {} has no {symbol}: it is older than 2.14; try: {}",
-                    path.display(),
-                    Nvidia::Nccl.remedy()
-                )
-            })
+            Self::load(path)
         });
         found.as_ref().map_err(|why| Error::failed(why.clone()))
     }
 
-    /// Returns the functions of the library at `path`, or the name of a function that it lacks.
+    /// Returns the functions of the library at `path`, or what is wrong with it and how to replace it.
     fn load(path: &Path) -> std::result::Result<Self, String> {
+        let remedy = Nvidia::Nccl.remedy();
         // SAFETY: NCCL is already open, so opening it again runs nothing.
-        let library = unsafe { Library::new(path) }.map_err(|e| format!("way to be opened ({e})"))?;
+        let library = unsafe { Library::new(path) }
+            .map_err(|e| format!("NCCL at {} cannot be opened: {e}; try: {remedy}", path.display()))?;
+        let lacks = |name: &str| {
+            format!("NCCL at {} has no {name}: it is older than 2.14; try: {remedy}", path.display())
+        };
         macro_rules! named {
             ($name:literal) => {
                 // SAFETY: the field that receives the function has its type, as in NCCL's header.
-                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|_| $name.to_owned())?
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|_| lacks($name))?
             };
         }
         let api = Self {
@@ -241,7 +240,13 @@ mod tests {
             (Some(_), Ok(_)) => {}
             (path, api) => panic!("{path:?}: {:?}", api.err()),
         }
-        assert_eq!(Api::load(Path::new("/dev/null")).unwrap_err().split(' ').next(), Some("way"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_not_called_an_old_one() {
+        let message = Api::load(Path::new("/dev/null")).unwrap_err();
+        assert!(message.starts_with("NCCL at /dev/null cannot be opened: "), "{message}");
+        assert!(message.contains("try: pip install") && !message.contains("older"), "{message}");
     }
 
     /// Checks the layout of NCCL 2.18's configuration.
