@@ -1,12 +1,12 @@
 //! GPU memory: allocated by the driver, counted and capped.
 
-use super::driver::check;
+use super::driver::checked;
 use super::mapping::Mapping;
 use super::stream::Stream;
 use crate::device::gpu::DevicePtr;
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
-use cudarc::driver::sys;
+use cudarc::driver::{result, sys};
 use std::sync::{Arc, Mutex};
 
 /// Counts of the memory allocated on a GPU.
@@ -55,7 +55,7 @@ impl Allocator {
         }
         self.counted(bytes, |bytes| {
             let mapping = Mapping::new(device, bytes)?;
-            Ok((mapping.address(), Some(mapping)))
+            Ok((mapping.address, Some(mapping)))
         })
     }
 
@@ -166,19 +166,14 @@ impl Drop for DeviceBuffer {
 
 /// Allocates memory in the current context.
 fn allocate(bytes: usize) -> Result<DevicePtr> {
-    let mut address = 0;
-    if bytes > 0 {
-        // SAFETY: the address points to a pointer to be filled in.
-        let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
-        check(status, &format!("allocate {bytes} bytes"))?;
+    if bytes == 0 {
+        return Ok(0);
     }
-    Ok(address)
+    // SAFETY: users write the memory before they read it.
+    checked(unsafe { result::malloc_sync(bytes) }, &format!("allocate {bytes} bytes"))
 }
 
 /// Returns the free and total memory, in bytes, of the GPU whose context is current.
 pub(super) fn memory_info() -> Result<(usize, usize)> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the addresses point to integers; the context is current.
-    check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "query free memory")?;
-    Ok((free, total))
+    checked(result::mem_get_info(), "query free memory")
 }
