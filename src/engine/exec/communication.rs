@@ -150,7 +150,7 @@ impl CollectiveIssuer {
     fn wait_for(&mut self, gpu: &Gpu, last: usize) -> Result<()> {
         let model = self.stamp(gpu, Lane::Model)?;
         self.span(self.outstanding[last].measured.zip(model).map(|(end, model)| Span::Wait(end, model)));
-        gpu.wait(&self.ends[last])?;
+        gpu.stream.wait(&self.ends[last])?;
         self.outstanding.drain(..=last);
         // The events of the remaining nodes keep their order.
         self.ends.rotate_left(last + 1);

@@ -69,7 +69,7 @@ impl Engine {
             }
         }
         match (self.gpu(), &copy.gpu) {
-            (Some(gpu), Some((copied, _))) => gpu.record(copied, false),
+            (Some(gpu), Some((copied, _))) => gpu.stream.record(copied, false),
             _ => Ok(()),
         }
     }

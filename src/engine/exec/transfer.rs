@@ -52,8 +52,8 @@ impl Engine {
             let to = &mut pinned.bytes_mut()[slot.offset..slot.offset + slot.spec.bytes()];
             to.copy_from_slice(bytemuck::cast_slice(numbers));
         }
-        gpu.upload(address, &pinned, bytes)?;
-        gpu.record(&event, false)?;
+        gpu.stream.upload(address, &pinned, bytes)?;
+        gpu.stream.record(&event, false)?;
         self.batches.push_back((pinned, event));
         Ok(())
     }
@@ -74,8 +74,8 @@ impl Engine {
             Some(spare) => spare,
             None => (gpu.pin(bytes)?, gpu.event()?),
         };
-        gpu.download(&mut pinned, memory.address().addr() as u64, bytes)?;
-        gpu.record(&event, false)?;
+        gpu.stream.download(&mut pinned, memory.address().addr() as u64, bytes)?;
+        gpu.stream.record(&event, false)?;
         Ok(Snapshot { buffer, contents: Contents::InTransfer(pinned, event, bytes) })
     }
 

@@ -146,7 +146,7 @@ impl OneRank<'_> {
         let (device, waited_for_kernels) = (opened.device, opened.waited_for_kernels);
         let took = device.gpu().is_some().then(|| self.began.elapsed() - waited_for_kernels);
         if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
-            gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
+            gpu.products.merge(&Algorithms::from_json(json).map_err(Error::failed)?);
         }
         Ok(OpenedDevice { device, gpu, took, waited_for_kernels })
     }
@@ -209,7 +209,7 @@ impl OneRank<'_> {
             state_s: Some(self.began.elapsed().saturating_sub(before_state).as_secs_f64()),
         });
         if let Some(gpu) = rank.engine().gpu() {
-            recorder.algorithms(&gpu.algorithms())?;
+            recorder.algorithms(&gpu.products.algorithms())?;
             recorder.watch(Gauges::new(&self.job.plan, &self.job.programs, rank.engine()));
         }
         recorder.prepare_saves(rank)

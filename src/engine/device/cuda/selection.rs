@@ -2,13 +2,12 @@
 
 use super::algorithms::Algorithm;
 use super::cublaslt::{Cublaslt, Layout, check};
-use super::driver::Event;
 use super::kernels::Kernels;
 use super::memory::{Allocator, DeviceBuffer};
 use super::monitor::SETTLING;
 use super::stream::Stream;
 use crate::device::DType;
-use crate::device::gpu::{Addend, Arg, Grid, Kernel, Operand, Product, ProductShape};
+use crate::device::gpu::{Arg, Grid, Kernel, Product, ProductShape};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::{cublasLtMatmulHeuristicResult_t, cublasStatus_t};
@@ -178,15 +177,11 @@ impl Trial<'_, '_> {
     /// Returns the mean time of `runs` runs, in milliseconds.
     fn milliseconds(&self, candidate: &cublasLtMatmulHeuristicResult_t, runs: usize) -> Result<f32> {
         let stream = self.matrices.bench.stream;
-        let (start, end) = &self.matrices.events;
-        stream.record(start, false)?;
-        for _ in 0..runs {
+        let run = |_| {
             let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
-            check(status, "time a product")?;
-        }
-        stream.record(end, false)?;
-        end.wait()?;
-        Ok(end.since(start)? / runs as f32)
+            check(status, "time a product")
+        };
+        Ok(stream.milliseconds(|| (0..runs).try_for_each(run))? / runs as f32)
     }
 }
 
@@ -200,7 +195,6 @@ pub(super) struct Matrices<'a> {
     numbers: DeviceBuffer,
     result: DeviceBuffer,
     sum: DeviceBuffer,
-    events: (Event, Event),
 }
 
 impl<'a> Matrices<'a> {
@@ -210,7 +204,6 @@ impl<'a> Matrices<'a> {
             numbers: bench.allocator.allocate(0)?,
             result: bench.allocator.allocate(0)?,
             sum: bench.allocator.allocate(8)?,
-            events: (Event::new()?, Event::new()?),
         })
     }
 
@@ -229,22 +222,8 @@ impl<'a> Matrices<'a> {
         }
         randomize(self.bench.stream, &self.numbers, shape.input)?;
         self.clear_result(shape)?;
-        let operand = |address, transposed| Operand { address, transposed };
-        let c = self.result.address();
-        Ok(Product {
-            batch: shape.batch,
-            m: shape.m,
-            n: shape.n,
-            k: shape.k,
-            a: operand(self.numbers.address(), shape.a_transposed),
-            b: operand(self.numbers.address() + a as u64, shape.b_transposed),
-            c,
-            input: shape.input,
-            output: shape.output,
-            factor: 1.0,
-            addend: shape.accumulate.then_some(Addend { address: c, factor: 1.0 }),
-            precision: shape.precision,
-        })
+        let (first, second) = (self.numbers.address(), self.numbers.address() + a as u64);
+        Ok(Product::new(*shape, first, second, self.result.address()))
     }
 
     fn clear_result(&self, shape: &ProductShape) -> Result<()> {

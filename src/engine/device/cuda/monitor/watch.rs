@@ -44,7 +44,7 @@ impl InitialState {
     }
 
     /// Returns a meter for the GPU's power; `None` if it has no energy counter.
-    pub(in super::super) fn power_meter(&self) -> Option<PowerMeter> {
+    pub fn power_meter(&self) -> Option<PowerMeter> {
         PowerMeter::new(Arc::clone(self.device.as_ref()?))
     }
 

@@ -8,8 +8,8 @@ use crate::device::cuda::kernels::Kernels;
 use crate::device::cuda::stream::Stream;
 use crate::device::cuda::transport::{Lane, On, Transport};
 use crate::device::gpu::{
-    AREA_FLAGS, DevicePtr, Gathered, MAX_COPIES, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP, SmallCopy,
-    consecutive_addresses, copy_small, rank_sum, sum_at_once, wait_for_ranks,
+    AREA_FLAGS, Collective, DevicePtr, Gathered, MAX_COPIES, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP,
+    SmallCopy, consecutive_addresses, copy_small, rank_sum, sum_at_once, wait_for_ranks,
 };
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
@@ -62,7 +62,7 @@ impl PeerCopies {
         }
         let within = |(base, bytes): &(DevicePtr, usize)| (*base..*base + *bytes as DevicePtr).contains(&own);
         match self.memory.buffers.iter().position(within) {
-            Some(buffer) => Ok(self.mapped.base(rank, buffer) + (own - self.memory.buffers[buffer].0)),
+            Some(buffer) => Ok(self.mapped.bases[rank][buffer] + (own - self.memory.buffers[buffer].0)),
             None => Err(Error::failed("a collective uses memory that ranks do not share")),
         }
     }
@@ -154,19 +154,8 @@ impl PeerCopies {
         }
         Ok(())
     }
-}
-
-impl Transport for PeerCopies {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn world_size(&self) -> usize {
-        self.mapped.ranks()
-    }
 
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()> {
-        self.check_running()?;
         if self.sum_at_once(tensors, on)? {
             return Ok(());
         }
@@ -178,7 +167,6 @@ impl Transport for PeerCopies {
     }
 
     fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()> {
-        self.check_running()?;
         let mut small = Vec::new();
         self.wait_for_ranks(on)?;
         for tensor in tensors {
@@ -191,28 +179,12 @@ impl Transport for PeerCopies {
         self.wait_for_ranks(on)
     }
 
-    fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
-        self.check_running()?;
-        on.stream.copy(tensor.rank_address(self.rank), tensor.from, tensor.bytes)?;
-        self.wait_for_ranks(on)
-    }
-
-    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
-        let mut addresses = consecutive_addresses(to, bytes);
-        for rank in self.others().filter(|&rank| rank < MAX_RANKS) {
-            addresses[rank] = self.address(rank, addresses[rank])?;
-        }
-        Ok(addresses)
-    }
-
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()> {
-        self.check_running()?;
         let rounds = rounds(parts, self.mapped.ranks(), self.staged_elements());
         rounds.iter().try_for_each(|round| self.sum_round(round, on))
     }
 
     fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool, on: On<'_>) -> Result<()> {
-        self.check_running()?;
         let mut small = Vec::new();
         if wait {
             self.wait_for_ranks(on)?;
@@ -227,6 +199,38 @@ impl Transport for PeerCopies {
         }
         self.copy_all(&small, on)?;
         self.wait_for_ranks(on)
+    }
+}
+
+impl Transport for PeerCopies {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.mapped.ranks()
+    }
+
+    fn collective(&self, collective: Collective<'_>, on: On<'_>) -> Result<()> {
+        self.check_running()?;
+        match collective {
+            Collective::AllReduceSum(tensors) => self.all_reduce_sum(tensors, on),
+            Collective::AllGather(tensors) => self.all_gather(tensors, on),
+            Collective::Share(tensor) => {
+                on.stream.copy(tensor.rank_address(self.rank), tensor.from, tensor.bytes)?;
+                self.wait_for_ranks(on)
+            }
+            Collective::ReduceToOwners(parts) => self.reduce_to_owners(parts, on),
+            Collective::GatherFromOwners { parts, wait } => self.gather_from_owners(parts, wait, on),
+        }
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        let mut addresses = consecutive_addresses(to, bytes);
+        for rank in self.others().filter(|&rank| rank < MAX_RANKS) {
+            addresses[rank] = self.address(rank, addresses[rank])?;
+        }
+        Ok(addresses)
     }
 
     fn broadcast(&self, _address: DevicePtr, _bytes: usize, _on: On<'_>) -> Result<bool> {
