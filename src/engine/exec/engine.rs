@@ -31,8 +31,9 @@ pub struct Engine {
     poison: bool,
     /// True if sections are captured into CUDA graphs.
     pub(super) graphs_on: bool,
-    /// Number of the GPU's multiprocessors to occupy while nodes are timed.
-    pub(super) occupied_multiprocessors: usize,
+    /// Number of the GPU's multiprocessors to occupy while [`Engine::time`] measures nodes, as collectives
+    /// would occupy some.
+    pub occupied_multiprocessors: usize,
     /// Graphs by the names of their sections; `None` for sections that ran once. The first run is a warm-up
     /// without a graph, but its results count.
     pub(super) graphs: HashMap<String, Option<Graph>>,
@@ -122,7 +123,7 @@ impl Engine {
     /// Runs all nodes of a section. If all of them overlap with the model, they also overlap with `next`, the
     /// section that the caller runs after this one.
     pub(super) fn run_before(&mut self, section: &Section, next: Option<&Section>) -> Result<()> {
-        self.exchange.allow_overlap(true);
+        self.exchange.overlap = true;
         let walked = self.walk(section, |_| Ok(()));
         let overlaps = section.program.nodes.iter().all(|node| node.stream == Stream::Communication);
         if walked.is_ok() && overlaps && next.is_some() {

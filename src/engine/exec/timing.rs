@@ -26,12 +26,6 @@ pub struct UnderLoad {
 }
 
 impl Engine {
-    /// Sets how many of a GPU's multiprocessors are occupied while [`Engine::time`] measures nodes, as
-    /// collectives would occupy some.
-    pub fn hold_multiprocessors(&mut self, count: usize) {
-        self.occupied_multiprocessors = count;
-    }
-
     /// Runs a section and measures every node: on the CPU by the clock, on a GPU by events inside a graph.
     ///
     /// # Errors

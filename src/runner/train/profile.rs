@@ -155,7 +155,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     let tokens = plan.batch.tokens_per_step();
     let mut rank =
         Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
-    rank.engine_mut().hold_multiprocessors(request.held);
+    rank.engine_mut().occupied_multiprocessors = request.held;
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }
