@@ -184,7 +184,7 @@ impl Card {
             capability,
             memory_bytes,
             free_bytes: found.as_ref().and_then(|d| d.memory_info().ok()).map(|info| info.free),
-            processes: found.as_ref().and_then(nvml::named_processes),
+            processes: found.as_ref().and_then(nvml::processes),
             refuses: None,
         })
     }
