@@ -75,14 +75,10 @@ pub(super) fn fastest(
     let Some(&(quickest, _)) = candidates.first() else { return Ok(Algorithm::plain()) };
     let mut same_bits = Vec::new();
     for (milliseconds, candidate) in candidates {
-        let enough = match timing {
-            Timing::None | Timing::Quick => !same_bits.is_empty(),
-            Timing::UnderLoad => {
-                !same_bits.is_empty()
-                    && (same_bits.len() == MAX_UNDER_LOAD || milliseconds > quickest * MAX_SLOWDOWN)
-            }
-        };
-        if enough {
+        let is_rival = timing == Timing::UnderLoad
+            && same_bits.len() < MAX_UNDER_LOAD
+            && milliseconds <= quickest * MAX_SLOWDOWN;
+        if !same_bits.is_empty() && !is_rival {
             break;
         }
         if trial.is_deterministic(&candidate)? {
@@ -126,11 +122,14 @@ impl Trial<'_, '_> {
         Ok(Algorithm::plain())
     }
 
+    /// Runs an algorithm once.
+    fn run(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> cublasStatus_t {
+        self.library.multiply(self.matrices.bench.stream, &self.product, self.layout, &candidate.algo)
+    }
+
     /// Runs an algorithm once; returns true if the library accepted it.
     fn runs(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> bool {
-        let stream = self.matrices.bench.stream;
-        let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
-        status == cublasStatus_t::CUBLAS_STATUS_SUCCESS
+        self.run(candidate) == cublasStatus_t::CUBLAS_STATUS_SUCCESS
     }
 
     /// Returns the algorithms that run, sorted by the mean time of [`RUNS`] runs, fastest first.
@@ -150,9 +149,7 @@ impl Trial<'_, '_> {
         let mut sums = [0u64; 2];
         for sum in &mut sums {
             self.matrices.clear_result(self.shape)?;
-            let stream = self.matrices.bench.stream;
-            let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
-            check(status, "check a product")?;
+            check(self.run(candidate), "check a product")?;
             *sum = self.matrices.checksum(self.shape)?;
         }
         Ok(sums[0] == sums[1])
@@ -176,12 +173,8 @@ impl Trial<'_, '_> {
 
     /// Returns the mean time of `runs` runs, in milliseconds.
     fn milliseconds(&self, candidate: &cublasLtMatmulHeuristicResult_t, runs: usize) -> Result<f32> {
-        let stream = self.matrices.bench.stream;
-        let run = |_| {
-            let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
-            check(status, "time a product")
-        };
-        Ok(stream.milliseconds(|| (0..runs).try_for_each(run))? / runs as f32)
+        let run_all = || (0..runs).try_for_each(|_| check(self.run(candidate), "time a product"));
+        Ok(self.matrices.bench.stream.milliseconds(run_all)? / runs as f32)
     }
 }
 
