@@ -11,7 +11,7 @@ mod pinned;
 pub use pinned::{NcclSettings, pin_environment};
 
 use super::transport::{On, Transport};
-use crate::device::gpu::{Collective, DevicePtr, MAX_RANKS, consecutive_addresses};
+use crate::device::gpu::{Collective, DevicePtr, MAX_RANKS, OwnedCopy, consecutive_addresses};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use api::{Api, CommFn, Config, SUCCESS, Status};
@@ -101,10 +101,11 @@ impl Nccl {
 
     /// Makes a call for each item; several calls form a group.
     fn group<T>(&self, doing: &str, items: &[T], one: impl Fn(&Api, ncclComm_t, &T) -> Status) -> Result<()> {
-        self.call(doing, |api, comm| {
-            if let [item] = items {
-                return one(api, comm, item);
-            }
+        let _guard = lock(&self.calls);
+        let (api, comm) = (self.api, self.handle()?);
+        let status = if let [item] = items {
+            one(api, comm, item)
+        } else {
             // SAFETY: this thread begins and ends the group, even if a call inside it fails.
             let begun = unsafe { (api.group_start)() };
             let status = items.iter().fold(begun, |status, item| match status {
@@ -114,14 +115,8 @@ impl Nccl {
             // SAFETY: see above.
             let ended = unsafe { (api.group_end)() };
             if status == SUCCESS { ended } else { status }
-        })
-    }
-
-    /// Makes a call with the communicator.
-    fn call(&self, doing: &str, call: impl FnOnce(&Api, ncclComm_t) -> Status) -> Result<()> {
-        let _guard = lock(&self.calls);
-        let status = call(self.api, self.handle()?);
-        self.api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world_size))
+        };
+        api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world_size))
     }
 }
 
@@ -175,13 +170,8 @@ impl Transport for Nccl {
     }
 
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool> {
-        let at = address as *mut c_void;
-        self.call("send from rank 0", |api, comm| {
-            // SAFETY: see `collective`.
-            unsafe {
-                (api.broadcast)(at, at, bytes, ncclDataType_t::ncclUint8, 0, comm, on.stream.raw().cast())
-            }
-        })?;
+        let part = OwnedCopy { owner: 0, from: address, to: address, bytes };
+        self.collective(Collective::GatherFromOwners { parts: &[part], wait: true }, on)?;
         Ok(true)
     }
 
