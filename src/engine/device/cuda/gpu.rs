@@ -260,7 +260,7 @@ impl Queue for Gpu {
     }
 
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
-        self.kernels.launch(&self.stream, kernel, grid, args)
+        self.kernels.launch(&self.stream, (kernel, grid, args))
     }
 
     fn product(&self, product: &Product) -> Result<()> {

@@ -107,7 +107,12 @@ impl Kernels {
     ///
     /// # Errors
     /// If the arguments do not match the kernel's parameters, or the driver reports an error.
-    pub(super) fn launch(&self, stream: &Stream, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
+    pub(super) fn launch(
+        &self,
+        stream: &Stream,
+        (kernel, grid, args): (Kernel, Grid, impl AsRef<[Arg]>),
+    ) -> Result<()> {
+        let args = args.as_ref();
         let (entry, overlaps) = (kernel.entry, kernel.overlaps && self.can_overlap);
         let too_large = |arg: &Arg| match *arg {
             Arg::Size(size) if size > MAX_SIZE => Some(size),

@@ -176,10 +176,7 @@ impl Products {
                 let status = self.library.multiply(stream, product, &layout, &algorithm);
                 check(status, &format!("multiply {}", key(shape)))
             }
-            Some(None) => {
-                let (kernel, grid, args) = fallback_kernel(product);
-                kernels.launch(stream, kernel, grid, &args)
-            }
+            Some(None) => kernels.launch(stream, fallback_kernel(product)),
             None => Err(Error::failed(format!("product {} was not prepared", key(shape)))),
         }
     }

@@ -153,7 +153,7 @@ impl Queue for CollectiveQueue<'_> {
     }
 
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
-        self.gpu.kernels.launch(&self.collectives.stream, kernel, grid, args)
+        self.gpu.kernels.launch(&self.collectives.stream, (kernel, grid, args))
     }
 
     fn product(&self, _product: &Product) -> Result<()> {

@@ -228,7 +228,7 @@ impl<'a> Matrices<'a> {
         let words = result_bytes(shape) / 4;
         let args = [self.result.address().into(), self.sum.address().into(), Arg::U64(words as u64)];
         let Bench { stream, kernels, .. } = self.bench;
-        kernels.launch(stream, Kernel::new("checksum", "checksum"), Grid::new(1024, 256), &args)?;
+        kernels.launch(stream, (Kernel::new("checksum", "checksum"), Grid::new(1024, 256), args))?;
         let mut bytes = [0; 8];
         self.sum.read(0, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))

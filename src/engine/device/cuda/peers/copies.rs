@@ -85,17 +85,14 @@ impl PeerCopies {
     /// all.
     fn wait_for_ranks(&self, on: On<'_>) -> Result<()> {
         let (areas, _) = self.areas(on.lane)?;
-        let (kernel, grid, args) = wait_for_ranks(&areas, self.rank);
-        self.kernels.launch(on.stream, kernel, grid, &args)
+        self.kernels.launch(on.stream, wait_for_ranks(&areas, self.rank))
     }
 
     /// Sums tensors over ranks with one kernel. Returns false if they have too many numbers for that.
     fn sum_at_once(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<bool> {
         let (areas, capacity) = self.areas(on.lane)?;
-        let Some((kernel, grid, args)) = sum_at_once(tensors, (&areas, capacity), self.rank) else {
-            return Ok(false);
-        };
-        self.kernels.launch(on.stream, kernel, grid, &args).map(|()| true)
+        let Some(launch) = sum_at_once(tensors, (&areas, capacity), self.rank) else { return Ok(false) };
+        self.kernels.launch(on.stream, launch).map(|()| true)
     }
 
     /// Returns how many elements of the staging for sums each other rank gets.
@@ -118,10 +115,8 @@ impl PeerCopies {
 
     /// Makes the small copies.
     fn copy_all(&self, small: &[SmallCopy], on: On<'_>) -> Result<()> {
-        small.chunks(MAX_COPIES).try_for_each(|copies| {
-            let (kernel, grid, args) = copy_small(copies);
-            self.kernels.launch(on.stream, kernel, grid, &args)
-        })
+        let mut launches = small.chunks(MAX_COPIES).map(copy_small);
+        launches.try_for_each(|launch| self.kernels.launch(on.stream, launch))
     }
 
     /// Fails with the reason of an abort, if there was one.
@@ -149,8 +144,8 @@ impl PeerCopies {
         self.wait_for_ranks(on)?;
         for (part, at) in parts.iter().filter(|(part, _)| part.owner == self.rank) {
             let (out, staged) = ((part.at, part.elements), (place(*at), stride));
-            let (kernel, grid, args) = rank_sum(out, staged, (self.mapped.ranks(), self.rank));
-            self.kernels.launch(on.stream, kernel, grid, &args)?;
+            let launch = rank_sum(out, staged, (self.mapped.ranks(), self.rank));
+            self.kernels.launch(on.stream, launch)?;
         }
         Ok(())
     }
