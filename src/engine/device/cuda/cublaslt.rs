@@ -85,7 +85,7 @@ impl Cublaslt {
                 algorithm,
                 self.workspace.address() as *mut c_void,
                 WORKSPACE,
-                stream.raw().cast(),
+                stream.raw.cast(),
             )
         }
     }

@@ -136,12 +136,12 @@ impl Gpu {
 
     /// Limits the bytes that all allocations may hold together; `None` for no limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
-        self.allocator.set_limit(bytes);
+        lock(&self.allocator.ledger).limit = bytes;
     }
 
     /// Returns how much memory allocations hold, have held at most, and may hold.
     pub fn ledger(&self) -> Ledger {
-        self.allocator.ledger()
+        *lock(&self.allocator.ledger)
     }
 
     /// Attributes to `cause` the device memory taken since the last call in addition to allocations. The

@@ -26,7 +26,7 @@ pub struct Ledger {
 #[derive(Debug)]
 pub(super) struct Allocator {
     stream: Arc<Stream>,
-    ledger: Mutex<Ledger>,
+    pub(super) ledger: Mutex<Ledger>,
 }
 
 impl Allocator {
@@ -71,23 +71,13 @@ impl Allocator {
                 ledger.held
             )));
         }
-        self.stream.make_current()?;
+        self.stream.context.make_current()?;
         let (address, mapping) = allocate(bytes)
             .map_err(|e| e.context(format!("in addition to the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
         ledger.peak = ledger.peak.max(ledger.held);
         ledger.allocations += 1;
         Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes, mapping })
-    }
-
-    /// Limits the bytes that may be held; `None` for no limit.
-    pub(super) fn set_limit(&self, bytes: Option<usize>) {
-        lock(&self.ledger).limit = bytes;
-    }
-
-    /// Returns the counts.
-    pub(super) fn ledger(&self) -> Ledger {
-        *lock(&self.ledger)
     }
 }
 
@@ -132,7 +122,7 @@ impl DeviceBuffer {
     /// If the work failed.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.bytes);
-        self.allocator.stream.make_current()?;
+        self.allocator.stream.context.make_current()?;
         self.allocator.stream.read(self.address + offset as u64, to)
     }
 
@@ -142,7 +132,7 @@ impl DeviceBuffer {
     /// If the work failed.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         assert!(offset + from.len() <= self.bytes);
-        self.allocator.stream.make_current()?;
+        self.allocator.stream.context.make_current()?;
         self.allocator.stream.write(self.address + offset as u64, from)
     }
 }
@@ -150,7 +140,7 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         // If the context cannot be made current, it has taken its memory with it.
-        let current = self.bytes > 0 && self.allocator.stream.make_current().is_ok();
+        let current = self.bytes > 0 && self.allocator.stream.context.make_current().is_ok();
         match self.mapping.take() {
             Some(mapping) if current => drop(mapping),
             Some(mapping) => std::mem::forget(mapping),

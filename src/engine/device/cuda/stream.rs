@@ -13,8 +13,9 @@ use std::sync::Arc;
 /// A stream of a GPU, destroyed when dropped. Callers must have made its context current.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    context: Arc<Context>,
-    raw: sys::CUstream,
+    pub(super) context: Arc<Context>,
+    /// The driver's handle.
+    pub(super) raw: sys::CUstream,
 }
 
 // SAFETY: the driver's handles may be used from every thread that has made the context current.
@@ -35,16 +36,6 @@ impl Stream {
         let raw = stream::create_with_priority(StreamKind::NonBlocking, highest);
         let raw = checked(raw, "create a stream for collectives")?;
         Ok(Self { context: Arc::clone(context), raw })
-    }
-
-    /// Returns the driver's handle.
-    pub(super) fn raw(&self) -> sys::CUstream {
-        self.raw
-    }
-
-    /// Makes the stream's context current on the calling thread.
-    pub(super) fn make_current(&self) -> Result<()> {
-        self.context.make_current()
     }
 
     /// Waits until all work queued so far is done.
@@ -73,7 +64,7 @@ impl Stream {
     /// Returns the time between the work queued so far and the end of what `work` queues, in milliseconds.
     /// Waits for that end.
     pub(crate) fn milliseconds(&self, work: impl FnOnce() -> Result<()>) -> Result<f32> {
-        self.make_current()?;
+        self.context.make_current()?;
         let (start, end) = (Event::new()?, Event::new()?);
         self.record(&start, false)?;
         work()?;
@@ -187,7 +178,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // If the context cannot be made current, it has taken its streams with it.
-        if self.make_current().is_ok() {
+        if self.context.make_current().is_ok() {
             // SAFETY: created in `new` or `with_highest_priority`, and held by nobody else.
             unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }

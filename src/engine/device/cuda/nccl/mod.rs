@@ -131,7 +131,7 @@ impl Transport for Nccl {
 
     fn collective(&self, collective: Collective<'_>, on: On<'_>) -> Result<()> {
         let (float, byte) = (ncclDataType_t::ncclFloat32, ncclDataType_t::ncclUint8);
-        let (sum, stream) = (ncclRedOp_t::ncclSum, on.stream.raw().cast());
+        let (sum, stream) = (ncclRedOp_t::ncclSum, on.stream.raw.cast());
         match collective {
             Collective::AllReduceSum(tensors) => {
                 self.group("sum over ranks", tensors, |api, comm, &(address, elements)| {
