@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 /// these bytes in its memory; the bytes are transferred to the host later, concurrently with programs.
 #[derive(Debug)]
 pub struct StateCopy {
-    layout: Arc<State>,
+    /// The layout of the state.
+    pub layout: Arc<State>,
     /// One entry per buffer of the state; `None` for a buffer that is not copied.
     buffers: Vec<Option<Memory>>,
     /// The event after which the copy is complete, and the way to the host; `None` on the CPU.
@@ -76,11 +77,6 @@ impl Engine {
 }
 
 impl StateCopy {
-    /// Returns the layout of the state.
-    pub fn layout(&self) -> &Arc<State> {
-        &self.layout
-    }
-
     /// Returns the bytes of a slot as they were when the copy was taken, padding included. A GPU transfers
     /// them concurrently with its other work.
     ///
