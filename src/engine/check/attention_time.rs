@@ -100,14 +100,9 @@ pub fn time_attention(gpu: &Arc<Gpu>, shape: AttentionShape, with_norm: bool) ->
         for _ in 0..LAUNCHES.0 {
             engine.run_all(&[section], 0)?;
         }
-        let (start, end) = (gpu.event()?, gpu.event()?);
-        gpu.record(&start, false)?;
-        for _ in 0..LAUNCHES.1 {
-            engine.run_all(&[section], 0)?;
-        }
-        gpu.record(&end, false)?;
-        end.wait()?;
-        let milliseconds = f64::from(end.since(&start)?) / (LAUNCHES.1 * programs.turns.len()) as f64;
+        let launches = || (0..LAUNCHES.1).try_for_each(|_| engine.run_all(&[section], 0));
+        let milliseconds = f64::from(gpu.stream.milliseconds(launches)?);
+        let milliseconds = milliseconds / (LAUNCHES.1 * programs.turns.len()) as f64;
         Ok(Duration::from_secs_f64(milliseconds / 1e3))
     };
     Ok(AttentionTime { forward: time(&programs.forward)?, backward: time(&programs.backward)? })

@@ -101,7 +101,7 @@ impl Memory {
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         match self {
-            Memory::Host(buffer) => buffer.len(),
+            Memory::Host(buffer) => buffer.bytes().len(),
             Memory::Gpu(buffer) => buffer.len(),
         }
     }

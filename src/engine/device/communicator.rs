@@ -45,11 +45,8 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         if self.world_size() == 1 {
             return Ok(());
         }
-        match &*self.collective(name, Contribution::SumF32(values.to_vec()))? {
-            CollectiveResult::SumF32(sum) if sum.len() == values.len() => values.copy_from_slice(sum),
-            _ => return Err(mismatch(name)),
-        }
-        Ok(())
+        let all = 0..values.len();
+        self.reduce_scatter_sum_f32(name, values, std::slice::from_ref(&all))
     }
 
     /// Sums like [`Communicator::all_reduce_sum_f32`], in f64, for gradient checks and losses.
@@ -60,11 +57,8 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         if self.world_size() == 1 {
             return Ok(());
         }
-        match &*self.collective(name, Contribution::SumF64(values.to_vec()))? {
-            CollectiveResult::SumF64(sum) if sum.len() == values.len() => values.copy_from_slice(sum),
-            _ => return Err(mismatch(name)),
-        }
-        Ok(())
+        let all = 0..values.len();
+        self.reduce_scatter_sum_f64(name, values, std::slice::from_ref(&all))
     }
 
     /// Replaces the elements of `values` in the `owned` ranges by their sums over ranks, added in rank order.

@@ -71,32 +71,6 @@ pub trait Real:
     fn scratch() -> &'static LocalKey<RefCell<[Vec<Self>; 3]>>;
 }
 
-impl Elem for f32 {
-    type Acc = f32;
-    const DTYPE: DType = DType::F32;
-    #[inline(always)]
-    fn up(self) -> f32 {
-        self
-    }
-    #[inline(always)]
-    fn down(value: f32) -> f32 {
-        value
-    }
-}
-
-impl Elem for f64 {
-    type Acc = f64;
-    const DTYPE: DType = DType::F64;
-    #[inline(always)]
-    fn up(self) -> f64 {
-        self
-    }
-    #[inline(always)]
-    fn down(value: f64) -> f64 {
-        value
-    }
-}
-
 impl Elem for bf16 {
     type Acc = f32;
     const DTYPE: DType = DType::Bf16;
@@ -115,112 +89,75 @@ impl Elem for bf16 {
     }
 }
 
-impl Real for f64 {
-    const ZERO: f64 = 0.0;
-    const ONE: f64 = 1.0;
-    const NEG_INFINITY: f64 = f64::NEG_INFINITY;
-    #[inline(always)]
-    fn from_f64(value: f64) -> f64 {
-        value
-    }
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        self
-    }
-    #[inline(always)]
-    fn fma(self, a: f64, b: f64) -> f64 {
-        self.mul_add(a, b)
-    }
-    #[inline(always)]
-    fn exp(self) -> f64 {
-        f64::exp(self)
-    }
-    #[inline(always)]
-    fn ln(self) -> f64 {
-        f64::ln(self)
-    }
-    #[inline(always)]
-    fn tanh(self) -> f64 {
-        f64::tanh(self)
-    }
-    #[inline(always)]
-    fn sin(self) -> f64 {
-        f64::sin(self)
-    }
-    #[inline(always)]
-    fn cos(self) -> f64 {
-        f64::cos(self)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> f64 {
-        f64::sqrt(self)
-    }
-    #[inline(always)]
-    fn larger(self, other: f64) -> f64 {
-        if other > self { other } else { self }
-    }
-    #[inline(always)]
-    fn finite(self) -> bool {
-        self.is_finite()
-    }
-    fn scratch() -> &'static LocalKey<RefCell<[Vec<f64>; 3]>> {
-        thread_local!(static SCRATCH: RefCell<[Vec<f64>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) });
-        &SCRATCH
-    }
+/// Implements an arithmetic type, whose stored form is the type itself. How it rounds f64 and computes
+/// functions is given.
+macro_rules! real {
+    ($type:ident is $dtype:ident, from f64 by $from_f64:path; $($function:ident = $computed:path,)+) => {
+        impl Elem for $type {
+            type Acc = $type;
+            const DTYPE: DType = DType::$dtype;
+            #[inline(always)]
+            fn up(self) -> $type {
+                self
+            }
+            #[inline(always)]
+            fn down(value: $type) -> $type {
+                value
+            }
+        }
+
+        impl Real for $type {
+            const ZERO: $type = 0.0;
+            const ONE: $type = 1.0;
+            const NEG_INFINITY: $type = $type::NEG_INFINITY;
+            #[inline(always)]
+            fn from_f64(value: f64) -> $type {
+                $from_f64(value)
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            #[inline(always)]
+            fn fma(self, a: $type, b: $type) -> $type {
+                self.mul_add(a, b)
+            }
+            $(#[inline(always)]
+            fn $function(self) -> $type {
+                $computed(self)
+            })+
+            #[inline(always)]
+            fn larger(self, other: $type) -> $type {
+                if other > self { other } else { self }
+            }
+            #[inline(always)]
+            fn finite(self) -> bool {
+                self.is_finite()
+            }
+            fn scratch() -> &'static LocalKey<RefCell<[Vec<$type>; 3]>> {
+                thread_local! {
+                    static SCRATCH: RefCell<[Vec<$type>; 3]> =
+                        const { RefCell::new([const { Vec::new() }; 3]) };
+                }
+                &SCRATCH
+            }
+        }
+    };
 }
 
-impl Real for f32 {
-    const ZERO: f32 = 0.0;
-    const ONE: f32 = 1.0;
-    const NEG_INFINITY: f32 = f32::NEG_INFINITY;
-    #[inline(always)]
-    fn from_f64(value: f64) -> f32 {
-        value as f32
-    }
-    #[inline(always)]
-    fn to_f64(self) -> f64 {
-        f64::from(self)
-    }
-    #[inline(always)]
-    fn fma(self, a: f32, b: f32) -> f32 {
-        self.mul_add(a, b)
-    }
-    #[inline(always)]
-    fn exp(self) -> f32 {
-        exp_f32(self)
-    }
-    #[inline(always)]
-    fn ln(self) -> f32 {
-        ln_f32(self)
-    }
-    #[inline(always)]
-    fn tanh(self) -> f32 {
-        tanh_f32(self)
-    }
-    #[inline(always)]
-    fn sin(self) -> f32 {
-        sin_f32(self, 0)
-    }
-    #[inline(always)]
-    fn cos(self) -> f32 {
-        sin_f32(self, 1)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> f32 {
-        f32::sqrt(self)
-    }
-    #[inline(always)]
-    fn larger(self, other: f32) -> f32 {
-        if other > self { other } else { self }
-    }
-    #[inline(always)]
-    fn finite(self) -> bool {
-        self.is_finite()
-    }
-    fn scratch() -> &'static LocalKey<RefCell<[Vec<f32>; 3]>> {
-        thread_local!(static SCRATCH: RefCell<[Vec<f32>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) });
-        &SCRATCH
-    }
+real! {
+    f64 is F64, from f64 by std::convert::identity;
+    exp = f64::exp, ln = f64::ln, tanh = f64::tanh, sin = f64::sin, cos = f64::cos, sqrt = f64::sqrt,
+}
+
+real! {
+    f32 is F32, from f64 by round_to_f32;
+    exp = exp_f32, ln = ln_f32, tanh = tanh_f32, sin = sin_f32, cos = cos_f32, sqrt = f32::sqrt,
+}
+
+#[inline(always)]
+fn round_to_f32(value: f64) -> f32 {
+    value as f32
 }
 
 /// Returns e^x in fp32, within 2 ulp of the true value on the normal range: 0 below -104, +inf above 88.8,
@@ -304,6 +241,16 @@ fn ln_f32(x: f32) -> f32 {
     (if x >= 0.0 { ln } else { f64::NAN }) as f32
 }
 
+#[inline(always)]
+fn sin_f32(x: f32) -> f32 {
+    turned_sin_f32(x, 0)
+}
+
+#[inline(always)]
+fn cos_f32(x: f32) -> f32 {
+    turned_sin_f32(x, 1)
+}
+
 /// Returns sin(x + quarters·π/2) in fp32, computed in f64 and rounded once: within 0.501 ulp up to |x| = 10⁵,
 /// and off by 10⁻⁷ up to 10⁸. Beyond 10⁸ the distance between fp32 numbers exceeds a full turn, and the angle
 /// is clamped. NaN for an infinite angle.
@@ -311,7 +258,7 @@ fn ln_f32(x: f32) -> f32 {
 /// Reduces x to r = x − n·π/2 with |r| ≤ π/4 in two steps (Cody and Waite, 1980), then sums the series for
 /// the sine or cosine of r.
 #[inline(always)]
-fn sin_f32(x: f32, quarters: u64) -> f32 {
+fn turned_sin_f32(x: f32, quarters: u64) -> f32 {
     const FARTHEST: f64 = 1e8;
     // The first 33 bits of π/2, so that the product with n is exact, and the rest.
     const HIGH: f64 = 1.570_796_326_734_125_6;
@@ -419,16 +366,14 @@ mod tests {
         for i in -100_000..100_000i32 {
             let x = (f64::from(i) * 1e-4 + f64::from(i / 1000) * 321.7) as f32;
             let truths = [f64::from(x).sin(), f64::from(x).cos()];
-            for (found, truth) in [sin_f32(x, 0), sin_f32(x, 1)].into_iter().zip(truths) {
+            for (found, truth) in [sin_f32(x), cos_f32(x)].into_iter().zip(truths) {
                 let ulp = f64::from(f32::EPSILON) * 2f64.powi(truth.abs().max(1e-30).log2().floor() as i32);
                 let error = (f64::from(found) - truth).abs();
                 assert!(error <= 0.51 * ulp || error <= 1e-11, "{x}: {found} for {truth}");
             }
         }
-        assert_eq!([0.0f32, 1e30].map(|x| sin_f32(x, 0).abs() <= 1.0), [true; 2]);
-        assert!(
-            [f32::INFINITY, f32::NAN].into_iter().all(|x| sin_f32(x, 0).is_nan() && sin_f32(x, 1).is_nan())
-        );
+        assert_eq!([0.0f32, 1e30].map(|x| sin_f32(x).abs() <= 1.0), [true; 2]);
+        assert!([f32::INFINITY, f32::NAN].into_iter().all(|x| sin_f32(x).is_nan() && cos_f32(x).is_nan()));
     }
 
     #[test]

@@ -7,21 +7,9 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 /// Returns 128 random bits: ten rounds over `counter` with `key`.
 #[inline(always)]
-pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for round in 0..10 {
-        if round > 0 {
-            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
-        }
-        let low = u64::from(counter[0]) * u64::from(MULTIPLIER[0]);
-        let high = u64::from(counter[2]) * u64::from(MULTIPLIER[1]);
-        counter = [
-            (high >> 32) as u32 ^ counter[1] ^ key[0],
-            high as u32,
-            (low >> 32) as u32 ^ counter[3] ^ key[1],
-            low as u32,
-        ];
-    }
-    counter
+pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+    let [first, second] = philox_run(counter, key);
+    [first as u32, (first >> 32) as u32, second as u32, (second >> 32) as u32]
 }
 
 /// Runs [`philox`] for `NUMBERS / 2` counters, whose first word counts up from `counter[0]`.

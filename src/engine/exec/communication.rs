@@ -32,8 +32,8 @@ pub struct CommunicationTime {
 /// Issues an engine's collectives to their streams and measures them.
 #[derive(Debug, Default)]
 pub(super) struct CollectiveIssuer {
-    /// True if collectives may overlap with the compute stream.
-    overlap: bool,
+    /// True if the following collectives may overlap with the compute stream.
+    pub(super) overlap: bool,
     /// Nodes on the communication stream that the compute stream has not waited for, in order.
     outstanding: Vec<Outstanding>,
     /// Events at the ends of these nodes, by the same indices.
@@ -79,11 +79,6 @@ enum Span {
 }
 
 impl CollectiveIssuer {
-    /// Sets whether the following collectives may overlap with the compute stream.
-    pub(super) fn allow_overlap(&mut self, overlap: bool) {
-        self.overlap = overlap;
-    }
-
     /// Issues a collective to its stream.
     pub(super) fn issue(
         &mut self,
@@ -150,7 +145,7 @@ impl CollectiveIssuer {
     fn wait_for(&mut self, gpu: &Gpu, last: usize) -> Result<()> {
         let model = self.stamp(gpu, Lane::Model)?;
         self.span(self.outstanding[last].measured.zip(model).map(|(end, model)| Span::Wait(end, model)));
-        gpu.wait(&self.ends[last])?;
+        gpu.stream.wait(&self.ends[last])?;
         self.outstanding.drain(..=last);
         // The events of the remaining nodes keep their order.
         self.ends.rotate_left(last + 1);

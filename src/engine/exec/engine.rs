@@ -4,18 +4,18 @@ use super::communication::{CollectiveIssuer, CommunicationTime};
 use super::issued::Issued;
 use super::memory::widened_bytes;
 use super::ran::FinishedNode;
-use super::transfer::{Snapshot, Transfers};
-use super::{Arena, BlockAllocator, Caching, Naive, NonFiniteOutput, Section, StateCopy, StateMemory};
+use super::{Arena, BlockAllocator, NonFiniteOutput, Section, Separate, StateMemory};
 use crate::device::communicator::Communicator;
 use crate::device::cpu::{Address, Pool};
+use crate::device::cuda::driver::{Event, Pinned};
 use crate::device::cuda::{Gpu, Graph};
 use crate::device::gpu::{DevicePtr, Queue};
 use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::ir::{BatchSlot, CpuNode, GpuNode, Home, Phase, SlotId, State, Stream, TensorId};
+use crate::ir::{CpuNode, GpuNode, Home, Phase, SlotId, State, Stream, TensorId};
 use crate::liveness::report_progress;
 use crate::policy::Placement;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Runs programs. Holds a device, the memory of the state, an allocator for transient tensors, and a
@@ -26,18 +26,22 @@ pub struct Engine {
     pub state: StateMemory,
     /// The communicator with the other ranks.
     pub comm: Arc<dyn Communicator>,
-    device: Device,
+    pub(super) device: Device,
     placement: Box<dyn BlockAllocator>,
     poison: bool,
     /// True if sections are captured into CUDA graphs.
     pub(super) graphs_on: bool,
-    /// Number of the GPU's multiprocessors to occupy while nodes are timed.
-    pub(super) occupied_multiprocessors: usize,
+    /// Number of the GPU's multiprocessors to occupy while [`Engine::time`] measures nodes, as collectives
+    /// would occupy some.
+    pub occupied_multiprocessors: usize,
     /// Graphs by the names of their sections; `None` for sections that ran once. The first run is a warm-up
     /// without a graph, but its results count.
     pub(super) graphs: HashMap<String, Option<Graph>>,
     pub(super) exchange: CollectiveIssuer,
-    transfers: Transfers,
+    /// Pinned memory of batches in transfer, oldest first.
+    pub(super) batches: VecDeque<(Pinned, Event)>,
+    /// Pinned memory of finished snapshots, for reuse.
+    pub(super) spare: Vec<(Pinned, Event)>,
 }
 
 impl Engine {
@@ -79,8 +83,8 @@ impl Engine {
     ) -> Result<Self> {
         let placement: Box<dyn BlockAllocator> = match placement {
             Placement::Arena => Box::new(Arena::new(&device, arena_bytes)?),
-            Placement::Caching => Box::new(Caching::new(device.clone())),
-            Placement::Naive => Box::new(Naive::new(device.clone())),
+            Placement::Caching => Box::new(Separate::caching(device.clone())),
+            Placement::Naive => Box::new(Separate::naive(device.clone())),
         };
         Ok(Self {
             state,
@@ -92,7 +96,8 @@ impl Engine {
             occupied_multiprocessors: 0,
             graphs: HashMap::new(),
             exchange: CollectiveIssuer::default(),
-            transfers: Transfers::default(),
+            batches: VecDeque::new(),
+            spare: Vec::new(),
         })
     }
 
@@ -118,7 +123,7 @@ impl Engine {
     /// Runs all nodes of a section. If all of them overlap with the model, they also overlap with `next`, the
     /// section that the caller runs after this one.
     pub(super) fn run_before(&mut self, section: &Section, next: Option<&Section>) -> Result<()> {
-        self.exchange.allow_overlap(true);
+        self.exchange.overlap = true;
         let walked = self.walk(section, |_| Ok(()));
         let overlaps = section.program.nodes.iter().all(|node| node.stream == Stream::Communication);
         if walked.is_ok() && overlaps && next.is_some() {
@@ -195,50 +200,6 @@ impl Engine {
     /// Returns the bytes of transient memory reserved from the system, and the number of allocations.
     pub fn transient(&self) -> (usize, usize) {
         (self.placement.reserved_bytes(), self.placement.system_allocations())
-    }
-
-    /// Writes tensors of the batch, in stream order. On a GPU the whole batch is copied, and tensors that are
-    /// not named become zero.
-    ///
-    /// # Errors
-    /// If the state has no such tensor, or the device reports an error.
-    pub fn send(&mut self, tensors: &[(BatchSlot, &[u32])]) -> Result<()> {
-        let gpu = self.device.gpu().map(|gpu| &**gpu);
-        self.transfers.send(gpu, &mut self.state, tensors)
-    }
-
-    /// Copies the first `bytes` of the buffer that holds a slot, in stream order.
-    ///
-    /// # Errors
-    /// If the device reports an error.
-    pub fn snapshot(&mut self, slot: SlotId, bytes: usize) -> Result<Snapshot> {
-        let gpu = self.device.gpu().map(|gpu| &**gpu);
-        self.transfers.snapshot(gpu, &self.state, slot, bytes)
-    }
-
-    /// Allocates memory for copies of the state buffers that hold these slots.
-    ///
-    /// # Errors
-    /// If there is not enough memory.
-    pub fn allocate_copy(&self, slots: impl IntoIterator<Item = SlotId>) -> Result<StateCopy> {
-        StateCopy::new(&self.device, self.state.layout(), slots)
-    }
-
-    /// Copies state buffers to `copy`, as they are after all work queued so far. On a GPU the copy is made in
-    /// stream order, without waiting.
-    ///
-    /// # Errors
-    /// If the device reports an error.
-    pub fn copy_state(&self, copy: &mut StateCopy) -> Result<()> {
-        copy.take(&self.device, &self.state)
-    }
-
-    /// Waits until a snapshot is transferred, and makes its bytes readable.
-    ///
-    /// # Errors
-    /// If the work before it failed.
-    pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
-        self.transfers.open(snapshot)
     }
 
     /// Broadcasts a tensor of the state from rank 0, from GPU to GPU. Returns false if it did nothing and the

@@ -1,6 +1,7 @@
 //! The memory of the state, and typed access to it between programs.
 
 use crate::device::{DType, Device, Elem, Memory, Real};
+use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::{SlotId, SlotName, Spec, State, StateBuffer};
 use std::borrow::Cow;
@@ -207,15 +208,11 @@ pub fn padded_bytes(spec: &Spec, values: &[f64]) -> Vec<u8> {
 
 /// Widens stored elements to f64.
 pub fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
-    match dtype {
-        DType::U32 => bytemuck::pod_collect_to_vec::<u8, u32>(bytes).iter().map(|&v| f64::from(v)).collect(),
-        DType::F64 => bytemuck::pod_collect_to_vec(bytes),
-        DType::F32 => widened(&bytemuck::pod_collect_to_vec::<u8, f32>(bytes)),
-        DType::Bf16 => widened(&bytemuck::pod_collect_to_vec::<u8, half::bf16>(bytes)),
+    if dtype == DType::U32 {
+        return bytemuck::pod_collect_to_vec::<u8, u32>(bytes).into_iter().map(f64::from).collect();
     }
-}
-
-/// Widens elements to f64.
-fn widened<E: Elem>(values: &[E]) -> Vec<f64> {
-    values.iter().map(|v| v.up().to_f64()).collect()
+    dispatch_float!(dtype, E => {
+        let values: Vec<E> = bytemuck::pod_collect_to_vec(bytes);
+        values.into_iter().map(|value| value.up().to_f64()).collect()
+    })
 }

@@ -1,4 +1,4 @@
-//! Three allocators for transient memory. All follow the lifetimes of the memory plan, so results are
+//! Allocators for transient memory. All follow the lifetimes of the memory plan, so results are
 //! bit-identical.
 
 use crate::device::{Device, Memory};
@@ -76,24 +76,24 @@ impl BlockAllocator for Arena {
     }
 }
 
-/// Rounds up to a size class of the caching allocator: each power of two is divided in four.
-pub fn size_class(bytes: usize) -> usize {
+/// Rounds up to a size class of [`FreeLists`]: each power of two is divided in four.
+fn size_class(bytes: usize) -> usize {
     let power = bytes.max(512).next_power_of_two();
     let quarter = power / 8;
     bytes.max(512).next_multiple_of(quarter.max(256))
 }
 
-/// The free lists of [`Caching`]. `M` is a real buffer, or `()` to predict how much memory would be reserved.
+/// Lists of freed blocks for reuse, by size class. `M` is a real buffer, or `()` to predict how much memory
+/// would be reserved.
 #[derive(Debug)]
 pub struct FreeLists<M> {
     free: BTreeMap<usize, Vec<M>>,
     reserved: usize,
-    allocations: usize,
 }
 
 impl<M> Default for FreeLists<M> {
     fn default() -> Self {
-        Self { free: BTreeMap::new(), reserved: 0, allocations: 0 }
+        Self { free: BTreeMap::new(), reserved: 0 }
     }
 }
 
@@ -110,7 +110,6 @@ impl<M> FreeLists<M> {
         }
         let memory = allocate(class)?;
         self.reserved += class;
-        self.allocations += 1;
         Ok(memory)
     }
 
@@ -125,74 +124,45 @@ impl<M> FreeLists<M> {
     }
 }
 
-/// Keeps freed blocks for reuse, by size class.
+/// Allocates blocks one by one.
 #[derive(Debug)]
-pub struct Caching {
+pub struct Separate {
     device: Device,
     alive: HashMap<usize, Memory>,
-    lists: FreeLists<Memory>,
-}
-
-impl Caching {
-    /// Creates the allocator without any memory.
-    pub fn new(device: Device) -> Self {
-        Self { device, alive: HashMap::new(), lists: FreeLists::default() }
-    }
-}
-
-impl BlockAllocator for Caching {
-    fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
-        let buffer = self.lists.take(bytes, |bytes| self.device.allocate(bytes))?;
-        self.alive.insert(block, buffer);
-        Ok(())
-    }
-
-    fn address(&self, block: usize) -> *mut u8 {
-        self.alive[&block].address()
-    }
-
-    fn poison(&mut self, block: usize, bytes: usize) -> Result<()> {
-        self.alive.get_mut(&block).map_or(Ok(()), |memory| memory.fill(0, POISON, bytes))
-    }
-
-    fn end(&mut self, block: usize) {
-        if let Some(buffer) = self.alive.remove(&block) {
-            self.lists.give_back(buffer.len(), buffer);
-        }
-    }
-
-    fn reserved_bytes(&self) -> usize {
-        self.lists.reserved_bytes()
-    }
-
-    fn system_allocations(&self) -> usize {
-        self.lists.allocations
-    }
-}
-
-/// Allocates every block from the system, and frees it when its lifetime ends.
-#[derive(Debug)]
-pub struct Naive {
-    device: Device,
-    alive: HashMap<usize, Memory>,
-    allocated: usize,
+    /// Freed blocks; `None` if they are returned to the system.
+    kept: Option<FreeLists<Memory>>,
+    /// Bytes held from the system now, and at most.
+    held: usize,
     peak: usize,
     allocations: usize,
 }
 
-impl Naive {
-    /// Creates the allocator without any memory.
-    pub fn new(device: Device) -> Self {
-        Self { device, alive: HashMap::new(), allocated: 0, peak: 0, allocations: 0 }
+impl Separate {
+    /// Creates an allocator that keeps freed blocks for reuse.
+    pub fn caching(device: Device) -> Self {
+        Self { kept: Some(FreeLists::default()), ..Self::naive(device) }
+    }
+
+    /// Creates an allocator that returns every block to the system when its lifetime ends.
+    pub fn naive(device: Device) -> Self {
+        Self { device, alive: HashMap::new(), kept: None, held: 0, peak: 0, allocations: 0 }
     }
 }
 
-impl BlockAllocator for Naive {
+impl BlockAllocator for Separate {
     fn begin(&mut self, block: usize, bytes: usize, _offset: usize) -> Result<()> {
-        self.alive.insert(block, self.device.allocate(bytes)?);
-        self.allocations += 1;
-        self.allocated += bytes;
-        self.peak = self.peak.max(self.allocated);
+        let mut allocate = |bytes| {
+            let memory = self.device.allocate(bytes)?;
+            self.held += bytes;
+            self.peak = self.peak.max(self.held);
+            self.allocations += 1;
+            Ok(memory)
+        };
+        let memory = match &mut self.kept {
+            Some(lists) => lists.take(bytes, allocate)?,
+            None => allocate(bytes)?,
+        };
+        self.alive.insert(block, memory);
         Ok(())
     }
 
@@ -205,7 +175,11 @@ impl BlockAllocator for Naive {
     }
 
     fn end(&mut self, block: usize) {
-        self.allocated -= self.alive.remove(&block).map_or(0, |buffer| buffer.len());
+        let Some(memory) = self.alive.remove(&block) else { return };
+        match &mut self.kept {
+            Some(lists) => lists.give_back(memory.len(), memory),
+            None => self.held -= memory.len(),
+        }
     }
 
     fn reserved_bytes(&self) -> usize {

@@ -1,21 +1,23 @@
 //! A copy of part of the state that does not change while programs continue.
 
-use super::StateMemory;
+use super::Engine;
+use crate::device::Memory;
 use crate::device::cuda::download::Downloader;
 use crate::device::cuda::driver::Event;
 use crate::device::gpu::Queue;
-use crate::device::{Device, Memory};
+use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use crate::ir::{SlotId, State};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Copies of some state buffers in device memory. Copying on a GPU takes only as long as reading and writing
 /// these bytes in its memory; the bytes are transferred to the host later, concurrently with programs.
 #[derive(Debug)]
 pub struct StateCopy {
-    layout: Arc<State>,
+    /// The layout of the state.
+    pub layout: Arc<State>,
     /// One entry per buffer of the state; `None` for a buffer that is not copied.
     buffers: Vec<Option<Memory>>,
     /// The event after which the copy is complete, and the way to the host; `None` on the CPU.
@@ -31,17 +33,14 @@ fn buffers_with_slots(layout: &State, slots: impl IntoIterator<Item = SlotId>) -
     slots.into_iter().map(|slot| layout.get(slot).buffer).collect()
 }
 
-impl StateCopy {
-    /// Allocates memory for copies of the buffers that hold these slots. Host memory is touched now, so that
-    /// the first copy takes no longer than later ones.
+impl Engine {
+    /// Allocates memory for copies of the state buffers that hold these slots. Host memory is touched now, so
+    /// that the first copy takes no longer than later ones.
     ///
     /// # Errors
     /// If there is not enough memory.
-    pub fn new(
-        device: &Device,
-        layout: &Arc<State>,
-        slots: impl IntoIterator<Item = SlotId>,
-    ) -> Result<Self> {
+    pub fn allocate_copy(&self, slots: impl IntoIterator<Item = SlotId>) -> Result<StateCopy> {
+        let (device, layout) = (&self.device, self.state.layout());
         let mut buffers: Vec<Option<Memory>> = layout.buffers.iter().map(|_| None).collect();
         for index in buffers_with_slots(layout, slots) {
             let bytes = layout.buffers[index].bytes;
@@ -51,35 +50,33 @@ impl StateCopy {
             buffers[index] = Some(memory);
         }
         let gpu = device.gpu().map(|gpu| Ok((gpu.event()?, Mutex::new(gpu.downloader()?)))).transpose()?;
-        Ok(Self { layout: Arc::clone(layout), buffers, gpu })
+        Ok(StateCopy { layout: Arc::clone(layout), buffers, gpu })
     }
 
-    /// Returns the layout of the state.
-    pub fn layout(&self) -> &Arc<State> {
-        &self.layout
-    }
-
-    /// Copies the buffers as they are after all work queued so far. On a GPU this only queues the copies.
+    /// Copies state buffers to `copy`, as they are after all work queued so far. On a GPU the copy is made in
+    /// stream order, without waiting.
     ///
     /// # Errors
     /// If the device reports an error.
-    pub(super) fn take(&mut self, device: &Device, state: &StateMemory) -> Result<()> {
-        for (index, to) in self.buffers.iter_mut().enumerate() {
+    pub fn copy_state(&self, copy: &mut StateCopy) -> Result<()> {
+        for (index, to) in copy.buffers.iter_mut().enumerate() {
             let Some(to) = to else { continue };
-            let from = state.buffer_at(index);
-            match device.gpu() {
+            let from = self.state.buffer_at(index);
+            match self.gpu() {
                 None => to.write(0, &from.read(0, from.len())?)?,
                 Some(gpu) => {
                     gpu.copy(to.address().addr() as u64, from.address().addr() as u64, from.len())?
                 }
             }
         }
-        match (device.gpu(), &self.gpu) {
-            (Some(gpu), Some((copied, _))) => gpu.record(copied, false),
+        match (self.gpu(), &copy.gpu) {
+            (Some(gpu), Some((copied, _))) => gpu.stream.record(copied, false),
             _ => Ok(()),
         }
     }
+}
 
+impl StateCopy {
     /// Returns the bytes of a slot as they were when the copy was taken, padding included. A GPU transfers
     /// them concurrently with its other work.
     ///
@@ -93,8 +90,8 @@ impl StateCopy {
             return memory.read(slot.offset, slot.spec.bytes());
         };
         let mut bytes = vec![0; slot.spec.bytes()];
-        let mut downloader = downloader.lock().unwrap_or_else(PoisonError::into_inner);
-        downloader.download(copied, memory.address().addr() as u64 + slot.offset as u64, &mut bytes)?;
+        let from = memory.address().addr() as u64 + slot.offset as u64;
+        lock(downloader).download(copied, from, &mut bytes)?;
         Ok(Cow::Owned(bytes))
     }
 }

@@ -26,12 +26,6 @@ pub struct UnderLoad {
 }
 
 impl Engine {
-    /// Sets how many of a GPU's multiprocessors are occupied while [`Engine::time`] measures nodes, as
-    /// collectives would occupy some.
-    pub fn hold_multiprocessors(&mut self, count: usize) {
-        self.occupied_multiprocessors = count;
-    }
-
     /// Runs a section and measures every node: on the CPU by the clock, on a GPU by events inside a graph.
     ///
     /// # Errors
@@ -57,8 +51,8 @@ impl Engine {
         let events = (0..count).map(|_| gpu.event()).collect::<Result<Vec<_>>>()?;
         let inside = self.graphs_on;
         let run = |engine: &mut Self| {
-            gpu.record(&events[0], inside)?;
-            engine.walk(section, |ran| gpu.record(&events[ran.at + 1], inside))
+            gpu.stream.record(&events[0], inside)?;
+            engine.walk(section, |ran| gpu.stream.record(&events[ran.at + 1], inside))
         };
         let graph = if inside { Some(gpu.capture(|| run(self))?) } else { None };
         // Allocate and free nothing while they are occupied: that would wait until they are released.
@@ -82,7 +76,7 @@ impl Engine {
         let Some(gpu) = self.gpu().cloned() else {
             return Err(Error::usage("energy is measured on a GPU, and this plan is for the CPU"));
         };
-        let meter = gpu.power_meter().ok_or_else(|| {
+        let meter = gpu.initial.power_meter().ok_or_else(|| {
             Error::failed("the driver does not report the energy of this GPU, so it cannot be measured")
         })?;
         let mut found = Vec::with_capacity(nodes.len());
@@ -102,12 +96,8 @@ impl Engine {
 
     /// Repeats a node that was issued until the GPU's clock has settled, then measures it.
     fn repeat(&mut self, gpu: &Arc<Gpu>, meter: &PowerMeter, issued: &Issued<'_>) -> Result<UnderLoad> {
-        let (start, end) = (gpu.event()?, gpu.event()?);
-        gpu.record(&start, false)?;
-        self.issue(issued)?;
-        gpu.record(&end, false)?;
-        end.wait()?;
-        let once = f64::from(end.since(&start)?.max(1e-3)) / 1e3;
+        let once = gpu.stream.milliseconds(|| self.issue(issued))?;
+        let once = f64::from(once.max(1e-3)) / 1e3;
         let repeats = ((GRAPH_TIME.as_secs_f64() / once).ceil() as usize).min(MAX_REPEATS);
         let graph = gpu.capture(|| (0..repeats).try_for_each(|_| self.issue(issued)))?;
         // While one graph runs, the next is launched; the host waits for the previous one. So the meter is
@@ -116,7 +106,7 @@ impl Engine {
         let mut launches = 0usize;
         let work = |count: &mut usize| -> Result<()> {
             graph.launch()?;
-            gpu.record(&ends[*count % 2], false)?;
+            gpu.stream.record(&ends[*count % 2], false)?;
             *count += 1;
             if *count > 1 { ends[*count % 2].wait() } else { Ok(()) }
         };
@@ -124,12 +114,13 @@ impl Engine {
         while Instant::now() < settled {
             work(&mut launches)?;
         }
-        gpu.record(&start, false)?;
         let before = launches;
-        let watts = meter.watts_during(MEASURE_TIME, || work(&mut launches))?;
-        gpu.record(&end, false)?;
-        end.wait()?;
+        let mut watts = 0.0;
+        let milliseconds = gpu.stream.milliseconds(|| {
+            watts = meter.watts_during(MEASURE_TIME, || work(&mut launches))?;
+            Ok(())
+        })?;
         let count = ((launches - before) * repeats) as f64;
-        Ok(UnderLoad { time: Duration::from_secs_f64(f64::from(end.since(&start)?) / 1e3 / count), watts })
+        Ok(UnderLoad { time: Duration::from_secs_f64(f64::from(milliseconds) / 1e3 / count), watts })
     }
 }

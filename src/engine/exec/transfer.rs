@@ -1,22 +1,13 @@
 //! Transfers of batches to the device and of results back, without synchronizing the device.
 
-use super::StateMemory;
+use super::{Engine, widened_bytes};
 use crate::device::DType;
-use crate::device::cuda::Gpu;
 use crate::device::cuda::driver::{Event, Pinned};
 use crate::error::{Error, Result};
 use crate::ir::{BatchSlot, Slot, SlotId, SlotName, State};
-use std::collections::VecDeque;
 
 /// Largest number of batches in transfer at the same time.
 const MAX_IN_TRANSFER: usize = 4;
-
-/// Pinned memory of batches in transfer, oldest first, and of finished snapshots, for reuse.
-#[derive(Debug, Default)]
-pub(super) struct Transfers {
-    batches: VecDeque<(Pinned, Event)>,
-    spare: Vec<(Pinned, Event)>,
-}
 
 /// A copy of a state buffer at one point of the stream. On a GPU it may still be in transfer.
 #[derive(Debug)]
@@ -32,19 +23,15 @@ enum Contents {
     InTransfer(Pinned, Event, usize),
 }
 
-impl Transfers {
+impl Engine {
     /// Writes tensors of the batch, in stream order. On a GPU the whole batch is copied, and tensors that are
     /// not named become zero.
     ///
     /// # Errors
     /// If the state has no such tensor, or the device reports an error.
-    pub(super) fn send(
-        &mut self,
-        gpu: Option<&Gpu>,
-        state: &mut StateMemory,
-        tensors: &[(BatchSlot, &[u32])],
-    ) -> Result<()> {
-        let Some(gpu) = gpu else {
+    pub fn send(&mut self, tensors: &[(BatchSlot, &[u32])]) -> Result<()> {
+        let state = &mut self.state;
+        let Some(gpu) = self.device.gpu() else {
             for &(name, numbers) in tensors {
                 state.write(state.slot(name)?, numbers)?;
             }
@@ -65,8 +52,8 @@ impl Transfers {
             let to = &mut pinned.bytes_mut()[slot.offset..slot.offset + slot.spec.bytes()];
             to.copy_from_slice(bytemuck::cast_slice(numbers));
         }
-        gpu.upload(address, &pinned, bytes)?;
-        gpu.record(&event, false)?;
+        gpu.stream.upload(address, &pinned, bytes)?;
+        gpu.stream.record(&event, false)?;
         self.batches.push_back((pinned, event));
         Ok(())
     }
@@ -75,27 +62,20 @@ impl Transfers {
     ///
     /// # Errors
     /// If the device reports an error.
-    pub(super) fn snapshot(
-        &mut self,
-        gpu: Option<&Gpu>,
-        state: &StateMemory,
-        slot: SlotId,
-        bytes: usize,
-    ) -> Result<Snapshot> {
-        let buffer = state.layout().get(slot).buffer;
-        let memory = state.buffer_at(buffer);
-        let Some(gpu) = gpu else {
+    pub fn snapshot(&mut self, slot: SlotId, bytes: usize) -> Result<Snapshot> {
+        let buffer = self.state.layout().get(slot).buffer;
+        let memory = self.state.buffer_at(buffer);
+        let Some(gpu) = self.device.gpu() else {
             let contents = Contents::Ready(memory.read(0, bytes)?.into_owned());
             return Ok(Snapshot { buffer, contents });
         };
-        let address = memory.address().addr() as u64;
         let spare = self.spare.pop().filter(|(pinned, _)| pinned.bytes().len() >= bytes);
         let (mut pinned, event) = match spare {
             Some(spare) => spare,
             None => (gpu.pin(bytes)?, gpu.event()?),
         };
-        gpu.download(&mut pinned, address, bytes)?;
-        gpu.record(&event, false)?;
+        gpu.stream.download(&mut pinned, memory.address().addr() as u64, bytes)?;
+        gpu.stream.record(&event, false)?;
         Ok(Snapshot { buffer, contents: Contents::InTransfer(pinned, event, bytes) })
     }
 
@@ -103,7 +83,7 @@ impl Transfers {
     ///
     /// # Errors
     /// If the work before it failed.
-    pub(super) fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
+    pub fn open(&mut self, snapshot: &mut Snapshot) -> Result<()> {
         if let Contents::InTransfer(_, event, _) = &snapshot.contents {
             event.wait()?;
             let empty = Contents::Ready(Vec::new());
@@ -138,7 +118,7 @@ impl Snapshot {
     pub fn number(&self, layout: &State, name: impl Into<SlotName>) -> Result<f64> {
         let first = |slot: &Slot| {
             let dtype = slot.spec.dtype;
-            super::memory::widened_bytes(dtype, self.bytes(slot, dtype.size())?).first().copied()
+            widened_bytes(dtype, self.bytes(slot, dtype.size())?).first().copied()
         };
         self.find(layout, name.into(), first)
     }

@@ -42,6 +42,11 @@ impl ParseError {
     }
 }
 
+/// Fails with what is wrong at `at`.
+fn fail<T>(at: Range<usize>, label: impl Into<String>, help: impl Into<String>) -> Result<T, ParseError> {
+    Err(ParseError::new(at, label, help))
+}
+
 /// Parses a formula; returns its tree and the names of its variables.
 ///
 /// # Errors
@@ -49,7 +54,7 @@ impl ParseError {
 pub(super) fn parse(text: &str, scope: Scope) -> Result<(Tree, &'static [&'static str]), ParseError> {
     let tokens = tokens(text)?;
     if tokens.is_empty() {
-        return Err(ParseError::new(0..text.len(), "empty", ""));
+        return fail(0..text.len(), "empty", "");
     }
     let mut parser = Parser { text, tokens, at: 0, depth: 0, nodes: 0, scope, variables: None };
     let root = parser.sum()?;
@@ -61,20 +66,14 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<(Tree, &'static [&'stati
         if scope.may_be_constant() {
             return Ok((root.tree, scope.variables()[0]));
         }
-        return Err(ParseError::new(whole, "has no variable", format!("a formula is {}", scope.meaning())));
+        return fail(whole, "has no variable", format!("a formula is {}", scope.meaning()));
     };
     let unused = (0..variables.len()).find(|&index| !root.tree.uses(index));
-    match unused {
-        Some(index) => {
-            let name = variables[index];
-            Err(ParseError::new(
-                whole,
-                format!("does not use {name}"),
-                format!("a formula is {}", scope.meaning()),
-            ))
-        }
-        None => Ok((root.tree, variables)),
+    if let Some(index) = unused {
+        let label = format!("does not use {}", variables[index]);
+        return fail(whole, label, format!("a formula is {}", scope.meaning()));
     }
+    Ok((root.tree, variables))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,7 +103,7 @@ fn tokens(text: &str) -> Result<Vec<Placed>, ParseError> {
                     let digits = at + 1;
                     at = run(digits, u8::is_ascii_digit);
                     if at == digits {
-                        return Err(ParseError::new(start..at, "no digit after the point", ""));
+                        return fail(start..at, "no digit after the point", "");
                     }
                 }
                 if matches!(bytes.get(at), Some(b'e' | b'E')) {
@@ -116,7 +115,7 @@ fn tokens(text: &str) -> Result<Vec<Placed>, ParseError> {
                 }
                 let value = text[start..at].parse().unwrap_or(f64::NAN);
                 if let Some(fault) = number::range_error(value) {
-                    return Err(ParseError::new(start..at, fault, "kernels compute in fp32"));
+                    return fail(start..at, fault, "kernels compute in fp32");
                 }
                 found.push((Token::Number(value), start..at));
             }
@@ -127,18 +126,18 @@ fn tokens(text: &str) -> Result<Vec<Placed>, ParseError> {
             b'+' | b'-' | b'*' | b'/' | b'^' | b'(' | b')' | b',' => {
                 at += 1;
                 if byte == b'*' && bytes.get(at) == Some(&b'*') {
-                    return Err(ParseError::new(start..at + 1, "no operator", "a power is written with ^"));
+                    return fail(start..at + 1, "no operator", "a power is written with ^");
                 }
                 found.push((Token::Sign(byte), start..at));
             }
-            b'.' => return Err(ParseError::new(start..start + 1, "no digit before the point", "write 0.5")),
+            b'.' => return fail(start..start + 1, "no digit before the point", "write 0.5"),
             _ => {
                 let c = text[start..].chars().next().unwrap_or_default();
-                return Err(ParseError::new(
+                return fail(
                     start..start + c.len_utf8(),
                     "not part of a formula",
                     "a formula has numbers, names, + - * / ^, parentheses and commas",
-                ));
+                );
             }
         }
     }
@@ -217,13 +216,13 @@ impl Parser<'_> {
         let Some((_, operator)) = self.take_sign(b"^") else { return Ok(base) };
         let exponent = self.within(operator, Self::signed)?;
         match (value(&base.tree), value(&exponent.tree)) {
-            (_, Some(constant)) if constant.abs() > MAX_EXPONENT => Err(ParseError::new(
+            (_, Some(constant)) if constant.abs() > MAX_EXPONENT => fail(
                 exponent.at,
                 format!("an exponent of {constant}"),
                 format!("a constant exponent is at most {MAX_EXPONENT} in size"),
-            )),
+            ),
             (Some(constant), None) if constant <= 0.0 => {
-                Err(ParseError::new(base.at, "not above 0", "the base of a variable exponent is above 0"))
+                fail(base.at, "not above 0", "the base of a variable exponent is above 0")
             }
             _ => self.operation(Operator::Power, base, exponent),
         }
@@ -238,15 +237,11 @@ impl Parser<'_> {
                 let end = self.close(&open)?;
                 Ok(Part { tree: inner.tree, at: open.start..end })
             }
-            Some((Token::Sign(b'+'), at)) => Err(ParseError::new(at, "a sign", "leave the + out")),
+            Some((Token::Sign(b'+'), at)) => fail(at, "a sign", "leave the + out"),
             Some((token, at)) => Err(self.unexpected(token, at)),
             None => {
                 let end = self.text.len();
-                Err(ParseError::new(
-                    end.saturating_sub(1)..end,
-                    "ends here",
-                    "a number, a name or ( is missing",
-                ))
+                fail(end.saturating_sub(1)..end, "ends here", "a number, a name or ( is missing")
             }
         }
     }
@@ -263,11 +258,11 @@ impl Parser<'_> {
         let sets = self.scope.variables();
         let Some(set) = sets.iter().find(|set| set.contains(&name)) else { return Err(self.unknown(at)) };
         if let Some(first) = self.variables.filter(|first| first != set) {
-            return Err(ParseError::new(
+            return fail(
                 at,
                 format!("{name} beside {}", first.join(" and ")),
                 format!("a formula is {}", self.scope.meaning()),
-            ));
+            );
         }
         self.variables = Some(set);
         let index = set.iter().position(|variable| *variable == name).unwrap_or_default();
@@ -290,7 +285,7 @@ impl Parser<'_> {
     fn call(&mut self, function: Function, name: Range<usize>) -> Result<Part, ParseError> {
         let wanted = function.arguments().len();
         let Some((_, open)) = self.take_sign(b"(") else {
-            return Err(ParseError::new(name, "a function", format!("write {}", function.call())));
+            return fail(name, "a function", format!("write {}", function.call()));
         };
         let mut arguments = vec![self.within(name.clone(), Self::sum)?.tree];
         while self.take_sign(b",").is_some() {
@@ -300,7 +295,7 @@ impl Parser<'_> {
         let at = name.start..end;
         if arguments.len() != wanted {
             let label = format!("{} of {wanted} arguments", arguments.len());
-            return Err(ParseError::new(at, label, format!("write {}", function.call())));
+            return fail(at, label, format!("write {}", function.call()));
         }
         self.part(Tree::Call(function, arguments), at)
     }
@@ -310,7 +305,7 @@ impl Parser<'_> {
         match self.next() {
             Some((Token::Sign(b')'), at)) => Ok(at.end),
             Some((token, at)) => Err(self.unexpected(token, at)),
-            None => Err(ParseError::new(open.clone(), "never closed", "a ) is missing")),
+            None => fail(open.clone(), "never closed", "a ) is missing"),
         }
     }
 
@@ -336,7 +331,7 @@ impl Parser<'_> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             let help = format!("at most {MAX_DEPTH} parentheses, calls, signs and powers may be nested");
-            return Err(ParseError::new(at, "too deep", help));
+            return fail(at, "too deep", help);
         }
         let part = read(self);
         self.depth -= 1;
@@ -353,10 +348,10 @@ impl Parser<'_> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             let help = format!("a formula has at most {MAX_NODES} numbers, names and operators");
-            return Err(ParseError::new(at, "too long", help));
+            return fail(at, "too long", help);
         }
         match value(&tree).and_then(number::range_error) {
-            Some(fault) => Err(ParseError::new(at, fault, "kernels compute in fp32")),
+            Some(fault) => fail(at, fault, "kernels compute in fp32"),
             None => Ok(Part { tree, at }),
         }
     }

@@ -166,61 +166,47 @@ impl Steps {
             return du;
         }
         let one = self.constant(1.0);
-        match function {
-            Negate => self.unary(Negate, du),
-            Exp => self.binary(Multiply, at, du),
-            Log => {
-                let slope = self.binary(Divide, one, u);
-                self.binary(Chain, slope, du)
-            }
+        let slope = match function {
+            Negate => return self.unary(Negate, du),
+            Sign => return self.constant(0.0),
+            Exp => at,
+            Log => self.binary(Divide, one, u),
             Sqrt => {
                 let half = self.constant(0.5);
-                let slope = self.binary(Divide, half, at);
-                self.binary(Chain, slope, du)
+                self.binary(Divide, half, at)
             }
-            Abs => {
-                let slope = self.unary(Sign, u);
-                self.binary(Multiply, slope, du)
-            }
-            Sign => self.constant(0.0),
-            Sin => {
-                let slope = self.unary(Cos, u);
-                self.binary(Multiply, slope, du)
-            }
+            Abs => self.unary(Sign, u),
+            Sin => self.unary(Cos, u),
             Cos => {
-                let slope = self.unary(Sin, u);
-                let slope = self.unary(Negate, slope);
-                self.binary(Multiply, slope, du)
+                let sine = self.unary(Sin, u);
+                self.unary(Negate, sine)
             }
             Tanh => {
                 let square = self.binary(Multiply, at, at);
-                let slope = self.binary(Subtract, one, square);
-                self.binary(Multiply, slope, du)
+                self.binary(Subtract, one, square)
             }
             Sigmoid => {
                 let rest = self.binary(Subtract, one, at);
-                let slope = self.binary(Multiply, at, rest);
-                self.binary(Multiply, slope, du)
+                self.binary(Multiply, at, rest)
             }
-            Erf => self.gauss(u, 1.0, std::f64::consts::FRAC_2_SQRT_PI, du),
+            Erf => self.gauss(u, 1.0, std::f64::consts::FRAC_2_SQRT_PI),
             NormalCdf => {
                 let factor = 0.5 * std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-                self.gauss(u, 0.5, factor, du)
+                self.gauss(u, 0.5, factor)
             }
-            Softplus => {
-                let slope = self.unary(Sigmoid, u);
-                self.binary(Multiply, slope, du)
-            }
-        }
+            Softplus => self.unary(Sigmoid, u),
+        };
+        // The slopes of a logarithm and a root are not finite at 0.
+        let join = if matches!(function, Log | Sqrt) { Chain } else { Multiply };
+        self.binary(join, slope, du)
     }
 
-    /// Computes `factor · e^(-share · u²) · du`.
-    fn gauss(&mut self, u: usize, share: f64, factor: f64, du: usize) -> usize {
+    /// Computes `factor · e^(-share · u²)`.
+    fn gauss(&mut self, u: usize, share: f64, factor: f64) -> usize {
         let square = self.binary(Multiply, u, u);
         let exponent = self.scaled(-share, square);
         let bell = self.unary(Exp, exponent);
-        let slope = self.scaled(factor, bell);
-        self.binary(Multiply, slope, du)
+        self.scaled(factor, bell)
     }
 
     /// Returns the slope of the step `at`, a function of u and v, given their slopes.

@@ -208,8 +208,7 @@ impl Steps {
     pub(super) fn pruned(self) -> Self {
         let mut needed = vec![false; self.list.len()];
         self.results.iter().for_each(|&result| needed[result] = true);
-        for (i, step) in self.list.iter().enumerate().rev().filter(|(_, step)| step.reads().next().is_some())
-        {
+        for (i, step) in self.list.iter().enumerate().rev() {
             if needed[i] {
                 step.reads().for_each(|read| needed[read] = true);
             }
@@ -228,14 +227,9 @@ impl Steps {
             Step::Unary(function, u) => Step::Unary(function, to[u]),
             Step::Binary(function, u, v) => Step::Binary(function, to[u], to[v]),
         };
+        let kept = self.list.iter().zip(&needed).filter(|(_, needed)| **needed);
         Self {
-            list: self
-                .list
-                .iter()
-                .zip(&needed)
-                .filter(|(_, needed)| **needed)
-                .map(|(s, _)| moved(s))
-                .collect(),
+            list: kept.map(|(step, _)| moved(step)).collect(),
             results: self.results.iter().map(|&result| to[result]).collect(),
         }
     }

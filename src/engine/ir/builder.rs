@@ -141,10 +141,8 @@ impl Builder {
     /// # Errors
     /// If the state has no such parameter.
     pub fn param(&mut self, name: &str) -> Result<TensorId> {
-        let read =
-            self.program.state.param(name).map(|p| p.read).ok_or_else(|| {
-                Error::failed(format!("program {}: no parameter {name}", self.program.name))
-            })?;
+        let missing = || Error::failed(format!("program {}: no parameter {name}", self.program.name));
+        let read = self.program.state.param(name).ok_or_else(missing)?.read;
         Ok(self.state_slot(read))
     }
 

@@ -96,23 +96,15 @@ impl Cases {
 pub struct OpType {
     /// The type's test cases at a precision, from [`Op::cases`].
     pub cases: fn(Precision) -> Cases,
-    id: fn() -> TypeId,
-    name: fn() -> &'static str,
+    /// Returns the id of the Rust type.
+    pub id: fn() -> TypeId,
+    /// Returns the path of the Rust type, such as `xrun::ops::add::Add`.
+    pub name: fn() -> &'static str,
 }
 
 impl OpType {
     /// Creates the registry entry of an op type.
     pub const fn new<T: Op>() -> Self {
         Self { cases: T::cases, id: TypeId::of::<T>, name: type_name::<T> }
-    }
-
-    /// Returns the id of the Rust type.
-    pub fn id(&self) -> TypeId {
-        (self.id)()
-    }
-
-    /// Returns the path of the Rust type, such as `xrun::ops::add::Add`.
-    pub fn name(&self) -> &'static str {
-        (self.name)()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{GpuNode, Mode, Spec};
 use crate::device::ProductPrecision;
-use crate::device::gpu::{Addend, DevicePtr, Operand, Product};
+use crate::device::gpu::{DevicePtr, Operand, Product, ProductShape};
 use crate::error::Result;
 
 impl<'a> GpuNode<'a> {
@@ -44,20 +44,18 @@ impl<'a> GpuNode<'a> {
         output: usize,
         precision: ProductPrecision,
     ) -> Result<()> {
-        let c = self.output(output);
-        self.queue.product(&Product {
+        let shape = ProductShape {
             batch: None,
             m,
             n,
             k,
-            a,
-            b,
-            c,
+            a_transposed: a.transposed,
+            b_transposed: b.transposed,
             input: self.input_spec(0).dtype,
             output: self.output_spec(output).dtype,
-            factor: 1.0,
-            addend: self.adds(output).then_some(Addend { address: c, factor: 1.0 }),
+            accumulate: self.adds(output),
             precision,
-        })
+        };
+        self.queue.product(&Product::new(shape, a.address, b.address, self.output(output)))
     }
 }

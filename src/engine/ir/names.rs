@@ -217,26 +217,36 @@ impl SlotName {
 
     /// Returns the name of the buffer that holds the slot.
     pub(super) fn buffer(&self) -> String {
-        let name = match self {
-            Self::Flat(flat) | Self::Param(flat, _) | Self::Part(flat, _) => return flat.to_string(),
-            Self::Bucket(_) => return FlatBuffer::Grads.to_string(),
-            Self::NormPartials => "norm",
-            Self::Batch(_) => "batch",
-            Self::Control(_) | Self::Schedule(_) => "control",
-            Self::Generation(_) | Self::Cache(_) => "generation",
-            Self::Prompts(_) | Self::PromptsPrefix(..) => "prompts",
-            Self::Evaluation(_) => "evaluation",
-            Self::Exchange(_) => "exchange",
-            Self::Fingerprints => "replicas",
-            Self::Other { buffer, .. } => buffer,
+        self.parts().0
+    }
+
+    /// Returns the name of the buffer that holds the slot, and the slot's name in the buffer.
+    fn parts(&self) -> (String, String) {
+        let (buffer, slot) = match self {
+            Self::Flat(flat) => return (flat.to_string(), "flat".to_owned()),
+            Self::Param(flat, param) => return (flat.to_string(), param.clone()),
+            Self::Part(flat, number) => return (flat.to_string(), format!("part.{number}")),
+            Self::Bucket(number) => return (FlatBuffer::Grads.to_string(), format!("bucket.{number}")),
+            Self::NormPartials => ("norm", "partials".to_owned()),
+            Self::Batch(slot) => ("batch", slot.to_string()),
+            Self::Control(slot) => ("control", slot.to_string()),
+            Self::Schedule(group) => ("control", grouped("schedule", group)),
+            Self::Generation(slot) => ("generation", slot.to_string()),
+            Self::Cache(block) => ("generation", format!("cache.{block}")),
+            Self::Prompts(slot) => ("prompts", slot.to_string()),
+            Self::PromptsPrefix(slot, [prompts, rows]) => ("prompts", format!("{slot}.{prompts}x{rows}")),
+            Self::Evaluation(slot) => ("evaluation", slot.to_string()),
+            Self::Exchange(slot) => ("exchange", slot.to_string()),
+            Self::Fingerprints => ("replicas", "fingerprints".to_owned()),
+            Self::Other { buffer, tensor } => (&**buffer, tensor.clone()),
         };
-        name.to_owned()
+        (buffer.to_owned(), slot)
     }
 }
 
-/// Writes a name, followed by the group's name if it has one.
-fn grouped(f: &mut fmt::Formatter<'_>, name: &str, group: &str) -> fmt::Result {
-    if group.is_empty() { f.write_str(name) } else { write!(f, "{name}.{group}") }
+/// Returns a name, followed by the group's name if it has one.
+fn grouped(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
 impl fmt::Display for FlatBuffer {
@@ -246,31 +256,14 @@ impl fmt::Display for FlatBuffer {
             Self::Grads => f.write_str("grads"),
             Self::ComputeCopy => f.write_str("compute_copy"),
             Self::Vectors => f.write_str("vectors"),
-            Self::Optimizer { slot, group } => grouped(f, slot, group),
+            Self::Optimizer { slot, group } => f.write_str(&grouped(slot, group)),
         }
     }
 }
 
 impl fmt::Display for SlotName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.", self.buffer())?;
-        match self {
-            Self::Flat(_) => f.write_str("flat"),
-            Self::Param(_, param) => f.write_str(param),
-            Self::Part(_, number) => write!(f, "part.{number}"),
-            Self::Bucket(number) => write!(f, "bucket.{number}"),
-            Self::NormPartials => f.write_str("partials"),
-            Self::Batch(slot) => slot.fmt(f),
-            Self::Control(slot) => slot.fmt(f),
-            Self::Schedule(group) => grouped(f, "schedule", group),
-            Self::Generation(slot) => slot.fmt(f),
-            Self::Cache(block) => write!(f, "cache.{block}"),
-            Self::Prompts(slot) => slot.fmt(f),
-            Self::PromptsPrefix(slot, [prompts, rows]) => write!(f, "{slot}.{prompts}x{rows}"),
-            Self::Evaluation(slot) => slot.fmt(f),
-            Self::Exchange(slot) => slot.fmt(f),
-            Self::Fingerprints => f.write_str("fingerprints"),
-            Self::Other { tensor, .. } => f.write_str(tensor),
-        }
+        let (buffer, slot) = self.parts();
+        write!(f, "{buffer}.{slot}")
     }
 }

@@ -288,30 +288,18 @@ pub struct ParamRequest {
 impl StateBuilder {
     /// Lays out parameters, in the given order, with their gradients and the optimizer slots of groups. The
     /// groups together have all parameters.
-    pub fn for_training(precision: Precision, params: &[ParamRequest], groups: &[GroupRequest]) -> Self {
-        Self::training(precision, params, groups, None)
-    }
-
-    /// Lays out a state like [`StateBuilder::for_training`], with optimizer slots only for the elements that
-    /// a rank owns: each slot is one tensor, the rank's shard. If products read a compute copy, the masters
-    /// are sharded too, and `vectors` holds the masters of the vectors, which ops read.
-    pub fn for_sharded_training(
+    ///
+    /// With `shards`, there are optimizer slots only for the elements that a rank owns: each slot is one
+    /// tensor, the rank's shard. If products read a compute copy, the masters are sharded too, and `vectors`
+    /// holds the masters of the vectors, which ops read.
+    pub fn for_training(
         precision: Precision,
         params: &[ParamRequest],
         groups: &[GroupRequest],
-        shards: Shards,
-    ) -> Self {
-        Self::training(precision, params, groups, Some(Arc::new(shards)))
-    }
-
-    fn training(
-        precision: Precision,
-        params: &[ParamRequest],
-        groups: &[GroupRequest],
-        shards: Option<Arc<Shards>>,
+        shards: Option<Shards>,
     ) -> Self {
         let mut builder = Self::empty(precision);
-        builder.state.shards = shards;
+        builder.state.shards = shards.map(Arc::new);
         builder.lay_out_params(params, &[FlatBuffer::Params, FlatBuffer::Grads], groups);
         builder
     }

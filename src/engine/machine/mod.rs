@@ -103,12 +103,6 @@ impl Machine {
         Ok(Self { hardware: Some(hardware), gpus, ..Self::none() })
     }
 
-    /// Sets the world size of an external launcher.
-    pub fn with_launched_world(mut self, world: Option<usize>) -> Self {
-        self.launched_world = world;
-        self
-    }
-
     /// Sets how many ranks of the run are on this machine, in how many processes.
     pub fn with_ranks(mut self, local_ranks: usize, processes: usize) -> Self {
         (self.local_ranks, self.processes) = (Some(local_ranks), processes);
@@ -118,12 +112,6 @@ impl Machine {
     /// Sets the measured pace of the CPU.
     pub fn with_cpu_pace(mut self, pace: Option<Arc<CpuPace>>) -> Self {
         self.cpu_pace = pace;
-        self
-    }
-
-    /// Plans for one device, whatever the number of ranks.
-    pub fn with_single_device(mut self) -> Self {
-        self.single_device = true;
         self
     }
 

@@ -1,6 +1,6 @@
 //! Copies parts of tensors from the ranks that own them to all ranks.
 
-use crate::device::gpu::OwnedCopy;
+use crate::device::gpu::{Collective, OwnedCopy};
 use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 use std::ops::Range;
@@ -121,7 +121,8 @@ impl Op for AllGather {
             let from = part.from.map_or(to, |from| at(cx.input(0), from));
             OwnedCopy { owner: part.rank, from, to, bytes: part.len * self.size(part) }
         };
-        cx.queue.gather_from_owners(&self.parts.iter().map(copy).collect::<Vec<_>>(), self.wait)
+        let parts: Vec<OwnedCopy> = self.parts.iter().map(copy).collect();
+        cx.queue.collective(Collective::GatherFromOwners { parts: &parts, wait: self.wait })
     }
 
     /// A single rank copies its own parts; the rank tests cover what ranks send each other.

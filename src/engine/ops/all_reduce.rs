@@ -1,6 +1,7 @@
 //! Sums state tensors over ranks, in place.
 
 use crate::device::DType;
+use crate::device::gpu::Collective;
 use crate::error::{Error, Result};
 use crate::ir::{Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec};
 
@@ -46,7 +47,7 @@ impl Op for AllReduce {
         }
         let tensor = |k| (cx.output(k), cx.output_spec(k).elements());
         let tensors: Vec<_> = (0..self.like.len()).map(tensor).collect();
-        cx.queue.all_reduce_sum(&tensors)
+        cx.queue.collective(Collective::AllReduceSum(&tensors))
     }
 
     /// A single rank keeps its value; the tests of communicators and ranks cover sums over ranks.

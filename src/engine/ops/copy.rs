@@ -3,12 +3,20 @@
 use super::lanes::{launch_copy, launch_elementwise, map, map2};
 use crate::device::DType;
 use crate::dispatch_float;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Mode, Op, Precision, Spec, Vjp};
 
 /// `y (+)= x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Copy;
+
+/// Fails for integers that would be added, which neither device implements.
+fn check_addition(x: &Spec, adds: bool) -> Result<()> {
+    if adds && !x.dtype.is_float() {
+        return Err(Error::failed(format!("copy cannot add {} to a tensor; write it instead", x.dtype)));
+    }
+    Ok(())
+}
 
 impl Op for Copy {
     fn name(&self) -> &'static str {
@@ -37,6 +45,7 @@ impl Op for Copy {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        check_addition(cx.input_spec(0), cx.adds(0))?;
         if cx.input_spec(0).dtype == DType::U32 {
             let (x, y) = (cx.input_u32(0), cx.output_u32(0));
             y.slice(0, x.len()).copy_from_slice(x);
@@ -54,7 +63,8 @@ impl Op for Copy {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        if cx.adds(0) && cx.input_spec(0).dtype != DType::U32 {
+        check_addition(cx.input_spec(0), cx.adds(0))?;
+        if cx.adds(0) {
             return launch_elementwise(cx, ("add", "add"), &[cx.output(0), cx.input(0), cx.output(0)], &[]);
         }
         launch_copy(cx, 0)
@@ -74,5 +84,35 @@ impl Op for Copy {
             })
             .differentiable(&[]),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::communicator::SingleRank;
+    use crate::device::cpu::{Address, Pool};
+    use crate::device::gpu::{Collector, Properties};
+    use crate::ir::{Builder, Destination, StateBuilder};
+    use std::sync::Arc;
+
+    #[test]
+    fn integers_are_copied_but_not_added() {
+        let integers = || Spec::new([4], DType::U32);
+        let mut layout = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
+        let slots = layout.group("test", [("from", integers()), ("to", integers())]);
+        let mut b = Builder::new("copy", Arc::new(layout.finish()));
+        let [from, to] = slots.map(|slot| b.state_slot(slot));
+        b.emit_into("copy", Arc::new(Copy), &[from], &[Destination::Into(to, Mode::Add)]).unwrap();
+        let program = b.finish();
+        let node = &program.nodes[0];
+        let (pool, none) = (Pool::new(1).unwrap(), [Address(std::ptr::null_mut())]);
+        let (inputs, outputs) = (&none, &none);
+        let cpu = CpuNode { program: &program, node, inputs, outputs, pool: &pool, comm: &SingleRank };
+        let queue = Collector::new(Properties::for_architecture((9, 0)));
+        let gpu = GpuNode { program: &program, node, inputs: &[0], outputs: &[0], queue: &queue };
+        for result in [Copy.cpu(&cpu), Copy.gpu(&gpu)] {
+            assert_eq!(result.unwrap_err().message(), "copy cannot add u32 to a tensor; write it instead");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::DType;
 use crate::device::communicator::Communicator;
-use crate::device::gpu::Gathered;
+use crate::device::gpu::{Collective, Gathered};
 use crate::error::{Error, Result};
 use crate::ir::{Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
@@ -44,7 +44,8 @@ impl Op for GatherRows {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let tensor = |k| Gathered { from: cx.input(k), to: cx.output(k), bytes: cx.input_spec(k).bytes() };
-        cx.queue.all_gather(&(0..cx.inputs.len()).map(tensor).collect::<Vec<_>>())
+        let tensors: Vec<Gathered> = (0..cx.inputs.len()).map(tensor).collect();
+        cx.queue.collective(Collective::AllGather(&tensors))
     }
 
     /// A single rank has only its own rows; the rank tests cover the order of several.

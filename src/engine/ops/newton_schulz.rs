@@ -13,7 +13,7 @@
 use super::rank_tables::own;
 use crate::device::cpu::matmul::{Matrix, product, product_with_addend};
 use crate::device::cpu::{View, ViewMut};
-use crate::device::gpu::{Addend, DevicePtr, Operand, Product};
+use crate::device::gpu::{Addend, Operand, Product, ProductShape};
 use crate::device::{Elem, ProductPrecision};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -135,21 +135,20 @@ impl Op for NewtonSchulz {
         }
         let [a, b, c] = COEFFICIENTS.map(|coefficient| coefficient as f32);
         let (x, [next, gram, polynomial]) = (cx.input(0), [0, 1, 2].map(|i| cx.output(i)));
-        let multiply = |(m, n, k), (a, b), to: DevicePtr, factor, addend| {
-            cx.queue.product(&Product {
+        let multiply = |(m, n, k), (a, b): (Operand, Operand), c, factor, addend: Option<Addend>| {
+            let shape = ProductShape {
                 batch: Some(count),
                 m,
                 n,
                 k,
-                a,
-                b,
-                c: to,
+                a_transposed: a.transposed,
+                b_transposed: b.transposed,
                 input: spec.dtype,
                 output: spec.dtype,
-                factor,
-                addend,
+                accumulate: addend.is_some(),
                 precision: ProductPrecision::Native,
-            })
+            };
+            cx.queue.product(&Product { factor, addend, ..Product::new(shape, a.address, b.address, c) })
         };
         let (plain, transposed) = (Operand::plain, Operand::transposed);
         let factors = if sizes.is_tall() { (transposed(x), plain(x)) } else { (plain(x), transposed(x)) };

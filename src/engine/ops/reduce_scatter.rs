@@ -1,7 +1,7 @@
 //! Sums a range of the flat gradient over ranks, each element on the rank that owns it.
 
 use crate::device::DType;
-use crate::device::gpu::OwnedSum;
+use crate::device::gpu::{Collective, OwnedSum};
 use crate::error::{Error, Result};
 use crate::ir::{
     Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, OwnedRange, Precision, Shards, Spec,
@@ -71,7 +71,8 @@ impl Op for ReduceScatter {
             let at = cx.output(0) + ((range.start - self.start) * self.like.dtype.size()) as u64;
             OwnedSum { owner: range.rank, at, elements: range.len }
         };
-        cx.queue.reduce_to_owners(&self.shards.within(flat).map(part).collect::<Vec<_>>())
+        let parts: Vec<OwnedSum> = self.shards.within(flat).map(part).collect();
+        cx.queue.collective(Collective::ReduceToOwners(&parts))
     }
 
     /// A single rank keeps its values; the rank tests cover sums over ranks.

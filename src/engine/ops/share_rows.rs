@@ -2,7 +2,7 @@
 
 use super::gather_rows::GatherRows;
 use crate::device::DType;
-use crate::device::gpu::Gathered;
+use crate::device::gpu::{Collective, Gathered};
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
@@ -47,7 +47,8 @@ impl Op for ShareRows {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        cx.queue.share(Gathered { from: cx.input(1), to: cx.output(0), bytes: cx.input_spec(1).bytes() })
+        let rows = Gathered { from: cx.input(1), to: cx.output(0), bytes: cx.input_spec(1).bytes() };
+        cx.queue.collective(Collective::Share(rows))
     }
 
     /// A single rank has only its own rows; the rank tests cover what several ranks read.

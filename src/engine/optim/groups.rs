@@ -201,7 +201,7 @@ mod tests {
         let groups = UpdateGroup::join(&rules);
         let groups: Vec<_> = groups.iter().map(|group| group.request(precision, &requests, 64)).collect();
         assert_eq!((&groups[0].params, &groups[1].params), (&vec![0, 5], &vec![1, 2, 3, 4]));
-        let state = StateBuilder::for_training(precision, &requests, &groups).finish();
+        let state = StateBuilder::for_training(precision, &requests, &groups, None).finish();
         // 100 fp32 numbers take 512 bytes: every parameter begins at a multiple of 256 bytes.
         let stride = state.params[1].start;
         let buffer = |slot, group: &str| FlatBuffer::Optimizer { slot, group: group.to_owned() };

@@ -432,7 +432,7 @@ mod tests {
             block: None,
         };
         let precision = Precision::for_act_dtype(DType::F32);
-        let state = StateBuilder::for_training(precision, &[vector("a"), vector("b")], &[]).finish();
+        let state = StateBuilder::for_training(precision, &[vector("a"), vector("b")], &[], None).finish();
         let mut b = Builder::new("ranges", Arc::new(state));
         let (grads, params) = (FlatBuffer::Grads, FlatBuffer::Params);
         let names = [grads.clone().into(), grads.param("a"), grads.param("b"), params.param("a")];

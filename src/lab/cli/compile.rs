@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
                 }
             }
         }
-        let (major, minor) = compiler.version();
+        let (major, minor) = compiler.version;
         print(&format!(
             "{name}: {kernels} kernels in {} modules compile (NVRTC {major}.{minor})\n",
             units.len()

@@ -42,12 +42,13 @@ pub fn run(args: &Args) -> Result<()> {
         ));
     };
     let gpu = Gpu::open(ordinal)?;
-    let table = args.write.as_deref().map(|path| table_to_write(path, gpu.algorithms())).transpose()?;
+    let table =
+        args.write.as_deref().map(|path| table_to_write(path, gpu.products.algorithms())).transpose()?;
     let collector = Collector::new(gpu.properties().clone());
     programs.collect_steps(&collector)?;
     let mut requests = collector.into_requests();
     if args.missing {
-        requests.products = gpu.untuned_products(&requests.products);
+        requests.products = gpu.products.untuned(&requests.products);
     }
     eprint_line(&format!("{} products, a few seconds each", requests.products.len()));
     gpu.tune(&requests, |product, chosen, before| {
@@ -59,7 +60,7 @@ pub fn run(args: &Args) -> Result<()> {
         print(&format!("{product:<36} {:>9.1} µs  {was}\n", chosen.microseconds))
     })?;
     let (Some(path), Some(mut table)) = (&args.write, table) else { return Ok(()) };
-    table.products.extend(gpu.algorithms().products);
+    table.products.extend(gpu.products.algorithms().products);
     fs::write(path, table.to_json()).at("write", path)
 }
 

@@ -29,14 +29,14 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
     // Comes after the updated groups, whose order must match the plan's.
     groups.extend(plan.ema.map(|ema| ema.request(precision, params.len())));
-    let mut builder = StateBuilder::for_training(precision, &params, &groups);
+    let mut builder = StateBuilder::for_training(precision, &params, &groups, None);
     let buckets = gradient_buckets(plan, builder.state());
     if plan.shards_optimizer() {
         let flat_len = builder.state().flat_len;
         let parts = owned_parts(plan, builder.state(), &buckets);
         let shards = Shards::from_parts(&parts, plan.batch.world_size, block);
         let partials = Spec::new([flat_len.div_ceil(block)], precision.master);
-        builder = StateBuilder::for_sharded_training(precision, &params, &groups, shards);
+        builder = StateBuilder::for_training(precision, &params, &groups, Some(shards));
         lay_out_gathered(plan, &mut builder);
         builder.lay_out([(SlotName::NormPartials, partials)]);
     }

@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_process_beside_a_run_has_one_gpu() {
-        let one = machine(2).with_single_device();
+        let one = Machine { single_device: true, ..machine(2) };
         assert_eq!(gpus_on(&one, "parallelism.world_size = 2").unwrap(), [0]);
         assert_eq!(gpus_on(&one, "parallelism.world_size = 2\nengine.devices = [1, 0]").unwrap(), [1]);
     }

@@ -116,7 +116,8 @@ pub fn variables() -> impl Iterator<Item = (String, String)> {
 
 /// Probes this machine, with the world size that its launcher set, if any.
 pub fn machine() -> Machine {
-    Machine::here().with_launched_world(assignment_from(variables()).ok().map(|found| found.world_size))
+    let launched_world = assignment_from(variables()).ok().map(|found| found.world_size);
+    Machine { launched_world, ..Machine::here() }
 }
 
 /// Reads the assignment of this process from the first launcher whose variables are complete, in the order

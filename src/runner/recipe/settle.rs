@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(world("engine.device = \"cpu\"", &gpus(4)), 1);
         assert_eq!(world("engine.devices = [3, 1]", &gpus(4)), 2);
         assert_eq!(world("", &Machine::none()), 1);
-        let launched = gpus(4).with_launched_world(Some(16));
+        let launched = Machine { launched_world: Some(16), ..gpus(4) };
         assert_eq!(world("parallelism.launcher = \"env\"", &launched), 16);
         assert_eq!(world("", &launched), 4, "the variables count only for that launcher");
         assert_eq!(load("parallelism.world_size = 2", &gpus(4)).world_size(), 2);

@@ -51,7 +51,7 @@ impl Gauges {
             Placement::Caching | Placement::Naive => most_alive(),
         };
         Some(Self {
-            watch: Watch::start(gpu.initial_state()),
+            watch: Watch::start(&gpu.initial),
             energy: EnergyMeter::for_gpus(plan.execution.gpus()).map(|meter| {
                 let share = plan.execution.gpus().count() as f64 / plan.batch.world_size as f64;
                 RowEnergy::new(meter, share, Instant::now())

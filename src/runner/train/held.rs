@@ -98,7 +98,7 @@ impl HeldState for SnapshotCopy {
     fn snapshot(&self) -> Snapshot<'_> {
         let snapshot = match &self.memory {
             CopyMemory::Copy(copy) => {
-                let buffers = checkpoint_buffers(copy.layout());
+                let buffers = checkpoint_buffers(&copy.layout);
                 let mut tensors = buffers.iter().map(|buffer| views_of_copy(copy, buffer));
                 Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
             }

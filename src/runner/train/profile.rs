@@ -141,7 +141,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         let Some(gpu) = device.gpu() else {
             return Err(Error::usage("energy is measured on a GPU, but this plan is for the CPU"));
         };
-        if gpu.power_meter().is_none() {
+        if gpu.initial.power_meter().is_none() {
             return Err(Error::failed("the driver reports no energy of this GPU, so it cannot be measured"));
         }
         if programs.step_end.program.nodes.len() > STEPS_UNDER_LOAD {
@@ -155,7 +155,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
     let tokens = plan.batch.tokens_per_step();
     let mut rank =
         Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
-    rank.engine_mut().hold_multiprocessors(request.held);
+    rank.engine_mut().occupied_multiprocessors = request.held;
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;
     }

@@ -39,7 +39,7 @@ pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_toke
 /// # Errors
 /// Fails like [`reference`].
 pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u32]) -> Result<Vec<f64>> {
-    let machine = Machine::here().with_single_device();
+    let machine = Machine { single_device: true, ..Machine::here() };
     let recipe = generating(recipe, model, tokens.len(), &machine)?;
     let corpus = CorpusFacts { vocab_size: model.vocab_size, ..CorpusFacts::default() };
     let plan = Plan::new(&recipe, &corpus, &machine)?;

@@ -130,11 +130,11 @@ pub(super) fn views<'a>(
 /// Returns the tensors of a checkpoint's buffer, unpadded, from a copy of the state.
 pub(super) fn views_of_copy<'a>(copy: &'a StateCopy, buffer: &CheckpointBuffer<'_>) -> Vec<TensorView<'a>> {
     let view = |param: &Param| {
-        let slot = copy.layout().slot(buffer.name.param(&param.name))?;
+        let slot = copy.layout.slot(buffer.name.param(&param.name))?;
         let name = format!("{}{}", buffer.prefix, param.name);
-        Some(view(name, copy.layout().get(slot).spec.clone(), move || copy.read(slot)))
+        Some(view(name, copy.layout.get(slot).spec.clone(), move || copy.read(slot)))
     };
-    buffer.params(copy.layout()).filter_map(view).collect()
+    buffer.params(&copy.layout).filter_map(view).collect()
 }
 
 /// Returns a tensor that `read` reads from memory.

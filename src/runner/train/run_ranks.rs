@@ -95,7 +95,7 @@ impl OneRank<'_> {
             job.devices.open(place, (&job.plan, &job.programs), &**comm, (gpu, &self.pool))?;
         let took = device.gpu().is_some().then(|| self.began.elapsed() - waited_for_kernels);
         if let (Some(gpu), Some(json)) = (device.gpu(), &message.algorithms) {
-            gpu.products().merge(&Algorithms::from_json(json).map_err(Error::failed)?);
+            gpu.products.merge(&Algorithms::from_json(json).map_err(Error::failed)?);
         }
         log.line(&self.start_line(gpu));
         let (plan, programs) = (Arc::clone(&job.plan), Arc::clone(&job.programs));
@@ -173,7 +173,7 @@ impl OneRank<'_> {
             state_s: Some(self.began.elapsed().saturating_sub(before_state).as_secs_f64()),
         };
         if let Some(gpu) = rank.engine().gpu() {
-            recorder.algorithms(&gpu.algorithms())?;
+            recorder.algorithms(&gpu.products.algorithms())?;
             recorder.clock.gauges = Gauges::new(&self.job.plan, &self.job.programs, rank.engine());
         }
         recorder.prepare_saves(rank)

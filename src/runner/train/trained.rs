@@ -75,7 +75,7 @@ impl Trained {
             loaded.meta().step,
             trained.values().training.steps
         ));
-        let machine = Machine::here().with_single_device();
+        let machine = Machine { single_device: true, ..Machine::here() };
         let mut recipe = recipe::load_resolved(
             Path::new("the checkpoint's recipe"),
             &loaded.meta().resolved_recipe_toml,

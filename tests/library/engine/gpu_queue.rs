@@ -10,8 +10,8 @@ use std::sync::Arc;
 use xrun::Result;
 use xrun::device::cuda::sources::{headers, source};
 use xrun::device::gpu::{
-    Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, Operand, OwnedCopy, OwnedSum, Product, Properties,
-    Queue, TensorMap, consecutive_addresses,
+    Arg, Collective, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, Product, ProductShape, Properties, Queue,
+    TensorMap, consecutive_addresses,
 };
 use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, ExchangeSlot, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
@@ -70,8 +70,9 @@ impl FakeQueue<'_> {
         }
     }
 
-    fn operand(&self, name: &str, operand: Operand, elements: usize, format: DType) {
-        self.access(&format!("factor {name} of a product"), operand.address, elements * format.size(), false);
+    fn gathered(&self, tensor: &Gathered) {
+        self.access("the source of an all-gather", tensor.from, tensor.bytes, false);
+        self.access("the target of an all-gather", tensor.to, tensor.bytes, true);
     }
 }
 
@@ -121,12 +122,12 @@ impl Queue for FakeQueue<'_> {
 
     fn product(&self, product: &Product) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
-        let Product { m, n, k, a, b, c, input, output, .. } = *product;
-        let batch = product.batch.unwrap_or(1);
-        self.precisions.borrow_mut().push(product.precision);
-        self.operand("A", a, batch * m * k, input);
-        self.operand("B", b, batch * k * n, input);
-        self.access("the result of a product", c, batch * m * n * output.size(), true);
+        let ProductShape { m, n, k, input, output, precision, .. } = product.shape;
+        let batch = product.shape.batch.unwrap_or(1);
+        self.precisions.borrow_mut().push(precision);
+        self.access("factor A of a product", product.a, batch * m * k * input.size(), false);
+        self.access("factor B of a product", product.b, batch * k * n * input.size(), false);
+        self.access("the result of a product", product.c, batch * m * n * output.size(), true);
         if let Some(addend) = product.addend {
             self.access("what is added to a product", addend.address, batch * m * n * output.size(), false);
         }
@@ -146,48 +147,35 @@ impl Queue for FakeQueue<'_> {
         Ok(())
     }
 
-    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()> {
+    fn collective(&self, collective: Collective<'_>) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
-        for &(address, elements) in tensors {
-            self.access("an all-reduce", address, elements * size_of::<f32>(), true);
+        match collective {
+            Collective::AllReduceSum(tensors) => {
+                for &(address, elements) in tensors {
+                    self.access("an all-reduce", address, elements * size_of::<f32>(), true);
+                }
+            }
+            Collective::AllGather(tensors) => tensors.iter().for_each(|tensor| self.gathered(tensor)),
+            Collective::Share(tensor) => self.gathered(&tensor),
+            Collective::ReduceToOwners(parts) => {
+                for part in parts {
+                    self.access("a reduction to owners", part.at, 4 * part.elements, true);
+                }
+            }
+            Collective::GatherFromOwners { parts, .. } => {
+                for part in parts {
+                    self.access("a gather from owners", part.from, part.bytes, false);
+                    self.access("a gather from owners", part.to, part.bytes, true);
+                }
+            }
         }
         Ok(())
-    }
-
-    fn all_gather(&self, tensors: &[Gathered]) -> Result<()> {
-        self.calls.set(self.calls.get() + 1);
-        for tensor in tensors {
-            self.access("the source of an all-gather", tensor.from, tensor.bytes, false);
-            self.access("the target of an all-gather", tensor.to, tensor.bytes, true);
-        }
-        Ok(())
-    }
-
-    fn share(&self, tensor: Gathered) -> Result<()> {
-        self.all_gather(&[tensor])
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
         self.access("what ranks share", to, bytes, false);
         self.reads_ranks.set(true);
         Ok(consecutive_addresses(to, bytes))
-    }
-
-    fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {
-        self.calls.set(self.calls.get() + 1);
-        for part in parts {
-            self.access("reduce_to_owners", part.at, 4 * part.elements, true);
-        }
-        Ok(())
-    }
-
-    fn gather_from_owners(&self, parts: &[OwnedCopy], _wait: bool) -> Result<()> {
-        self.calls.set(self.calls.get() + 1);
-        for part in parts {
-            self.access("gather_from_owners", part.from, part.bytes, false);
-            self.access("gather_from_owners", part.to, part.bytes, true);
-        }
-        Ok(())
     }
 }
 

@@ -131,7 +131,7 @@ fn state(optimizer: Muon, dtype: DType) -> State {
     ];
     let precision = Precision::for_act_dtype(dtype);
     let groups = [group(optimizer).request(precision, &params, 4096)];
-    let mut builder = StateBuilder::for_training(precision, &params, &groups);
+    let mut builder = StateBuilder::for_training(precision, &params, &groups, None);
     let control = [
         (ControlSlot::Step, Spec::new([1], DType::U32)),
         (ControlSlot::Bad, Spec::new([1], DType::U32)),

@@ -99,7 +99,7 @@ fn state(group: &UpdateGroup, steps: usize) -> State {
     let params = [matrix, request("vector", vec![COUNTS[1]], Role::Vector)];
     let precision = Precision::for_act_dtype(DType::F32);
     let groups = [group.request(precision, &params, 1)];
-    let mut builder = StateBuilder::for_training(precision, &params, &groups);
+    let mut builder = StateBuilder::for_training(precision, &params, &groups, None);
     let schedule = Spec::new([steps + 1, group.optimizer.schedule_width()], DType::F32);
     let control = [
         (ControlSlot::Step, Spec::new([1], DType::U32)),

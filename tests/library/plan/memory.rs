@@ -5,7 +5,7 @@ use std::sync::Arc;
 use xrun::device::Device;
 use xrun::device::cpu::Pool;
 use xrun::error::ErrorKind;
-use xrun::exec::{BlockAllocator, Caching, Naive, Section};
+use xrun::exec::{BlockAllocator, Section, Separate};
 use xrun::forecast::{Saving, check_fits};
 use xrun::machine::Machine;
 
@@ -65,8 +65,8 @@ fn other_placements_reserve_what_is_simulated() {
         let programs = programs(&plan);
         let memory = forecast(&plan, &[]).memory;
         let mut sections = programs.sections();
-        assert_eq!(walk(&mut Naive::new(cpu()), &sections), memory.naive_bytes);
-        let mut caching = Caching::new(cpu());
+        assert_eq!(walk(&mut Separate::naive(cpu()), &sections), memory.naive_bytes);
+        let mut caching = Separate::caching(cpu());
         walk(&mut caching, &sections);
         sections.reverse();
         assert_eq!(walk(&mut caching, &sections), memory.caching_bytes);

@@ -43,31 +43,17 @@ impl Buffer {
         self.start.as_ptr()
     }
 
-    /// Returns the length in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Returns true if the length is zero.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
     /// Returns the bytes for reading.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the range was allocated and zeroed by `zeroed`; no node runs while a caller holds `&self`
         // outside the executor.
-        unsafe { std::slice::from_raw_parts(self.slice_start(), self.bytes) }
+        unsafe { std::slice::from_raw_parts(self.address(), self.bytes) }
     }
 
     /// Returns the bytes for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: see `bytes`; `&mut self` excludes other borrows.
-        unsafe { std::slice::from_raw_parts_mut(self.slice_start(), self.bytes) }
-    }
-
-    fn slice_start(&self) -> *mut u8 {
-        self.start.as_ptr()
+        unsafe { std::slice::from_raw_parts_mut(self.address(), self.bytes) }
     }
 }
 

@@ -34,7 +34,7 @@ pub fn usable() -> Result<usize, String> {
 pub fn describe(ordinal: usize) -> crate::error::Result<String> {
     let properties = Gpu::properties_of(ordinal)?;
     let architecture = properties.architecture();
-    let (major, minor) = Compiler::new(&architecture)?.version();
+    let (major, minor) = Compiler::new(&architecture)?.version;
     let cublaslt = library_version();
     Ok(format!("cuda {} {architecture} nvrtc {major}.{minor} cublaslt {cublaslt}", properties.name))
 }

@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use cudarc::nvrtc::sys;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::fs;
@@ -44,7 +45,8 @@ impl TranslationUnit {
 #[derive(Debug)]
 pub struct Compiler {
     architecture: String,
-    version: (i32, i32),
+    /// NVRTC's version, as (major, minor).
+    pub version: (i32, i32),
     /// Folder of cached results; `None` means no cache.
     folder: Option<PathBuf>,
 }
@@ -57,20 +59,8 @@ impl Compiler {
     /// If NVRTC is not installed.
     pub fn new(architecture: &str) -> Result<Self> {
         Nvidia::Nvrtc.require("the kernel compiler (NVRTC)")?;
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: NVRTC is open, and both addresses point to integers.
-        let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
-        check(status, "ask NVRTC for its version")?;
-        Ok(Self {
-            architecture: architecture.to_string(),
-            version: (major, minor),
-            folder: kernel_cache_folder(),
-        })
-    }
-
-    /// Returns NVRTC's version, as (major, minor).
-    pub fn version(&self) -> (i32, i32) {
-        self.version
+        let folder = cache_folder().map(|folder| folder.join("kernels"));
+        Ok(Self { architecture: architecture.to_string(), version: version()?, folder })
     }
 
     /// Returns the cubin (GPU machine code) of a translation unit, from the cache if it is there.
@@ -79,7 +69,7 @@ impl Compiler {
     /// If the unit does not compile. The message contains the compiler's log.
     pub fn compile(&self, unit: &TranslationUnit) -> Result<Vec<u8>> {
         let options = self.options(unit);
-        let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options, "cubin")));
+        let cached = self.cached(unit, &options, "cubin");
         if let Some(cubin) = cached.as_ref().and_then(|path| fs::read(path).ok()) {
             return Ok(cubin);
         }
@@ -99,7 +89,7 @@ impl Compiler {
     pub fn resources(&self, unit: &TranslationUnit) -> Result<Vec<KernelResources>> {
         let mut options = self.options(unit);
         options.push("--ptxas-options=-v".to_string());
-        let cached = self.folder.as_ref().map(|folder| folder.join(self.file_name(unit, &options, "log")));
+        let cached = self.cached(unit, &options, "log");
         let known = cached.as_ref().and_then(|path| fs::read_to_string(path).ok());
         // A log that names no kernel is damaged: every unit has one.
         let known = known.map(|log| KernelResources::parse(&log)).filter(|kernels| !kernels.is_empty());
@@ -145,9 +135,10 @@ impl Compiler {
         options
     }
 
-    /// Returns the file name of a cached result: the kernel file's name, a hash of the sources, the options
-    /// and NVRTC's version, and the extension.
-    fn file_name(&self, unit: &TranslationUnit, options: &[String], extension: &str) -> String {
+    /// Returns the file of a cached result; `None` without a cache. Its name has the kernel file's name, a
+    /// hash of the sources, the options and NVRTC's version, and the extension.
+    fn cached(&self, unit: &TranslationUnit, options: &[String], extension: &str) -> Option<PathBuf> {
+        let folder = self.folder.as_ref()?;
         let mut hash = blake3::Hasher::new();
         let (major, minor) = self.version;
         let version = format!("{major}.{minor}");
@@ -158,7 +149,7 @@ impl Compiler {
             hash.update(&part.len().to_le_bytes());
             hash.update(part.as_bytes());
         }
-        format!("{}-{}.{extension}", unit.file, &hash.finalize().to_hex()[..32])
+        Some(folder.join(format!("{}-{}.{extension}", unit.file, &hash.finalize().to_hex()[..32])))
     }
 }
 
@@ -211,17 +202,33 @@ pub fn translation_units<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> V
     kernels.into_iter().map(TranslationUnit::for_kernel).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Returns the folder of cached cubins; `None` if there is no cache.
-fn kernel_cache_folder() -> Option<PathBuf> {
-    cache_folder().map(|folder| folder.join("kernels"))
+/// Returns NVRTC's version, as (major, minor). The library must be open.
+pub(super) fn version() -> Result<(i32, i32)> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: NVRTC is open, and both addresses point to integers.
+    let status = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    check(status, "ask NVRTC for its version")?;
+    Ok((major, minor))
 }
 
-/// Runs NVRTC. Returns the cubin and the compiler's log.
+/// Compiles a translation unit. Returns the cubin and the compiler's log.
 fn compile(unit: &TranslationUnit, options: &[String]) -> Result<(Vec<u8>, String)> {
+    let (status, cubin, log) = run_nvrtc((unit.file, &source(unit.file)), &headers(), options)?;
+    if status != sys::nvrtcResult::NVRTC_SUCCESS {
+        return Err(Error::failed(format!("kernel {} does not compile:\n{log}", unit.describe())));
+    }
+    Ok((cubin?, log))
+}
+
+/// Compiles a source with a name. Returns NVRTC's status, the cubin or why there is none, and the log.
+fn run_nvrtc(
+    (file, source): (&str, &str),
+    included: &[(&str, Cow<'_, str>)],
+    options: &[String],
+) -> Result<(sys::nvrtcResult, Result<Vec<u8>>, String)> {
     let c_string =
         |s: &str| CString::new(s).map_err(|_| Error::failed("a kernel source contains a zero byte"));
-    let (code, name) = (c_string(&source(unit.file))?, c_string(&format!("{}.cu", unit.file))?);
-    let included = headers();
+    let (code, name) = (c_string(source)?, c_string(&format!("{file}.cu"))?);
     let headers: Vec<CString> = included.iter().map(|(_, h)| c_string(h)).collect::<Result<_>>()?;
     let names: Vec<CString> = included.iter().map(|(n, _)| c_string(n)).collect::<Result<_>>()?;
     let options: Vec<CString> = options.iter().map(|o| c_string(o)).collect::<Result<_>>()?;
@@ -243,15 +250,11 @@ fn compile(unit: &TranslationUnit, options: &[String]) -> Result<(Vec<u8>, Strin
     let options = pointers(&options);
     // SAFETY: the program was created above; the options live during the call.
     let status = unsafe { sys::nvrtcCompileProgram(program, options.len() as i32, options.as_ptr()) };
-    let log = log(program);
-    let result = if status == sys::nvrtcResult::NVRTC_SUCCESS {
-        cubin(program).map(|cubin| (cubin, log))
-    } else {
-        Err(Error::failed(format!("kernel {} does not compile:\n{log}", unit.describe())))
-    };
+    let cubin = check(status, "compile a kernel").and_then(|()| cubin(program));
+    let result = (status, cubin, log(program));
     // SAFETY: the program was created above and is not used again.
     unsafe { sys::nvrtcDestroyProgram(&raw mut program) };
-    result
+    Ok(result)
 }
 
 /// Returns the architectures that NVRTC can compile for, such as 90 for `sm_90`, ascending; `None` without
@@ -272,20 +275,9 @@ pub(super) fn architectures() -> Option<Vec<u32>> {
 /// # Errors
 /// If the kernel does not compile. The message contains the compiler's log.
 pub(super) fn compile_trivial_kernel(architecture: &str) -> Result<()> {
-    let (code, name) = (c"extern \"C\" __global__ void trivial(float* x) { x[0] = 1.0f; }", c"trivial.cu");
-    let option = CString::new(format!("--gpu-architecture={architecture}"));
-    let option = option.map_err(|_| Error::failed("the name of an architecture contains a zero byte"))?;
-    let (mut program, none) = (std::ptr::null_mut(), std::ptr::null());
-    // SAFETY: both texts are constants that end in zero, and there are no headers.
-    let status =
-        unsafe { sys::nvrtcCreateProgram(&raw mut program, code.as_ptr(), name.as_ptr(), 0, none, none) };
-    check(status, "create an NVRTC program")?;
-    // SAFETY: the program was created above; the option lives during the call.
-    let status = unsafe { sys::nvrtcCompileProgram(program, 1, &option.as_ptr()) };
-    let log = log(program);
-    // SAFETY: the program was created above and is not used again.
-    unsafe { sys::nvrtcDestroyProgram(&raw mut program) };
-    check(status, "compile a kernel").map_err(|e| Error::failed(format!("{}\n{log}", e.message())))
+    let code = "extern \"C\" __global__ void trivial(float* x) { x[0] = 1.0f; }";
+    let (_, cubin, log) = run_nvrtc(("trivial", code), &[], &[format!("--gpu-architecture={architecture}")])?;
+    cubin.map(drop).map_err(|e| Error::failed(format!("{}\n{log}", e.message())))
 }
 
 /// Returns the machine code of a compiled program.

@@ -1,18 +1,22 @@
 //! The CUDA context of this process on one GPU.
 
-use super::driver::{self, check};
+use super::driver::{self, check, checked};
 use super::libraries::Nvidia;
 use super::monitor::InitialState;
 use crate::device::gpu::Properties;
 use crate::error::{Error, Result};
+use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
-use std::ptr::null_mut;
 use std::sync::Arc;
+
+/// Lowest supported compute capability.
+pub(super) const CAPABILITY: (u32, u32) = (8, 0);
 
 /// The primary context of this process on a GPU, released when dropped.
 #[derive(Debug)]
 pub(super) struct Context {
-    device: sys::CUdevice,
+    /// The device.
+    pub(super) device: sys::CUdevice,
     raw: sys::CUcontext,
 }
 
@@ -24,18 +28,11 @@ unsafe impl Sync for Context {}
 impl Context {
     /// Creates or retains the context on a device and makes it current.
     pub(super) fn new(device: sys::CUdevice) -> Result<Self> {
-        let mut raw = null_mut();
-        // SAFETY: the address points to a handle to be filled in; the device comes from the driver.
-        let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) };
-        check(status, "create a context on the GPU")?;
+        // SAFETY: the device comes from the driver.
+        let raw = checked(unsafe { result::primary_ctx::retain(device) }, "create a context on the GPU")?;
         let context = Self { device, raw };
         context.make_current()?;
         Ok(context)
-    }
-
-    /// Returns the device.
-    pub(super) fn device(&self) -> sys::CUdevice {
-        self.device
     }
 
     /// Makes this context current on the calling thread.
@@ -55,7 +52,6 @@ impl Drop for Context {
 /// A GPU on which this process has a context but has done nothing else yet.
 #[derive(Debug)]
 pub struct OpenedContext {
-    pub(super) ordinal: usize,
     pub(super) properties: Properties,
     /// State of the GPU before the context was created.
     pub(super) initial: InitialState,
@@ -76,7 +72,7 @@ impl OpenedContext {
         let initial = InitialState::for_device(device);
         let context = Arc::new(Context::new(device)?);
         let took = initial.memory_taken_since();
-        Ok(Self { ordinal, properties, initial, took, context })
+        Ok(Self { properties, initial, took, context })
     }
 }
 
@@ -93,7 +89,23 @@ pub(super) fn check_present(ordinal: usize) -> Result<()> {
 }
 
 /// Returns a GPU's handle and properties without creating a context.
+///
+/// # Errors
+/// If the driver does not know the GPU, or kernels do not run on it.
 pub(super) fn device_properties(ordinal: usize) -> Result<(sys::CUdevice, Properties)> {
+    let (device, properties) = any_device_properties(ordinal)?;
+    let (major, minor) = properties.capability;
+    if properties.capability < CAPABILITY {
+        return Err(Error::failed(format!(
+            "{} has compute capability {major}.{minor}; kernels need 8.0 or newer (bf16 tensor cores)",
+            properties.name
+        )));
+    }
+    Ok((device, properties))
+}
+
+/// Returns the handle and properties of a GPU, whether or not kernels run on it.
+pub(super) fn any_device_properties(ordinal: usize) -> Result<(sys::CUdevice, Properties)> {
     let (device, name, memory_bytes) = driver::device(ordinal)?;
     let attribute = |which| driver::attribute(device, which);
     let properties = Properties {
@@ -108,11 +120,5 @@ pub(super) fn device_properties(ordinal: usize) -> Result<(sys::CUdevice, Proper
         l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
         memory_bytes,
     };
-    if properties.capability < (8, 0) {
-        return Err(Error::failed(format!(
-            "{} has compute capability {}.{}; kernels need 8.0 or newer (bf16 tensor cores)",
-            properties.name, properties.capability.0, properties.capability.1
-        )));
-    }
     Ok((device, properties))
 }

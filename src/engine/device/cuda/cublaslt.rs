@@ -6,9 +6,9 @@ use super::stream::Stream;
 use crate::device::gpu::{Addend, DevicePtr, Product, ProductShape};
 use crate::device::{DType, ProductPrecision};
 use crate::error::{Error, Result};
+use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys::{self, cublasStatus_t};
 use std::ffi::c_void;
-use std::ptr::null_mut;
 
 /// Size of the workspace in bytes: NVIDIA's recommendation for Hopper, more than older GPUs need.
 pub const WORKSPACE: usize = 32 << 20;
@@ -49,9 +49,7 @@ impl Cublaslt {
     /// Opens the library with a workspace of [`WORKSPACE`] bytes.
     pub(super) fn new(workspace: DeviceBuffer) -> Result<Self> {
         assert_eq!(workspace.len(), WORKSPACE);
-        let mut handle = null_mut();
-        // SAFETY: the library is open; the address points to a handle to be filled in.
-        check(unsafe { sys::cublasLtCreate(&raw mut handle) }, "open cuBLASLt")?;
+        let handle = checked(result::create_handle(), "open cuBLASLt")?;
         Ok(Self { handle, workspace })
     }
 
@@ -75,9 +73,9 @@ impl Cublaslt {
                 self.handle,
                 layout.operation,
                 (&raw const alpha).cast(),
-                pointer(product.b.address),
+                pointer(product.b),
                 a,
-                pointer(product.a.address),
+                pointer(product.a),
                 b,
                 (&raw const beta).cast(),
                 pointer(addend.address),
@@ -87,7 +85,7 @@ impl Cublaslt {
                 algorithm,
                 self.workspace.address() as *mut c_void,
                 WORKSPACE,
-                stream.raw().cast(),
+                stream.raw.cast(),
             )
         }
     }
@@ -98,34 +96,22 @@ impl Cublaslt {
     pub(super) fn candidates(&self, layout: &Layout) -> Result<Vec<sys::cublasLtMatmulHeuristicResult_t>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let [a, b, c] = layout.matrices;
-        let mut preference = null_mut();
+        let preference = checked(result::create_matmul_pref(), "describe a search")?;
         // SAFETY: zeros are valid for this plain struct of the library.
         let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = unsafe { std::mem::zeroed() };
         let mut count = 0;
-        let bytes = WORKSPACE;
         // Bits of cublasLtReductionScheme_t: partial sums in the compute type. In-place sums would use
         // atomics.
         let schemes = if layout.batched { 0u32 } else { 2 };
-        // SAFETY: attributes are set from integers of the given sizes; the buffer has room for CANDIDATES
+        // SAFETY: attributes are set from integers of their types; the buffer has room for CANDIDATES
         // results.
         unsafe {
-            check(sys::cublasLtMatmulPreferenceCreate(&raw mut preference), "describe a search")?;
-            let set = |which, value: *const c_void, size| {
-                check(
-                    sys::cublasLtMatmulPreferenceSetAttribute(preference, which, value, size),
-                    "describe a search",
-                )
+            let set = |which, (value, size)| {
+                let set = result::set_matmul_pref_attribute(preference, which, value, size);
+                checked(set, "describe a search")
             };
-            set(
-                Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                (&raw const bytes).cast(),
-                size_of::<usize>(),
-            )?;
-            set(
-                Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                (&raw const schemes).cast(),
-                size_of::<u32>(),
-            )?;
+            set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, attribute(&WORKSPACE))?;
+            set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, attribute(&schemes))?;
             let status = sys::cublasLtMatmulAlgoGetHeuristic(
                 self.handle,
                 layout.operation,
@@ -173,28 +159,18 @@ impl Layout {
             (ProductPrecision::Tf32, DType::F32) => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        let mut operation = null_mut();
-        // SAFETY: the address points to a handle to be filled in.
-        let status = unsafe {
-            sys::cublasLtMatmulDescCreate(&raw mut operation, compute, sys::cudaDataType_t::CUDA_R_32F)
-        };
-        check(status, "describe a product")?;
+        let operation = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F);
+        let operation = checked(operation, "describe a product")?;
         for (which, transposed) in [
             (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, shape.b_transposed),
             (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, shape.a_transposed),
         ] {
             // cublasOperation_t: 0 means as stored, 1 transposed.
-            let value = i32::from(transposed);
-            // SAFETY: the attribute is an integer of this size.
-            let status = unsafe {
-                sys::cublasLtMatmulDescSetAttribute(
-                    operation,
-                    which,
-                    (&raw const value).cast(),
-                    size_of::<i32>(),
-                )
-            };
-            check(status, "describe a product")?;
+            let transposed = i32::from(transposed);
+            let (value, size) = attribute(&transposed);
+            // SAFETY: the attribute is an integer of this type.
+            let set = unsafe { result::set_matmul_desc_attribute(operation, which, value, size) };
+            checked(set, "describe a product")?;
         }
         let matrix = |rows: usize, columns: usize, dtype: DType| -> Result<sys::cublasLtMatrixLayout_t> {
             let format = match dtype {
@@ -202,18 +178,8 @@ impl Layout {
                 DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
                 other => return Err(Error::failed(format!("products of {other} do not run on a GPU"))),
             };
-            let mut layout = null_mut();
-            // SAFETY: the address points to a handle to be filled in.
-            let status = unsafe {
-                sys::cublasLtMatrixLayoutCreate(
-                    &raw mut layout,
-                    format,
-                    columns as u64,
-                    rows as u64,
-                    columns as i64,
-                )
-            };
-            check(status, "describe a matrix")?;
+            let layout = result::create_matrix_layout(format, columns as u64, rows as u64, columns as i64);
+            let layout = checked(layout, "describe a matrix")?;
             if let Some(count) = shape.batch {
                 describe_batch(layout, count, rows * columns)?;
             }
@@ -241,24 +207,25 @@ fn describe_batch(layout: sys::cublasLtMatrixLayout_t, count: usize, stride: usi
         Error::failed(format!("a batch of {count} products is larger than the library takes"))
     })?;
     let stride = stride as i64;
-    // SAFETY: the attributes are integers of these sizes.
-    unsafe {
-        let set = |which, value: *const c_void, size| {
-            check(sys::cublasLtMatrixLayoutSetAttribute(layout, which, value, size), "describe a batch")
-        };
-        set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, (&raw const count).cast(), size_of::<i32>())?;
-        set(
-            Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-            (&raw const stride).cast(),
-            size_of::<i64>(),
-        )
-    }
+    let set = |which, (value, size)| {
+        // SAFETY: the attributes are integers of these types.
+        let set = unsafe { result::set_matrix_layout_attribute(layout, which, value, size) };
+        checked(set, "describe a batch")
+    };
+    set(Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, attribute(&count))?;
+    set(Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, attribute(&stride))
+}
+
+/// Returns the address and the size of an attribute's value.
+fn attribute<T>(value: &T) -> (*const c_void, usize) {
+    (std::ptr::from_ref(value).cast(), size_of::<T>())
 }
 
 /// Turns a library status into an error that says what failed.
 pub(super) fn check(status: cublasStatus_t, doing: &str) -> Result<()> {
-    if status == cublasStatus_t::CUBLAS_STATUS_SUCCESS {
-        return Ok(());
-    }
-    Err(Error::failed(format!("cannot {doing}: {status:?}")))
+    checked(status.result(), doing)
+}
+
+fn checked<T>(result: Result<T, CublasError>, doing: &str) -> Result<T> {
+    result.map_err(|CublasError(status)| Error::failed(format!("cannot {doing}: {status:?}")))
 }

@@ -30,7 +30,7 @@ impl Downloader {
     /// # Errors
     /// If the driver reports an error.
     pub fn download(&mut self, after: &Event, from: DevicePtr, to: &mut [u8]) -> Result<()> {
-        self.stream.make_current()?;
+        self.stream.context.make_current()?;
         self.stream.wait(after)?;
         for (piece, to) in to.chunks_mut(PIECE_BYTES).enumerate() {
             self.stream.download(&mut self.pinned, from + (piece * PIECE_BYTES) as u64, to.len())?;

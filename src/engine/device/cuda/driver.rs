@@ -3,31 +3,30 @@
 use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, TensorMap};
 use crate::error::{Error, Result};
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
 /// Turns a status into an error that says what was being done.
 pub(super) fn check(status: CUresult, doing: &str) -> Result<()> {
-    if status == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
-    let text = describe(status);
-    if status == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-        return Err(Error::does_not_fit(format!("cannot {doing}: {text}")));
-    }
-    Err(Error::failed(format!("cannot {doing}: {text}")))
+    checked(status.result(), doing)
 }
 
-fn describe(status: CUresult) -> String {
-    let mut text = std::ptr::null();
-    // SAFETY: the driver writes the address of a constant text, or nothing for an unknown status.
-    let known = unsafe { sys::cuGetErrorString(status, &raw mut text) };
-    if known != CUresult::CUDA_SUCCESS || text.is_null() {
-        return format!("{status:?}");
-    }
-    // SAFETY: the text belongs to the driver and ends in zero.
-    format!("{} ({status:?})", unsafe { CStr::from_ptr(text) }.to_string_lossy())
+/// Turns a failure of the driver into an error that says what was being done.
+pub(super) fn checked<T>(result: Result<T, DriverError>, doing: &str) -> Result<T> {
+    result.map_err(|error| {
+        let DriverError(status) = error;
+        let text = match error.error_string() {
+            Ok(text) => format!("{} ({status:?})", text.to_string_lossy()),
+            Err(_) => format!("{status:?}"),
+        };
+        let message = format!("cannot {doing}: {text}");
+        match status {
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::does_not_fit(message),
+            _ => Error::failed(message),
+        }
+    })
 }
 
 /// Pinned host memory, which the GPU reads and writes without the CPU. Freed when dropped.
@@ -44,10 +43,9 @@ unsafe impl Sync for Pinned {}
 
 impl Pinned {
     pub(super) fn new(bytes: usize) -> Result<Self> {
-        let mut start = null_mut::<c_void>();
-        // SAFETY: the address points to a pointer to be filled in.
-        let status = unsafe { sys::cuMemHostAlloc(&raw mut start, bytes.max(1), 0) };
-        check(status, &format!("pin {bytes} bytes of host memory"))?;
+        // SAFETY: users write the memory before they read it.
+        let pinned = unsafe { result::malloc_host(bytes.max(1), 0) };
+        let start = checked(pinned, &format!("pin {bytes} bytes of host memory"))?;
         Ok(Self { start: start.cast(), bytes })
     }
 
@@ -86,10 +84,8 @@ unsafe impl Sync for Event {}
 
 impl Event {
     pub(super) fn new() -> Result<Self> {
-        let mut event = null_mut();
-        // SAFETY: the address points to a handle to be filled in.
-        check(unsafe { sys::cuEventCreate(&raw mut event, 0) }, "create an event")?;
-        Ok(Self(event))
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        checked(event, "create an event").map(Self)
     }
 
     /// Blocks the calling thread until the stream has reached the event.
@@ -106,11 +102,8 @@ impl Event {
     /// # Errors
     /// If one of them was not recorded.
     pub fn since(&self, earlier: &Event) -> Result<f32> {
-        let mut milliseconds = 0.0;
         // SAFETY: both events exist.
-        let status = unsafe { sys::cuEventElapsedTime_v2(&raw mut milliseconds, earlier.0, self.0) };
-        check(status, "read the time between events")?;
-        Ok(milliseconds)
+        checked(unsafe { result::event::elapsed(earlier.0, self.0) }, "read the time between events")
     }
 }
 
@@ -123,12 +116,8 @@ impl Drop for Event {
 
 /// Returns the number of GPUs.
 pub(super) fn count() -> Result<usize> {
-    let mut count = 0;
-    // SAFETY: the driver is open; this call initializes it before any other call.
-    check(unsafe { sys::cuInit(0) }, "initialize the driver")?;
-    // SAFETY: the address points to an integer.
-    check(unsafe { sys::cuDeviceGetCount(&raw mut count) }, "count the GPUs")?;
-    Ok(count as usize)
+    checked(result::init(), "initialize the driver")?;
+    checked(result::device::get_count(), "count the GPUs").map(|count| count as usize)
 }
 
 /// Returns the version of CUDA that the driver supports, such as (13, 0).
@@ -141,33 +130,23 @@ pub(super) fn version() -> Result<(i32, i32)> {
 
 /// Returns a GPU's handle, name and memory in bytes.
 pub(super) fn device(ordinal: usize) -> Result<(sys::CUdevice, String, usize)> {
-    let (mut device, mut name, mut bytes) = (0, [0u8; 256], 0usize);
-    // SAFETY: the addresses point to values to be filled in; the name's buffer has the given length.
-    unsafe {
-        check(sys::cuDeviceGet(&raw mut device, ordinal as i32), &format!("open GPU {ordinal}"))?;
-        check(sys::cuDeviceGetName(name.as_mut_ptr().cast(), 256, device), "query the name of a GPU")?;
-        check(sys::cuDeviceTotalMem_v2(&raw mut bytes, device), "query the memory of a GPU")?;
-    }
-    let name = CStr::from_bytes_until_nul(&name).map(|n| n.to_string_lossy().into_owned());
-    Ok((device, name.unwrap_or_default(), bytes))
+    let device = checked(result::device::get(ordinal as i32), &format!("open GPU {ordinal}"))?;
+    let name = checked(result::device::get_name(device), "query the name of a GPU")?;
+    // SAFETY: the device was opened.
+    let bytes = checked(unsafe { result::device::total_mem(device) }, "query the memory of a GPU")?;
+    Ok((device, name, bytes))
 }
 
 /// Returns an attribute of a GPU.
 pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<usize> {
-    let mut value = 0;
-    // SAFETY: the address points to an integer; the device was opened.
-    check(
-        unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, device) },
-        "query the properties of a GPU",
-    )?;
-    Ok(value as usize)
+    // SAFETY: the device was opened.
+    let value = unsafe { result::device::get_attribute(device, which) };
+    checked(value, "query the properties of a GPU").map(|value| value as usize)
 }
 
 /// Returns a GPU's UUID, in hexadecimal with dashes; the UUID of a MIG instance if this process sees one.
 pub(super) fn uuid(device: sys::CUdevice) -> Result<String> {
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    // SAFETY: the address points to the value to be filled in; the device was opened.
-    check(unsafe { sys::cuDeviceGetUuid_v2(&raw mut uuid, device) }, "query the UUID of a GPU")?;
+    let uuid = checked(result::device::get_uuid(device), "query the UUID of a GPU")?;
     let mut text = String::new();
     for (at, byte) in uuid.bytes.iter().enumerate() {
         if [4, 6, 8, 10].contains(&at) {
@@ -198,10 +177,8 @@ pub(super) fn has_context(device: sys::CUdevice) -> bool {
 
 /// Loads machine code and returns its module.
 pub(super) fn load(code: &[u8], what: &str) -> Result<sys::CUmodule> {
-    let mut module = null_mut();
     // SAFETY: the code is a complete cubin, which contains its own length.
-    check(unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) }, &format!("load {what}"))?;
-    Ok(module)
+    checked(unsafe { result::module::load_data(code.as_ptr().cast()) }, &format!("load {what}"))
 }
 
 /// Returns the sizes in bytes of a kernel's parameters, in order.
@@ -309,9 +286,6 @@ fn encode(map: &TensorMap) -> Result<Value> {
 /// Returns a function of a module.
 pub(super) fn function(module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
     let text = CString::new(name).map_err(|_| Error::failed("a kernel name contains a zero byte"))?;
-    let mut function = null_mut();
-    // SAFETY: the module is loaded and the name ends in zero.
-    let status = unsafe { sys::cuModuleGetFunction(&raw mut function, module, text.as_ptr()) };
-    check(status, &format!("find kernel {name}"))?;
-    Ok(function)
+    // SAFETY: the module is loaded.
+    checked(unsafe { result::module::get_function(module, text) }, &format!("find kernel {name}"))
 }

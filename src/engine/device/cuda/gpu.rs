@@ -1,6 +1,6 @@
 //! One GPU: its context, its stream, its memory, and the kernels and matrix products that run on it.
 
-use super::algorithms::{Algorithm, Algorithms};
+use super::algorithms::Algorithm;
 use super::collectives::Collectives;
 use super::compiler::Compiler;
 use super::context::{Context, OpenedContext, check_present, device_properties};
@@ -11,17 +11,16 @@ use super::held::HeldMultiprocessors;
 use super::kernels::Kernels;
 use super::libraries::Nvidia;
 use super::memory::{Allocator, DeviceBuffer, Ledger, memory_info};
-use super::monitor::{InitialState, MemoryCause, MemorySample, PowerMeter, UntrackedMemory, UntrackedMeter};
+use super::monitor::{InitialState, MemoryCause, MemorySample, UntrackedMemory, UntrackedMeter};
 use super::products::Products;
 use super::selection::Bench;
 use super::stream::Stream;
 use crate::device::gpu::{
-    Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
-    Properties, Queue, Requests, consecutive_addresses,
+    Arg, Collective, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, Product, Properties, Queue, Requests,
+    consecutive_addresses,
 };
 use crate::device::lock::lock;
 use crate::error::Result;
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// One GPU. Work queued on it runs in order, asynchronously to the CPU, so an error of the work itself is
@@ -29,16 +28,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[derive(Debug)]
 pub struct Gpu {
     properties: Properties,
-    ordinal: usize,
     /// Unset in a run with one rank.
-    collectives: OnceLock<Collectives>,
-    products: Arc<Products>,
-    kernels: Arc<Kernels>,
+    pub(super) collectives: OnceLock<Collectives>,
+    /// The matrix products of this GPU.
+    pub products: Arc<Products>,
+    pub(super) kernels: Arc<Kernels>,
     allocator: Arc<Allocator>,
-    stream: Arc<Stream>,
-    context: Arc<Context>,
+    /// The model's stream.
+    pub(crate) stream: Arc<Stream>,
+    pub(super) context: Arc<Context>,
     /// State of the GPU before this process created its context.
-    initial: InitialState,
+    pub initial: InitialState,
     /// Measures the device memory that the driver takes in addition to allocations.
     untracked: Mutex<UntrackedMeter>,
 }
@@ -85,7 +85,7 @@ impl Gpu {
     /// If a library is missing. The message says which, and how to get it.
     pub fn open_in(opened: OpenedContext) -> Result<Arc<Self>> {
         Nvidia::CublasLt.require("the library of matrix products (cuBLASLt)")?;
-        let OpenedContext { ordinal, properties, initial, took, context } = opened;
+        let OpenedContext { properties, initial, took, context } = opened;
         context.make_current()?;
         let compiler = Compiler::new(&properties.architecture())?;
         let stream = Arc::new(Stream::new(&context)?);
@@ -97,7 +97,6 @@ impl Gpu {
         let kernels = Arc::new(Kernels::new(Arc::clone(&context), compiler, properties.capability));
         Ok(Arc::new(Self {
             properties,
-            ordinal,
             collectives: OnceLock::new(),
             products,
             kernels,
@@ -107,41 +106,6 @@ impl Gpu {
             initial,
             untracked,
         }))
-    }
-
-    /// Returns the GPU's ordinal in CUDA's order.
-    pub fn ordinal(&self) -> usize {
-        self.ordinal
-    }
-
-    /// Returns the compiler for this GPU's kernels.
-    pub fn compiler(&self) -> &Compiler {
-        self.kernels.compiler()
-    }
-
-    /// Returns the matrix products of this GPU.
-    pub fn products(&self) -> &Products {
-        &self.products
-    }
-
-    pub(super) fn stream(&self) -> &Stream {
-        &self.stream
-    }
-
-    pub(super) fn kernels(&self) -> &Arc<Kernels> {
-        &self.kernels
-    }
-
-    pub(super) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
-    pub(super) fn collectives(&self) -> Option<&Collectives> {
-        self.collectives.get()
-    }
-
-    pub(super) fn set_collectives(&self, collectives: Collectives) -> Result<(), Collectives> {
-        self.collectives.set(collectives)
     }
 
     /// Makes the GPU's context current on the calling thread. A thread must call this before it runs an
@@ -167,26 +131,17 @@ impl Gpu {
     /// # Errors
     /// As for [`Gpu::allocate`].
     pub fn allocate_mapped(&self, bytes: usize) -> Result<DeviceBuffer> {
-        self.allocator.allocate_mapped(self.context.device(), bytes)
+        self.allocator.allocate_mapped(self.context.device, bytes)
     }
 
     /// Limits the bytes that all allocations may hold together; `None` for no limit.
     pub fn limit_memory(&self, bytes: Option<usize>) {
-        self.allocator.set_limit(bytes);
+        lock(&self.allocator.ledger).limit = bytes;
     }
 
     /// Returns how much memory allocations hold, have held at most, and may hold.
     pub fn ledger(&self) -> Ledger {
-        self.allocator.ledger()
-    }
-
-    /// Returns the GPU's free and total memory in bytes. Memory of other processes counts as used. The GPU's
-    /// context must be current.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub fn memory_info(&self) -> Result<(usize, usize)> {
-        memory_info()
+        *lock(&self.allocator.ledger)
     }
 
     /// Attributes to `cause` the device memory taken since the last call in addition to allocations. The
@@ -194,19 +149,14 @@ impl Gpu {
     pub fn attribute_memory(&self, cause: MemoryCause) {
         // An error is ignored because the figure is only reported: it then stays blank, and the run
         // continues.
-        if let Ok((free, _)) = self.memory_info() {
+        if let Ok((free, _)) = memory_info() {
             lock(&self.untracked).attribute(cause, MemorySample { free, held: self.ledger().held });
         }
     }
 
     /// Returns the device memory taken in addition to allocations, by cause.
     pub fn untracked_memory(&self) -> UntrackedMemory {
-        lock(&self.untracked).total()
-    }
-
-    /// Returns the state of the GPU before this process created its context.
-    pub fn initial_state(&self) -> &InitialState {
-        &self.initial
+        lock(&self.untracked).total
     }
 
     /// Compiles and loads the kernels that programs need, and chooses algorithms for their products. Products
@@ -234,17 +184,6 @@ impl Gpu {
         HeldMultiprocessors::new(&self.context, &self.kernels, &self.properties, count).map(Some)
     }
 
-    /// Returns a power meter for this GPU; `None` if it has no energy counter.
-    pub fn power_meter(&self) -> Option<PowerMeter> {
-        self.initial.power_meter()
-    }
-
-    /// Returns the products in `shapes` whose algorithm neither comes with the program nor was chosen by
-    /// [`Gpu::tune`].
-    pub fn untuned_products(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
-        self.products.untuned(shapes)
-    }
-
     /// Chooses the algorithms of products again, timed at the clock that the GPU sustains under load. This
     /// takes seconds per product. Calls `chosen` with a product's key in the algorithm table, its new
     /// algorithm, and its previous one.
@@ -263,11 +202,6 @@ impl Gpu {
 
     fn bench(&self) -> Bench<'_> {
         Bench { stream: &self.stream, kernels: &self.kernels, allocator: &self.allocator }
-    }
-
-    /// Returns the algorithms in use, to store with a run.
-    pub fn algorithms(&self) -> Algorithms {
-        self.products.algorithms()
     }
 
     /// Allocates `bytes` bytes of pinned host memory for copies.
@@ -297,38 +231,12 @@ impl Gpu {
         Downloader::new(&self.context)
     }
 
-    /// Records an event after the work queued so far. If a graph is being captured and `inside_graph` is
-    /// true, every launch of the graph records it.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
-        self.stream.record(event, inside_graph)
-    }
-
     /// Waits until all queued work is done.
     ///
     /// # Errors
     /// If queued work failed.
     pub fn synchronize(&self) -> Result<()> {
         self.stream.synchronize()
-    }
-
-    /// Queues a copy from pinned memory. The caller must not change that memory before the copy is done.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
-        self.stream.upload(to, from, bytes)
-    }
-
-    /// Queues a copy into pinned memory. The caller must keep that memory and not read it before the copy is
-    /// done.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
-        self.stream.download(to, from, bytes)
     }
 
     /// Waits for all work queued so far, then reads `bytes` bytes of allocated memory.
@@ -348,11 +256,11 @@ impl Queue for Gpu {
     }
 
     fn rank(&self) -> usize {
-        self.collectives().map_or(0, |collectives| collectives.transport().rank())
+        self.transport().map_or(0, |transport| transport.rank())
     }
 
     fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
-        self.kernels.launch(&self.stream, kernel, grid, args)
+        self.kernels.launch(&self.stream, (kernel, grid, args))
     }
 
     fn product(&self, product: &Product) -> Result<()> {
@@ -367,46 +275,26 @@ impl Queue for Gpu {
         self.stream.copy(to, from, bytes)
     }
 
-    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()> {
-        let all_reduce =
-            |collectives: &Collectives| collectives.transport().all_reduce_sum(tensors, self.model_lane());
-        self.collectives().map_or(Ok(()), all_reduce)
-    }
-
-    fn all_gather(&self, tensors: &[Gathered]) -> Result<()> {
-        match self.collectives() {
-            Some(collectives) => collectives.transport().all_gather(tensors, self.model_lane()),
-            None => tensors.iter().try_for_each(|tensor| self.copy(tensor.to, tensor.from, tensor.bytes)),
+    fn collective(&self, collective: Collective<'_>) -> Result<()> {
+        if let Some(transport) = self.transport() {
+            return transport.collective(collective, self.model_lane());
         }
-    }
-
-    fn share(&self, tensor: Gathered) -> Result<()> {
-        match self.collectives() {
-            Some(collectives) => collectives.transport().share(tensor, self.model_lane()),
-            None => self.copy(tensor.to, tensor.from, tensor.bytes),
+        let copy = |tensor: &Gathered| self.copy(tensor.to, tensor.from, tensor.bytes);
+        match collective {
+            Collective::AllReduceSum(_) | Collective::ReduceToOwners(_) => Ok(()),
+            Collective::AllGather(tensors) => tensors.iter().try_for_each(copy),
+            Collective::Share(tensor) => copy(&tensor),
+            Collective::GatherFromOwners { parts, .. } => {
+                let mut moved = parts.iter().filter(|part| part.from != part.to);
+                moved.try_for_each(|part| self.copy(part.to, part.from, part.bytes))
+            }
         }
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
-        match self.collectives() {
-            Some(collectives) => collectives.transport().shared(to, bytes),
+        match self.transport() {
+            Some(transport) => transport.shared(to, bytes),
             None => Ok(consecutive_addresses(to, bytes)),
-        }
-    }
-
-    fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()> {
-        let reduce =
-            |collectives: &Collectives| collectives.transport().reduce_to_owners(parts, self.model_lane());
-        self.collectives().map_or(Ok(()), reduce)
-    }
-
-    fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool) -> Result<()> {
-        match self.collectives() {
-            Some(collectives) => collectives.transport().gather_from_owners(parts, wait, self.model_lane()),
-            None => {
-                let mut moved = parts.iter().filter(|part| part.from != part.to);
-                moved.try_for_each(|part| self.copy(part.to, part.from, part.bytes))
-            }
         }
     }
 }

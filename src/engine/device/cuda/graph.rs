@@ -20,17 +20,16 @@ impl Gpu {
     pub fn capture(self: &Arc<Self>, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream exists and is not being captured.
-        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream().raw(), mode) }, "begin a graph")?;
+        check(unsafe { sys::cuStreamBeginCapture_v2(self.stream.raw, mode) }, "begin a graph")?;
         let worked = work();
         let mut graph = null_mut();
         // SAFETY: the capture began above; it is ended even if the work failed.
-        let ended =
-            check(unsafe { sys::cuStreamEndCapture(self.stream().raw(), &raw mut graph) }, "end a graph");
+        let ended = check(unsafe { sys::cuStreamEndCapture(self.stream.raw, &raw mut graph) }, "end a graph");
         let captured = Captured(graph);
         worked?;
         ended?;
         if driver::version().is_ok_and(|version| version >= EDGES_WITH_DATA) {
-            fill_by_kernels(captured.0, self.kernels())?;
+            fill_by_kernels(captured.0, &self.kernels)?;
         }
         let mut executable = null_mut();
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0.into();
@@ -145,7 +144,7 @@ impl Graph {
     /// If the driver reports an error.
     pub fn launch(&self) -> Result<()> {
         // SAFETY: the executable graph and the stream exist.
-        check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream().raw()) }, "launch a graph")
+        check(unsafe { sys::cuGraphLaunch(self.executable, self.gpu.stream.raw) }, "launch a graph")
     }
 }
 

@@ -52,7 +52,7 @@ impl HeldMultiprocessors {
         let grid = Grid::new(count, 1).shared(properties.shared_per_block);
         let started = held.words.address() as DevicePtr;
         let args = [started.into(), (started + size_of::<u32>() as DevicePtr).into()];
-        kernels.launch(&held.stream, hold_kernel(), grid, &args)?;
+        kernels.launch(&held.stream, (hold_kernel(), grid, args))?;
         let begun = Instant::now();
         while (held.word(0).load(Ordering::Acquire) as usize) < count {
             if begun.elapsed() > START {

@@ -34,12 +34,9 @@ pub(super) struct Kernels {
     can_overlap: bool,
     /// True if the driver can load a function's code before the first launch.
     loads_functions: bool,
-    modules: Mutex<HashMap<TranslationUnit, Module>>,
+    modules: Mutex<HashMap<TranslationUnit, sys::CUmodule>>,
     functions: Mutex<HashMap<Kernel, Function>>,
 }
-
-#[derive(Clone, Copy, Debug)]
-struct Module(sys::CUmodule);
 
 #[derive(Clone, Debug)]
 struct Function {
@@ -68,11 +65,6 @@ impl Kernels {
             modules: Mutex::default(),
             functions: Mutex::default(),
         }
-    }
-
-    /// Returns the compiler.
-    pub(super) fn compiler(&self) -> &Compiler {
-        &self.compiler
     }
 
     /// Compiles and loads kernels, in parallel. Functions are loaded here because a driver that loads a
@@ -115,12 +107,18 @@ impl Kernels {
     ///
     /// # Errors
     /// If the arguments do not match the kernel's parameters, or the driver reports an error.
-    pub(super) fn launch(&self, stream: &Stream, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
+    pub(super) fn launch(
+        &self,
+        stream: &Stream,
+        (kernel, grid, args): (Kernel, Grid, impl AsRef<[Arg]>),
+    ) -> Result<()> {
+        let args = args.as_ref();
         let (entry, overlaps) = (kernel.entry, kernel.overlaps && self.can_overlap);
-        if let Some(size) = args.iter().find_map(|arg| match arg {
-            Arg::Size(size) => Some(*size).filter(|&size| size > MAX_SIZE),
+        let too_large = |arg: &Arg| match *arg {
+            Arg::Size(size) if size > MAX_SIZE => Some(size),
             _ => None,
-        }) {
+        };
+        if let Some(size) = args.iter().find_map(too_large) {
             return Err(Error::failed(format!(
                 "kernel {entry} counts in 31 bits, but a tensor of this plan has a size of {size}; \
                  make training.local_batch_size smaller"
@@ -131,9 +129,9 @@ impl Kernels {
         stream.launch((entry, function.handle), grid, &mut values, overlaps)
     }
 
-    fn load(&self, unit: TranslationUnit, code: &[u8]) -> Result<Module> {
+    fn load(&self, unit: TranslationUnit, code: &[u8]) -> Result<sys::CUmodule> {
         self.context.make_current()?;
-        let module = Module(driver::load(code, &unit.describe())?);
+        let module = driver::load(code, &unit.describe())?;
         lock(&self.modules).insert(unit, module);
         Ok(module)
     }
@@ -153,7 +151,7 @@ impl Kernels {
                 self.load(unit, &code)?
             }
         };
-        let handle = driver::function(module.0, kernel.entry)?;
+        let handle = driver::function(module, kernel.entry)?;
         if shared > DEFAULT_SHARED {
             let which = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function belongs to a loaded module.
@@ -189,9 +187,9 @@ impl Drop for Kernels {
         if self.context.make_current().is_err() {
             return;
         }
-        for module in lock(&self.modules).values() {
+        for &module in lock(&self.modules).values() {
             // SAFETY: loaded by `load`; the owner has waited for the GPU's work.
-            unsafe { sys::cuModuleUnload(module.0) };
+            unsafe { sys::cuModuleUnload(module) };
         }
     }
 }

@@ -106,14 +106,8 @@ fn load(library: Nvidia, path: &Path) -> bool {
     };
     if let Some(folder) = path.parent().filter(|folder| folder.is_dir()) {
         for needed in library.needs() {
-            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            let mut paths: Vec<PathBuf> = files
-                .filter(|f| f.file_name().to_string_lossy().starts_with(needed))
-                .map(|f| f.path())
-                .collect();
-            paths.sort();
             // A failure here is not reported: the library itself reports what it is missing.
-            let _ = paths.iter().any(|path| open(path));
+            let _ = matching(folder, needed).iter().any(|path| open(path));
         }
     }
     open(path)
@@ -159,14 +153,11 @@ fn wheel_folders(prefix: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns the subfolders whose names have a prefix, in order.
+/// Returns the entries of a folder whose names have a prefix, in order.
 fn matching(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> = entries
-        .filter(|e| e.file_name().to_string_lossy().starts_with(prefix))
-        .map(|e| e.path())
-        .filter(|p| p.is_dir())
-        .collect();
+    let mut found: Vec<PathBuf> =
+        entries.filter(|e| e.file_name().to_string_lossy().starts_with(prefix)).map(|e| e.path()).collect();
     found.sort();
     found
 }

@@ -1,7 +1,7 @@
 //! Measured memory bandwidth and product throughput of a GPU: the reference for op budgets.
 
 use super::gpu::Gpu;
-use crate::device::gpu::{Operand, Product, Queue, Requests};
+use crate::device::gpu::{Product, ProductShape, Queue, Requests};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use std::collections::BTreeSet;
@@ -32,23 +32,21 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
     gpu.make_current()?;
     let memory = gpu.allocate(2 * COPY_BYTES)?;
     let (first, second) = (memory.address(), memory.address() + COPY_BYTES as u64);
-    let side = |k: usize, size: usize| k * SIDE * SIDE * size;
-    let product = Product {
+    let shape = ProductShape {
         batch: None,
         m: SIDE,
         n: SIDE,
         k: SIDE,
-        a: Operand::plain(first),
-        b: Operand::transposed(first + side(1, format.size()) as u64),
-        c: second,
+        a_transposed: false,
+        b_transposed: true,
         input: format,
         output: format,
-        factor: 1.0,
-        addend: None,
+        accumulate: false,
         precision,
     };
-    gpu.prepare(&Requests { products: BTreeSet::from([product.shape()]), ..Requests::default() }, &|_| {})?;
-    super::selection::randomize(gpu.stream(), &memory, format)?;
+    let product = Product::new(shape, first, first + (SIDE * SIDE * format.size()) as u64, second);
+    gpu.prepare(&Requests { products: BTreeSet::from([shape]), ..Requests::default() }, &|_| {})?;
+    super::selection::randomize(&gpu.stream, &memory, format)?;
     let copied = seconds(gpu, || gpu.copy(second, first, COPY_BYTES))?;
     let multiplied = seconds(gpu, || gpu.product(&product))?;
     let operations = 2.0 * (SIDE as f64).powi(3);
@@ -57,13 +55,7 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
 
 /// Returns the mean time of some work, in seconds.
 fn seconds(gpu: &Gpu, work: impl Fn() -> Result<()>) -> Result<f64> {
-    let (start, end) = (gpu.event()?, gpu.event()?);
     work()?;
-    gpu.record(&start, false)?;
-    for _ in 0..RUNS {
-        work()?;
-    }
-    gpu.record(&end, false)?;
-    end.wait()?;
-    Ok(f64::from(end.since(&start)?) / 1e3 / RUNS as f64)
+    let milliseconds = gpu.stream.milliseconds(|| (0..RUNS).try_for_each(|_| work()))?;
+    Ok(f64::from(milliseconds) / 1e3 / RUNS as f64)
 }

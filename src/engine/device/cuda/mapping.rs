@@ -13,7 +13,8 @@ use cudarc::driver::sys;
 /// which waits for the work of the current context.
 #[derive(Debug)]
 pub(super) struct Mapping {
-    address: DevicePtr,
+    /// Address of the first byte.
+    pub(super) address: DevicePtr,
     /// Size in bytes, a multiple of the page size.
     bytes: usize,
 }
@@ -36,11 +37,6 @@ impl Mapping {
         let mapping = Self { address: mapped?, bytes };
         allow_access(mapping.address, mapping.bytes, device)?;
         Ok(mapping)
-    }
-
-    /// Returns the address of the first byte.
-    pub(super) fn address(&self) -> DevicePtr {
-        self.address
     }
 }
 

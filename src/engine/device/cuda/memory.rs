@@ -1,12 +1,12 @@
 //! GPU memory: allocated by the driver, counted and capped.
 
-use super::driver::check;
+use super::driver::checked;
 use super::mapping::Mapping;
 use super::stream::Stream;
 use crate::device::gpu::DevicePtr;
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
-use cudarc::driver::sys;
+use cudarc::driver::{result, sys};
 use std::sync::{Arc, Mutex};
 
 /// Counts of the memory allocated on a GPU.
@@ -26,7 +26,7 @@ pub struct Ledger {
 #[derive(Debug)]
 pub(super) struct Allocator {
     stream: Arc<Stream>,
-    ledger: Mutex<Ledger>,
+    pub(super) ledger: Mutex<Ledger>,
 }
 
 impl Allocator {
@@ -55,7 +55,7 @@ impl Allocator {
         }
         self.counted(bytes, |bytes| {
             let mapping = Mapping::new(device, bytes)?;
-            Ok((mapping.address(), Some(mapping)))
+            Ok((mapping.address, Some(mapping)))
         })
     }
 
@@ -71,23 +71,13 @@ impl Allocator {
                 ledger.held
             )));
         }
-        self.stream.make_current()?;
+        self.stream.context.make_current()?;
         let (address, mapping) = allocate(bytes)
             .map_err(|e| e.context(format!("in addition to the {} bytes held on the GPU", ledger.held)))?;
         ledger.held += bytes;
         ledger.peak = ledger.peak.max(ledger.held);
         ledger.allocations += 1;
         Ok(DeviceBuffer { allocator: Arc::clone(self), address, bytes, mapping })
-    }
-
-    /// Limits the bytes that may be held; `None` for no limit.
-    pub(super) fn set_limit(&self, bytes: Option<usize>) {
-        lock(&self.ledger).limit = bytes;
-    }
-
-    /// Returns the counts.
-    pub(super) fn ledger(&self) -> Ledger {
-        *lock(&self.ledger)
     }
 }
 
@@ -132,7 +122,7 @@ impl DeviceBuffer {
     /// If the work failed.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         assert!(offset + to.len() <= self.bytes);
-        self.allocator.stream.make_current()?;
+        self.allocator.stream.context.make_current()?;
         self.allocator.stream.read(self.address + offset as u64, to)
     }
 
@@ -142,7 +132,7 @@ impl DeviceBuffer {
     /// If the work failed.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         assert!(offset + from.len() <= self.bytes);
-        self.allocator.stream.make_current()?;
+        self.allocator.stream.context.make_current()?;
         self.allocator.stream.write(self.address + offset as u64, from)
     }
 }
@@ -150,7 +140,7 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         // If the context cannot be made current, it has taken its memory with it.
-        let current = self.bytes > 0 && self.allocator.stream.make_current().is_ok();
+        let current = self.bytes > 0 && self.allocator.stream.context.make_current().is_ok();
         match self.mapping.take() {
             Some(mapping) if current => drop(mapping),
             Some(mapping) => std::mem::forget(mapping),
@@ -166,19 +156,14 @@ impl Drop for DeviceBuffer {
 
 /// Allocates memory in the current context.
 fn allocate(bytes: usize) -> Result<DevicePtr> {
-    let mut address = 0;
-    if bytes > 0 {
-        // SAFETY: the address points to a pointer to be filled in.
-        let status = unsafe { sys::cuMemAlloc_v2(&raw mut address, bytes) };
-        check(status, &format!("allocate {bytes} bytes"))?;
+    if bytes == 0 {
+        return Ok(0);
     }
-    Ok(address)
+    // SAFETY: users write the memory before they read it.
+    checked(unsafe { result::malloc_sync(bytes) }, &format!("allocate {bytes} bytes"))
 }
 
 /// Returns the free and total memory, in bytes, of the GPU whose context is current.
 pub(super) fn memory_info() -> Result<(usize, usize)> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the addresses point to integers; the context is current.
-    check(unsafe { sys::cuMemGetInfo_v2(&raw mut free, &raw mut total) }, "query free memory")?;
-    Ok((free, total))
+    checked(result::mem_get_info(), "query free memory")
 }

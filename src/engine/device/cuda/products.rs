@@ -27,7 +27,9 @@ pub struct Products {
 
 #[derive(Debug, Default)]
 struct Inner {
-    ready: HashMap<ProductShape, Ready>,
+    /// The products for which everything except their addresses is decided: how the library computes them;
+    /// `None` for our own kernel.
+    ready: HashMap<ProductShape, Option<(Layout, cublasLtMatmulAlgo_t)>>,
     known: KnownAlgorithms,
     /// Algorithms in use.
     used: Algorithms,
@@ -35,10 +37,7 @@ struct Inner {
 
 impl Inner {
     fn insert(&mut self, shape: ProductShape, layout: Layout, algorithm: Algorithm, timed_here: bool) {
-        let ready = match algorithm.words() {
-            Some(words) => Ready::Library(layout, cublasLtMatmulAlgo_t { data: words }),
-            None => Ready::Plain,
-        };
+        let ready = algorithm.words().map(|data| (layout, cublasLtMatmulAlgo_t { data }));
         self.known.insert(key(&shape), algorithm.clone(), timed_here);
         self.used.products.insert(key(&shape), algorithm);
         self.ready.insert(shape, ready);
@@ -48,15 +47,6 @@ impl Inner {
 /// How long the products of a program are timed before it runs; the product in progress at that point is
 /// finished. The remaining products use the library's first proposals.
 pub const TIMING: Duration = Duration::from_secs(10);
-
-/// A product for which everything except its addresses is decided.
-#[derive(Clone, Copy, Debug)]
-enum Ready {
-    /// Computed by the library.
-    Library(Layout, cublasLtMatmulAlgo_t),
-    /// Computed by our own kernel.
-    Plain,
-}
 
 impl Products {
     /// Opens the library, and reads this machine's table and the one that comes with the program.
@@ -91,13 +81,8 @@ impl Products {
         lock(&self.inner).used.clone()
     }
 
-    /// Returns the library's version.
-    pub fn version(&self) -> u64 {
-        lock(&self.inner).known.all.cublaslt
-    }
-
     /// Returns the products whose algorithm neither comes with the program nor was chosen by `xrun ops tune`.
-    pub(super) fn untuned(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
+    pub fn untuned(&self, shapes: &BTreeSet<ProductShape>) -> BTreeSet<ProductShape> {
         let inner = lock(&self.inner);
         shapes.iter().filter(|shape| !inner.known.is_tuned(&key(shape))).copied().collect()
     }
@@ -184,18 +169,15 @@ impl Products {
     /// # Errors
     /// If the product was not prepared, or the library reports an error.
     pub(super) fn run(&self, stream: &Stream, kernels: &Kernels, product: &Product) -> Result<()> {
-        let shape = product.shape();
-        let ready = lock(&self.inner).ready.get(&shape).copied();
+        let shape = &product.shape;
+        let ready = lock(&self.inner).ready.get(shape).copied();
         match ready {
-            Some(Ready::Library(layout, algorithm)) => {
+            Some(Some((layout, algorithm))) => {
                 let status = self.library.multiply(stream, product, &layout, &algorithm);
-                check(status, &format!("multiply {}", key(&shape)))
+                check(status, &format!("multiply {}", key(shape)))
             }
-            Some(Ready::Plain) => {
-                let (kernel, grid, args) = fallback_kernel(product);
-                kernels.launch(stream, kernel, grid, &args)
-            }
-            None => Err(Error::failed(format!("product {} was not prepared", key(&shape)))),
+            Some(None) => kernels.launch(stream, fallback_kernel(product)),
+            None => Err(Error::failed(format!("product {} was not prepared", key(shape)))),
         }
     }
 

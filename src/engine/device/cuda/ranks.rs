@@ -1,11 +1,11 @@
 //! A GPU's connection to the GPUs of other ranks.
 
-use super::collectives::{CollectiveQueue, Collectives};
+use super::collectives::Collectives;
 use super::driver::Event;
 use super::gpu::Gpu;
 use super::nccl::{Nccl, UniqueId};
 use super::transport::{Lane, On, Transport};
-use crate::device::gpu::{DevicePtr, Queue};
+use crate::device::gpu::{Arg, Collective, DevicePtr, Grid, Kernel, MAX_RANKS, Product, Properties, Queue};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
@@ -26,13 +26,19 @@ impl Gpu {
     ) -> Result<()> {
         self.make_current()?;
         let nccl = Nccl::join(rank, world_size, channels, share)?;
-        self.set_collectives(Collectives::new(self.context(), Arc::new(nccl))?)
-            .map_err(|_| Error::failed("this GPU has already joined the other ranks"))
+        self.connect(Arc::new(nccl))
+    }
+
+    /// Makes a transport the exchange with other ranks.
+    pub(super) fn connect(&self, transport: Arc<dyn Transport>) -> Result<()> {
+        let collectives = Collectives::new(&self.context, transport)?;
+        let joined = |_| Error::failed("this GPU has already joined the other ranks");
+        self.collectives.set(collectives).map_err(joined)
     }
 
     /// Returns the exchange with other ranks; `None` in a run with one rank, and before ranks are connected.
     pub(crate) fn transport(&self) -> Option<&Arc<dyn Transport>> {
-        self.collectives().map(Collectives::transport)
+        self.collectives.get().map(|collectives| &collectives.transport)
     }
 
     /// Returns a function that aborts the exchange with the other ranks with an error, and does nothing once
@@ -48,7 +54,7 @@ impl Gpu {
 
     /// Returns the model's stream, for calls of the transport.
     pub(super) fn model_lane(&self) -> On<'_> {
-        On { stream: self.stream(), lane: Lane::Model }
+        On { stream: &self.stream, lane: Lane::Model }
     }
 
     /// Waits until all work is done, then ends the exchange in agreement with the other ranks. Call it after
@@ -80,17 +86,9 @@ impl Gpu {
     /// # Errors
     /// If the driver reports an error.
     pub fn fork(&self) -> Result<Option<CollectiveQueue<'_>>> {
-        let Some(collectives) = self.collectives() else { return Ok(None) };
-        collectives.fork(self.stream())?;
-        Ok(Some(CollectiveQueue::new(self.properties(), self.kernels(), collectives)))
-    }
-
-    /// Makes later work on the model's queue wait for a recorded event.
-    ///
-    /// # Errors
-    /// If the driver reports an error.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        self.stream().wait(event)
+        let Some(collectives) = self.collectives.get() else { return Ok(None) };
+        collectives.fork(&self.stream)?;
+        Ok(Some(CollectiveQueue { gpu: self, collectives }))
     }
 
     /// Records an event after the work queued so far on the model's queue or on the collectives' queue, to
@@ -100,12 +98,12 @@ impl Gpu {
     /// # Errors
     /// If the driver reports an error.
     pub(crate) fn record_beside(&self, lane: Lane, event: &Event, inside_graph: bool) -> Result<()> {
-        let Some(collectives) = self.collectives() else { return Ok(()) };
+        let Some(collectives) = self.collectives.get() else { return Ok(()) };
         let of = match lane {
-            Lane::Model => self.model_lane(),
-            Lane::Collectives => collectives.lane(),
+            Lane::Model => &self.stream,
+            Lane::Collectives => &collectives.stream,
         };
-        collectives.record(of, event, inside_graph)
+        collectives.beside[lane as usize].record(of, event, inside_graph)
     }
 
     /// Makes later work on the model's queue wait for the events recorded beside one of the two queues. A
@@ -114,6 +112,68 @@ impl Gpu {
     /// # Errors
     /// If the driver reports an error.
     pub(crate) fn join_events(&self, lane: Lane) -> Result<()> {
-        self.collectives().map_or(Ok(()), |collectives| collectives.join_events(lane, self.stream()))
+        let join = |collectives: &Collectives| collectives.beside[lane as usize].join(&self.stream);
+        self.collectives.get().map_or(Ok(()), join)
+    }
+}
+
+/// The queue of collectives that overlap with the model's queue.
+///
+/// It accepts kernels, from nodes that touch only the state. It accepts no products, because they would share
+/// the workspace with the model's products.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectiveQueue<'a> {
+    gpu: &'a Gpu,
+    collectives: &'a Collectives,
+}
+
+impl CollectiveQueue<'_> {
+    /// Records an event in queue order.
+    ///
+    /// # Errors
+    /// If the driver reports an error.
+    pub fn record(&self, event: &Event) -> Result<()> {
+        self.collectives.stream.record(event, false)
+    }
+}
+
+fn refused(what: &str) -> Result<()> {
+    Err(Error::failed(format!(
+        "{what} was queued on the stream of collectives, which accepts collectives and kernels"
+    )))
+}
+
+impl Queue for CollectiveQueue<'_> {
+    fn properties(&self) -> &Properties {
+        self.gpu.properties()
+    }
+
+    fn rank(&self) -> usize {
+        self.gpu.rank()
+    }
+
+    fn launch(&self, kernel: Kernel, grid: Grid, args: &[Arg]) -> Result<()> {
+        self.gpu.kernels.launch(&self.collectives.stream, (kernel, grid, args))
+    }
+
+    fn product(&self, _product: &Product) -> Result<()> {
+        refused("a product")
+    }
+
+    fn fill(&self, _address: DevicePtr, _byte: u8, _bytes: usize) -> Result<()> {
+        refused("a fill")
+    }
+
+    fn copy(&self, _to: DevicePtr, _from: DevicePtr, _bytes: usize) -> Result<()> {
+        refused("a copy")
+    }
+
+    fn collective(&self, collective: Collective<'_>) -> Result<()> {
+        let on = On { stream: &self.collectives.stream, lane: Lane::Collectives };
+        self.collectives.transport.collective(collective, on)
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        self.gpu.shared(to, bytes)
     }
 }

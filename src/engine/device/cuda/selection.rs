@@ -2,13 +2,12 @@
 
 use super::algorithms::Algorithm;
 use super::cublaslt::{Cublaslt, Layout, check};
-use super::driver::Event;
 use super::kernels::Kernels;
 use super::memory::{Allocator, DeviceBuffer};
 use super::monitor::SETTLING;
 use super::stream::Stream;
 use crate::device::DType;
-use crate::device::gpu::{Addend, Arg, Grid, Kernel, Operand, Product, ProductShape};
+use crate::device::gpu::{Arg, Grid, Kernel, Product, ProductShape};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::{cublasLtMatmulHeuristicResult_t, cublasStatus_t};
@@ -76,14 +75,10 @@ pub(super) fn fastest(
     let Some(&(quickest, _)) = candidates.first() else { return Ok(Algorithm::plain()) };
     let mut same_bits = Vec::new();
     for (milliseconds, candidate) in candidates {
-        let enough = match timing {
-            Timing::None | Timing::Quick => !same_bits.is_empty(),
-            Timing::UnderLoad => {
-                !same_bits.is_empty()
-                    && (same_bits.len() == MAX_UNDER_LOAD || milliseconds > quickest * MAX_SLOWDOWN)
-            }
-        };
-        if enough {
+        let is_rival = timing == Timing::UnderLoad
+            && same_bits.len() < MAX_UNDER_LOAD
+            && milliseconds <= quickest * MAX_SLOWDOWN;
+        if !same_bits.is_empty() && !is_rival {
             break;
         }
         if trial.is_deterministic(&candidate)? {
@@ -127,11 +122,14 @@ impl Trial<'_, '_> {
         Ok(Algorithm::plain())
     }
 
+    /// Runs an algorithm once.
+    fn run(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> cublasStatus_t {
+        self.library.multiply(self.matrices.bench.stream, &self.product, self.layout, &candidate.algo)
+    }
+
     /// Runs an algorithm once; returns true if the library accepted it.
     fn runs(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> bool {
-        let stream = self.matrices.bench.stream;
-        let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
-        status == cublasStatus_t::CUBLAS_STATUS_SUCCESS
+        self.run(candidate) == cublasStatus_t::CUBLAS_STATUS_SUCCESS
     }
 
     /// Returns the algorithms that run, sorted by the mean time of [`RUNS`] runs, fastest first.
@@ -151,9 +149,7 @@ impl Trial<'_, '_> {
         let mut sums = [0u64; 2];
         for sum in &mut sums {
             self.matrices.clear_result(self.shape)?;
-            let stream = self.matrices.bench.stream;
-            let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
-            check(status, "check a product")?;
+            check(self.run(candidate), "check a product")?;
             *sum = self.matrices.checksum(self.shape)?;
         }
         Ok(sums[0] == sums[1])
@@ -177,16 +173,8 @@ impl Trial<'_, '_> {
 
     /// Returns the mean time of `runs` runs, in milliseconds.
     fn milliseconds(&self, candidate: &cublasLtMatmulHeuristicResult_t, runs: usize) -> Result<f32> {
-        let stream = self.matrices.bench.stream;
-        let (start, end) = &self.matrices.events;
-        stream.record(start, false)?;
-        for _ in 0..runs {
-            let status = self.library.multiply(stream, &self.product, self.layout, &candidate.algo);
-            check(status, "time a product")?;
-        }
-        stream.record(end, false)?;
-        end.wait()?;
-        Ok(end.since(start)? / runs as f32)
+        let run_all = || (0..runs).try_for_each(|_| check(self.run(candidate), "time a product"));
+        Ok(self.matrices.bench.stream.milliseconds(run_all)? / runs as f32)
     }
 }
 
@@ -200,7 +188,6 @@ pub(super) struct Matrices<'a> {
     numbers: DeviceBuffer,
     result: DeviceBuffer,
     sum: DeviceBuffer,
-    events: (Event, Event),
 }
 
 impl<'a> Matrices<'a> {
@@ -210,7 +197,6 @@ impl<'a> Matrices<'a> {
             numbers: bench.allocator.allocate(0)?,
             result: bench.allocator.allocate(0)?,
             sum: bench.allocator.allocate(8)?,
-            events: (Event::new()?, Event::new()?),
         })
     }
 
@@ -229,22 +215,8 @@ impl<'a> Matrices<'a> {
         }
         randomize(self.bench.stream, &self.numbers, shape.input)?;
         self.clear_result(shape)?;
-        let operand = |address, transposed| Operand { address, transposed };
-        let c = self.result.address();
-        Ok(Product {
-            batch: shape.batch,
-            m: shape.m,
-            n: shape.n,
-            k: shape.k,
-            a: operand(self.numbers.address(), shape.a_transposed),
-            b: operand(self.numbers.address() + a as u64, shape.b_transposed),
-            c,
-            input: shape.input,
-            output: shape.output,
-            factor: 1.0,
-            addend: shape.accumulate.then_some(Addend { address: c, factor: 1.0 }),
-            precision: shape.precision,
-        })
+        let (first, second) = (self.numbers.address(), self.numbers.address() + a as u64);
+        Ok(Product::new(*shape, first, second, self.result.address()))
     }
 
     fn clear_result(&self, shape: &ProductShape) -> Result<()> {
@@ -256,7 +228,7 @@ impl<'a> Matrices<'a> {
         let words = result_bytes(shape) / 4;
         let args = [self.result.address().into(), self.sum.address().into(), Arg::U64(words as u64)];
         let Bench { stream, kernels, .. } = self.bench;
-        kernels.launch(stream, Kernel::new("checksum", "checksum"), Grid::new(1024, 256), &args)?;
+        kernels.launch(stream, (Kernel::new("checksum", "checksum"), Grid::new(1024, 256), args))?;
         let mut bytes = [0; 8];
         self.sum.read(0, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))

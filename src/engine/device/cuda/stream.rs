@@ -1,9 +1,10 @@
 //! A stream: work that runs in the order in which it was queued.
 
 use super::context::Context;
-use super::driver::{Event, Pinned, Value, check};
+use super::driver::{Event, Pinned, Value, check, checked};
 use crate::device::gpu::{DevicePtr, Grid};
 use crate::error::Result;
+use cudarc::driver::result::stream::{self, StreamKind};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -12,8 +13,9 @@ use std::sync::Arc;
 /// A stream of a GPU, destroyed when dropped. Callers must have made its context current.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    context: Arc<Context>,
-    raw: sys::CUstream,
+    pub(super) context: Arc<Context>,
+    /// The driver's handle.
+    pub(super) raw: sys::CUstream,
 }
 
 // SAFETY: the driver's handles may be used from every thread that has made the context current.
@@ -21,40 +23,19 @@ unsafe impl Send for Stream {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Stream {}
 
-/// Without this flag, the stream would wait for work that other code puts on the default stream.
-const NON_BLOCKING: u32 = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-
 impl Stream {
-    /// Creates a stream.
+    /// Creates a stream. It does not wait for work that other code puts on the default stream.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self> {
-        let mut raw = null_mut();
-        // SAFETY: the address points to a handle to be filled in; the context is current.
-        let status = unsafe { sys::cuStreamCreate(&raw mut raw, NON_BLOCKING) };
-        check(status, "create a stream")?;
+        let raw = checked(stream::create(StreamKind::NonBlocking), "create a stream")?;
         Ok(Self { context: Arc::clone(context), raw })
     }
 
     /// Creates a stream whose blocks are scheduled before the blocks of other streams.
     pub(super) fn with_highest_priority(context: &Arc<Context>) -> Result<Self> {
-        let (mut lowest, mut highest, mut raw) = (0, 0, null_mut());
-        // SAFETY: the addresses point to values to be filled in; the context is current.
-        unsafe {
-            let status = sys::cuCtxGetStreamPriorityRange(&raw mut lowest, &raw mut highest);
-            check(status, "query the priorities of streams")?;
-            let status = sys::cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, highest);
-            check(status, "create a stream for collectives")?;
-        }
+        let (_, highest) = checked(stream::get_priority_range(), "query the priorities of streams")?;
+        let raw = stream::create_with_priority(StreamKind::NonBlocking, highest);
+        let raw = checked(raw, "create a stream for collectives")?;
         Ok(Self { context: Arc::clone(context), raw })
-    }
-
-    /// Returns the driver's handle.
-    pub(super) fn raw(&self) -> sys::CUstream {
-        self.raw
-    }
-
-    /// Makes the stream's context current on the calling thread.
-    pub(super) fn make_current(&self) -> Result<()> {
-        self.context.make_current()
     }
 
     /// Waits until all work queued so far is done.
@@ -64,7 +45,7 @@ impl Stream {
     }
 
     /// Records an event. With `inside_graph`, during a capture, every launch of the graph records it.
-    pub(super) fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
+    pub(crate) fn record(&self, event: &Event, inside_graph: bool) -> Result<()> {
         let flag = if inside_graph {
             sys::CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as u32
         } else {
@@ -75,9 +56,21 @@ impl Stream {
     }
 
     /// Makes later work wait for a recorded event.
-    pub(super) fn wait(&self, event: &Event) -> Result<()> {
+    pub(crate) fn wait(&self, event: &Event) -> Result<()> {
         // SAFETY: event and stream exist, and the event has been recorded.
         check(unsafe { sys::cuStreamWaitEvent(self.raw, event.0, 0) }, "make a stream wait for another")
+    }
+
+    /// Returns the time between the work queued so far and the end of what `work` queues, in milliseconds.
+    /// Waits for that end.
+    pub(crate) fn milliseconds(&self, work: impl FnOnce() -> Result<()>) -> Result<f32> {
+        self.context.make_current()?;
+        let (start, end) = (Event::new()?, Event::new()?);
+        self.record(&start, false)?;
+        work()?;
+        self.record(&end, false)?;
+        end.wait()?;
+        end.since(&start)
     }
 
     /// Sets `bytes` bytes to `byte`.
@@ -98,8 +91,8 @@ impl Stream {
         check(unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.raw) }, "copy memory")
     }
 
-    /// Copies from pinned host memory.
-    pub(super) fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
+    /// Copies from pinned host memory, which the caller must not change before the copy is done.
+    pub(crate) fn upload(&self, to: DevicePtr, from: &Pinned, bytes: usize) -> Result<()> {
         assert!(bytes <= from.bytes().len());
         // SAFETY: the pinned memory holds that many bytes and outlives the copy, because the engine reuses it
         // only after its event; the range at the GPU's address is inside memory that the caller holds.
@@ -107,8 +100,8 @@ impl Stream {
         check(status, "copy to the GPU")
     }
 
-    /// Copies into pinned host memory.
-    pub(super) fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
+    /// Copies into pinned host memory, which the caller must keep and not read before the copy is done.
+    pub(crate) fn download(&self, to: &mut Pinned, from: DevicePtr, bytes: usize) -> Result<()> {
         assert!(bytes <= to.bytes().len());
         // SAFETY: the pinned memory has room for that many bytes, and callers keep it until the copy is done:
         // the engine waits for its event, the downloader for each piece. The range is inside memory that they
@@ -185,7 +178,7 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         // If the context cannot be made current, it has taken its streams with it.
-        if self.make_current().is_ok() {
+        if self.context.make_current().is_ok() {
             // SAFETY: created in `new` or `with_highest_priority`, and held by nobody else.
             unsafe { sys::cuStreamDestroy_v2(self.raw) };
         }

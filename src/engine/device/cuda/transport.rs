@@ -1,7 +1,7 @@
 //! How the GPUs of different ranks exchange data, behind one trait.
 
 use super::stream::Stream;
-use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum};
+use crate::device::gpu::{Collective, DevicePtr, MAX_RANKS};
 use crate::error::{Error, Result};
 
 /// The stream that a call is queued on.
@@ -32,26 +32,12 @@ pub(crate) trait Transport: Send + Sync + std::fmt::Debug {
     /// Returns the number of ranks.
     fn world_size(&self) -> usize;
 
-    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks.
-    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()>;
-
-    /// Gathers tensors of every rank on every rank, in rank order.
-    fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()>;
-
-    /// Gives every rank access to a tensor of every rank; see
-    /// [`Queue::share`](crate::device::gpu::Queue::share).
-    fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()>;
+    /// Queues a collective.
+    fn collective(&self, collective: Collective<'_>, on: On<'_>) -> Result<()>;
 
     /// Returns the addresses of what ranks share at `to`; see
     /// [`Queue::shared`](crate::device::gpu::Queue::shared).
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
-
-    /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it.
-    fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()>;
-
-    /// Copies parts from their owners to all ranks; see
-    /// [`Queue::gather_from_owners`](crate::device::gpu::Queue::gather_from_owners).
-    fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool, on: On<'_>) -> Result<()>;
 
     /// Replaces bytes by the bytes of rank 0. Returns false if the data has to go through the host.
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool>;

@@ -5,9 +5,8 @@
 //! architecture, using the same launch sites as a run.
 
 use super::{
-    Arg, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, OwnedCopy, OwnedSum, Product, ProductShape,
-    Properties, Queue, consecutive_addresses, copy_small, fallback_kernel, fill_words, rank_sum, sum_at_once,
-    wait_for_ranks,
+    Arg, Collective, DevicePtr, Grid, Kernel, MAX_RANKS, Product, ProductShape, Properties, Queue,
+    consecutive_addresses, copy_small, fallback_kernel, fill_words, rank_sum, sum_at_once, wait_for_ranks,
 };
 use crate::error::Result;
 use std::cell::RefCell;
@@ -44,24 +43,6 @@ impl Collector {
         self
     }
 
-    /// Inserts the kernel for sums over ranks, which one of the transports launches.
-    fn insert_rank_sum(&self) {
-        self.requests.borrow_mut().kernels.insert(rank_sum((0, 1), (0, 1), (1, 0)).0);
-    }
-
-    /// Inserts the kernels with which ranks sum a few numbers, or wait for each other.
-    fn insert_sum_at_once(&self) {
-        let kernels = &mut self.requests.borrow_mut().kernels;
-        kernels.extend(sum_at_once(&[], (&[0], 0), 0).map(|(kernel, _, _)| kernel));
-        kernels.insert(wait_for_ranks(&[0], 0).0);
-    }
-
-    /// Inserts the kernels that accompany copies between ranks.
-    fn insert_copies(&self) {
-        self.insert_sum_at_once();
-        self.requests.borrow_mut().kernels.insert(copy_small(&[]).0);
-    }
-
     /// Returns the kernels and products collected so far.
     pub fn into_requests(self) -> Requests {
         self.requests.into_inner()
@@ -88,7 +69,7 @@ impl Queue for Collector {
 
     fn product(&self, product: &Product) -> Result<()> {
         let mut requests = self.requests.borrow_mut();
-        requests.products.insert(product.shape());
+        requests.products.insert(product.shape);
         // The library may have no algorithm for the product, and some of its algorithms fill a counter.
         requests.kernels.insert(fallback_kernel(product).0);
         requests.kernels.extend(fill_words(0, 0, 1).map(|(kernel, _, _)| kernel));
@@ -104,34 +85,21 @@ impl Queue for Collector {
         Ok(())
     }
 
-    fn all_reduce_sum(&self, _tensors: &[(DevicePtr, usize)]) -> Result<()> {
-        self.insert_rank_sum();
-        self.insert_copies();
-        Ok(())
-    }
-
-    fn all_gather(&self, _tensors: &[Gathered]) -> Result<()> {
-        self.insert_copies();
-        Ok(())
-    }
-
-    fn share(&self, _tensor: Gathered) -> Result<()> {
-        self.insert_sum_at_once();
+    /// Inserts the kernels that one of the transports launches.
+    fn collective(&self, collective: Collective<'_>) -> Result<()> {
+        let kernels = &mut self.requests.borrow_mut().kernels;
+        kernels.extend(sum_at_once(&[], (&[0], 0), 0).map(|(kernel, _, _)| kernel));
+        kernels.insert(wait_for_ranks(&[0], 0).0);
+        if !matches!(collective, Collective::Share(_)) {
+            kernels.insert(copy_small(&[]).0);
+        }
+        if matches!(collective, Collective::AllReduceSum(_) | Collective::ReduceToOwners(_)) {
+            kernels.insert(rank_sum((0, 1), (0, 1), (1, 0)).0);
+        }
         Ok(())
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
         Ok(consecutive_addresses(to, bytes))
-    }
-
-    fn reduce_to_owners(&self, _parts: &[OwnedSum]) -> Result<()> {
-        self.insert_rank_sum();
-        self.insert_copies();
-        Ok(())
-    }
-
-    fn gather_from_owners(&self, _parts: &[OwnedCopy], _wait: bool) -> Result<()> {
-        self.insert_copies();
-        Ok(())
     }
 }

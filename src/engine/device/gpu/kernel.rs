@@ -38,22 +38,12 @@ impl Kernel {
         Self { overlaps: true, ..self }
     }
 
-    /// Adds a definition whose value is a number format as kernels name it: `f32`, `bf16`, `u32`.
+    /// Adds a definition whose value is a number format: `f32`, `bf16`, `u32`. These names are never C++
+    /// keywords, because the compiler's own headers see the definitions too and have templates over a `T`.
+    /// f64 never reaches a GPU, because plans reject it.
     #[must_use]
     pub fn with_type(self, name: &'static str, dtype: DType) -> Self {
-        self.with(name, type_name(dtype))
-    }
-}
-
-/// Returns the name of a number format in kernels. It is never a C++ keyword, because the compiler's own
-/// headers see the definitions too and have templates over a `T`. f64 never reaches a GPU, because plans
-/// reject it.
-fn type_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Bf16 => "bf16",
-        DType::U32 => "u32",
-        DType::F32 => "f32",
-        DType::F64 => "f64",
+        self.with(name, dtype)
     }
 }
 
@@ -149,38 +139,22 @@ impl Arg {
     }
 }
 
-impl From<TensorMap> for Arg {
-    fn from(value: TensorMap) -> Self {
-        Arg::Map(value)
-    }
+/// Turns values of each type into arguments of one kind.
+macro_rules! arguments {
+    ($($type:ty => $kind:ident,)+) => {
+        $(impl From<$type> for Arg {
+            fn from(value: $type) -> Self {
+                Arg::$kind(value)
+            }
+        })+
+    };
 }
 
-impl From<[DevicePtr; MAX_RANKS]> for Arg {
-    fn from(value: [DevicePtr; MAX_RANKS]) -> Self {
-        Arg::Ranks(value)
-    }
-}
-
-impl From<DevicePtr> for Arg {
-    fn from(value: DevicePtr) -> Self {
-        Arg::Ptr(value)
-    }
-}
-
-impl From<u32> for Arg {
-    fn from(value: u32) -> Self {
-        Arg::U32(value)
-    }
-}
-
-impl From<f32> for Arg {
-    fn from(value: f32) -> Self {
-        Arg::F32(value)
-    }
-}
-
-impl From<usize> for Arg {
-    fn from(value: usize) -> Self {
-        Arg::Size(value)
-    }
+arguments! {
+    TensorMap => Map,
+    [DevicePtr; MAX_RANKS] => Ranks,
+    DevicePtr => Ptr,
+    u32 => U32,
+    f32 => F32,
+    usize => Size,
 }

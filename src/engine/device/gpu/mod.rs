@@ -20,6 +20,6 @@ pub use fill::fill_words;
 pub use kernel::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, TensorMap};
 pub use product::{Addend, Operand, Product, ProductShape, fallback_kernel};
 pub use properties::Properties;
-pub use queue::{Gathered, OwnedCopy, OwnedSum, Queue, consecutive_addresses};
+pub use queue::{Collective, Gathered, OwnedCopy, OwnedSum, Queue, consecutive_addresses};
 pub use rank_sum::{STAGING_STEP, rank_sum};
 pub use sum_at_once::{AREA_FLAGS, area_capacity, area_words, sum_at_once, wait_for_ranks};

@@ -37,30 +37,18 @@ pub struct Addend {
 /// matrix occurs `batch` times, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
-    /// Number of products in a batch; `None` for a single product.
-    pub batch: Option<usize>,
-    /// Rows of C.
-    pub m: usize,
-    /// Columns of C.
-    pub n: usize,
-    /// The summed dimension.
-    pub k: usize,
-    /// Factor A, stored `[m, k]`, or `[k, m]` if transposed.
-    pub a: Operand,
-    /// Factor B, stored `[k, n]`, or `[n, k]` if transposed.
-    pub b: Operand,
+    /// The product without addresses and factors.
+    pub shape: ProductShape,
+    /// Address of A, stored `[m, k]`, or `[k, m]` if transposed.
+    pub a: DevicePtr,
+    /// Address of B, stored `[k, n]`, or `[n, k]` if transposed.
+    pub b: DevicePtr,
     /// Address of C.
     pub c: DevicePtr,
-    /// Format of both factors.
-    pub input: DType,
-    /// Format of the result.
-    pub output: DType,
     /// Factor of the product.
     pub factor: f32,
-    /// The term added to the product.
+    /// The term added to the product; `None` unless the shape accumulates.
     pub addend: Option<Addend>,
-    /// Precision of the factors.
-    pub precision: ProductPrecision,
 }
 
 /// A product without addresses and factors: the key by which an algorithm is chosen.
@@ -89,20 +77,11 @@ pub struct ProductShape {
 }
 
 impl Product {
-    /// Returns the product without addresses and factors.
-    pub fn shape(&self) -> ProductShape {
-        ProductShape {
-            batch: self.batch,
-            m: self.m,
-            n: self.n,
-            k: self.k,
-            a_transposed: self.a.transposed,
-            b_transposed: self.b.transposed,
-            input: self.input,
-            output: self.output,
-            accumulate: self.addend.is_some(),
-            precision: self.precision,
-        }
+    /// Creates the product of the matrices at these addresses, added to the contents of C if the shape
+    /// accumulates.
+    pub fn new(shape: ProductShape, a: DevicePtr, b: DevicePtr, c: DevicePtr) -> Self {
+        let addend = shape.accumulate.then_some(Addend { address: c, factor: 1.0 });
+        Self { shape, a, b, c, factor: 1.0, addend }
     }
 }
 
@@ -112,18 +91,19 @@ pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 9]) {
     /// Rows and columns of C per block, then rows of threads per block.
     const SIDE: usize = 32;
     const ROWS: usize = 8;
+    let shape = &product.shape;
     let kernel = Kernel::new("product", "product")
-        .with_type("IN", product.input)
-        .with_type("OUT", product.output)
-        .with("AT", product.a.transposed)
-        .with("BT", product.b.transposed)
-        .with("ADD", product.addend.is_some())
+        .with_type("IN", shape.input)
+        .with_type("OUT", shape.output)
+        .with("AT", shape.a_transposed)
+        .with("BT", shape.b_transposed)
+        .with("ADD", shape.accumulate)
         .with("SIDE", SIDE)
         .with("ROWS", ROWS);
-    let blocks = [product.n.div_ceil(SIDE), product.m.div_ceil(SIDE), product.batch.unwrap_or(1)];
+    let blocks = [shape.n.div_ceil(SIDE), shape.m.div_ceil(SIDE), shape.batch.unwrap_or(1)];
     let addend = product.addend.unwrap_or(Addend { address: product.c, factor: 0.0 });
-    let pointers = [product.a.address, product.b.address, product.c, addend.address].map(Arg::from);
-    let sizes = [product.m, product.n, product.k].map(Arg::from);
+    let pointers = [product.a, product.b, product.c, addend.address].map(Arg::from);
+    let sizes = [shape.m, shape.n, shape.k].map(Arg::from);
     let factors = [product.factor, addend.factor].map(Arg::from);
     let ([a, b, c, to], [m, n, k], [factor, addend_factor]) = (pointers, sizes, factors);
     let blocks = blocks.map(|n| n as u32);

@@ -51,6 +51,32 @@ pub fn consecutive_addresses(to: DevicePtr, bytes: usize) -> [DevicePtr; MAX_RAN
     std::array::from_fn(|rank| to + (rank * bytes) as DevicePtr)
 }
 
+/// An exchange of data between ranks.
+#[derive(Clone, Copy, Debug)]
+pub enum Collective<'a> {
+    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, as one group. Does
+    /// nothing in a run with one rank.
+    AllReduceSum(&'a [(DevicePtr, usize)]),
+    /// Gathers tensors of every rank on every rank, in rank order. In a run with one rank, copies them.
+    AllGather(&'a [Gathered]),
+    /// Gives every rank access to a tensor of every rank. If kernels can read the memory of other ranks, each
+    /// rank's tensor stays in its own memory, at its position in `to`; otherwise the tensors are gathered in
+    /// rank order. Between the last read and the next call, every rank must queue a collective.
+    Share(Gathered),
+    /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it; the other
+    /// ranks' parts stay unchanged. Does nothing in a run with one rank.
+    ReduceToOwners(&'a [OwnedSum]),
+    /// Copies parts from the ranks that own them to all ranks. In a run with one rank, copies parts that are
+    /// not already in place.
+    GatherFromOwners {
+        /// The parts.
+        parts: &'a [OwnedCopy],
+        /// Ranks wait for each other before any of them writes into another's memory. False only if every
+        /// rank has reached an earlier collective of this queue since that rank last read these parts.
+        wait: bool,
+    },
+}
+
 /// A queue of work for a GPU. Work runs in the order in which it was queued, asynchronously to the caller.
 pub trait Queue {
     /// Returns the properties of the GPU.
@@ -83,47 +109,16 @@ pub trait Queue {
     /// If the driver reports an error.
     fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()>;
 
-    /// Replaces f32 tensors, given as (address, elements), by their sums over ranks, as one group of
-    /// collectives. Does nothing in a run with one rank.
+    /// Exchanges data with other ranks.
     ///
     /// # Errors
     /// If a rank is lost, or the library reports an error.
-    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)]) -> Result<()>;
+    fn collective(&self, collective: Collective<'_>) -> Result<()>;
 
-    /// Gathers tensors of every rank on every rank, in rank order. In a run with one rank, copies them.
-    ///
-    /// # Errors
-    /// If a rank is lost, or the library reports an error.
-    fn all_gather(&self, tensors: &[Gathered]) -> Result<()>;
-
-    /// Gives every rank access to a tensor of every rank. If kernels can read the memory of other ranks, each
-    /// rank's tensor stays in its own memory, at its position in `to`; otherwise the tensors are gathered in
-    /// rank order. Between the last read and the next call, every rank must queue a collective.
-    ///
-    /// # Errors
-    /// If a rank is lost, or the library reports an error.
-    fn share(&self, tensor: Gathered) -> Result<()>;
-
-    /// Returns the addresses at which kernels read the tensors shared at `to` by [`Queue::share`], for at
+    /// Returns the addresses at which kernels read the tensors of [`Collective::Share`] at `to`, for at
     /// most [`MAX_RANKS`] ranks in order. Addresses beyond the last rank must not be read.
     ///
     /// # Errors
     /// If ranks do not share that memory.
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]>;
-
-    /// Replaces parts of f32 tensors by their sums over ranks, each on the rank that owns it; the other
-    /// ranks' parts stay unchanged. Does nothing in a run with one rank.
-    ///
-    /// # Errors
-    /// If a rank is lost, or the library reports an error.
-    fn reduce_to_owners(&self, parts: &[OwnedSum]) -> Result<()>;
-
-    /// Copies parts from the ranks that own them to all ranks. In a run with one rank, copies parts that are
-    /// not already in place. With `wait`, ranks wait for each other before any of them writes into another's
-    /// memory. Leave it out only if every rank has reached an earlier collective of this queue since that
-    /// rank last read these parts.
-    ///
-    /// # Errors
-    /// If a rank is lost, or the library reports an error.
-    fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool) -> Result<()>;
 }

@@ -33,16 +33,16 @@ pub(super) fn prepare_with_shared_algorithms(
     let Some(gpu) = device.gpu().filter(|_| comm.world_size() > 1) else { return prepare() };
     if comm.rank() == 0 {
         prepare()?;
-        return comm.broadcast(TABLE, gpu.algorithms().to_json().into_bytes()).map(drop);
+        return comm.broadcast(TABLE, gpu.products.algorithms().to_json().into_bytes()).map(drop);
     }
     let text = String::from_utf8_lossy(&comm.broadcast(TABLE, Vec::new())?).into_owned();
     let table =
         Algorithms::from_json(&text).map_err(|e| Error::failed(format!("the table of rank 0 {e}")))?;
-    if !gpu.products().merge(&table) {
+    if !gpu.products.merge(&table) {
         return Err(Error::failed(format!(
             "rank {} is on {}, but rank 0 is on {} with cuBLASLt {}: all ranks need the same GPU model and version",
             comm.rank(),
-            gpu.algorithms().gpu,
+            gpu.products.algorithms().gpu,
             table.gpu,
             table.cublaslt
         )));

@@ -15,7 +15,7 @@ pub const ROWS: usize = 6;
 
 /// How the terms of a sum are stored in operands and added: one term per element, or several.
 pub trait Terms: Copy + std::fmt::Debug + 'static {
-    /// The stored form of [`Terms::EACH`] terms of one row or column.
+    /// The stored form of [`Terms::TERMS_PER_ELEMENT`] terms of one row or column.
     type Element: bytemuck::Pod + Send + Sync;
     /// The type of sums, with the size of an element.
     type Sum: Real;

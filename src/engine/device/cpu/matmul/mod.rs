@@ -55,14 +55,8 @@ pub fn product_with_addend<E: Elem, C: Elem<Acc = E::Acc>>(
     (other, addend): (f64, Matrix<View<'_, C>>),
     c: Matrix<ViewMut<'_, C>>,
 ) {
-    multiply(
-        pool,
-        size,
-        a,
-        b,
-        c,
-        Epilogue { add: false, plus: Some(ScaledAddend { factor, other, addend }) },
-    );
+    let plus = Some(ScaledAddend { factor, other, addend });
+    multiply(pool, size, a, b, c, Epilogue { add: false, plus });
 }
 
 /// What happens to the sums of a product.
@@ -95,12 +89,9 @@ impl<'a, C: Elem> Epilogue<'a, C> {
 
     /// Returns the same for results of type `A`, if `A` is `C`.
     fn same_type<A: Elem>(self) -> Option<Epilogue<'a, A>> {
-        let Some(plus) = self.plus else { return Some(Epilogue::sum(self.add)) };
-        let addend = same_type::<C, A>(plus.addend)?;
-        Some(Epilogue {
-            add: self.add,
-            plus: Some(ScaledAddend { factor: plus.factor, other: plus.other, addend }),
-        })
+        let Self { add, plus } = self;
+        let Some(ScaledAddend { factor, other, addend }) = plus else { return Some(Epilogue::sum(add)) };
+        Some(Epilogue { add, plus: Some(ScaledAddend { factor, other, addend: same_type(addend)? }) })
     }
 }
 

@@ -121,8 +121,8 @@ impl<T: Terms> pulp::WithSimd for Multiplication<'_, '_, T> {
                 let b_row = PANEL.min(b.n - panel).next_multiple_of(MAX_LANES);
                 let k = most.min(terms.end - at);
                 // SAFETY: `multiply` has checked the last element that each operand has in these ranges, and
-                // a panel's rows are readable up to a multiple of WIDEST. By the contract of views, a tile of
-                // `c` belongs to one task.
+                // a panel's rows are readable up to a multiple of `MAX_LANES`. By the contract of views, a
+                // tile of `c` belongs to one task.
                 unsafe {
                     Block::<T> {
                         k,

@@ -4,17 +4,14 @@ mod problems;
 mod text;
 
 use super::cache::{TOKENS, cache_folder};
-use super::driver;
+use super::context::{CAPABILITY, any_device_properties};
 use super::gpu::Gpu;
 use super::libraries::Nvidia;
 use super::monitor::nvml::{self, Process};
 use super::monitor::versions;
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use crate::device::gpu::Properties;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-
-/// Lowest supported compute capability.
-const CAPABILITY: (u32, u32) = (8, 0);
 
 /// Findings about this machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -153,7 +150,7 @@ pub fn examine() -> Report {
 
 /// Compiles a trivial kernel for an architecture, or for Hopper if there is no GPU.
 fn trial_compile(capability: Option<(u32, u32)>) -> Result<(), String> {
-    let properties = crate::device::gpu::Properties::for_architecture(capability.unwrap_or((9, 0)));
+    let properties = Properties::for_architecture(capability.unwrap_or((9, 0)));
     super::compiler::compile_trivial_kernel(&properties.architecture()).map_err(|e| e.message().to_owned())
 }
 
@@ -178,19 +175,16 @@ impl Library {
 
 impl Card {
     fn probe(ordinal: usize) -> Option<Self> {
-        let (device, name, memory_bytes) = driver::device(ordinal).ok()?;
-        let of = |which| driver::attribute(device, which).map(|value| value as u32).unwrap_or_default();
+        let (device, Properties { name, capability, memory_bytes, .. }) =
+            any_device_properties(ordinal).ok()?;
         let found = nvml::find(device);
         Some(Self {
             ordinal,
             name,
-            capability: (
-                of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-                of(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-            ),
+            capability,
             memory_bytes,
             free_bytes: found.as_ref().and_then(|d| d.memory_info().ok()).map(|info| info.free),
-            processes: found.as_ref().and_then(nvml::named_processes),
+            processes: found.as_ref().and_then(nvml::processes),
             refuses: None,
         })
     }

@@ -98,12 +98,11 @@ impl Report {
     fn judge_libraries(&self, problems: &mut Vec<SetupProblem>) {
         for library in &self.libraries {
             let found = library.files.len();
-            if found == 0 && library.needed {
+            let matters = library.needed || library.name != "NCCL" || self.gpus.len() > 1;
+            if found == 0 && matters {
                 let what = format!("{}, which {}, is missing", library.name, library.purpose);
-                problems.push(fatal(what, &self.remedy(library)));
-            } else if found == 0 && (library.name != "NCCL" || self.gpus.len() > 1) {
-                let what = format!("{}, which {}, is missing", library.name, library.purpose);
-                problems.push(warning(what, &self.remedy(library)));
+                let command = self.remedy(library);
+                problems.push(SetupProblem { fatal: library.needed, what, command });
             } else if found > 1 {
                 let files: Vec<String> = library.files.iter().map(|f| f.display().to_string()).collect();
                 problems.push(warning(

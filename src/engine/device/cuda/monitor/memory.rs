@@ -36,7 +36,8 @@ pub struct UntrackedMemory {
 /// Measures [`UntrackedMemory`] from differences between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in super::super) struct UntrackedMeter {
-    total: UntrackedMemory,
+    /// The memory attributed so far.
+    pub total: UntrackedMemory,
     last: Option<MemorySample>,
 }
 
@@ -70,11 +71,6 @@ impl UntrackedMeter {
         }
         self.last = Some(sample);
     }
-
-    /// Returns the memory attributed so far.
-    pub(in super::super) fn total(&self) -> UntrackedMemory {
-        self.total
-    }
 }
 
 #[cfg(test)]
@@ -85,7 +81,7 @@ mod tests {
     fn memory_that_was_not_allocated_is_attributed_to_its_cause() {
         let mut meter = UntrackedMeter::default();
         meter.attribute(MemoryCause::Other, MemorySample { free: 900, held: 0 });
-        assert_eq!(meter.total(), UntrackedMemory::default(), "one sample gives no difference");
+        assert_eq!(meter.total, UntrackedMemory::default(), "one sample gives no difference");
         let mut meter = UntrackedMeter::new(Some(300), Some(MemorySample { free: 1000, held: 0 }));
         meter.attribute(MemoryCause::Kernels, MemorySample { free: 980, held: 0 });
         meter.attribute(MemoryCause::Rounding, MemorySample { free: 470, held: 500 });
@@ -99,6 +95,6 @@ mod tests {
             graphs: Some(15),
             other: Some(-10),
         };
-        assert_eq!(meter.total(), expected);
+        assert_eq!(meter.total, expected);
     }
 }

@@ -13,8 +13,10 @@ use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::enum_wrappers::device::TopologyLevel;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 /// A process that computes on a GPU.
@@ -111,29 +113,30 @@ pub(in super::super) fn find(device: CUdevice) -> Option<Device<'static>> {
     by_uuid.or_else(|| nvml.device_by_pci_bus_id(driver::pci_bus_id(device).ok()?).ok())
 }
 
-/// Returns the processes that compute on a GPU and hold some of its memory; `None` if the driver does not
-/// report them.
-pub(in super::super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
+/// Returns the driver's list of processes that compute on a GPU and hold some of its memory; `None` if there
+/// is no list.
+fn computing(device: &Device<'_>) -> Option<impl Iterator<Item = ProcessInfo> + use<>> {
     let all = device.running_compute_processes().ok()?;
-    let with_memory = all.into_iter().filter(|p| !matches!(p.used_gpu_memory, UsedGpuMemory::Used(0)));
-    Some(
-        with_memory
-            .map(|p| Process {
-                pid: p.pid,
-                bytes: match p.used_gpu_memory {
-                    UsedGpuMemory::Used(bytes) => Some(bytes),
-                    UsedGpuMemory::Unavailable => None,
-                },
-                name: None,
-            })
-            .collect(),
-    )
+    Some(all.into_iter().filter(|p| !matches!(p.used_gpu_memory, UsedGpuMemory::Used(0))))
 }
 
-/// Returns these processes with the names of their programs.
-pub(in super::super) fn named_processes(device: &Device<'_>) -> Option<Vec<Process>> {
+/// Returns the ids of the processes that compute on a GPU; `None` if the driver does not report them.
+pub(super) fn pids(device: &Device<'_>) -> Option<BTreeSet<u32>> {
+    Some(computing(device)?.map(|p| p.pid).collect())
+}
+
+/// Returns the processes that compute on a GPU; `None` if the driver does not report them.
+pub(in super::super) fn processes(device: &Device<'_>) -> Option<Vec<Process>> {
     let name = |pid| library()?.sys_process_name(pid, 96).ok().filter(|name| !name.is_empty());
-    Some(processes(device)?.into_iter().map(|p| Process { name: name(p.pid), ..p }).collect())
+    let process = |p: ProcessInfo| Process {
+        pid: p.pid,
+        bytes: match p.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        },
+        name: name(p.pid),
+    };
+    Some(computing(device)?.map(process).collect())
 }
 
 /// Largest number of NVLink links on a GPU.

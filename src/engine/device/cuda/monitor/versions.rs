@@ -1,9 +1,9 @@
 //! Versions of NVIDIA's libraries, and the files they were loaded from.
 
+use super::super::compiler;
 use super::super::cublaslt::library_version;
 use super::super::libraries::Nvidia;
 use super::nvml;
-use cudarc::nvrtc::sys::{nvrtcResult, nvrtcVersion};
 use libloading::os::unix::Library;
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,7 @@ pub fn version(library: Nvidia) -> Option<String> {
     match library {
         Nvidia::Driver => nvml::driver_version(),
         Nvidia::Nvml => nvml::library()?.sys_nvml_version().ok(),
-        Nvidia::Nvrtc => {
-            let (mut major, mut minor) = (0, 0);
-            // SAFETY: the library is open, and both addresses point to integers.
-            let status = unsafe { nvrtcVersion(&raw mut major, &raw mut minor) };
-            (status == nvrtcResult::NVRTC_SUCCESS).then(|| format!("{major}.{minor}"))
-        }
+        Nvidia::Nvrtc => compiler::version().ok().map(|(major, minor)| format!("{major}.{minor}")),
         Nvidia::CublasLt => Some(dotted(library_version())),
         Nvidia::Nccl => nccl(path).map(dotted),
     }

@@ -38,13 +38,13 @@ impl InitialState {
         if driver::has_context(device) {
             return Self { device: Some(Arc::new(found)), ..Self::default() };
         }
-        let processes = pids(&found);
+        let processes = nvml::pids(&found);
         let memory_used = Reading::from_device(&found).memory_used;
         Self { device: Some(Arc::new(found)), processes, memory_used }
     }
 
     /// Returns a meter for the GPU's power; `None` if it has no energy counter.
-    pub(in super::super) fn power_meter(&self) -> Option<PowerMeter> {
+    pub fn power_meter(&self) -> Option<PowerMeter> {
         PowerMeter::new(Arc::clone(self.device.as_ref()?))
     }
 
@@ -54,10 +54,6 @@ impl InitialState {
         let now = Reading::from_device(self.device.as_ref()?).memory_used?;
         Some(now as i64 - self.memory_used? as i64)
     }
-}
-
-fn pids(device: &Device<'_>) -> Option<BTreeSet<u32>> {
-    nvml::processes(device).map(|list| list.into_iter().map(|p| p.pid).collect())
 }
 
 /// Returns the number of processes in the list `now` that are certainly not this one.
@@ -181,7 +177,7 @@ impl Watch {
         let InitialState { device, processes, .. } = initial.clone();
         let device = device?;
         Self::sampling(move |sample| {
-            let list = (sample % SAMPLES_PER_LIST == 0).then(|| (processes.as_ref(), pids(&device)));
+            let list = (sample % SAMPLES_PER_LIST == 0).then(|| (processes.as_ref(), nvml::pids(&device)));
             let foreign = match list {
                 Some((Some(before), Some(now))) => Some(foreign_processes(before, &now, std::process::id())),
                 _ => None,

@@ -57,77 +57,69 @@ impl Config {
     }
 }
 
-// SAFETY: these signatures match NCCL's header and have not changed since 2.14. Callers pass what the header
-// requires: a live communicator, memory of its GPU with enough elements, a stream of that GPU.
-type InitRank = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> Status;
-// SAFETY: see above.
-pub(super) type CommFn = unsafe extern "C" fn(ncclComm_t) -> Status;
-// SAFETY: see above.
-type AllReduce = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    ncclDataType_t,
-    ncclRedOp_t,
-    ncclComm_t,
-    cudaStream_t,
-) -> Status;
-// SAFETY: see above.
-type Reduce = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    ncclDataType_t,
-    ncclRedOp_t,
-    c_int,
-    ncclComm_t,
-    cudaStream_t,
-) -> Status;
-// SAFETY: see above; the output has room for the elements of all ranks.
-type AllGather = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    ncclDataType_t,
-    ncclComm_t,
-    cudaStream_t,
-) -> Status;
-// SAFETY: see above.
-type Broadcast = unsafe extern "C" fn(
-    *const c_void,
-    *mut c_void,
-    usize,
-    ncclDataType_t,
-    c_int,
-    ncclComm_t,
-    cudaStream_t,
-) -> Status;
+/// Declares [`Api`]: for each function a field, its name in the library, and its signature in NCCL's header.
+macro_rules! functions {
+    ($($field:ident = $name:literal($($argument:ty),*) -> $result:ty;)+) => {
+        /// The functions that the engine calls.
+        #[derive(Debug)]
+        pub(super) struct Api {
+            $(
+                // SAFETY: the signatures have not changed since 2.14. Callers pass what the header requires:
+                // a live communicator, memory of its GPU with enough elements, a stream of that GPU.
+                pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,
+            )+
+        }
 
-// SAFETY: see above.
-type MakeId = unsafe extern "C" fn(*mut ncclUniqueId) -> Status;
-// SAFETY: see above.
-type Group = unsafe extern "C" fn() -> Status;
-// SAFETY: see above.
-type StatusText = unsafe extern "C" fn(Status) -> *const c_char;
-// SAFETY: see above.
-type CommText = unsafe extern "C" fn(ncclComm_t) -> *const c_char;
-
-/// The functions that the engine calls.
-#[derive(Debug)]
-pub(super) struct Api {
-    pub(super) unique_id: MakeId,
-    pub(super) init_rank: InitRank,
-    pub(super) destroy: CommFn,
-    pub(super) abort: CommFn,
-    pub(super) all_reduce: AllReduce,
-    pub(super) all_gather: AllGather,
-    pub(super) reduce: Reduce,
-    pub(super) broadcast: Broadcast,
-    pub(super) group_start: Group,
-    pub(super) group_end: Group,
-    error_string: StatusText,
-    last_error: CommText,
+        impl Api {
+            /// Returns the functions of the library at `path`, or what is wrong with it and the remedy.
+            fn load(path: &Path) -> std::result::Result<Self, String> {
+                let remedy = Nvidia::Nccl.remedy();
+                // SAFETY: NCCL is already open, so opening it again runs nothing.
+                let library = unsafe { Library::new(path) }
+                    .map_err(|e| format!("NCCL at {} cannot be opened: {e}; try: {remedy}", path.display()))?;
+                let lacks = |name: &str| {
+                    format!("NCCL at {} has no {name}: it is older than 2.14; try: {remedy}", path.display())
+                };
+                let api = Self {
+                    $(
+                        // SAFETY: the field has the function's type.
+                        $field: *unsafe { library.get(concat!($name, "\0").as_bytes()) }
+                            .map_err(|_| lacks($name))?,
+                    )+
+                };
+                // The functions stay valid while the library is open: until the process ends.
+                std::mem::forget(library);
+                Ok(api)
+            }
+        }
+    };
 }
+
+functions! {
+    unique_id = "ncclGetUniqueId"(*mut ncclUniqueId) -> Status;
+    init_rank = "ncclCommInitRankConfig"(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut Config) -> Status;
+    destroy = "ncclCommDestroy"(ncclComm_t) -> Status;
+    abort = "ncclCommAbort"(ncclComm_t) -> Status;
+    all_reduce = "ncclAllReduce"(
+        *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t
+    ) -> Status;
+    reduce = "ncclReduce"(
+        *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, c_int, ncclComm_t, cudaStream_t
+    ) -> Status;
+    all_gather = "ncclAllGather"(
+        *const c_void, *mut c_void, usize, ncclDataType_t, ncclComm_t, cudaStream_t
+    ) -> Status;
+    broadcast = "ncclBroadcast"(
+        *const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t
+    ) -> Status;
+    group_start = "ncclGroupStart"() -> Status;
+    group_end = "ncclGroupEnd"() -> Status;
+    error_string = "ncclGetErrorString"(Status) -> *const c_char;
+    last_error = "ncclGetLastError"(ncclComm_t) -> *const c_char;
+}
+
+// SAFETY: see [`Api`].
+pub(super) type CommFn = unsafe extern "C" fn(ncclComm_t) -> Status;
 
 impl Api {
     /// Returns the library, opened once per process.
@@ -138,44 +130,9 @@ impl Api {
         static API: OnceLock<std::result::Result<Api, String>> = OnceLock::new();
         let found = API.get_or_init(|| {
             let path = Nvidia::Nccl.open().ok_or_else(missing)?;
-            Self::load(path).map_err(|symbol| {
-                format!(
-                    "NCCL at {} has no {symbol}: it is older than 2.14; try: {}",
-                    path.display(),
-                    Nvidia::Nccl.remedy()
-                )
-            })
+            Self::load(path)
         });
         found.as_ref().map_err(|why| Error::failed(why.clone()))
-    }
-
-    /// Returns the functions of the library at `path`, or the name of a function that it lacks.
-    fn load(path: &Path) -> std::result::Result<Self, String> {
-        // SAFETY: NCCL is already open, so opening it again runs nothing.
-        let library = unsafe { Library::new(path) }.map_err(|e| format!("way to be opened ({e})"))?;
-        macro_rules! named {
-            ($name:literal) => {
-                // SAFETY: the field that receives the function has its type, as in NCCL's header.
-                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|_| $name.to_owned())?
-            };
-        }
-        let api = Self {
-            unique_id: named!("ncclGetUniqueId"),
-            init_rank: named!("ncclCommInitRankConfig"),
-            destroy: named!("ncclCommDestroy"),
-            abort: named!("ncclCommAbort"),
-            all_reduce: named!("ncclAllReduce"),
-            all_gather: named!("ncclAllGather"),
-            reduce: named!("ncclReduce"),
-            broadcast: named!("ncclBroadcast"),
-            group_start: named!("ncclGroupStart"),
-            group_end: named!("ncclGroupEnd"),
-            error_string: named!("ncclGetErrorString"),
-            last_error: named!("ncclGetLastError"),
-        };
-        // The functions stay valid while the library is open: until the process ends.
-        std::mem::forget(library);
-        Ok(api)
     }
 
     /// Turns a status into an error that says what failed and gives NCCL's reason.
@@ -241,7 +198,13 @@ mod tests {
             (Some(_), Ok(_)) => {}
             (path, api) => panic!("{path:?}: {:?}", api.err()),
         }
-        assert_eq!(Api::load(Path::new("/dev/null")).unwrap_err().split(' ').next(), Some("way"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_not_called_an_old_one() {
+        let message = Api::load(Path::new("/dev/null")).unwrap_err();
+        assert!(message.starts_with("NCCL at /dev/null cannot be opened: "), "{message}");
+        assert!(message.contains("try: pip install") && !message.contains("older"), "{message}");
     }
 
     /// Checks the layout of NCCL 2.18's configuration.

@@ -11,7 +11,7 @@ mod pinned;
 pub use pinned::{NcclSettings, pin_environment};
 
 use super::transport::{On, Transport};
-use crate::device::gpu::{DevicePtr, Gathered, MAX_RANKS, OwnedCopy, OwnedSum, consecutive_addresses};
+use crate::device::gpu::{Collective, DevicePtr, MAX_RANKS, OwnedCopy, consecutive_addresses};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use api::{Api, CommFn, Config, SUCCESS, Status};
@@ -101,10 +101,11 @@ impl Nccl {
 
     /// Makes a call for each item; several calls form a group.
     fn group<T>(&self, doing: &str, items: &[T], one: impl Fn(&Api, ncclComm_t, &T) -> Status) -> Result<()> {
-        self.call(doing, |api, comm| {
-            if let [item] = items {
-                return one(api, comm, item);
-            }
+        let _guard = lock(&self.calls);
+        let (api, comm) = (self.api, self.handle()?);
+        let status = if let [item] = items {
+            one(api, comm, item)
+        } else {
             // SAFETY: this thread begins and ends the group, even if a call inside it fails.
             let begun = unsafe { (api.group_start)() };
             let status = items.iter().fold(begun, |status, item| match status {
@@ -114,14 +115,8 @@ impl Nccl {
             // SAFETY: see above.
             let ended = unsafe { (api.group_end)() };
             if status == SUCCESS { ended } else { status }
-        })
-    }
-
-    /// Makes a call with the communicator.
-    fn call(&self, doing: &str, call: impl FnOnce(&Api, ncclComm_t) -> Status) -> Result<()> {
-        let _guard = lock(&self.calls);
-        let status = call(self.api, self.handle()?);
-        self.api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world_size))
+        };
+        api.check(status, &format!("{doing} (rank {} of {})", self.rank, self.world_size))
     }
 }
 
@@ -134,44 +129,40 @@ impl Transport for Nccl {
         self.world_size
     }
 
-    fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()> {
-        let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
-        self.group("sum over ranks", tensors, |api, comm, &(address, elements)| {
-            let at = address as *mut c_void;
-            // SAFETY: the executor keeps the tensor alive until the stream has passed the call.
-            unsafe { (api.all_reduce)(at, at, elements, float, sum, comm, on.stream.raw().cast()) }
-        })
-    }
-
-    fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()> {
-        let (float, sum) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
-        self.group("sum over ranks to owners", parts, |api, comm, part| {
-            let (at, owner) = (part.at as *mut c_void, part.owner as c_int);
-            // SAFETY: see `all_reduce_sum`.
-            unsafe { (api.reduce)(at, at, part.elements, float, sum, owner, comm, on.stream.raw().cast()) }
-        })
-    }
-
-    fn gather_from_owners(&self, parts: &[OwnedCopy], _wait: bool, on: On<'_>) -> Result<()> {
-        let byte = ncclDataType_t::ncclUint8;
-        self.group("gather from owners", parts, |api, comm, part| {
-            let (to, from, owner) = (part.to as *mut c_void, part.from as *const c_void, part.owner as c_int);
-            // SAFETY: see `all_reduce_sum`. Ranks other than the owner only write.
-            unsafe { (api.broadcast)(from, to, part.bytes, byte, owner, comm, on.stream.raw().cast()) }
-        })
-    }
-
-    fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()> {
-        let byte = ncclDataType_t::ncclUint8;
-        self.group("gather from all ranks", tensors, |api, comm, tensor| {
-            let (to, from) = (tensor.to as *mut c_void, tensor.from as *const c_void);
-            // SAFETY: see `all_reduce_sum`; the target has room for all ranks.
-            unsafe { (api.all_gather)(from, to, tensor.bytes, byte, comm, on.stream.raw().cast()) }
-        })
-    }
-
-    fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
-        self.all_gather(&[tensor], on)
+    fn collective(&self, collective: Collective<'_>, on: On<'_>) -> Result<()> {
+        let (float, byte) = (ncclDataType_t::ncclFloat32, ncclDataType_t::ncclUint8);
+        let (sum, stream) = (ncclRedOp_t::ncclSum, on.stream.raw.cast());
+        match collective {
+            Collective::AllReduceSum(tensors) => {
+                self.group("sum over ranks", tensors, |api, comm, &(address, elements)| {
+                    let at = address as *mut c_void;
+                    // SAFETY: the executor keeps the tensor alive until the stream has passed the call.
+                    unsafe { (api.all_reduce)(at, at, elements, float, sum, comm, stream) }
+                })
+            }
+            Collective::ReduceToOwners(parts) => {
+                self.group("sum over ranks to owners", parts, |api, comm, part| {
+                    let (at, owner) = (part.at as *mut c_void, part.owner as c_int);
+                    // SAFETY: see above.
+                    unsafe { (api.reduce)(at, at, part.elements, float, sum, owner, comm, stream) }
+                })
+            }
+            Collective::GatherFromOwners { parts, .. } => {
+                self.group("gather from owners", parts, |api, comm, part| {
+                    let (to, from) = (part.to as *mut c_void, part.from as *const c_void);
+                    // SAFETY: see above. Ranks other than the owner only write.
+                    unsafe { (api.broadcast)(from, to, part.bytes, byte, part.owner as c_int, comm, stream) }
+                })
+            }
+            Collective::AllGather(tensors) => {
+                self.group("gather from all ranks", tensors, |api, comm, tensor| {
+                    let (to, from) = (tensor.to as *mut c_void, tensor.from as *const c_void);
+                    // SAFETY: see above; the target has room for all ranks.
+                    unsafe { (api.all_gather)(from, to, tensor.bytes, byte, comm, stream) }
+                })
+            }
+            Collective::Share(tensor) => self.collective(Collective::AllGather(&[tensor]), on),
+        }
     }
 
     fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
@@ -179,13 +170,8 @@ impl Transport for Nccl {
     }
 
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool> {
-        let at = address as *mut c_void;
-        self.call("send from rank 0", |api, comm| {
-            // SAFETY: see `all_reduce_sum`.
-            unsafe {
-                (api.broadcast)(at, at, bytes, ncclDataType_t::ncclUint8, 0, comm, on.stream.raw().cast())
-            }
-        })?;
+        let part = OwnedCopy { owner: 0, from: address, to: address, bytes };
+        self.collective(Collective::GatherFromOwners { parts: &[part], wait: true }, on)?;
         Ok(true)
     }
 

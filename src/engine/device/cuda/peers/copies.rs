@@ -8,8 +8,8 @@ use crate::device::cuda::kernels::Kernels;
 use crate::device::cuda::stream::Stream;
 use crate::device::cuda::transport::{Lane, On, Transport};
 use crate::device::gpu::{
-    AREA_FLAGS, DevicePtr, Gathered, MAX_COPIES, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP, SmallCopy,
-    consecutive_addresses, copy_small, rank_sum, sum_at_once, wait_for_ranks,
+    AREA_FLAGS, Collective, DevicePtr, Gathered, MAX_COPIES, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP,
+    SmallCopy, consecutive_addresses, copy_small, rank_sum, sum_at_once, wait_for_ranks,
 };
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
@@ -62,7 +62,7 @@ impl PeerCopies {
         }
         let within = |(base, bytes): &(DevicePtr, usize)| (*base..*base + *bytes as DevicePtr).contains(&own);
         match self.memory.buffers.iter().position(within) {
-            Some(buffer) => Ok(self.mapped.base(rank, buffer) + (own - self.memory.buffers[buffer].0)),
+            Some(buffer) => Ok(self.mapped.bases[rank][buffer] + (own - self.memory.buffers[buffer].0)),
             None => Err(Error::failed("a collective uses memory that ranks do not share")),
         }
     }
@@ -85,17 +85,14 @@ impl PeerCopies {
     /// all.
     fn wait_for_ranks(&self, on: On<'_>) -> Result<()> {
         let (areas, _) = self.areas(on.lane)?;
-        let (kernel, grid, args) = wait_for_ranks(&areas, self.rank);
-        self.kernels.launch(on.stream, kernel, grid, &args)
+        self.kernels.launch(on.stream, wait_for_ranks(&areas, self.rank))
     }
 
     /// Sums tensors over ranks with one kernel. Returns false if they have too many numbers for that.
     fn sum_at_once(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<bool> {
         let (areas, capacity) = self.areas(on.lane)?;
-        let Some((kernel, grid, args)) = sum_at_once(tensors, (&areas, capacity), self.rank) else {
-            return Ok(false);
-        };
-        self.kernels.launch(on.stream, kernel, grid, &args).map(|()| true)
+        let Some(launch) = sum_at_once(tensors, (&areas, capacity), self.rank) else { return Ok(false) };
+        self.kernels.launch(on.stream, launch).map(|()| true)
     }
 
     /// Returns how many elements of the staging for sums each other rank gets.
@@ -118,10 +115,8 @@ impl PeerCopies {
 
     /// Makes the small copies.
     fn copy_all(&self, small: &[SmallCopy], on: On<'_>) -> Result<()> {
-        small.chunks(MAX_COPIES).try_for_each(|copies| {
-            let (kernel, grid, args) = copy_small(copies);
-            self.kernels.launch(on.stream, kernel, grid, &args)
-        })
+        let mut launches = small.chunks(MAX_COPIES).map(copy_small);
+        launches.try_for_each(|launch| self.kernels.launch(on.stream, launch))
     }
 
     /// Fails with the reason of an abort, if there was one.
@@ -149,24 +144,13 @@ impl PeerCopies {
         self.wait_for_ranks(on)?;
         for (part, at) in parts.iter().filter(|(part, _)| part.owner == self.rank) {
             let (out, staged) = ((part.at, part.elements), (place(*at), stride));
-            let (kernel, grid, args) = rank_sum(out, staged, (self.mapped.ranks(), self.rank));
-            self.kernels.launch(on.stream, kernel, grid, &args)?;
+            let launch = rank_sum(out, staged, (self.mapped.ranks(), self.rank));
+            self.kernels.launch(on.stream, launch)?;
         }
         Ok(())
     }
-}
-
-impl Transport for PeerCopies {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn world_size(&self) -> usize {
-        self.mapped.ranks()
-    }
 
     fn all_reduce_sum(&self, tensors: &[(DevicePtr, usize)], on: On<'_>) -> Result<()> {
-        self.check_running()?;
         if self.sum_at_once(tensors, on)? {
             return Ok(());
         }
@@ -178,7 +162,6 @@ impl Transport for PeerCopies {
     }
 
     fn all_gather(&self, tensors: &[Gathered], on: On<'_>) -> Result<()> {
-        self.check_running()?;
         let mut small = Vec::new();
         self.wait_for_ranks(on)?;
         for tensor in tensors {
@@ -191,28 +174,12 @@ impl Transport for PeerCopies {
         self.wait_for_ranks(on)
     }
 
-    fn share(&self, tensor: Gathered, on: On<'_>) -> Result<()> {
-        self.check_running()?;
-        on.stream.copy(tensor.rank_address(self.rank), tensor.from, tensor.bytes)?;
-        self.wait_for_ranks(on)
-    }
-
-    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
-        let mut addresses = consecutive_addresses(to, bytes);
-        for rank in self.others().filter(|&rank| rank < MAX_RANKS) {
-            addresses[rank] = self.address(rank, addresses[rank])?;
-        }
-        Ok(addresses)
-    }
-
     fn reduce_to_owners(&self, parts: &[OwnedSum], on: On<'_>) -> Result<()> {
-        self.check_running()?;
         let rounds = rounds(parts, self.mapped.ranks(), self.staged_elements());
         rounds.iter().try_for_each(|round| self.sum_round(round, on))
     }
 
     fn gather_from_owners(&self, parts: &[OwnedCopy], wait: bool, on: On<'_>) -> Result<()> {
-        self.check_running()?;
         let mut small = Vec::new();
         if wait {
             self.wait_for_ranks(on)?;
@@ -227,6 +194,38 @@ impl Transport for PeerCopies {
         }
         self.copy_all(&small, on)?;
         self.wait_for_ranks(on)
+    }
+}
+
+impl Transport for PeerCopies {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.mapped.ranks()
+    }
+
+    fn collective(&self, collective: Collective<'_>, on: On<'_>) -> Result<()> {
+        self.check_running()?;
+        match collective {
+            Collective::AllReduceSum(tensors) => self.all_reduce_sum(tensors, on),
+            Collective::AllGather(tensors) => self.all_gather(tensors, on),
+            Collective::Share(tensor) => {
+                on.stream.copy(tensor.rank_address(self.rank), tensor.from, tensor.bytes)?;
+                self.wait_for_ranks(on)
+            }
+            Collective::ReduceToOwners(parts) => self.reduce_to_owners(parts, on),
+            Collective::GatherFromOwners { parts, wait } => self.gather_from_owners(parts, wait, on),
+        }
+    }
+
+    fn shared(&self, to: DevicePtr, bytes: usize) -> Result<[DevicePtr; MAX_RANKS]> {
+        let mut addresses = consecutive_addresses(to, bytes);
+        for rank in self.others().filter(|&rank| rank < MAX_RANKS) {
+            addresses[rank] = self.address(rank, addresses[rank])?;
+        }
+        Ok(addresses)
     }
 
     fn broadcast(&self, _address: DevicePtr, _bytes: usize, _on: On<'_>) -> Result<bool> {

@@ -37,7 +37,7 @@ struct Buffer {
 pub(super) struct Mapped {
     context: Arc<Context>,
     /// Addresses of each rank's buffers; for this rank, its own addresses.
-    bases: Vec<Vec<DevicePtr>>,
+    pub(super) bases: Vec<Vec<DevicePtr>>,
     /// Addresses that were opened from handles and must be closed.
     opened: Mutex<Vec<DevicePtr>>,
 }
@@ -46,11 +46,6 @@ impl Mapped {
     /// Returns the number of ranks.
     pub(super) fn ranks(&self) -> usize {
         self.bases.len()
-    }
-
-    /// Returns the address of a rank's buffer.
-    pub(super) fn base(&self, rank: usize, buffer: usize) -> DevicePtr {
-        self.bases[rank][buffer]
     }
 
     /// Closes the memory that was opened; its owner may free it afterwards. No access may be in progress.
@@ -80,7 +75,7 @@ impl Offer {
         Self {
             host: std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
             process: process_token(),
-            device: context.device(),
+            device: context.device,
             buffers: memory.buffers.iter().map(buffer).collect(),
         }
     }

@@ -78,7 +78,7 @@ impl Work {
         self.context.make_current()?;
         for (address, count) in self.flags {
             // SAFETY: the flags are in memory that is freed only after `Releaser::drain` or `Releaser::end`.
-            let status = unsafe { sys::cuMemsetD32Async(address, u32::MAX, count, self.stream.raw()) };
+            let status = unsafe { sys::cuMemsetD32Async(address, u32::MAX, count, self.stream.raw) };
             check(status, "release a waiting rank")?;
         }
         self.stream.synchronize()

@@ -3,7 +3,6 @@
 use super::copies::PeerCopies;
 use super::map::{Offer, map_all};
 use super::memory::SharedMemory;
-use crate::device::cuda::collectives::Collectives;
 use crate::device::cuda::gpu::Gpu;
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -33,7 +32,7 @@ impl Gpu {
         self.make_current()?;
         // The flags must be zero before another rank can set them.
         self.synchronize()?;
-        let offer = Offer::new(self.context(), &memory);
+        let offer = Offer::new(&self.context, &memory);
         let bytes = serde_json::to_vec(&offer).map_err(|e| Error::failed(e.to_string()))?;
         let offers = gather("the memory of ranks", bytes)?;
         let offers: Vec<Offer> = offers
@@ -41,17 +40,16 @@ impl Gpu {
             .map(|bytes| serde_json::from_slice(bytes))
             .collect::<std::result::Result<_, _>>()
             .map_err(|e| Error::failed(format!("cannot parse a rank's description of its memory: {e}")))?;
-        let mapped = map_all(self.context(), rank, &offers);
+        let mapped = map_all(&self.context, rank, &offers);
         let refusal = mapped.as_ref().err().cloned().unwrap_or_default();
         let refusals = gather("access to the memory of ranks", refusal.into_bytes())?;
         if let Some((by, reason)) = refusals.iter().enumerate().find(|(_, reason)| !reason.is_empty()) {
             return Ok(Sharing::Refused(format!("rank {by}: {}", String::from_utf8_lossy(reason))));
         }
         let mapped = mapped.map_err(Error::failed)?;
-        let kernels = Arc::clone(self.kernels());
-        let peers = PeerCopies::new(self.context(), kernels, rank, memory, mapped)?;
-        self.set_collectives(Collectives::new(self.context(), Arc::new(peers))?)
-            .map_err(|_| Error::failed("this GPU has already joined the other ranks"))?;
+        let kernels = Arc::clone(&self.kernels);
+        let peers = PeerCopies::new(&self.context, kernels, rank, memory, mapped)?;
+        self.connect(Arc::new(peers))?;
         Ok(Sharing::Shared)
     }
 }
