@@ -2,7 +2,7 @@
 
 use super::atomic;
 use super::names::DOCUMENTS;
-use crate::error::{Error, Result};
+use crate::error::Result;
 pub use crate::metrics::DocumentLoss;
 use std::path::Path;
 
@@ -11,13 +11,7 @@ use std::path::Path;
 /// # Errors
 /// If the file cannot be written.
 pub fn write(run: &Path, documents: &[DocumentLoss]) -> Result<()> {
-    let path = run.join(DOCUMENTS);
-    let failed = |e: &dyn std::fmt::Display| Error::failed(format!("cannot write {}: {e}", path.display()));
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for document in documents {
-        writer.serialize(document).map_err(|e| failed(&e))?;
-    }
-    atomic::write(&path, &writer.into_inner().map_err(|e| failed(&e))?)
+    atomic::write_csv(&run.join(DOCUMENTS), documents)
 }
 
 /// Reads a run's `documents.csv`.
@@ -25,9 +19,7 @@ pub fn write(run: &Path, documents: &[DocumentLoss]) -> Result<()> {
 /// # Errors
 /// If the file cannot be read, or a row is malformed.
 pub fn read(run: &Path) -> Result<Vec<DocumentLoss>> {
-    let path = run.join(DOCUMENTS);
-    let wrong = |e: csv::Error| Error::failed(format!("{}: {e}", path.display()));
-    csv::Reader::from_path(&path).map_err(wrong)?.deserialize().collect::<Result<_, _>>().map_err(wrong)
+    atomic::read_csv(&run.join(DOCUMENTS))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ pub struct HeldOutSet {
     /// The final loss in bits per byte.
     pub bits_per_byte: Option<f64>,
     /// The losses of the moving average of the weights, if it was evaluated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<Losses>,
     /// Further figures by name. Figures of the moving average of the weights begin with `ema_`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -67,7 +67,6 @@ impl SmoothedLoss {
 pub struct TrainingLosses {
     /// The loss that results report; `None` without a finite loss. Summaries of earlier versions lack it, and
     /// it is derived from the rows.
-    #[serde(default)]
     pub smoothed: Option<SmoothedLoss>,
     /// The last finite loss of a batch.
     #[serde(rename = "final")]

@@ -51,7 +51,7 @@ pub const BINARIES: &str = "binaries";
 pub const SWEEPS: &str = "sweeps";
 /// The folder of the ledger's files, inside the folder of sweeps.
 pub const LEDGERS: &str = "ledger";
-/// The ledger of a kept sweep. Earlier versions had one in every results folder.
+/// The ledger of a kept sweep.
 pub const LEDGER: &str = "ledger.jsonl";
 
 /// Turns a recipe's name into a folder name: characters other than letters, digits, `.`, `_` and `-` become
@@ -75,7 +75,7 @@ pub fn folder_name(recipe: &str) -> Result<String> {
 }
 
 /// Digits of the hash in a run's name.
-const HASH_LEN: usize = 8;
+pub(super) const HASH_LEN: usize = 8;
 
 /// Characters of the time in a run's name.
 const TIME_LEN: usize = "20261122T110113Z".len();

@@ -134,8 +134,8 @@ enum Sink {
 
 impl Progress {
     /// Creates a display for a run of `total_steps` steps. `floor` is the lowest possible loss in nats per
-    /// token, if known.
-    pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>) -> Self {
+    /// token, if known. `val_part` is the part of the held-out text on which validation losses are measured.
+    pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>, val_part: Option<HeldOutPart>) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {
                 let line = LiveLine::on_stderr(total_steps);
@@ -146,7 +146,7 @@ impl Progress {
             Mode::Json => Sink::Json(Box::new(std::io::stdout())),
             Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
         };
-        Self::with_sink(sink, total_steps, floor)
+        Self { val_part, ..Self::with_sink(sink, total_steps, floor) }
     }
 
     fn with_sink(sink: Sink, total_steps: u64, floor: Option<f64>) -> Self {
@@ -160,11 +160,6 @@ impl Progress {
             last_fields: Vec::new(),
             last_pause: None,
         }
-    }
-
-    /// Sets the part of the held-out text on which validation losses are measured.
-    pub fn with_val_part(self, val_part: Option<HeldOutPart>) -> Self {
-        Self { val_part, ..self }
     }
 
     /// Reports where the run's files are. Programs that read JSON also get the id of this process.

@@ -8,12 +8,12 @@ use super::location::Located;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{harmless_json, now, printable};
 use crate::results::names::KEPT;
-use crate::results::{own_file, regular};
+use crate::results::regular;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The file of annotations in a results folder.
@@ -76,7 +76,7 @@ impl Annotations {
     pub fn read(results: &Path) -> (Self, Vec<Error>) {
         let path = file(results);
         let bytes = match regular::read(&path, regular::MAX_TEXT) {
-            Err(_) if path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) => Vec::new(),
+            Err(_) if regular::is_missing(&path) => Vec::new(),
             Err(error) => return (Self::default(), vec![error]),
             Ok(bytes) => bytes,
         };
@@ -107,7 +107,7 @@ impl Annotations {
     pub fn append(run: &Located, changes: Vec<AnnotationChange>) -> Result<()> {
         let path = file(&run.results);
         let mut options = File::options();
-        let mut written = own_file::open(options.read(true).append(true).create(true), &path)?;
+        let mut written = regular::open_own(options.read(true).append(true).create(true), &path)?;
         let mut text = String::new();
         if !ends_with_newline(&mut written).at("read", &path)? {
             text.push('\n');

@@ -25,8 +25,6 @@ mod order;
 mod read;
 mod references;
 mod removal;
-mod settings;
-mod status;
 
 pub use annotations::{Annotation, AnnotationChange, Annotations, check_note, check_tag};
 pub use condition::{Condition, Criterion};
@@ -35,11 +33,9 @@ pub use difference::{
     CurveDifference, FigurePair, KeyDifference, NamedDifference, RunDifference, facts_of_environment,
 };
 pub use entry::{Entry, SetEntry};
-pub use field::{Cell, Field, Figure, Word, field_names, figures, set_figures};
+pub use field::{Cell, Field, Word, field_names, figures, set_figures};
 pub use location::{Located, locate};
 pub use order::Order;
 pub use read::{Collection, Run};
 pub use references::{Reference, Referrers};
 pub use removal::{LockedRun, remove};
-pub use settings::Settings;
-pub use status::RunStatus;

@@ -12,7 +12,7 @@ use super::names::{ENVIRONMENT, TENSORBOARD};
 use super::provenance::Environment;
 use super::rows::{self, MetricsRow, Phase, TimingRow};
 use super::summary::Sample;
-use super::{own_file, stored};
+use super::{regular, stored};
 use crate::error::{Error, IoContext, Result};
 pub use event::{Event, SAMPLES};
 use jiff::Timestamp;
@@ -137,7 +137,7 @@ impl EventFile {
         let path = paths.find(|path| before.last().is_none_or(|last| path > last)).ok_or_else(|| {
             Error::failed(format!("{} has too many event files: remove them", folder.display()))
         })?;
-        let file = own_file::open(File::options().write(true).create_new(true), &path)?;
+        let file = regular::open_own(File::options().write(true).create_new(true), &path)?;
         let mut out = BufWriter::new(&file);
         History::read(run)?.write(samples, &mut out).and_then(|()| out.flush()).at("write", &path)?;
         drop(out);

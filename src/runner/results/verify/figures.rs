@@ -1,6 +1,7 @@
 //! Recomputes the figures in a summary from the rows.
 
 use super::files::RunFiles;
+use crate::results::columns::printed;
 use crate::results::names::{METRICS, RESOLVED, SUMMARY};
 use crate::results::steady::warmup_in_rule;
 use crate::results::summary::{Status, Summary};
@@ -67,12 +68,6 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
 
 fn stated_rule(summary: &Summary) -> String {
     summary.steady_state.as_ref().map(|steady| steady.rule.clone()).unwrap_or_default()
-}
-
-/// Returns a summary as its file prints it, with the shortest digits of every number.
-fn printed(summary: &Summary) -> Value {
-    let text = serde_json::to_string(summary).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Returns true if a summary has no figures yet.

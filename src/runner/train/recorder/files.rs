@@ -60,7 +60,8 @@ impl RowFiles {
             saved.verify(&folder.path().join(TIMING), at.step)?;
         }
         let columns = extra_columns(plan, summary);
-        let (metrics, kept) = folder.resume_metrics(at.step, saved_metrics.as_ref(), &columns)?;
+        let (metrics, kept) =
+            folder.resume_rows::<MetricsRow>(METRICS, at.step, saved_metrics.as_ref(), &columns)?;
         let last = kept.last.as_ref().map_or(0, |row| row.step);
         if at.has_rows && last != at.step {
             return Err(Error::failed(format!(
@@ -70,7 +71,7 @@ impl RowFiles {
                 at.step
             )));
         }
-        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, at.step, saved_timing.as_ref())?;
+        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, at.step, saved_timing.as_ref(), &[])?;
         let earlier = EarlierRows {
             metrics: kept,
             wall_s: cut.last.map_or(0.0, |row| row.wall_s),
