@@ -3,9 +3,9 @@
 //! `RESULTS/coordinates/NAME/<UTC>-<hash8>/` holds `coordinates.csv`, with a row for every quantity, step,
 //! width and seed, `coordinates.json` with the fitted slopes, the recipe, the environment, and pictures.
 
-use super::atomic::{self, json};
+use super::atomic::{self, json, parse_json};
 use super::regular;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -149,8 +149,7 @@ pub fn write(folder: &Path, found: &Coordinates, rows: &[Coordinate]) -> Result<
 /// If a file is missing or has another format.
 pub fn read(folder: &Path) -> Result<(Coordinates, Vec<Coordinate>)> {
     let path = folder.join(COORDINATES_JSON);
-    let found = serde_json::from_slice(&regular::read_through_link(&path, regular::MAX_TEXT)?)
-        .map_err(|e| Error::failed(format!("{}: not coordinates: {e}", path.display())))?;
+    let found = parse_json(&path, &regular::read_through_link(&path, regular::MAX_TEXT)?, "coordinates")?;
     Ok((found, atomic::read_csv(&folder.join(COORDINATE_ROWS))?))
 }
 

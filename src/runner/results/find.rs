@@ -40,12 +40,8 @@ pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
 
 /// Returns the folders `RESULTS/RECIPE/RUN`, except hidden ones, which are being removed.
 fn run_folders(results: &Path) -> Result<Vec<PathBuf>> {
-    let is_hidden =
-        |run: &Path| run.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    let mut runs = Vec::new();
-    for recipe in subfolders(results)? {
-        runs.extend(subfolders(&recipe)?.into_iter().filter(|run| !is_hidden(run)));
-    }
+    let mut runs = nested_folders(results)?;
+    runs.retain(|run| run.file_name().is_none_or(|name| !name.as_encoded_bytes().starts_with(b".")));
     Ok(runs)
 }
 
@@ -272,10 +268,8 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
 /// # Errors
 /// If the results folder cannot be read.
 pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for folder in subfolders(&results.join(COMPARISONS))? {
-        found.extend(subfolders(&folder)?.into_iter().filter(|one| is_comparison(one)));
-    }
+    let mut found = nested_folders(&results.join(COMPARISONS))?;
+    found.retain(|one| is_comparison(one));
     sort_newest_first(&mut found);
     Ok(found)
 }
@@ -355,6 +349,13 @@ fn age_key(run: &Path) -> AgeKey {
     let written = std::fs::metadata(run.join(RECIPE)).and_then(|file| file.modified()).ok();
     let number = name.splitn(3, '-').nth(2).and_then(|number| number.parse().ok());
     (began(run), parse_run_name(&name).is_some(), written, number.unwrap_or(1))
+}
+
+/// Returns the folders in the folders of a folder.
+fn nested_folders(root: &Path) -> Result<Vec<PathBuf>> {
+    let inside: Vec<Vec<PathBuf>> =
+        subfolders(root)?.iter().map(|one| subfolders(one)).collect::<Result<_>>()?;
+    Ok(inside.concat())
 }
 
 fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {

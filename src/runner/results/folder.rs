@@ -1,10 +1,10 @@
 //! The run folder, which holds all files of one run and is locked by one process at a time.
 
-use super::atomic::{self, json};
+use super::atomic::{self, json, parse_json};
 pub use super::names::*;
 use super::provenance::{Environment, host_name};
 use super::regular::{self, MAX_TEXT};
-use super::rows::{self, ResumedRows, Row, RowWriter, SavedRows};
+use super::rows::{self, Row, RowWriter};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
 use crate::format::printable;
@@ -120,11 +120,6 @@ impl RunFolder {
         atomic::write(&self.path.join(SUMMARY), &json(summary)?)
     }
 
-    /// Reads the summary.
-    pub fn summary(&self) -> Result<Summary> {
-        read_summary(&self.path)
-    }
-
     /// Appends a line to the log, prefixed with the time.
     pub fn log(&self, text: &str) -> Result<()> {
         let now = crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ");
@@ -135,17 +130,6 @@ impl RunFolder {
     /// Creates the file for a row type: [`METRICS`] or [`TIMING`].
     pub fn start_rows<R: Row>(&self, file: &str) -> Result<RowWriter<R>> {
         RowWriter::create(&self.path.join(file))
-    }
-
-    /// Continues the file for a row type after a checkpoint at `step`; see [`RowWriter::resume`].
-    pub fn resume_rows<R: Row>(
-        &self,
-        file: &str,
-        step: u64,
-        saved: Option<&SavedRows>,
-        further: &[String],
-    ) -> Result<(RowWriter<R>, ResumedRows<R>)> {
-        RowWriter::resume(&self.path.join(file), step, saved, further)
     }
 
     /// Returns the folder of checkpoints, and creates it if necessary.
@@ -179,8 +163,7 @@ pub fn read_summary(run: &Path) -> Result<Summary> {
 
 /// Parses the content of the summary at `path`, without deriving anything.
 pub(super) fn parse_summary(path: &Path, bytes: &[u8]) -> Result<Summary> {
-    serde_json::from_slice(bytes)
-        .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
+    parse_json(path, bytes, "a summary")
 }
 
 /// Replaces the status `running` in a run's summary in place, for when no new file can be written, as on a
@@ -414,9 +397,9 @@ mod tests {
         folder.write_environment(&environment).unwrap();
         assert!(folder.path().join("env.json").exists() && folder.path().join("env-2.json").exists());
         folder.start_rows::<MetricsRow>(METRICS).unwrap();
-        let (_, cut) = folder.resume_rows::<TimingRow>(TIMING, 3, None, &[]).unwrap();
+        let (_, cut) = RowWriter::<TimingRow>::resume(&folder.path().join(TIMING), 3, None, &[]).unwrap();
         assert!(cut.last.is_none_or(|row| row.phase == Phase::Train));
-        assert_eq!(folder.summary().unwrap().run, folder.name());
+        assert_eq!(read_summary(folder.path()).unwrap().run, folder.name());
         assert!(folder.checkpoints().unwrap().is_dir());
     }
 
@@ -428,10 +411,10 @@ mod tests {
             let bytes = || std::fs::metadata(folder.path().join(SUMMARY)).unwrap().len();
             let before = bytes();
             overwrite_running(folder.path(), status).unwrap();
-            assert_eq!((folder.summary().unwrap().status, bytes()), (status, before));
+            assert_eq!((read_summary(folder.path()).unwrap().status, bytes()), (status, before));
             // A status that is not `running` stays.
             assert!(overwrite_running(folder.path(), Status::Failed).is_err());
-            assert_eq!(folder.summary().unwrap().status, status);
+            assert_eq!(read_summary(folder.path()).unwrap().status, status);
         }
     }
 

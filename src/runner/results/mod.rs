@@ -33,7 +33,6 @@ pub mod configurations;
 pub mod confirmation;
 pub mod coordinates;
 pub mod difference;
-pub mod documents;
 pub mod experiment;
 pub mod find;
 pub mod folder;

@@ -318,29 +318,21 @@ pub fn result(summary: &Summary) -> String {
     if let (Some(measured), Some(predicted)) = (step_ms, summary.predicted_step_ms) {
         text += &format!(", {:.2} ms/step (predicted {predicted:.2})", measured.median);
     }
-    if let Some(mfu) = summary.mfu_pct {
-        text += &format!(", MFU {mfu:.1} %");
-    }
+    text.extend(summary.mfu_pct.map(|mfu| format!(", MFU {mfu:.1} %")));
     let contended = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true));
-    if contended.is_some() {
-        text += ", contended";
-    }
-    if let Some(reason) = &summary.reason {
-        text += &format!("\n{reason}");
-    }
+    text.extend(contended.map(|_| ", contended"));
+    text.extend(summary.reason.as_ref().map(|reason| format!("\n{reason}")));
     if let Some(fork) = &summary.forked_from {
         let tokens = short(fork.tokens_seen as f64);
         text += &format!("\nfork of {} at step {}, after {tokens} tokens", fork.run, fork.step);
     }
-    if let Some(reason) = contended.and_then(|gpu| gpu.contended_because.as_ref()) {
-        text += &format!("\ncontended: {reason}");
-    }
-    if let Some(train) = summary.train_loss.smoothed {
-        text += &format!("\ntraining loss {:.4} ({})", train.loss, train.over());
-    }
+    let because = contended.and_then(|gpu| gpu.contended_because.as_ref());
+    text.extend(because.map(|reason| format!("\ncontended: {reason}")));
+    let train = summary.train_loss.smoothed;
+    text.extend(train.map(|train| format!("\ntraining loss {:.4} ({})", train.loss, train.over())));
     if let Some(val) = summary.val_loss.last {
         text += &format!(", validation loss {:.4} nats per token", val.loss);
-        text += &summary.val_part.map(|part| format!(" {part}")).unwrap_or_default();
+        text.extend(summary.val_part.map(|part| format!(" {part}")));
     }
     if let (Some(floor), Some(ratio)) = (summary.floor, summary.val_loss_over_floor) {
         text += &format!(": {ratio:.3} × the floor of {floor:.4}");
@@ -351,20 +343,18 @@ pub fn result(summary: &Summary) -> String {
         text += &format!("\nmoving average of the weights: validation loss {:.4} nats per token", last.loss);
     }
     for (name, series) in summary.held_out.get(MAIN_SET).iter().flat_map(|set| &set.figures) {
-        text += &series.last.map(|last| format!("\n{name} {:.4}", last.value)).unwrap_or_default();
+        text.extend(series.last.map(|last| format!("\n{name} {:.4}", last.value)));
     }
     for (name, set) in summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET) {
         if let Some(last) = set.losses.last {
             text += &format!("\n{name}: {:.4} nats per token", last.loss);
-            text += &set.part.map(|part| format!(" {part}")).unwrap_or_default();
-            text += &set.bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte")).unwrap_or_default();
+            text.extend(set.part.map(|part| format!(" {part}")));
+            text.extend(set.bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte")));
             let ema = set.ema.and_then(|losses| losses.last);
-            text += &ema.map(|last| format!(", moving average {:.4}", last.loss)).unwrap_or_default();
+            text.extend(ema.map(|last| format!(", moving average {:.4}", last.loss)));
         }
     }
-    if let Some(worse) = summary.worse_than_guessing() {
-        text += &format!("\n{worse}");
-    }
+    text.extend(summary.worse_than_guessing().map(|worse| format!("\n{worse}")));
     text
 }
 
@@ -375,21 +365,16 @@ const REPORTED_SHARE: f64 = 0.05;
 /// lower than its training speed.
 fn time_besides_training(summary: &Summary, seconds: f64) -> String {
     let told = |(phase, of): (Phase, &str)| {
-        let time_besides_training = summary
-            .phase_s
-            .get(phase)
-            .filter(|time_besides_training| *time_besides_training > REPORTED_SHARE * seconds)?;
-        Some(format!("{} {of}", wall_time(time_besides_training)))
+        let spent = summary.phase_s.get(phase).filter(|spent| *spent > REPORTED_SHARE * seconds)?;
+        Some(format!("{} {of}", wall_time(spent)))
     };
-    let parts: Vec<String> = [
+    let phases = [
         (Phase::Eval, "evaluating"),
         (Phase::Save, "saving"),
         (Phase::Sample, "sampling"),
         (Phase::Check, "comparing ranks"),
-    ]
-    .into_iter()
-    .filter_map(told)
-    .collect();
+    ];
+    let parts: Vec<String> = phases.into_iter().filter_map(told).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use serde_json::json;
 use std::time::Duration;
+use xrun::results::folder::read_summary;
 use xrun::results::rows::RowWriter;
 
 /// Longer than the server caches what it has read.
@@ -25,7 +26,7 @@ fn changes_are_the_rows_that_changed() {
 
     // A locked run that continues: its row is new, and its curve has the new rows.
     let folder = RunFolder::open(&first).unwrap();
-    let mut summary = folder.summary().unwrap();
+    let mut summary = read_summary(folder.path()).unwrap();
     summary.status = Status::Running;
     folder.write_summary(&summary).unwrap();
     let (mut rows, _) = RowWriter::<MetricsRow>::resume(&first.join(METRICS), 3, None, &[]).unwrap();

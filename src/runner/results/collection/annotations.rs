@@ -7,6 +7,7 @@
 use super::location::Located;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{harmless_json, now, printable};
+use crate::results::atomic::json_line;
 use crate::results::names::KEPT;
 use crate::results::regular;
 use jiff::Timestamp;
@@ -113,9 +114,7 @@ impl Annotations {
             text.push('\n');
         }
         for change in changes {
-            let line = Line { run: run.id.clone(), at: now(), change };
-            let line = serde_json::to_string(&line)
-                .map_err(|e| Error::failed(format!("cannot write an annotation as JSON: {e}")))?;
+            let line = json_line(&Line { run: run.id.clone(), at: now(), change })?;
             text += &format!("{}\n", harmless_json(&line));
         }
         // One write keeps the lines of two processes apart.

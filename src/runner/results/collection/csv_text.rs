@@ -6,6 +6,7 @@ use super::read::Run;
 use crate::error::{Error, Result};
 use crate::recipe::{UNSET, find_path};
 use std::collections::HashMap;
+use std::fmt::Display;
 
 /// Returns runs as CSV: words about them, every key that differs among them, every figure, and every figure
 /// of a held-out set that at least one of them has. Figures have all digits, in the unit that the column's
@@ -19,19 +20,18 @@ pub fn to_csv(runs: &[&Run]) -> Result<String> {
     let has_one = |field: &Field| runs.iter().any(|run| field.value(run) != Cell::Blank);
     let held_out_fields = set_figures(runs.iter().copied()).filter(has_one);
     let fields: Vec<Field> = words.chain(keys).chain(figures()).chain(held_out_fields).collect();
-    let failed = |e: csv::Error| Error::failed(format!("cannot write CSV: {e}"));
+    let failed = |e: &dyn Display| Error::failed(format!("cannot write CSV: {e}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(fields.iter().map(Field::to_string)).map_err(failed)?;
+    writer.write_record(fields.iter().map(Field::to_string)).map_err(|e| failed(&e))?;
     for run in runs {
         let cell = |field: &Field| match field.value(run) {
             Cell::Number(value) => value.to_string(),
             Cell::Text(text) => text.into_owned(),
             Cell::Unset | Cell::Blank => String::new(),
         };
-        writer.write_record(fields.iter().map(cell)).map_err(failed)?;
+        writer.write_record(fields.iter().map(cell)).map_err(|e| failed(&e))?;
     }
-    let bytes = writer.into_inner().map_err(|e| Error::failed(format!("cannot write CSV: {e}")))?;
-    String::from_utf8(bytes).map_err(|e| Error::failed(format!("cannot write CSV: {e}")))
+    String::from_utf8(writer.into_inner().map_err(|e| failed(&e))?).map_err(|e| failed(&e))
 }
 
 /// Returns the keys that differ among runs, in the order of their recipes. A key that a recipe leaves out

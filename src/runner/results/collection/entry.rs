@@ -21,13 +21,10 @@ use std::path::Path;
 /// training loss in their summary; it is derived from the rows.
 const FILES: [&str; 5] = [SUMMARY, ENVIRONMENT, RECIPE, RESOLVED, METRICS];
 
-/// Nanoseconds per second.
-const NANOS_PER_SECOND: i64 = 1_000_000_000;
-
-/// A file's size, the time of its last write, and the time when its inode last changed (`ctime`, which no
-/// program can set). Both times are in nanoseconds since 1970.
+/// A file's size, and the time of its last write and of the last change of its inode (`ctime`, which no program
+/// can set), each in seconds since 1970 and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp(u64, i64, i64);
+pub struct Stamp(u64, [i64; 2], [i64; 2]);
 
 /// The stamps of the files behind an entry; `None` for a missing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,18 +33,21 @@ pub struct Stamps([Option<Stamp>; FILES.len()]);
 impl Stamps {
     /// Reads the stamps of a run's files.
     pub fn read(run: &Path) -> Self {
-        let nanoseconds =
-            |seconds: i64, rest: i64| seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(rest);
         Self(FILES.map(|file| {
             let data = std::fs::metadata(run.join(file)).ok()?;
-            let written = nanoseconds(data.mtime(), data.mtime_nsec());
-            Some(Stamp(data.len(), written, nanoseconds(data.ctime(), data.ctime_nsec())))
+            let (written, changed) = ([data.mtime(), data.mtime_nsec()], [data.ctime(), data.ctime_nsec()]);
+            Some(Stamp(data.len(), written, changed))
         }))
     }
 
-    /// Returns when any of the files last changed, in nanoseconds since 1970.
+    /// Returns when any of the files last changed, in seconds since 1970.
     pub fn newest(&self) -> i64 {
-        self.0.iter().flatten().map(|Stamp(_, written, changed)| *written.max(changed)).max().unwrap_or(0)
+        self.0
+            .iter()
+            .flatten()
+            .map(|Stamp(_, [written, _], [changed, _])| *written.max(changed))
+            .max()
+            .unwrap_or(0)
     }
 }
 

@@ -28,9 +28,9 @@ const HEADER: &str = "xrun index of runs 4 ";
 /// The largest index that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// How long after its last change a file is settled, in nanoseconds. The coarsest file system clock in use
-/// (FAT) has a resolution of two seconds.
-const SETTLED: i64 = 2_000_000_000;
+/// How long after its last change a file is settled, in seconds. The coarsest file system clock in use (FAT) has a
+/// resolution of two seconds.
+const SETTLED: i64 = 2;
 
 /// A run in the index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -85,8 +85,8 @@ pub fn write(results: &Path, runs: &HashMap<&str, &IndexedRun>) -> Result<()> {
 
 /// Returns true if files that had these stamps at `now` cannot have changed since without a trace.
 pub fn is_settled(stamps: &Stamps, now: SystemTime) -> bool {
-    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    i64::try_from(now).is_ok_and(|now| stamps.newest() < now.saturating_sub(SETTLED))
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    i64::try_from(now).is_ok_and(|now| stamps.newest() < now - SETTLED)
 }
 
 #[cfg(test)]

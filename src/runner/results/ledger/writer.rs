@@ -3,6 +3,7 @@
 use super::attempt::{Attempt, with_key};
 use super::chain::Chain;
 use crate::error::{Error, IoContext, Result};
+use crate::results::atomic::json_line;
 use crate::results::provenance::host_name;
 use crate::results::{atomic, regular};
 use serde::{Deserialize, Serialize};
@@ -69,7 +70,7 @@ impl Writer {
         // Block, because another process may be checking the lock at this moment.
         file.lock().at("lock", &path)?;
         let mut chain = Chain::default();
-        let line = chain.seal(&json(&owner)?) + "\n";
+        let line = chain.seal(&json_line(&owner)?) + "\n";
         file.write_all(line.as_bytes()).and_then(|()| file.sync_data()).at("write", &path)?;
         atomic::sync_folder(folder)?;
         Ok(Self { name: owner.writer, path, file, chain, renewed: Instant::now() })
@@ -77,7 +78,7 @@ impl Writer {
 
     /// Appends a line, which is on disk when this returns.
     pub fn append(&mut self, seq: u64, attempt: &Attempt) -> Result<()> {
-        let line = self.chain.seal(&format!("{{\"seq\":{seq},{}", &json(attempt)?[1..])) + "\n";
+        let line = self.chain.seal(&format!("{{\"seq\":{seq},{}", &json_line(attempt)?[1..])) + "\n";
         self.renewed = Instant::now();
         self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()).at("write", &self.path)
     }
@@ -90,10 +91,6 @@ impl Writer {
             let _ = self.file.set_modified(SystemTime::now());
         }
     }
-}
-
-fn json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))
 }
 
 /// A file of the ledger, read up to `position`.

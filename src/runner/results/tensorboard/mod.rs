@@ -40,9 +40,8 @@ impl History {
     /// Reads the files of a run, kept or not.
     fn read(run: &Path) -> Result<Self> {
         let path = run.join(ENVIRONMENT);
-        let environment: Environment = serde_json::from_slice(&stored::read(&path)?).map_err(|e| {
-            Error::failed(format!("{}:{}: not the environment of a run: {e}", path.display(), e.line()))
-        })?;
+        let environment: Environment =
+            atomic::parse_json(&path, &stored::read(&path)?, "the environment of a run")?;
         let (metrics, timing) = (rows::read(&run.join(METRICS))?, rows::read(&run.join(TIMING))?);
         Ok(Self { started: environment.started, metrics, timing })
     }
@@ -65,21 +64,17 @@ impl History {
             if row.phase == Phase::Sample
                 && let Some(texts) = samples.next_if(|texts| texts.iter().all(|text| text.step <= row.step))
             {
-                out.write_all(&samples_event(texts, now).record())?;
+                out.write_all(&Event::from_samples(texts, now).record())?;
             }
         }
         for row in metrics {
             out.write_all(&Event::from_metrics(row, now).record())?;
         }
         for texts in samples {
-            out.write_all(&samples_event(texts, now).record())?;
+            out.write_all(&Event::from_samples(texts, now).record())?;
         }
         Ok(())
     }
-}
-
-fn samples_event(texts: &[Sample], wall_s: f64) -> Event {
-    Event::from_samples(&texts.iter().collect::<Vec<_>>(), wall_s)
 }
 
 /// Converts a time to seconds since 1970.

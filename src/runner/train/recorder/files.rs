@@ -54,24 +54,26 @@ impl RowFiles {
             let FileRecord { bytes, blake3 } = at.saved?.get(file)?.clone();
             Some(SavedRows { bytes, blake3 })
         };
+        let path = |file: &str| folder.path().join(file);
         let (saved_metrics, saved_timing) = (saved(METRICS), saved(TIMING));
         if let Some(saved) = &saved_timing {
             // This check must come before `metrics.csv` is truncated.
-            saved.verify(&folder.path().join(TIMING), at.step)?;
+            saved.verify(&path(TIMING), at.step)?;
         }
         let columns = extra_columns(plan, summary);
         let (metrics, kept) =
-            folder.resume_rows::<MetricsRow>(METRICS, at.step, saved_metrics.as_ref(), &columns)?;
+            RowWriter::<MetricsRow>::resume(&path(METRICS), at.step, saved_metrics.as_ref(), &columns)?;
         let last = kept.last.as_ref().map_or(0, |row| row.step);
         if at.has_rows && last != at.step {
             return Err(Error::failed(format!(
                 "{} ends at step {last}, but the checkpoint is of step {}: rows were lost. Restore the file, or \
                  start a new run from the checkpoint with `xrun resume RUN --fork`",
-                folder.path().join(METRICS).display(),
+                path(METRICS).display(),
                 at.step
             )));
         }
-        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, at.step, saved_timing.as_ref(), &[])?;
+        let (timing, cut) =
+            RowWriter::<TimingRow>::resume(&path(TIMING), at.step, saved_timing.as_ref(), &[])?;
         let earlier = EarlierRows {
             metrics: kept,
             wall_s: cut.last.map_or(0.0, |row| row.wall_s),

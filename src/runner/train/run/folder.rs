@@ -3,7 +3,7 @@
 use super::description::held_out_part;
 use crate::error::Result;
 use crate::ranks::LocalRanks;
-use crate::results::folder::PLOTS;
+use crate::results::folder::{PLOTS, read_summary};
 use crate::results::progress::Progress;
 use crate::results::{RunFolder, Summary, atomic};
 use crate::train::conclude::Ended;
@@ -26,7 +26,7 @@ pub(super) fn open(
     start: &mut Start,
 ) -> Result<(RunFolder, Summary)> {
     let Some(folder) = resumed else { return create(results, job) };
-    let summary = folder.summary()?;
+    let summary = read_summary(folder.path())?;
     if !summary.is_finished() {
         adopt_summary(job, start, &summary);
     }
