@@ -131,7 +131,7 @@ mod tests {
         summary.ema_val_loss = Some(Losses::from_series([LossAt { step: 1, loss: 3.5 }]));
         let mut news = HeldOutSet { tokens: Some(10), bytes: Some(40), ..HeldOutSet::default() };
         news.add(LossAt { step: 1, loss: 4.0 });
-        news.add_ema(LossAt { step: 1, loss: 3.0 });
+        news.ema.get_or_insert_default().add(LossAt { step: 1, loss: 3.0 });
         let mut row = MetricsRow { step: 1, ..MetricsRow::default() };
         for figure in TASK_FIGURES.iter().filter(|figure| figure.name != "val_loss") {
             for set in [MAIN_SET, "news"] {

@@ -187,8 +187,8 @@ pub fn overwrite_running(run: &Path, status: Status) -> Result<()> {
     file.sync_data().at("sync", &path)
 }
 
-/// Locks any folder in the way that run folders are locked, until the returned file is dropped. This is a lock
-/// of the operating system, so it ends with the process, even if the process is killed.
+/// Locks any folder in the way that run folders are locked, until the returned file is dropped. This is a
+/// lock of the operating system, so it ends with the process, even if the process is killed.
 ///
 /// # Errors
 /// If another process holds the folder, which the message names.
@@ -255,8 +255,8 @@ pub(super) fn holder(run: &Path) -> Result<Option<String>> {
     Ok(is_held(run)?.then(|| owner_in_words(run)))
 }
 
-/// Returns true if a process works on a run or another folder that it has locked. Takes a shared lock, so that
-/// concurrent checks do not block each other.
+/// Returns true if a process works on a run or another folder that it has locked. Takes a shared lock, so
+/// that concurrent checks do not block each other.
 ///
 /// # Errors
 /// If the lock cannot be read.

@@ -18,7 +18,8 @@ pub const METRICS: &str = "metrics.csv";
 pub const TIMING: &str = "timing.csv";
 /// The summary of the run.
 pub const SUMMARY: &str = "summary.json";
-/// The loss of every held-out document at the last evaluation, as [`DocumentLoss`](crate::metrics::DocumentLoss).
+/// The loss of every held-out document at the last evaluation, as
+/// [`DocumentLoss`](crate::metrics::DocumentLoss).
 pub const DOCUMENTS: &str = "documents.csv";
 /// Log lines in plain text.
 pub const LOG: &str = "log";

@@ -32,8 +32,8 @@ impl Names for SteadyMedians {
     }
 }
 
-/// Numbers under names from the table of metrics. The JSON object has all names, with `null` for those without
-/// a number, and only numbers or `null` can be read.
+/// Numbers under names from the table of metrics. The JSON object has all names, with `null` for those
+/// without a number, and only numbers or `null` can be read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedNumbers<N>(BTreeMap<&'static str, Number>, PhantomData<N>);
 

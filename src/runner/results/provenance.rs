@@ -338,23 +338,15 @@ fn cpuinfo_field(info: &str, name: &str) -> Option<String> {
 /// Returns the widest vector instructions that floating-point products use on this processor.
 fn instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
-    {
-        if std::arch::is_x86_feature_detected!("avx512f") {
-            return "avx512";
-        }
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-            return "avx2";
-        }
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        "avx512"
+    } else if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        "avx2"
+    } else {
         "sse2"
     }
-    #[cfg(target_arch = "aarch64")]
-    {
-        "neon"
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        "scalar"
-    }
+    #[cfg(not(target_arch = "x86_64"))]
+    if cfg!(target_arch = "aarch64") { "neon" } else { "scalar" }
 }
 
 impl System {

@@ -24,15 +24,20 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
 /// # Errors
 /// If the file is missing, a link, or not a regular file.
 pub fn open(path: &Path) -> Result<File> {
-    check(path, &std::fs::symlink_metadata(path).at("read", path)?)?;
+    open_for_reading(path, OFlags::NOFOLLOW)
+}
+
+fn open_for_reading(path: &Path, flags: OFlags) -> Result<File> {
+    let metadata = if flags.contains(OFlags::NOFOLLOW) { path.symlink_metadata() } else { path.metadata() };
+    check(path, &metadata.at("read", path)?)?;
     // The file may have been replaced since, so check again.
-    let file = open_without_waiting(File::options().read(true), OFlags::NOFOLLOW, path).at("read", path)?;
+    let file = open_without_waiting(File::options().read(true), flags, path).at("read", path)?;
     check(path, &file.metadata().at("read", path)?)?;
     Ok(file)
 }
 
-/// Opens a file that a run or a sweep writes in place, such as a lock, a log or rows, without following a link
-/// in its place or waiting for a FIFO.
+/// Opens a file that a run or a sweep writes in place, such as a lock, a log or rows, without following a
+/// link in its place or waiting for a FIFO.
 ///
 /// # Errors
 /// If the path is a link or not a regular file, or cannot be opened.
@@ -54,10 +59,7 @@ pub fn open_own(options: &mut OpenOptions, path: &Path) -> Result<File> {
 /// # Errors
 /// If the file is missing, not a regular file, or too large.
 pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
-    check(path, &std::fs::metadata(path).at("read", path)?)?;
-    let file = open_without_waiting(File::options().read(true), OFlags::empty(), path).at("read", path)?;
-    check(path, &file.metadata().at("read", path)?)?;
-    read_opened(file, path, max)
+    read_opened(open_for_reading(path, OFlags::empty())?, path, max)
 }
 
 /// Reads a text file of at most [`MAX_TEXT`] bytes, or one that a link leads to.

@@ -348,8 +348,8 @@ fn wrong_header(path: &Path, bytes: &[u8], header: &[u8]) -> Error {
     ))
 }
 
-/// Returns the columns of a file from its first line. A file without the last columns of its row type is from an
-/// older version.
+/// Returns the columns of a file from its first line. A file without the last columns of its row type is from
+/// an older version.
 ///
 /// # Errors
 /// If the line is not a header for this row type.

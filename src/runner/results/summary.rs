@@ -15,8 +15,8 @@ use std::fmt;
 pub const UNSETTLED: &str = "unsettled: ";
 
 words! {
-    /// The status of a run. In a summary, `running` also stands for a run that was killed before it could record
-    /// that; lists check the folder's lock to tell which.
+    /// The status of a run. In a summary, `running` also stands for a run that was killed before it could
+    /// record that; lists check the folder's lock to tell which.
     #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Status {

@@ -21,8 +21,8 @@ use std::path::Path;
 /// training loss in their summary; it is derived from the rows.
 const FILES: [&str; 5] = [SUMMARY, ENVIRONMENT, RECIPE, RESOLVED, METRICS];
 
-/// A file's size, and the time of its last write and of the last change of its inode (`ctime`, which no program
-/// can set), each in seconds since 1970 and nanoseconds.
+/// A file's size, and the time of its last write and of the last change of its inode (`ctime`, which no
+/// program can set), each in seconds since 1970 and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp(u64, [i64; 2], [i64; 2]);
 

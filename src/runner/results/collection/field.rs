@@ -162,8 +162,8 @@ impl Field {
     }
 }
 
-/// Finds a figure by the name that tables of runs or comparisons use. `val-loss` means `val_loss`. If it is the
-/// figure of a held-out set, one of the runs must have the set, unless there are no runs.
+/// Finds a figure by the name that tables of runs or comparisons use. `val-loss` means `val_loss`. If it is
+/// the figure of a held-out set, one of the runs must have the set, unless there are no runs.
 fn parse_figure(name: &str, collection: &Collection) -> Option<Field> {
     let Some((metric, set)) = name.split_once('/') else {
         let name = name.replace('-', "_");

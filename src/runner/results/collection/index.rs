@@ -28,8 +28,8 @@ const HEADER: &str = "xrun index of runs 4 ";
 /// The largest index that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// How long after its last change a file is settled, in seconds. The coarsest file system clock in use (FAT) has a
-/// resolution of two seconds.
+/// How long after its last change a file is settled, in seconds. The coarsest file system clock in use (FAT)
+/// has a resolution of two seconds.
 const SETTLED: i64 = 2;
 
 /// A run in the index.

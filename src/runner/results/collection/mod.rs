@@ -26,7 +26,7 @@ mod read;
 mod references;
 mod removal;
 
-pub use annotations::{Annotation, AnnotationChange, Annotations, check_note, check_tag};
+pub use annotations::{Annotation, AnnotationChange, annotate, check_note, check_tag, read_annotations};
 pub use condition::{Condition, Criterion};
 pub use csv_text::{differing_keys, to_csv};
 pub use difference::{

@@ -1,6 +1,6 @@
 //! Reads the runs of a results folder, through the index.
 
-use super::annotations::{Annotation, Annotations};
+use super::annotations::{Annotation, read_annotations};
 use super::entry::{Entry, Stamps};
 use super::index::{self, IndexedRun, is_settled};
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl Collection {
             // If the folder cannot be written, the next list takes as long as this one.
             let _ = index::write(results, &stored.collect());
         }
-        let (mut annotations, faults) = Annotations::read(results);
+        let (mut annotations, faults) = read_annotations(results);
         let (mut runs, mut unreadable) = (Vec::with_capacity(found.len()), Vec::new());
         let names = find::short_names(&paths);
         for (((path, id), name), found) in paths.into_iter().zip(ids).zip(names).zip(found) {
@@ -104,7 +104,7 @@ impl Collection {
                         Status::Running if is_held(&path)? => Status::Running,
                         written => written.without_process(),
                     };
-                    let annotation = annotations.take(&id);
+                    let annotation = annotations.remove(&id).unwrap_or_default();
                     runs.push(Run { began: began(&path), path, id, name, status, entry, annotation });
                 }
                 Err(error) => unreadable.push(error),
