@@ -82,11 +82,6 @@ fn seconds(time: Timestamp) -> f64 {
     time.as_microsecond() as f64 / 1e6
 }
 
-/// Returns the current time in seconds since 1970.
-fn now() -> f64 {
-    seconds(crate::format::now())
-}
-
 /// Returns the name of an event file that was begun in this second since 1970.
 fn file_name(second: i64, number: u32) -> String {
     format!("{PREFIX}{:010}.{number:04}{SUFFIX}", second.max(0))
@@ -142,32 +137,12 @@ impl EventFile {
         Ok(Self { file, path, written })
     }
 
-    /// Appends the event for a row of `metrics.csv`.
+    /// Appends an event, which is made for the current time in seconds since 1970.
     ///
     /// # Errors
     /// If the event cannot be written. The file then ends with the record before it.
-    pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
-        self.append(Event::from_metrics(row, now()))
-    }
-
-    /// Appends the event for a row of `timing.csv`.
-    ///
-    /// # Errors
-    /// If the event cannot be written. The file then ends with the record before it.
-    pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
-        self.append(Event::from_timing(row, now()))
-    }
-
-    /// Appends the event for the samples of one step.
-    ///
-    /// # Errors
-    /// If the event cannot be written. The file then ends with the record before it.
-    pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
-        self.append(Event::from_samples(samples, now()))
-    }
-
-    fn append(&mut self, event: Event) -> Result<()> {
-        let record = event.record();
+    pub fn append(&mut self, event: impl FnOnce(f64) -> Event) -> Result<()> {
+        let record = event(seconds(crate::format::now())).record();
         if let Err(e) = self.file.write_all(&record) {
             // An incomplete record would hide everything after it.
             let _ = self.file.set_len(self.written);

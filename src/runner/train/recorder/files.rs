@@ -8,7 +8,7 @@ use crate::ranks::fault;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::rows::{ResumedRows, RowWriter, SavedRows};
 use crate::results::summary::Sample;
-use crate::results::tensorboard::EventFile;
+use crate::results::tensorboard::{Event, EventFile};
 use crate::results::{MetricsRow, RunFolder, Summary, TimingRow};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +98,7 @@ impl RowFiles {
     pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
         self.metrics.append(row)?;
         fault::inject_disk_fault(row.step)?;
-        self.events.as_mut().map_or(Ok(()), |events| events.metrics(row))
+        self.event(|now| Event::from_metrics(row, now))
     }
 
     /// Writes a row of `timing.csv` and its event.
@@ -107,7 +107,7 @@ impl RowFiles {
     /// If it cannot be written.
     pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
         self.timing.append(row)?;
-        self.events.as_mut().map_or(Ok(()), |events| events.timing(row))
+        self.event(|now| Event::from_timing(row, now))
     }
 
     /// Writes the event of samples.
@@ -115,7 +115,11 @@ impl RowFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
-        self.events.as_mut().map_or(Ok(()), |events| events.samples(samples))
+        self.event(|now| Event::from_samples(samples, now))
+    }
+
+    fn event(&mut self, event: impl FnOnce(f64) -> Event) -> Result<()> {
+        self.events.as_mut().map_or(Ok(()), |events| events.append(event))
     }
 
     /// Makes all rows durable.
