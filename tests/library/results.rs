@@ -11,7 +11,7 @@ use xrun::metrics::{MetricsRow, TimingRow, markdown};
 use xrun::recipe::StoredKeys;
 use xrun::results::folder::{METRICS, RunFolder, TIMING};
 use xrun::results::provenance::Environment;
-use xrun::results::rows::{self, Phase};
+use xrun::results::rows::{self, Phase, RowWriter};
 use xrun::results::{Status, Summary, keep as kept_files, stored};
 
 /// Set for the processes that this file starts: the run folder to hold.
@@ -67,7 +67,8 @@ fn holder() {
         Err(error) => println!("\nrefused: {error}"),
         Ok(folder) => {
             let last: Option<MetricsRow> = rows::read(&folder.path().join(METRICS)).unwrap().pop();
-            let (mut writer, _) = folder.resume_rows(METRICS, u64::MAX, None).unwrap();
+            let (mut writer, _) =
+                RowWriter::resume(&folder.path().join(METRICS), u64::MAX, None, &[]).unwrap();
             println!("\nheld");
             let begun = Instant::now();
             for step in (last.map_or(1, |row| row.step + 1)..).take_while(|_| begun.elapsed().as_secs() < 60)
@@ -126,7 +127,7 @@ fn one_process_holds_a_run_until_it_dies_however_it_dies() {
     // SIGKILL: the folder is free at once, and every row but perhaps the last is whole.
     drop(owner);
     let folder = RunFolder::open(&run).unwrap();
-    let (mut writer, cut) = folder.resume_rows(METRICS, 3, None).unwrap();
+    let (mut writer, cut) = RowWriter::resume(&folder.path().join(METRICS), 3, None, &[]).unwrap();
     assert_eq!((cut.rows_kept, cut.last), (3, Some(row(3))));
     writer.append(&row(4)).unwrap();
     assert_eq!(rows::read::<MetricsRow>(&run.join(METRICS)).unwrap(), (1..=4).map(row).collect::<Vec<_>>());

@@ -210,7 +210,7 @@ impl FinishedTrial {
     /// Sets blocks and clocks from the rows of the steady state. Known speeds and step times become the
     /// medians of the blocks, since the ratio is computed from these.
     fn set_times(&mut self, timing: &[TimingRow], warmup: usize) {
-        let (steady, settled) = steady_rows(timing, warmup);
+        let (steady, state) = steady_rows(timing, warmup);
         let speeds: Vec<f64> = steady.iter().filter_map(|row| row.tok_s).collect();
         match blocks(&speeds) {
             Some(blocks) => self.record.blocks = blocks,
@@ -226,7 +226,7 @@ impl FinishedTrial {
                 *known = value;
             }
         }
-        if settled == Some(false) {
+        if state.settled == Some(false) {
             self.contended.push("its step time never settled".to_owned());
         }
         self.clocks = CLOCKS.map(|column| median(steady.iter().filter_map(|row| row.number(column))));

@@ -10,7 +10,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::ranks::process::own_program;
 use crate::ranks::{KilledTogether, Stop, signal_group};
 use crate::results::names::SWEEPS;
-use crate::results::own_file;
+use crate::results::regular;
 use serde::Deserialize;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ impl LocalProcesses {
     fn create_kept(&self, name: &str, header: &str) -> Result<[File; 2]> {
         std::fs::create_dir_all(&self.kept).at("create", &self.kept)?;
         let (path, errors) = (kept_stdout_path(&self.kept, name), kept_stderr_path(&self.kept, name));
-        let mut out = own_file::open(File::options().append(true).create(true), &path)?;
+        let mut out = regular::open_own(File::options().append(true).create(true), &path)?;
         // The ledger may have been deleted while one of its runs still writes.
         out.try_lock().map_err(|e| match e {
             TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", path.display())),
@@ -111,7 +111,7 @@ impl LocalProcesses {
         })?;
         out.set_len(0).at("write", &path)?;
         writeln!(out, "{header}").at("write", &path)?;
-        Ok([out, own_file::open(File::options().write(true).create(true).truncate(true), &errors)?])
+        Ok([out, regular::open_own(File::options().write(true).create(true).truncate(true), &errors)?])
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
 use crate::results::difference::RowCells;
-use crate::results::folder::read_summary;
+use crate::results::folder::{is_held, read_summary};
 use crate::results::names::{CHECKPOINT, ENVIRONMENT, KEPT, METRICS, RESOLVED, SUMMARY};
 use crate::results::provenance::Environment;
 use crate::results::stored::{self, MANIFEST, Manifest};
@@ -101,7 +101,7 @@ impl StoredRun {
     /// # Errors
     /// If the recipe cannot be read.
     pub fn obstacle(&self) -> Result<Option<String>> {
-        if find::is_running(&self.folder)? {
+        if is_held(&self.folder)? {
             return Ok(Some("a process is still writing it; wait for it to end".to_owned()));
         }
         if let Some(fork) = &self.summary.forked_from {

@@ -38,13 +38,13 @@ pub fn matches<'a>(collection: &'a Collection, filter: &str, sort: &str) -> Resu
     let holds = |run: &&Run| {
         let text = if searched.is_empty() { String::new() } else { searchable_text(run) };
         searched.iter().all(|word| text.contains(word))
-            && conditions.iter().all(|condition| condition.holds(run, collection))
+            && conditions.iter().all(|condition| condition.holds(run))
     };
     let mut runs: Vec<&Run> = collection.runs.iter().filter(holds).collect();
     if !sort.is_empty() {
         let (name, is_descending) = sort.strip_prefix('-').map_or((sort, false), |name| (name, true));
         match Field::parse(name, collection) {
-            Ok(field) => Order::by(field, is_descending).sort(&mut runs, collection),
+            Ok(field) => Order::by(field, is_descending).sort(&mut runs),
             Err(error) => problems.push(error.message().to_owned()),
         }
     }

@@ -156,7 +156,7 @@ impl Table {
         let mut runs = Vec::with_capacity(collection.runs.len());
         for run in &collection.runs {
             let version = version_of_run(run);
-            let row = row(run, &collection, &layout, &version);
+            let row = row(run, &layout, &version);
             let same = before.run(&run.id).filter(|known| known.row == row);
             let changed_in = same.map_or(revision, |known| known.changed_in);
             runs.push(TableRun { id: run.id.clone(), path: run.path.clone(), version, row, changed_in });

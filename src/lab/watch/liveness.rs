@@ -1,7 +1,8 @@
 //! Tells whether a process still works on a folder, and whether its files can be read.
 
 use crate::error::Result;
-use crate::results::{find, ledger};
+use crate::results::folder::is_held;
+use crate::results::ledger;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -27,7 +28,7 @@ pub struct Liveness {
 impl Liveness {
     /// Creates the liveness of a folder.
     pub fn new(folder: &Path) -> Self {
-        Self::with(folder, find::is_running)
+        Self::with(folder, is_held)
     }
 
     fn with(folder: &Path, look: fn(&Path) -> Result<bool>) -> Self {

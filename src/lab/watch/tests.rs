@@ -4,9 +4,10 @@ use crate::format::{all_escaped, printable};
 use crate::results::experiment::{
     Design, EXPERIMENT, Experiment, ExperimentRun, Finding, RegisteredPrediction, example,
 };
-use crate::results::folder::{METRICS, RunFolder, TIMING};
+use crate::results::folder::{METRICS, RunFolder, TIMING, is_held};
 use crate::results::ledger::Ledger;
 use crate::results::measure::{Measure, MeasureValue};
+use crate::results::rows::RowWriter;
 use crate::results::summary::{LossAt, Sample};
 use crate::results::{MetricsRow, Phase, Status, Summary, TimingRow, atomic};
 use serde_json::json;
@@ -25,7 +26,7 @@ fn text(view: &mut dyn View, size: (u16, u16), looks: Looks) -> String {
 /// Releases a lock and waits until it is free: a process that another test starts inherits it for an instant.
 fn release(held: impl Sized, folder: &Path) {
     drop(held);
-    while find::is_running(folder).unwrap() {
+    while is_held(folder).unwrap() {
         std::thread::yield_now();
     }
 }
@@ -219,7 +220,8 @@ fn a_run_before_its_first_step_and_one_of_nothing_are_drawn() {
 fn values_that_are_not_finite_are_named_and_drawn_as_gaps() {
     let dir = tempfile::tempdir().unwrap();
     let (folder, _) = run(dir.path(), 10);
-    let (mut metrics, _) = folder.resume_rows::<MetricsRow>(METRICS, 10, None).unwrap();
+    let (mut metrics, _) =
+        RowWriter::<MetricsRow>::resume(&folder.path().join(METRICS), 10, None, &[]).unwrap();
     for (step, loss) in [(11, f32::NAN), (12, f32::INFINITY), (13, 1e30)] {
         metrics.append(&MetricsRow { step, loss, lr: 0.1, ..MetricsRow::default() }).unwrap();
     }

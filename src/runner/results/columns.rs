@@ -2,7 +2,7 @@
 //! people.
 
 use super::held_out::MAIN_SET;
-use super::numbers::NamedNumbers;
+use super::numbers::{LedgerFigures, NamedNumbers};
 use super::summary::Summary;
 use crate::metrics::{self, Metric, Source};
 use serde_json::{Number, Value};
@@ -24,8 +24,7 @@ impl Figures {
     /// Returns the figures as `summary.json` prints them: each f32 becomes the f64 with the same shortest
     /// digits.
     pub fn as_printed(summary: &Summary) -> Self {
-        let text = serde_json::to_string(summary).unwrap_or_default();
-        Self { summary: serde_json::from_str(&text).unwrap_or_default() }
+        Self { summary: printed(summary) }
     }
 
     /// Returns a figure in its stored unit; `None` if it is unknown.
@@ -72,7 +71,7 @@ impl Figures {
     }
 
     /// Returns the figures that the ledger of sweeps stores, by key.
-    pub fn for_ledger(&self) -> NamedNumbers {
+    pub fn for_ledger(&self) -> NamedNumbers<LedgerFigures> {
         let mut numbers = NamedNumbers::default();
         for (key, metric) in metrics::ledger_metrics() {
             numbers.set(key, self.number(metric).cloned());
@@ -86,6 +85,12 @@ impl Figures {
             .filter_map(|metric| Some((metric.compared_as.to_owned(), self.get(metric)?)))
             .collect()
     }
+}
+
+/// Returns a summary as its file prints it, with the shortest digits of every number.
+pub(super) fn printed(summary: &Summary) -> Value {
+    let text = serde_json::to_string(summary).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Formats a figure in its metric's unit and decimals, without the unit's name.
@@ -126,7 +131,7 @@ mod tests {
         summary.ema_val_loss = Some(Losses::from_series([LossAt { step: 1, loss: 3.5 }]));
         let mut news = HeldOutSet { tokens: Some(10), bytes: Some(40), ..HeldOutSet::default() };
         news.add(LossAt { step: 1, loss: 4.0 });
-        news.add_ema(LossAt { step: 1, loss: 3.0 });
+        news.ema.get_or_insert_default().add(LossAt { step: 1, loss: 3.0 });
         let mut row = MetricsRow { step: 1, ..MetricsRow::default() };
         for figure in TASK_FIGURES.iter().filter(|figure| figure.name != "val_loss") {
             for set in [MAIN_SET, "news"] {
@@ -182,8 +187,7 @@ mod tests {
     #[test]
     fn a_ledger_has_the_digits_of_the_file_and_whole_numbers() {
         let numbers = Figures::as_printed(&complete()).for_ledger();
-        let keys = metrics::ledger_metrics().into_iter().map(|(key, _)| key);
-        let json = serde_json::to_string(&numbers.to_json(keys)).unwrap();
+        let json = serde_json::to_string(&numbers).unwrap();
         assert_eq!(
             json,
             concat!(

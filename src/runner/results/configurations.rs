@@ -98,9 +98,14 @@ impl Configuration {
 
     /// Names the configuration by the values of `keys`: `model.dim=64 optimizer.lr=0.001`.
     pub fn name(&self, keys: &[String]) -> String {
-        let settings = keys.iter().filter_map(|key| Some(format!("{key}={}", self.settings.get(key)?)));
-        settings.collect::<Vec<_>>().join(" ")
+        settings_in_words(&self.settings, keys)
     }
+}
+
+/// Names settings by the values of `keys`: `model.dim=64 optimizer.lr=0.001`.
+pub(super) fn settings_in_words(settings: &Settings, keys: &[String]) -> String {
+    let named = keys.iter().filter_map(|key| Some(format!("{key}={}", settings.get(key)?)));
+    named.collect::<Vec<_>>().join(" ")
 }
 
 impl Configurations {
@@ -132,7 +137,8 @@ impl Configurations {
                     let status = cell.status.map_or("open", CellStatus::as_str);
                     *others.entry(status.to_owned()).or_default() += 1;
                 }
-                settings = cell.settings.iter().filter(|(key, _)| *key != SEED).map(cloned_pair).collect();
+                settings.clone_from(cell.settings);
+                settings.remove(SEED);
             }
             let known: Vec<f64> = values.iter().flatten().copied().collect();
             let has_mean = !known.is_empty() && !others.contains_key(CellStatus::Diverged.as_str());
@@ -192,10 +198,6 @@ impl Configurations {
     pub fn best_set(&self) -> Vec<&Configuration> {
         self.ranked().into_iter().filter(|one| one.in_best_set() == Some(true)).collect()
     }
-}
-
-fn cloned_pair((key, value): (&String, &String)) -> (String, String) {
-    (key.clone(), value.clone())
 }
 
 /// Returns which values of a metric are better: high speeds and utilizations, low losses, times and sizes.

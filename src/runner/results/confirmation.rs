@@ -1,7 +1,7 @@
 //! `confirmation.json` in a sweep's folder: its best and second-best configurations, run again with seeds
 //! that no cell used.
 
-use super::configurations::Settings;
+use super::configurations::{Settings, settings_in_words};
 use crate::statistics::{Direction, PairedDifference, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -36,12 +36,7 @@ pub struct Confirmation {
 impl Confirmation {
     /// Describes the result in a sentence, naming configurations by the values of `keys`.
     pub fn in_words(&self, keys: &[String], decimals: usize) -> String {
-        let name = |settings: &Settings| {
-            let shown: Vec<String> =
-                keys.iter().filter_map(|key| Some(format!("{key}={}", settings.get(key)?))).collect();
-            shown.join(" ")
-        };
-        let [best, second] = [0, 1].map(|side| name(&self.configurations[side]));
+        let [best, second] = self.configurations.each_ref().map(|one| settings_in_words(one, keys));
         let seeds = self.seeds.len();
         let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
         match (&self.difference, self.diverged) {

@@ -3,8 +3,9 @@
 //! `RESULTS/coordinates/NAME/<UTC>-<hash8>/` holds `coordinates.csv`, with a row for every quantity, step,
 //! width and seed, `coordinates.json` with the fitted slopes, the recipe, the environment, and pictures.
 
-use super::atomic::{self, json};
-use crate::error::{Error, IoContext, Result};
+use super::atomic::{self, json, parse_json};
+use super::regular;
+use crate::error::Result;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -138,13 +139,7 @@ pub fn is_flat(slope: f64) -> bool {
 /// # Errors
 /// If a file cannot be written.
 pub fn write(folder: &Path, found: &Coordinates, rows: &[Coordinate]) -> Result<()> {
-    let path = folder.join(COORDINATE_ROWS);
-    let wrong = |e: &dyn std::fmt::Display| Error::failed(format!("{}: {e}", path.display()));
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in rows {
-        writer.serialize(row).map_err(|e| wrong(&e))?;
-    }
-    atomic::write(&path, &writer.into_inner().map_err(|e| wrong(&e))?)?;
+    atomic::write_csv(&folder.join(COORDINATE_ROWS), rows)?;
     atomic::write(&folder.join(COORDINATES_JSON), &json(found)?)
 }
 
@@ -154,12 +149,8 @@ pub fn write(folder: &Path, found: &Coordinates, rows: &[Coordinate]) -> Result<
 /// If a file is missing or has another format.
 pub fn read(folder: &Path) -> Result<(Coordinates, Vec<Coordinate>)> {
     let path = folder.join(COORDINATES_JSON);
-    let found = serde_json::from_slice(&std::fs::read(&path).at("read", &path)?)
-        .map_err(|e| Error::failed(format!("{}: not coordinates: {e}", path.display())))?;
-    let path = folder.join(COORDINATE_ROWS);
-    let wrong = |e: csv::Error| Error::failed(format!("{}: {e}", path.display()));
-    let rows = csv::Reader::from_path(&path).map_err(wrong)?.deserialize().collect::<Result<_, _>>();
-    Ok((found, rows.map_err(wrong)?))
+    let found = parse_json(&path, &regular::read_through_link(&path, regular::MAX_TEXT)?, "coordinates")?;
+    Ok((found, atomic::read_csv(&folder.join(COORDINATE_ROWS))?))
 }
 
 #[cfg(test)]

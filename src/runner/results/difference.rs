@@ -86,11 +86,16 @@ impl RowCells {
         self.rows.last().map(|(step, _)| *step)
     }
 
+    /// Returns the cells of a column as written, with their steps; `None` if there is no such column.
+    pub fn cells(&self, column: &str) -> Option<impl Iterator<Item = (u64, &str)>> {
+        let at = self.columns.iter().position(|name| name == column)?;
+        Some(self.rows.iter().map(move |(step, cells)| (*step, cells.get(at).map_or("", String::as_str))))
+    }
+
     /// Returns the numbers of a column with their steps, without blanks. A missing column has none.
     pub fn numbers(&self, column: &str) -> Vec<(u64, f64)> {
-        let Some(at) = self.columns.iter().position(|name| name == column) else { return Vec::new() };
-        let number = |(step, cells): &(u64, Vec<String>)| Some((*step, cells.get(at)?.parse().ok()?));
-        self.rows.iter().filter_map(number).collect()
+        let cells = self.cells(column).into_iter().flatten();
+        cells.filter_map(|(step, cell)| Some((step, cell.parse().ok()?))).collect()
     }
 }
 

@@ -8,10 +8,11 @@
 #[doc(hidden)]
 pub mod example;
 
-use super::atomic::{self, json};
+use super::atomic::{self, json, parse_json};
 use super::measure::{Measure, MeasureValue, Scale};
 pub use super::names::{BINARIES, COMPARISONS, EXPERIMENT};
-use crate::error::{Error, IoContext, Result};
+use super::regular;
+use crate::error::{Error, Result};
 use crate::statistics::{Direction, Interval, PowerPlan, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -397,7 +398,7 @@ impl Experiment {
     /// If it cannot be read, or is not an experiment.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(EXPERIMENT);
-        Self::parse(&std::fs::read(&path).at("read", &path)?, &path)
+        Self::parse(&regular::read_through_link(&path, regular::MAX_TEXT)?, &path)
     }
 
     /// Parses the content of `experiment.json`; `path` names the file in errors.
@@ -406,17 +407,15 @@ impl Experiment {
     /// If the content is not an experiment in JSON, has fewer than two arms, or has a run that belongs to no
     /// arm.
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
-        let wrong = |line: usize, why: String| {
-            Error::failed(format!("{}:{line}: not an experiment: {why}", path.display()))
-        };
-        let experiment: Self = serde_json::from_slice(bytes).map_err(|e| wrong(e.line(), e.to_string()))?;
+        let experiment: Self = parse_json(path, bytes, "an experiment")?;
+        let wrong = |why: String| Error::failed(format!("{}:1: not an experiment: {why}", path.display()));
         let arms = experiment.arms.len();
         if arms < 2 {
-            return Err(wrong(1, format!("it needs at least two arms and has {arms}")));
+            return Err(wrong(format!("it needs at least two arms and has {arms}")));
         }
         let mut runs = experiment.runs.iter().chain(&experiment.pilot);
         match runs.find(|run| run.arm >= arms) {
-            Some(run) => Err(wrong(1, format!("a run belongs to arm {}, but there are {arms}", run.arm))),
+            Some(run) => Err(wrong(format!("a run belongs to arm {}, but there are {arms}", run.arm))),
             None => Ok(experiment),
         }
     }

@@ -25,7 +25,7 @@ const MIN_PREFIX_LEN: usize = 4;
 pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = run_folders(results)?;
     runs.retain(|run| run.join(SUMMARY).is_file());
-    runs.sort_by_cached_key(|run| std::cmp::Reverse((age_key(run), run.clone())));
+    sort_newest_first(&mut runs);
     Ok(runs)
 }
 
@@ -40,12 +40,8 @@ pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
 
 /// Returns the folders `RESULTS/RECIPE/RUN`, except hidden ones, which are being removed.
 fn run_folders(results: &Path) -> Result<Vec<PathBuf>> {
-    let is_hidden =
-        |run: &Path| run.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    let mut runs = Vec::new();
-    for recipe in subfolders(results)? {
-        runs.extend(subfolders(&recipe)?.into_iter().filter(|run| !is_hidden(run)));
-    }
+    let mut runs = nested_folders(results)?;
+    runs.retain(|run| run.file_name().is_none_or(|name| !name.as_encoded_bytes().starts_with(b".")));
     Ok(runs)
 }
 
@@ -135,11 +131,7 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
     let folder = folder_name(name).ok();
     let means = |run: &&PathBuf| {
         let has_recipe = run.parent().and_then(Path::file_name).and_then(|recipe| recipe.to_str());
-        name == LATEST
-            || has_recipe.is_some_and(|recipe| folder.as_deref() == Some(recipe))
-            || run
-                .strip_prefix(results)
-                .is_ok_and(|run| run == path || run.ends_with(path) || run.starts_with(path))
+        has_recipe.is_some_and(|recipe| folder.as_deref() == Some(recipe)) || is_called(run, results, path)
     };
     let mut meant = runs.iter().filter(means);
     if let Some(newest) = meant.next() {
@@ -150,14 +142,9 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
         return Err(Error::usage(describe_loss(&damaged, SUMMARY)));
     }
     find_by_prefix(&runs, results, name)?.ok_or_else(|| {
-        let nearest: Vec<String> = runs
-            .iter()
-            .take(3)
-            .filter_map(|run| Some(run.strip_prefix(results).ok()?.display().to_string()))
-            .collect();
-        let hint = match nearest.as_slice() {
-            [] => "there are no runs yet".to_owned(),
-            newest => format!("the newest runs are {}", newest.join(", ")),
+        let hint = match first_names(runs.iter(), results) {
+            names if names.is_empty() => "there are no runs yet".to_owned(),
+            names => format!("the newest runs are {names}"),
         };
         Error::usage(format!("no run `{name}` in {}: {hint}", results.display()))
     })
@@ -170,11 +157,13 @@ pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> boo
 /// If the results folder cannot be read.
 pub fn find_without_summary(results: &Path, name: &str) -> Result<Option<PathBuf>> {
     let path = Path::new(name);
-    if name.is_empty() || has_lost_summary(path) {
-        return Ok((!name.is_empty()).then(|| path.to_owned()));
+    if name.is_empty() {
+        return Ok(None);
     }
-    let damaged = without_summary(results)?.into_iter();
-    Ok(damaged.into_iter().find(|run| run.ends_with(path)))
+    if has_lost_summary(path) {
+        return Ok(Some(path.to_owned()));
+    }
+    Ok(without_summary(results)?.into_iter().find(|run| run.ends_with(path)))
 }
 
 /// Returns the run called `name`, if there is one: its name, `RECIPE/RUN`, the beginning of its name or hash,
@@ -197,36 +186,34 @@ fn find_by_prefix(runs: &[PathBuf], results: &Path, name: &str) -> Result<Option
     if beginning.len() < MIN_PREFIX_LEN {
         return Ok(None);
     }
-    let text = |part: Option<&std::ffi::OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
-    let has_recipe =
-        |run: &Path| recipe.is_none_or(|recipe| recipe == text(run.parent().and_then(Path::file_name)));
+    let has_recipe = |run: &Path| recipe.is_none_or(|recipe| recipe == names_of(run)[0]);
     let short = short_names(runs);
-    if let Some((run, _)) =
-        runs.iter().zip(&short).find(|(run, short)| *short == beginning && has_recipe(run))
-    {
+    let is_short = |(run, short): &(&PathBuf, &String)| *short == beginning && has_recipe(run);
+    if let Some((run, _)) = runs.iter().zip(&short).find(is_short) {
         return Ok(Some(run.clone()));
     }
     let begins = |run: &&PathBuf| {
-        let id = text(run.file_name());
+        let [_, id] = names_of(run);
         has_recipe(run) && (id.starts_with(beginning) || name_hash(&id).starts_with(beginning))
     };
     let found: Vec<&PathBuf> = runs.iter().filter(begins).collect();
-    let exact = found.iter().find(|run| text(run.file_name()) == beginning);
+    let exact = found.iter().find(|run| names_of(run)[1] == beginning);
     match (exact, found.as_slice()) {
-        (Some(run), _) => Ok(Some((*run).clone())),
+        (Some(one), _) | (None, [one]) => Ok(Some((*one).clone())),
         (None, []) => Ok(None),
-        (None, [one]) => Ok(Some((*one).clone())),
-        (None, several) => {
-            let shown = several.iter().take(3).filter_map(|run| run.strip_prefix(results).ok());
-            let shown: Vec<String> = shown.map(|run| run.display().to_string()).collect();
-            Err(Error::usage(format!(
-                "`{name}` begins the name or the hash of {} runs, such as {}: write more of it, or a name that \
-                 `xrun runs` lists",
-                several.len(),
-                shown.join(", ")
-            )))
-        }
+        (None, several) => Err(Error::usage(format!(
+            "`{name}` begins the name or the hash of {} runs, such as {}: write more of it, or a name that \
+             `xrun runs` lists",
+            several.len(),
+            first_names(several.iter().copied(), results)
+        ))),
     }
+}
+
+/// Lists the first three runs as `RECIPE/RUN`.
+fn first_names<'a>(runs: impl Iterator<Item = &'a PathBuf>, results: &Path) -> String {
+    let names = runs.take(3).filter_map(|run| Some(run.strip_prefix(results).ok()?.display().to_string()));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the hash in a run's name `<UTC time>-<hash8>[-n]`; empty for a name that a person chose.
@@ -257,14 +244,6 @@ pub fn short_names(runs: &[PathBuf]) -> Vec<String> {
     ids.iter().map(&mut short).collect()
 }
 
-/// Returns true if a process works on a run.
-///
-/// # Errors
-/// If the run's lock cannot be read.
-pub fn is_running(run: &Path) -> Result<bool> {
-    is_held(run)
-}
-
 /// Returns the comparison called `name`, if there is one. It may be a comparison's folder, its id, `NAME/ID`,
 /// its name (for the newest one), any of these after `comparisons/`, or `latest`.
 ///
@@ -281,13 +260,7 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let found = comparisons(results)?;
-    let means = |one: &PathBuf| {
-        name == LATEST
-            || one
-                .strip_prefix(&root)
-                .is_ok_and(|one| one == path || one.ends_with(path) || one.starts_with(path))
-    };
-    Ok(found.into_iter().find(means))
+    Ok(found.into_iter().find(|one| is_called(one, &root, path)))
 }
 
 /// Returns all folders `RESULTS/comparisons/NAME/ID` of comparisons, newest first.
@@ -295,11 +268,9 @@ pub fn find_comparison(results: &Path, name: &str) -> Result<Option<PathBuf>> {
 /// # Errors
 /// If the results folder cannot be read.
 pub fn comparisons(results: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for folder in subfolders(&results.join(COMPARISONS))? {
-        found.extend(subfolders(&folder)?.into_iter().filter(|one| is_comparison(one)));
-    }
-    found.sort_by_cached_key(|one| std::cmp::Reverse((age_key(one), one.clone())));
+    let mut found = nested_folders(&results.join(COMPARISONS))?;
+    found.retain(|one| is_comparison(one));
+    sort_newest_first(&mut found);
     Ok(found)
 }
 
@@ -358,6 +329,17 @@ fn is_comparison(folder: &Path) -> bool {
     folder.join(EXPERIMENT).is_file()
 }
 
+/// Returns true if a path stands for a folder in `root`: as `latest`, or as the beginning or the end of the
+/// folder's path.
+fn is_called(folder: &Path, root: &Path, path: &Path) -> bool {
+    let begins_or_ends = |folder: &Path| folder.ends_with(path) || folder.starts_with(path);
+    path == Path::new(LATEST) || folder.strip_prefix(root).is_ok_and(begins_or_ends)
+}
+
+fn sort_newest_first(folders: &mut [PathBuf]) {
+    folders.sort_by_cached_key(|folder| std::cmp::Reverse((age_key(folder), folder.clone())));
+}
+
 /// Sorts later runs higher, by: when the run began; within one second, names that xrun gave before copies;
 /// when the recipe was written; the `n` in the name `<UTC time>-<hash8>[-n]`.
 type AgeKey = (Option<Timestamp>, bool, Option<SystemTime>, u64);
@@ -367,6 +349,13 @@ fn age_key(run: &Path) -> AgeKey {
     let written = std::fs::metadata(run.join(RECIPE)).and_then(|file| file.modified()).ok();
     let number = name.splitn(3, '-').nth(2).and_then(|number| number.parse().ok());
     (began(run), parse_run_name(&name).is_some(), written, number.unwrap_or(1))
+}
+
+/// Returns the folders in the folders of a folder.
+fn nested_folders(root: &Path) -> Result<Vec<PathBuf>> {
+    let inside: Vec<Vec<PathBuf>> =
+        subfolders(root)?.iter().map(|one| subfolders(one)).collect::<Result<_>>()?;
+    Ok(inside.concat())
 }
 
 fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {

@@ -1,18 +1,17 @@
 //! The run folder, which holds all files of one run and is locked by one process at a time.
 
-use super::atomic::{self, json};
+use super::atomic::{self, json, parse_json};
 pub use super::names::*;
-use super::own_file;
 use super::provenance::{Environment, host_name};
-use super::regular;
-use super::rows::{self, MetricsRow, ResumedRows, Row, RowWriter, SavedRows};
+use super::regular::{self, MAX_TEXT};
+use super::rows::{self, Row, RowWriter};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
 use crate::format::printable;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -76,23 +75,12 @@ impl RunFolder {
     }
 
     fn hold(path: &Path) -> Result<Self> {
-        match try_lock(path)? {
-            Ok(lock) => Self::with_lock(path, lock),
-            Err(owner) => Err(Error::failed(format!(
-                "{} is in use by {owner}; wait for it to end, or stop it, and try again",
-                path.display()
-            ))),
-        }
-    }
-
-    fn with_lock(path: &Path, mut lock: File) -> Result<Self> {
-        write_owner(&mut lock, path)?;
+        let lock = lock(path)?;
         atomic::clear_leftovers(path, Duration::ZERO)?;
         if path.join(PLOTS).is_dir() {
             atomic::clear_leftovers(&path.join(PLOTS), Duration::ZERO)?;
         }
-        let log = path.join(LOG);
-        let log = own_file::open(File::options().append(true).create(true), &log)?;
+        let log = regular::open_own(File::options().append(true).create(true), &path.join(LOG))?;
         Ok(Self { path: path.to_owned(), log, lock })
     }
 
@@ -132,11 +120,6 @@ impl RunFolder {
         atomic::write(&self.path.join(SUMMARY), &json(summary)?)
     }
 
-    /// Reads the summary.
-    pub fn summary(&self) -> Result<Summary> {
-        read_summary(&self.path)
-    }
-
     /// Appends a line to the log, prefixed with the time.
     pub fn log(&self, text: &str) -> Result<()> {
         let now = crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ");
@@ -147,30 +130,6 @@ impl RunFolder {
     /// Creates the file for a row type: [`METRICS`] or [`TIMING`].
     pub fn start_rows<R: Row>(&self, file: &str) -> Result<RowWriter<R>> {
         RowWriter::create(&self.path.join(file))
-    }
-
-    /// Continues the file for a row type after a checkpoint at `step`; see [`RowWriter::resume`].
-    pub fn resume_rows<R: Row>(
-        &self,
-        file: &str,
-        step: u64,
-        saved: Option<&SavedRows>,
-    ) -> Result<(RowWriter<R>, ResumedRows<R>)> {
-        RowWriter::resume(&self.path.join(file), step, saved)
-    }
-
-    /// Continues `metrics.csv` after a checkpoint at `step`. `columns` are the columns of held-out sets, in
-    /// ascending order.
-    ///
-    /// # Errors
-    /// If [`RowWriter::resume`] fails.
-    pub fn resume_metrics(
-        &self,
-        step: u64,
-        saved: Option<&SavedRows>,
-        columns: &[String],
-    ) -> Result<(RowWriter<MetricsRow>, ResumedRows<MetricsRow>)> {
-        RowWriter::resume_with(&self.path.join(METRICS), step, saved, columns)
     }
 
     /// Returns the folder of checkpoints, and creates it if necessary.
@@ -193,7 +152,7 @@ impl Drop for RunFolder {
 /// the rows, if these can be read.
 pub fn read_summary(run: &Path) -> Result<Summary> {
     let path = run.join(SUMMARY);
-    let mut summary = parse_summary(&path, &std::fs::read(&path).at("read", &path)?)?;
+    let mut summary = parse_summary(&path, &regular::read_through_link(&path, MAX_TEXT)?)?;
     let TrainingLosses { smoothed, last, .. } = summary.train_loss;
     if smoothed.is_none() && last.is_some() {
         let metrics = rows::read(&run.join(METRICS)).unwrap_or_default();
@@ -204,8 +163,7 @@ pub fn read_summary(run: &Path) -> Result<Summary> {
 
 /// Parses the content of the summary at `path`, without deriving anything.
 pub(super) fn parse_summary(path: &Path, bytes: &[u8]) -> Result<Summary> {
-    serde_json::from_slice(bytes)
-        .map_err(|e| Error::failed(format!("{}:{}: not a summary: {e}", path.display(), e.line())))
+    parse_json(path, bytes, "a summary")
 }
 
 /// Replaces the status `running` in a run's summary in place, for when no new file can be written, as on a
@@ -218,52 +176,39 @@ pub fn overwrite_running(run: &Path, status: Status) -> Result<()> {
     let before = format!("\"status\": \"{}\"", Status::Running.as_str());
     let after =
         format!("\"status\":{:>1$}", format!("\"{}\"", status.as_str()), before.len() - "\"status\":".len());
-    let bytes = std::fs::read(&path).at("read", &path)?;
+    let bytes = regular::read(&path, MAX_TEXT)?;
     let at = bytes.windows(before.len()).position(|window| window == before.as_bytes());
     let Some(at) = at.filter(|_| after.len() == before.len()) else {
         return Err(Error::failed(format!("{} cannot take the status {}", path.display(), status.as_str())));
     };
-    let mut file = own_file::open(File::options().write(true), &path)?;
+    let mut file = regular::open_own(File::options().write(true), &path)?;
     file.seek(SeekFrom::Start(at as u64)).at("seek in", &path)?;
     file.write_all(after.as_bytes()).at("write", &path)?;
     file.sync_data().at("sync", &path)
 }
 
-/// Locks any folder in the way that run folders are locked, until the returned file is dropped.
+/// Locks any folder in the way that run folders are locked, until the returned file is dropped. This is a
+/// lock of the operating system, so it ends with the process, even if the process is killed.
 ///
 /// # Errors
 /// If another process holds the folder, which the message names.
 pub fn lock(folder: &Path) -> Result<File> {
-    match try_lock(folder)? {
-        Ok(mut lock) => write_owner(&mut lock, folder).map(|()| lock),
-        Err(owner) => Err(Error::failed(format!("{} is in use by {owner}", folder.display()))),
-    }
-}
-
-/// Records this process in a folder's lock file.
-fn write_owner(lock: &mut File, folder: &Path) -> Result<()> {
-    let owner = Owner { pid: std::process::id(), host: host_name(), since: crate::format::now() };
-    let file = folder.join(LOCK);
-    lock.set_len(0).at("write", &file)?;
-    lock.write_all(&json(&owner)?).at("write", &file)
-}
-
-/// Locks a folder, or returns a description of the process that holds it.
-///
-/// This is a lock of the operating system, so it ends with the process, even if the process is killed.
-fn try_lock(run: &Path) -> Result<Result<File, String>> {
-    let path = run.join(LOCK);
+    let path = folder.join(LOCK);
     let mut options = File::options();
-    let mut file = own_file::open(options.read(true).write(true).create(true).truncate(false), &path)?;
+    let mut file = regular::open_own(options.read(true).write(true).create(true).truncate(false), &path)?;
     match lock_unless_held(&file) {
-        Ok(()) => Ok(Ok(file)),
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            // If the owner has not written its record yet, it stays unnamed.
-            let _ = file.rewind().and_then(|()| file.read_to_string(&mut text));
-            Ok(Err(owner_in_words(&text)))
-        }
+        Err(TryLockError::WouldBlock) => Err(Error::failed(format!(
+            "{} is in use by {}; wait for it to end, or stop it, and try again",
+            folder.display(),
+            owner_in_words(folder)
+        ))),
         Err(TryLockError::Error(e)) => Err(e).at("lock", &path),
+        Ok(()) => {
+            let owner = Owner { pid: std::process::id(), host: host_name(), since: crate::format::now() };
+            file.set_len(0).at("write", &path)?;
+            file.write_all(&json(&owner)?).at("write", &path)?;
+            Ok(file)
+        }
     }
 }
 
@@ -278,18 +223,6 @@ fn lock_unless_held(file: &File) -> std::result::Result<(), TryLockError> {
     file.try_lock()
 }
 
-/// Describes the process that a lock file names.
-fn owner_in_words(text: &str) -> String {
-    serde_json::from_str::<Owner>(text).map_or("another process".to_owned(), |owner| {
-        format!(
-            "process {} on {} since {}",
-            owner.pid,
-            owner.host.as_deref().unwrap_or("this host"),
-            owner.since.strftime("%Y-%m-%dT%H:%M:%SZ")
-        )
-    })
-}
-
 /// The process that a folder's lock file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedOwner {
@@ -302,28 +235,37 @@ pub struct NamedOwner {
 /// Returns the process that a folder's lock file names: the one that holds the folder, or one that was
 /// killed. A process that ends normally removes its record.
 pub fn named_owner(folder: &Path) -> Option<NamedOwner> {
-    let text = String::from_utf8(regular::read(&folder.join(LOCK), MAX_LOCK).ok()?).ok()?;
-    let owner: Owner = serde_json::from_str(&text).ok()?;
-    Some(NamedOwner {
-        words: owner_in_words(&text),
-        elsewhere: owner.host.filter(|host| Some(host) != host_name().as_ref()),
-    })
+    let owner: Owner = serde_json::from_slice(&regular::read(&folder.join(LOCK), MAX_LOCK).ok()?).ok()?;
+    let words = format!(
+        "process {} on {} since {}",
+        owner.pid,
+        owner.host.as_deref().unwrap_or("this host"),
+        owner.since.strftime("%Y-%m-%dT%H:%M:%SZ")
+    );
+    Some(NamedOwner { words, elsewhere: owner.host.filter(|host| Some(host) != host_name().as_ref()) })
+}
+
+/// Describes the process that holds a folder. If it has not written its record yet, it stays unnamed.
+fn owner_in_words(folder: &Path) -> String {
+    named_owner(folder).map_or_else(|| "another process".to_owned(), |owner| owner.words)
 }
 
 /// Returns a description of the process that holds a folder, if one does. Changes nothing.
 pub(super) fn holder(run: &Path) -> Result<Option<String>> {
-    let text = || std::fs::read_to_string(run.join(LOCK)).unwrap_or_default();
-    Ok(is_held(run)?.then(|| owner_in_words(&text())))
+    Ok(is_held(run)?.then(|| owner_in_words(run)))
 }
 
-/// Returns true if a process holds a folder. Takes a shared lock, so that concurrent checks do not block each
-/// other.
-pub(super) fn is_held(run: &Path) -> Result<bool> {
+/// Returns true if a process works on a run or another folder that it has locked. Takes a shared lock, so
+/// that concurrent checks do not block each other.
+///
+/// # Errors
+/// If the lock cannot be read.
+pub fn is_held(run: &Path) -> Result<bool> {
     let path = run.join(LOCK);
-    if path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+    if regular::is_missing(&path) {
         return Ok(false);
     }
-    let file = own_file::open(File::options().read(true), &path)?;
+    let file = regular::open_own(File::options().read(true), &path)?;
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
@@ -455,9 +397,9 @@ mod tests {
         folder.write_environment(&environment).unwrap();
         assert!(folder.path().join("env.json").exists() && folder.path().join("env-2.json").exists());
         folder.start_rows::<MetricsRow>(METRICS).unwrap();
-        let (_, cut) = folder.resume_rows::<TimingRow>(TIMING, 3, None).unwrap();
+        let (_, cut) = RowWriter::<TimingRow>::resume(&folder.path().join(TIMING), 3, None, &[]).unwrap();
         assert!(cut.last.is_none_or(|row| row.phase == Phase::Train));
-        assert_eq!(folder.summary().unwrap().run, folder.name());
+        assert_eq!(read_summary(folder.path()).unwrap().run, folder.name());
         assert!(folder.checkpoints().unwrap().is_dir());
     }
 
@@ -469,10 +411,10 @@ mod tests {
             let bytes = || std::fs::metadata(folder.path().join(SUMMARY)).unwrap().len();
             let before = bytes();
             overwrite_running(folder.path(), status).unwrap();
-            assert_eq!((folder.summary().unwrap().status, bytes()), (status, before));
+            assert_eq!((read_summary(folder.path()).unwrap().status, bytes()), (status, before));
             // A status that is not `running` stays.
             assert!(overwrite_running(folder.path(), Status::Failed).is_err());
-            assert_eq!(folder.summary().unwrap().status, status);
+            assert_eq!(read_summary(folder.path()).unwrap().status, status);
         }
     }
 

@@ -27,7 +27,7 @@ pub struct HeldOutSet {
     /// The final loss in bits per byte.
     pub bits_per_byte: Option<f64>,
     /// The losses of the moving average of the weights, if it was evaluated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<Losses>,
     /// Further figures by name. Figures of the moving average of the weights begin with `ema_`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -41,11 +41,6 @@ impl HeldOutSet {
         self.update_bits_per_byte();
     }
 
-    /// Adds the loss of the moving average of the weights at a later step.
-    pub fn add_ema(&mut self, at: LossAt) {
-        self.ema.get_or_insert_default().add(at);
-    }
-
     /// Adds the figures from a later row of the run, where the set is called `name`.
     pub fn add_row(&mut self, name: &str, row: &MetricsRow) {
         let step = row.step;
@@ -54,7 +49,7 @@ impl HeldOutSet {
             let Some(value) = row.figure(column) else { continue };
             match (figure.name, is_average) {
                 ("val_loss", false) => self.add(LossAt { step, loss: value }),
-                ("val_loss", true) => self.add_ema(LossAt { step, loss: value }),
+                ("val_loss", true) => self.ema.get_or_insert_default().add(LossAt { step, loss: value }),
                 _ => {
                     let series = self.figures.entry(HeldOutColumn { set: "", ..column }.to_string());
                     series.or_default().add(FigureAt { step, value }, figure.higher_is_better);
@@ -116,7 +111,7 @@ mod tests {
             !serde_json::to_string(&set).unwrap().contains("ema"),
             "runs without an average say nothing of it"
         );
-        set.add_ema(at(3, 1.5));
+        set.ema.get_or_insert_default().add(at(3, 1.5));
         let text = serde_json::to_string(&set).unwrap();
         assert_eq!(serde_json::from_str::<HeldOutSet>(&text).unwrap(), set);
     }

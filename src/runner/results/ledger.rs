@@ -14,7 +14,6 @@
 mod attempt;
 mod chain;
 mod claims;
-mod converted;
 mod writer;
 
 pub use super::names::{LEDGER, LEDGERS, SWEEPS};
@@ -82,13 +81,6 @@ impl Ledger {
         let mut ledger = Self::follow(results);
         ledger.refresh()?;
         ledger.news.clear();
-        if let Some((name, bytes)) = converted::read(results)?
-            && !ledger.sources.contains_key(&name)
-        {
-            let mut source = Source::new(&results.join(LEDGER));
-            let lines = source.take(&bytes)?;
-            ledger.merge(&name, lines);
-        }
         Ok(ledger)
     }
 
@@ -109,12 +101,11 @@ impl Ledger {
     }
 
     /// Opens the ledger of a results folder to append lines and claim cells. This process's file is created
-    /// when it is first needed. A ledger from an earlier version is converted.
+    /// when it is first needed.
     ///
     /// # Errors
-    /// If [`Ledger::read`] fails, or a file cannot be written.
+    /// If [`Ledger::read`] fails.
     pub fn open(results: &Path) -> Result<Self> {
-        converted::convert(results, &folder(results))?;
         let mut ledger = Self::read(results)?;
         ledger.is_open = true;
         Ok(ledger)
@@ -455,29 +446,6 @@ mod tests {
         std::fs::create_dir_all(&claims).unwrap();
         std::fs::write(claims.join("a.1"), "far-1-2").unwrap();
         assert!(!Ledger::open(dir.path()).unwrap().claim("a").unwrap());
-    }
-
-    #[test]
-    fn a_ledger_of_an_earlier_version_is_converted_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let old = dir.path().join(LEDGER);
-        let lines = [attempt("a", CellStatus::Running), attempt("a", CellStatus::Ok)];
-        let text: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
-        let write = || std::fs::write(&old, text.join("\n") + "\n{\"key\":\"0123\",\"att").unwrap();
-        write();
-        assert_eq!(Ledger::read(dir.path()).unwrap().lines(), lines);
-        assert!(old.is_file(), "reading changes nothing");
-        // As if a crash had come between the two steps of a conversion.
-        for _ in 0..2 {
-            let ledger = Ledger::open(dir.path()).unwrap();
-            assert_eq!(ledger.lines(), lines);
-            assert!(!old.exists());
-            write();
-            assert_eq!(Ledger::read(dir.path()).unwrap().lines(), lines);
-        }
-        std::fs::write(&old, format!("{}\n{{}}\n", text[0])).unwrap();
-        let error = Ledger::open(dir.path()).unwrap_err();
-        assert!(error.message().contains("ledger.jsonl:2: "), "{error}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Losses over a whole run: the smoothed training loss, and the last and lowest losses of a series.
 
+use crate::statistics::{mean, variance};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -46,11 +47,8 @@ impl SmoothedLoss {
         if last.is_empty() {
             return None;
         }
-        let n = last.len() as f64;
-        let loss = last.iter().sum::<f64>() / n;
-        let squares: f64 = last.iter().map(|x| (x - loss).powi(2)).sum();
-        let deviation = (last.len() > 1).then(|| (squares / (n - 1.0)).sqrt());
-        Some(Self { loss, deviation, steps: last.len() as u64 })
+        let deviation = (last.len() > 1).then(|| variance(&last).sqrt());
+        Some(Self { loss: mean(&last), deviation, steps: last.len() as u64 })
     }
 
     /// Describes which steps were averaged.
@@ -67,7 +65,6 @@ impl SmoothedLoss {
 pub struct TrainingLosses {
     /// The loss that results report; `None` without a finite loss. Summaries of earlier versions lack it, and
     /// it is derived from the rows.
-    #[serde(default)]
     pub smoothed: Option<SmoothedLoss>,
     /// The last finite loss of a batch.
     #[serde(rename = "final")]

@@ -74,15 +74,17 @@ pub enum MeasuredMetric {
     Task(&'static TaskFigure),
 }
 
-/// What is counted until a target is reached. Only training counts, not evaluations, saves or samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
-    /// Optimizer steps.
-    Steps,
-    /// Tokens trained on.
-    Tokens,
-    /// Wall time of training steps: the sum of `step_ms` over the phases `warmup` and `train`.
-    Seconds,
+words! {
+    /// What is counted until a target is reached. Only training counts, not evaluations, saves or samples.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Clock {
+        /// Optimizer steps.
+        Steps = "steps",
+        /// Tokens trained on.
+        Tokens = "tokens",
+        /// Wall time of training steps: the sum of `step_ms` over the phases `warmup` and `train`.
+        Seconds = "seconds",
+    }
 }
 
 /// How two values of a measure are compared.
@@ -113,19 +115,6 @@ impl MeasuredMetric {
     /// Returns true for metrics of held-out text, which have evaluations and sets.
     pub fn is_held_out(self) -> bool {
         matches!(self, Self::ValLoss | Self::EmaValLoss | Self::BitsPerByte | Self::Task(_))
-    }
-}
-
-impl Clock {
-    const ALL: [Self; 3] = [Self::Steps, Self::Tokens, Self::Seconds];
-
-    /// Returns the unit that the clock counts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Steps => "steps",
-            Self::Tokens => "tokens",
-            Self::Seconds => "seconds",
-        }
     }
 }
 
@@ -303,9 +292,9 @@ fn averaged(text: &str, last: &str) -> Result<usize, String> {
 
 /// Parses `METRIC[/SET]=TARGET` after a clock.
 fn until(text: &str, clock: &str, rest: &str) -> Result<Measure, String> {
-    let known = Clock::ALL.into_iter().find(|known| known.as_str() == clock);
+    let known = Clock::ALL.iter().copied().find(|known| known.as_str() == clock);
     let clock = known.ok_or_else(|| {
-        let meant = nearest(clock, Clock::ALL.map(Clock::as_str));
+        let meant = nearest(clock, Clock::ALL.iter().map(|known| known.as_str()));
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}_until?"));
         format!("`{text}`: `{clock}` is not a clock: use steps, tokens or seconds{hint}")
     })?;

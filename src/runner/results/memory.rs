@@ -21,7 +21,7 @@ fn status_field(name: &str) -> Option<u64> {
 }
 
 /// Parses a line like `VmRSS:     1234 kB` in `text` and returns the value in bytes.
-pub(super) fn kib_field(text: &str, name: &str) -> Option<u64> {
+fn kib_field(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)

@@ -4,6 +4,27 @@
 //! Everything is written as it happens and can be read without xrun. `metrics.csv` is deterministic;
 //! measurements go to `timing.csv` and `env.json`.
 
+/// Defines an enum with the word that files, lists and command lines use for each variant.
+macro_rules! words {
+    (
+        $(#[$meta:meta])*
+        $visible:vis enum $name:ident { $($(#[$attribute:meta])* $variant:ident = $word:literal,)+ }
+    ) => {
+        $(#[$meta])*
+        $visible enum $name { $($(#[$attribute])* $variant,)+ }
+
+        impl $name {
+            /// Every variant, in declaration order.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// Returns the word for this variant.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+    };
+}
+
 pub mod atomic;
 pub mod began;
 pub mod collection;
@@ -12,7 +33,6 @@ pub mod configurations;
 pub mod confirmation;
 pub mod coordinates;
 pub mod difference;
-pub mod documents;
 pub mod experiment;
 pub mod find;
 pub mod folder;
@@ -26,7 +46,6 @@ pub mod measure;
 pub mod memory;
 pub mod names;
 pub mod numbers;
-pub mod own_file;
 pub mod profile;
 pub mod progress;
 pub mod provenance;

@@ -18,7 +18,8 @@ pub const METRICS: &str = "metrics.csv";
 pub const TIMING: &str = "timing.csv";
 /// The summary of the run.
 pub const SUMMARY: &str = "summary.json";
-/// The loss of every held-out document.
+/// The loss of every held-out document at the last evaluation, as
+/// [`DocumentLoss`](crate::metrics::DocumentLoss).
 pub const DOCUMENTS: &str = "documents.csv";
 /// Log lines in plain text.
 pub const LOG: &str = "log";
@@ -51,7 +52,7 @@ pub const BINARIES: &str = "binaries";
 pub const SWEEPS: &str = "sweeps";
 /// The folder of the ledger's files, inside the folder of sweeps.
 pub const LEDGERS: &str = "ledger";
-/// The ledger of a kept sweep. Earlier versions had one in every results folder.
+/// The ledger of a kept sweep.
 pub const LEDGER: &str = "ledger.jsonl";
 
 /// Turns a recipe's name into a folder name: characters other than letters, digits, `.`, `_` and `-` become
@@ -75,7 +76,7 @@ pub fn folder_name(recipe: &str) -> Result<String> {
 }
 
 /// Digits of the hash in a run's name.
-const HASH_LEN: usize = 8;
+pub(super) const HASH_LEN: usize = 8;
 
 /// Characters of the time in a run's name.
 const TIME_LEN: usize = "20261122T110113Z".len();

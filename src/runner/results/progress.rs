@@ -134,8 +134,8 @@ enum Sink {
 
 impl Progress {
     /// Creates a display for a run of `total_steps` steps. `floor` is the lowest possible loss in nats per
-    /// token, if known.
-    pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>) -> Self {
+    /// token, if known. `val_part` is the part of the held-out text on which validation losses are measured.
+    pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>, val_part: Option<HeldOutPart>) -> Self {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {
                 let line = LiveLine::on_stderr(total_steps);
@@ -146,7 +146,7 @@ impl Progress {
             Mode::Json => Sink::Json(Box::new(std::io::stdout())),
             Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
         };
-        Self::with_sink(sink, total_steps, floor)
+        Self { val_part, ..Self::with_sink(sink, total_steps, floor) }
     }
 
     fn with_sink(sink: Sink, total_steps: u64, floor: Option<f64>) -> Self {
@@ -160,11 +160,6 @@ impl Progress {
             last_fields: Vec::new(),
             last_pause: None,
         }
-    }
-
-    /// Sets the part of the held-out text on which validation losses are measured.
-    pub fn with_val_part(self, val_part: Option<HeldOutPart>) -> Self {
-        Self { val_part, ..self }
     }
 
     /// Reports where the run's files are. Programs that read JSON also get the id of this process.
@@ -323,29 +318,21 @@ pub fn result(summary: &Summary) -> String {
     if let (Some(measured), Some(predicted)) = (step_ms, summary.predicted_step_ms) {
         text += &format!(", {:.2} ms/step (predicted {predicted:.2})", measured.median);
     }
-    if let Some(mfu) = summary.mfu_pct {
-        text += &format!(", MFU {mfu:.1} %");
-    }
+    text.extend(summary.mfu_pct.map(|mfu| format!(", MFU {mfu:.1} %")));
     let contended = summary.gpu.as_ref().filter(|gpu| gpu.contended == Some(true));
-    if contended.is_some() {
-        text += ", contended";
-    }
-    if let Some(reason) = &summary.reason {
-        text += &format!("\n{reason}");
-    }
+    text.extend(contended.map(|_| ", contended"));
+    text.extend(summary.reason.as_ref().map(|reason| format!("\n{reason}")));
     if let Some(fork) = &summary.forked_from {
         let tokens = short(fork.tokens_seen as f64);
         text += &format!("\nfork of {} at step {}, after {tokens} tokens", fork.run, fork.step);
     }
-    if let Some(reason) = contended.and_then(|gpu| gpu.contended_because.as_ref()) {
-        text += &format!("\ncontended: {reason}");
-    }
-    if let Some(train) = summary.train_loss.smoothed {
-        text += &format!("\ntraining loss {:.4} ({})", train.loss, train.over());
-    }
+    let because = contended.and_then(|gpu| gpu.contended_because.as_ref());
+    text.extend(because.map(|reason| format!("\ncontended: {reason}")));
+    let train = summary.train_loss.smoothed;
+    text.extend(train.map(|train| format!("\ntraining loss {:.4} ({})", train.loss, train.over())));
     if let Some(val) = summary.val_loss.last {
         text += &format!(", validation loss {:.4} nats per token", val.loss);
-        text += &summary.val_part.map(|part| format!(" {part}")).unwrap_or_default();
+        text.extend(summary.val_part.map(|part| format!(" {part}")));
     }
     if let (Some(floor), Some(ratio)) = (summary.floor, summary.val_loss_over_floor) {
         text += &format!(": {ratio:.3} × the floor of {floor:.4}");
@@ -356,20 +343,18 @@ pub fn result(summary: &Summary) -> String {
         text += &format!("\nmoving average of the weights: validation loss {:.4} nats per token", last.loss);
     }
     for (name, series) in summary.held_out.get(MAIN_SET).iter().flat_map(|set| &set.figures) {
-        text += &series.last.map(|last| format!("\n{name} {:.4}", last.value)).unwrap_or_default();
+        text.extend(series.last.map(|last| format!("\n{name} {:.4}", last.value)));
     }
     for (name, set) in summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET) {
         if let Some(last) = set.losses.last {
             text += &format!("\n{name}: {:.4} nats per token", last.loss);
-            text += &set.part.map(|part| format!(" {part}")).unwrap_or_default();
-            text += &set.bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte")).unwrap_or_default();
+            text.extend(set.part.map(|part| format!(" {part}")));
+            text.extend(set.bits_per_byte.map(|bits| format!(", {bits:.4} bits per byte")));
             let ema = set.ema.and_then(|losses| losses.last);
-            text += &ema.map(|last| format!(", moving average {:.4}", last.loss)).unwrap_or_default();
+            text.extend(ema.map(|last| format!(", moving average {:.4}", last.loss)));
         }
     }
-    if let Some(worse) = summary.worse_than_guessing() {
-        text += &format!("\n{worse}");
-    }
+    text.extend(summary.worse_than_guessing().map(|worse| format!("\n{worse}")));
     text
 }
 
@@ -380,21 +365,16 @@ const REPORTED_SHARE: f64 = 0.05;
 /// lower than its training speed.
 fn time_besides_training(summary: &Summary, seconds: f64) -> String {
     let told = |(phase, of): (Phase, &str)| {
-        let time_besides_training = summary
-            .phase_s
-            .get(phase)
-            .filter(|time_besides_training| *time_besides_training > REPORTED_SHARE * seconds)?;
-        Some(format!("{} {of}", wall_time(time_besides_training)))
+        let spent = summary.phase_s.get(phase).filter(|spent| *spent > REPORTED_SHARE * seconds)?;
+        Some(format!("{} {of}", wall_time(spent)))
     };
-    let parts: Vec<String> = [
+    let phases = [
         (Phase::Eval, "evaluating"),
         (Phase::Save, "saving"),
         (Phase::Sample, "sampling"),
         (Phase::Check, "comparing ranks"),
-    ]
-    .into_iter()
-    .filter_map(told)
-    .collect();
+    ];
+    let parts: Vec<String> = phases.into_iter().filter_map(told).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 

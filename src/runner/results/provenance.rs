@@ -1,8 +1,9 @@
 //! `env.json`: the build, hardware and environment of a run, so that numbers can be traced and comparable
 //! runs recognized.
 
-use super::memory::kib_field;
+use super::memory::total_bytes;
 use super::names::ENVIRONMENT;
+use super::regular::{self, MAX_TEXT};
 use crate::format::plural;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,6 @@ pub struct Environment {
     /// The processor.
     pub cpu: Cpu,
     /// The GPU; `None` on the CPU.
-    #[serde(default)]
     pub gpu: Option<Gpu>,
     /// The operating system.
     pub system: System,
@@ -105,7 +105,6 @@ pub struct Gpu {
     /// Links between the run's GPUs, in the terms of `nvidia-smi topo -m`; `None` for one GPU.
     pub topology: Option<Vec<Vec<String>>>,
     /// The collectives library that the run used; `None` for one GPU.
-    #[serde(default)]
     pub nccl: Option<Nccl>,
 }
 
@@ -215,13 +214,11 @@ impl Environment {
             started,
         }
     }
-}
 
-impl Environment {
     /// Reads the environment of the process that began a run, kept or not; `None` if there is no record that
     /// this version can read.
     pub fn read(run: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(run.join(ENVIRONMENT)).ok()?).ok()
+        serde_json::from_slice(&regular::read_through_link(&run.join(ENVIRONMENT), MAX_TEXT).ok()?).ok()
     }
 
     /// Returns the device class, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2
@@ -341,23 +338,15 @@ fn cpuinfo_field(info: &str, name: &str) -> Option<String> {
 /// Returns the widest vector instructions that floating-point products use on this processor.
 fn instructions() -> &'static str {
     #[cfg(target_arch = "x86_64")]
-    {
-        if std::arch::is_x86_feature_detected!("avx512f") {
-            return "avx512";
-        }
-        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-            return "avx2";
-        }
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        "avx512"
+    } else if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
+        "avx2"
+    } else {
         "sse2"
     }
-    #[cfg(target_arch = "aarch64")]
-    {
-        "neon"
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        "scalar"
-    }
+    #[cfg(not(target_arch = "x86_64"))]
+    if cfg!(target_arch = "aarch64") { "neon" } else { "scalar" }
 }
 
 impl System {
@@ -370,7 +359,7 @@ impl System {
         Self {
             os: distribution.unwrap_or_else(|| std::env::consts::OS.to_owned()),
             kernel: read("/proc/sys/kernel/osrelease").map(|text| text.trim().to_owned()),
-            memory_bytes: read("/proc/meminfo").and_then(|text| kib_field(&text, "MemTotal:")),
+            memory_bytes: total_bytes(),
             host: host_name().map(|name| short_name_hash(&name)),
         }
     }

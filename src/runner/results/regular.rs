@@ -1,5 +1,5 @@
-//! Reads files that someone else may have put there: only regular files of limited size, never a link, a FIFO
-//! or a device.
+//! Opens files in folders that may come from someone else: only regular files, and only those of limited size
+//! are read. A link may lead to any of the user's files, and a FIFO or a device may never end.
 
 use crate::error::{Error, IoContext, Result};
 use rustix::fs::OFlags;
@@ -24,11 +24,34 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
 /// # Errors
 /// If the file is missing, a link, or not a regular file.
 pub fn open(path: &Path) -> Result<File> {
-    check(path, &std::fs::symlink_metadata(path).at("read", path)?)?;
+    open_for_reading(path, OFlags::NOFOLLOW)
+}
+
+fn open_for_reading(path: &Path, flags: OFlags) -> Result<File> {
+    let metadata = if flags.contains(OFlags::NOFOLLOW) { path.symlink_metadata() } else { path.metadata() };
+    check(path, &metadata.at("read", path)?)?;
     // The file may have been replaced since, so check again.
-    let file = open_without_waiting(File::options().read(true), OFlags::NOFOLLOW, path).at("read", path)?;
+    let file = open_without_waiting(File::options().read(true), flags, path).at("read", path)?;
     check(path, &file.metadata().at("read", path)?)?;
     Ok(file)
+}
+
+/// Opens a file that a run or a sweep writes in place, such as a lock, a log or rows, without following a
+/// link in its place or waiting for a FIFO.
+///
+/// # Errors
+/// If the path is a link or not a regular file, or cannot be opened.
+pub fn open_own(options: &mut OpenOptions, path: &Path) -> Result<File> {
+    let opened = open_without_waiting(options, OFlags::NOFOLLOW, path);
+    let is_other = || path.symlink_metadata().is_ok_and(|metadata| !metadata.is_file());
+    match opened {
+        Ok(file) if file.metadata().at("read", path)?.is_file() => Ok(file),
+        Err(e) if !is_other() => Err(e).at("open", path),
+        _ => Err(Error::usage(format!(
+            "{} is a link or not a regular file, and xrun does not write through it; remove it and try again",
+            path.display()
+        ))),
+    }
 }
 
 /// Reads a regular file of at most `max` bytes, or one that a link leads to.
@@ -36,10 +59,7 @@ pub fn open(path: &Path) -> Result<File> {
 /// # Errors
 /// If the file is missing, not a regular file, or too large.
 pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
-    check(path, &std::fs::metadata(path).at("read", path)?)?;
-    let file = open_without_waiting(File::options().read(true), OFlags::empty(), path).at("read", path)?;
-    check(path, &file.metadata().at("read", path)?)?;
-    read_opened(file, path, max)
+    read_opened(open_for_reading(path, OFlags::empty())?, path, max)
 }
 
 /// Reads a text file of at most [`MAX_TEXT`] bytes, or one that a link leads to.
@@ -49,6 +69,11 @@ pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
 pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_through_link(path, MAX_TEXT)?)
         .map_err(|e| Error::failed(format!("{}: {}", path.display(), e.utf8_error())))
+}
+
+/// Returns true if there is nothing at the path, not even a link that leads nowhere.
+pub fn is_missing(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
 /// Returns true if the path itself, and not what it links to, is a regular file.
@@ -75,11 +100,7 @@ fn read_opened(file: File, path: &Path, max: u64) -> Result<Vec<u8>> {
 }
 
 /// Opens a file with additional `flags`, without waiting for the other end of a FIFO.
-pub(super) fn open_without_waiting(
-    options: &mut OpenOptions,
-    flags: OFlags,
-    path: &Path,
-) -> std::io::Result<File> {
+fn open_without_waiting(options: &mut OpenOptions, flags: OFlags, path: &Path) -> std::io::Result<File> {
     options.custom_flags((flags | OFlags::NONBLOCK).bits().cast_signed()).open(path)
 }
 
@@ -120,5 +141,30 @@ mod tests {
         assert!(said(read(dir.path(), 9)).contains("is a folder"));
         assert!(said(read(&path("none"), 9)).contains("No such file"));
         assert!(is_file(&path("file")) && !is_file(&path("link")));
+    }
+
+    #[test]
+    fn links_and_fifos_are_refused_and_what_they_lead_to_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (precious, link, fifo) =
+            (dir.path().join("precious"), dir.path().join("link"), dir.path().join("fifo"));
+        std::fs::write(&precious, "precious").unwrap();
+        std::os::unix::fs::symlink(&precious, &link).unwrap();
+        std::os::unix::fs::symlink("nowhere", dir.path().join("dangling")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        for path in [&link, &fifo, &dir.path().join("dangling"), &dir.path().to_owned()] {
+            let mut ways = [File::options(), File::options()];
+            ways[0].append(true).create(true);
+            ways[1].read(true).write(true).create(true).truncate(true);
+            for options in &mut ways {
+                let error = open_own(options, path).unwrap_err();
+                assert!(error.message().contains("is a link or not a regular file"), "{error}");
+            }
+        }
+        assert_eq!(std::fs::read(&precious).unwrap(), b"precious");
+        assert!(!dir.path().join("nowhere").exists());
+        assert!(open_own(File::options().append(true), &precious).is_ok());
+        let none = open_own(File::options().read(true), &dir.path().join("none")).unwrap_err();
+        assert!(none.message().contains("cannot open"), "{none}");
     }
 }

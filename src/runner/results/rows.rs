@@ -3,14 +3,14 @@
 mod columns;
 mod unsaved;
 
-use super::own_file;
+use super::regular;
 use crate::error::{Error, IoContext, Result};
 pub use crate::metrics::{MetricsRow, Phase, TimingRow};
-use columns::Columns;
+pub(super) use columns::Columns;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -89,9 +89,9 @@ impl SavedRows {
     /// # Errors
     /// If the file begins with other bytes or cannot be read.
     pub fn verify(&self, path: &Path, step: u64) -> Result<()> {
-        let bytes = match std::fs::read(path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
-            bytes => bytes.at("read", path)?,
+        let bytes = match regular::read(path, u64::MAX) {
+            Err(_) if regular::is_missing(path) => Vec::new(),
+            bytes => bytes?,
         };
         let saved = usize::try_from(self.bytes).ok().and_then(|length| bytes.get(..length));
         if saved.is_some_and(|saved| blake3::hash(saved).to_hex().as_str() == self.blake3) {
@@ -167,21 +167,12 @@ impl<R: Row> RowWriter<R> {
     ///
     /// `saved` is the checkpoint's record of the file, and `None` for checkpoints of earlier versions. With
     /// it, rows up to `step` that the checkpoint does not know are removed as well, except the row of its own
-    /// save.
+    /// save. `further` are the columns, in ascending order, after those that every file has.
     ///
     /// # Errors
     /// If the file does not begin with the bytes that the checkpoint knows, has other columns, or has a
     /// damaged row before its last; or if the copy cannot be written.
-    pub fn resume(path: &Path, step: u64, saved: Option<&SavedRows>) -> Result<(Self, ResumedRows<R>)> {
-        Self::resume_with(path, step, saved, &[])
-    }
-
-    /// Continues a file as [`RowWriter::resume`] does, with `further` columns after those that every file
-    /// has.
-    ///
-    /// # Errors
-    /// If [`RowWriter::resume`] would fail.
-    pub fn resume_with(
+    pub fn resume(
         path: &Path,
         step: u64,
         saved: Option<&SavedRows>,
@@ -189,8 +180,8 @@ impl<R: Row> RowWriter<R> {
     ) -> Result<(Self, ResumedRows<R>)> {
         saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
         let mut options = File::options();
-        let mut file = own_file::open(options.read(true).write(true).create(true).truncate(false), path)?;
-        let bytes = std::fs::read(path).at("read", path)?;
+        let mut file = regular::open_own(options.read(true).write(true).create(true).truncate(false), path)?;
+        let bytes = regular::read(path, u64::MAX)?;
         let columns = Columns { fixed: R::COLUMNS, further: further.to_vec() };
         let header = columns.header();
         let mut kept = header.len();
@@ -302,8 +293,7 @@ pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
 
 /// Parses the content of the file at `path`, as [`read`] does.
 pub fn parse<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<R>> {
-    let columns = Columns::from_header(R::COLUMNS, R::is_further_column, bytes)
-        .unwrap_or_else(|| Columns::fixed(R::COLUMNS));
+    let columns = header_columns::<R>(path, bytes)?;
     Ok(scan::<R>(path, bytes, &columns)?.into_iter().map(|r| r.row).collect())
 }
 
@@ -358,32 +348,14 @@ fn wrong_header(path: &Path, bytes: &[u8], header: &[u8]) -> Error {
     ))
 }
 
-/// Parses the lines of a row file one at a time, as they are appended.
-#[derive(Debug)]
-pub(super) struct LineParser<R> {
-    columns: Columns,
-    row: PhantomData<R>,
-}
-
-impl<R: Row> LineParser<R> {
-    /// Creates the parser for a file with this first line. As in [`read`], a file without the last columns is
-    /// from an older version.
-    ///
-    /// # Errors
-    /// If the line is not a header for this row type.
-    pub(super) fn from_header(path: &Path, line: &[u8]) -> Result<Self> {
-        let columns = Columns::from_header(R::COLUMNS, R::is_further_column, line)
-            .ok_or_else(|| wrong_header(path, line, &Columns::fixed(R::COLUMNS).header()))?;
-        Ok(Self { columns, row: PhantomData })
-    }
-
-    /// Parses a line without its newline.
-    ///
-    /// # Errors
-    /// The reason why the line is not a row.
-    pub(super) fn row(&self, line: &[u8]) -> Result<R, String> {
-        decode(line, &self.columns)
-    }
+/// Returns the columns of a file from its first line. A file without the last columns of its row type is from
+/// an older version.
+///
+/// # Errors
+/// If the line is not a header for this row type.
+pub(super) fn header_columns<R: Row>(path: &Path, bytes: &[u8]) -> Result<Columns> {
+    Columns::from_header(R::COLUMNS, R::is_further_column, bytes)
+        .ok_or_else(|| wrong_header(path, bytes, &Columns::fixed(R::COLUMNS).header()))
 }
 
 /// Formats a row as a line. Floats have their shortest form that reads back to the same bits.
@@ -394,7 +366,11 @@ fn encode<R: Row>(row: &R, further: &[String]) -> Result<Vec<u8>> {
     writer.into_inner().map_err(|e| Error::failed(e.to_string()))
 }
 
-fn decode<R: Row>(line: &[u8], columns: &Columns) -> Result<R, String> {
+/// Parses a line without its newline.
+///
+/// # Errors
+/// The reason why the line is not a row.
+pub(super) fn decode<R: Row>(line: &[u8], columns: &Columns) -> Result<R, String> {
     let mut record = match plain_fields(line) {
         Some(record) => record,
         None => quoted_fields(line)?,

@@ -1,11 +1,9 @@
 //! The steady state of a run: the steps that count for its speed, and their quantiles.
 
-use super::numbers::NamedNumbers;
+use super::numbers::{NamedNumbers, Names, SteadyMedians};
 use super::quantiles::{Spread, median};
 use super::rows::{Phase, TimingRow};
-use crate::metrics;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use std::collections::HashSet;
 
 /// Number of blocks into which samples are cut to find an initial transient.
@@ -35,49 +33,11 @@ pub struct SteadyState {
     pub step_ms: Option<Spread>,
     /// Tokens per second over all ranks.
     pub tok_s: Option<Spread>,
-    /// Medians of further columns of `timing.csv`, as the table of metrics lists them.
+    /// Medians of further columns of `timing.csv`, as the table of metrics lists them, by column.
     #[serde(flatten)]
-    pub medians: Medians,
+    pub medians: NamedNumbers<SteadyMedians>,
     /// The rule in words.
     pub rule: String,
-}
-
-/// Medians over the steady state, by column.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
-pub struct Medians(NamedNumbers);
-
-impl Medians {
-    fn from_rows(rows: &[&TimingRow]) -> Self {
-        let mut numbers = NamedNumbers::default();
-        for name in names() {
-            numbers.set(name, median(rows.iter().filter_map(|row| row.number(name))));
-        }
-        Self(numbers)
-    }
-
-    /// Returns the median of a column; `None` if it was not measured.
-    pub fn get(&self, column: &str) -> Option<f64> {
-        self.0.get(column)
-    }
-}
-
-fn names() -> impl Iterator<Item = &'static str> {
-    metrics::steady_medians().map(|metric| metric.name)
-}
-
-impl TryFrom<Map<String, Value>> for Medians {
-    type Error = String;
-
-    fn try_from(object: Map<String, Value>) -> Result<Self, String> {
-        NamedNumbers::from_json(&object, names()).map(Self)
-    }
-}
-
-impl From<Medians> for Map<String, Value> {
-    fn from(medians: Medians) -> Self {
-        medians.0.to_json(names())
-    }
 }
 
 /// Finds the steady state in the rows of `timing.csv`, which must be in file order.
@@ -89,38 +49,11 @@ impl From<Medians> for Map<String, Value> {
 /// blocks whose median is more than 5 % away from it are dropped. If that concerns every block in the first
 /// half, the run never settled: only that half is dropped, and `settled` is false.
 pub fn steady_state(rows: &[TimingRow], warmup: usize) -> SteadyState {
-    let Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled } =
-        select(rows, warmup);
-    SteadyState {
-        steps: kept.len(),
-        first_step: kept.first().map(|row| row.step),
-        excluded_warmup,
-        excluded_other_work,
-        excluded_transient,
-        settled,
-        step_ms: Spread::from_values(kept.iter().map(|row| row.step_ms)),
-        tok_s: Spread::from_values(kept.iter().filter_map(|row| row.tok_s)),
-        medians: Medians::from_rows(&kept),
-        rule: rule(warmup),
-    }
+    steady_rows(rows, warmup).1
 }
 
-/// Returns the rows of the steady state, in file order, and [`SteadyState::settled`].
-pub fn steady_rows(rows: &[TimingRow], warmup: usize) -> (Vec<&TimingRow>, Option<bool>) {
-    let selected = select(rows, warmup);
-    (selected.kept, selected.settled)
-}
-
-/// The rows of the steady state, and how many others were excluded.
-struct Selected<'a> {
-    kept: Vec<&'a TimingRow>,
-    excluded_warmup: usize,
-    excluded_other_work: usize,
-    excluded_transient: usize,
-    settled: Option<bool>,
-}
-
-fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
+/// Returns the rows of the steady state, in file order, and what [`steady_state`] returns.
+pub fn steady_rows(rows: &[TimingRow], warmup: usize) -> (Vec<&TimingRow>, SteadyState) {
     let is_training = |row: &&TimingRow| row.phase.is_step();
     let busy: HashSet<u64> = rows.iter().filter(|row| !is_training(row)).map(|row| row.step).collect();
     let mut kept: Vec<&TimingRow> = Vec::new();
@@ -137,7 +70,23 @@ fn select(rows: &[TimingRow], warmup: usize) -> Selected<'_> {
     let times: Vec<f64> = kept.iter().map(|row| row.step_ms).collect();
     let (excluded_transient, settled) = transient(&times);
     kept.drain(..excluded_transient);
-    Selected { kept, excluded_warmup, excluded_other_work, excluded_transient, settled }
+    let mut medians = NamedNumbers::default();
+    for column in SteadyMedians::names() {
+        medians.set(column, median(kept.iter().filter_map(|row| row.number(column))));
+    }
+    let state = SteadyState {
+        steps: kept.len(),
+        first_step: kept.first().map(|row| row.step),
+        excluded_warmup,
+        excluded_other_work,
+        excluded_transient,
+        settled,
+        step_ms: Spread::from_values(kept.iter().map(|row| row.step_ms)),
+        tok_s: Spread::from_values(kept.iter().filter_map(|row| row.tok_s)),
+        medians,
+        rule: rule(warmup),
+    };
+    (kept, state)
 }
 
 /// Returns how many leading samples belong to a transient, and whether the rest has settled.
@@ -278,7 +227,7 @@ mod tests {
     fn medians_stand_among_the_other_fields_and_may_be_missing() {
         let row = TimingRow { driver_allocations: Some(3), ..row(1, Phase::Train, 100.0) };
         let mut json = serde_json::to_value(steady_state(&[row], 0)).unwrap();
-        assert_eq!((&json["driver_allocations"], &json["hfu_pct"]), (&3.0.into(), &Value::Null));
+        assert_eq!((&json["driver_allocations"], &json["hfu_pct"]), (&3.0.into(), &serde_json::Value::Null));
         json.as_object_mut().unwrap().remove("hfu_pct");
         let read: SteadyState = serde_json::from_value(json.clone()).unwrap();
         assert_eq!((read.medians.get("data_wait_ms"), read.medians.get("hfu_pct")), (Some(1.0), None));

@@ -5,6 +5,7 @@ pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosse
 use super::rows::{MetricsRow, Phase, TimingRow};
 use super::steady::{SteadyState, steady_state};
 use crate::format::{short, thousands};
+use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -13,43 +14,42 @@ use std::fmt;
 /// The beginning of the note about a run whose step time never settled.
 pub const UNSETTLED: &str = "unsettled: ";
 
-/// The status of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Status {
-    /// The run is running, or was killed before it could record that, if no process holds the folder's lock.
-    Running,
-    /// Every planned step was trained.
-    Ok,
-    /// A signal or a full disk stopped the run after it saved a checkpoint.
-    Interrupted,
-    /// The run ended, but the state after its last step, or its results, could not be saved.
-    Unsaved,
-    /// An error stopped the run.
-    Failed,
-    /// An allocation failed.
-    Oom,
-    /// The loss or the gradient became NaN or infinite, so training on would not help.
-    Diverged,
+words! {
+    /// The status of a run. In a summary, `running` also stands for a run that was killed before it could
+    /// record that; lists check the folder's lock to tell which.
+    #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Status {
+        /// Every planned step was trained.
+        Ok = "ok",
+        /// A process works on the run.
+        #[default]
+        Running = "running",
+        /// The run stopped after saving a checkpoint.
+        Interrupted = "interrupted",
+        /// The run's process ended without recording a status: SIGKILL, out of memory, or a power cut.
+        #[serde(skip)]
+        Killed = "killed",
+        /// The run's last state or its results could not be saved.
+        Unsaved = "unsaved",
+        /// An error stopped the run.
+        Failed = "failed",
+        /// An allocation failed.
+        Oom = "oom",
+        /// The loss or the gradient became NaN or infinite.
+        Diverged = "diverged",
+    }
 }
 
 impl Status {
     /// Returns true if resuming could continue the run.
     pub fn is_unfinished(self) -> bool {
-        matches!(self, Status::Running | Status::Interrupted | Status::Unsaved | Status::Failed | Status::Oom)
+        !matches!(self, Status::Ok | Status::Diverged)
     }
 
-    /// Returns the status as the file stores it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Status::Running => "running",
-            Status::Ok => "ok",
-            Status::Interrupted => "interrupted",
-            Status::Unsaved => "unsaved",
-            Status::Failed => "failed",
-            Status::Oom => "oom",
-            Status::Diverged => "diverged",
-        }
+    /// Returns the status of a run that no process works on, from the status in its summary.
+    pub fn without_process(self) -> Self {
+        if self == Status::Running { Status::Killed } else { self }
     }
 }
 
@@ -65,10 +65,8 @@ pub struct Memory {
     /// Peak resident memory of the process.
     pub peak_rss_bytes: Option<u64>,
     /// Device memory outside the plan: the sum of the parts that were measured. `None` on the CPU.
-    #[serde(default)]
     pub besides_plan_bytes: Option<i64>,
     /// The parts of `besides_plan_bytes`.
-    #[serde(default)]
     pub besides_plan: Option<BesidesPlan>,
 }
 
@@ -242,7 +240,7 @@ pub struct ForkedFrom {
 }
 
 /// The summary of a run. Fields are `null` if nothing is known, never zero.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     pub status: Status,
     /// Why the run did not end as planned, if it did not.
@@ -264,10 +262,9 @@ pub struct Summary {
     pub parameters_core: Option<u64>,
     /// The run and step that this one was forked from, if it is a fork. Summaries of earlier versions lack
     /// it.
-    #[serde(default)]
     pub forked_from: Option<ForkedFrom>,
     /// The folder whose weights the run starts from, if the recipe names one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub begun_with: Option<BegunWith>,
     /// Steps that the recipe asks for, including those before a fork.
     pub steps_planned: u64,
@@ -281,21 +278,18 @@ pub struct Summary {
     pub val_loss: Losses,
     /// Loss of the moving average of the weights on the held-out text, in nats per token, if it was
     /// evaluated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ema_val_loss: Option<Losses>,
     /// The part of the held-out text on which `val_loss` was measured; `None` if `validation.steps` does not
     /// limit it. Summaries of earlier versions lack it; those versions took the first batches.
-    #[serde(default)]
     pub val_part: Option<HeldOutPart>,
     /// `val_loss` in bits per byte, if the bytes of the held-out text are known.
-    #[serde(default)]
     pub bits_per_byte: Option<f64>,
     /// Every held-out set: the one from `data.validation` under the empty name, and those from
     /// `validation.sets`. Summaries of earlier versions lack them.
     #[serde(default)]
     pub held_out: BTreeMap<String, HeldOutSet>,
     /// The loss of a uniform guess: ln of the vocabulary size. Summaries of earlier versions lack it.
-    #[serde(default)]
     pub uniform_loss: Option<f64>,
     /// The lowest held-out loss that any model can reach, in nats per token, if the corpus knows it.
     pub floor: Option<f64>,
@@ -315,15 +309,12 @@ pub struct Summary {
     /// unknown.
     pub mfu_pct: Option<f64>,
     /// Median hardware FLOPs utilization in the steady state, in percent. Recomputation counts as work.
-    #[serde(default)]
     pub hfu_pct: Option<f64>,
     /// Energy that this host's GPUs used over all processes of the run, in joules; `None` on the CPU, and if
     /// a GPU has no counter. The energy per step and per token is in the steady state.
-    #[serde(default)]
     pub energy_j: Option<f64>,
     /// Time of a step according to the plan, in milliseconds, from the GPU's peaks. Compare it with
     /// `steady_state.step_ms`. `None` on the CPU, and if the GPU's peaks are unknown.
-    #[serde(default)]
     pub predicted_step_ms: Option<f64>,
     /// Step times in the steady state, and the rule that selected it.
     pub steady_state: Option<SteadyState>,
@@ -334,12 +325,10 @@ pub struct Summary {
     #[serde(default)]
     pub rank_busy_pct: Vec<f64>,
     /// The GPU; `None` on the CPU.
-    #[serde(default)]
     pub gpu: Option<Gpu>,
     /// Generated texts.
     pub samples: Vec<Sample>,
     /// How many sentences in the last samples the corpus's grammar derives, if it has a grammar.
-    #[serde(default)]
     pub sentences: Option<Sentences>,
     /// Remarks for the reader.
     pub notes: Vec<String>,
@@ -349,44 +338,11 @@ impl Summary {
     /// Returns the summary of a run that has just started.
     pub fn started(recipe: &str, run: &str, recipe_hash: &str, steps_planned: u64) -> Self {
         Self {
-            status: Status::Running,
-            reason: None,
             recipe: recipe.to_owned(),
             run: run.to_owned(),
             recipe_hash: recipe_hash.to_owned(),
-            corpus_hash: None,
-            corpus_files: Vec::new(),
-            parameters: None,
-            parameters_core: None,
-            forked_from: None,
-            begun_with: None,
             steps_planned,
-            steps: 0,
-            tokens_seen: 0,
-            train_loss: TrainingLosses::default(),
-            val_loss: Losses::default(),
-            ema_val_loss: None,
-            val_part: None,
-            bits_per_byte: None,
-            held_out: BTreeMap::new(),
-            uniform_loss: None,
-            floor: None,
-            val_loss_over_floor: None,
-            startup: Startup::default(),
-            wall_s: None,
-            phase_s: PhaseSeconds::default(),
-            tok_s: None,
-            mfu_pct: None,
-            hfu_pct: None,
-            energy_j: None,
-            predicted_step_ms: None,
-            steady_state: None,
-            memory: Memory::default(),
-            rank_busy_pct: Vec::new(),
-            gpu: None,
-            samples: Vec::new(),
-            sentences: None,
-            notes: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -415,9 +371,7 @@ impl Summary {
         self.hfu_pct = steady.medians.get("hfu_pct");
         self.steady_state = Some(steady);
     }
-}
 
-impl Summary {
     /// Returns true if the run ended as planned with all its steps, so that there is nothing to resume.
     pub fn is_finished(&self) -> bool {
         self.status == Status::Ok && self.steps == self.steps_planned
@@ -572,16 +526,10 @@ mod tests {
 
     #[test]
     fn a_status_reads_as_it_is_written() {
-        for status in [
-            Status::Running,
-            Status::Ok,
-            Status::Interrupted,
-            Status::Unsaved,
-            Status::Failed,
-            Status::Diverged,
-        ] {
+        for status in Status::ALL.iter().filter(|status| **status != Status::Killed) {
             assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
         }
+        assert!(serde_json::from_str::<Status>("\"killed\"").is_err(), "no summary says so");
         assert!(!Status::Ok.is_unfinished() && !Status::Diverged.is_unfinished());
     }
 }

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::format::printable;
 use crate::model::Weights;
 use crate::ranks::LocalRanks;
-use crate::results::own_file;
+use crate::results::regular;
 use crate::results::summary::Startup;
 use std::io::Write;
 use std::path::Path;
@@ -208,8 +208,9 @@ impl RankLog {
         let logs = run.join("logs");
         let visible = rank > 0 && run.is_dir() && std::fs::create_dir_all(&logs).is_ok();
         let mut options = std::fs::File::options();
-        let open =
-            || own_file::open(options.append(true).create(true), &logs.join(format!("rank-{rank}.log"))).ok();
+        let open = || {
+            regular::open_own(options.append(true).create(true), &logs.join(format!("rank-{rank}.log"))).ok()
+        };
         Self(visible.then(open).flatten())
     }
 

@@ -1,7 +1,8 @@
 //! Several held-out sets, and bits per byte: what a run writes about them, and what later commands use.
 
 use crate::place::{Place, Run};
-use xrun::results::documents;
+use xrun::metrics::DocumentLoss;
+use xrun::results::atomic::read_csv;
 use xrun::results::rows::{MetricsRow, read};
 
 /// Makes three texts: training text, news, and code.
@@ -200,12 +201,12 @@ fn documents_add_up_to_their_set() {
         place.xrun(&[&QUICK[..], &base, settings].concat()).succeeds();
         place.runs().into_iter().find(|run| !before.contains(&run.path)).unwrap()
     };
+    let losses_in = |run: &std::path::Path| read_csv::<DocumentLoss>(&run.join("documents.csv")).unwrap();
     let whole = run(true, &["training.local_batch_size=4", "validation.steps=0"]);
-    let rows = documents::read(&whole.path).unwrap();
+    let rows = losses_in(&whole.path);
     let (summary, mut seen) = (whole.summary(), Vec::new());
     for (name, set) in &summary.held_out {
-        let set_rows: Vec<_> =
-            rows.iter().filter(|row| row.set == documents::DocumentLoss::set_name(name)).collect();
+        let set_rows: Vec<_> = rows.iter().filter(|row| row.set == DocumentLoss::set_name(name)).collect();
         seen.push((name.as_str(), set_rows.len()));
         assert!(set_rows.iter().enumerate().all(|(at, row)| row.document == at as u64));
         assert_eq!(set_rows.iter().map(|row| row.tokens).sum::<u64>(), set.tokens.unwrap());
@@ -223,8 +224,8 @@ fn documents_add_up_to_their_set() {
     // However windows are distributed over ranks and batches.
     let ranks = ["parallelism.world_size=2", "parallelism.launcher=process", "training.local_batch_size=1"];
     let split = run(true, &[&ranks[..], &["validation.steps=0"]].concat());
-    let other = documents::read(&split.path).unwrap();
-    let counts = |rows: &[documents::DocumentLoss]| {
+    let other = losses_in(&split.path);
+    let counts = |rows: &[DocumentLoss]| {
         rows.iter().map(|row| (row.set.clone(), row.document, row.tokens, row.bytes)).collect::<Vec<_>>()
     };
     assert_eq!(counts(&other), counts(&rows));
@@ -233,8 +234,7 @@ fn documents_add_up_to_their_set() {
     let plain = run(false, &["training.local_batch_size=4", "validation.steps=0"]);
     assert_eq!(plain.text("metrics.csv"), whole.text("metrics.csv"));
     assert!(!plain.path.join("documents.csv").exists());
-    let part =
-        documents::read(&run(true, &["training.local_batch_size=4", "validation.steps=1"]).path).unwrap();
+    let part = losses_in(&run(true, &["training.local_batch_size=4", "validation.steps=1"]).path);
     let tokens: u64 = part.iter().filter(|row| row.set == "news").map(|row| row.tokens).sum();
     // The second of two batches of four windows: all 252 tokens except the first 4 × 32.
     assert_eq!(tokens, 252 - 128);

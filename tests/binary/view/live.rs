@@ -3,6 +3,7 @@
 use super::*;
 use serde_json::json;
 use std::time::Duration;
+use xrun::results::folder::read_summary;
 use xrun::results::rows::RowWriter;
 
 /// Longer than the server caches what it has read.
@@ -25,10 +26,10 @@ fn changes_are_the_rows_that_changed() {
 
     // A locked run that continues: its row is new, and its curve has the new rows.
     let folder = RunFolder::open(&first).unwrap();
-    let mut summary = folder.summary().unwrap();
+    let mut summary = read_summary(folder.path()).unwrap();
     summary.status = Status::Running;
     folder.write_summary(&summary).unwrap();
-    let (mut rows, _) = RowWriter::<MetricsRow>::resume(&first.join(METRICS), 3, None).unwrap();
+    let (mut rows, _) = RowWriter::<MetricsRow>::resume(&first.join(METRICS), 3, None, &[]).unwrap();
     rows.append(&metrics(4)).unwrap();
     std::thread::sleep(STALE);
     let changed = since(&none["revision"]);
@@ -43,7 +44,7 @@ fn changes_are_the_rows_that_changed() {
     assert_eq!((&died["runs"][0]["status"], &died["runs"][0]["live"]), (&json!("killed"), &json!(false)));
 
     // Rows that a resume cuts off disappear from the curve, and a removed run from the table.
-    drop(RowWriter::<MetricsRow>::resume(&first.join(METRICS), 2, None).unwrap());
+    drop(RowWriter::<MetricsRow>::resume(&first.join(METRICS), 2, None, &[]).unwrap());
     std::fs::remove_dir_all(&second).unwrap();
     std::fs::create_dir_all(dir.path().join("comparisons/c/20261124T101112Z-0123abcd")).unwrap();
     std::fs::write(dir.path().join("comparisons/c/20261124T101112Z-0123abcd/experiment.json"), "{").unwrap();

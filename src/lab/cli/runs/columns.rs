@@ -77,7 +77,7 @@ impl Columns {
     pub fn table(&self, runs: &[&Run], collection: &Collection) -> String {
         match self {
             Self::Usual(optional) => usual(runs, collection, optional),
-            Self::Chosen(fields) => chosen(runs, collection, fields),
+            Self::Chosen(fields) => chosen(runs, fields),
         }
     }
 }
@@ -95,7 +95,7 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
     let figures = ["train_loss", "val_loss", "tok_s"].map(|name| Field::parse(name, collection).ok());
     for run in runs {
         let [train_loss, val_loss, tok_s] =
-            figures.each_ref().map(|field| match field.as_ref().map(|field| field.value(run, collection)) {
+            figures.each_ref().map(|field| match field.as_ref().map(|field| field.value(run)) {
                 Some(Cell::Number(value)) => Some(value),
                 _ => None,
             });
@@ -116,16 +116,16 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
     table.render(0)
 }
 
-fn chosen(runs: &[&Run], collection: &Collection, fields: &[Field]) -> String {
+fn chosen(runs: &[&Run], fields: &[Field]) -> String {
     let side = |field: &Field| match field {
         Field::Word(_) => Column::Left,
-        Field::Figure(_) | Field::SetFigure { .. } | Field::Key(_) => Column::Right,
+        Field::Figure { .. } | Field::Key(_) => Column::Right,
     };
     let columns: Vec<Column> = [Column::Left].into_iter().chain(fields.iter().map(side)).collect();
     let mut table = Table::new(&columns);
     table.row(["RUN".to_owned()].into_iter().chain(fields.iter().map(Field::to_string)));
     for run in runs {
-        let cell = |field: &Field| match (field, field.value(run, collection)) {
+        let cell = |field: &Field| match (field, field.value(run)) {
             (Field::Word(Word::Note), Cell::Text(text)) => beginning(&one_line(&text)),
             (_, Cell::Text(text)) => one_line(&text),
             (field, Cell::Number(value)) => match field.metric() {
@@ -150,7 +150,7 @@ fn steps(run: &Run) -> String {
 pub fn text_of(run: &Run, loss: &Field) -> Option<String> {
     let entry = &run.entry;
     let (hash, part) = match loss {
-        Field::SetFigure { set, .. } => {
+        Field::Figure { set: Some(set), .. } => {
             let set = entry.sets.get(set).filter(|set| !set.figures.is_empty())?;
             (set.hash.as_deref()?, set.part)
         }

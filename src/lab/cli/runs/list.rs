@@ -4,7 +4,8 @@ use super::columns::{Columns, TEXT, text_of};
 use crate::cli::terminal::{eprint_line, print, print_exact, print_json};
 use crate::error::{Error, Result};
 use crate::format::{BLANK, plural};
-use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run, RunStatus, to_csv};
+use crate::results::Status;
+use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run, to_csv};
 use crate::results::find;
 use crate::results::folder::{SUMMARY, folder_name, read_summary};
 use crate::suggest::nearest;
@@ -22,7 +23,7 @@ pub struct ListArgs {
     filters: Vec<String>,
     /// Only runs with one of these statuses, such as ok,interrupted.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
-    status: Vec<RunStatus>,
+    status: Vec<Status>,
     /// Sort by a key, a figure or a word: losses and times lowest first, speeds highest first, runs newest
     /// first. -NAME reverses the order.
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
@@ -58,12 +59,11 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     let order = order.map(|order| Order::parse(order, &collection)).transpose()?;
     let fields = args.columns.iter().map(|name| Field::parse(name.trim(), &collection));
     let fields: Vec<Field> = fields.collect::<Result<_>>()?;
-    let is_chosen = |run: &&Run| {
-        chosen.holds(run, &collection) && (args.status.is_empty() || args.status.contains(&run.status))
-    };
+    let is_chosen =
+        |run: &&Run| chosen.holds(run) && (args.status.is_empty() || args.status.contains(&run.status));
     let mut listed: Vec<&Run> = collection.runs.iter().filter(is_chosen).collect();
     if let Some(order) = &order {
-        order.sort(&mut listed, &collection);
+        order.sort(&mut listed);
     }
     listed.truncate(args.best.unwrap_or(usize::MAX));
     if args.json {
@@ -71,7 +71,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         return print_json(&lines?.concat());
     }
     if args.csv {
-        return print_exact(&to_csv(&listed, &collection)?);
+        return print_exact(&to_csv(&listed)?);
     }
     if listed.is_empty() {
         eprint_line(&match collection.runs.len() {
@@ -89,7 +89,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     print(&columns.table(&listed, &collection))?;
     if let Some(loss) = unlike {
         let hashed = match loss {
-            Field::SetFigure { .. } => "the tokens of the set",
+            Field::Figure { set: Some(_), .. } => "the tokens of the set",
             _ => "corpus and tokenizer",
         };
         eprint_line(&format!(
@@ -99,7 +99,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         ));
     }
     let has_no_speed =
-        |run: &&Run| columns.has_speed() && run.status == RunStatus::Ok && !run.entry.has_figure("tok_s");
+        |run: &&Run| columns.has_speed() && run.status == Status::Ok && !run.entry.has_figure("tok_s");
     if listed.iter().any(has_no_speed) {
         eprint_line(&format!(
             "{BLANK}: not measured; speed is taken from steps after the first metrics.warmup ones"
@@ -141,9 +141,9 @@ impl Chosen {
         Ok(chosen)
     }
 
-    fn holds(&self, run: &Run, collection: &Collection) -> bool {
+    fn holds(&self, run: &Run) -> bool {
         self.recipe.as_ref().is_none_or(|recipe| run.recipe() == recipe)
-            && self.conditions.iter().all(|condition| condition.holds(run, collection))
+            && self.conditions.iter().all(|condition| condition.holds(run))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::terminal::print;
 use crate::error::Result;
-use crate::results::collection::{AnnotationChange, Annotations, check_note, locate};
+use crate::results::collection::{AnnotationChange, annotate, check_note, locate, read_annotations};
 use crate::results::find;
 use std::path::Path;
 
@@ -29,9 +29,9 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let text = if args.remove { Some("") } else { args.text.as_deref() };
     if let Some(text) = text {
         check_note(text)?;
-        return Annotations::append(&located, vec![AnnotationChange::Note(text.to_owned())]);
+        return annotate(&located, vec![AnnotationChange::Note(text.to_owned())]);
     }
-    match Annotations::read(&located.results).0.take(&located.id).note {
+    match read_annotations(&located.results).0.remove(&located.id).and_then(|annotation| annotation.note) {
         Some(note) => print(&format!("{note}\n")),
         None => Ok(()),
     }

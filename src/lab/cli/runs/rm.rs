@@ -63,7 +63,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     named.iter().for_each(|named| eprint_line(named));
     let count = doomed.len();
     for doomed in doomed {
-        let path = doomed.run().display().to_string();
+        let path = doomed.run.display().to_string();
         remove(doomed)?;
         print(&format!("{path}\n"))?;
     }

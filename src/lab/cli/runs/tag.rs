@@ -2,7 +2,7 @@
 
 use crate::cli::terminal::print;
 use crate::error::Result;
-use crate::results::collection::{AnnotationChange, Annotations, check_tag, locate};
+use crate::results::collection::{AnnotationChange, annotate, check_tag, locate, read_annotations};
 use crate::results::find;
 use std::path::Path;
 
@@ -30,8 +30,8 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
         args.words.iter().try_for_each(|word| check_tag(word))?;
     }
     let change = if args.remove { AnnotationChange::Untag } else { AnnotationChange::Tag };
-    Annotations::append(&located, args.words.iter().cloned().map(change).collect())?;
-    let annotation = Annotations::read(&located.results).0.take(&located.id);
+    annotate(&located, args.words.iter().cloned().map(change).collect())?;
+    let annotation = read_annotations(&located.results).0.remove(&located.id).unwrap_or_default();
     let tags: Vec<String> = annotation.tags.into_iter().collect();
     let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(" ") };
     print(&format!("{}: {tags}\n", located.id))

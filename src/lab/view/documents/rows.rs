@@ -2,9 +2,8 @@
 
 use super::number::number;
 use crate::metrics::Metric;
-use crate::results::collection::{
-    Cell, Collection, Field, Run, RunStatus, differing_keys, figures, set_figures,
-};
+use crate::results::Status;
+use crate::results::collection::{Cell, Collection, Field, Run, differing_keys, figures, set_figures};
 use serde_json::{Map, Value, json};
 
 /// The figures that `xrun runs` shows.
@@ -23,9 +22,9 @@ impl Layout {
     /// Returns the layout for the runs of a collection.
     pub fn new(collection: &Collection) -> Self {
         let runs: Vec<&Run> = collection.runs.iter().collect();
-        let has_one = |field: &Field| runs.iter().any(|run| field.value(run, collection) != Cell::Blank);
-        let all = figures().map(Field::Figure).chain(set_figures(runs.iter().copied()));
-        Self { figures: all.filter(has_one).collect(), keys: differing_keys(&runs, collection) }
+        let has_one = |field: &Field| runs.iter().any(|run| field.value(run) != Cell::Blank);
+        let all = figures().chain(set_figures(runs.iter().copied()));
+        Self { figures: all.filter(has_one).collect(), keys: differing_keys(&runs) }
     }
 
     /// Returns the columns of figures.
@@ -33,7 +32,7 @@ impl Layout {
         let column = |field: &Field| {
             let (metric, name) = (field.metric()?, field.to_string());
             let heading = match field {
-                Field::SetFigure { set, .. } => format!("{} on {set}", metric.heading),
+                Field::Figure { set: Some(set), .. } => format!("{} on {set}", metric.heading),
                 _ => metric.heading.to_owned(),
             };
             Some(json!({
@@ -60,17 +59,17 @@ pub fn better(metric: &Metric) -> Option<&'static str> {
 }
 
 /// Returns the row of a run.
-pub fn row(run: &Run, collection: &Collection, layout: &Layout, version: &str) -> Value {
+pub fn row(run: &Run, layout: &Layout, version: &str) -> Value {
     let entry = &run.entry;
     let mut figures = Map::new();
     for field in &layout.figures {
-        if let Cell::Number(value) = field.value(run, collection) {
+        if let Cell::Number(value) = field.value(run) {
             figures.insert(field.to_string(), number(value));
         }
     }
     let mut keys = Map::new();
     for path in &layout.keys {
-        let value = match Field::Key(path.clone()).value(run, collection) {
+        let value = match Field::Key(path.clone()).value(run) {
             Cell::Blank => continue,
             Cell::Unset => Value::Null,
             Cell::Number(value) => value.to_string().into(),
@@ -84,7 +83,7 @@ pub fn row(run: &Run, collection: &Collection, layout: &Layout, version: &str) -
         "recipe": run.recipe(),
         "started": run.started(),
         "status": run.status.as_str(),
-        "live": run.status == RunStatus::Running,
+        "live": run.status == Status::Running,
         "reason": entry.reason,
         "steps": entry.steps,
         "steps_planned": entry.steps_planned,

@@ -3,7 +3,7 @@
 use super::RunView;
 use crate::curve::{Points, robust_range, smooth, window};
 use crate::format::{decimal, short, significant, thousands, wall_time};
-use crate::results::collection::RunStatus;
+use crate::results::Status;
 use crate::watch::canvas::{Canvas, Field, columns};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
@@ -92,17 +92,17 @@ pub fn frame(view: &RunView, canvas: &mut Canvas, show: &Show) {
 
 /// Returns the status in words, and its role.
 fn status(view: &RunView) -> (String, Role) {
-    let has_ended = view.status.is_some_and(|status| status != RunStatus::Running);
+    let has_ended = view.status.is_some_and(|status| status != Status::Running);
     match view.status {
         // While a run goes on, a file may be half written, so only an ended run is called damaged.
         None if view.trouble.is_some() => ("✗ damaged".to_owned(), Role::Bad),
         Some(_) if has_ended && view.fault().is_some() => ("✗ damaged".to_owned(), Role::Bad),
         None => ("○ starting".to_owned(), Role::Muted),
-        Some(RunStatus::Running) => match view.quiet {
+        Some(Status::Running) => match view.quiet {
             Some(seconds) => (format!("● running, no row for {}", wall_time(seconds as f64)), Role::Training),
             None => ("● running".to_owned(), Role::Training),
         },
-        Some(RunStatus::Ok) => ("● ok".to_owned(), Role::Good),
+        Some(Status::Ok) => ("● ok".to_owned(), Role::Good),
         Some(other) => (format!("✗ {}", other.as_str()), Role::Bad),
     }
 }
@@ -157,7 +157,7 @@ fn remarks(view: &RunView) -> Vec<(String, Role)> {
     let mut said = Vec::new();
     said.extend(view.trouble.as_deref().map(unreadable));
     said.extend(view.damage.as_ref().map(|why| (format!("damaged: {why}"), Role::Bad)));
-    if view.status == Some(RunStatus::Killed) {
+    if view.status == Some(Status::Killed) {
         let process = view.owner.as_ref().map_or("its process", |owner| owner.words.as_str());
         let mut text = format!(
             "killed: {process} ended without recording a status (SIGKILL, out of memory, or a power cut). `xrun resume {}` continues it",

@@ -8,9 +8,8 @@ use super::view::{Show, View};
 use crate::curve::GrowingCurves;
 use crate::machine::Machine;
 use crate::recipe;
-use crate::results::collection::{RunStatus, locate};
-use crate::results::find;
-use crate::results::folder::{LOG, METRICS, NamedOwner, RESOLVED, SUMMARY, named_owner};
+use crate::results::collection::locate;
+use crate::results::folder::{LOG, METRICS, NamedOwner, RESOLVED, SUMMARY, is_held, named_owner};
 use crate::results::follow::{AppendedLines, RunFollower, RunNews};
 use crate::results::losses::SmoothedLoss;
 use crate::results::{MetricsRow, Status, Summary, TimingRow, regular};
@@ -43,7 +42,7 @@ pub struct RunView {
     damage: Option<String>,
     summary: Option<Summary>,
     /// The status, once there is a summary.
-    status: Option<RunStatus>,
+    status: Option<Status>,
     /// The last holder of the folder, if the run was killed.
     owner: Option<NamedOwner>,
     /// Number of ranks; `None` if the recipe cannot be read.
@@ -146,14 +145,14 @@ impl RunView {
         let Some(summary) = &self.summary else { return false };
         let is_running = summary.status == Status::Running;
         let status = match is_running && self.liveness.is_held() {
-            true => RunStatus::Running,
-            false => RunStatus::without_process(summary.status),
+            true => Status::Running,
+            false => summary.status.without_process(),
         };
         let quiet = self.liveness.quiet();
-        let quiet = (status == RunStatus::Running && quiet >= QUIET)
-            .then(|| quiet.as_secs() / QUIET_STEP * QUIET_STEP);
+        let quiet =
+            (status == Status::Running && quiet >= QUIET).then(|| quiet.as_secs() / QUIET_STEP * QUIET_STEP);
         let before = (self.status, self.quiet);
-        if status == RunStatus::Killed && self.owner.is_none() {
+        if status == Status::Killed && self.owner.is_none() {
             self.owner = named_owner(&self.folder);
         }
         (self.status, self.quiet) = (Some(status), quiet);
@@ -164,7 +163,7 @@ impl RunView {
     fn update_damage(&mut self) -> bool {
         let lost = self.lost_rows();
         // Resuming cuts the files back to the checkpoint before the summary says that the run is running.
-        let damage = lost.filter(|_| !find::is_running(&self.folder).unwrap_or(true));
+        let damage = lost.filter(|_| !is_held(&self.folder).unwrap_or(true));
         let is_new = damage != self.damage;
         self.damage = damage;
         is_new
@@ -203,7 +202,7 @@ impl RunView {
 
     /// Returns the estimated seconds until the run ends.
     fn seconds_left(&self) -> Option<f64> {
-        let is_running = self.status == Some(RunStatus::Running);
+        let is_running = self.status == Some(Status::Running);
         let step = self.last_metrics.as_ref().map(|row| row.step).filter(|_| is_running)?;
         self.time_left.as_ref()?.after(step)
     }
@@ -237,7 +236,7 @@ impl View for RunView {
     }
 
     fn is_live(&self) -> bool {
-        matches!(self.status, None | Some(RunStatus::Running))
+        matches!(self.status, None | Some(Status::Running))
     }
 
     fn fault(&self) -> Option<String> {

@@ -7,13 +7,14 @@
 use super::location::Located;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{harmless_json, now, printable};
+use crate::results::atomic::json_line;
 use crate::results::names::KEPT;
-use crate::results::{own_file, regular};
+use crate::results::regular;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// The file of annotations in a results folder.
@@ -65,62 +66,49 @@ impl Annotation {
     }
 }
 
-/// The annotations of a results folder, by run.
-#[derive(Clone, Debug, Default)]
-pub struct Annotations(HashMap<String, Annotation>);
-
-impl Annotations {
-    /// Reads the annotations of the runs in a results folder. Returns an error for each damaged line, which
-    /// is left out. A last line without its newline is left out silently, since another process may be
-    /// writing it.
-    pub fn read(results: &Path) -> (Self, Vec<Error>) {
-        let path = file(results);
-        let bytes = match regular::read(&path, regular::MAX_TEXT) {
-            Err(_) if path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound) => Vec::new(),
-            Err(error) => return (Self::default(), vec![error]),
-            Ok(bytes) => bytes,
-        };
-        let (mut found, mut faults) = (Self::default(), Vec::new());
-        let lines = bytes.split_inclusive(|byte| *byte == b'\n').enumerate();
-        for (number, line) in lines.filter(|(_, line)| line.ends_with(b"\n") && line.len() > 1) {
-            match serde_json::from_slice::<Line>(line) {
-                Ok(line) => found.0.entry(line.run).or_default().apply(line.change),
-                Err(e) => faults.push(Error::failed(format!(
-                    "{}:{}: not an annotation: {e}; xrun ignores this line until you fix or remove it",
-                    path.display(),
-                    number + 1
-                ))),
-            }
+/// Reads the annotations of the runs in a results folder, by `RECIPE/RUN`. Returns an error for each damaged
+/// line, which is left out. A last line without its newline is left out silently, since another process may
+/// be writing it.
+pub fn read_annotations(results: &Path) -> (HashMap<String, Annotation>, Vec<Error>) {
+    let path = file(results);
+    let bytes = match regular::read(&path, regular::MAX_TEXT) {
+        Err(_) if regular::is_missing(&path) => Vec::new(),
+        Err(error) => return (HashMap::new(), vec![error]),
+        Ok(bytes) => bytes,
+    };
+    let (mut found, mut faults) = (HashMap::<String, Annotation>::new(), Vec::new());
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n').enumerate();
+    for (number, line) in lines.filter(|(_, line)| line.ends_with(b"\n") && line.len() > 1) {
+        match serde_json::from_slice::<Line>(line) {
+            Ok(line) => found.entry(line.run).or_default().apply(line.change),
+            Err(e) => faults.push(Error::failed(format!(
+                "{}:{}: not an annotation: {e}; xrun ignores this line until you fix or remove it",
+                path.display(),
+                number + 1
+            ))),
         }
-        (found, faults)
     }
+    (found, faults)
+}
 
-    /// Removes and returns the annotation of a run, which is empty if nobody annotated it.
-    pub fn take(&mut self, id: &str) -> Annotation {
-        self.0.remove(id).unwrap_or_default()
+/// Appends changes to one run's annotation. They are on disk when this returns.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn annotate(run: &Located, changes: Vec<AnnotationChange>) -> Result<()> {
+    let path = file(&run.results);
+    let mut options = File::options();
+    let mut written = regular::open_own(options.read(true).append(true).create(true), &path)?;
+    let mut text = String::new();
+    if !ends_with_newline(&mut written).at("read", &path)? {
+        text.push('\n');
     }
-
-    /// Appends changes to one run's annotation. They are on disk when this returns.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn append(run: &Located, changes: Vec<AnnotationChange>) -> Result<()> {
-        let path = file(&run.results);
-        let mut options = File::options();
-        let mut written = own_file::open(options.read(true).append(true).create(true), &path)?;
-        let mut text = String::new();
-        if !ends_with_newline(&mut written).at("read", &path)? {
-            text.push('\n');
-        }
-        for change in changes {
-            let line = Line { run: run.id.clone(), at: now(), change };
-            let line = serde_json::to_string(&line)
-                .map_err(|e| Error::failed(format!("cannot write an annotation as JSON: {e}")))?;
-            text += &format!("{}\n", harmless_json(&line));
-        }
-        // One write keeps the lines of two processes apart.
-        written.write_all(text.as_bytes()).and_then(|()| written.sync_data()).at("write", &path)
+    for change in changes {
+        let line = json_line(&Line { run: run.id.clone(), at: now(), change })?;
+        text += &format!("{}\n", harmless_json(&line));
     }
+    // One write keeps the lines of two processes apart.
+    written.write_all(text.as_bytes()).and_then(|()| written.sync_data()).at("write", &path)
 }
 
 /// Returns the path of the annotations for the runs in a results folder.
@@ -183,8 +171,8 @@ mod tests {
     }
 
     fn read_run(results: &Path) -> (Annotation, usize) {
-        let (mut all, faults) = Annotations::read(results);
-        (all.take("r/1"), faults.len())
+        let (mut all, faults) = read_annotations(results);
+        (all.remove("r/1").unwrap_or_default(), faults.len())
     }
 
     fn tag(word: &str) -> AnnotationChange {
@@ -196,19 +184,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(read_run(dir.path()), (Annotation::default(), 0));
         let run = at(dir.path());
-        Annotations::append(&run, vec![tag("b"), tag("a"), tag("b")]).unwrap();
-        Annotations::append(&run, vec![Untag("b".to_owned()), Note("first".to_owned())]).unwrap();
+        annotate(&run, vec![tag("b"), tag("a"), tag("b")]).unwrap();
+        annotate(&run, vec![Untag("b".to_owned()), Note("first".to_owned())]).unwrap();
         let text = "\u{1b}[31mred\u{202e} \"quoted\"\nand 'more'";
-        Annotations::append(&run, vec![Note(text.to_owned())]).unwrap();
+        annotate(&run, vec![Note(text.to_owned())]).unwrap();
         let other = Located { id: "r/2".to_owned(), ..run.clone() };
-        Annotations::append(&other, vec![tag("x")]).unwrap();
+        annotate(&other, vec![tag("x")]).unwrap();
         let expected = Annotation { tags: ["a".to_owned()].into(), note: Some(text.to_owned()) };
         assert_eq!(read_run(dir.path()), (expected.clone(), 0));
         assert_eq!(read_run(&dir.path().join(KEPT)).0, expected, "kept runs have the same");
         let stored = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert_eq!(stored.lines().count(), 7);
         assert_eq!(printable(&stored), stored, "nothing in the file acts on a terminal");
-        Annotations::append(&run, vec![Note(String::new())]).unwrap();
+        annotate(&run, vec![Note(String::new())]).unwrap();
         assert_eq!(read_run(dir.path()).0.note, None);
     }
 
@@ -216,7 +204,7 @@ mod tests {
     fn damaged_and_torn_lines_take_no_others_with_them() {
         let dir = tempfile::tempdir().unwrap();
         let run = at(dir.path());
-        Annotations::append(&run, vec![tag("a")]).unwrap();
+        annotate(&run, vec![tag("a")]).unwrap();
         let path = dir.path().join(FILE);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.extend(b"garbage \xff\n\n{\"run\":\"r/1\",\"at\":\"2026-11-02T03:04:05Z\",\"ta");
@@ -224,12 +212,12 @@ mod tests {
         let tags = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<BTreeSet<_>>();
         let (found, faults) = read_run(dir.path());
         assert_eq!((found.tags, faults), (tags(&["a"]), 1), "the torn line may be about to be written");
-        Annotations::append(&run, vec![tag("b")]).unwrap();
+        annotate(&run, vec![tag("b")]).unwrap();
         let (found, faults) = read_run(dir.path());
         assert_eq!((found.tags, faults), (tags(&["a", "b"]), 2));
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("elsewhere", &path).unwrap();
-        assert!(Annotations::append(&run, vec![tag("c")]).is_err());
+        assert!(annotate(&run, vec![tag("c")]).is_err());
         assert_eq!(read_run(dir.path()).1, 1);
         assert!(!dir.path().join("elsewhere").exists());
     }
@@ -240,7 +228,7 @@ mod tests {
         std::thread::scope(|scope| {
             for number in 0..16 {
                 let run = at(dir.path());
-                scope.spawn(move || Annotations::append(&run, vec![tag(&number.to_string())]).unwrap());
+                scope.spawn(move || annotate(&run, vec![tag(&number.to_string())]).unwrap());
             }
         });
         let (found, faults) = read_run(dir.path());

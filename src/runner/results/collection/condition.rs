@@ -2,36 +2,27 @@
 
 use super::field::{Cell, Field, Word, number};
 use super::read::{Collection, Run};
-use super::status::RunStatus;
 use crate::error::{Error, Result};
 use crate::recipe::{self, Type, UNSET, find_path, plain_text};
+use crate::results::Status;
 use crate::results::names::folder_name;
 use crate::suggest::nearest;
-use clap::ValueEnum;
 use std::cmp::Ordering;
 
-/// A comparison operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operator {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
+words! {
+    /// A comparison operator. Longer ones come before their prefixes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Operator {
+        NotEqual = "!=",
+        LessOrEqual = "<=",
+        GreaterOrEqual = ">=",
+        Equal = "=",
+        Less = "<",
+        Greater = ">",
+    }
 }
 
 impl Operator {
-    /// All operators; longer ones come before their prefixes.
-    const ALL: [(&str, Self); 6] = [
-        ("!=", Self::NotEqual),
-        ("<=", Self::LessOrEqual),
-        (">=", Self::GreaterOrEqual),
-        ("=", Self::Equal),
-        ("<", Self::Less),
-        (">", Self::Greater),
-    ];
-
     fn holds(self, ordering: Ordering) -> bool {
         match self {
             Self::Equal => ordering.is_eq(),
@@ -90,12 +81,13 @@ impl Criterion {
     pub fn parse(text: &str, collection: &Collection) -> Result<Self> {
         let Some(at) = text.find(['=', '<', '>', '!']) else { return Ok(Self::Recipe(text.to_owned())) };
         let (name, rest) = (text[..at].trim(), &text[at..]);
-        let operator = Operator::ALL.iter().find(|(sign, _)| rest.starts_with(sign));
-        let Some((sign, operator)) = operator.filter(|_| !name.is_empty()) else {
+        let operator = Operator::ALL.iter().find(|operator| rest.starts_with(operator.as_str()));
+        let Some(operator) = operator.filter(|_| !name.is_empty()) else {
             return Err(Error::usage(format!(
                 "`{text}` is not a comparison: write NAME=VALUE, or one of != < <= > >=, such as 'val_loss<1.2'"
             )));
         };
+        let sign = operator.as_str();
         let (operator, value) = (*operator, rest[sign.len()..].trim());
         let field = Field::parse(name, collection)?;
         if value.is_empty() || value.starts_with(['=', '<', '>']) {
@@ -111,12 +103,12 @@ impl Criterion {
 
 impl Condition {
     /// Returns true if a run fulfills the condition.
-    pub fn holds(&self, run: &Run, collection: &Collection) -> bool {
+    pub fn holds(&self, run: &Run) -> bool {
         let cell = match self.field {
             // A run has several names, and any of them may match.
             Field::Word(Word::Run) => return self.names(run),
             Field::Word(Word::Tag) => Cell::Blank,
-            _ => self.field.value(run, collection),
+            _ => self.field.value(run),
         };
         let equals = |is_equal: bool| is_equal == (self.operator == Operator::Equal);
         match (&self.wanted, cell) {
@@ -156,7 +148,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
         false => Err(Error::usage(format!("{field} is {what}; compare it with = or !="))),
     };
     match field {
-        Field::Figure(_) | Field::SetFigure { .. } => number(value).map(Wanted::Number).ok_or_else(|| {
+        Field::Figure { .. } => number(value).map(Wanted::Number).ok_or_else(|| {
             Error::usage(format!("{field} is a number and `{value}` is not; write one such as 1.2 or 3e-4"))
         }),
         Field::Word(Word::Started) => {
@@ -196,7 +188,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
 fn wanted_word(word: Word, value: &str) -> Result<Wanted> {
     Ok(match word {
         Word::Status => {
-            let words = || RunStatus::value_variants().iter().map(|status| status.as_str());
+            let words = || Status::ALL.iter().map(|status| status.as_str());
             if !words().any(|word| word == value) {
                 let hint = match nearest(value, words()) {
                     Some(near) => format!("did you mean {near}?"),
@@ -228,7 +220,7 @@ fn wanted_key(path: &str, value: &str) -> Result<Wanted> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::{add_set, sample};
+    use super::super::read::{add_set, add_settings, sample};
     use super::*;
 
     /// Returns the positions of the runs that fulfill a condition.
@@ -236,7 +228,7 @@ mod tests {
         let Criterion::Condition(condition) = Criterion::parse(text, collection).unwrap() else {
             panic!("{text} is a recipe");
         };
-        (0..collection.runs.len()).filter(|at| condition.holds(&collection.runs[*at], collection)).collect()
+        (0..collection.runs.len()).filter(|at| condition.holds(&collection.runs[*at])).collect()
     }
 
     #[test]
@@ -281,20 +273,17 @@ mod tests {
     #[test]
     fn keys_are_compared_as_numbers_or_as_recipes_write_them() {
         let mut collection = sample(&[&[], &[], &[]]);
-        let rows = [
-            [("optimizer.lr", Some("0.0003")), ("optimizer.betas", Some("[0.9, 0.95]"))],
-            [("optimizer.lr", Some("0.001")), ("data.corpus", Some("\"stories\""))],
+        let rows: [&[(&str, Option<&str>)]; 2] = [
+            &[
+                ("optimizer.lr", Some("0.0003")),
+                ("optimizer.betas", Some("[0.9, 0.95]")),
+                ("model.n_kv_heads", None),
+                ("old.key", Some("\"a b\"")),
+            ],
+            &[("optimizer.lr", Some("0.001")), ("data.corpus", Some("\"stories\""))],
         ];
-        for (at, row) in rows.into_iter().enumerate() {
-            for (key, value) in row {
-                let number = collection.settings.number((key.to_owned(), value.map(str::to_owned)));
-                collection.runs[at].settings.push(number);
-            }
-        }
-        for (key, at) in [("model.n_kv_heads", 0), ("old.key", 0)] {
-            let value = (key == "old.key").then(|| "\"a b\"".to_owned());
-            let number = collection.settings.number((key.to_owned(), value));
-            collection.runs[at].settings.push(number);
+        for (run, settings) in collection.runs.iter_mut().zip(rows) {
+            add_settings(run, settings);
         }
         for (text, expected) in [
             ("optimizer.lr=3e-4", &[0][..]),

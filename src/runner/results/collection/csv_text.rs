@@ -1,10 +1,12 @@
 //! Runs as CSV for other programs: a header, then a line per run.
 
+use super::entry::Entry;
 use super::field::{Cell, Field, Word, figures, set_figures};
-use super::read::{Collection, Run};
+use super::read::Run;
 use crate::error::{Error, Result};
 use crate::recipe::{UNSET, find_path};
 use std::collections::HashMap;
+use std::fmt::Display;
 
 /// Returns runs as CSV: words about them, every key that differs among them, every figure, and every figure
 /// of a held-out set that at least one of them has. Figures have all digits, in the unit that the column's
@@ -12,69 +14,50 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// If a line cannot be written, which only a lack of memory can cause.
-pub fn to_csv(runs: &[&Run], collection: &Collection) -> Result<String> {
-    let words = Word::ALL.iter().map(|(_, word)| Field::Word(*word));
-    let keys = differing_keys(runs, collection).into_iter().map(Field::Key);
-    let has_one = |field: &Field| runs.iter().any(|run| field.value(run, collection) != Cell::Blank);
+pub fn to_csv(runs: &[&Run]) -> Result<String> {
+    let words = Word::ALL.iter().map(|word| Field::Word(*word));
+    let keys = differing_keys(runs).into_iter().map(Field::Key);
+    let has_one = |field: &Field| runs.iter().any(|run| field.value(run) != Cell::Blank);
     let held_out_fields = set_figures(runs.iter().copied()).filter(has_one);
-    let fields: Vec<Field> =
-        words.chain(keys).chain(figures().map(Field::Figure)).chain(held_out_fields).collect();
-    let failed = |e: csv::Error| Error::failed(format!("cannot write CSV: {e}"));
+    let fields: Vec<Field> = words.chain(keys).chain(figures()).chain(held_out_fields).collect();
+    let failed = |e: &dyn Display| Error::failed(format!("cannot write CSV: {e}"));
     let mut writer = csv::Writer::from_writer(Vec::new());
-    writer.write_record(fields.iter().map(Field::to_string)).map_err(failed)?;
+    writer.write_record(fields.iter().map(Field::to_string)).map_err(|e| failed(&e))?;
     for run in runs {
-        let cell = |field: &Field| match field.value(run, collection) {
+        let cell = |field: &Field| match field.value(run) {
             Cell::Number(value) => value.to_string(),
             Cell::Text(text) => text.into_owned(),
             Cell::Unset | Cell::Blank => String::new(),
         };
-        writer.write_record(fields.iter().map(cell)).map_err(failed)?;
+        writer.write_record(fields.iter().map(cell)).map_err(|e| failed(&e))?;
     }
-    let bytes = writer.into_inner().map_err(|e| Error::failed(format!("cannot write CSV: {e}")))?;
-    String::from_utf8(bytes).map_err(|e| Error::failed(format!("cannot write CSV: {e}")))
+    String::from_utf8(writer.into_inner().map_err(|e| failed(&e))?).map_err(|e| failed(&e))
 }
 
 /// Returns the keys that differ among runs, in the order of their recipes. A key that a recipe leaves out
 /// counts with its implied value. A run whose recipe is missing is ignored.
-pub fn differing_keys(runs: &[&Run], collection: &Collection) -> Vec<String> {
-    struct Seen<'a> {
-        key: &'a str,
-        first: u32,
-        runs: usize,
-        differs: bool,
-    }
-    let mut seen: Vec<Seen<'_>> = Vec::new();
-    let mut places: HashMap<&str, usize> = HashMap::new();
-    // Caches the place of each setting's key.
-    let mut place_by_setting: Vec<Option<usize>> = vec![None; collection.settings.all().len()];
-    let known = runs.iter().filter(|run| !run.settings.is_empty());
-    let total = known.clone().count();
-    for number in known.flat_map(|run| &run.settings) {
-        let Some(((key, _), place)) =
-            collection.settings.get(*number).zip(place_by_setting.get_mut(*number as usize))
-        else {
-            continue;
-        };
-        let at = *place.get_or_insert_with(|| {
-            *places.entry(key).or_insert_with(|| {
-                seen.push(Seen { key, first: *number, runs: 0, differs: false });
-                seen.len() - 1
-            })
+pub fn differing_keys(runs: &[&Run]) -> Vec<String> {
+    let known: Vec<&Entry> = runs.iter().map(|run| &run.entry).filter(|e| !e.settings.is_empty()).collect();
+    let (mut keys, mut values) = (Vec::new(), HashMap::<&str, Vec<&str>>::new());
+    for (key, value) in known.iter().flat_map(|entry| &entry.settings) {
+        let values = values.entry(key).or_insert_with(|| {
+            keys.push(key.as_str());
+            Vec::new()
         });
-        seen[at].runs += 1;
-        seen[at].differs |= seen[at].first != *number;
+        values.push(value.as_deref().unwrap_or(UNSET));
     }
-    let differs = |seen: &Seen<'_>| {
-        let implied = find_path(seen.key).and_then(|key| key.implied);
-        let first = collection.settings.get(seen.first).map(|(_, value)| value.as_deref().unwrap_or(UNSET));
-        seen.differs || (seen.runs < total && first != implied)
+    let differs = |key: &&str| {
+        let values = &values[key];
+        let implied = find_path(key).and_then(|key| key.implied);
+        values.iter().any(|value| *value != values[0])
+            || (values.len() < known.len() && implied != Some(values[0]))
     };
-    seen.iter().filter(|seen| differs(seen)).map(|seen| seen.key.to_owned()).collect()
+    keys.into_iter().filter(differs).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::{add_set, sample};
+    use super::super::read::{add_set, add_settings, sample};
     use super::*;
 
     #[test]
@@ -95,15 +78,11 @@ mod tests {
             ],
             &[("model.dim", Some("64")), ("optimizer.lr", Some("0.003")), ("engine.threads", None)],
         ];
-        for (at, row) in rows.into_iter().enumerate() {
-            for (key, value) in row {
-                let setting = ((*key).to_owned(), value.map(str::to_owned));
-                let number = collection.settings.number(setting);
-                collection.runs[at].settings.push(number);
-            }
+        for (run, settings) in collection.runs.iter_mut().zip(rows) {
+            add_settings(run, settings);
         }
         let runs: Vec<&Run> = collection.runs.iter().collect();
-        let text = to_csv(&runs, &collection).unwrap();
+        let text = to_csv(&runs).unwrap();
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let header: Vec<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
         let keys: Vec<&str> = header.iter().map(String::as_str).filter(|name| name.contains('.')).collect();
@@ -122,7 +101,7 @@ mod tests {
         assert_eq!((rows[1]["val_loss"].as_str(), rows[1]["engine.threads"].as_str()), ("", ""));
         assert_eq!(rows[0]["val_loss/news"], "");
         assert_eq!(rows[1]["val_loss/news"].parse::<f64>().unwrap().to_bits(), third.to_bits());
-        let empty = to_csv(&[], &collection).unwrap();
+        let empty = to_csv(&[]).unwrap();
         assert_eq!(empty.lines().count(), 1, "a header without keys: {empty}");
     }
 }

@@ -115,20 +115,21 @@ impl RunDifference {
             values: [change.old, change.new],
         };
         let Curves { columns, common, lone } = Curves::between(&a.rows, &b.rows);
+        let figures = [&a.figures, &b.figures];
         let figure = |metric: &'static Metric| FigurePair {
             name: metric.name.to_owned(),
-            values: [a.figures.get(metric), b.figures.get(metric)],
+            values: figures.map(|side| side.get(metric)),
             metric,
         };
-        let set_pair = |set: &str, metric: &'static Metric| FigurePair {
+        let set_figure = |set: &str, metric: &'static Metric| FigurePair {
             name: format!("{}/{set}", metric.name),
-            values: [a.figures.get_for_set(metric, set), b.figures.get_for_set(metric, set)],
+            values: figures.map(|side| side.get_for_set(metric, set)),
             metric,
         };
-        let sets: BTreeSet<&str> = a.figures.sets().chain(b.figures.sets()).collect();
-        let set_pairs =
-            sets.iter().flat_map(|set| metrics::set_metrics().map(|metric| set_pair(set, metric)));
-        let figures = metrics::run_metrics().map(figure).chain(set_pairs);
+        let sets: BTreeSet<&str> = figures.iter().flat_map(|side| side.sets()).collect();
+        let set_figures =
+            sets.iter().flat_map(|set| metrics::set_metrics().map(|metric| set_figure(set, metric)));
+        let figures = metrics::run_metrics().map(figure).chain(set_figures);
         Ok(Self {
             keys: keys.into_iter().map(key).collect(),
             environment: differing(&a.facts, &b.facts),

@@ -1,19 +1,17 @@
 //! What a list shows about a run, read from the run's files.
 
-use super::settings::Setting;
 use crate::error::Result;
 use crate::metrics::{self, Metric};
 use crate::recipe::{
-    self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, settings_outside_files,
+    self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, UNSET, settings_outside_files,
     without_dashes,
 };
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
 use crate::results::held_out::{HeldOutSet, MAIN_SET};
 use crate::results::provenance::Environment;
-use crate::results::stored::{self, MANIFEST};
 use crate::results::summary::{ForkedFrom, HeldOutPart, Summary};
-use crate::results::{Status, regular};
+use crate::results::{Status, stored};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -23,13 +21,10 @@ use std::path::Path;
 /// training loss in their summary; it is derived from the rows.
 const FILES: [&str; 5] = [SUMMARY, ENVIRONMENT, RECIPE, RESOLVED, METRICS];
 
-/// Nanoseconds per second.
-const NANOS_PER_SECOND: i64 = 1_000_000_000;
-
-/// A file's size, the time of its last write, and the time when its inode last changed (`ctime`, which no
-/// program can set). Both times are in nanoseconds since 1970.
+/// A file's size, and the time of its last write and of the last change of its inode (`ctime`, which no
+/// program can set), each in seconds since 1970 and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp(u64, i64, i64);
+pub struct Stamp(u64, [i64; 2], [i64; 2]);
 
 /// The stamps of the files behind an entry; `None` for a missing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,18 +33,21 @@ pub struct Stamps([Option<Stamp>; FILES.len()]);
 impl Stamps {
     /// Reads the stamps of a run's files.
     pub fn read(run: &Path) -> Self {
-        let nanoseconds =
-            |seconds: i64, rest: i64| seconds.saturating_mul(NANOS_PER_SECOND).saturating_add(rest);
         Self(FILES.map(|file| {
             let data = std::fs::metadata(run.join(file)).ok()?;
-            let written = nanoseconds(data.mtime(), data.mtime_nsec());
-            Some(Stamp(data.len(), written, nanoseconds(data.ctime(), data.ctime_nsec())))
+            let (written, changed) = ([data.mtime(), data.mtime_nsec()], [data.ctime(), data.ctime_nsec()]);
+            Some(Stamp(data.len(), written, changed))
         }))
     }
 
-    /// Returns when any of the files last changed, in nanoseconds since 1970.
+    /// Returns when any of the files last changed, in seconds since 1970.
     pub fn newest(&self) -> i64 {
-        self.0.iter().flatten().map(|Stamp(_, written, changed)| *written.max(changed)).max().unwrap_or(0)
+        self.0
+            .iter()
+            .flatten()
+            .map(|Stamp(_, [written, _], [changed, _])| *written.max(changed))
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -64,8 +62,8 @@ pub struct Entry {
     pub steps: u64,
     /// Steps that the recipe asks for.
     pub steps_planned: u64,
-    /// The figures in [`metrics::run_metrics`], in that order and in their stored units.
-    pub figures: Vec<Option<f64>>,
+    /// The known figures in [`metrics::run_metrics`], by metric name and in their stored units.
+    pub figures: BTreeMap<String, f64>,
     /// Further held-out sets, by name.
     pub sets: BTreeMap<String, SetEntry>,
     /// Hash of the tokens that the run trained and evaluated on.
@@ -83,6 +81,8 @@ pub struct Entry {
     pub device: Option<String>,
     /// The commit that xrun was built from, with `-dirty` if the sources differed from it.
     pub commit: Option<String>,
+    /// The keys in the stored recipe, in its order, each with its value as TOML; `None` for an unset key.
+    pub settings: Vec<(String, Option<String>)>,
 }
 
 /// What lists know about a further held-out set of a run.
@@ -98,32 +98,12 @@ pub struct SetEntry {
 
 impl SetEntry {
     fn new(set: &HeldOutSet, name: &str, figures: &Figures) -> Self {
-        let known = |metric: &Metric| Some((metric.name.to_owned(), figures.get_for_set(metric, name)?));
-        let figures = metrics::set_metrics().filter_map(known).collect();
+        let figures = known(metrics::set_metrics(), |metric| figures.get_for_set(metric, name));
         Self { hash: set.hash.clone(), part: set.part, figures }
     }
 }
 
 impl Entry {
-    /// Returns true if the figure with this name is known.
-    pub fn has_figure(&self, name: &str) -> bool {
-        metrics::run_metrics()
-            .zip(&self.figures)
-            .any(|(metric, figure)| metric.name == name && figure.is_some())
-    }
-}
-
-/// An entry with the settings in the run's recipe.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReadRun {
-    pub entry: Entry,
-    pub settings: Vec<Setting>,
-    /// True if all files behind the entry are in the run's folder, so that their stamps tell whether the
-    /// entry is current. A kept run shares some files with others.
-    pub is_whole: bool,
-}
-
-impl ReadRun {
     /// Reads the files of a run. Whatever cannot be read, except the summary, stays blank.
     ///
     /// # Errors
@@ -131,18 +111,16 @@ impl ReadRun {
     pub fn read(run: &Path) -> Result<Self> {
         let summary = read_summary(run)?;
         let environment = Environment::read(run);
-        let settings = text(run, RESOLVED).and_then(|resolved| StoredKeys::parse(&resolved).ok());
-        let settings = settings.iter().flat_map(StoredKeys::iter);
-        let settings = settings.map(|(key, value)| (key.to_owned(), value.map(str::to_owned))).collect();
+        let keys = text(run, RESOLVED).and_then(|resolved| StoredKeys::parse(&resolved).ok());
+        let settings = keys.iter().flat_map(StoredKeys::iter);
         let figures = Figures::as_printed(&summary);
         let sets = summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET);
-        let sets = sets.map(|(name, set)| (name.clone(), SetEntry::new(set, name, &figures))).collect();
-        let entry = Entry {
-            sets,
+        Ok(Self {
             status: summary.status,
             steps: summary.steps,
             steps_planned: summary.steps_planned,
-            figures: metrics::run_metrics().map(|metric| figures.get(metric)).collect(),
+            figures: known(metrics::run_metrics(), |metric| figures.get(metric)),
+            sets: sets.map(|(name, set)| (name.clone(), SetEntry::new(set, name, &figures))).collect(),
             val_part: summary.val_part,
             remarks: remarks(&summary),
             changed: changed(run, environment.as_ref()),
@@ -151,12 +129,32 @@ impl ReadRun {
                 let dirty = if environment.build.dirty == Some(true) { "-dirty" } else { "" };
                 Some(format!("{}{dirty}", environment.build.commit?))
             }),
+            settings: settings.map(|(key, value)| (key.to_owned(), value.map(str::to_owned))).collect(),
             reason: summary.reason,
             corpus: summary.corpus_hash,
             forked_from: summary.forked_from,
-        };
-        Ok(Self { entry, settings, is_whole: !regular::is_file(&run.join(MANIFEST)) })
+        })
     }
+
+    /// Returns true if the figure with this name is known.
+    pub fn has_figure(&self, name: &str) -> bool {
+        self.figures.contains_key(name)
+    }
+
+    /// Returns the value of a key in the stored recipe, with [`UNSET`] for an unset key; `None` if the recipe
+    /// lacks the key.
+    pub fn setting(&self, path: &str) -> Option<&str> {
+        let (_, value) = self.settings.iter().find(|(key, _)| key == path)?;
+        Some(value.as_deref().unwrap_or(UNSET))
+    }
+}
+
+/// Returns the metrics that have a value, by name.
+fn known(
+    metrics: impl Iterator<Item = &'static Metric>,
+    value: impl Fn(&Metric) -> Option<f64>,
+) -> BTreeMap<String, f64> {
+    metrics.filter_map(|metric| Some((metric.name.to_owned(), value(metric)?))).collect()
 }
 
 /// Returns a text file of a run, kept or not; `None` if it cannot be read.
@@ -257,7 +255,7 @@ mod tests {
         news.add(LossAt { step: 2, loss: 2.0 });
         summary.held_out.insert("bytes".to_owned(), news);
         std::fs::write(dir.path().join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
-        let sets = ReadRun::read(dir.path()).unwrap().entry.sets;
+        let sets = Entry::read(dir.path()).unwrap().sets;
         assert_eq!(sets.keys().collect::<Vec<_>>(), ["bytes", "news", "unmeasured"]);
         let known =
             |set: &str| sets[set].figures.iter().map(|(name, value)| (name.clone(), *value)).collect();
@@ -275,26 +273,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("r/20261102T030405Z-0123abcd");
         std::fs::create_dir_all(&run).unwrap();
-        assert!(ReadRun::read(&run).is_err());
+        assert!(Entry::read(&run).is_err());
         let summary = Summary::started("r", "20261102T030405Z-0123abcd", "0123abcd", 10);
         std::fs::write(run.join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
-        let read = ReadRun::read(&run).unwrap();
-        assert_eq!((read.settings.len(), &read.entry.device, &read.entry.changed), (0, &None, &Vec::new()));
-        let known: Vec<&str> = metrics::run_metrics()
-            .zip(&read.entry.figures)
-            .filter(|(_, figure)| figure.is_some())
-            .map(|(metric, _)| metric.name)
-            .collect();
-        assert_eq!(known, ["tokens_seen", "steps"]);
-        assert!(read.is_whole);
+        let read = Entry::read(&run).unwrap();
+        assert_eq!((read.settings.len(), &read.device, &read.changed), (0, &None, &Vec::new()));
+        assert!(read.figures.keys().eq(["steps", "tokens_seen"]));
         let stamps = Stamps::read(&run);
         assert!(stamps.newest() > 0);
         std::fs::write(run.join(RESOLVED), "[model]\ndim = 64\n# n_kv_heads is unset: `n_heads`\n").unwrap();
         assert_ne!(Stamps::read(&run), stamps);
-        let settings = ReadRun::read(&run).unwrap().settings;
+        let read = Entry::read(&run).unwrap();
         assert_eq!(
-            settings,
+            read.settings,
             [("model.dim".to_owned(), Some("64".to_owned())), ("model.n_kv_heads".to_owned(), None)]
         );
+        let values = ["model.dim", "model.n_kv_heads", "model.norm"].map(|key| read.setting(key));
+        assert_eq!(values, [Some("64"), Some(UNSET), None]);
     }
 }

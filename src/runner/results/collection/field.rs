@@ -1,5 +1,6 @@
 //! The fields by which runs are filtered, sorted and tabulated: words about a run, figures, and recipe keys.
 
+use super::entry::Entry;
 use super::read::{Collection, Run};
 use crate::error::{Error, Result};
 use crate::metrics::{self, Metric, task_figure};
@@ -9,70 +10,36 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Descriptive data about a run, shown as a word or text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// The shortest name that identifies the run.
-    Run,
-    /// The run's folder.
-    Path,
-    /// The name of the recipe's folder.
-    Recipe,
-    /// When the run began, UTC, to the minute.
-    Started,
-    Status,
-    /// Why the status is not `ok`.
-    Reason,
-    Tag,
-    Note,
-    /// The settings that the run's command line changed.
-    Changed,
-    /// What a reader should know besides the figures.
-    Remarks,
-    /// The device class.
-    Device,
-    /// The commit that xrun was built from.
-    Commit,
-    /// The hash of the corpus and the tokenizer.
-    Corpus,
-    /// The run that this one was forked from.
-    ForkedFrom,
-}
-
-impl Word {
-    /// All words with their names.
-    pub const ALL: [(&str, Self); 14] = [
-        ("run", Self::Run),
-        ("path", Self::Path),
-        ("recipe", Self::Recipe),
-        ("started", Self::Started),
-        ("status", Self::Status),
-        ("reason", Self::Reason),
-        ("tag", Self::Tag),
-        ("note", Self::Note),
-        ("changed", Self::Changed),
-        ("remarks", Self::Remarks),
-        ("device", Self::Device),
-        ("commit", Self::Commit),
-        ("corpus", Self::Corpus),
-        ("forked_from", Self::ForkedFrom),
-    ];
-
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(_, word)| *word == self).map_or("", |(name, _)| name)
+words! {
+    /// Descriptive data about a run, shown as a word or text.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Word {
+        /// The shortest name that identifies the run.
+        Run = "run",
+        /// The run's folder.
+        Path = "path",
+        /// The name of the recipe's folder.
+        Recipe = "recipe",
+        /// When the run began, UTC, to the minute.
+        Started = "started",
+        Status = "status",
+        /// Why the status is not `ok`.
+        Reason = "reason",
+        Tag = "tag",
+        Note = "note",
+        /// The settings that the run's command line changed.
+        Changed = "changed",
+        /// What a reader should know besides the figures.
+        Remarks = "remarks",
+        /// The device class.
+        Device = "device",
+        /// The commit that xrun was built from.
+        Commit = "commit",
+        /// The hash of the corpus and the tokenizer.
+        Corpus = "corpus",
+        /// The run that this one was forked from.
+        ForkedFrom = "forked_from",
     }
-}
-
-/// A figure in one of its units.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figure {
-    /// The entry in the table of metrics.
-    pub metric: &'static Metric,
-    /// Index into [`Entry::figures`](super::entry::Entry::figures).
-    at: usize,
-    /// The shown value is the stored one divided by this: `planned_mib` is in MiB, `planned_bytes` is as
-    /// stored.
-    divisor: f64,
 }
 
 /// A field of runs, found by its name.
@@ -80,14 +47,15 @@ pub struct Figure {
 pub enum Field {
     /// Descriptive data about the run.
     Word(Word),
-    /// A figure in the table of metrics.
-    Figure(Figure),
-    /// A figure of a further held-out set, such as `val_loss/news`.
-    SetFigure {
+    /// A figure such as `val_loss`, or `val_loss/news` for a further held-out set.
+    Figure {
         /// The entry in the table of metrics.
         metric: &'static Metric,
-        /// The name of the set.
-        set: String,
+        /// The name of the held-out set; `None` for a figure of the whole run.
+        set: Option<String>,
+        /// The shown value is the stored one divided by this: `planned_mib` is in MiB, `planned_bytes` is as
+        /// stored.
+        divisor: f64,
     },
     /// A recipe key, by its full path.
     Key(String),
@@ -113,18 +81,19 @@ impl Field {
     /// # Errors
     /// A usage error that suggests the most similar name.
     pub fn parse(name: &str, collection: &Collection) -> Result<Self> {
-        if let Some((_, word)) = Word::ALL.iter().find(|(known, _)| *known == name) {
+        if let Some(word) = Word::ALL.iter().find(|word| word.as_str() == name) {
             return Ok(Self::Word(*word));
         }
-        if let Some(figure) = Figure::parse(name) {
-            return Ok(Self::Figure(figure));
-        }
-        if let Some(field) = parse_set_figure(name, collection) {
-            return Ok(field);
+        if let Some(figure) = parse_figure(name, collection) {
+            return Ok(figure);
         }
         match find_path(name) {
             Some(key) => Ok(Self::Key(key.path.to_owned())),
-            None if name.contains('.') && collection.settings.has_key(name) => Ok(Self::Key(name.to_owned())),
+            None if name.contains('.')
+                && collection.runs.iter().any(|run| run.entry.setting(name).is_some()) =>
+            {
+                Ok(Self::Key(name.to_owned()))
+            }
             None => Err(unknown(name, collection)),
         }
     }
@@ -132,7 +101,7 @@ impl Field {
     /// Returns the metric of a figure; `None` for other fields.
     pub fn metric(&self) -> Option<&'static Metric> {
         match self {
-            Self::Figure(Figure { metric, .. }) | Self::SetFigure { metric, .. } => Some(metric),
+            Self::Figure { metric, .. } => Some(metric),
             Self::Word(_) | Self::Key(_) => None,
         }
     }
@@ -154,7 +123,7 @@ impl Field {
     }
 
     /// Returns the value of this field for a run.
-    pub fn value<'a>(&self, run: &'a Run, collection: &'a Collection) -> Cell<'a> {
+    pub fn value<'a>(&self, run: &'a Run) -> Cell<'a> {
         let text = |text: Option<&'a str>| {
             text.filter(|text| !text.is_empty()).map_or(Cell::Blank, |text| Cell::Text(text.into()))
         };
@@ -180,48 +149,51 @@ impl Field {
                 Word::Corpus => text(entry.corpus.as_deref()),
                 Word::ForkedFrom => text(entry.forked_from.as_ref().map(|fork| fork.run.as_str())),
             },
-            Self::Figure(figure) => figure.value(run).map_or(Cell::Blank, Cell::Number),
-            Self::SetFigure { metric, set } => {
-                let value = entry.sets.get(set).and_then(|set| set.figures.get(metric.name));
-                let value = value.map(|value| value / metric.divisor).filter(|value| value.is_finite());
-                value.map_or(Cell::Blank, Cell::Number)
+            Self::Figure { metric, set, divisor } => {
+                let figures = match set {
+                    None => Some(&entry.figures),
+                    Some(set) => entry.sets.get(set).map(|set| &set.figures),
+                };
+                let value = figures.and_then(|figures| figures.get(metric.name)).map(|value| value / divisor);
+                value.filter(|value| value.is_finite()).map_or(Cell::Blank, Cell::Number)
             }
-            Self::Key(path) => key_cell(run, collection, path),
+            Self::Key(path) => key_cell(&run.entry, path),
         }
     }
 }
 
-/// Finds the figure of a held-out set by name. One of the runs must have the set, unless there are no runs.
-fn parse_set_figure(name: &str, collection: &Collection) -> Option<Field> {
-    let (metric, set) = name.split_once('/')?;
+/// Finds a figure by the name that tables of runs or comparisons use. `val-loss` means `val_loss`. If it is
+/// the figure of a held-out set, one of the runs must have the set, unless there are no runs.
+fn parse_figure(name: &str, collection: &Collection) -> Option<Field> {
+    let Some((metric, set)) = name.split_once('/') else {
+        let name = name.replace('-', "_");
+        let found = metrics::find(&name)?;
+        let metric = metrics::run_metrics().find(|metric| metric.name == found.name)?;
+        let divisor = if metric.name == name { metric.divisor } else { 1.0 };
+        return Some(Field::Figure { metric, set: None, divisor });
+    };
     let name = format!("{}/{set}", metric.replace('-', "_"));
     let (metric, set) = metrics::find_set_metric(&name)?;
     let is_known = |run: &Run| run.entry.sets.contains_key(set);
     let is_known = collection.runs.is_empty() || collection.runs.iter().any(is_known);
-    is_known.then(|| Field::SetFigure { metric, set: set.to_owned() })
+    is_known.then(|| Field::Figure { metric, set: Some(set.to_owned()), divisor: metric.divisor })
 }
 
 /// Returns the figures of every further held-out set in these runs, ordered by set name.
 pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = Field> {
     let sets: BTreeSet<&String> = runs.into_iter().flat_map(|run| run.entry.sets.keys()).collect();
-    let fields = |set: &String| {
-        let set = set.clone();
-        metrics::set_metrics().map(move |metric| Field::SetFigure { metric, set: set.clone() })
+    let figure = |metric: &'static Metric, set: &String| Field::Figure {
+        metric,
+        set: Some(set.clone()),
+        divisor: metric.divisor,
     };
-    sets.into_iter().flat_map(fields)
+    sets.into_iter().flat_map(move |set| metrics::set_metrics().map(move |metric| figure(metric, set)))
 }
 
 /// Returns the value of a key, or the implied value if the stored recipe leaves the key out.
-fn key_cell<'a>(run: &Run, collection: &'a Collection, path: &str) -> Cell<'a> {
-    let stored = collection.settings.find(&run.settings, path);
-    let value = match stored {
-        Some((_, value)) => value.as_deref().unwrap_or(UNSET),
-        None if run.settings.is_empty() => return Cell::Blank,
-        None => match find_path(path).and_then(|key| key.implied) {
-            Some(implied) => implied,
-            None => return Cell::Blank,
-        },
-    };
+fn key_cell<'a>(entry: &'a Entry, path: &str) -> Cell<'a> {
+    let implied = || find_path(path).and_then(|key| key.implied).filter(|_| !entry.settings.is_empty());
+    let Some(value) = entry.setting(path).or_else(implied) else { return Cell::Blank };
     match number(value) {
         _ if value == UNSET => Cell::Unset,
         Some(number) => Cell::Number(number),
@@ -236,30 +208,14 @@ pub(super) fn number(text: &str) -> Option<f64> {
     text.replace('_', "").parse().ok().filter(|_| is_number && !text.contains(['n', 'f']))
 }
 
-impl Figure {
-    /// Finds a figure by the name that tables of runs or comparisons use. `val-loss` means `val_loss`.
-    fn parse(name: &str) -> Option<Self> {
-        let metric = metrics::find(&name.replace('-', "_"))?;
-        let at = metrics::run_metrics().position(|other| other.name == metric.name)?;
-        let divisor = if metric.name == name.replace('-', "_") { metric.divisor } else { 1.0 };
-        Some(Self { metric, at, divisor })
-    }
-
-    /// Returns the figure of a run; `None` if it is unknown or not finite.
-    pub fn value(&self, run: &Run) -> Option<f64> {
-        let value = run.entry.figures.get(self.at).copied().flatten()?;
-        Some(value / self.divisor).filter(|value| value.is_finite())
-    }
-}
-
-/// Returns every figure, in the unit that its name gives.
-pub fn figures() -> impl Iterator<Item = Figure> {
-    metrics::run_metrics().enumerate().map(|(at, metric)| Figure { metric, at, divisor: metric.divisor })
+/// Returns every figure of whole runs, in the unit that its name gives.
+pub fn figures() -> impl Iterator<Item = Field> {
+    metrics::run_metrics().map(|metric| Field::Figure { metric, set: None, divisor: metric.divisor })
 }
 
 /// Returns the names of all words and figures. Recipe keys, which are fields too, are not included.
 pub fn field_names() -> impl Iterator<Item = &'static str> {
-    Word::ALL.iter().map(|(name, _)| *name).chain(metrics::run_metrics().map(|metric| metric.name))
+    Word::ALL.iter().map(|word| word.as_str()).chain(metrics::run_metrics().map(|metric| metric.name))
 }
 
 /// Returns the error for a name that is not a field, with a hint.
@@ -294,10 +250,10 @@ fn unknown(name: &str, collection: &Collection) -> Error {
 impl fmt::Display for Field {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::SetFigure { metric, set } => return write!(f, "{}/{set}", metric.name),
-            Self::Word(word) => word.name(),
-            Self::Figure(Figure { metric, divisor, .. }) if *divisor != metric.divisor => metric.compared_as,
-            Self::Figure(figure) => figure.metric.name,
+            Self::Word(word) => word.as_str(),
+            Self::Figure { metric, set: Some(set), .. } => return write!(f, "{}/{set}", metric.name),
+            Self::Figure { metric, divisor, .. } if *divisor != metric.divisor => metric.compared_as,
+            Self::Figure { metric, .. } => metric.name,
             Self::Key(path) => path,
         })
     }

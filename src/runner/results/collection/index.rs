@@ -8,7 +8,6 @@
 //! replaces the whole file, and either version is right.
 
 use super::entry::{Entry, Stamps};
-use super::settings::{Setting, Settings};
 use crate::error::{IoContext, Result};
 use crate::metrics;
 use crate::results::{atomic, regular};
@@ -24,56 +23,23 @@ const FOLDER: &str = ".index";
 const FILE: &str = "runs";
 
 /// The beginning of the first line. Raise the number when an entry's content or derivation changes.
-const HEADER: &str = "xrun index of runs 3 ";
+const HEADER: &str = "xrun index of runs 4 ";
 
 /// The largest index that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// How long after its last change a file is settled, in nanoseconds. The coarsest file system clock in use
-/// (FAT) has a resolution of two seconds.
-const SETTLED: i64 = 2_000_000_000;
+/// How long after its last change a file is settled, in seconds. The coarsest file system clock in use (FAT)
+/// has a resolution of two seconds.
+const SETTLED: i64 = 2;
 
 /// A run in the index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IndexedRun {
     pub stamps: Stamps,
     pub entry: Entry,
-    /// Numbers of the run's settings.
-    pub settings: Vec<u32>,
 }
 
-/// Entries of runs, by `RECIPE/RUN`.
-#[derive(Clone, Debug, Default)]
-pub struct Index {
-    pub settings: Settings,
-    pub runs: HashMap<String, IndexedRun>,
-}
-
-/// Everything after the first line of the file, for reading.
-#[derive(Deserialize)]
-struct Body {
-    /// Names of the figures, which another version may not have.
-    figures: Vec<String>,
-    settings: Vec<Setting>,
-    runs: Vec<(String, IndexedRun)>,
-}
-
-/// [`Body`] for writing.
-#[derive(Serialize)]
-struct BodyRef<'a> {
-    figures: Vec<&'a str>,
-    settings: &'a [Setting],
-    runs: Vec<(&'a str, IndexedRunRef<'a>)>,
-}
-
-/// [`IndexedRun`] for writing.
-#[derive(Serialize)]
-struct IndexedRunRef<'a> {
-    stamps: &'a Stamps,
-    entry: &'a Entry,
-    settings: Vec<u32>,
-}
-
+/// The names of the figures in an entry, which another version may not have.
 fn figures() -> Vec<&'static str> {
     metrics::run_metrics().map(|metric| metric.name).collect()
 }
@@ -82,35 +48,27 @@ fn path(results: &Path) -> PathBuf {
     results.join(FOLDER).join(FILE)
 }
 
-impl Index {
-    /// Reads the index of a results folder. A missing or unusable index is empty.
-    pub fn read(results: &Path) -> Self {
-        regular::read(&path(results), MAX_BYTES)
-            .ok()
-            .and_then(|bytes| Self::parse(&bytes))
-            .unwrap_or_default()
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let end = bytes.iter().position(|byte| *byte == b'\n')?;
-        let (first, rest) = (str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
-        if first.strip_prefix(HEADER)? != blake3::hash(rest).to_hex().as_str() {
-            return None;
-        }
-        let body: Body = serde_json::from_slice(rest).ok()?;
-        (body.figures == figures()).then(|| Self {
-            settings: Settings::numbered(body.settings),
-            runs: body.runs.into_iter().collect(),
-        })
-    }
+/// Reads the index of a results folder: runs by `RECIPE/RUN`. A missing or unusable index is empty.
+pub fn read(results: &Path) -> HashMap<String, IndexedRun> {
+    let bytes = regular::read(&path(results), MAX_BYTES).ok();
+    bytes.and_then(|bytes| parse(&bytes)).unwrap_or_default()
 }
 
-/// Replaces the index of a results folder with these runs, each under its `RECIPE/RUN`. `settings` must
-/// contain their settings and may contain others.
+fn parse(bytes: &[u8]) -> Option<HashMap<String, IndexedRun>> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (first, rest) = (str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
+    if first.strip_prefix(HEADER)? != blake3::hash(rest).to_hex().as_str() {
+        return None;
+    }
+    let (names, runs): (Vec<String>, HashMap<String, IndexedRun>) = serde_json::from_slice(rest).ok()?;
+    (names == figures()).then_some(runs)
+}
+
+/// Replaces the index of a results folder with these runs, each under its `RECIPE/RUN`.
 ///
 /// # Errors
 /// If the folder cannot be written.
-pub fn write(results: &Path, settings: &Settings, runs: &[(&str, &IndexedRun)]) -> Result<()> {
+pub fn write(results: &Path, runs: &HashMap<&str, &IndexedRun>) -> Result<()> {
     let folder = results.join(FOLDER);
     if !folder.is_dir() {
         std::fs::create_dir(&folder).at("create", &folder)?;
@@ -120,79 +78,45 @@ pub fn write(results: &Path, settings: &Settings, runs: &[(&str, &IndexedRun)]) 
     if !ignored.exists() {
         atomic::write(&ignored, b"*\n")?;
     }
-    atomic::write(&path(results), &to_bytes(settings, runs))
-}
-
-fn to_bytes(settings: &Settings, runs: &[(&str, &IndexedRun)]) -> Vec<u8> {
-    let mut used = Vec::new();
-    let mut numbers: Vec<Option<u32>> = vec![None; settings.all().len()];
-    let mut renumbered = |number: &u32| {
-        let setting = settings.get(*number)?;
-        let new = numbers.get_mut(*number as usize)?;
-        if new.is_none() {
-            *new = u32::try_from(used.len()).ok();
-            used.push(setting.clone());
-        }
-        *new
-    };
-    let runs = runs.iter().map(|(id, run)| {
-        let settings = run.settings.iter().filter_map(&mut renumbered).collect();
-        (*id, IndexedRunRef { stamps: &run.stamps, entry: &run.entry, settings })
-    });
-    let runs = runs.collect();
-    let body = BodyRef { figures: figures(), settings: &used, runs };
-    let body = serde_json::to_vec(&body).unwrap_or_default();
-    let mut bytes = format!("{HEADER}{}\n", blake3::hash(&body).to_hex()).into_bytes();
-    bytes.extend(body);
-    bytes
+    let body = serde_json::to_vec(&(figures(), runs)).unwrap_or_default();
+    let head = format!("{HEADER}{}\n", blake3::hash(&body).to_hex());
+    atomic::write(&path(results), &[head.as_bytes(), &body].concat())
 }
 
 /// Returns true if files that had these stamps at `now` cannot have changed since without a trace.
 pub fn is_settled(stamps: &Stamps, now: SystemTime) -> bool {
-    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    i64::try_from(now).is_ok_and(|now| stamps.newest() < now.saturating_sub(SETTLED))
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    i64::try_from(now).is_ok_and(|now| stamps.newest() < now - SETTLED)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::results::Summary;
-    use crate::results::collection::entry::ReadRun;
-    use crate::results::folder::SUMMARY;
-
-    fn setting(key: &str, value: &str) -> Setting {
-        (key.to_owned(), Some(value.to_owned()))
-    }
+    use crate::results::folder::{RESOLVED, SUMMARY};
 
     /// Returns an index of two runs, and the bytes of its file.
-    fn two(results: &Path) -> (Vec<(String, IndexedRun)>, Vec<u8>) {
-        let mut settings = Settings::default();
-        settings.number(setting("of.nobody", "1"));
+    fn two(results: &Path) -> (HashMap<String, IndexedRun>, Vec<u8>) {
         let runs = ["r/20261102T030405Z-0123abcd", "r/20261102T030405Z-0123abcd-2"].map(|id| {
             let run = results.join(id);
             std::fs::create_dir_all(&run).unwrap();
             let summary = Summary::started("r", id, "0123abcd", 10);
             std::fs::write(run.join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
-            let settings =
-                ["model.dim", "training.seed"].map(|key| settings.number(setting(key, "1"))).to_vec();
-            let entry = ReadRun::read(&run).unwrap().entry;
-            (id.to_owned(), IndexedRun { stamps: Stamps::read(&run), entry, settings })
+            std::fs::write(run.join(RESOLVED), "[model]\ndim = 64\n").unwrap();
+            let entry = Entry::read(&run).unwrap();
+            (id.to_owned(), IndexedRun { stamps: Stamps::read(&run), entry })
         });
-        let listed: Vec<(&str, &IndexedRun)> = runs.iter().map(|(id, run)| (id.as_str(), run)).collect();
-        write(results, &settings, &listed).unwrap();
-        (runs.into(), std::fs::read(path(results)).unwrap())
+        let runs = HashMap::from(runs);
+        write(results, &runs.iter().map(|(id, run)| (id.as_str(), run)).collect()).unwrap();
+        (runs, std::fs::read(path(results)).unwrap())
     }
 
     #[test]
-    fn what_is_written_is_read_without_settings_that_nobody_has() {
+    fn what_is_written_is_read() {
         let dir = tempfile::tempdir().unwrap();
         let (runs, _) = two(dir.path());
-        let index = Index::read(dir.path());
-        assert_eq!(index.settings.all(), [setting("model.dim", "1"), setting("training.seed", "1")]);
-        for (id, mut run) in runs {
-            run.settings = vec![0, 1];
-            assert_eq!(index.runs[&id], run);
-        }
+        assert_eq!(read(dir.path()), runs);
+        assert!(runs.values().all(|run| run.entry.settings.len() == 1));
         let ignored = std::fs::read_to_string(dir.path().join(".index/.gitignore")).unwrap();
         assert_eq!(ignored, "*\n");
     }
@@ -203,7 +127,7 @@ mod tests {
         let (_, bytes) = two(dir.path());
         let is_empty = |bytes: &[u8]| {
             std::fs::write(path(dir.path()), bytes).unwrap();
-            Index::read(dir.path()).runs.is_empty()
+            read(dir.path()).is_empty()
         };
         assert!(!is_empty(&bytes));
         for length in (0..bytes.len()).step_by(7) {
@@ -216,10 +140,10 @@ mod tests {
             assert!(is_empty(&damaged), "{at}");
         }
         assert!(is_empty(b"garbage") && is_empty(&[0xff; 100]));
-        let other = String::from_utf8(bytes).unwrap().replacen("runs 3 ", "runs 2 ", 1);
+        let other = String::from_utf8(bytes).unwrap().replacen("runs 4 ", "runs 3 ", 1);
         assert!(is_empty(other.as_bytes()));
         std::fs::remove_file(path(dir.path())).unwrap();
-        assert!(Index::read(dir.path()).runs.is_empty());
+        assert!(read(dir.path()).is_empty());
     }
 
     #[test]
@@ -230,7 +154,7 @@ mod tests {
         let (_, body) = text.split_once('\n').unwrap();
         let body = body.replacen("\"val_loss\"", "\"val_lass\"", 1);
         let file = format!("{HEADER}{}\n{body}", blake3::hash(body.as_bytes()).to_hex());
-        assert!(Index::parse(file.as_bytes()).is_none());
+        assert!(parse(file.as_bytes()).is_none());
     }
 
     #[test]

@@ -25,21 +25,17 @@ mod order;
 mod read;
 mod references;
 mod removal;
-mod settings;
-mod status;
 
-pub use annotations::{Annotation, AnnotationChange, Annotations, check_note, check_tag};
+pub use annotations::{Annotation, AnnotationChange, annotate, check_note, check_tag, read_annotations};
 pub use condition::{Condition, Criterion};
 pub use csv_text::{differing_keys, to_csv};
 pub use difference::{
     CurveDifference, FigurePair, KeyDifference, NamedDifference, RunDifference, facts_of_environment,
 };
 pub use entry::{Entry, SetEntry};
-pub use field::{Cell, Field, Figure, Word, field_names, figures, set_figures};
+pub use field::{Cell, Field, Word, field_names, figures, set_figures};
 pub use location::{Located, locate};
 pub use order::Order;
 pub use read::{Collection, Run};
 pub use references::{Reference, Referrers};
 pub use removal::{LockedRun, remove};
-pub use settings::Settings;
-pub use status::RunStatus;

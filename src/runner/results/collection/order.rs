@@ -33,7 +33,7 @@ impl Order {
 
     /// Sorts runs, which must come newest first; equal runs stay in that order. Runs without a value come
     /// last in either direction.
-    pub fn sort(&self, runs: &mut Vec<&Run>, collection: &Collection) {
+    pub fn sort(&self, runs: &mut Vec<&Run>) {
         if self.field == Field::Word(Word::Started) {
             // Their order on entry also separates runs that began in the same minute.
             if !self.is_descending {
@@ -42,8 +42,7 @@ impl Order {
             runs.sort_by_key(|run| run.started().is_none());
             return;
         }
-        let mut keyed: Vec<(Cell<'_>, &Run)> =
-            runs.iter().map(|run| (self.field.value(run, collection), *run)).collect();
+        let mut keyed: Vec<(Cell<'_>, &Run)> = runs.iter().map(|run| (self.field.value(run), *run)).collect();
         keyed.sort_by(|(a, _), (b, _)| self.compare(a, b));
         *runs = keyed.into_iter().map(|(_, run)| run).collect();
     }
@@ -86,7 +85,7 @@ mod tests {
         }
         let sorted = |text: &str| -> Vec<usize> {
             let mut runs: Vec<&Run> = collection.runs.iter().collect();
-            Order::parse(text, &collection).unwrap().sort(&mut runs, &collection);
+            Order::parse(text, &collection).unwrap().sort(&mut runs);
             let place = |run: &&Run| collection.runs.iter().position(|other| other.id == run.id).unwrap();
             runs.iter().map(place).collect()
         };
@@ -110,7 +109,7 @@ mod tests {
         collection.runs[2].began = None;
         for (text, expected) in [("started", [0, 1, 2]), ("-started", [1, 0, 2])] {
             let mut runs: Vec<&Run> = collection.runs.iter().collect();
-            Order::parse(text, &collection).unwrap().sort(&mut runs, &collection);
+            Order::parse(text, &collection).unwrap().sort(&mut runs);
             let expected = expected.map(|at: usize| collection.runs[at].id.as_str());
             assert_eq!(runs.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(), expected, "{text}");
         }

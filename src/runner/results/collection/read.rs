@@ -1,13 +1,13 @@
 //! Reads the runs of a results folder, through the index.
 
-use super::annotations::{Annotation, Annotations};
-use super::entry::{Entry, ReadRun, Stamps};
-use super::index::{self, Index, IndexedRun, is_settled};
-use super::settings::Settings;
-use super::status::RunStatus;
+use super::annotations::{Annotation, read_annotations};
+use super::entry::{Entry, Stamps};
+use super::index::{self, IndexedRun, is_settled};
 use crate::error::{Error, Result};
 use crate::results::began::began;
-use crate::results::find;
+use crate::results::folder::is_held;
+use crate::results::stored::MANIFEST;
+use crate::results::{Status, find, regular};
 use jiff::Timestamp;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,11 @@ pub struct Run {
     pub name: String,
     /// When the run began, if its name or its files say so.
     pub(super) began: Option<Timestamp>,
-    pub status: RunStatus,
+    /// The status in the summary, or [`Status::Killed`] if that is `running` and no process works on the run.
+    pub status: Status,
     /// What the run's files say.
     pub entry: Entry,
     pub annotation: Annotation,
-    /// Numbers of the run's settings in the collection's [`Settings`].
-    pub(super) settings: Vec<u32>,
 }
 
 impl Run {
@@ -54,8 +53,6 @@ impl Run {
 pub struct Collection {
     /// The runs, newest first.
     pub runs: Vec<Run>,
-    /// The settings in all their recipes.
-    pub settings: Settings,
     /// An error for each run or annotation that could not be read and is left out.
     pub unreadable: Vec<Error>,
 }
@@ -74,44 +71,47 @@ impl Collection {
     fn read_at(results: &Path, now: SystemTime) -> Result<Self> {
         let paths = find::runs(results)?;
         let ids: Vec<String> = paths.iter().map(|path| find::folder_id(path)).collect();
-        let stamps: Vec<Stamps> = paths.par_iter().map(|path| Stamps::read(path)).collect();
-        let Index { mut settings, runs: mut indexed } = Index::read(results);
-        let current =
-            |(id, stamps): (&String, &Stamps)| indexed.remove(id).filter(|run| run.stamps == *stamps);
-        let mut found: Vec<Option<IndexedRun>> = ids.iter().zip(&stamps).map(current).collect();
-        let mut is_stored: Vec<bool> = found.iter().map(Option::is_some).collect();
-        let missing: Vec<usize> = (0..paths.len()).filter(|at| !is_stored[*at]).collect();
-        let read: Vec<Result<ReadRun>> = missing.par_iter().map(|at| ReadRun::read(&paths[*at])).collect();
-        let (mut unreadable, mut is_changed) = (Vec::new(), !indexed.is_empty());
-        for (at, read) in missing.into_iter().zip(read) {
-            match read {
-                Ok(read) => {
-                    is_stored[at] = read.is_whole && is_settled(&stamps[at], now);
-                    is_changed |= is_stored[at];
-                    let numbers = read.settings.into_iter().map(|setting| settings.number(setting)).collect();
-                    found[at] = Some(IndexedRun { stamps: stamps[at], entry: read.entry, settings: numbers });
+        let mut indexed = index::read(results);
+        let known: Vec<Option<IndexedRun>> = ids.iter().map(|id| indexed.remove(id)).collect();
+        // Returns a run, whether the index has it, and whether the index may have it.
+        let read = |(path, known): (&PathBuf, Option<IndexedRun>)| -> Result<(IndexedRun, bool, bool)> {
+            let stamps = Stamps::read(path);
+            if let Some(run) = known.filter(|run| run.stamps == stamps) {
+                return Ok((run, true, true));
+            }
+            let entry = Entry::read(path)?;
+            // A kept run shares some files with others, so the stamps in its folder do not tell whether it
+            // has changed.
+            let is_kept = regular::is_file(&path.join(MANIFEST));
+            Ok((IndexedRun { stamps, entry }, false, !is_kept && is_settled(&stamps, now)))
+        };
+        let found: Vec<Result<(IndexedRun, bool, bool)>> = paths.par_iter().zip(known).map(read).collect();
+        if !indexed.is_empty() || found.iter().any(|found| matches!(found, Ok((_, false, true)))) {
+            let stored = ids.iter().zip(&found).filter_map(|(id, found)| match found {
+                Ok((run, _, true)) => Some((id.as_str(), run)),
+                _ => None,
+            });
+            // If the folder cannot be written, the next list takes as long as this one.
+            let _ = index::write(results, &stored.collect());
+        }
+        let (mut annotations, faults) = read_annotations(results);
+        let (mut runs, mut unreadable) = (Vec::with_capacity(found.len()), Vec::new());
+        let names = find::short_names(&paths);
+        for (((path, id), name), found) in paths.into_iter().zip(ids).zip(names).zip(found) {
+            match found {
+                Ok((IndexedRun { entry, .. }, ..)) => {
+                    let status = match entry.status {
+                        Status::Running if is_held(&path)? => Status::Running,
+                        written => written.without_process(),
+                    };
+                    let annotation = annotations.remove(&id).unwrap_or_default();
+                    runs.push(Run { began: began(&path), path, id, name, status, entry, annotation });
                 }
                 Err(error) => unreadable.push(error),
             }
         }
-        if is_changed {
-            let stored = ids.iter().zip(&found).zip(&is_stored).filter(|(_, is_stored)| **is_stored);
-            let stored = stored.filter_map(|((id, run), _)| Some((id.as_str(), run.as_ref()?)));
-            // If the folder cannot be written, the next list takes as long as this one.
-            let _ = index::write(results, &settings, &stored.collect::<Vec<_>>());
-        }
-        let (mut annotations, faults) = Annotations::read(results);
         unreadable.extend(faults);
-        let mut runs = Vec::with_capacity(found.len());
-        let names = find::short_names(&paths);
-        for (((path, id), name), found) in paths.into_iter().zip(ids).zip(names).zip(found) {
-            let Some(IndexedRun { entry, settings, .. }) = found else { continue };
-            let status = RunStatus::resolve(&path, entry.status)?;
-            let annotation = annotations.take(&id);
-            let began = began(&path);
-            runs.push(Run { path, id, name, began, status, entry, annotation, settings });
-        }
-        Ok(Self { runs, settings, unreadable })
+        Ok(Self { runs, unreadable })
     }
 }
 
@@ -122,22 +122,26 @@ pub(super) fn add_set(run: &mut Run, name: &str, figures: &[(&str, f64)]) {
     run.entry.sets.insert(name.to_owned(), super::entry::SetEntry { figures, ..Default::default() });
 }
 
+/// Sets keys of a run's stored recipe.
+#[cfg(test)]
+pub(super) fn add_settings(run: &mut Run, settings: &[(&str, Option<&str>)]) {
+    let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)));
+    run.entry.settings.extend(settings);
+}
+
 /// Returns runs of recipe `r` with these figures, in stored units: newest first, a day apart, with the same
 /// hash.
 #[cfg(test)]
 pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
-    use crate::metrics;
-    use crate::results::Status;
     use std::collections::BTreeMap;
     let count = figures.len();
     let run = |(at, known): (usize, &&[(&str, f64)])| {
-        let of = |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         let entry = Entry {
             status: Status::Ok,
             reason: None,
             steps: 1,
             steps_planned: 1,
-            figures: metrics::run_metrics().map(|metric| of(metric.name)).collect(),
+            figures: known.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
             sets: BTreeMap::new(),
             corpus: None,
             val_part: None,
@@ -146,12 +150,13 @@ pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
             changed: Vec::new(),
             device: None,
             commit: None,
+            settings: Vec::new(),
         };
         let id = format!("r/202611{:02}T000000Z-0123abcd", count - at);
         let name = format!("0123abcd-{}", count - at);
-        let (status, annotation) = (RunStatus::Ok, Annotation::default());
+        let (status, annotation) = (Status::Ok, Annotation::default());
         let path = PathBuf::from(&id);
-        Run { began: began(&path), path, id, name, status, entry, annotation, settings: Vec::new() }
+        Run { began: began(&path), path, id, name, status, entry, annotation }
     };
     Collection { runs: figures.iter().enumerate().map(run).collect(), ..Collection::default() }
 }
@@ -160,7 +165,7 @@ pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
 mod tests {
     use super::*;
     use crate::results::folder::{RESOLVED, SUMMARY};
-    use crate::results::{RunFolder, Status, Summary};
+    use crate::results::{RunFolder, Summary};
     use std::time::Duration;
 
     fn create(results: &Path, time: &str) -> PathBuf {
@@ -184,7 +189,7 @@ mod tests {
     fn the_index_never_outlives_the_files_behind_it() {
         let dir = tempfile::tempdir().unwrap();
         let later = SystemTime::now() + Duration::from_secs(60);
-        let indexed = || Index::read(dir.path()).runs.len();
+        let indexed = || index::read(dir.path()).len();
         assert!(steps(&dir.path().join("none"), later).is_empty());
         let runs = ["2026-11-01T00:00:00Z", "2026-11-02T00:00:00Z"].map(|time| create(dir.path(), time));
         // A file that was written just now may be written again within one tick of the clock.
@@ -204,8 +209,8 @@ mod tests {
         // Another file of the run changes.
         std::fs::write(runs[1].join(RESOLVED), "[model]\ndim = 32\n").unwrap();
         let dims = |collection: &Collection| -> Vec<String> {
-            let value = |run: &Run| collection.settings.find(&run.settings, "model.dim").unwrap().1.clone();
-            collection.runs.iter().filter_map(value).collect()
+            let value = |run: &Run| run.entry.setting("model.dim").unwrap().to_owned();
+            collection.runs.iter().map(value).collect()
         };
         assert_eq!(dims(&Collection::read_at(dir.path(), later).unwrap()), ["32", "64"]);
         // A run that is gone leaves the index.
@@ -241,7 +246,7 @@ mod tests {
         create(dir.path(), "2026-11-01T00:00:00Z");
         let read = || format!("{:?}", Collection::read_at(dir.path(), later).unwrap());
         let cold = read();
-        assert_eq!(Index::read(dir.path()).runs.len(), 1);
+        assert_eq!(index::read(dir.path()).len(), 1);
         assert_eq!(read(), cold);
     }
 
@@ -254,7 +259,7 @@ mod tests {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| steps(dir.path(), later))).collect();
             threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), [1]));
         });
-        assert_eq!(Index::read(dir.path()).runs.len(), 1);
+        assert_eq!(index::read(dir.path()).len(), 1);
         // With a file in place of the index's folder, nothing can be written there.
         std::fs::remove_dir_all(dir.path().join(".index")).unwrap();
         std::fs::write(dir.path().join(".index"), "").unwrap();

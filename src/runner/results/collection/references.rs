@@ -2,7 +2,7 @@
 
 use super::read::Collection;
 use crate::error::{IoContext, Result};
-use crate::results::names::{COMPARISONS, KEPT, LEDGER, SWEEPS};
+use crate::results::names::{COMPARISONS, KEPT, SWEEPS};
 use crate::results::regular;
 use crate::results::stored::MANIFEST;
 use std::fmt;
@@ -94,8 +94,7 @@ impl Referrers {
 /// Returns the records that may name runs: the ledger, and the JSON files of comparisons and sweeps,
 /// including kept ones.
 fn records(results: &Path) -> Result<Vec<PathBuf>> {
-    let ledger = results.join(LEDGER);
-    let mut found: Vec<PathBuf> = ledger.is_file().then_some(ledger).into_iter().collect();
+    let mut found = Vec::new();
     let kept = results.join(KEPT);
     let mut folders: Vec<PathBuf> =
         [results, &kept].iter().flat_map(|root| [root.join(COMPARISONS), root.join(SWEEPS)]).collect();
@@ -169,11 +168,14 @@ mod tests {
         // The second run's name begins with the first run's name.
         write("comparisons/r/1/experiment.json", &format!("{{\n\"run\": \"r/{second}\"}}"));
         write("comparisons/r/1/unrelated.json", &format!("\"other/{first}\""));
-        write("ledger.jsonl", &format!("\n{{\"run\":\"r/{second}\"}}\n{{\"run\":\"r/{second}\"}}\n"));
+        write(
+            "sweeps/ledger/host-1-2.jsonl",
+            &format!("\n{{\"run\":\"r/{second}\"}}\n{{\"run\":\"r/{second}\"}}\n"),
+        );
         let page = write("page.md", &format!("# Title\n\nlike `{second}`.\n"));
         assert_eq!(of(&first, std::slice::from_ref(&page)), [""; 0]);
         let found = of(&second, std::slice::from_ref(&page));
-        let expected = ["comparisons/r/1/experiment.json:2", "ledger.jsonl:2", "page.md:3"];
+        let expected = ["comparisons/r/1/experiment.json:2", "sweeps/ledger/host-1-2.jsonl:2", "page.md:3"];
         assert_eq!(found.len(), 3, "{found:?}");
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.ends_with(expected), "{found}");

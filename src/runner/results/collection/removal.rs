@@ -14,7 +14,8 @@ const REMOVED: &str = ".removed-";
 /// A run to be removed, locked so that no process can continue it.
 #[derive(Debug)]
 pub struct LockedRun {
-    run: PathBuf,
+    /// The run's folder.
+    pub run: PathBuf,
     lock: File,
 }
 
@@ -35,11 +36,6 @@ impl LockedRun {
         }
         let lock = lock(run).map_err(|e| e.context("it cannot be removed while it runs"))?;
         Ok(Self { run: run.to_owned(), lock })
-    }
-
-    /// Returns the run's folder.
-    pub fn run(&self) -> &Path {
-        &self.run
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::error::{Error, IoContext, Result};
 use crate::results::regular;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The most bytes that one poll reads. No line that xrun writes is longer.
@@ -61,7 +61,7 @@ impl AppendedLines {
     /// bytes.
     pub fn poll(&mut self) -> Result<NewLines> {
         let mut file = match regular::open(&self.path) {
-            Err(_) if is_missing(&self.path) => return Ok(self.restart()),
+            Err(_) if regular::is_missing(&self.path) => return Ok(self.restart()),
             file => file?,
         };
         let length = file.metadata().at("read", &self.path)?.len();
@@ -122,8 +122,4 @@ impl AppendedLines {
         }
         Ok(NewLines { bytes: read, is_restarted, has_more: is_full })
     }
-}
-
-fn is_missing(path: &Path) -> bool {
-    path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }

@@ -2,7 +2,6 @@
 
 use crate::error::{IoContext, Result};
 use crate::results::regular::{self, MAX_TEXT};
-use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,18 +11,8 @@ use std::time::SystemTime;
 #[derive(Debug)]
 pub struct ReplacedFile {
     path: PathBuf,
-    /// Identifies the content that was returned last.
-    seen: Option<Stamp>,
-}
-
-/// Distinguishes two files with the same name: inode number, size and time of the last write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp(u64, u64, Option<SystemTime>);
-
-impl Stamp {
-    fn from_metadata(file: &Metadata) -> Self {
-        Self(file.ino(), file.len(), file.modified().ok())
-    }
+    /// Identifies the content that was returned last: inode number, size and time of the last write.
+    seen: Option<(u64, u64, Option<SystemTime>)>,
 }
 
 impl ReplacedFile {
@@ -48,16 +37,17 @@ impl ReplacedFile {
     /// # Errors
     /// If the path is not a regular file, the file cannot be read, or it has more than [`MAX_TEXT`] bytes.
     pub fn poll(&mut self) -> Result<Option<Vec<u8>>> {
-        let stamp = match std::fs::symlink_metadata(&self.path) {
+        let file = match std::fs::symlink_metadata(&self.path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            file => Stamp::from_metadata(&file.at("read", &self.path)?),
+            file => file.at("read", &self.path)?,
         };
-        if self.seen == Some(stamp) {
+        let stamp = Some((file.ino(), file.len(), file.modified().ok()));
+        if self.seen == stamp {
             return Ok(None);
         }
         // If the file is replaced between these two calls, the next poll reads it once more.
         let bytes = regular::read(&self.path, MAX_TEXT)?;
-        self.seen = Some(stamp);
+        self.seen = stamp;
         Ok(Some(bytes))
     }
 }

@@ -2,8 +2,9 @@
 
 use super::lines::{AppendedLines, NewLines};
 use crate::error::{Error, Result};
-use crate::results::rows::{LineParser, Row, read};
+use crate::results::rows::{Columns, Row, decode, header_columns, read};
 use crate::results::stored::MANIFEST;
+use std::marker::PhantomData;
 use std::path::Path;
 
 /// Reads the rows of `metrics.csv` or `timing.csv` as they are appended.
@@ -11,14 +12,15 @@ use std::path::Path;
 pub struct RowFollower<R> {
     lines: AppendedLines,
     source: ReadMode,
-    /// Parses lines by the header; `None` until the header was read.
-    parser: Option<LineParser<R>>,
+    /// The columns in the header; `None` until it was read.
+    columns: Option<Columns>,
     /// Number of the last parsed line, and the step of its row.
     last: (usize, u64),
     /// A complete last line that is not a row. A power cut can leave one, which a resume removes.
     invalid_last_line: Vec<u8>,
     /// True if rows that were already returned will be read again by the next poll.
     must_void_rows: bool,
+    row: PhantomData<R>,
 }
 
 /// How a file is read.
@@ -67,10 +69,11 @@ impl<R: Row> RowFollower<R> {
         Self {
             lines: AppendedLines::new(path),
             source: if is_kept { ReadMode::Kept } else { ReadMode::Growing },
-            parser: None,
+            columns: None,
             last: (1, 0),
             invalid_last_line: Vec::new(),
             must_void_rows: false,
+            row: PhantomData,
         }
     }
 
@@ -110,7 +113,7 @@ impl<R: Row> RowFollower<R> {
     }
 
     fn forget(&mut self) {
-        (self.parser, self.last) = (None, (1, 0));
+        (self.columns, self.last) = (None, (1, 0));
         self.invalid_last_line.clear();
     }
 
@@ -125,12 +128,12 @@ impl<R: Row> RowFollower<R> {
         let bytes = [std::mem::take(&mut self.invalid_last_line).as_slice(), &new.bytes].concat();
         let mut lines = bytes.split_inclusive(|byte| *byte == b'\n').peekable();
         while let Some(line) = lines.next() {
-            let Some(parser) = &self.parser else {
-                self.parser = Some(LineParser::from_header(self.lines.path(), line)?);
+            let Some(known) = &self.columns else {
+                self.columns = Some(header_columns::<R>(self.lines.path(), line)?);
                 continue;
             };
             let (number, step) = (self.last.0 + 1, self.last.1);
-            match parser.row(&line[..line.len() - 1]) {
+            match decode::<R>(&line[..line.len() - 1], known) {
                 Ok(row) if row.step() < step => {
                     return Err(self.wrong(number, &format!("step {} comes after step {step}", row.step())));
                 }

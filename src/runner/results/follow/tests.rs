@@ -71,7 +71,7 @@ fn a_file_that_a_resume_cut_back_is_read_again() {
         drop(writer);
         let mut rows = Vec::new();
         follower.poll().unwrap().add_to(&mut rows);
-        let (mut writer, _) = RowWriter::<MetricsRow>::resume(&path, 2, None).unwrap();
+        let (mut writer, _) = RowWriter::<MetricsRow>::resume(&path, 2, None, &[]).unwrap();
         // Write as many rows as before, fewer, or more: the length alone does not show the change.
         for step in 3..=8 - lost {
             writer.append(&MetricsRow { lr: 0.5, ..metrics(step) }).unwrap();

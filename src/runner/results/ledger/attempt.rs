@@ -1,9 +1,7 @@
 //! A line of the ledger.
 
-use crate::metrics;
-use crate::results::numbers::NamedNumbers;
+use crate::results::numbers::{LedgerFigures, NamedNumbers};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -55,18 +53,16 @@ impl Attempt {
     }
 }
 
-/// Figures of a cell's run, under the keys in [`metrics::ledger_metrics`]. Missing figures are not zero.
+/// Figures of a cell's run, under the keys in [`metrics::ledger_metrics`](crate::metrics::ledger_metrics).
+/// Missing figures are not zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Measured {
     /// Figures of the run's summary.
-    pub figures: NamedNumbers,
+    #[serde(flatten)]
+    pub figures: NamedNumbers<LedgerFigures>,
     /// True if another process used the device, or if the device throttled.
     pub contended: Option<bool>,
 }
-
-/// The key of [`Measured::contended`].
-const CONTENDED: &str = "contended";
 
 impl Measured {
     /// Returns the figure that the ledger stores under `key`.
@@ -75,84 +71,42 @@ impl Measured {
     }
 }
 
-fn keys() -> impl Iterator<Item = &'static str> {
-    metrics::ledger_metrics().into_iter().map(|(key, _)| key)
-}
-
-impl TryFrom<Map<String, Value>> for Measured {
-    type Error = String;
-
-    fn try_from(object: Map<String, Value>) -> std::result::Result<Self, String> {
-        let contended = match object.get(CONTENDED) {
-            Some(Value::Bool(contended)) => Some(*contended),
-            None | Some(Value::Null) => None,
-            Some(other) => return Err(format!("`{CONTENDED}` is {other}, not true or false")),
-        };
-        Ok(Self { figures: NamedNumbers::from_json(&object, keys())?, contended })
+words! {
+    /// The status of an attempt.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
+    #[serde(rename_all = "snake_case")]
+    #[value(rename_all = "snake_case")]
+    pub enum CellStatus {
+        /// The attempt has started and not ended.
+        Running = "running",
+        /// Every step was trained.
+        Ok = "ok",
+        /// Trained to a rung of successive halving, with its state saved.
+        Halted = "halted",
+        /// Trained to a rung of successive halving, and not chosen to continue.
+        Dropped = "dropped",
+        /// An allocation failed during the run.
+        Oom = "oom",
+        /// The plan does not fit in memory; nothing was started.
+        PredictedOom = "predicted_oom",
+        /// The loss or the gradient became NaN or infinite.
+        Diverged = "diverged",
+        /// The run did no step within the sweep's time limit for a step.
+        Hang = "hang",
+        /// The run took longer than the sweep's time limit.
+        Timeout = "timeout",
+        /// A signal ended the run, or the sweep did.
+        Killed = "killed",
+        /// The run trained, but its last state or its results could not be saved.
+        Unsaved = "unsaved",
+        /// Another error ended the run.
+        Failed = "failed",
+        /// The cell was not run: it is excluded, or its recipe is invalid.
+        Skipped = "skipped",
     }
-}
-
-impl From<Measured> for Map<String, Value> {
-    fn from(measured: Measured) -> Self {
-        let mut object = measured.figures.to_json(keys());
-        object.insert(CONTENDED.to_owned(), measured.contended.into());
-        object
-    }
-}
-
-/// The status of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub enum CellStatus {
-    /// The attempt has started and not ended.
-    Running,
-    /// Every step was trained.
-    Ok,
-    /// Trained to a rung of successive halving, with its state saved.
-    Halted,
-    /// Trained to a rung of successive halving, and not chosen to continue.
-    Dropped,
-    /// An allocation failed during the run.
-    Oom,
-    /// The plan does not fit in memory; nothing was started.
-    PredictedOom,
-    /// The loss or the gradient became NaN or infinite.
-    Diverged,
-    /// The run did no step within the sweep's time limit for a step.
-    Hang,
-    /// The run took longer than the sweep's time limit.
-    Timeout,
-    /// A signal ended the run, or the sweep did.
-    Killed,
-    /// The run trained, but its last state or its results could not be saved.
-    Unsaved,
-    /// Another error ended the run.
-    Failed,
-    /// The cell was not run: it is excluded, or its recipe is invalid.
-    Skipped,
 }
 
 impl CellStatus {
-    /// Returns the status as it is written in the file.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CellStatus::Running => "running",
-            CellStatus::Ok => "ok",
-            CellStatus::Halted => "halted",
-            CellStatus::Dropped => "dropped",
-            CellStatus::Oom => "oom",
-            CellStatus::PredictedOom => "predicted_oom",
-            CellStatus::Diverged => "diverged",
-            CellStatus::Hang => "hang",
-            CellStatus::Timeout => "timeout",
-            CellStatus::Killed => "killed",
-            CellStatus::Unsaved => "unsaved",
-            CellStatus::Failed => "failed",
-            CellStatus::Skipped => "skipped",
-        }
-    }
-
     /// Returns true if a cell with this status is done: the sweep that recorded it does not run the cell
     /// again unless told to.
     pub fn is_final(self) -> bool {
@@ -199,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_status_reads_as_it_is_written() {
-        for status in <CellStatus as clap::ValueEnum>::value_variants() {
+        for status in CellStatus::ALL {
             assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
             let value = clap::ValueEnum::to_possible_value(status).unwrap();
             assert_eq!(value.get_name(), status.as_str());

@@ -103,10 +103,14 @@ impl Claims {
         Ok(all.map(|(_, generation, owner)| (generation, owner)).collect())
     }
 
-    /// Returns the name, generation and writer of every claim. Skips claims that vanish meanwhile.
+    /// Returns the name, generation and writer of every claim. Skips claims that vanish meanwhile. Only a
+    /// missing folder means that there are none: a cell whose claim cannot be read must not run twice.
     fn all(&self) -> Result<Vec<(String, u64, String)>> {
+        let entries = match std::fs::read_dir(&self.folder) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.at("read", &self.folder)?,
+        };
         let mut all = Vec::new();
-        let Ok(entries) = std::fs::read_dir(&self.folder) else { return Ok(all) };
         for entry in entries {
             let entry = entry.at("read", &self.folder)?;
             let file = entry.file_name().to_string_lossy().into_owned();
@@ -132,5 +136,22 @@ impl Claims {
                 seen.1.elapsed() < LEASE
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_missing_folder_has_no_claims() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(".claims");
+        let mut claims = Claims::new(&folder, dir.path());
+        assert_eq!(claims.held_by_others("own").unwrap(), [] as [String; 0]);
+        std::fs::write(&folder, "not a folder").unwrap();
+        let error = claims.held_by_others("own").unwrap_err();
+        assert!(error.message().contains("cannot read") && error.message().contains(".claims"), "{error}");
+        assert!(claims.take("a", "own").is_err());
     }
 }

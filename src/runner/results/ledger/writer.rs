@@ -3,8 +3,9 @@
 use super::attempt::{Attempt, with_key};
 use super::chain::Chain;
 use crate::error::{Error, IoContext, Result};
+use crate::results::atomic::json_line;
 use crate::results::provenance::host_name;
-use crate::results::{atomic, own_file, regular};
+use crate::results::{atomic, regular};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -65,11 +66,11 @@ impl Writer {
         std::fs::create_dir_all(folder).at("create", folder)?;
         let owner = Owner::for_this_process();
         let path = folder.join(&owner.writer).with_extension("jsonl");
-        let mut file = own_file::open(File::options().append(true).create_new(true), &path)?;
+        let mut file = regular::open_own(File::options().append(true).create_new(true), &path)?;
         // Block, because another process may be checking the lock at this moment.
         file.lock().at("lock", &path)?;
         let mut chain = Chain::default();
-        let line = chain.seal(&json(&owner)?) + "\n";
+        let line = chain.seal(&json_line(&owner)?) + "\n";
         file.write_all(line.as_bytes()).and_then(|()| file.sync_data()).at("write", &path)?;
         atomic::sync_folder(folder)?;
         Ok(Self { name: owner.writer, path, file, chain, renewed: Instant::now() })
@@ -77,7 +78,7 @@ impl Writer {
 
     /// Appends a line, which is on disk when this returns.
     pub fn append(&mut self, seq: u64, attempt: &Attempt) -> Result<()> {
-        let line = seal(&mut self.chain, seq, attempt)?;
+        let line = self.chain.seal(&format!("{{\"seq\":{seq},{}", &json_line(attempt)?[1..])) + "\n";
         self.renewed = Instant::now();
         self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()).at("write", &self.path)
     }
@@ -90,22 +91,6 @@ impl Writer {
             let _ = self.file.set_modified(SystemTime::now());
         }
     }
-}
-
-/// Returns the next line of a file, with its newline.
-pub(super) fn seal(chain: &mut Chain, seq: u64, attempt: &Attempt) -> Result<String> {
-    let object = json(attempt)?;
-    Ok(chain.seal(&format!("{{\"seq\":{seq},{}", &object[1..])) + "\n")
-}
-
-/// Returns the first line of a file that no process writes to.
-pub(super) fn unowned_head(chain: &mut Chain, writer: &str) -> Result<String> {
-    let owner = Owner { writer: writer.to_owned(), machine: String::new(), pid: 0, since: String::new() };
-    Ok(chain.seal(&json(&owner)?) + "\n")
-}
-
-fn json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))
 }
 
 /// A file of the ledger, read up to `position`.
@@ -222,20 +207,15 @@ pub(super) enum Liveness {
 pub(super) fn life(path: &Path) -> Liveness {
     let Ok(mut file) = regular::open(path) else { return Liveness::Dead };
     // If a file has no head, its owner may be about to write one, and only the lock tells whether it lives.
-    let owner_machine = head(&mut file).map(|owner| owner.machine);
-    match owner_machine {
-        Some(owner) if owner.is_empty() => return Liveness::Dead,
-        Some(owner) if owner != machine_and_boot() => {}
-        _ => {
-            return match file.try_lock_shared() {
-                Err(TryLockError::WouldBlock) => Liveness::Alive,
-                _ => Liveness::Dead,
-            };
-        }
+    if head(&mut file).is_some_and(|owner| owner.machine != machine_and_boot()) {
+        let metadata = file.metadata().ok();
+        let beat = metadata.map_or((0, None), |metadata| (metadata.len(), metadata.modified().ok()));
+        return Liveness::Elsewhere(beat);
     }
-    let metadata = file.metadata().ok();
-    let beat = metadata.map_or((0, None), |metadata| (metadata.len(), metadata.modified().ok()));
-    Liveness::Elsewhere(beat)
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Liveness::Alive,
+        _ => Liveness::Dead,
+    }
 }
 
 fn head(file: &mut File) -> Option<Owner> {

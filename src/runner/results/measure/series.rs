@@ -1,6 +1,7 @@
 //! Reads the columns of a run's row files that measures need.
 
 use crate::error::{Error, Result};
+use crate::results::difference::RowCells;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::rows::{self, Phase, TimingRow};
 use crate::results::stored;
@@ -23,29 +24,20 @@ pub struct SeriesValue {
 /// If the file cannot be read, or a line is not a row.
 pub fn column(run: &Path, name: &str) -> Result<Option<Vec<SeriesValue>>> {
     let path = run.join(METRICS);
-    let bytes = stored::read(&path)?;
+    let rows = RowCells::parse(&stored::read(&path)?)
+        .map_err(|why| Error::failed(format!("{}: {why}", path.display())))?;
     let wrong = |line: usize, why: String| Error::failed(format!("{}:{line}: {why}", path.display()));
-    let mut reader = csv::Reader::from_reader(bytes.as_slice());
-    let header = reader.headers().map_err(|e| wrong(1, e.to_string()))?.clone();
-    let at = |name: &str| header.iter().position(|column| column == name);
-    let (Some(step), Some(tokens)) = (at("step"), at("tokens_seen")) else {
-        return Err(wrong(1, "the header lacks step or tokens_seen".to_owned()));
+    let Some(tokens) = rows.cells("tokens_seen") else {
+        return Err(wrong(1, "the header lacks tokens_seen".to_owned()));
     };
-    let Some(column) = at(name) else { return Ok(None) };
+    let Some(cells) = rows.cells(name) else { return Ok(None) };
     let mut values = Vec::new();
-    for (index, record) in reader.records().enumerate() {
-        let line = index + 2;
-        let record = record.map_err(|e| wrong(line, e.to_string()))?;
-        let cell = |at: usize| record.get(at).unwrap_or_default();
-        if cell(column).is_empty() {
-            continue;
+    for (line, ((step, cell), (_, tokens))) in (2..).zip(cells.zip(tokens)) {
+        if !cell.is_empty() {
+            let value = cell.parse().map_err(|_| wrong(line, format!("{name} is `{cell}`, not a number")))?;
+            let tokens = tokens.parse().map_err(|_| wrong(line, format!("`{tokens}` is not a count")))?;
+            values.push(SeriesValue { step, tokens, value });
         }
-        let count = |at: usize| {
-            cell(at).parse::<u64>().map_err(|_| wrong(line, format!("`{}` is not a count", cell(at))))
-        };
-        let value = cell(column).parse::<f32>();
-        let value = value.map_err(|_| wrong(line, format!("{name} is `{}`, not a number", cell(column))))?;
-        values.push(SeriesValue { step: count(step)?, tokens: count(tokens)?, value });
     }
     Ok(Some(values))
 }

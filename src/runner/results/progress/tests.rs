@@ -183,7 +183,7 @@ fn a_validation_loss_over_a_part_says_of_how_much() {
     let mut part = summary();
     part.val_part = Some(HeldOutPart { batches: 2, of: 40 });
     let progress = Progress::with_sink(Sink::Quiet(Box::new(Shared::default())), 40, None);
-    let mut progress = progress.with_val_part(part.val_part);
+    let mut progress = Progress { val_part: part.val_part, ..progress };
     progress.step(&row(20, Some(1.75)), Pace::default());
     assert_eq!(
         progress.describe(&row(20, Some(1.75)), Pace::default()),

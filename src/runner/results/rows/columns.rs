@@ -2,7 +2,7 @@
 
 /// The columns of a file.
 #[derive(Debug)]
-pub(super) struct Columns {
+pub struct Columns {
     /// Columns of the row type. A file from an older version has only the first of them.
     pub fixed: &'static [&'static str],
     /// The columns after the fixed ones.

@@ -87,7 +87,7 @@ fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
     let torn = dir.path().join("torn.csv");
     for length in checkpoint_at..=expected.len() {
         std::fs::write(&torn, &expected[..length]).unwrap();
-        let (mut writer, cut) = RowWriter::resume(&torn, 7, None).unwrap();
+        let (mut writer, cut) = RowWriter::resume(&torn, 7, None, &[]).unwrap();
         let removed = &expected[checkpoint_at..length];
         let rows_cut = removed.iter().filter(|&&byte| byte == b'\n').count();
         let bytes_cut = removed.len() as u64;
@@ -109,14 +109,14 @@ fn dropped_rows_are_there_until_a_checkpoint_reaches_them() {
     let mut writer = RowWriter::create(&path).unwrap();
     (1..=9).for_each(|step| writer.append(&metrics(step)).unwrap());
     for (killed_at, reaches) in [(5, 9), (7, 9)] {
-        let (mut writer, cut) = RowWriter::resume(&path, 4, None).unwrap();
+        let (mut writer, cut) = RowWriter::resume(&path, 4, None, &[]).unwrap();
         assert_eq!(cut.steps_cut.unwrap().0, 5);
         assert_eq!(read::<MetricsRow>(&copy).unwrap(), (5..=reaches).map(metrics).collect::<Vec<_>>());
         (5..=killed_at).for_each(|step| writer.append(&metrics(step)).unwrap());
         writer.saved(4).unwrap();
         assert!(copy.exists());
     }
-    let (mut writer, _) = RowWriter::resume(&path, 4, None).unwrap();
+    let (mut writer, _) = RowWriter::resume(&path, 4, None, &[]).unwrap();
     (5..=9).for_each(|step| writer.append(&metrics(step)).unwrap());
     writer.saved(8).unwrap();
     assert!(copy.exists());
@@ -125,7 +125,7 @@ fn dropped_rows_are_there_until_a_checkpoint_reaches_them() {
     // If the copy cannot be written, nothing is removed.
     let before = std::fs::read(&path).unwrap();
     std::fs::create_dir(&copy).unwrap();
-    assert!(RowWriter::<MetricsRow>::resume(&path, 4, None).is_err());
+    assert!(RowWriter::<MetricsRow>::resume(&path, 4, None, &[]).is_err());
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
@@ -146,7 +146,7 @@ fn saved_rows_are_verified() {
     let resume = |text: &str| {
         let _ = std::fs::remove_file(unsaved::path(&path));
         std::fs::write(&path, text).unwrap();
-        RowWriter::<TimingRow>::resume(&path, 3, Some(&saved))
+        RowWriter::<TimingRow>::resume(&path, 3, Some(&saved), &[])
     };
     let (writer, cut) = resume(&whole).unwrap();
     assert_eq!((cut.rows_kept, cut.steps_cut), (4, Some((4, 4))));
@@ -196,7 +196,7 @@ fn resume_says_how_far_the_rows_reach() {
     let path = dir.path().join("metrics.csv");
     let mut writer = RowWriter::create(&path).unwrap();
     writer.append(&metrics(1)).unwrap();
-    let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9, None).unwrap();
+    let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9, None, &[]).unwrap();
     assert_eq!(
         cut,
         ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, steps_cut: None, bytes_cut: 0 }
@@ -207,7 +207,7 @@ fn resume_says_how_far_the_rows_reach() {
         if let Some(bytes) = bytes {
             std::fs::write(&path, bytes).unwrap();
         }
-        let (mut writer, cut) = RowWriter::resume(&path, 9, None).unwrap();
+        let (mut writer, cut) = RowWriter::resume(&path, 9, None, &[]).unwrap();
         assert_eq!(cut, ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 });
         writer.append(&metrics(1)).unwrap();
         assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
@@ -224,7 +224,7 @@ fn rows_of_one_step_are_kept_or_cut_together() {
     {
         writer.append(&row).unwrap();
     }
-    let (_, cut) = RowWriter::<TimingRow>::resume(&path, 1, None).unwrap();
+    let (_, cut) = RowWriter::<TimingRow>::resume(&path, 1, None, &[]).unwrap();
     assert_eq!((cut.rows_kept, cut.last), (3, Some(timing(1, Phase::Save))));
 }
 
@@ -238,7 +238,7 @@ fn rows_of_an_older_version_have_blanks_and_are_not_continued() {
     let text: Vec<String> = std::fs::read_to_string(&path).unwrap().lines().map(older).collect();
     std::fs::write(&path, text.join("\n") + "\n").unwrap();
     assert_eq!(read::<TimingRow>(&path).unwrap(), [row]);
-    let error = RowWriter::<TimingRow>::resume(&path, 1, None).unwrap_err();
+    let error = RowWriter::<TimingRow>::resume(&path, 1, None, &[]).unwrap_err();
     assert!(error.message().contains("not written by this version"), "{error}");
 }
 
@@ -254,7 +254,7 @@ fn columns_of_held_out_sets_are_written_read_and_continued() {
         ..metrics(step)
     };
     let rows = [with(1, &[]), with(2, &[("code", 1.25), ("news", f32::NAN)]), with(3, &[("news", 2.5)])];
-    let open = |step, sets: &[String]| RowWriter::<MetricsRow>::resume_with(&path, step, None, sets);
+    let open = |step, sets: &[String]| RowWriter::<MetricsRow>::resume(&path, step, None, sets);
     let (mut writer, _) = open(0, &sets).unwrap();
     rows.iter().for_each(|row| writer.append(row).unwrap());
     let text = std::fs::read_to_string(&path).unwrap();
@@ -302,7 +302,7 @@ fn damage_is_an_error_that_names_the_line() {
     let complain = |text: &str| {
         std::fs::write(&path, text).unwrap();
         let read = read::<MetricsRow>(&path).unwrap_err();
-        assert_eq!(RowWriter::<MetricsRow>::resume(&path, 9, None).unwrap_err(), read);
+        assert_eq!(RowWriter::<MetricsRow>::resume(&path, 9, None, &[]).unwrap_err(), read);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), text, "a damaged file is left alone");
         read.message().replace(&*dir.path().to_string_lossy(), "DIR")
     };
@@ -364,6 +364,6 @@ proptest! {
         bytes.extend(tail);
         std::fs::write(&path, bytes).unwrap();
         let _ = read::<MetricsRow>(&path);
-        let _ = RowWriter::<MetricsRow>::resume(&path, 3, None);
+        let _ = RowWriter::<MetricsRow>::resume(&path, 3, None, &[]);
     }
 }

@@ -3,7 +3,7 @@
 //! cannot save either.
 
 use crate::error::{IoContext, Result};
-use crate::results::atomic;
+use crate::results::{atomic, regular};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -31,9 +31,9 @@ pub(super) fn keep(rows: &Path, dropped: &[u8]) -> Result<()> {
 /// Returns the last step in the copy; `None` without a copy.
 pub(super) fn last_step(rows: &Path) -> Result<Option<u64>> {
     let copy = path(rows);
-    match std::fs::read(&copy) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-        bytes => Ok(parse_last_step(&bytes.at("read", &copy)?)),
+    match regular::read(&copy, u64::MAX) {
+        Err(_) if regular::is_missing(&copy) => Ok(None),
+        bytes => Ok(parse_last_step(&bytes?)),
     }
 }
 

@@ -4,6 +4,7 @@
 use super::record::frame;
 use crate::results::rows::{MetricsRow, Phase, TimingRow};
 use crate::results::summary::Sample;
+use std::borrow::Borrow;
 
 pub const SAMPLES: &str = "samples";
 
@@ -116,7 +117,8 @@ impl Event {
     }
 
     /// Returns the texts generated after one step, as one list.
-    pub fn from_samples(samples: &[&Sample], wall_s: f64) -> Self {
+    pub fn from_samples(samples: &[impl Borrow<Sample>], wall_s: f64) -> Self {
+        let samples: Vec<&Sample> = samples.iter().map(Borrow::borrow).collect();
         let mut event = Self::new(wall_s, samples.first().map_or(0, |sample| sample.step));
         let texts: Vec<String> =
             samples.iter().map(|sample| format!("{}{}", sample.prompt, sample.text)).collect();

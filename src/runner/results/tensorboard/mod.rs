@@ -12,7 +12,7 @@ use super::names::{ENVIRONMENT, TENSORBOARD};
 use super::provenance::Environment;
 use super::rows::{self, MetricsRow, Phase, TimingRow};
 use super::summary::Sample;
-use super::{own_file, stored};
+use super::{regular, stored};
 use crate::error::{Error, IoContext, Result};
 pub use event::{Event, SAMPLES};
 use jiff::Timestamp;
@@ -40,9 +40,8 @@ impl History {
     /// Reads the files of a run, kept or not.
     fn read(run: &Path) -> Result<Self> {
         let path = run.join(ENVIRONMENT);
-        let environment: Environment = serde_json::from_slice(&stored::read(&path)?).map_err(|e| {
-            Error::failed(format!("{}:{}: not the environment of a run: {e}", path.display(), e.line()))
-        })?;
+        let environment: Environment =
+            atomic::parse_json(&path, &stored::read(&path)?, "the environment of a run")?;
         let (metrics, timing) = (rows::read(&run.join(METRICS))?, rows::read(&run.join(TIMING))?);
         Ok(Self { started: environment.started, metrics, timing })
     }
@@ -65,31 +64,22 @@ impl History {
             if row.phase == Phase::Sample
                 && let Some(texts) = samples.next_if(|texts| texts.iter().all(|text| text.step <= row.step))
             {
-                out.write_all(&samples_event(texts, now).record())?;
+                out.write_all(&Event::from_samples(texts, now).record())?;
             }
         }
         for row in metrics {
             out.write_all(&Event::from_metrics(row, now).record())?;
         }
         for texts in samples {
-            out.write_all(&samples_event(texts, now).record())?;
+            out.write_all(&Event::from_samples(texts, now).record())?;
         }
         Ok(())
     }
 }
 
-fn samples_event(texts: &[Sample], wall_s: f64) -> Event {
-    Event::from_samples(&texts.iter().collect::<Vec<_>>(), wall_s)
-}
-
 /// Converts a time to seconds since 1970.
 fn seconds(time: Timestamp) -> f64 {
     time.as_microsecond() as f64 / 1e6
-}
-
-/// Returns the current time in seconds since 1970.
-fn now() -> f64 {
-    seconds(crate::format::now())
 }
 
 /// Returns the name of an event file that was begun in this second since 1970.
@@ -137,7 +127,7 @@ impl EventFile {
         let path = paths.find(|path| before.last().is_none_or(|last| path > last)).ok_or_else(|| {
             Error::failed(format!("{} has too many event files: remove them", folder.display()))
         })?;
-        let file = own_file::open(File::options().write(true).create_new(true), &path)?;
+        let file = regular::open_own(File::options().write(true).create_new(true), &path)?;
         let mut out = BufWriter::new(&file);
         History::read(run)?.write(samples, &mut out).and_then(|()| out.flush()).at("write", &path)?;
         drop(out);
@@ -147,32 +137,12 @@ impl EventFile {
         Ok(Self { file, path, written })
     }
 
-    /// Appends the event for a row of `metrics.csv`.
+    /// Appends an event, which is made for the current time in seconds since 1970.
     ///
     /// # Errors
     /// If the event cannot be written. The file then ends with the record before it.
-    pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
-        self.append(Event::from_metrics(row, now()))
-    }
-
-    /// Appends the event for a row of `timing.csv`.
-    ///
-    /// # Errors
-    /// If the event cannot be written. The file then ends with the record before it.
-    pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
-        self.append(Event::from_timing(row, now()))
-    }
-
-    /// Appends the event for the samples of one step.
-    ///
-    /// # Errors
-    /// If the event cannot be written. The file then ends with the record before it.
-    pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
-        self.append(Event::from_samples(samples, now()))
-    }
-
-    fn append(&mut self, event: Event) -> Result<()> {
-        let record = event.record();
+    pub fn append(&mut self, event: impl FnOnce(f64) -> Event) -> Result<()> {
+        let record = event(seconds(crate::format::now())).record();
         if let Err(e) = self.file.write_all(&record) {
             // An incomplete record would hide everything after it.
             let _ = self.file.set_len(self.written);

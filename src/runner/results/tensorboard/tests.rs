@@ -70,9 +70,10 @@ fn a_process_writes_the_kept_rows_anew_and_appends() {
         let mut file = EventFile::create(folder.path(), &[]).unwrap();
         let kept = records(&std::fs::read(only_file(&events)).unwrap()).len();
         assert_eq!(kept, 2 + 7, "process {process}");
-        file.timing(&TimingRow::timed(4, Phase::Train, 4.0, 1e3)).unwrap();
-        file.metrics(&row(4)).unwrap();
-        file.samples(&[&sample(4, "b")]).unwrap();
+        let timed = TimingRow::timed(4, Phase::Train, 4.0, 1e3);
+        file.append(|now| Event::from_timing(&timed, now)).unwrap();
+        file.append(|now| Event::from_metrics(&row(4), now)).unwrap();
+        file.append(|now| Event::from_samples(&[sample(4, "b")], now)).unwrap();
         assert_eq!(records(&std::fs::read(only_file(&events)).unwrap()).len(), kept + 3);
     }
     // A file from before the clock was set back still sorts before the new one.

@@ -1,6 +1,7 @@
 //! Recomputes the figures in a summary from the rows.
 
 use super::files::RunFiles;
+use crate::results::columns::printed;
 use crate::results::names::{METRICS, RESOLVED, SUMMARY};
 use crate::results::steady::warmup_in_rule;
 use crate::results::summary::{Status, Summary};
@@ -56,23 +57,13 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     }
     if let Some(steady) = &mut derived.steady_state {
         // The rule was checked above. Versions word it differently.
-        steady.rule = stated_rule(&run.summary);
+        rule.unwrap_or_default().clone_into(&mut steady.rule);
     }
     let derived = printed(&derived);
     for figure in FIGURES {
         compare(figure, run.printed.get(figure), &derived[figure], &mut found);
     }
     found
-}
-
-fn stated_rule(summary: &Summary) -> String {
-    summary.steady_state.as_ref().map(|steady| steady.rule.clone()).unwrap_or_default()
-}
-
-/// Returns a summary as its file prints it, with the shortest digits of every number.
-fn printed(summary: &Summary) -> Value {
-    let text = serde_json::to_string(summary).unwrap_or_default();
-    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Returns true if a summary has no figures yet.
@@ -121,10 +112,9 @@ fn planned(run: &RunFiles) -> Vec<String> {
     let Summary { status, steps_planned, .. } = run.summary;
     let mut found = Vec::new();
     let asked: Option<u64> = run.keys.value("training.steps").and_then(|steps| steps.parse().ok());
-    if asked.is_some_and(|asked| asked != steps_planned) {
+    if let Some(asked) = asked.filter(|asked| *asked != steps_planned) {
         found.push(format!(
-            "{SUMMARY} has steps_planned = {steps_planned}, but {RESOLVED} has training.steps = {}",
-            asked.unwrap_or_default()
+            "{SUMMARY} has steps_planned = {steps_planned}, but {RESOLVED} has training.steps = {asked}"
         ));
     }
     let last = run.metrics.last().map_or(0, |row| row.step);

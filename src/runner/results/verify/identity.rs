@@ -1,10 +1,7 @@
 //! Checks a run's names: the hash of its recipe, and the folder that is named after time, recipe and hash.
 
 use super::files::RunFiles;
-use crate::results::names::{ENVIRONMENT, RESOLVED, SUMMARY, folder_name, parse_run_name};
-
-/// Digits of the hash in a run's name.
-const HASH_LEN: usize = 8;
+use crate::results::names::{ENVIRONMENT, HASH_LEN, RESOLVED, SUMMARY, folder_name, parse_run_name};
 
 /// Digits of a hash shown in messages.
 const SHOWN_DIGITS: usize = 12;
@@ -19,11 +16,10 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     let hash = run.summary.recipe_hash.as_str();
     let hashes = run.keys.hashes();
     if !hashes.iter().any(|possible| possible == hash) {
-        let digits = |hash: &str| hash.get(..SHOWN_DIGITS).unwrap_or(hash).to_owned();
         found.push(format!(
             "{RESOLVED} has the hash {}, but {SUMMARY} says {}",
-            digits(&hashes[0]),
-            digits(hash)
+            first(&hashes[0], SHOWN_DIGITS),
+            first(hash, SHOWN_DIGITS)
         ));
     }
     if !folder_name(&run.summary.recipe).is_ok_and(|name| name == run.recipe) {
@@ -39,8 +35,9 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
         found.push(format!("the run's name {:?} is not a time and a hash", run.run));
         return found;
     };
-    if name_hash != short(hash) {
-        found.push(format!("the run's name has the hash {name_hash}, but {SUMMARY} says {}", short(hash)));
+    let recorded = first(hash, HASH_LEN);
+    if name_hash != recorded {
+        found.push(format!("the run's name has the hash {name_hash}, but {SUMMARY} says {recorded}"));
     }
     let late = run.environment.started.duration_since(time).as_secs();
     if !(-1..=MAX_START_DELAY_S).contains(&late) {
@@ -53,6 +50,7 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     found
 }
 
-fn short(hash: &str) -> &str {
-    hash.get(..HASH_LEN).unwrap_or(hash)
+/// Returns the first digits of a hash, or the whole hash if it has fewer.
+fn first(hash: &str, digits: usize) -> &str {
+    hash.get(..digits).unwrap_or(hash)
 }

@@ -102,7 +102,7 @@ fn steps(run: &RunFiles, batches: Option<&Batches>) -> Option<String> {
 }
 
 fn training(rows: &[TimingRow]) -> impl Iterator<Item = &TimingRow> {
-    rows.iter().filter(|row| matches!(row.phase, Phase::Train | Phase::Warmup))
+    rows.iter().filter(|row| row.phase.is_step())
 }
 
 /// Checks that the speed of every step is its tokens divided by its time.

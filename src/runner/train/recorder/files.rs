@@ -8,7 +8,7 @@ use crate::ranks::fault;
 use crate::results::folder::{METRICS, TIMING};
 use crate::results::rows::{ResumedRows, RowWriter, SavedRows};
 use crate::results::summary::Sample;
-use crate::results::tensorboard::EventFile;
+use crate::results::tensorboard::{Event, EventFile};
 use crate::results::{MetricsRow, RunFolder, Summary, TimingRow};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,22 +47,24 @@ impl RowFiles {
             let FileRecord { bytes, blake3 } = saved?.get(file)?.clone();
             Some(SavedRows { bytes, blake3 })
         };
+        let path = |file: &str| folder.path().join(file);
         let (saved_metrics, saved_timing) = (saved_rows(METRICS), saved_rows(TIMING));
         if let Some(saved) = &saved_timing {
             // This check must come before `metrics.csv` is truncated.
-            saved.verify(&folder.path().join(TIMING), step)?;
+            saved.verify(&path(TIMING), step)?;
         }
         let columns = extra_columns(plan, summary);
-        let (metrics, kept) = folder.resume_metrics(step, saved_metrics.as_ref(), &columns)?;
+        let (metrics, kept) =
+            RowWriter::<MetricsRow>::resume(&path(METRICS), step, saved_metrics.as_ref(), &columns)?;
         let last = kept.last.as_ref().map_or(0, |row| row.step);
         if has_rows && last != step {
             return Err(Error::failed(format!(
                 "{} ends at step {last}, but the checkpoint is of step {step}: rows were lost. Restore the file, or \
                  start a new run from the checkpoint with `xrun resume RUN --fork`",
-                folder.path().join(METRICS).display(),
+                path(METRICS).display(),
             )));
         }
-        let (timing, cut) = folder.resume_rows::<TimingRow>(TIMING, step, saved_timing.as_ref())?;
+        let (timing, cut) = RowWriter::<TimingRow>::resume(&path(TIMING), step, saved_timing.as_ref(), &[])?;
         let earlier = EarlierRows {
             metrics: kept,
             wall_s: cut.last.map_or(0.0, |row| row.wall_s),
@@ -87,7 +89,7 @@ impl RowFiles {
     pub fn metrics(&mut self, row: &MetricsRow) -> Result<()> {
         self.metrics.append(row)?;
         fault::inject_disk_fault(row.step)?;
-        self.events.as_mut().map_or(Ok(()), |events| events.metrics(row))
+        self.event(|now| Event::from_metrics(row, now))
     }
 
     /// Writes a row of `timing.csv` and its event.
@@ -96,7 +98,7 @@ impl RowFiles {
     /// If it cannot be written.
     pub fn timing(&mut self, row: &TimingRow) -> Result<()> {
         self.timing.append(row)?;
-        self.events.as_mut().map_or(Ok(()), |events| events.timing(row))
+        self.event(|now| Event::from_timing(row, now))
     }
 
     /// Writes the event of samples.
@@ -104,7 +106,11 @@ impl RowFiles {
     /// # Errors
     /// If it cannot be written.
     pub fn samples(&mut self, samples: &[&Sample]) -> Result<()> {
-        self.events.as_mut().map_or(Ok(()), |events| events.samples(samples))
+        self.event(|now| Event::from_samples(samples, now))
+    }
+
+    fn event(&mut self, event: impl FnOnce(f64) -> Event) -> Result<()> {
+        self.events.as_mut().map_or(Ok(()), |events| events.append(event))
     }
 
     /// Makes all rows durable.

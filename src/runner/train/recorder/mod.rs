@@ -20,12 +20,12 @@ use crate::forecast::memory::peak_bytes;
 use crate::metrics::HeldOutColumn;
 use crate::plan::Plan;
 use crate::policy::CorpusSource;
-use crate::results::folder::{ALGORITHMS, METRICS, TIMING};
+use crate::results::folder::{ALGORITHMS, DOCUMENTS, METRICS, TIMING};
 use crate::results::held_out::MAIN_SET;
 use crate::results::progress::Progress;
 use crate::results::rows::ResumedRows;
 use crate::results::summary::{LossAt, Sample, Sentences};
-use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic, documents};
+use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic};
 use clock::Clock;
 use files::RowFiles;
 use saves::Saves;
@@ -225,7 +225,7 @@ impl Recorder {
             self.saves.evaluated = row.val_loss.map(|loss| (report.step, loss));
         }
         if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
-            let written = documents::write(self.folder.path(), documents);
+            let written = atomic::write_csv(&self.folder.path().join(DOCUMENTS), documents);
             self.stop_on_error(written)?;
         }
         self.step = report.step;

@@ -95,8 +95,8 @@ impl Run {
         }
         let corpus_took = self.opened.elapsed();
         let mut start = Start::find(&self.request, &job)?;
-        let progress = Progress::new(self.request.progress, job.steps(), job.plan.corpus.floor);
-        let progress = progress.with_val_part(record::held_out_part(&job.plan));
+        let (floor, val_part) = (job.plan.corpus.floor, record::held_out_part(&job.plan));
+        let progress = Progress::new(self.request.progress, job.steps(), floor, val_part);
         let (folder, summary) =
             record::open(self.resumed.take(), &self.request.results, &mut job, &mut start)?;
         if summary.is_finished() {

@@ -14,7 +14,7 @@ use crate::plan::Plan;
 use crate::policy::DeviceChoice;
 use crate::ranks::LocalRanks;
 use crate::recipe::Recipe;
-use crate::results::folder::PLOTS;
+use crate::results::folder::{PLOTS, read_summary};
 use crate::results::held_out::HeldOutSet;
 use crate::results::progress::{Progress, eprint_line};
 use crate::results::summary::{BegunWith, HeldOutPart};
@@ -42,7 +42,7 @@ pub(super) fn open(
     start: &mut Start,
 ) -> Result<(RunFolder, Summary)> {
     let Some(folder) = resumed else { return create(results, job) };
-    let summary = folder.summary()?;
+    let summary = read_summary(folder.path())?;
     if !summary.is_finished() {
         adopt_summary(job, start, &summary);
     }

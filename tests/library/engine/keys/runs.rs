@@ -11,6 +11,7 @@ use xrun::checkpoint::{newest, steps};
 use xrun::cli::{Cli, Command};
 use xrun::data::Tokenizer;
 use xrun::machine::Machine;
+use xrun::metrics::DocumentLoss;
 use xrun::model::Programs;
 use xrun::model::hf_export::{self, Dtype, Export};
 use xrun::passes::Block;
@@ -18,6 +19,7 @@ use xrun::plan::{Model, Plan};
 use xrun::ranks::Stop;
 use xrun::ranks::{Launch, LocalRanks};
 use xrun::recipe::Class;
+use xrun::results::atomic::read_csv;
 use xrun::results::folder::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING, read_summary};
 use xrun::results::progress::Mode;
 use xrun::results::provenance::Environment;
@@ -65,7 +67,7 @@ fn train(launch: Launch, request: Request) -> Result<(RunFolder, Summary)> {
     })?;
     ended.outcome?;
     let folder = ended.folder.expect("rank 0 is in this process");
-    let summary = folder.summary()?;
+    let summary = read_summary(folder.path())?;
     Ok((folder, summary))
 }
 
@@ -140,7 +142,8 @@ impl Run {
 
     /// Returns 1 if `documents.csv` has rows, else 0; random tokens without an end token are one document.
     pub fn documents(&self) -> usize {
-        xrun::results::documents::read(&self.path).map_or(0, |rows| rows.len().min(1))
+        let rows = read_csv::<DocumentLoss>(&self.path.join("documents.csv"));
+        rows.map_or(0, |rows| rows.len().min(1))
     }
 
     /// Returns the generated texts, each with its prompt.

@@ -1,4 +1,4 @@
-use super::super::read::{add_set, sample};
+use super::super::read::{add_set, add_settings, sample};
 use super::*;
 
 #[test]
@@ -46,7 +46,7 @@ fn names_are_words_figures_or_keys() {
 fn a_run_has_values_in_the_unit_that_is_named() {
     let collection = sample(&[&[("planned_mib", 3.0 * 1048576.0)], &[]]);
     let field = |name: &str| Field::parse(name, &collection).unwrap();
-    let of = |name: &str, at: usize| field(name).value(&collection.runs[at], &collection);
+    let of = |name: &str, at: usize| field(name).value(&collection.runs[at]);
     assert_eq!((of("planned_mib", 0), of("planned_bytes", 0)), (Cell::Number(3.0), Cell::Number(3145728.0)));
     assert_eq!((of("planned_mib", 1), of("tag", 1)), (Cell::Blank, Cell::Blank));
     assert_eq!(of("status", 1), Cell::Text("ok".into()));
@@ -68,7 +68,7 @@ fn figures_of_held_out_sets_are_fields_where_a_run_has_the_set() {
     add_set(&mut collection.runs[0], "news", &[("val_loss", 1.5), ("bits_per_byte", f64::NAN)]);
     add_set(&mut collection.runs[1], "wiki-2.en", &[]);
     let field = |name: &str| Field::parse(name, &collection).unwrap();
-    let of = |name: &str, at: usize| field(name).value(&collection.runs[at], &collection);
+    let of = |name: &str, at: usize| field(name).value(&collection.runs[at]);
     assert_eq!(of("val_loss/news", 0), Cell::Number(1.5));
     assert_eq!((of("val_loss/news", 1), of("bits_per_byte/news", 0)), (Cell::Blank, Cell::Blank));
     assert_eq!(
@@ -95,12 +95,8 @@ fn figures_of_held_out_sets_are_fields_where_a_run_has_the_set() {
 fn keys_have_their_stored_or_implied_values() {
     let mut collection = sample(&[&[], &[]]);
     let settings = [("model.dim", Some("64")), ("data.corpus", Some("\"a b\"")), ("engine.threads", None)];
-    let numbers =
-        settings.map(|(key, value)| collection.settings.number((key.to_owned(), value.map(str::to_owned))));
-    collection.runs[0].settings = numbers.to_vec();
-    let of = |name: &str, at: usize| {
-        Field::parse(name, &collection).unwrap().value(&collection.runs[at], &collection)
-    };
+    add_settings(&mut collection.runs[0], &settings);
+    let of = |name: &str, at: usize| Field::parse(name, &collection).unwrap().value(&collection.runs[at]);
     assert_eq!(of("model.dim", 0), Cell::Number(64.0));
     assert_eq!(of("data.corpus", 0), Cell::Text("a b".into()));
     assert_eq!((of("engine.threads", 0), of("seeds.init", 0)), (Cell::Unset, Cell::Unset));
