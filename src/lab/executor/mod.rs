@@ -52,8 +52,6 @@ pub struct RunSpec {
     pub arguments: Vec<String>,
     /// The step after which the run saves its state and ends; `None` for the last one.
     pub until: Option<u64>,
-    /// The GPUs reserved for the run.
-    pub gpus: Vec<usize>,
     /// Where the output goes, and whether the run may outlive this process.
     pub output: Output,
 }

@@ -346,7 +346,6 @@ impl<'a> Schedule<'a> {
             binary: None,
             arguments: [arguments, vec!["--json".to_owned()]].concat(),
             until: self.until,
-            gpus: assignment.gpus.clone(),
             output: RunOutput::Kept { name, header: header.line()? },
         };
         match RunningAttempt::start(self.executor, header, &spec) {
