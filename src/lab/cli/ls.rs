@@ -2,6 +2,7 @@
 
 use super::terminal::print;
 use crate::error::{IoContext, Result};
+use crate::format::{Column, Table};
 use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
 use std::path::{Path, PathBuf};
@@ -20,27 +21,17 @@ pub struct Args {}
 /// If an existing folder cannot be listed. A recipe that cannot be loaded is listed with the reason.
 pub fn run(_args: &Args) -> Result<()> {
     let machine = Machine::none();
-    let row = |name: String, from: &str, recipe| [name, from.to_owned(), describe(recipe)];
-    let mut rows = vec![["RECIPE", "FROM", "DESCRIPTION"].map(str::to_owned)];
+    let mut table = Table::new(&[Column::Left; 3]);
+    table.row(["RECIPE", "FROM", "DESCRIPTION"]);
     for (name, text) in builtin::RECIPES {
-        rows.push(row(
-            (*name).to_owned(),
-            "built-in",
-            recipe::load_str(Path::new(name), text, &[], no_env(), &machine),
-        ));
+        let recipe = recipe::load_str(Path::new(name), text, &[], no_env(), &machine);
+        table.row([*name, "built-in", &describe(recipe)]);
     }
     for path in recipes_here()? {
-        rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env(), &machine)));
+        let recipe = recipe::load(&path, &[], no_env(), &machine);
+        table.row([path.display().to_string().as_str(), "file", &describe(recipe)]);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = (width(0), width(1));
-    let lines: Vec<String> = rows
-        .iter()
-        .map(|[recipe, from, what]| {
-            format!("{recipe:0$}  {from:1$}  {what}", widths.0, widths.1).trim_end().to_owned()
-        })
-        .collect();
-    print(&(lines.join("\n") + "\n"))
+    print(&table.render(0))
 }
 
 /// Returns the recipes in the current folder and in `recipes/`.
