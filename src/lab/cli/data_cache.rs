@@ -22,10 +22,9 @@ pub fn list(as_json: bool) -> Result<()> {
     let entries = cache.entries()?;
     let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
     if as_json {
-        let list = json!({
+        return print_json(&json!({
             "folder": cache.folder(), "bytes": bytes, "limit_bytes": cache.limit(), "texts": entries,
-        });
-        return print_json(&format!("{list:#}\n"));
+        }));
     }
     if !entries.is_empty() {
         print(&table(&entries))?;

@@ -19,9 +19,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let report = examine();
     if args.json {
-        let text = serde_json::to_string_pretty(&report);
-        let text = text.map_err(|e| Error::failed(format!("cannot write the report as JSON: {e}")))?;
-        print_json(&(text + "\n"))?;
+        print_json(&report)?;
     } else {
         print(&report.to_string())?;
     }

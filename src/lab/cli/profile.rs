@@ -7,7 +7,7 @@ use crate::format::{Column, Table, now};
 use crate::machine::Machine;
 use crate::results::profile::{KeptOp, KeptProfile, KeptSpan};
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -159,7 +159,7 @@ fn word(phase: impl Debug) -> String {
     format!("{phase:?}").to_lowercase()
 }
 
-fn as_json(found: &Profile) -> String {
+fn as_json(found: &Profile) -> Value {
     let op = |t: &OpTime| {
         json!({
             "op": t.op, "phase": word(t.phase), "shapes": t.shapes, "calls": t.calls,
@@ -169,14 +169,13 @@ fn as_json(found: &Profile) -> String {
             "loaded_watts": t.loaded_ms_and_watts().map(|(_, watts)| watts),
         })
     };
-    let value = json!({
+    json!({
         "step_ms": found.step.as_secs_f64() * 1e3,
         "tokens": found.tokens,
         "copy_bytes_per_s": found.limits.map(|l| l.bandwidth),
         "product_flops_per_s": found.limits.map(|l| l.flops),
         "ops": found.ops.iter().map(op).collect::<Vec<_>>(),
-    });
-    format!("{value:#}\n")
+    })
 }
 
 /// Converts the profile to the form stored in a run's folder.

@@ -1,6 +1,6 @@
 //! `xrun replay`: runs stored runs and comparisons again from their recorded recipes.
 
-use super::terminal::{eprint_line, print, print_json, seconds};
+use super::terminal::{eprint_line, print, print_json_line, seconds};
 use super::what::Results;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::plural;
@@ -94,11 +94,7 @@ fn only(target: Target) -> PageEntries {
 }
 
 fn show(replay: &Replay, as_json: bool) -> Result<()> {
-    if !as_json {
-        return print(&replay.in_words());
-    }
-    let text = serde_json::to_string(replay);
-    print_json(&(text.map_err(|e| Error::failed(format!("cannot write the replay as JSON: {e}")))? + "\n"))
+    if as_json { print_json_line(replay) } else { print(&replay.in_words()) }
 }
 
 /// Returns the error that sums up all replays, if any.

@@ -1,7 +1,7 @@
 //! `xrun sample [RUN]`.
 
 use super::chat;
-use super::terminal::{print_exact, print_json};
+use super::terminal::{print_exact, print_json_line};
 use super::what::{Results, run_with_checkpoint};
 use crate::error::Result;
 use crate::model::WeightsKind;
@@ -9,6 +9,7 @@ use crate::results::find;
 use crate::train::{
     BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
 };
+use serde_json::json;
 
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
@@ -84,8 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
     let request = SampleRequest { run, step, weights, overrides, prompts };
     for Sampled { prompt, text, tokens } in sample(&request)? {
         if args.json {
-            let sampled = serde_json::json!({ "prompt": prompt, "text": text, "tokens": tokens });
-            print_json(&format!("{sampled}\n"))?;
+            print_json_line(&json!({ "prompt": prompt, "text": text, "tokens": tokens }))?;
         } else {
             print_exact(&format!("{prompt}{text}\n\n"))?;
         }
@@ -98,7 +98,7 @@ fn print_time(time: GenerationTime) -> Result<()> {
     let GenerationTime { samples, prompt_tokens, new_tokens, prefill, decode } = time;
     let made = (samples * (new_tokens - 1)) as f64;
     let speed = (made > 0.0).then(|| made / decode.as_secs_f64());
-    let row = serde_json::json!({
+    print_json_line(&json!({
         "side": "xrun",
         "samples": samples,
         "prompt_tokens": prompt_tokens,
@@ -106,6 +106,5 @@ fn print_time(time: GenerationTime) -> Result<()> {
         "prefill_ms": prefill.as_secs_f64() * 1e3,
         "decode_ms": decode.as_secs_f64() * 1e3,
         "decode_tok_s": speed,
-    });
-    print_json(&format!("{row}\n"))
+    }))
 }

@@ -13,5 +13,5 @@ pub struct Args {}
 /// # Errors
 /// If stdout cannot be written.
 pub fn run(_args: &Args) -> Result<()> {
-    print_json(&format!("{:#}\n", recipe::json_schema()))
+    print_json(&recipe::json_schema())
 }

@@ -1,7 +1,7 @@
 //! `xrun runs diff A B`.
 
-use crate::cli::terminal::{print, print_json};
-use crate::error::{Error, Result};
+use crate::cli::terminal::{print, print_json_line};
+use crate::error::Result;
 use crate::format::{BLANK, Column, Table, decimal, plural, significant};
 use crate::metrics::MetricsRow;
 use crate::results::collection::{CurveDifference, RunDifference};
@@ -34,9 +34,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let [a, b] = found;
     let difference = RunDifference::between([&a?, &b?])?;
     if args.json {
-        let text = serde_json::to_string(&difference)
-            .map_err(|e| Error::failed(format!("cannot print the difference as JSON: {e}")))?;
-        return print_json(&format!("{text}\n"));
+        return print_json_line(&difference);
     }
     let [a, b] = &difference.runs;
     print(&format!("A  {a}\nB  {b}\n{}", sections(&difference).concat()))

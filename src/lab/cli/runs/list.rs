@@ -1,7 +1,7 @@
 //! The list that `xrun runs` prints.
 
 use super::columns::{Columns, TEXT, text_of};
-use crate::cli::terminal::{eprint_line, print, print_exact, print_json};
+use crate::cli::terminal::{eprint_line, print, print_exact, print_json_line};
 use crate::error::{Error, Result};
 use crate::format::{BLANK, plural};
 use crate::results::collection::{Collection, Condition, Criterion, Field, Order, Run, RunStatus, to_csv};
@@ -67,8 +67,8 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     }
     listed.truncate(args.best.unwrap_or(usize::MAX));
     if args.json {
-        let lines: Result<Vec<String>> = listed.iter().map(|run| json_line(run)).collect();
-        return print_json(&lines?.concat());
+        let lines: Vec<Value> = listed.iter().map(|run| as_json(run)).collect::<Result<_>>()?;
+        return lines.iter().try_for_each(print_json_line);
     }
     if args.csv {
         return print_exact(&to_csv(&listed, &collection)?);
@@ -157,7 +157,7 @@ fn no_such_recipe(name: &str, results: &Path, collection: &Collection) -> Error 
     Error::usage(format!("no run of recipe `{name}` in {}: {hint}", results.display()))
 }
 
-fn json_line(run: &Run) -> Result<String> {
+fn as_json(run: &Run) -> Result<Value> {
     let mut object = json!({
         "path": run.path,
         "name": run.name,
@@ -174,5 +174,5 @@ fn json_line(run: &Run) -> Result<String> {
             object.entry(key).or_insert(value);
         }
     }
-    Ok(format!("{object}\n"))
+    Ok(object)
 }
