@@ -23,7 +23,7 @@ pub const CELLS: &str = "cells.json";
 /// A cell, as listed in its sweep's folder.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SweepCell {
-    /// The key in the ledger; in sweeps of earlier versions, only the beginning of the key.
+    /// The key in the ledger.
     pub key: String,
     /// Values that the cell sets on top of the recipe, by key, as TOML.
     pub settings: Settings,
