@@ -2,7 +2,7 @@
 
 use super::arguments::{Arguments, Axis};
 use super::cooldowns;
-use super::samples;
+use super::samples::{self, Samples};
 use crate::error::{Error, Result};
 use crate::recipe::{Layer, Recipe, value_text};
 use crate::results::configurations::{SEED, Settings};
@@ -50,17 +50,10 @@ impl Axes {
         }
         let grid = sweep.grid.iter().filter(|(key, _)| !arguments.sets(key)).map(|(key, values)| {
             let values = values.as_array().map(Vec::as_slice).unwrap_or_default();
-            let mut points: Vec<Vec<String>> = Vec::new();
-            for point in values.iter().map(|value| vec![value_text(value)]) {
-                if !points.contains(&point) {
-                    points.push(point);
-                }
-            }
-            Axis { keys: vec![key.clone()], points }
+            Axis::new(vec![key.clone()], values.iter().map(|value| vec![value_text(value)]))
         });
-        let samples = samples::draw(base, |key| arguments.sets(key))?;
-        let drawn = Axis { keys: samples.keys, points: samples.points };
-        let grid: Vec<Axis> = grid.chain((!drawn.keys.is_empty()).then_some(drawn)).collect();
+        let Samples { axis, note } = samples::draw(base, |key| arguments.sets(key))?;
+        let grid: Vec<Axis> = grid.chain((!axis.keys.is_empty()).then_some(axis)).collect();
         let seeds = seeds(base, arguments)?;
         let cooldowns = cooldowns::axis(base, arguments)?;
         let axes: Vec<&Axis> = grid.iter().chain(&arguments.axes).chain(&cooldowns).chain(&seeds).collect();
@@ -104,7 +97,7 @@ impl Axes {
             let excluded = exclude.iter().find(agrees).cloned();
             GridPoint { settings, excluded }
         });
-        Ok(Self { keys, points: points.collect(), notes: samples.note.into_iter().collect() })
+        Ok(Self { keys, points: points.collect(), notes: note.into_iter().collect() })
     }
 }
 
