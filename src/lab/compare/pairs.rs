@@ -13,9 +13,6 @@ use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// How often a run that the machine ended (memory, disk, a signal) is run again with its seed.
-pub const RETRIES: usize = 2;
-
 /// The runs of a list of pairs: both arms of the first pair, then both of the second, and so on.
 pub struct PairRuns<'a> {
     batch: CellBatch,
@@ -69,7 +66,7 @@ impl<'a> PairRuns<'a> {
     /// [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), or the reason why no plan can be made.
     pub fn check_fit(&self) -> Result<()> {
         for cell in self.first_pair().iter().flatten() {
-            cell.fit()?.refusal.map_or(Ok(()), Err)?;
+            cell.work.fit()?.refusal.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
@@ -84,7 +81,7 @@ impl<'a> PairRuns<'a> {
         }
         let ledger = Ledger::read(self.setting.results)?;
         let cells = (0..2 * self.pairs).filter_map(|at| self.batch.get(at));
-        Ok(cells.filter(|cell| self.usable(ledger.last(cell.key()))).count())
+        Ok(cells.filter(|cell| self.usable(ledger.last(cell.key))).count())
     }
 
     /// Runs a range of pairs. Calls `ended` for every run that ends, with its index in the list of planned
@@ -113,7 +110,7 @@ impl<'a> PairRuns<'a> {
         let ledger = Ledger::read(self.setting.results)?;
         for at in 2 * pairs.start..2 * pairs.end {
             let Some(cell) = self.batch.get(at) else { continue };
-            let line = ledger.last(cell.key()).filter(|line| is_result(line.status));
+            let line = ledger.last(cell.key).filter(|line| is_result(line.status));
             if line.is_some() && !self.usable(line) {
                 self.start(at..at + 1, true, stop, &mut |_| Ok(()))?;
             }
@@ -133,7 +130,6 @@ impl<'a> PairRuns<'a> {
             results: self.setting.results,
             jobs: self.setting.jobs,
             rerun_done: again,
-            retries: RETRIES,
             needs_idle_machine: self.order == RunOrder::InTurns,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: self.setting.progress,
@@ -154,7 +150,7 @@ impl<'a> PairRuns<'a> {
         let line = end.line;
         let run = ExperimentRun {
             arm: end.at % 2,
-            seed: self.batch.get(end.at).map(|cell| cell.recipe.values().training.seed),
+            seed: self.batch.get(end.at).map(|cell| cell.work.recipe.values().training.seed),
             run: line.run.clone(),
             status: Some(line.status.as_str().to_owned()),
             reason: line.reason.clone(),

@@ -1,24 +1,29 @@
 //! Runs cells for other modules: any recipes with any settings, recorded like the cells of a sweep.
 
+use super::axes::GridPoint;
 use super::cell::{Cell, Corpora, Source, build_name};
 use super::display::Display;
 use super::prepare;
 use super::schedule::{Output, Schedule, SweepPolicy};
-use super::work::CellFit;
+use super::work::Work;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Limits, LocalProcesses};
-use crate::plan::Plan;
 use crate::ranks::{Stop, environment};
-use crate::recipe::{self, Recipe};
+use crate::recipe;
+use crate::results::configurations::SEED;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
 use crate::results::progress::Mode;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Statuses that the machine may have caused; the cell may end well if it runs again.
 const MACHINE_FAULTS: [CellStatus; 5] =
     [CellStatus::Oom, CellStatus::Killed, CellStatus::Unsaved, CellStatus::Hang, CellStatus::Failed];
+
+/// How often a cell is run again after such an end.
+const RETRIES: usize = 2;
 
 /// A cell to run.
 #[derive(Clone, Debug)]
@@ -41,11 +46,14 @@ pub struct CellBatch {
 /// A cell of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedCell<'a> {
-    cell: &'a Cell,
-    /// The resolved recipe.
-    pub recipe: &'a Recipe,
-    /// Its plan.
-    pub plan: &'a Plan,
+    /// Its key in the ledger.
+    pub key: &'a str,
+    /// The hash of its corpus.
+    pub corpus_hash: &'a str,
+    /// The device class that it runs on.
+    pub device: &'a str,
+    /// Its resolved recipe and its plan.
+    pub work: &'a Work,
 }
 
 /// How the cells of a batch are run.
@@ -59,8 +67,6 @@ pub struct BatchPolicy<'a> {
     pub jobs: usize,
     /// Whether to run cells again that are done.
     pub rerun_done: bool,
-    /// How often to run a cell again after a fault of the machine.
-    pub retries: usize,
     /// True if nothing else may run on this machine meanwhile, because times are judged.
     pub needs_idle_machine: bool,
     /// Time limits of each run.
@@ -91,8 +97,11 @@ impl CellBatch {
         let mut corpora = Corpora::default();
         let mut cells = Vec::with_capacity(requests.len());
         for request in requests {
-            let settings: Result<_> = request.settings.iter().map(|setting| key_and_value(setting)).collect();
-            let point = super::axes::GridPoint { settings: settings?, excluded: None };
+            // The value becomes TOML.
+            let read =
+                |setting: &String| recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value));
+            let settings = request.settings.iter().map(read).collect::<Result<_>>()?;
+            let point = GridPoint { settings, excluded: None };
             let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), &machine)?;
             let source =
                 Source { path: &request.recipe, name: base.name(), machine: &machine, checkpoints: 0 };
@@ -105,9 +114,9 @@ impl CellBatch {
 
     /// Returns a cell; `None` if the index is too large.
     pub fn get(&self, at: usize) -> Option<PlannedCell<'_>> {
-        let cell = self.cells.get(at)?;
-        let work = cell.work.as_ref().ok()?;
-        Some(PlannedCell { cell, recipe: &work.recipe, plan: &work.plan })
+        let Cell { key, corpus_hash, device, work, .. } = self.cells.get(at)?;
+        let (corpus_hash, device) = (corpus_hash.as_deref()?, device.as_deref()?);
+        Some(PlannedCell { key, corpus_hash, device, work: work.as_ref().ok()? })
     }
 
     /// Runs the cells of a range that are not done, or all of them. Calls `ended` when the end of a cell is
@@ -127,7 +136,7 @@ impl CellBatch {
         let cells = &self.cells[range.clone()];
         let mut executor = LocalProcesses::new(policy.results, policy.jobs, stop);
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
-        for turn in 0..=policy.retries {
+        for turn in 0..=RETRIES {
             let retry = if policy.rerun_done && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
             let mut ledger = match self.ledger.take() {
                 Some(ledger) => ledger,
@@ -163,31 +172,6 @@ impl CellBatch {
     }
 }
 
-impl PlannedCell<'_> {
-    /// Returns the cell's key in the ledger.
-    pub fn key(&self) -> &str {
-        &self.cell.key
-    }
-
-    /// Returns the hash of the cell's corpus.
-    pub fn corpus_hash(&self) -> &str {
-        self.cell.corpus_hash.as_deref().unwrap_or_default()
-    }
-
-    /// Returns the device class that the cell runs on.
-    pub fn device(&self) -> &str {
-        self.cell.device.as_deref().unwrap_or_default()
-    }
-
-    /// Predicts the cell's memory, time and disk from its plan.
-    ///
-    /// # Errors
-    /// If the programs cannot be recorded or the device does not respond.
-    pub fn fit(&self) -> Result<CellFit> {
-        self.cell.work.as_ref().map_err(Error::clone)?.fit()
-    }
-}
-
 /// Claims this machine for runs whose times are judged.
 ///
 /// # Errors
@@ -202,21 +186,13 @@ fn claim_machine(ledger: &mut Ledger) -> Result<()> {
     ))
 }
 
-/// Splits `section.key=value`; the value becomes TOML.
-fn key_and_value(setting: &str) -> Result<(String, String)> {
-    recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value))
-}
-
 /// Returns the keys whose values differ between the cells; they name the cells.
 fn display_keys(cells: &[Cell]) -> Vec<String> {
-    let keys = cells.iter().flat_map(|cell| cell.settings.keys());
-    let mut keys: Vec<&String> = keys.collect();
-    keys.sort();
-    keys.dedup();
+    let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     let differs = |key: &&String| {
         let mut values = cells.iter().map(|cell| cell.settings.get(*key));
         let first = values.next().flatten();
-        key.as_str() == "training.seed" || values.any(|value| value != first)
+        *key == SEED || values.any(|value| value != first)
     };
     keys.into_iter().filter(differs).cloned().collect()
 }
