@@ -43,7 +43,7 @@ impl Optional {
         match self {
             Self::Text(loss) => text_of(run, loss).unwrap_or_else(|| BLANK.to_owned()),
             Self::Tags => run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" "),
-            Self::Note => beginning(&one_line(run.annotation.note.as_deref().unwrap_or_default())),
+            Self::Note => beginning(run.annotation.note.as_deref().unwrap_or_default(), NOTE),
             Self::Remarks => remarks(run, names),
         }
     }
@@ -61,16 +61,6 @@ impl Columns {
         ];
         let optional = optional.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, column)| column);
         Self::Usual(unlike.cloned().map(Optional::Text).into_iter().chain(optional).collect())
-    }
-
-    /// Returns the chosen columns.
-    pub fn chosen(fields: Vec<Field>) -> Self {
-        Self::Chosen(fields)
-    }
-
-    /// Returns true if the columns include tokens per second as a usual column.
-    pub fn has_speed(&self) -> bool {
-        matches!(self, Self::Usual(_))
     }
 
     /// Formats the list.
@@ -126,7 +116,7 @@ fn chosen(runs: &[&Run], collection: &Collection, fields: &[Field]) -> String {
     table.row(["RUN".to_owned()].into_iter().chain(fields.iter().map(Field::to_string)));
     for run in runs {
         let cell = |field: &Field| match (field, field.value(run, collection)) {
-            (Field::Word(Word::Note), Cell::Text(text)) => beginning(&one_line(&text)),
+            (Field::Word(Word::Note), Cell::Text(text)) => beginning(&text, NOTE),
             (_, Cell::Text(text)) => one_line(&text),
             (field, Cell::Number(value)) => match field.metric() {
                 Some(metric) => decimal(Some(value), metric.decimals),
@@ -188,9 +178,11 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
 }
 
-fn beginning(line: &str) -> String {
-    match line.char_indices().nth(NOTE) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
+/// Returns text on one line, cut off after `longest` characters.
+pub fn beginning(text: &str, longest: usize) -> String {
+    let mut line = one_line(text);
+    if let Some((end, _)) = line.char_indices().nth(longest) {
+        line.replace_range(end.., "…");
     }
+    line
 }

@@ -85,7 +85,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         listed.iter().filter_map(|run| text_of(run, loss)).collect::<BTreeSet<String>>().len()
     };
     let unlike = compared.filter(|field| field.is_loss()).find(|loss| texts(loss) > 1);
-    let columns = if fields.is_empty() { Columns::usual(&listed, unlike) } else { Columns::chosen(fields) };
+    let columns = if fields.is_empty() { Columns::usual(&listed, unlike) } else { Columns::Chosen(fields) };
     print(&columns.table(&listed, &collection))?;
     if let Some(loss) = unlike {
         let hashed = match loss {
@@ -98,8 +98,9 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
             texts(loss)
         ));
     }
-    let has_no_speed =
-        |run: &&Run| columns.has_speed() && run.status == RunStatus::Ok && !run.entry.has_figure("tok_s");
+    let has_no_speed = |run: &&Run| {
+        matches!(columns, Columns::Usual(_)) && run.status == RunStatus::Ok && !run.entry.has_figure("tok_s")
+    };
     if listed.iter().any(has_no_speed) {
         eprint_line(&format!(
             "{BLANK}: not measured; speed is taken from steps after the first metrics.warmup ones"
