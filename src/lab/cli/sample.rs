@@ -2,13 +2,11 @@
 
 use super::chat;
 use super::terminal::{print_exact, print_json_line};
-use super::what::{Results, run_with_checkpoint};
+use super::what::{Results, run_and_keys, run_with_checkpoint};
 use crate::error::Result;
 use crate::model::WeightsKind;
 use crate::results::find;
-use crate::train::{
-    BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
-};
+use crate::train::{GenerationTime, Sampled, TrainedRun, bench_generation, sample};
 use serde_json::json;
 
 /// Arguments of `xrun sample`.
@@ -57,10 +55,7 @@ pub struct Args {
 /// If [`sample`], [`chat::run`] or [`bench_generation`] fails.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
-    let (run, keys) = match args.words.split_first() {
-        Some((first, rest)) if !first.contains('=') => (first.as_str(), rest),
-        _ => (find::LATEST, args.words.as_slice()),
-    };
+    let (named, keys) = run_and_keys(&args.words);
     let mut overrides = Vec::new();
     let mut set = |key: &str, value: Option<String>| {
         overrides.extend(value.map(|value| format!("generation.{key}={value}")));
@@ -71,19 +66,15 @@ pub fn run(args: &Args) -> Result<()> {
     set("tokens", args.tokens.map(|n| n.to_string()));
     set("temperature", args.temperature.map(|t| format!("{t:?}")));
     overrides.extend(keys.iter().cloned());
-    let run = run_with_checkpoint(results, run)?;
+    let folder = run_with_checkpoint(results, named.unwrap_or(find::LATEST))?;
+    let run = TrainedRun { folder, step: args.checkpoint, weights: args.weights, overrides };
     if args.chat {
-        let (step, weights, tokens) = (args.checkpoint, args.weights, args.tokens);
-        return chat::run(&ChatRequest { run, step, weights, overrides, tokens });
+        return chat::run(run, args.tokens);
     }
     if let Some(prompt_tokens) = args.bench {
-        let (step, weights) = (args.checkpoint, args.weights);
-        return bench_generation(&BenchRequest { run, step, weights, overrides, prompt_tokens }, print_time);
+        return bench_generation(&run, prompt_tokens, print_time);
     }
-    let prompts = args.prompt.clone();
-    let (step, weights) = (args.checkpoint, args.weights);
-    let request = SampleRequest { run, step, weights, overrides, prompts };
-    for Sampled { prompt, text, tokens } in sample(&request)? {
+    for Sampled { prompt, text, tokens } in sample(&run, &args.prompt)? {
         if args.json {
             print_json_line(&json!({ "prompt": prompt, "text": text, "tokens": tokens }))?;
         } else {
