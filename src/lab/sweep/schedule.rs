@@ -436,7 +436,9 @@ impl<'a> Schedule<'a> {
     fn is_wanted(&self, cell: usize) -> bool {
         let key = &self.cells[cell].key;
         match (self.design.halving(), self.ledger.last(key)) {
-            (Some(_), _) => self.result(&self.cell_lines(key), self.until) == CellResult::Open,
+            (Some(_), _) => {
+                self.result(&self.cell_lines(key).collect::<Vec<_>>(), self.until) == CellResult::Open
+            }
             (None, None) => true,
             (None, Some(last)) => !last.status.ends_a_whole_run() || self.is_retried(last),
         }

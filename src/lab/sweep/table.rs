@@ -103,25 +103,19 @@ impl Tables {
     }
 
     fn row(&self, cell: &Cell, ledger: &Ledger) -> Vec<String> {
-        let own = self.keys.iter().map(|key| cell.settings.get(key).cloned().unwrap_or_default());
-        let mut row: Vec<String> = own.collect();
-        let Some(last) = ledger.last(&cell.key) else {
-            let blank = |name: &&str| if *name == CELL { short(&cell.key) } else { String::new() };
-            row.extend(self.header()[self.keys.len()..].iter().map(blank));
-            return row;
-        };
-        let measured = &last.measured;
-        row.push(last.status.to_string());
+        let last = ledger.last(&cell.key);
         let figure = |(key, metric): (&str, &Metric)| {
-            measured.get(key).map(|value| (value / metric.divisor).to_string()).unwrap_or_default()
+            text(last.and_then(|last| last.measured.get(key)).map(|value| value / metric.divisor))
         };
+        let mut row: Vec<String> = self.keys.iter().map(|key| text(cell.settings.get(key))).collect();
+        row.push(text(last.map(|last| last.status)));
         row.extend(metrics::ledger_metrics().into_iter().map(figure));
         row.extend([
-            measured.contended.map(|contended| contended.to_string()).unwrap_or_default(),
-            last.attempt.to_string(),
-            last.run.clone().unwrap_or_default(),
+            text(last.and_then(|last| last.measured.contended)),
+            text(last.map(|last| last.attempt)),
+            text(last.and_then(|last| last.run.as_ref())),
             short(&cell.key),
-            last.reason.clone().unwrap_or_default(),
+            text(last.and_then(|last| last.reason.as_ref())),
         ]);
         row
     }
@@ -153,6 +147,11 @@ impl Output for Tables {
         )?;
         atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
     }
+}
+
+/// Formats a value that may be missing; a missing one is blank.
+pub fn text(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }
 
 /// Formats a table as CSV.
