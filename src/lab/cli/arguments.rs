@@ -120,6 +120,12 @@ mod tests {
         assert_eq!(normalized("xrun --results r a.toml"), "xrun run --results r a.toml");
         assert_eq!(normalized("xrun --seed 3 a.toml -q"), "xrun run --seed 3 a.toml -q");
         assert_eq!(normalized("xrun -q --results=r sample x"), "xrun sample -q --results=r x");
+        assert_eq!(normalized("xrun --algos-from r a.toml"), "xrun run --algos-from r a.toml");
+        assert_eq!(
+            normalized("xrun --algos-from r --until 9 resume x"),
+            "xrun resume --algos-from r --until 9 x"
+        );
+        assert_eq!(normalized("xrun --fork --at 9 resume x"), "xrun resume --fork --at 9 x");
         assert_eq!(normalized("xrun plan a.toml"), "xrun plan a.toml");
         assert_eq!(normalized("xrun --version"), "xrun --version");
     }

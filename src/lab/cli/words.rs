@@ -2,12 +2,15 @@
 
 use std::ffi::OsString;
 
+/// The options of `xrun run` and `xrun resume` whose value is a word of its own.
+const WITH_VALUE: [&str; 5] = ["--results", "--seed", "--algos-from", "--until", "--at"];
+
 /// Returns the index of the first argument that is neither an option nor an option's value.
 pub(super) fn first_word(arguments: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(argument) = arguments.get(at) {
         let text = argument.to_string_lossy();
-        if ["--results", "--seed"].contains(&text.as_ref()) {
+        if WITH_VALUE.contains(&text.as_ref()) {
             at += 1;
         } else if !text.starts_with('-') {
             return Some(at);
