@@ -2,7 +2,7 @@
 //! ones.
 
 use super::command::Cli;
-use super::words::first_word;
+use super::words::{first_word, takes_keys};
 use crate::recipe::{self, without_dashes};
 use crate::suggest::nearest;
 use clap::builder::StyledStr;
@@ -62,9 +62,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
 }
 
 /// Suggests a recipe key for an unknown option of a command that takes keys, such as `training.steps=4` for
-/// `--steps 4`.
+/// `--steps 4`. The arguments are normalized.
 fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument || !takes_keys(arguments) {
+    let cli = Cli::command();
+    let name = arguments.get(1).and_then(|word| word.to_str());
+    let command = name.and_then(|name| cli.find_subcommand(name));
+    if error.kind() != ErrorKind::UnknownArgument || !command.is_some_and(takes_keys) {
         return error;
     }
     let has_similar = error.get(ContextKind::SuggestedArg).is_some();
@@ -89,15 +92,6 @@ fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     let tip = StyledStr::from(format!("recipe keys are written section.key=value: {assignment}"));
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     error
-}
-
-/// Returns true if the command in normalized `arguments` takes recipe keys.
-fn takes_keys(arguments: &[OsString]) -> bool {
-    let command = Cli::command();
-    let name = arguments.get(1).and_then(|word| word.to_str());
-    let Some(command) = name.and_then(|name| command.find_subcommand(name)) else { return false };
-    let names = command.get_positionals().filter_map(clap::Arg::get_value_names);
-    names.flatten().any(|name| name.contains("KEY=VALUE"))
 }
 
 fn is_subcommand(word: &OsString) -> bool {

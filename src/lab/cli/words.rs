@@ -1,5 +1,6 @@
-//! Finds the first word of a command line before it is parsed.
+//! What is known about the words of a command line before it is parsed.
 
+use clap::{Arg, Command};
 use std::ffi::OsString;
 
 /// The options of `xrun run` and `xrun resume` whose value is a word of its own.
@@ -18,4 +19,10 @@ pub(super) fn first_word(arguments: &[OsString]) -> Option<usize> {
         at += 1;
     }
     None
+}
+
+/// Returns true if a command takes `section.key=value`.
+pub(super) fn takes_keys(command: &Command) -> bool {
+    let names = command.get_positionals().filter_map(Arg::get_value_names);
+    names.flatten().any(|name| name.contains("KEY=VALUE"))
 }
