@@ -106,7 +106,7 @@ fn conclude(ended: &[Replay], problems: &[String]) -> Result<()> {
     if differ > 0 {
         return Err(Error::new(
             ErrorKind::Regression,
-            format!("{differ} {of} differ{}", third_person(differ)),
+            format!("{differ} {of} differ{}", if differ == 1 { "s" } else { "" }),
         ));
     }
     if failed > 0 {
@@ -119,8 +119,4 @@ fn conclude(ended: &[Replay], problems: &[String]) -> Result<()> {
             plural(count)
         ))),
     }
-}
-
-fn third_person(count: usize) -> &'static str {
-    if count == 1 { "s" } else { "" }
 }
