@@ -42,7 +42,7 @@ impl Schedule<'_> {
         let trunks = self.design.trunks()?;
         let cell = self.cells.iter().position(|cell| cell.key == key)?;
         trunks.step(cell)?;
-        let lines = trunks.on_same_trunk(cell).map(|at| self.ledger.last(&self.cells[at].key).cloned());
+        let lines = trunks.on_same_trunk(cell).map(|(at, _)| self.ledger.last(&self.cells[at].key).cloned());
         Some(lines.collect::<Option<Vec<Attempt>>>().unwrap_or_default())
     }
 }
