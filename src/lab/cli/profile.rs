@@ -113,11 +113,10 @@ fn table(found: &Profile) -> String {
             cells.extend([op.budget.map(ms), budget_share].map(Option::unwrap_or_default));
         }
         if has_energy {
-            let loaded = op.loaded_ms_and_watts();
-            let cell = |decimals: usize, value: fn((f64, f64)) -> f64| {
-                loaded.map_or(String::new(), |loaded| format!("{:.decimals$}", value(loaded)))
-            };
-            cells.extend([cell(3, |(ms, _)| ms), cell(0, |(_, watts)| watts), cell(3, joules)]);
+            let loaded = op.loaded_ms_and_watts().map(|(ms, watts)| {
+                [format!("{ms:.3}"), format!("{watts:.0}"), format!("{:.3}", joules((ms, watts)))]
+            });
+            cells.extend(loaded.unwrap_or_default());
         }
         cells.push(op.shapes.clone());
         table.row(cells);
@@ -178,9 +177,12 @@ fn as_json(found: &Profile) -> Value {
     })
 }
 
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
 /// Converts the profile to the form stored in a run's folder.
 fn kept(found: &Profile) -> KeptProfile {
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let spans = found.spans.iter().map(|span| KeptSpan {
         op: span.op.to_owned(),
         scope: span.scope.clone(),
@@ -208,7 +210,6 @@ fn kept(found: &Profile) -> KeptProfile {
 
 /// Writes the nodes of a step in Chrome's trace-event format.
 fn trace(found: &Profile) -> String {
-    let micros = |d: Duration| d.as_secs_f64() * 1e6;
     let events: Vec<_> = found
         .spans
         .iter()

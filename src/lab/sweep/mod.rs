@@ -183,7 +183,7 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     }
     let name = sweep.base.name();
     let mut tables = Tables::new(request.results, name, &sweep.axes, &sweep.cells)?;
-    let folder = tables.folder().to_owned();
+    let folder = tables.folder.clone();
     let policy = SweepPolicy {
         name,
         results: request.results,

@@ -32,7 +32,8 @@ pub struct SweepCell {
 /// The tables of a sweep.
 #[derive(Debug)]
 pub struct Tables {
-    folder: PathBuf,
+    /// The folder of the tables.
+    pub folder: PathBuf,
     /// The keys that vary.
     keys: Vec<String>,
 }
@@ -84,11 +85,6 @@ impl Tables {
             .map_err(|e| Error::failed(format!("cannot write {CELLS}: {e}")))?;
         atomic::write(&folder.join(CELLS), &json)?;
         Ok(Self { folder, keys: keys.to_vec() })
-    }
-
-    /// Returns the folder of the tables.
-    pub fn folder(&self) -> &Path {
-        &self.folder
     }
 
     /// Returns the path of `table.md`.
