@@ -19,7 +19,8 @@ pub struct RunningAttempt {
     id: RunId,
     /// Bytes of a line that is still incomplete.
     partial: Vec<u8>,
-    header: Header,
+    /// What the sweep that started the attempt wrote about it.
+    pub header: Header,
     /// `RECIPE/RUN`, once the run has begun.
     pub run: Option<String>,
     /// The last step, the number of steps in all, and the loss.
@@ -149,11 +150,6 @@ impl RunningAttempt {
         let polled = executor.poll(self.id)?;
         self.read(&polled.stdout);
         Ok(())
-    }
-
-    /// Returns the GPUs that the attempt has to itself.
-    pub fn gpus(&self) -> &[usize] {
-        &self.header.gpus
     }
 
     /// Returns the time since the attempt started.

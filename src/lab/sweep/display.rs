@@ -136,7 +136,7 @@ impl Display {
         let (Sink::Live { lines, .. }, Some((step, steps, loss))) = (&self.sink, child.step) else { return };
         if let Some(line) = lines.get(&attempt.key) {
             let loss = loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
-            let names: Vec<String> = child.gpus().iter().map(ToString::to_string).collect();
+            let names: Vec<String> = child.header.gpus.iter().map(ToString::to_string).collect();
             let gpu = if names.is_empty() { String::new() } else { format!("  GPU {}", names.join("+")) };
             // The name comes last because a narrow terminal cuts off the end of the line.
             line.set_message(format!("{step}/{steps}{loss}{gpu}  {}", self.name(attempt)));

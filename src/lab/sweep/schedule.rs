@@ -271,7 +271,7 @@ impl<'a> Schedule<'a> {
                 self.waiting.remove(at);
                 continue;
             };
-            let own = self.running.iter().map(|(_, run)| run.gpus().to_vec());
+            let own = self.running.iter().map(|(_, run)| run.header.gpus.clone());
             let others = (!self.gpus_elsewhere.is_empty()).then(|| self.gpus_elsewhere.clone());
             let in_use: Vec<Vec<usize>> = own.chain(others).collect();
             let Some(assignment) = Assignment::find_free(work, &in_use, self.executor.capacity()) else {
@@ -369,7 +369,7 @@ impl<'a> Schedule<'a> {
                 }
                 Some(result) => {
                     let (attempt, child) = self.running.remove(at);
-                    self.end(&attempt, result, Some(child.elapsed()), child.gpus())?;
+                    self.end(&attempt, result, Some(child.elapsed()), &child.header.gpus)?;
                     child.forget(self.executor);
                 }
             }
