@@ -2,20 +2,19 @@
 
 use super::terminal::{eprint_line, print_exact};
 use crate::error::{Error, Result};
-use crate::train::{Chat, TrainedRun};
+use crate::train::{Chat, ChatRequest};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// Starts a new conversation when typed as a message.
 const CLEAR: &str = "/clear";
 
-/// Reads one message per line until the input ends, and prints the model's reply to each, of at most `tokens`
-/// tokens.
+/// Reads one message per line until the input ends, and prints the model's reply to each.
 ///
 /// # Errors
 /// Fails if [`Chat::open`] does, or if input or output fails. If a single message is invalid, the error is
 /// printed and the chat continues on a terminal; otherwise it ends the command.
-pub fn run(run: TrainedRun, tokens: Option<usize>) -> Result<()> {
-    let mut chat = Chat::open(run, tokens)?;
+pub fn run(request: &ChatRequest) -> Result<()> {
+    let mut chat = Chat::open(request)?;
     let interactive = std::io::stdin().is_terminal();
     if interactive {
         eprint_line(&format!(

@@ -6,8 +6,9 @@ use super::what::{Results, run_and_keys, run_with_checkpoint};
 use crate::error::Result;
 use crate::model::WeightsKind;
 use crate::results::find;
-use crate::train::{GenerationTime, Sampled, TrainedRun, bench_generation, sample};
-use serde_json::json;
+use crate::train::{
+    BenchRequest, ChatRequest, GenerationTime, SampleRequest, Sampled, bench_generation, sample,
+};
 
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
@@ -56,6 +57,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let (named, keys) = run_and_keys(&args.words);
+    let run = named.unwrap_or(find::LATEST);
     let mut overrides = Vec::new();
     let mut set = |key: &str, value: Option<String>| {
         overrides.extend(value.map(|value| format!("generation.{key}={value}")));
@@ -66,17 +68,22 @@ pub fn run(args: &Args) -> Result<()> {
     set("tokens", args.tokens.map(|n| n.to_string()));
     set("temperature", args.temperature.map(|t| format!("{t:?}")));
     overrides.extend(keys.iter().cloned());
-    let folder = run_with_checkpoint(results, named.unwrap_or(find::LATEST))?;
-    let run = TrainedRun { folder, step: args.checkpoint, weights: args.weights, overrides };
+    let run = run_with_checkpoint(results, run)?;
     if args.chat {
-        return chat::run(run, args.tokens);
+        let (step, weights, tokens) = (args.checkpoint, args.weights, args.tokens);
+        return chat::run(&ChatRequest { run, step, weights, overrides, tokens });
     }
     if let Some(prompt_tokens) = args.bench {
-        return bench_generation(&run, prompt_tokens, print_time);
+        let (step, weights) = (args.checkpoint, args.weights);
+        return bench_generation(&BenchRequest { run, step, weights, overrides, prompt_tokens }, print_time);
     }
-    for Sampled { prompt, text, tokens } in sample(&run, &args.prompt)? {
+    let prompts = args.prompt.clone();
+    let (step, weights) = (args.checkpoint, args.weights);
+    let request = SampleRequest { run, step, weights, overrides, prompts };
+    for Sampled { prompt, text, tokens } in sample(&request)? {
         if args.json {
-            print_json_line(&json!({ "prompt": prompt, "text": text, "tokens": tokens }))?;
+            let sampled = serde_json::json!({ "prompt": prompt, "text": text, "tokens": tokens });
+            print_json_line(&sampled)?;
         } else {
             print_exact(&format!("{prompt}{text}\n\n"))?;
         }
@@ -89,7 +96,7 @@ fn print_time(time: GenerationTime) -> Result<()> {
     let GenerationTime { samples, prompt_tokens, new_tokens, prefill, decode } = time;
     let made = (samples * (new_tokens - 1)) as f64;
     let speed = (made > 0.0).then(|| made / decode.as_secs_f64());
-    print_json_line(&json!({
+    print_json_line(&serde_json::json!({
         "side": "xrun",
         "samples": samples,
         "prompt_tokens": prompt_tokens,

@@ -13,6 +13,9 @@ use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// How often a run that the machine ended (memory, disk, a signal) is run again with its seed.
+pub const RETRIES: usize = 2;
+
 /// The runs of a list of pairs: both arms of the first pair, then both of the second, and so on.
 pub struct PairRuns<'a> {
     batch: CellBatch,
@@ -130,6 +133,7 @@ impl<'a> PairRuns<'a> {
             results: self.setting.results,
             jobs: self.setting.jobs,
             rerun_done: again,
+            retries: RETRIES,
             needs_idle_machine: self.order == RunOrder::InTurns,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: self.setting.progress,

@@ -22,9 +22,6 @@ use std::path::{Path, PathBuf};
 const MACHINE_FAULTS: [CellStatus; 5] =
     [CellStatus::Oom, CellStatus::Killed, CellStatus::Unsaved, CellStatus::Hang, CellStatus::Failed];
 
-/// How often a cell is run again after such an end.
-const RETRIES: usize = 2;
-
 /// A cell to run.
 #[derive(Clone, Debug)]
 pub struct CellRequest {
@@ -67,6 +64,8 @@ pub struct BatchPolicy<'a> {
     pub jobs: usize,
     /// Whether to run cells again that are done.
     pub rerun_done: bool,
+    /// How often to run a cell again after a fault of the machine.
+    pub retries: usize,
     /// True if nothing else may run on this machine meanwhile, because times are judged.
     pub needs_idle_machine: bool,
     /// Time limits of each run.
@@ -136,7 +135,7 @@ impl CellBatch {
         let cells = &self.cells[range.clone()];
         let mut executor = LocalProcesses::new(policy.results, policy.jobs, stop);
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
-        for turn in 0..=RETRIES {
+        for turn in 0..=policy.retries {
             let retry = if policy.rerun_done && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
             let mut ledger = match self.ledger.take() {
                 Some(ledger) => ledger,

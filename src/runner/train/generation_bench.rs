@@ -1,10 +1,26 @@
 //! Measures how fast a trained run generates: the prompts and the new tokens, timed separately.
 
 use super::generate::Generating;
-use super::trained::{Trained, TrainedRun};
+use super::trained::Trained;
 use crate::error::{Error, Result};
-use crate::model::{Generator, PromptShape, prompt_rows};
+use crate::model::{Generator, PromptShape, WeightsKind, prompt_rows};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// The run to time, and what it generates.
+#[derive(Clone, Debug)]
+pub struct BenchRequest {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The step of the checkpoint; `None` for the newest valid one.
+    pub step: Option<u64>,
+    /// Which of the checkpoint's weights to use.
+    pub weights: WeightsKind,
+    /// Keys to change, as for [`sample`](super::sample).
+    pub overrides: Vec<String>,
+    /// Number of tokens in each prompt. Every sample has its own prompt.
+    pub prompt_tokens: usize,
+}
 
 /// The times of one repetition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,19 +46,17 @@ const REPEATS: usize = 5;
 /// Step between the tokens of a prompt. It makes all rows of a prompt and all prompts different.
 const STRIDE: usize = 7919;
 
-/// Generates several times and passes the times of each repetition to `on_repetition`. Every sample has its
-/// own prompt of `prompt_tokens` tokens. No token ends a text.
+/// Generates several times and passes the times of each repetition to `on_repetition`. No token ends a text.
 ///
 /// # Errors
 /// Fails like [`sample`](super::sample), and if prompts and new tokens do not fit the context.
 pub fn bench_generation(
-    run: &TrainedRun,
-    prompt_tokens: usize,
+    request: &BenchRequest,
     mut on_repetition: impl FnMut(GenerationTime) -> Result<()>,
 ) -> Result<()> {
-    let trained = Trained::open(run, 1)?;
+    let trained = Trained::open(&request.run, request.step, request.weights, &request.overrides, 1)?;
     let (generation, seq_len) = (&trained.plan.generation, trained.plan.batch.seq_len);
-    let (samples, tokens) = (generation.samples, generation.tokens);
+    let (samples, tokens, prompt_tokens) = (generation.samples, generation.tokens, request.prompt_tokens);
     if prompt_tokens == 0 || prompt_tokens + tokens > seq_len + 1 {
         return Err(Error::usage(format!(
             "prompts of {prompt_tokens} tokens and {tokens} new tokens do not fit the model's context, training.seq_len = \

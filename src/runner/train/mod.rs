@@ -37,11 +37,11 @@ mod trained;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
-pub use chat::Chat;
+pub use chat::{Chat, ChatRequest};
 pub use conclude::{Ended, mark_failed};
 pub use gauges::environment;
 pub use generate::{Generating, prompt_tokens};
-pub use generation_bench::{GenerationTime, bench_generation};
+pub use generation_bench::{BenchRequest, GenerationTime, bench_generation};
 pub use import::{ImportRequest, Imported, import};
 pub use initial::weights::{InitialWeights, check_initial_weights};
 pub use initial::{InitialValues, initialize, refresh_compute_copy};
@@ -53,9 +53,9 @@ pub use recorder::Recorder;
 pub use reference::{logits, reference};
 pub use request::{Origin, Request, WorkerRequest};
 pub use run::{Run, cpu_fallback_warning};
-pub use sample::{Sampled, sample};
+pub use sample::{SampleRequest, Sampled, sample};
 pub use time_left::TimeLeft;
-pub use trained::{TrainedRun, chat_template, recipe_of, tokenizer_json};
+pub use trained::{chat_template, recipe_of, tokenizer_json};
 
 use crate::device::communicator::RankPhase;
 use crate::error::Result;

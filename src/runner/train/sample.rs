@@ -1,11 +1,27 @@
 //! Generates text from a trained run.
 
 use super::generate::{Generating, prompt_tokens};
-use super::trained::{Trained, TrainedRun};
+use super::trained::Trained;
 use crate::error::Result;
-use crate::model::{Generator, PromptShape, prompt_rows};
+use crate::model::{Generator, PromptShape, WeightsKind, prompt_rows};
 use crate::plan::Plan;
 use crate::results::progress::eprint_line;
+use std::path::PathBuf;
+
+/// The run to sample from, and its settings.
+#[derive(Clone, Debug)]
+pub struct SampleRequest {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The step of the checkpoint; `None` for the newest valid one.
+    pub step: Option<u64>,
+    /// Which of the checkpoint's weights to use.
+    pub weights: WeightsKind,
+    /// Keys to change, as `section.key=value`: keys of `[generation]`, execution keys, and `training.dtype`.
+    pub overrides: Vec<String>,
+    /// Prompts, each continued by `generation.samples` texts. If there are none, the recipe's prompt is used.
+    pub prompts: Vec<String>,
+}
 
 /// A generated text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,13 +34,13 @@ pub struct Sampled {
     pub tokens: Vec<u32>,
 }
 
-/// Generates texts in one batch, grouped by prompt: `generation.samples` texts for each. If there are no
-/// prompts, the recipe's is used.
+/// Generates texts in one batch, grouped by prompt.
 ///
 /// # Errors
 /// If the run has no valid checkpoint, a prompt does not fit, or a key would change the trained model.
-pub fn sample(run: &TrainedRun, prompts: &[String]) -> Result<Vec<Sampled>> {
-    let trained = Trained::open(run, prompts.len())?;
+pub fn sample(request: &SampleRequest) -> Result<Vec<Sampled>> {
+    let SampleRequest { run, step, weights, overrides, prompts } = request;
+    let trained = Trained::open(run, *step, *weights, overrides, prompts.len())?;
     let Trained { plan, tokenizer, .. } = &trained;
     let seq_len = plan.batch.seq_len;
     let own = std::slice::from_ref(&plan.generation.prompt);

@@ -20,25 +20,12 @@ use crate::results::progress::eprint_line;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// The only training key that sampling may change, because weights are stored in fp32 for every training
 /// dtype.
 const DTYPE: &str = "training.dtype";
-
-/// A trained run to generate with, and its settings.
-#[derive(Clone, Debug)]
-pub struct TrainedRun {
-    /// The run's folder.
-    pub folder: PathBuf,
-    /// The step of the checkpoint; `None` for the newest valid one.
-    pub step: Option<u64>,
-    /// Which of the checkpoint's weights to use.
-    pub weights: WeightsKind,
-    /// Keys to change, as `section.key=value`: keys of `[generation]`, execution keys, and `training.dtype`.
-    pub overrides: Vec<String>,
-}
 
 /// A trained run with its settings for generation.
 #[derive(Debug)]
@@ -57,10 +44,15 @@ impl Trained {
     ///
     /// # Errors
     /// If the run has no valid checkpoint or no such weights, or a key would change the trained model.
-    pub(super) fn open(run: &TrainedRun, prompts: usize) -> Result<Self> {
-        let TrainedRun { folder: run, step, weights, overrides } = run;
+    pub(super) fn open(
+        run: &Path,
+        step: Option<u64>,
+        weights: WeightsKind,
+        overrides: &[String],
+        prompts: usize,
+    ) -> Result<Self> {
         let folder = run.join("checkpoint");
-        let loaded: Loaded = match *step {
+        let loaded: Loaded = match step {
             Some(step) => checkpoint::at_step(&folder, step)?,
             None => checkpoint::newest(&folder)?
                 .ok_or_else(|| Error::usage(format!("{} has no checkpoint to sample from", run.display())))?,
@@ -68,7 +60,7 @@ impl Trained {
         for warning in loaded.warnings() {
             eprint_line(&format!("warning: {warning}"));
         }
-        CheckpointWeights::new(&loaded, *weights)?.check_finite()?;
+        CheckpointWeights::new(&loaded, weights)?.check_finite()?;
         let trained = recipe_of(&loaded)?;
         eprint_line(&format!(
             "{}: step {} of {}",
@@ -117,7 +109,7 @@ impl Trained {
             memory_bytes: 0,
         };
         let plan = Plan::new(&recipe, &corpus, &machine)?;
-        Ok(Self { plan, tokenizer, loaded, weights: *weights })
+        Ok(Self { plan, tokenizer, loaded, weights })
     }
 
     /// Returns an engine with the run's weights for the programs of a generator.

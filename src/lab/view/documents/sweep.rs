@@ -31,6 +31,12 @@ impl Attempts {
     pub fn read(folder: &ResultsFolder) -> Result<Option<Self>> {
         folder.ledger().map(|_| Ledger::read(folder.root()).map(Self)).transpose()
     }
+
+    /// Returns the last attempt at a cell. Sweeps of earlier versions know only the beginning of its key.
+    fn last_attempt(&self, cell: &SweepCell) -> Option<&Attempt> {
+        let by_beginning = || self.0.lines().iter().rfind(|line| line.key.starts_with(cell.key.as_str()));
+        self.0.last(&cell.key).or_else(by_beginning)
+    }
 }
 
 /// Returns the line of a sweep in the document `sweeps`, or the reason if it cannot be read.
@@ -40,7 +46,7 @@ pub fn line(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Value {
         Ok(cells) => cells,
         Err(e) => return json!({"id": id, "version": version, "damaged": e.message()}),
     };
-    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| attempts?.0.last(&cell.key)).collect();
+    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| attempts?.last_attempt(cell)).collect();
     json!({
         "id": id,
         "recipe": last.first().map_or(recipe_of(id), |attempt| attempt.recipe.as_str()),
@@ -59,7 +65,7 @@ pub fn document(id: &str, folder: &Path, attempts: Option<&Attempts>) -> Result<
     let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     let values: BTreeMap<&String, Vec<&str>> =
         keys.iter().map(|key| (*key, distinct_values(key, &cells))).collect();
-    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| attempts?.0.last(&cell.key)).collect();
+    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| attempts?.last_attempt(cell)).collect();
     let has_figure = |key: &str| attempts.iter().flatten().any(|at| at.measured.get(key).is_some());
     let figures: Vec<(&str, &metrics::Metric)> =
         metrics::ledger_metrics().into_iter().filter(|(key, _)| has_figure(key)).collect();

@@ -5,11 +5,27 @@ mod template;
 mod tests;
 
 use super::generate::Generating;
-use super::trained::{Trained, TrainedRun};
+use super::trained::Trained;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::model::{Generator, Prefill, PromptShape, prompt_rows};
+use crate::model::{Generator, Prefill, PromptShape, WeightsKind, prompt_rows};
+use std::path::PathBuf;
 use template::{Message, Template};
+
+/// The run to talk to, and its settings.
+#[derive(Clone, Debug)]
+pub struct ChatRequest {
+    /// The run's folder.
+    pub run: PathBuf,
+    /// The step of the checkpoint; `None` for the newest valid one.
+    pub step: Option<u64>,
+    /// Which of the checkpoint's weights to use.
+    pub weights: WeightsKind,
+    /// Keys to change, as for [`sample`](super::sample).
+    pub overrides: Vec<String>,
+    /// Maximum number of tokens in a reply; `None` for as many as the context can hold.
+    pub tokens: Option<usize>,
+}
 
 /// A conversation: the messages so far, and the model that replies.
 #[derive(Debug)]
@@ -24,18 +40,18 @@ pub struct Chat {
 
 impl Chat {
     /// Opens a run. Every turn processes the whole conversation in one pass, with the smallest program that
-    /// holds it. A reply has at most `tokens` tokens; `None` for as many as the context can hold.
+    /// holds it.
     ///
     /// # Errors
     /// If the run has no valid checkpoint or no chat template, or a key would change the trained model.
-    pub fn open(mut run: TrainedRun, tokens: Option<usize>) -> Result<Self> {
-        run.overrides.push("generation.samples=1".to_owned());
-        let mut trained = Trained::open(&run, 1)?;
+    pub fn open(request: &ChatRequest) -> Result<Self> {
+        let one = [&request.overrides[..], &["generation.samples=1".to_owned()]].concat();
+        let mut trained = Trained::open(&request.run, request.step, request.weights, &one, 1)?;
         trained.tokenizer = trained.tokenizer.recognizing_special_tokens();
-        let template = Template::from_run(&run.folder, &trained.tokenizer)?;
+        let template = Template::from_run(&request.run, &trained.tokenizer)?;
         let generator = Generator::new(&trained.plan, &shapes(trained.plan.batch.seq_len))?;
         let engine = trained.engine(&generator)?;
-        Ok(Self { trained, generator, engine, template, tokens, messages: Vec::new() })
+        Ok(Self { trained, generator, engine, template, tokens: request.tokens, messages: Vec::new() })
     }
 
     /// Adds a message of the user and the model's reply to it. Passes parts of the reply to `on_text` as they
