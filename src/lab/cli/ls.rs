@@ -10,16 +10,12 @@ use std::path::{Path, PathBuf};
 /// A folder that `xrun ls` searches, besides the built-in recipes and the current folder.
 const FOLDER: &str = "recipes";
 
-/// Arguments of `xrun ls`.
-#[derive(clap::Args, Debug)]
-pub struct Args {}
-
 /// Prints a table of the built-in recipes, the recipes in the current folder, and `recipes/*.toml`: what to
 /// pass to `xrun`, and the description.
 ///
 /// # Errors
 /// If an existing folder cannot be listed. A recipe that cannot be loaded is listed with the reason.
-pub fn run(_args: &Args) -> Result<()> {
+pub fn run() -> Result<()> {
     let machine = Machine::none();
     let mut table = Table::new(&[Column::Left; 3]);
     table.row(["RECIPE", "FROM", "DESCRIPTION"]);

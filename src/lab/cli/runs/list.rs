@@ -85,7 +85,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         listed.iter().filter_map(|run| text_of(run, loss)).collect::<BTreeSet<String>>().len()
     };
     let unlike = compared.filter(|field| field.is_loss()).find(|loss| texts(loss) > 1);
-    let columns = if fields.is_empty() { Columns::usual(&listed, unlike) } else { Columns::Chosen(fields) };
+    let columns = if fields.is_empty() { Columns::Usual(unlike.cloned()) } else { Columns::Chosen(fields) };
     print(&columns.table(&listed, &collection))?;
     if let Some(loss) = unlike {
         let hashed = match loss {
