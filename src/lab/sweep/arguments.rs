@@ -81,7 +81,12 @@ impl Arguments {
 
     /// Returns true if an argument sets the key at `path`.
     pub fn sets(&self, path: &str) -> bool {
-        self.fixed.contains_key(path) || self.axes.iter().any(|axis| axis.keys.iter().any(|key| key == path))
+        self.fixed.contains_key(path) || self.varies(path)
+    }
+
+    /// Returns true if an argument gives the key at `path` several values.
+    pub fn varies(&self, path: &str) -> bool {
+        self.axes.iter().flat_map(|axis| &axis.keys).any(|key| key == path)
     }
 }
 

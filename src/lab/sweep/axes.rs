@@ -110,7 +110,7 @@ fn seeds(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
     if count < 2 {
         return Ok(None);
     }
-    if arguments.axes.iter().any(|axis| axis.keys.iter().any(|key| key == SEED)) {
+    if arguments.varies(SEED) {
         return Err(Error::usage(format!(
             "{SEED} has several values, and sweep.seeds = {count} sets it too; keep one of them"
         )));

@@ -2,6 +2,7 @@
 
 use super::axes::GridPoint;
 use super::cell::{Cell, Corpora, Source, build_name};
+use super::design::Design;
 use super::display::Display;
 use super::prepare;
 use super::schedule::{Output, Schedule, SweepPolicy};
@@ -154,7 +155,8 @@ impl CellBatch {
                 limits: policy.limits,
                 build: &self.build,
             };
-            let schedule = Schedule::new(&sweep, cells, ledger, &mut executor, &mut output, display);
+            let schedule =
+                Schedule::new(&sweep, cells, &Design::Grid, ledger, &mut executor, &mut output, display);
             self.ledger.replace(Some(schedule.run_for_caller(stop)?));
             let is_faulty = output.seen.iter().flatten().any(|(_, status)| MACHINE_FAULTS.contains(status));
             if stop.requested() {

@@ -193,8 +193,8 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, &stop);
-    let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut executor, &mut tables, display)
-        .with_design(&sweep.design);
+    let Sweep { cells, design, .. } = &sweep;
+    let mut schedule = Schedule::new(&policy, cells, design, ledger, &mut executor, &mut tables, display);
     let outcome = schedule.run(&table, &stop);
     let (ledger, display) = schedule.into_parts();
     let outcome =
@@ -243,7 +243,8 @@ fn conclude(
     let mut tables = Tables::within(folder.join(CELLS_FOLDER), &columns, &contest.cells)?;
     let table = tables.markdown_path();
     let shown = Display::new(request.progress, &columns, contest.cells.len());
-    let mut schedule = Schedule::new(policy, &contest.cells, ledger, executor, &mut tables, shown);
+    let mut schedule =
+        Schedule::new(policy, &contest.cells, &Design::Grid, ledger, executor, &mut tables, shown);
     let outcome = schedule.run(&table, stop);
     let (ledger, mut display) = schedule.into_parts();
     if outcome.is_ok() {

@@ -97,10 +97,11 @@ enum Claim {
 }
 
 impl<'a> Schedule<'a> {
-    /// Creates a sweep over these cells.
+    /// Creates a sweep over these cells, which depend on each other as `design` says.
     pub fn new(
         policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],
+        design: &'a Design,
         ledger: Ledger,
         executor: &'a mut dyn Executor,
         output: &'a mut dyn Output,
@@ -118,16 +119,11 @@ impl<'a> Schedule<'a> {
             running: Vec::new(),
             gpus_elsewhere: Vec::new(),
             refreshed: None,
-            design: &Design::Grid,
+            design,
             until: None,
             started: HashSet::new(),
             last_before: HashMap::new(),
         }
-    }
-
-    /// Sets how cells depend on each other.
-    pub fn with_design(self, design: &'a Design) -> Self {
-        Self { design, ..self }
     }
 
     /// Returns the ledger and the display, for whatever comes next.

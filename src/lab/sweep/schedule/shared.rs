@@ -66,11 +66,10 @@ impl Schedule<'_> {
         } else {
             None
         };
-        let Some(mut run) = run else {
+        let Some(run) = run else {
             let result = AttemptResult::without_run(CellStatus::Killed, "ended with an earlier sweep");
             return self.end(open, result, None, &[]).map(|()| false);
         };
-        run.read_header(self.executor)?;
         for &gpu in &run.header.gpus {
             // If another process has taken the GPU meanwhile, it is shared; nothing can be done about that.
             self.ledger.claim(&gpu_claim(gpu))?;
