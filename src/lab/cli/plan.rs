@@ -1,6 +1,6 @@
 //! `xrun plan`: forecasts a run without running it.
 
-use super::terminal::{eprint_line, print, print_json};
+use super::terminal::{eprint_line, print, print_json, print_value};
 use super::what::RecipeArguments;
 use crate::data;
 use crate::error::{Error, Result};
@@ -84,11 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
     let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
     let forecast =
         Forecast::new(&plan, &programs, needs, &machines)?.with_fit_here(&plan, &programs, &here)?;
-    if args.json {
-        print_json(&forecast)?;
-    } else {
-        print(&forecast.to_string())?;
-    }
+    print_value(&forecast, args.json)?;
     let refusals: Vec<&str> = forecast.refusals().map(|v| v.on).collect();
     if refusals.is_empty() {
         return Ok(());

@@ -5,6 +5,7 @@ pub use crate::results::progress::eprint_line;
 use crate::error::{Error, Result};
 use crate::format::{harmless_json, printable};
 use serde::Serialize;
+use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
@@ -20,6 +21,11 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 /// Writes text for people to stdout, with control characters replaced by visible ones.
 pub(super) fn print(text: &str) -> Result<()> {
     print_bytes(&printable(text))
+}
+
+/// Writes a value to stdout, as indented JSON or as text for people.
+pub(super) fn print_value(value: &(impl Serialize + Display), as_json: bool) -> Result<()> {
+    if as_json { print_json(value) } else { print(&value.to_string()) }
 }
 
 /// Writes a value to stdout as indented JSON.
