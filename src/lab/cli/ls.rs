@@ -5,6 +5,7 @@ use crate::error::{IoContext, Result};
 use crate::format::{Column, Table};
 use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
+use std::iter::empty;
 use std::path::{Path, PathBuf};
 
 /// A folder that `xrun ls` searches, besides the built-in recipes and the current folder.
@@ -16,15 +17,16 @@ const FOLDER: &str = "recipes";
 /// # Errors
 /// If an existing folder cannot be listed. A recipe that cannot be loaded is listed with the reason.
 pub fn run() -> Result<()> {
+    // Recipes are listed as written, so neither a machine nor environment variables apply.
     let machine = Machine::none();
     let mut table = Table::new(&[Column::Left; 3]);
     table.row(["RECIPE", "FROM", "DESCRIPTION"]);
     for (name, text) in builtin::RECIPES {
-        let recipe = recipe::load_str(Path::new(name), text, &[], no_env(), &machine);
+        let recipe = recipe::load_str(Path::new(name), text, &[], empty(), &machine);
         table.row([*name, "built-in", &describe(recipe)]);
     }
     for path in recipes_here()? {
-        let recipe = recipe::load(&path, &[], no_env(), &machine);
+        let recipe = recipe::load(&path, &[], empty(), &machine);
         table.row([path.display().to_string().as_str(), "file", &describe(recipe)]);
     }
     print(&table.render(0))
@@ -38,11 +40,6 @@ pub(super) fn recipes_here() -> Result<Vec<PathBuf>> {
     // Other programs keep their settings in `*.toml` of the current folder too.
     let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
     Ok(here.chain(toml_files_in(Path::new(FOLDER))?).collect())
-}
-
-/// Recipes are listed as written, so environment variables do not apply.
-fn no_env() -> impl Iterator<Item = (String, String)> {
-    std::iter::empty()
 }
 
 /// Returns the description, or the first line of the error.

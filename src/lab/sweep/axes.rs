@@ -97,8 +97,29 @@ impl Axes {
             let excluded = exclude.iter().find(agrees).cloned();
             GridPoint { settings, excluded }
         });
-        Ok(Self { keys, points: points.collect(), notes: note.into_iter().collect() })
+        let notes = inheritance_note(base).into_iter().chain(note).collect();
+        Ok(Self { keys, points: points.collect(), notes })
     }
+}
+
+/// Returns a note if a recipe inherits `[sweep]` from one that it extends.
+fn inheritance_note(base: &Recipe) -> Option<String> {
+    let (top, _) = base.files().last()?;
+    let sweep = &base.values().sweep;
+    let set = [
+        ("sweep.grid", !sweep.grid.is_empty()),
+        ("sweep.pairs", !sweep.pairs.is_empty()),
+        ("sweep.range", !sweep.range.is_empty()),
+        ("sweep.log_range", !sweep.log_range.is_empty()),
+        ("sweep.cooldowns", sweep.cooldowns.is_some()),
+    ];
+    let inherited_from = |key: &str| match base.layer(key) {
+        Layer::File { path, line } if path != *top => Some(format!("{}:{line}", path.display())),
+        _ => None,
+    };
+    let (key, place) =
+        set.into_iter().filter(|(_, set)| *set).find_map(|(key, _)| Some((key, inherited_from(key)?)))?;
+    Some(format!("{key} is inherited from {place}; set {key} in {} to replace it", top.display()))
 }
 
 /// Returns the axis of `sweep.seeds`, which counts up from `training.seed`; `None` for a single seed.

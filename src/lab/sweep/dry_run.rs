@@ -33,7 +33,7 @@ struct PlannedRow<'a> {
 /// The same as for [`run`](super::run) before anything runs.
 pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
     let sweep = Sweep::new(request)?;
-    sweep.notes.iter().for_each(|note| eprint_line(note));
+    sweep.axes.notes.iter().for_each(|note| eprint_line(note));
     let ledger = Ledger::read(request.results)?;
     let is_done = |status| sweep.design.is_done(status) && !request.retry.contains(&status);
     let done = |cell: &Cell| Some(ledger.last(&cell.key)?.status).filter(|&status| is_done(status));
