@@ -88,15 +88,12 @@ fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<S
         return settings(last);
     }
     // The last positional may take several words.
-    let last_positional = command.get_positionals().last().filter(|last| takes_several(last));
+    let takes_several = |last: &&clap::Arg| last.get_num_args().is_some_and(|range| range.max_values() > 1);
+    let last_positional = command.get_positionals().last().filter(takes_several);
     let values =
         positionals.nth(before).or(last_positional).map(|positional| complete_value(positional, last, words));
     let subcommands = subcommands(command).filter(|_| before == 0);
     subcommands.chain(values.into_iter().flatten()).collect()
-}
-
-fn takes_several(argument: &clap::Arg) -> bool {
-    argument.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
 /// Completes the value of an option or positional argument, from its possible values or by its name in the

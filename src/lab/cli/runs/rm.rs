@@ -7,7 +7,7 @@ use crate::report::blocks;
 use crate::results::collection::{Located, LockedRun, Reference, Referrers, locate, remove};
 use crate::results::find;
 use crate::results::folder::SUMMARY;
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun runs rm`.
@@ -40,10 +40,11 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     let located = runs.iter().map(|run| locate(run)).collect::<Result<Vec<_>>>()?;
     let goes_too = |reference: &Reference| matches!(reference, Reference::Fork(fork) if locate(fork).is_ok_and(|fork| located.contains(&fork)));
     for (run, Located { results, id }) in runs.iter().zip(&located) {
-        if !referrers.contains_key(results.as_path()) {
-            referrers.insert(results, Referrers::read(results, &pages)?);
-        }
-        let mut found = referrers[results.as_path()].find(id);
+        let referrers = match referrers.entry(results) {
+            Entry::Occupied(read) => read.into_mut(),
+            Entry::Vacant(unread) => unread.insert(Referrers::read(results, &pages)?),
+        };
+        let mut found = referrers.find(id);
         found.retain(|reference| !goes_too(reference));
         if !found.is_empty() {
             let lines: String = found.iter().map(|reference| format!("\n    {reference}")).collect();
