@@ -35,10 +35,10 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     }
     let pages = blocks::pages(Path::new(""))?;
     let mut named = Vec::new();
-    // Runs usually share one results folder, so its references are read once.
-    let mut referrers: HashMap<&Path, Referrers> = HashMap::new();
     let located = runs.iter().map(|run| locate(run)).collect::<Result<Vec<_>>>()?;
     let goes_too = |reference: &Reference| matches!(reference, Reference::Fork(fork) if locate(fork).is_ok_and(|fork| located.contains(&fork)));
+    // Runs usually share one results folder, so its references are read once.
+    let mut referrers: HashMap<&Path, Referrers> = HashMap::new();
     for (run, Located { results, id }) in runs.iter().zip(&located) {
         let referrers = match referrers.entry(results) {
             Entry::Occupied(read) => read.into_mut(),
