@@ -1,7 +1,7 @@
 //! `xrun data`: tokenizes a corpus into shards and prints its statistics.
 
 use super::data_cache;
-use super::terminal::{eprint_line, print_value};
+use super::terminal::{eprint_line, print, print_json};
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, SHARD_TOKENS, ShardWriter, Spec, Statistics, TEXT_EXTENSIONS, Tokenizer,
@@ -121,7 +121,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
     eprint_line(&format!("{}; tokenizer {}", fed.description, args.tokenizer));
     eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", out.display()));
-    print_value(&statistics, args.json)
+    if args.json { print_json(&statistics) } else { print(&statistics.to_string()) }
 }
 
 /// Creates the folder. Refuses one that already holds shards, so that two corpora never mix.

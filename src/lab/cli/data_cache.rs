@@ -22,9 +22,10 @@ pub fn list(as_json: bool) -> Result<()> {
     let entries = cache.entries()?;
     let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
     if as_json {
-        return print_json(&json!({
+        let list = json!({
             "folder": cache.folder(), "bytes": bytes, "limit_bytes": cache.limit(), "texts": entries,
-        }));
+        });
+        return print_json(&list);
     }
     if !entries.is_empty() {
         print(&table(&entries))?;
