@@ -77,17 +77,11 @@ fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     };
     let name = option.trim_start_matches('-').replace('-', "_");
     let Some(key) = recipe::suggested_key(&name) else { return error };
-    let value =
-        arguments.iter().zip(arguments.iter().skip(1).map(Some).chain([None])).find_map(|(word, next)| {
-            let given = word.to_str()?.strip_prefix(option.as_str())?;
-            match given.strip_prefix('=') {
-                Some(value) => Some(value.to_owned()),
-                None if given.is_empty() => {
-                    next?.to_str().filter(|next| !next.starts_with('-')).map(str::to_owned)
-                }
-                None => None,
-            }
-        });
+    let option = option.as_str();
+    let joined = |word: &OsString| Some(word.to_str()?.strip_prefix(option)?.strip_prefix('=')?.to_owned());
+    let next = arguments.iter().skip_while(|word| *word != option).nth(1).and_then(|next| next.to_str());
+    let next = next.filter(|next| !next.starts_with('-')).map(str::to_owned);
+    let value = arguments.iter().find_map(joined).or(next);
     let assignment = format!("{key}={}", value.unwrap_or_else(|| "VALUE".to_owned()));
     let tip = StyledStr::from(format!("recipe keys are written section.key=value: {assignment}"));
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));

@@ -119,10 +119,8 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
             "{memory} is not known; set engine.memory_limit_gib, or name a GPU with --on"
         )));
     }
-    let mut tables: Vec<(Budget, Vec<FitRow>)> = Vec::new();
-    for budget in budgets {
-        tables.push((budget, fit_local_batch(plan, &budget)?));
-    }
+    let table = |budget: Budget| fit_local_batch(plan, &budget).map(|rows| (budget, rows));
+    let tables: Vec<(Budget, Vec<FitRow>)> = budgets.into_iter().map(table).collect::<Result<_>>()?;
     if json {
         let tables: Vec<_> = tables
             .iter()
