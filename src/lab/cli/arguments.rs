@@ -2,7 +2,7 @@
 //! ones.
 
 use super::command::Cli;
-use super::words::first_word;
+use super::words::{first_word, takes_keys};
 use crate::recipe::{self, without_dashes};
 use crate::suggest::nearest;
 use clap::builder::StyledStr;
@@ -62,9 +62,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
 }
 
 /// Suggests a recipe key for an unknown option of a command that takes keys, such as `training.steps=4` for
-/// `--steps 4`.
+/// `--steps 4`. The arguments are normalized.
 fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument || !takes_keys(arguments) {
+    let cli = Cli::command();
+    let name = arguments.get(1).and_then(|word| word.to_str());
+    let command = name.and_then(|name| cli.find_subcommand(name));
+    if error.kind() != ErrorKind::UnknownArgument || !command.is_some_and(takes_keys) {
         return error;
     }
     let has_similar = error.get(ContextKind::SuggestedArg).is_some();
@@ -74,30 +77,15 @@ fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     };
     let name = option.trim_start_matches('-').replace('-', "_");
     let Some(key) = recipe::suggested_key(&name) else { return error };
-    let value =
-        arguments.iter().zip(arguments.iter().skip(1).map(Some).chain([None])).find_map(|(word, next)| {
-            let given = word.to_str()?.strip_prefix(option.as_str())?;
-            match given.strip_prefix('=') {
-                Some(value) => Some(value.to_owned()),
-                None if given.is_empty() => {
-                    next?.to_str().filter(|next| !next.starts_with('-')).map(str::to_owned)
-                }
-                None => None,
-            }
-        });
+    let option = option.as_str();
+    let joined = |word: &OsString| Some(word.to_str()?.strip_prefix(option)?.strip_prefix('=')?.to_owned());
+    let next = arguments.iter().skip_while(|word| *word != option).nth(1).and_then(|next| next.to_str());
+    let next = next.filter(|next| !next.starts_with('-')).map(str::to_owned);
+    let value = arguments.iter().find_map(joined).or(next);
     let assignment = format!("{key}={}", value.unwrap_or_else(|| "VALUE".to_owned()));
     let tip = StyledStr::from(format!("recipe keys are written section.key=value: {assignment}"));
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     error
-}
-
-/// Returns true if the command in normalized `arguments` takes recipe keys.
-fn takes_keys(arguments: &[OsString]) -> bool {
-    let command = Cli::command();
-    let name = arguments.get(1).and_then(|word| word.to_str());
-    let Some(command) = name.and_then(|name| command.find_subcommand(name)) else { return false };
-    let names = command.get_positionals().filter_map(clap::Arg::get_value_names);
-    names.flatten().any(|name| name.contains("KEY=VALUE"))
 }
 
 fn is_subcommand(word: &OsString) -> bool {
@@ -120,6 +108,12 @@ mod tests {
         assert_eq!(normalized("xrun --results r a.toml"), "xrun run --results r a.toml");
         assert_eq!(normalized("xrun --seed 3 a.toml -q"), "xrun run --seed 3 a.toml -q");
         assert_eq!(normalized("xrun -q --results=r sample x"), "xrun sample -q --results=r x");
+        assert_eq!(normalized("xrun --algos-from r a.toml"), "xrun run --algos-from r a.toml");
+        assert_eq!(
+            normalized("xrun --algos-from r --until 9 resume x"),
+            "xrun resume --algos-from r --until 9 x"
+        );
+        assert_eq!(normalized("xrun --fork --at 9 resume x"), "xrun resume --fork --at 9 x");
         assert_eq!(normalized("xrun plan a.toml"), "xrun plan a.toml");
         assert_eq!(normalized("xrun --version"), "xrun --version");
     }

@@ -5,8 +5,8 @@ use super::man;
 #[cfg(feature = "view")]
 use super::view;
 use super::{
-    compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ls, ops,
-    plan, profile, replay, report, resume, run, runs, sample, schema, sweep, watch,
+    compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ops,
+    plan, profile, replay, report, resume, run, runs, sample, sweep, watch,
 };
 use crate::ranks;
 use crate::results::provenance::Build;
@@ -66,7 +66,7 @@ pub enum Command {
     /// Create a recipe from a built-in one.
     Init(init::Args),
     /// List the built-in recipes and the recipes here.
-    Ls(ls::Args),
+    Ls,
     /// Run every combination of some values once; finished cells are not run again.
     Sweep(sweep::Args),
     /// Measure a candidate against a baseline: faster, slower or no difference, or better or worse in
@@ -91,7 +91,7 @@ pub enum Command {
     /// Check whether GPU runs work on this machine, and say how to fix what does not.
     Doctor(doctor::Args),
     /// Print the JSON schema of recipes.
-    Schema(schema::Args),
+    Schema,
     /// Print a completion script for a shell.
     Completions(completions::Args),
     /// Check, time, tune or compile the ops on this machine.

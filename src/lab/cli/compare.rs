@@ -250,7 +250,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     if args.plan {
         let planned = compare::plan_pairs(&question, &args.setting())?;
-        return if args.json { print_as_json(&planned) } else { Ok(()) };
+        return if args.json { print_json(&planned) } else { Ok(()) };
     }
     if has_trials {
         if question.arms.are_equal() {
@@ -269,7 +269,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn conclude(finished: FinishedComparison, as_json: bool) -> Result<()> {
     let FinishedComparison { folder, experiment, failed } = finished;
     if as_json {
-        print_as_json(&experiment)?;
+        print_json(&experiment)?;
     } else {
         print(&compare::report(&experiment))?;
     }
@@ -309,10 +309,4 @@ fn check_runs(experiment: &Experiment) -> Result<()> {
         first.status.as_deref().unwrap_or_default(),
         first.reason.as_deref().unwrap_or("no reason is known")
     )))
-}
-
-fn print_as_json(experiment: &Experiment) -> Result<()> {
-    let text = serde_json::to_string_pretty(experiment);
-    let text = text.map_err(|e| Error::failed(format!("cannot write the comparison as JSON: {e}")))?;
-    print_json(&(text + "\n"))
 }

@@ -76,20 +76,15 @@ fn architectures(named: &[String]) -> Result<Vec<(u32, u32)>> {
     if named.is_empty() {
         return Ok(ARCHITECTURES.to_vec());
     }
-    named
-        .iter()
-        .map(|name| {
-            let known = |a: &&(u32, u32)| Properties::for_architecture(**a).architecture() == *name;
-            ARCHITECTURES.iter().find(known).copied().ok_or_else(|| {
-                let names: Vec<String> =
-                    ARCHITECTURES.iter().map(|a| Properties::for_architecture(*a).architecture()).collect();
-                Error::usage(format!(
-                    "kernels are not written for {name:?}; they are for {}",
-                    names.join(", ")
-                ))
-            })
-        })
-        .collect()
+    let known = ARCHITECTURES.map(|one| Properties::for_architecture(one).architecture());
+    let find = |name: &String| match known.iter().position(|one| one == name) {
+        Some(at) => Ok(ARCHITECTURES[at]),
+        None => Err(Error::usage(format!(
+            "kernels are not written for {name:?}; they are for {}",
+            known.join(", ")
+        ))),
+    };
+    named.iter().map(find).collect()
 }
 
 /// Returns the translation units of all kernels that the ops' test cases and the recipes launch.

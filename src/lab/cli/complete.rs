@@ -2,7 +2,7 @@
 
 use super::ls;
 use super::terminal::print;
-use super::words::first_word;
+use super::words::{first_word, takes_keys};
 use crate::error::Result;
 use crate::recipe::{KEYS, Key, SECTIONS, Type, builtin, find_path};
 use crate::results::collection::field_names;
@@ -63,7 +63,7 @@ fn at_first(last: &str, root: &Command, words: &[&str]) -> Vec<String> {
 
 fn subcommands(command: &Command) -> impl Iterator<Item = String> {
     let shown = command.get_subcommands().filter(|inner| !inner.is_hide_set());
-    shown.map(|inner| inner.get_name().to_owned()).collect::<Vec<_>>().into_iter()
+    shown.map(|inner| inner.get_name().to_owned())
 }
 
 /// Completes a word after a command: `rest` holds the words between them, `words` all words of the line.
@@ -84,26 +84,16 @@ fn within(last: &str, command: &Command, rest: &[&str], words: &[&str]) -> Vec<S
     let mut positionals = command.get_positionals();
     let is_value = |at: usize| at > 0 && option(&rest[at - 1]).is_some_and(|a| a.get_action().takes_values());
     let before = (0..rest.len()).filter(|&at| !rest[at].starts_with('-') && !is_value(at)).count();
-    let takes_keys =
-        command.get_positionals().any(|positional| takes_key_values(&positional.get_value_names()));
-    if takes_keys && (before > 0 || last.contains(['.', '='])) {
+    if takes_keys(command) && (before > 0 || last.contains(['.', '='])) {
         return settings(last);
     }
     // The last positional may take several words.
-    let last_positional = command.get_positionals().last().filter(|last| takes_several(last));
+    let takes_several = |last: &&clap::Arg| last.get_num_args().is_some_and(|range| range.max_values() > 1);
+    let last_positional = command.get_positionals().last().filter(takes_several);
     let values =
         positionals.nth(before).or(last_positional).map(|positional| complete_value(positional, last, words));
     let subcommands = subcommands(command).filter(|_| before == 0);
     subcommands.chain(values.into_iter().flatten()).collect()
-}
-
-fn takes_several(argument: &clap::Arg) -> bool {
-    argument.get_num_args().is_some_and(|range| range.max_values() > 1)
-}
-
-/// Returns true if a positional argument takes `section.key=value`.
-fn takes_key_values(names: &Option<&[clap::builder::Str]>) -> bool {
-    names.is_some_and(|names| names.iter().any(|name| name.contains("KEY=VALUE")))
 }
 
 /// Completes the value of an option or positional argument, from its possible values or by its name in the

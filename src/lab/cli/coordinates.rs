@@ -53,9 +53,7 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     let drawn = coordinate_plots::render(&ended.folder);
     if args.json {
-        let found = serde_json::to_string_pretty(&ended.found)
-            .map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
-        print_json(&format!("{found}\n"))?;
+        print_json(&ended.found)?;
     } else {
         print(&format!("{}{}\n", coordinates::table(&ended.found), ended.folder.display()))?;
     }

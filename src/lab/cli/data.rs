@@ -121,14 +121,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
     eprint_line(&format!("{}; tokenizer {}", fed.description, args.tokenizer));
     eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", out.display()));
-    if args.json {
-        let json = serde_json::to_string_pretty(&statistics);
-        let json = json.map_err(|e| Error::failed(format!("cannot print the statistics: {e}")))?;
-        print_json(&(json + "\n"))?;
-    } else {
-        print(&statistics.to_string())?;
-    }
-    Ok(())
+    if args.json { print_json(&statistics) } else { print(&statistics.to_string()) }
 }
 
 /// Creates the folder. Refuses one that already holds shards, so that two corpora never mix.

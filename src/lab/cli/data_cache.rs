@@ -25,7 +25,7 @@ pub fn list(as_json: bool) -> Result<()> {
         let list = json!({
             "folder": cache.folder(), "bytes": bytes, "limit_bytes": cache.limit(), "texts": entries,
         });
-        return print_json(&format!("{list:#}\n"));
+        return print_json(&list);
     }
     if !entries.is_empty() {
         print(&table(&entries))?;

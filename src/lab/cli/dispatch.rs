@@ -54,7 +54,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Init(a) => init::run(&a),
         Command::Inspect(a) => inspect::run(&a),
         Command::Keep(a) => keep::run(&a),
-        Command::Ls(a) => ls::run(&a),
+        Command::Ls => ls::run(),
         #[cfg(feature = "man")]
         Command::Man(a) => super::man::run(&a, built()),
         Command::Profile(a) => profile::run(&a),
@@ -64,7 +64,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Report(a) => report::run(&a),
         Command::Runs(a) => runs::run(&a),
         Command::Sample(a) => sample::run(&a),
-        Command::Schema(a) => schema::run(&a),
+        Command::Schema => schema::run(),
         Command::Sweep(a) => sweep::run(&a),
         #[cfg(feature = "view")]
         Command::View(a) => view::run(&a),

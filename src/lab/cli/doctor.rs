@@ -1,6 +1,6 @@
 //! `xrun doctor`: reports whether a run on the GPU would work.
 
-use super::terminal::{print, print_json};
+use super::terminal::print_value;
 use crate::device::cuda::doctor::{GpuStatus, examine};
 use crate::error::{Error, Result};
 
@@ -18,13 +18,7 @@ pub struct Args {
 /// If there is a GPU and a run on it would fail (exit code 1), or if the report cannot be written.
 pub fn run(args: &Args) -> Result<()> {
     let report = examine();
-    if args.json {
-        let text = serde_json::to_string_pretty(&report);
-        let text = text.map_err(|e| Error::failed(format!("cannot write the report as JSON: {e}")))?;
-        print_json(&(text + "\n"))?;
-    } else {
-        print(&report.to_string())?;
-    }
+    print_value(&report, args.json)?;
     match report.verdict {
         GpuStatus::NoGpu | GpuStatus::Works => Ok(()),
         GpuStatus::Fails => {

@@ -91,10 +91,9 @@ fn keep_hint(results: &Path, id: &str) -> Option<String> {
     }
     let ledger = Ledger::read(results).ok()?;
     let is_cell = ledger.lines().iter().any(|line| line.run.as_deref() == Some(id));
-    let hint = || {
+    is_cell.then(|| {
         format!("this run is a cell of a sweep; `xrun keep {SWEEPS}/{recipe}` keeps the rows of all cells")
-    };
-    is_cell.then(hint)
+    })
 }
 
 /// Lists what no page uses, and removes it if `yes`.

@@ -2,45 +2,34 @@
 
 use super::terminal::print;
 use crate::error::{IoContext, Result};
+use crate::format::{Column, Table};
 use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
+use std::iter::empty;
 use std::path::{Path, PathBuf};
 
 /// A folder that `xrun ls` searches, besides the built-in recipes and the current folder.
 const FOLDER: &str = "recipes";
-
-/// Arguments of `xrun ls`.
-#[derive(clap::Args, Debug)]
-pub struct Args {}
 
 /// Prints a table of the built-in recipes, the recipes in the current folder, and `recipes/*.toml`: what to
 /// pass to `xrun`, and the description.
 ///
 /// # Errors
 /// If an existing folder cannot be listed. A recipe that cannot be loaded is listed with the reason.
-pub fn run(_args: &Args) -> Result<()> {
+pub fn run() -> Result<()> {
+    // Recipes are listed as written, so neither a machine nor environment variables apply.
     let machine = Machine::none();
-    let row = |name: String, from: &str, recipe| [name, from.to_owned(), describe(recipe)];
-    let mut rows = vec![["RECIPE", "FROM", "DESCRIPTION"].map(str::to_owned)];
+    let mut table = Table::new(&[Column::Left; 3]);
+    table.row(["RECIPE", "FROM", "DESCRIPTION"]);
     for (name, text) in builtin::RECIPES {
-        rows.push(row(
-            (*name).to_owned(),
-            "built-in",
-            recipe::load_str(Path::new(name), text, &[], no_env(), &machine),
-        ));
+        let recipe = recipe::load_str(Path::new(name), text, &[], empty(), &machine);
+        table.row([*name, "built-in", &describe(recipe)]);
     }
     for path in recipes_here()? {
-        rows.push(row(path.display().to_string(), "file", recipe::load(&path, &[], no_env(), &machine)));
+        let recipe = recipe::load(&path, &[], empty(), &machine);
+        table.row([path.display().to_string().as_str(), "file", &describe(recipe)]);
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = (width(0), width(1));
-    let lines: Vec<String> = rows
-        .iter()
-        .map(|[recipe, from, what]| {
-            format!("{recipe:0$}  {from:1$}  {what}", widths.0, widths.1).trim_end().to_owned()
-        })
-        .collect();
-    print(&(lines.join("\n") + "\n"))
+    print(&table.render(0))
 }
 
 /// Returns the recipes in the current folder and in `recipes/`.
@@ -51,11 +40,6 @@ pub(super) fn recipes_here() -> Result<Vec<PathBuf>> {
     // Other programs keep their settings in `*.toml` of the current folder too.
     let here = toml_files_in(Path::new("."))?.into_iter().filter(|path| is_recipe(path));
     Ok(here.chain(toml_files_in(Path::new(FOLDER))?).collect())
-}
-
-/// Recipes are listed as written, so environment variables do not apply.
-fn no_env() -> impl Iterator<Item = (String, String)> {
-    std::iter::empty()
 }
 
 /// Returns the description, or the first line of the error.

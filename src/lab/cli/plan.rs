@@ -1,6 +1,6 @@
 //! `xrun plan`: forecasts a run without running it.
 
-use super::terminal::{eprint_line, print, print_json};
+use super::terminal::{eprint_line, print, print_json, print_value};
 use super::what::RecipeArguments;
 use crate::data;
 use crate::error::{Error, Result};
@@ -58,8 +58,7 @@ pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
     let recipe = args.what.load(&here)?;
     if args.explain {
-        let (text, show) = (explain(&recipe, args.json), if args.json { print_json } else { print });
-        return show(&text);
+        return explain(&recipe, args.json);
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
     let corpus = CorpusFacts::estimated(&recipe)?;
@@ -85,11 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
     let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
     let forecast =
         Forecast::new(&plan, &programs, needs, &machines)?.with_fit_here(&plan, &programs, &here)?;
-    if args.json {
-        print_json(&to_json(&forecast)?)?;
-    } else {
-        print(&forecast.to_string())?;
-    }
+    print_value(&forecast, args.json)?;
     let refusals: Vec<&str> = forecast.refusals().map(|v| v.on).collect();
     if refusals.is_empty() {
         return Ok(());
@@ -124,16 +119,14 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
             "{memory} is not known; set engine.memory_limit_gib, or name a GPU with --on"
         )));
     }
-    let mut tables: Vec<(Budget, Vec<FitRow>)> = Vec::new();
-    for budget in budgets {
-        tables.push((budget, fit_local_batch(plan, &budget)?));
-    }
+    let table = |budget: Budget| fit_local_batch(plan, &budget).map(|rows| (budget, rows));
+    let tables: Vec<(Budget, Vec<FitRow>)> = budgets.into_iter().map(table).collect::<Result<_>>()?;
     if json {
         let tables: Vec<_> = tables
             .iter()
             .map(|(b, rows)| json!({"on": b.name, "budget_bytes": b.bytes, "reserve_bytes": b.reserve, "rows": rows}))
             .collect();
-        print_json(&to_json(&json!({"fit": FIT, "tables": tables}))?)?;
+        print_json(&json!({"fit": FIT, "tables": tables}))?;
     } else {
         let texts: Vec<String> = tables.iter().map(|(budget, rows)| fit_table(rows, budget)).collect();
         print(&texts.join("\n"))?;
@@ -148,8 +141,8 @@ fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool
     }
 }
 
-/// Lists every key with its value, class and layer.
-fn explain(recipe: &Recipe, json: bool) -> String {
+/// Prints every key with its value, class and layer.
+fn explain(recipe: &Recipe, json: bool) -> Result<()> {
     // Most recipes have no parameter groups, so keys nested in them are listed only when set.
     let keys = recipe.explain().into_iter().filter(|(key, value, _)| value.is_some() || !key.is_nested());
     if json {
@@ -158,7 +151,7 @@ fn explain(recipe: &Recipe, json: bool) -> String {
                 json!({"key": key.path, "value": value, "class": key.class.to_string(), "layer": layer.to_string()})
             })
             .collect();
-        return format!("{:#}\n", serde_json::Value::from(rows));
+        return print_json(&rows);
     }
     let mut table = Table::new(&[Column::Left, Column::Left, Column::Left, Column::Left]);
     table.row(["KEY", "VALUE", "CLASS", "FROM"]);
@@ -169,10 +162,5 @@ fn explain(recipe: &Recipe, json: bool) -> String {
         });
         table.row([key.path.to_owned(), value, key.class.to_string(), layer.to_string()]);
     }
-    table.render(0)
-}
-
-fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    let text = serde_json::to_string_pretty(value);
-    Ok(text.map_err(|e| Error::failed(format!("cannot print JSON: {e}")))? + "\n")
+    print(&table.render(0))
 }

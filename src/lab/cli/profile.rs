@@ -7,7 +7,7 @@ use crate::format::{Column, Table, now};
 use crate::machine::Machine;
 use crate::results::profile::{KeptOp, KeptProfile, KeptSpan};
 use crate::train::{OpTime, Profile, ProfileRequest, profile};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -113,11 +113,10 @@ fn table(found: &Profile) -> String {
             cells.extend([op.budget.map(ms), budget_share].map(Option::unwrap_or_default));
         }
         if has_energy {
-            let loaded = op.loaded_ms_and_watts();
-            let cell = |decimals: usize, value: fn((f64, f64)) -> f64| {
-                loaded.map_or(String::new(), |loaded| format!("{:.decimals$}", value(loaded)))
-            };
-            cells.extend([cell(3, |(ms, _)| ms), cell(0, |(_, watts)| watts), cell(3, joules)]);
+            let loaded = op.loaded_ms_and_watts().map(|(ms, watts)| {
+                [format!("{ms:.3}"), format!("{watts:.0}"), format!("{:.3}", joules((ms, watts)))]
+            });
+            cells.extend(loaded.unwrap_or_default());
         }
         cells.push(op.shapes.clone());
         table.row(cells);
@@ -159,7 +158,7 @@ fn word(phase: impl Debug) -> String {
     format!("{phase:?}").to_lowercase()
 }
 
-fn as_json(found: &Profile) -> String {
+fn as_json(found: &Profile) -> Value {
     let op = |t: &OpTime| {
         json!({
             "op": t.op, "phase": word(t.phase), "shapes": t.shapes, "calls": t.calls,
@@ -169,19 +168,21 @@ fn as_json(found: &Profile) -> String {
             "loaded_watts": t.loaded_ms_and_watts().map(|(_, watts)| watts),
         })
     };
-    let value = json!({
+    json!({
         "step_ms": found.step.as_secs_f64() * 1e3,
         "tokens": found.tokens,
         "copy_bytes_per_s": found.limits.map(|l| l.bandwidth),
         "product_flops_per_s": found.limits.map(|l| l.flops),
         "ops": found.ops.iter().map(op).collect::<Vec<_>>(),
-    });
-    format!("{value:#}\n")
+    })
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 /// Converts the profile to the form stored in a run's folder.
 fn kept(found: &Profile) -> KeptProfile {
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
     let spans = found.spans.iter().map(|span| KeptSpan {
         op: span.op.to_owned(),
         scope: span.scope.clone(),
@@ -209,7 +210,6 @@ fn kept(found: &Profile) -> KeptProfile {
 
 /// Writes the nodes of a step in Chrome's trace-event format.
 fn trace(found: &Profile) -> String {
-    let micros = |d: Duration| d.as_secs_f64() * 1e6;
     let events: Vec<_> = found
         .spans
         .iter()

@@ -1,6 +1,6 @@
 //! `xrun replay`: runs stored runs and comparisons again from their recorded recipes.
 
-use super::terminal::{eprint_line, print, print_json, seconds};
+use super::terminal::{eprint_line, print, print_json_line, seconds};
 use super::what::Results;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::plural;
@@ -94,11 +94,7 @@ fn only(target: Target) -> PageEntries {
 }
 
 fn show(replay: &Replay, as_json: bool) -> Result<()> {
-    if !as_json {
-        return print(&replay.in_words());
-    }
-    let text = serde_json::to_string(replay);
-    print_json(&(text.map_err(|e| Error::failed(format!("cannot write the replay as JSON: {e}")))? + "\n"))
+    if as_json { print_json_line(replay) } else { print(&replay.in_words()) }
 }
 
 /// Returns the error that sums up all replays, if any.
@@ -110,7 +106,7 @@ fn conclude(ended: &[Replay], problems: &[String]) -> Result<()> {
     if differ > 0 {
         return Err(Error::new(
             ErrorKind::Regression,
-            format!("{differ} {of} differ{}", third_person(differ)),
+            format!("{differ} {of} differ{}", if differ == 1 { "s" } else { "" }),
         ));
     }
     if failed > 0 {
@@ -123,8 +119,4 @@ fn conclude(ended: &[Replay], problems: &[String]) -> Result<()> {
             plural(count)
         ))),
     }
-}
-
-fn third_person(count: usize) -> &'static str {
-    if count == 1 { "s" } else { "" }
 }

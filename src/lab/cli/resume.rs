@@ -1,7 +1,7 @@
 //! `xrun resume [RUN]`.
 
 use super::run::{Show, algorithms_from};
-use super::what::Results;
+use super::what::{Results, run_and_keys};
 use crate::error::{Error, Result};
 use crate::ranks::{Launch, environment};
 use crate::recipe;
@@ -41,10 +41,7 @@ pub struct Args {
 /// If there is nothing to resume, or the run's recipe is invalid with the changes.
 pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let results = args.results.folder.as_path();
-    let (named, overrides) = match args.words.split_first() {
-        Some((first, rest)) if !first.contains('=') => (Some(first), rest),
-        _ => (None, args.words.as_slice()),
-    };
+    let (named, overrides) = run_and_keys(&args.words);
     let path = match named {
         Some(name) => find::find(results, name)?,
         None => find::newest_unfinished(results)?.ok_or_else(|| {

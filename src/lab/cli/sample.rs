@@ -1,8 +1,8 @@
 //! `xrun sample [RUN]`.
 
 use super::chat;
-use super::terminal::{print_exact, print_json};
-use super::what::{Results, run_with_checkpoint};
+use super::terminal::{print_exact, print_json_line};
+use super::what::{Results, run_and_keys, run_with_checkpoint};
 use crate::error::Result;
 use crate::model::WeightsKind;
 use crate::results::find;
@@ -54,10 +54,8 @@ pub struct Args {
 /// If [`sample`], [`chat::run`] or [`bench_generation`] fails.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
-    let (run, keys) = match args.words.split_first() {
-        Some((first, rest)) if !first.contains('=') => (first.as_str(), rest),
-        _ => (find::LATEST, args.words.as_slice()),
-    };
+    let (named, keys) = run_and_keys(&args.words);
+    let run = named.unwrap_or(find::LATEST);
     let mut overrides = Vec::new();
     let mut set = |key: &str, value: Option<String>| {
         overrides.extend(value.map(|value| format!("generation.{key}={value}")));
@@ -79,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     for Sampled { prompt, text, tokens } in sample(&run, &args.prompt)? {
         if args.json {
             let sampled = serde_json::json!({ "prompt": prompt, "text": text, "tokens": tokens });
-            print_json(&format!("{sampled}\n"))?;
+            print_json_line(&sampled)?;
         } else {
             print_exact(&format!("{prompt}{text}\n\n"))?;
         }
@@ -92,7 +90,7 @@ fn print_time(time: GenerationTime) -> Result<()> {
     let GenerationTime { samples, prompt_tokens, new_tokens, prefill, decode } = time;
     let made = (samples * (new_tokens - 1)) as f64;
     let speed = (made > 0.0).then(|| made / decode.as_secs_f64());
-    let row = serde_json::json!({
+    print_json_line(&serde_json::json!({
         "side": "xrun",
         "samples": samples,
         "prompt_tokens": prompt_tokens,
@@ -100,6 +98,5 @@ fn print_time(time: GenerationTime) -> Result<()> {
         "prefill_ms": prefill.as_secs_f64() * 1e3,
         "decode_ms": decode.as_secs_f64() * 1e3,
         "decode_tok_s": speed,
-    });
-    print_json(&format!("{row}\n"))
+    }))
 }

@@ -1,7 +1,7 @@
 //! `xrun sweep`: runs every combination of some values once.
 
 use super::run::Show;
-use super::terminal::{print, print_json, seconds};
+use super::terminal::{print, print_json_text, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
 use crate::executor::Limits;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
         progress: args.show.mode(),
     };
     if args.dry_run {
-        let show = if args.show.json { print_json } else { print };
+        let show = if args.show.json { print_json_text } else { print };
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
     let ended = sweep::run(&request)?;

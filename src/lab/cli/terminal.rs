@@ -4,6 +4,8 @@ pub use crate::results::progress::eprint_line;
 
 use crate::error::{Error, Result};
 use crate::format::{harmless_json, printable};
+use serde::Serialize;
+use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::Duration;
 
@@ -21,8 +23,28 @@ pub(super) fn print(text: &str) -> Result<()> {
     print_bytes(&printable(text))
 }
 
+/// Writes a value to stdout, as indented JSON or as text for people.
+pub(super) fn print_value(value: &(impl Serialize + Display), as_json: bool) -> Result<()> {
+    if as_json { print_json(value) } else { print(&value.to_string()) }
+}
+
+/// Writes a value to stdout as indented JSON.
+pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
+    write_json(serde_json::to_string_pretty(value))
+}
+
+/// Writes a value to stdout as one line of JSON.
+pub(super) fn print_json_line(value: &impl Serialize) -> Result<()> {
+    write_json(serde_json::to_string(value))
+}
+
+fn write_json(text: serde_json::Result<String>) -> Result<()> {
+    let text = text.map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
+    print_json_text(&(text + "\n"))
+}
+
 /// Writes JSON to stdout, with control characters escaped.
-pub(super) fn print_json(text: &str) -> Result<()> {
+pub(super) fn print_json_text(text: &str) -> Result<()> {
     print_bytes(&harmless_json(text))
 }
 

@@ -95,6 +95,14 @@ impl RecipeArguments {
     }
 }
 
+/// Splits words into the name of a run, if there is one, and the `section.key=value` that follow it.
+pub fn run_and_keys(words: &[String]) -> (Option<&str>, &[String]) {
+    match words.split_first() {
+        Some((first, rest)) if !first.contains('=') => (Some(first), rest),
+        _ => (None, words),
+    }
+}
+
 /// Returns the recipe that an argument means. A file or a built-in name stands for itself. A run's folder,
 /// id, prefix of its id or hash, or `latest` stands for the recipe of that run.
 ///

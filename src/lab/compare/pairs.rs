@@ -69,7 +69,7 @@ impl<'a> PairRuns<'a> {
     /// [`DoesNotFit`](crate::error::ErrorKind::DoesNotFit), or the reason why no plan can be made.
     pub fn check_fit(&self) -> Result<()> {
         for cell in self.first_pair().iter().flatten() {
-            cell.fit()?.refusal.map_or(Ok(()), Err)?;
+            cell.work.fit()?.refusal.map_or(Ok(()), Err)?;
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl<'a> PairRuns<'a> {
         }
         let ledger = Ledger::read(self.setting.results)?;
         let cells = (0..2 * self.pairs).filter_map(|at| self.batch.get(at));
-        Ok(cells.filter(|cell| self.usable(ledger.last(cell.key()))).count())
+        Ok(cells.filter(|cell| self.usable(ledger.last(cell.key))).count())
     }
 
     /// Runs a range of pairs. Calls `ended` for every run that ends, with its index in the list of planned
@@ -113,7 +113,7 @@ impl<'a> PairRuns<'a> {
         let ledger = Ledger::read(self.setting.results)?;
         for at in 2 * pairs.start..2 * pairs.end {
             let Some(cell) = self.batch.get(at) else { continue };
-            let line = ledger.last(cell.key()).filter(|line| is_result(line.status));
+            let line = ledger.last(cell.key).filter(|line| is_result(line.status));
             if line.is_some() && !self.usable(line) {
                 self.start(at..at + 1, true, stop, &mut |_| Ok(()))?;
             }
@@ -154,7 +154,7 @@ impl<'a> PairRuns<'a> {
         let line = end.line;
         let run = ExperimentRun {
             arm: end.at % 2,
-            seed: self.batch.get(end.at).map(|cell| cell.recipe.values().training.seed),
+            seed: self.batch.get(end.at).map(|cell| cell.work.recipe.values().training.seed),
             run: line.run.clone(),
             status: Some(line.status.as_str().to_owned()),
             reason: line.reason.clone(),

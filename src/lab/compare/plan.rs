@@ -4,7 +4,6 @@ use super::history::StoredExperiment;
 use super::pairs::PairRuns;
 use super::question::Question;
 use crate::error::Result;
-use crate::forecast::RunNeeds;
 use crate::format::{metric, plural, wall_time};
 use crate::results::experiment::{Experiment, ExperimentPlan, ExperimentRun, Finding, MeasurePlan, pairs_in};
 use crate::results::measure::{Measure, MeasuredRun, Scale};
@@ -68,8 +67,7 @@ pub fn plan(
 /// Returns the predicted time of both runs of a pair, one after the other, in seconds.
 pub fn seconds_per_pair(runs: &PairRuns<'_>) -> Option<f64> {
     let cells = runs.first_pair()?;
-    let needs = |cell: &crate::sweep::PlannedCell<'_>| -> Option<RunNeeds> { Some(cell.fit().ok()?.needs) };
-    cells.iter().map(|cell| Some(needs(cell)?.time?.total_s)).sum()
+    cells.iter().map(|cell| Some(cell.work.fit().ok()?.needs.time?.total_s)).sum()
 }
 
 fn pilot_deviation(comparison: &Experiment, judged: &Finding) -> Option<KnownDeviation> {

@@ -163,13 +163,14 @@ impl<'a> RunningPairs<'a> {
 /// Records what the cells of a pair determine: device, corpora, budgets, and shared random numbers.
 fn describe_cells(experiment: &mut Experiment, arms: &Arms, cells: Option<[PlannedCell<'_>; 2]>) {
     let Some([baseline, candidate]) = cells else { return };
-    experiment.provenance.device = Some(baseline.device().to_owned());
+    experiment.provenance.device = Some(baseline.device.to_owned());
     experiment.provenance.corpus_hashes =
-        [baseline, candidate].iter().map(|cell| cell.corpus_hash().to_owned()).collect();
-    let shared = shared_randomness((baseline.recipe, baseline.plan), (candidate.recipe, candidate.plan));
+        [baseline, candidate].iter().map(|cell| cell.corpus_hash.to_owned()).collect();
+    let [one, other] = [baseline, candidate].map(|cell| (&cell.work.recipe, &cell.work.plan));
+    let shared = shared_randomness(one, other);
     experiment.shared_randomness = Some(shared.to_string());
     for ((record, planned), cell) in experiment.arms.iter_mut().zip(arms.both()).zip([baseline, candidate]) {
-        record.budget = Some(record::budget(cell.plan));
+        record.budget = Some(record::budget(&cell.work.plan));
         record.binary.clone_from(&planned.binary);
     }
 }

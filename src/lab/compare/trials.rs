@@ -86,7 +86,6 @@ impl TrialSetting<'_> {
             binary: binary.map(Path::to_owned),
             arguments,
             until: None,
-            gpus: Vec::new(),
             output: Output::Captured { stderr: captures_stderr },
         };
         run_to_end(&mut LocalProcesses::new(self.results, 1, self.stop), &spec, self.timeout, self.stop)

@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// Executes runs as processes of this machine.
 #[derive(Debug)]
 pub struct LocalProcesses {
-    kept: PathBuf,
+    results: PathBuf,
     /// Counted on first use, so that a trial leaves the GPUs alone.
     gpus: OnceCell<usize>,
     cpu_runs: usize,
@@ -54,36 +54,28 @@ struct LocalRun {
 /// Where the stderr of a process goes.
 #[derive(Debug)]
 enum Stderr {
-    /// To a file with this name beside the kept output.
-    Kept(String),
+    /// To a file beside the kept stdout, whose path this is.
+    Kept(PathBuf),
     Captured(File),
     Shown,
 }
 
 /// Returns the file of a run's kept stdout, which is removed once the run's result is recorded.
 pub fn kept_output(results: &Path, name: &str) -> PathBuf {
-    kept_stdout_path(&kept_outputs_folder(results), name)
+    results.join(SWEEPS).join(ATTEMPTS).join(format!("{name}.jsonl"))
 }
 
-/// Returns the folder of kept outputs.
-fn kept_outputs_folder(results: &Path) -> PathBuf {
-    results.join(SWEEPS).join(ATTEMPTS)
-}
-
-fn kept_stdout_path(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}.jsonl"))
-}
-
-fn kept_stderr_path(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}.err"))
+/// Returns the file of the stderr beside a kept stdout.
+fn kept_stderr(stdout: &Path) -> PathBuf {
+    stdout.with_extension("err")
 }
 
 impl LocalProcesses {
     /// Creates an executor for the runs of a results folder: `cpu_runs` at once on the CPU, and one on each
     /// GPU.
     pub fn new(results: &Path, cpu_runs: usize, stop: &Stop) -> Self {
-        let (kept, gpus) = (kept_outputs_folder(results), OnceCell::new());
-        Self { kept, gpus, cpu_runs, stop: stop.clone(), runs: BTreeMap::new(), next: 0 }
+        let (results, gpus) = (results.to_owned(), OnceCell::new());
+        Self { results, gpus, cpu_runs, stop: stop.clone(), runs: BTreeMap::new(), next: 0 }
     }
 
     fn add(&mut self, run: LocalRun) -> RunId {
@@ -96,23 +88,24 @@ impl LocalProcesses {
     fn run(&mut self, id: RunId) -> Result<&mut LocalRun> {
         self.runs.get_mut(&id).ok_or_else(|| Error::failed(format!("run {} was forgotten", id.0)))
     }
+}
 
-    /// Creates and locks the files of a kept output. Returns stdout and stderr, open for writing.
-    fn create_kept(&self, name: &str, header: &str) -> Result<[File; 2]> {
-        std::fs::create_dir_all(&self.kept).at("create", &self.kept)?;
-        let (path, errors) = (kept_stdout_path(&self.kept, name), kept_stderr_path(&self.kept, name));
-        let mut out = regular::open_own(File::options().append(true).create(true), &path)?;
-        // The ledger may have been deleted while one of its runs still writes.
-        out.try_lock().map_err(|e| match e {
-            TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", path.display())),
-            TryLockError::WouldBlock => {
-                Error::failed(format!("a run that is not in the ledger still writes to {}", path.display()))
-            }
-        })?;
-        out.set_len(0).at("write", &path)?;
-        writeln!(out, "{header}").at("write", &path)?;
-        Ok([out, regular::open_own(File::options().write(true).create(true).truncate(true), &errors)?])
-    }
+/// Creates and locks the files of a kept output. Returns stdout and stderr, open for writing.
+fn create_kept(path: &Path, header: &str) -> Result<[File; 2]> {
+    let folder = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(folder).at("create", folder)?;
+    let mut out = regular::open_own(File::options().append(true).create(true), path)?;
+    // The ledger may have been deleted while one of its runs still writes.
+    out.try_lock().map_err(|e| match e {
+        TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", path.display())),
+        TryLockError::WouldBlock => {
+            Error::failed(format!("a run that is not in the ledger still writes to {}", path.display()))
+        }
+    })?;
+    out.set_len(0).at("write", path)?;
+    writeln!(out, "{header}").at("write", path)?;
+    let errors = kept_stderr(path);
+    Ok([out, regular::open_own(File::options().write(true).create(true).truncate(true), &errors)?])
 }
 
 /// Returns an unnamed file, opened for reading and for appending. A pipe would stay open as long as any
@@ -153,10 +146,10 @@ impl Executor for LocalProcesses {
         let capture = || captured().map_err(|e| failed("create a file for the output of", e));
         let (stdout, stderr) = match &spec.output {
             Output::Kept { name, header } => {
-                let [out, err] = self.create_kept(name, header)?;
+                let path = kept_output(&self.results, name);
+                let [out, err] = create_kept(&path, header)?;
                 command.stdout(out).stderr(err);
-                let path = kept_stdout_path(&self.kept, name);
-                (File::open(&path).at("open", &path)?, Stderr::Kept(name.clone()))
+                (File::open(&path).at("open", &path)?, Stderr::Kept(path))
             }
             Output::Captured { stderr } => {
                 let [stdout, to_stdout] = capture()?;
@@ -185,18 +178,16 @@ impl Executor for LocalProcesses {
     }
 
     fn reattach(&mut self, name: &str) -> Result<Option<RunId>> {
-        let path = kept_stdout_path(&self.kept, name);
+        let path = kept_output(&self.results, name);
         if !path.exists() {
             return Ok(None);
         }
-        let stdout = File::open(&path).at("open", &path)?;
-        let stderr = Stderr::Kept(name.to_owned());
+        let (stdout, stderr) = (File::open(&path).at("open", &path)?, Stderr::Kept(path));
         let run = LocalRun { process: None, stdout, stderr, stop_requested: false, _killed_together: None };
         Ok(Some(self.add(run)))
     }
 
     fn poll(&mut self, run: RunId) -> Result<Polled> {
-        let kept = self.kept.clone();
         let run = self.run(run)?;
         let (has_ended, exit) = run.has_ended()?;
         let mut polled = Polled::default();
@@ -207,9 +198,7 @@ impl Executor for LocalProcesses {
             run.kill_descendants();
             let mut stderr = Vec::new();
             match &mut run.stderr {
-                Stderr::Kept(name) => {
-                    stderr = std::fs::read(kept_stderr_path(&kept, name)).unwrap_or_default()
-                }
+                Stderr::Kept(stdout) => stderr = std::fs::read(kept_stderr(stdout)).unwrap_or_default(),
                 Stderr::Captured(file) => read_present(file, &mut stderr)?,
                 Stderr::Shown => {}
             }
@@ -219,19 +208,18 @@ impl Executor for LocalProcesses {
     }
 
     fn stop(&mut self, run: RunId, signal: StopSignal) {
-        let kept = self.kept.clone();
         let Ok(run) = self.run(run) else { return };
         run.stop_requested = true;
-        if let Some(group) = run.group(&kept) {
+        if let Some(group) = run.group() {
             signal_group(group, signal == StopSignal::Kill);
         }
     }
 
     fn forget(&mut self, run: RunId) {
-        if let Some(LocalRun { stderr: Stderr::Kept(name), .. }) = self.runs.remove(&run) {
+        if let Some(LocalRun { stderr: Stderr::Kept(stdout), .. }) = self.runs.remove(&run) {
             // The files only serve a later process that finds the run without a result.
-            let _ = std::fs::remove_file(kept_stdout_path(&self.kept, &name));
-            let _ = std::fs::remove_file(kept_stderr_path(&self.kept, &name));
+            let _ = std::fs::remove_file(&stdout);
+            let _ = std::fs::remove_file(kept_stderr(&stdout));
         }
     }
 
@@ -264,7 +252,7 @@ impl LocalRun {
     }
 
     /// Returns the id of the process group. For a run that was found, it is the pid in its output.
-    fn group(&self, kept: &Path) -> Option<u32> {
+    fn group(&self) -> Option<u32> {
         if let Some(process) = &self.process {
             return Some(process.id());
         }
@@ -272,8 +260,8 @@ impl LocalRun {
         struct Begin {
             pid: u32,
         }
-        let Stderr::Kept(name) = &self.stderr else { return None };
-        let output = std::fs::read_to_string(kept_stdout_path(kept, name)).ok()?;
+        let Stderr::Kept(stdout) = &self.stderr else { return None };
+        let output = std::fs::read_to_string(stdout).ok()?;
         output.lines().find_map(|line| serde_json::from_str::<Begin>(line).ok()).map(|begin| begin.pid)
     }
 

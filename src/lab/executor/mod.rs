@@ -52,8 +52,6 @@ pub struct RunSpec {
     pub arguments: Vec<String>,
     /// The step after which the run saves its state and ends; `None` for the last one.
     pub until: Option<u64>,
-    /// The GPUs reserved for the run.
-    pub gpus: Vec<usize>,
     /// Where the output goes, and whether the run may outlive this process.
     pub output: Output,
 }
@@ -79,23 +77,16 @@ pub enum Output {
 impl RunSpec {
     /// Returns the arguments that make xrun execute the run; for a shell command, the arguments of `sh`.
     pub fn command_line(&self) -> Vec<OsString> {
-        let mut line: Vec<OsString> = Vec::new();
-        let run_folder = |run: &str| self.results.join(run).into_os_string();
-        if let Task::Shell(command) = &self.task {
-            return vec!["-c".into(), command.into()];
-        }
-        line.extend(["--results".into(), self.results.clone().into_os_string()]);
+        let mut line: Vec<OsString> = vec!["--results".into(), self.results.clone().into()];
+        let resume = |run: &str| -> [OsString; 2] { ["resume".into(), self.results.join(run).into()] };
         match &self.task {
-            Task::Train(recipe) => line.extend(["run".into(), recipe.clone().into_os_string()]),
-            Task::Resume(run) => line.extend(["resume".into(), run_folder(run)]),
-            Task::Fork { run, step } => line.extend([
-                "resume".into(),
-                run_folder(run),
-                "--fork".into(),
-                "--at".into(),
-                step.to_string().into(),
-            ]),
-            Task::Shell(_) => {}
+            Task::Shell(command) => return vec!["-c".into(), command.into()],
+            Task::Train(recipe) => line.extend(["run".into(), recipe.clone().into()]),
+            Task::Resume(run) => line.extend(resume(run)),
+            Task::Fork { run, step } => {
+                line.extend(resume(run));
+                line.extend(["--fork".into(), "--at".into(), step.to_string().into()]);
+            }
         }
         line.extend(self.arguments.iter().map(OsString::from));
         line.extend(self.until.iter().flat_map(|step| ["--until".into(), step.to_string().into()]));

@@ -152,7 +152,7 @@ impl SimulatedRun {
         }
         let list =
             spec.arguments.iter().rev().find_map(|argument| argument.strip_prefix("checkpoint.steps="));
-        let run = Self {
+        let mut run = Self {
             name: name.clone(),
             fate,
             summary,
@@ -165,13 +165,8 @@ impl SimulatedRun {
         };
         std::fs::create_dir_all(&run.folder).expect("a folder");
         run.write_summary();
-        let run_folder = run.folder.clone();
-        run.printing(&json!({"event": "begin", "run": run_folder, "pid": id.0}))
-    }
-
-    fn printing(mut self, line: &Value) -> Self {
-        self.print(line);
-        self
+        run.print(&json!({"event": "begin", "run": run.folder, "pid": id.0}));
+        run
     }
 
     fn print(&mut self, line: &Value) {

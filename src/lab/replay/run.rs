@@ -152,7 +152,6 @@ fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Resul
         binary: Some(binary.path.clone()),
         arguments,
         until: None,
-        gpus: Vec::new(),
         output: Output::Captured { stderr: false },
     };
     let mut executor = LocalProcesses::new(setting.into, 1, setting.stop);

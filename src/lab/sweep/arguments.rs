@@ -1,6 +1,7 @@
 //! Reads the arguments of a sweep: values of keys, and keys that change together.
 
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::recipe::{self, Key, Type, find_path};
 use crate::results::configurations::Settings;
 
@@ -16,12 +17,25 @@ pub struct Arguments {
 }
 
 /// Keys that change together; usually a single key.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Axis {
     /// The keys.
     pub keys: Vec<String>,
     /// The points; each has a value for every key.
     pub points: Vec<Vec<String>>,
+}
+
+impl Axis {
+    /// Creates an axis of these points, each of them once.
+    pub fn new(keys: Vec<String>, points: impl IntoIterator<Item = Vec<String>>) -> Self {
+        let mut axis = Self { keys, points: Vec::new() };
+        for point in points {
+            if !axis.points.contains(&point) {
+                axis.points.push(point);
+            }
+        }
+        axis
+    }
 }
 
 impl Arguments {
@@ -54,12 +68,12 @@ impl Arguments {
                     return Err(Error::usage(format!("{} is set twice; keep one of them", key.path)));
                 }
             }
-            let mut points = points(&keys, raw)?;
-            let keys: Vec<String> = keys.iter().map(|key| key.path.to_owned()).collect();
-            if points.len() == 1 {
-                read.fixed.extend(keys.into_iter().zip(points.remove(0)));
+            let points = points(&keys, raw)?;
+            let mut axis = Axis::new(keys.iter().map(|key| key.path.to_owned()).collect(), points);
+            if axis.points.len() == 1 {
+                read.fixed.extend(axis.keys.into_iter().zip(axis.points.remove(0)));
             } else {
-                read.axes.push(Axis { keys, points });
+                read.axes.push(axis);
             }
         }
         Ok(read)
@@ -67,36 +81,38 @@ impl Arguments {
 
     /// Returns true if an argument sets the key at `path`.
     pub fn sets(&self, path: &str) -> bool {
-        self.fixed.contains_key(path) || self.axes.iter().any(|axis| axis.keys.iter().any(|key| key == path))
+        self.fixed.contains_key(path) || self.varies(path)
+    }
+
+    /// Returns true if an argument gives the key at `path` several values.
+    pub fn varies(&self, path: &str) -> bool {
+        self.axes.iter().flat_map(|axis| &axis.keys).any(|key| key == path)
     }
 }
 
-/// Parses the points of an argument, without duplicates. Each point has a value for every key.
+/// Parses the points of an argument. Each point has a value for every key.
 fn points(keys: &[&'static Key], raw: &str) -> Result<Vec<Vec<String>>> {
-    let [key] = keys else {
-        let mut points: Vec<Vec<String>> = Vec::new();
-        for text in split(raw, ',') {
-            let parts = split(text, ':');
-            if parts.len() != keys.len() {
-                let paths: Vec<&str> = keys.iter().map(|key| key.path).collect();
-                let example: Vec<&str> = keys.iter().map(|key| key.example).collect();
-                return Err(Error::usage(format!(
-                    "`{text}` has {} for {} keys that change together; write a value for each, joined by colons: {}={}",
-                    if parts.len() == 1 { "1 value".to_owned() } else { format!("{} values", parts.len()) },
-                    keys.len(),
-                    paths.join(","),
-                    example.join(":")
-                )));
-            }
-            let point =
-                keys.iter().zip(parts).map(|(key, part)| value(key, part, raw)).collect::<Result<_>>()?;
-            if !points.contains(&point) {
-                points.push(point);
-            }
+    if let [key] = keys {
+        return Ok(values(key, raw)?.into_iter().map(|value| vec![value]).collect());
+    }
+    let point = |text: &str| {
+        let parts = split(text, ':');
+        if parts.len() != keys.len() {
+            let paths: Vec<&str> = keys.iter().map(|key| key.path).collect();
+            let example: Vec<&str> = keys.iter().map(|key| key.example).collect();
+            return Err(Error::usage(format!(
+                "`{text}` has {} value{} for {} keys that change together; write a value for each, joined by \
+                 colons: {}={}",
+                parts.len(),
+                plural(parts.len()),
+                keys.len(),
+                paths.join(","),
+                example.join(":")
+            )));
         }
-        return Ok(points);
+        keys.iter().zip(parts).map(|(key, part)| value(key, part, raw)).collect()
     };
-    Ok(values(key, raw)?.into_iter().map(|value| vec![value]).collect())
+    split(raw, ',').into_iter().map(point).collect()
 }
 
 /// Parses one value of a key and returns it as TOML. `raw` is the argument's whole value, for messages.
@@ -110,7 +126,7 @@ fn value(key: &Key, text: &str, raw: &str) -> Result<String> {
     recipe::setting(&format!("{}={}", key.path, text.trim())).map(|(_, value)| value)
 }
 
-/// Parses the values of a key, without duplicates.
+/// Parses the values of a key.
 fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
     let is_a_list =
@@ -121,14 +137,7 @@ fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
         ([_], Some(inside)) => split(inside, ','),
         (parts, _) => parts.to_vec(),
     };
-    let mut values = Vec::new();
-    for part in parts {
-        let value = value(key, part, raw)?;
-        if !values.contains(&value) {
-            values.push(value);
-        }
-    }
-    Ok(values)
+    parts.into_iter().map(|part| value(key, part, raw)).collect()
 }
 
 /// Splits at a separator, but not inside quotes, brackets or parentheses.

@@ -19,7 +19,8 @@ pub struct RunningAttempt {
     id: RunId,
     /// Bytes of a line that is still incomplete.
     partial: Vec<u8>,
-    header: Header,
+    /// What the sweep that started the attempt wrote about it.
+    pub header: Header,
     /// `RECIPE/RUN`, once the run has begun.
     pub run: Option<String>,
     /// The last step, the number of steps in all, and the loss.
@@ -117,14 +118,17 @@ impl RunningAttempt {
         Ok(Self { header, ..Self::new(id, Instant::now()) })
     }
 
-    /// Attaches to an attempt that another sweep started `ago`; `None` if its output is gone.
+    /// Attaches to an attempt that another sweep started `ago`, and reads what it has printed so far, the header
+    /// first. `None` if its output is gone.
     ///
     /// # Errors
     /// If the output cannot be read.
     pub fn reattach(executor: &mut dyn Executor, name: &str, ago: Duration) -> Result<Option<Self>> {
         let now = Instant::now();
-        let id = executor.reattach(name)?;
-        Ok(id.map(|id| Self::new(id, now.checked_sub(ago).unwrap_or(now))))
+        let Some(id) = executor.reattach(name)? else { return Ok(None) };
+        let mut attempt = Self::new(id, now.checked_sub(ago).unwrap_or(now));
+        attempt.read(&executor.poll(id)?.stdout);
+        Ok(Some(attempt))
     }
 
     fn new(id: RunId, began: Instant) -> Self {
@@ -139,21 +143,6 @@ impl RunningAttempt {
             rows: (0, Instant::now()),
             stopping: Stopping::new(false),
         }
-    }
-
-    /// Reads what a reattached attempt has printed so far, the header first.
-    ///
-    /// # Errors
-    /// If the output cannot be read.
-    pub fn read_header(&mut self, executor: &mut dyn Executor) -> Result<()> {
-        let polled = executor.poll(self.id)?;
-        self.read(&polled.stdout);
-        Ok(())
-    }
-
-    /// Returns the GPUs that the attempt has to itself.
-    pub fn gpus(&self) -> &[usize] {
-        &self.header.gpus
     }
 
     /// Returns the time since the attempt started.

@@ -2,7 +2,7 @@
 
 use super::arguments::{Arguments, Axis};
 use super::cooldowns;
-use super::samples;
+use super::samples::{self, Samples};
 use crate::error::{Error, Result};
 use crate::recipe::{Layer, Recipe, value_text};
 use crate::results::configurations::{SEED, Settings};
@@ -50,17 +50,10 @@ impl Axes {
         }
         let grid = sweep.grid.iter().filter(|(key, _)| !arguments.sets(key)).map(|(key, values)| {
             let values = values.as_array().map(Vec::as_slice).unwrap_or_default();
-            let mut points: Vec<Vec<String>> = Vec::new();
-            for point in values.iter().map(|value| vec![value_text(value)]) {
-                if !points.contains(&point) {
-                    points.push(point);
-                }
-            }
-            Axis { keys: vec![key.clone()], points }
+            Axis::new(vec![key.clone()], values.iter().map(|value| vec![value_text(value)]))
         });
-        let samples = samples::draw(base, |key| arguments.sets(key))?;
-        let drawn = Axis { keys: samples.keys, points: samples.points };
-        let grid: Vec<Axis> = grid.chain((!drawn.keys.is_empty()).then_some(drawn)).collect();
+        let Samples { axis, note } = samples::draw(base, |key| arguments.sets(key))?;
+        let grid: Vec<Axis> = grid.chain((!axis.keys.is_empty()).then_some(axis)).collect();
         let seeds = seeds(base, arguments)?;
         let cooldowns = cooldowns::axis(base, arguments)?;
         let axes: Vec<&Axis> = grid.iter().chain(&arguments.axes).chain(&cooldowns).chain(&seeds).collect();
@@ -104,8 +97,29 @@ impl Axes {
             let excluded = exclude.iter().find(agrees).cloned();
             GridPoint { settings, excluded }
         });
-        Ok(Self { keys, points: points.collect(), notes: samples.note.into_iter().collect() })
+        let notes = inheritance_note(base).into_iter().chain(note).collect();
+        Ok(Self { keys, points: points.collect(), notes })
     }
+}
+
+/// Returns a note if a recipe inherits `[sweep]` from one that it extends.
+fn inheritance_note(base: &Recipe) -> Option<String> {
+    let (top, _) = base.files().last()?;
+    let sweep = &base.values().sweep;
+    let set = [
+        ("sweep.grid", !sweep.grid.is_empty()),
+        ("sweep.pairs", !sweep.pairs.is_empty()),
+        ("sweep.range", !sweep.range.is_empty()),
+        ("sweep.log_range", !sweep.log_range.is_empty()),
+        ("sweep.cooldowns", sweep.cooldowns.is_some()),
+    ];
+    let inherited_from = |key: &str| match base.layer(key) {
+        Layer::File { path, line } if path != *top => Some(format!("{}:{line}", path.display())),
+        _ => None,
+    };
+    let (key, place) =
+        set.into_iter().filter(|(_, set)| *set).find_map(|(key, _)| Some((key, inherited_from(key)?)))?;
+    Some(format!("{key} is inherited from {place}; set {key} in {} to replace it", top.display()))
 }
 
 /// Returns the axis of `sweep.seeds`, which counts up from `training.seed`; `None` for a single seed.
@@ -117,7 +131,7 @@ fn seeds(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
     if count < 2 {
         return Ok(None);
     }
-    if arguments.axes.iter().any(|axis| axis.keys.iter().any(|key| key == SEED)) {
+    if arguments.varies(SEED) {
         return Err(Error::usage(format!(
             "{SEED} has several values, and sweep.seeds = {count} sets it too; keep one of them"
         )));

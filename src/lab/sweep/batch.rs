@@ -1,18 +1,21 @@
 //! Runs cells for other modules: any recipes with any settings, recorded like the cells of a sweep.
 
+use super::axes::GridPoint;
 use super::cell::{Cell, Corpora, Source, build_name};
+use super::design::Design;
 use super::display::Display;
 use super::prepare;
 use super::schedule::{Output, Schedule, SweepPolicy};
-use super::work::CellFit;
+use super::work::Work;
 use crate::error::{Error, ErrorKind, Result};
-use crate::executor::{Limits, LocalProcesses};
-use crate::plan::Plan;
+use crate::executor::{Executor, Limits, LocalProcesses};
 use crate::ranks::{Stop, environment};
-use crate::recipe::{self, Recipe};
+use crate::recipe;
+use crate::results::configurations::SEED;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
 use crate::results::progress::Mode;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -41,11 +44,14 @@ pub struct CellBatch {
 /// A cell of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedCell<'a> {
-    cell: &'a Cell,
-    /// The resolved recipe.
-    pub recipe: &'a Recipe,
-    /// Its plan.
-    pub plan: &'a Plan,
+    /// Its key in the ledger.
+    pub key: &'a str,
+    /// The hash of its corpus.
+    pub corpus_hash: &'a str,
+    /// The device class that it runs on.
+    pub device: &'a str,
+    /// Its resolved recipe and its plan.
+    pub work: &'a Work,
 }
 
 /// How the cells of a batch are run.
@@ -91,8 +97,11 @@ impl CellBatch {
         let mut corpora = Corpora::default();
         let mut cells = Vec::with_capacity(requests.len());
         for request in requests {
-            let settings: Result<_> = request.settings.iter().map(|setting| key_and_value(setting)).collect();
-            let point = super::axes::GridPoint { settings: settings?, excluded: None };
+            // The value becomes TOML.
+            let read =
+                |setting: &String| recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value));
+            let settings = request.settings.iter().map(read).collect::<Result<_>>()?;
+            let point = GridPoint { settings, excluded: None };
             let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), &machine)?;
             let source =
                 Source { path: &request.recipe, name: base.name(), machine: &machine, checkpoints: 0 };
@@ -105,14 +114,13 @@ impl CellBatch {
 
     /// Returns a cell; `None` if the index is too large.
     pub fn get(&self, at: usize) -> Option<PlannedCell<'_>> {
-        let cell = self.cells.get(at)?;
-        let work = cell.work.as_ref().ok()?;
-        Some(PlannedCell { cell, recipe: &work.recipe, plan: &work.plan })
+        let Cell { key, corpus_hash, device, work, .. } = self.cells.get(at)?;
+        let (corpus_hash, device) = (corpus_hash.as_deref()?, device.as_deref()?);
+        Some(PlannedCell { key, corpus_hash, device, work: work.as_ref().ok()? })
     }
 
-    /// Runs the cells of a range that are not done, or all of them. Calls `ended` when the end of a cell is
-    /// known, and again if the cell is rerun after a fault of the machine. Cells that end badly are left to
-    /// the caller.
+    /// Runs the cells of a range that are not done, or all of them. Calls `ended` once for every end of a cell:
+    /// again if the cell is rerun after a fault of the machine. Cells that end badly are left to the caller.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] after a signal. Fails if the ledger cannot be written, or if `ended` fails.
@@ -123,22 +131,33 @@ impl CellBatch {
         stop: &Stop,
         ended: &mut dyn FnMut(CellEnd<'_>) -> Result<()>,
     ) -> Result<()> {
+        let mut executor = LocalProcesses::new(policy.results, policy.jobs, stop);
+        self.run_on(&mut executor, range, policy, stop, ended)
+    }
+
+    fn run_on(
+        &self,
+        executor: &mut dyn Executor,
+        range: Range<usize>,
+        policy: &BatchPolicy<'_>,
+        stop: &Stop,
+        ended: &mut dyn FnMut(CellEnd<'_>) -> Result<()>,
+    ) -> Result<()> {
         prepare(policy.results)?;
         let cells = &self.cells[range.clone()];
-        let mut executor = LocalProcesses::new(policy.results, policy.jobs, stop);
+        let mut ledger = match self.ledger.take() {
+            Some(ledger) => ledger,
+            None => Ledger::open(policy.results)?,
+        };
+        ledger.refresh()?;
+        if policy.needs_idle_machine {
+            claim_machine(&mut ledger)?;
+        }
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
-        for turn in 0..=policy.retries {
-            let retry = if policy.rerun_done && turn == 0 { &all[..] } else { &MACHINE_FAULTS };
-            let mut ledger = match self.ledger.take() {
-                Some(ledger) => ledger,
-                None => Ledger::open(policy.results)?,
-            };
-            ledger.refresh()?;
-            if policy.needs_idle_machine {
-                claim_machine(&mut ledger)?;
-            }
+        let mut retry = if policy.rerun_done { &all[..] } else { &MACHINE_FAULTS };
+        let mut output = EndReporter::new(range.start, cells, &ledger, retry, ended);
+        for _ in 0..=policy.retries {
             let display = Display::new(policy.progress, &display_keys(cells), cells.len());
-            let mut output = EndReporter::new(range.start, cells, &ledger, retry, ended);
             let sweep = SweepPolicy {
                 name: policy.name,
                 results: policy.results,
@@ -146,45 +165,23 @@ impl CellBatch {
                 limits: policy.limits,
                 build: &self.build,
             };
-            let schedule = Schedule::new(&sweep, cells, ledger, &mut executor, &mut output, display);
-            self.ledger.replace(Some(schedule.run_for_caller(stop)?));
+            let schedule =
+                Schedule::new(&sweep, cells, &Design::Grid, ledger, executor, &mut output, display);
+            ledger = schedule.run_for_caller(stop)?;
             let is_faulty = output.seen.iter().flatten().any(|(_, status)| MACHINE_FAULTS.contains(status));
-            if stop.requested() {
-                return Err(Error::new(
-                    ErrorKind::Interrupted,
-                    "stopped by a signal; the same command continues with what is left",
-                ));
-            }
-            if !is_faulty {
+            if stop.requested() || !is_faulty {
                 break;
             }
+            retry = &MACHINE_FAULTS;
+        }
+        self.ledger.replace(Some(ledger));
+        if stop.requested() {
+            return Err(Error::new(
+                ErrorKind::Interrupted,
+                "stopped by a signal; the same command continues with what is left",
+            ));
         }
         Ok(())
-    }
-}
-
-impl PlannedCell<'_> {
-    /// Returns the cell's key in the ledger.
-    pub fn key(&self) -> &str {
-        &self.cell.key
-    }
-
-    /// Returns the hash of the cell's corpus.
-    pub fn corpus_hash(&self) -> &str {
-        self.cell.corpus_hash.as_deref().unwrap_or_default()
-    }
-
-    /// Returns the device class that the cell runs on.
-    pub fn device(&self) -> &str {
-        self.cell.device.as_deref().unwrap_or_default()
-    }
-
-    /// Predicts the cell's memory, time and disk from its plan.
-    ///
-    /// # Errors
-    /// If the programs cannot be recorded or the device does not respond.
-    pub fn fit(&self) -> Result<CellFit> {
-        self.cell.work.as_ref().map_err(Error::clone)?.fit()
     }
 }
 
@@ -202,21 +199,13 @@ fn claim_machine(ledger: &mut Ledger) -> Result<()> {
     ))
 }
 
-/// Splits `section.key=value`; the value becomes TOML.
-fn key_and_value(setting: &str) -> Result<(String, String)> {
-    recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value))
-}
-
 /// Returns the keys whose values differ between the cells; they name the cells.
 fn display_keys(cells: &[Cell]) -> Vec<String> {
-    let keys = cells.iter().flat_map(|cell| cell.settings.keys());
-    let mut keys: Vec<&String> = keys.collect();
-    keys.sort();
-    keys.dedup();
+    let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     let differs = |key: &&String| {
         let mut values = cells.iter().map(|cell| cell.settings.get(*key));
         let first = values.next().flatten();
-        key.as_str() == "training.seed" || values.any(|value| value != first)
+        *key == SEED || values.any(|value| value != first)
     };
     keys.into_iter().filter(differs).cloned().collect()
 }
@@ -270,5 +259,58 @@ impl Output for EndReporter<'_> {
             (self.ended)(CellEnd { at: self.first + index, line, reused })?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::simulation::{Fate, Simulation};
+    use crate::executor::{Capacity, RunSpec};
+    use crate::machine::Machine;
+
+    const RECIPE: &str = "[model]\ndim = 32\nn_heads = 2\nn_layers = 1\nffn_dim = 64\n[training]\nseq_len = 32\nsteps = 4\n\
+                          [lr_scheduler]\nwarmup_steps = 0\n[data]\ntrain_tokens = 20_000\nvalidation_tokens = 600\n\
+                          [validation]\ninterval = 1\nsteps = 1\n[engine]\ndevice = \"cpu\"\n";
+
+    #[test]
+    fn a_run_that_ended_well_is_reported_once_although_another_one_runs_again() {
+        use CellStatus::{Killed, Ok as Done};
+        let dir = tempfile::tempdir().unwrap();
+        let recipe = dir.path().join("tiny.toml");
+        std::fs::write(&recipe, RECIPE).unwrap();
+        let requests = ["training.seed=1", "training.seed=2"]
+            .map(|seed| CellRequest { recipe: recipe.clone(), settings: vec![seed.to_owned()] });
+        let mut batch = CellBatch::new(&requests).unwrap();
+        // Without a machine, no CPU speed is measured to predict times.
+        let works = batch.cells.iter_mut().filter_map(|cell| cell.work.as_mut().ok());
+        works.for_each(|work| work.machine = Machine::none());
+        let was_killed = std::cell::Cell::new(false);
+        let fate = |spec: &RunSpec| {
+            let is_second = spec.arguments.iter().any(|argument| argument == "training.seed=2");
+            if is_second && !was_killed.replace(true) { Fate::Killed(1) } else { Fate::Completes(1.0) }
+        };
+        let mut simulation = Simulation::new(Capacity { gpus: 0, cpu_runs: 1 }, 4, fate);
+        let policy = BatchPolicy {
+            name: "tiny",
+            results: dir.path(),
+            jobs: 1,
+            rerun_done: false,
+            retries: 2,
+            needs_idle_machine: false,
+            limits: Limits::default(),
+            progress: Mode::Quiet,
+        };
+        let mut run = || {
+            let mut ends = Vec::new();
+            let mut ended = |end: CellEnd<'_>| {
+                ends.push((end.at, end.line.status, end.reused));
+                Ok(())
+            };
+            batch.run_on(&mut simulation, 0..2, &policy, &Stop::default(), &mut ended).unwrap();
+            ends
+        };
+        assert_eq!(run(), [(0, Done, false), (1, Killed, false), (1, Done, false)]);
+        assert_eq!(run(), [(0, Done, true), (1, Done, true)]);
     }
 }

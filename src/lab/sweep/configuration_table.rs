@@ -2,7 +2,7 @@
 //! and `.md`.
 
 use super::cell::Cell;
-use super::table::csv_bytes;
+use super::table::{csv_bytes, text};
 use crate::error::Result;
 use crate::format::plural;
 use crate::metrics::Metric;
@@ -28,8 +28,11 @@ pub struct Measure {
 }
 
 impl Measure {
-    /// Returns the value of an attempt that trained all its steps, in the metric's unit.
+    /// Returns the value of an attempt, in the metric's unit; `None` unless it trained all its steps.
     pub fn value(&self, line: &Attempt, results: &Path) -> Option<f64> {
+        if line.status != CellStatus::Ok {
+            return None;
+        }
         let stored = match self.metric.ledger {
             Some((_, key)) => line.measured.get(key),
             None => {
@@ -50,16 +53,12 @@ pub fn summarize(
     ledger: &Ledger,
     results: &Path,
 ) -> Configurations {
-    let outcome = |cell: &'_ Cell| {
-        let last = ledger.last(&cell.key);
-        let trained = last.filter(|last| last.status == CellStatus::Ok);
-        (last.map(|last| last.status), trained.and_then(|last| measure.value(last, results)))
-    };
     let outcomes: Vec<CellOutcome<'_>> = cells
         .iter()
         .map(|cell| {
-            let (status, value) = outcome(cell);
-            CellOutcome { settings: &cell.settings, status, value }
+            let last = ledger.last(&cell.key);
+            let value = last.and_then(|last| measure.value(last, results));
+            CellOutcome { settings: &cell.settings, status: last.map(|last| last.status), value }
         })
         .collect();
     Configurations::from_cells(recipe, keys, measure.metric, measure.confidence, &outcomes)
@@ -118,7 +117,6 @@ fn rounded(value: f64, decimals: usize) -> String {
 }
 
 fn csv(found: &Configurations) -> Result<Vec<u8>> {
-    let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
     let mut header = found.keys.clone();
     header.extend(
         [
@@ -137,20 +135,22 @@ fn csv(found: &Configurations) -> Result<Vec<u8>> {
     );
     header.extend(found.seeds.iter().map(|seed| format!("seed_{seed}").trim_end_matches('_').to_owned()));
     let row = |one: &Configuration| {
-        let mut row: Vec<String> =
-            found.keys.iter().map(|key| one.settings.get(key).cloned().unwrap_or_default()).collect();
         let interval = one.estimate.map(|estimate| estimate.mean);
         let difference = one.estimate.map(|estimate| estimate.difference_to_best);
+        let numbers = [
+            one.mean,
+            interval.map(|i| i.low),
+            interval.map(|i| i.high),
+            one.deviation,
+            difference.map(|i| i.estimate),
+            difference.map(|i| i.low),
+            difference.map(|i| i.high),
+        ];
+        let mut row: Vec<String> = found.keys.iter().map(|key| text(one.settings.get(key))).collect();
         row.push(one.cells.to_string());
-        row.push(number(one.mean));
-        row.extend([interval.map(|i| i.low), interval.map(|i| i.high), one.deviation].map(number));
-        row.extend(
-            [difference.map(|i| i.estimate), difference.map(|i| i.low), difference.map(|i| i.high)]
-                .map(number),
-        );
-        row.push(one.in_best_set().map(|best| best.to_string()).unwrap_or_default());
-        row.push(one.remarks());
-        row.extend(one.values.iter().map(|value| number(*value)));
+        row.extend(numbers.map(text));
+        row.extend([text(one.in_best_set()), one.remarks()]);
+        row.extend(one.values.iter().map(|value| text(*value)));
         row
     };
     csv_bytes(&header, found.configurations.iter().map(row))

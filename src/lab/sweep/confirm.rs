@@ -7,7 +7,7 @@ use super::configuration_table::Measure;
 use crate::error::{Error, Result};
 use crate::results::configurations::{Configuration, Configurations, SEED, Settings};
 use crate::results::confirmation::Confirmation;
-use crate::results::ledger::{CellStatus, Ledger};
+use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::statistics::{Direction, paired_difference, verdict};
 use std::path::Path;
 
@@ -63,19 +63,11 @@ impl Contest {
         ledger: &Ledger,
         results: &Path,
     ) -> Confirmation {
-        let last = |side: usize, at: usize| ledger.last(&self.cells[2 * at + side].key);
-        let values = [0, 1].map(|side| -> Vec<Option<f64>> {
-            (0..self.seeds.len())
-                .map(|at| {
-                    let line = last(side, at).filter(|line| line.status == CellStatus::Ok)?;
-                    measure.value(line, results).filter(|value| value.is_finite())
-                })
-                .collect()
-        });
-        let diverged = [0, 1].map(|side| {
-            let diverged = |at: &usize| last(side, *at).is_some_and(|l| l.status == CellStatus::Diverged);
-            (0..self.seeds.len()).filter(diverged).count()
-        });
+        let last = |side| self.cells.iter().skip(side).step_by(2).map(move |cell| ledger.last(&cell.key));
+        let value = |line: Option<&Attempt>| measure.value(line?, results).filter(|value| value.is_finite());
+        let values = [0, 1].map(|side| last(side).map(value).collect::<Vec<_>>());
+        let is_diverged = |line: &&Attempt| line.status == CellStatus::Diverged;
+        let diverged = [0, 1].map(|side| last(side).flatten().filter(is_diverged).count());
         let pairs = values[0].iter().zip(&values[1]);
         let differences: Option<Vec<f64>> = pairs.map(|(one, other)| Some((*one)? - (*other)?)).collect();
         let difference = differences.and_then(|all| paired_difference(&all, measure.confidence));

@@ -27,8 +27,7 @@ pub fn axis(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
         let tables = [&sweep.grid, &sweep.range, &sweep.log_range];
         tables.into_iter().chain(&sweep.pairs).any(|table| table.contains_key(key))
     };
-    let in_arguments = |key: &str| arguments.axes.iter().flat_map(|axis| &axis.keys).any(|one| one == key);
-    let mut keys = KEYS.iter().chain(&SHARED_KEYS).filter(|key| in_recipe(key) || in_arguments(key));
+    let mut keys = KEYS.iter().chain(&SHARED_KEYS).filter(|key| in_recipe(key) || arguments.varies(key));
     if let Some(key) = keys.next().or_else(|| KEYS.iter().find(|key| arguments.sets(key))) {
         return Err(Error::usage(format!(
             "{key} follows from sweep.cooldowns of {name} or must be the same for all of its cells; leave \

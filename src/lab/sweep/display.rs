@@ -96,10 +96,7 @@ impl Display {
 
     /// Prints a warning, even in quiet mode.
     pub fn warn(&mut self, text: &str) {
-        match &mut self.sink {
-            Sink::Quiet => eprint_line(&format!("warning: {text}")),
-            _ => self.note(&format!("warning: {text}")),
-        }
+        self.result(&format!("warning: {text}"));
     }
 
     /// Shows a new line of the ledger: the start or the end of an attempt. `done` is the number of cells that
@@ -109,26 +106,16 @@ impl Display {
             held.push((attempt.clone(), done, took));
             return;
         }
-        if matches!(self.sink, Sink::Json) {
-            print_event(&Event::Cell { done, cells: self.cells, attempt });
-            return;
-        }
-        let name = self.name(attempt);
-        if attempt.status == CellStatus::Running {
-            match &mut self.sink {
-                Sink::Live { all, lines, .. } => {
-                    let line = all.add(ProgressBar::new_spinner().with_style(line_style()));
-                    line.set_message(printable(&name).into_owned());
-                    lines.insert(attempt.key.clone(), line);
-                }
-                // Cells may take hours, so a log also says which ones have started.
-                Sink::Plain => eprint_line(&format!("[{done}/{}] {:<13} {name}", self.cells, attempt.status)),
-                Sink::Json | Sink::Quiet => {}
-            }
-            return;
-        }
-        let text = format!("[{done}/{}] {:<13} {name}{}", self.cells, attempt.status, outcome(attempt, took));
+        let (cells, name) = (self.cells, self.name(attempt));
+        let begins = attempt.status == CellStatus::Running;
+        let outcome = if begins { String::new() } else { outcome(attempt, took) };
+        let text = format!("[{done}/{cells}] {:<13} {name}{outcome}", attempt.status);
         match &mut self.sink {
+            Sink::Live { all, lines, .. } if begins => {
+                let line = all.add(ProgressBar::new_spinner().with_style(line_style()));
+                line.set_message(printable(&name).into_owned());
+                lines.insert(attempt.key.clone(), line);
+            }
             Sink::Live { all, bar, lines } => {
                 if let Some(line) = lines.remove(&attempt.key) {
                     line.finish_and_clear();
@@ -137,8 +124,10 @@ impl Display {
                 bar.set_position(done as u64);
                 all.suspend(|| eprint_line(&text));
             }
+            // Cells may take hours, so a log also says which ones have started.
             Sink::Plain => eprint_line(&text),
-            Sink::Json | Sink::Quiet => {}
+            Sink::Json => print_event(&Event::Cell { done, cells, attempt }),
+            Sink::Quiet => {}
         }
     }
 
@@ -147,7 +136,7 @@ impl Display {
         let (Sink::Live { lines, .. }, Some((step, steps, loss))) = (&self.sink, child.step) else { return };
         if let Some(line) = lines.get(&attempt.key) {
             let loss = loss.map(|loss| format!("  loss {loss:.3}")).unwrap_or_default();
-            let names: Vec<String> = child.gpus().iter().map(ToString::to_string).collect();
+            let names: Vec<String> = child.header.gpus.iter().map(ToString::to_string).collect();
             let gpu = if names.is_empty() { String::new() } else { format!("  GPU {}", names.join("+")) };
             // The name comes last because a narrow terminal cuts off the end of the line.
             line.set_message(format!("{step}/{steps}{loss}{gpu}  {}", self.name(attempt)));

@@ -33,7 +33,7 @@ struct PlannedRow<'a> {
 /// The same as for [`run`](super::run) before anything runs.
 pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
     let sweep = Sweep::new(request)?;
-    sweep.notes.iter().for_each(|note| eprint_line(note));
+    sweep.axes.notes.iter().for_each(|note| eprint_line(note));
     let ledger = Ledger::read(request.results)?;
     let is_done = |status| sweep.design.is_done(status) && !request.retry.contains(&status);
     let done = |cell: &Cell| Some(ledger.last(&cell.key)?.status).filter(|&status| is_done(status));
@@ -52,14 +52,10 @@ pub fn dry_run(request: &Request<'_>, as_json: bool) -> Result<String> {
 
 impl<'a> PlannedRow<'a> {
     fn new(cell: &'a Cell, done: Option<CellStatus>) -> Self {
-        let (fit, reason) = match cell.work.as_ref().map(|work| work.fit()) {
-            Err(e) => (None, Some(headline(e).to_owned())),
-            Ok(Err(e)) => (None, Some(headline(&e).to_owned())),
-            Ok(Ok(fit)) => {
-                let refusal = fit.refusal.as_ref().map(|e| headline(e).to_owned());
-                (Some(fit), refusal)
-            }
-        };
+        let fit = cell.work.as_ref().map_err(Error::clone).and_then(|work| work.fit());
+        let refusal = fit.as_ref().map_or_else(Some, |fit| fit.refusal.as_ref());
+        let reason = refusal.map(|e| headline(e).to_owned());
+        let fit = fit.ok();
         let fits = fit.as_ref().map(|fit| fit.refusal.is_none());
         let status = match (done, &cell.work, fits) {
             (Some(done), ..) => format!("done: {done}"),

@@ -46,10 +46,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let cells = cells(&folder)?;
     let ledger = Ledger::read(results)?;
-    let belongs_to = |line: &&Attempt, cell: &SweepCell| line.key.starts_with(cell.key.as_str());
-    let done = |cell: &&SweepCell| {
-        ledger.lines().iter().rfind(|line| belongs_to(line, cell)).is_some_and(|line| line.status.is_final())
-    };
+    let done = |cell: &&SweepCell| ledger.last(&cell.key).is_some_and(|line| line.status.is_final());
     let count = cells.iter().filter(done).count();
     if count < cells.len() {
         return Err(Error::failed(format!(
@@ -61,7 +58,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let mut lines = Vec::new();
     let mut recipe = String::new();
     for cell in &cells {
-        for line in ledger.lines().iter().filter(|line| belongs_to(line, cell)) {
+        for line in ledger.lines().iter().filter(|line| line.key == cell.key) {
             // Another sweep may have run the cell with other settings that give the same key.
             let line = Attempt { settings: cell.settings.clone(), ..line.clone() };
             serde_json::to_writer(&mut lines, &line)
@@ -73,41 +70,13 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     store(vec![(lines, LEDGER.to_owned())], to, &to.join(SWEEPS), recipe, name)
 }
 
-/// Returns the cells of the sweep in a folder, from its list. Sweeps of earlier versions have only a table,
-/// which has only the values that vary.
+/// Returns the cells of the sweep in a folder.
 ///
 /// # Errors
-/// If neither can be read, or the table does not name its cells.
+/// If their list cannot be read.
 pub fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
     let list = folder.join(CELLS);
-    if !list.is_file() {
-        return cells_from_table(&folder.join(TABLE).with_extension("csv"));
-    }
     let bytes = std::fs::read(&list).at("read", &list)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Error::failed(format!("{}:{}: not a list of cells: {e}", list.display(), e.line())))
-}
-
-/// Returns the cells in a table. It has only the beginnings of their keys.
-fn cells_from_table(table: &Path) -> Result<Vec<SweepCell>> {
-    let wrong = |e: csv::Error| Error::failed(format!("cannot read {}: {e}", table.display()));
-    let mut reader = csv::Reader::from_path(table).map_err(wrong)?;
-    let header: Vec<String> = reader.headers().map_err(wrong)?.iter().map(str::to_owned).collect();
-    let at = header.iter().position(|name| name == "cell");
-    let at = at.ok_or_else(|| Error::failed(format!("{} has no column `cell`", table.display())))?;
-    let mut cells = Vec::new();
-    for row in reader.records() {
-        let row = row.map_err(wrong)?;
-        let settings =
-            header.iter().zip(&row).filter(|(name, value)| name.contains('.') && !value.is_empty());
-        cells.push(SweepCell {
-            key: row.get(at).unwrap_or_default().to_owned(),
-            settings: settings.map(|(name, value)| (name.clone(), value.to_owned())).collect(),
-        });
-    }
-    // An empty prefix would match every ledger line.
-    if cells.is_empty() || cells.iter().any(|cell| cell.key.is_empty()) {
-        return Err(Error::failed(format!("{} does not name its cells", table.display())));
-    }
-    Ok(cells)
 }

@@ -37,7 +37,7 @@ use crate::machine::Machine;
 use crate::metrics;
 use crate::ranks::Stop;
 use crate::ranks::environment;
-use crate::recipe::{self, Layer, Recipe};
+use crate::recipe::{self, Recipe};
 use crate::results::atomic;
 use crate::results::configurations::SEED;
 use crate::results::confirmation::CONFIRMATION;
@@ -99,28 +99,6 @@ struct Sweep {
     axes: Axes,
     cells: Vec<Cell>,
     design: Design,
-    /// Notes on the axes for the user.
-    notes: Vec<String>,
-}
-
-/// Returns a note if a recipe inherits `[sweep]` from one that it extends.
-fn inheritance_note(base: &Recipe) -> Option<String> {
-    let (top, _) = base.files().last()?;
-    let sweep = &base.values().sweep;
-    let set = [
-        ("sweep.grid", !sweep.grid.is_empty()),
-        ("sweep.pairs", !sweep.pairs.is_empty()),
-        ("sweep.range", !sweep.range.is_empty()),
-        ("sweep.log_range", !sweep.log_range.is_empty()),
-        ("sweep.cooldowns", sweep.cooldowns.is_some()),
-    ];
-    let inherited_from = |key: &str| match base.layer(key) {
-        Layer::File { path, line } if path != *top => Some(format!("{}:{line}", path.display())),
-        _ => None,
-    };
-    let (key, place) =
-        set.into_iter().filter(|(_, set)| *set).find_map(|(key, _)| Some((key, inherited_from(key)?)))?;
-    Some(format!("{key} is inherited from {place}; set {key} in {} to replace it", top.display()))
 }
 
 impl Sweep {
@@ -129,7 +107,6 @@ impl Sweep {
         let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment(), &Machine::none())?;
         folder::folder_name(base.name())?;
         let axes = Axes::new(&base, &arguments)?;
-        let notes = inheritance_note(&base).into_iter().chain(axes.notes.iter().cloned()).collect();
         let build = build_name();
         let mut corpora = Corpora::default();
         let machine = environment::machine();
@@ -154,7 +131,7 @@ impl Sweep {
         let metric = metrics::find(&sweep.on)
             .ok_or_else(|| Error::usage(format!("sweep.on: no run has a figure {:?}", sweep.on)))?;
         let measure = Measure { metric, confidence: sweep.confidence };
-        Ok(Self { base, build, measure, axes, cells, design, notes })
+        Ok(Self { base, build, measure, axes, cells, design })
     }
 
     /// Returns the highest seed of the cells.
@@ -178,12 +155,12 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     prepare(request.results)?;
     let ledger = Ledger::open(request.results)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
-    for note in &sweep.notes {
+    for note in &sweep.axes.notes {
         display.note(note);
     }
     let name = sweep.base.name();
     let mut tables = Tables::new(request.results, name, &sweep.axes, &sweep.cells)?;
-    let folder = tables.folder().to_owned();
+    let folder = tables.folder.clone();
     let policy = SweepPolicy {
         name,
         results: request.results,
@@ -193,8 +170,8 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, &stop);
-    let mut schedule = Schedule::new(&policy, &sweep.cells, ledger, &mut executor, &mut tables, display)
-        .with_design(&sweep.design);
+    let Sweep { cells, design, .. } = &sweep;
+    let mut schedule = Schedule::new(&policy, cells, design, ledger, &mut executor, &mut tables, display);
     let outcome = schedule.run(&table, &stop);
     let (ledger, display) = schedule.into_parts();
     let outcome =
@@ -243,7 +220,8 @@ fn conclude(
     let mut tables = Tables::within(folder.join(CELLS_FOLDER), &columns, &contest.cells)?;
     let table = tables.markdown_path();
     let shown = Display::new(request.progress, &columns, contest.cells.len());
-    let mut schedule = Schedule::new(policy, &contest.cells, ledger, executor, &mut tables, shown);
+    let mut schedule =
+        Schedule::new(policy, &contest.cells, &Design::Grid, ledger, executor, &mut tables, shown);
     let outcome = schedule.run(&table, stop);
     let (ledger, mut display) = schedule.into_parts();
     if outcome.is_ok() {

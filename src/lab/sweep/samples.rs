@@ -1,5 +1,6 @@
 //! Draws the samples of a sweep: points from the ranges of `[sweep]`.
 
+use super::arguments::Axis;
 use super::sobol::{COORDINATES, Coordinate, fraction};
 use crate::error::Result;
 use crate::format::plural;
@@ -11,13 +12,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// Significant digits of a sampled number: enough to tell samples apart, few enough to read.
 const DIGITS: usize = 4;
 
-/// The drawn points, without duplicates.
+/// The drawn points.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// The keys, in the order of their ranges.
-    pub keys: Vec<String>,
-    /// The points; each has a TOML value for every key.
-    pub points: Vec<Vec<String>>,
+    /// The keys, in the order of their ranges, and the points; no key if nothing is drawn.
+    pub axis: Axis,
     /// A note for the user.
     pub note: Option<String>,
 }
@@ -89,29 +88,23 @@ pub fn draw(base: &Recipe, set: impl Fn(&str) -> bool) -> Result<Samples> {
             "set sweep.sampler = \"random\", or give fewer ranges",
         ));
     }
-    let kept: Vec<bool> = ranges.iter().map(|range| !set(&range.key)).collect();
-    let kept = |at: &usize| kept[*at];
-    let keys: Vec<String> = (0..ranges.len()).filter(kept).map(|at| ranges[at].key.clone()).collect();
-    let mut points: Vec<Vec<String>> = Vec::new();
-    if keys.is_empty() {
+    let kept: Vec<usize> = (0..ranges.len()).filter(|&at| !set(&ranges[at].key)).collect();
+    if kept.is_empty() {
         return Ok(Samples::default());
     }
-    for fractions in fractions(sweep.sampler, sweep.seed, sweep.samples, ranges.len()) {
-        let point: Vec<String> =
-            (0..ranges.len()).filter(kept).map(|at| ranges[at].value(fractions[at])).collect();
-        if !points.contains(&point) {
-            points.push(point);
-        }
-    }
-    let note = (points.len() < sweep.samples).then(|| {
+    let keys = kept.iter().map(|&at| ranges[at].key.clone()).collect();
+    let point = |fractions: Vec<f64>| kept.iter().map(|&at| ranges[at].value(fractions[at])).collect();
+    let fractions = fractions(sweep.sampler, sweep.seed, sweep.samples, ranges.len());
+    let axis = Axis::new(keys, fractions.into_iter().map(point));
+    let different = axis.points.len();
+    let note = (different < sweep.samples).then(|| {
         format!(
-            "{} samples are {} different point{}: values are whole numbers, or have {DIGITS} digits",
+            "{} samples are {different} different point{}: values are whole numbers, or have {DIGITS} digits",
             sweep.samples,
-            points.len(),
-            plural(points.len())
+            plural(different)
         )
     });
-    Ok(Samples { keys, points, note })
+    Ok(Samples { axis, note })
 }
 
 /// Returns the range of a key; `None` if the recipe's check let something else through.
@@ -155,7 +148,7 @@ mod tests {
     }
 
     fn numbers(samples: &Samples, at: usize) -> Vec<f64> {
-        samples.points.iter().map(|point| point[at].parse().unwrap()).collect()
+        samples.axis.points.iter().map(|point| point[at].parse().unwrap()).collect()
     }
 
     const BOTH: &str = "range = { \"lr_scheduler.warmup_steps\" = [0, 200] }\n\
@@ -164,8 +157,8 @@ mod tests {
     #[test]
     fn sobol_samples_fill_a_linear_and_a_logarithmic_range() {
         let samples = drawn(BOTH);
-        assert_eq!(samples.keys, ["lr_scheduler.warmup_steps", "optimizer.lr"]);
-        assert_eq!((samples.points.len(), &samples.note), (64, &None));
+        assert_eq!(samples.axis.keys, ["lr_scheduler.warmup_steps", "optimizer.lr"]);
+        assert_eq!((samples.axis.points.len(), &samples.note), (64, &None));
         let [warmup, rates] = [0, 1].map(|at| numbers(&samples, at));
         assert!(warmup.iter().all(|&steps| steps.fract() == 0.0 && (0.0..=200.0).contains(&steps)));
         // Each decade has half of the rates, and each quarter of the range a quarter of the steps.
@@ -173,7 +166,7 @@ mod tests {
         assert_eq!((below(&rates, 1e-3), below(&rates, 1e-2)), (32, 64));
         assert!(rates.iter().all(|&rate| rate >= 1e-4));
         assert!(below(&warmup, 50.25).abs_diff(16) <= 1, "{warmup:?}");
-        for point in &samples.points {
+        for point in &samples.axis.points {
             let digits = point[1].trim_start_matches(['0', '.']).split('e').next().unwrap_or_default();
             assert!(digits.chars().filter(char::is_ascii_digit).count() <= DIGITS, "{point:?}");
         }
@@ -181,20 +174,20 @@ mod tests {
 
     #[test]
     fn random_samples_depend_on_their_seed_alone() {
-        let random = |seed: u64| drawn(&format!("{BOTH}sampler = \"random\"\nseed = {seed}")).points;
+        let random = |seed: u64| drawn(&format!("{BOTH}sampler = \"random\"\nseed = {seed}")).axis.points;
         assert_eq!(random(1), random(1));
         assert_ne!(random(1), random(2));
-        assert_ne!(random(1), drawn(&format!("{BOTH}seed = 1")).points);
+        assert_ne!(random(1), drawn(&format!("{BOTH}seed = 1")).axis.points);
         // A larger number of samples begins with the same ones.
         let fewer = BOTH.replace("64", "10");
-        assert_eq!(drawn(&fewer).points, drawn(BOTH).points[..10]);
+        assert_eq!(drawn(&fewer).axis.points, drawn(BOTH).axis.points[..10]);
     }
 
     #[test]
     fn whole_numbers_have_equal_shares_and_repeat_with_a_note() {
         let four = "range = { \"model.n_layers\" = [1, 4] }\nsampler = \"random\"\nsamples = 2000";
         let samples = drawn(four);
-        let mut points: Vec<&str> = samples.points.iter().map(|point| point[0].as_str()).collect();
+        let mut points: Vec<&str> = samples.axis.points.iter().map(|point| point[0].as_str()).collect();
         points.sort_unstable();
         assert_eq!(points, ["1", "2", "3", "4"]);
         let note = samples.note.unwrap();
@@ -227,10 +220,10 @@ mod tests {
         let base = load(BOTH).unwrap();
         let all = drawn(BOTH);
         let some = draw(&base, |key| key == "lr_scheduler.warmup_steps").unwrap();
-        assert_eq!(some.keys, ["optimizer.lr"]);
-        let rates: Vec<String> = all.points.iter().map(|point| point[1].clone()).collect();
-        assert_eq!(some.points.concat(), rates);
-        assert!(draw(&base, |_| true).unwrap().points.is_empty());
+        assert_eq!(some.axis.keys, ["optimizer.lr"]);
+        let rates: Vec<String> = all.axis.points.iter().map(|point| point[1].clone()).collect();
+        assert_eq!(some.axis.points.concat(), rates);
+        assert!(draw(&base, |_| true).unwrap().axis.points.is_empty());
     }
 
     #[test]
@@ -240,7 +233,7 @@ mod tests {
         assert!(none.contains("3 samples but no range") && none.contains("r.toml:2"), "{none}");
         let ranges = refused("log_range = { \"optimizer.lr\" = [1e-4, 1e-2] }");
         assert!(ranges.contains("no sample is drawn") && ranges.contains("r.toml:2"), "{ranges}");
-        assert!(draw(&load("").unwrap(), |_| false).unwrap().points.is_empty());
+        assert!(draw(&load("").unwrap(), |_| false).unwrap().axis.points.is_empty());
     }
 
     #[test]

@@ -97,10 +97,11 @@ enum Claim {
 }
 
 impl<'a> Schedule<'a> {
-    /// Creates a sweep over these cells.
+    /// Creates a sweep over these cells, which depend on each other as `design` says.
     pub fn new(
         policy: &'a SweepPolicy<'a>,
         cells: &'a [Cell],
+        design: &'a Design,
         ledger: Ledger,
         executor: &'a mut dyn Executor,
         output: &'a mut dyn Output,
@@ -118,16 +119,11 @@ impl<'a> Schedule<'a> {
             running: Vec::new(),
             gpus_elsewhere: Vec::new(),
             refreshed: None,
-            design: &Design::Grid,
+            design,
             until: None,
             started: HashSet::new(),
             last_before: HashMap::new(),
         }
-    }
-
-    /// Sets how cells depend on each other.
-    pub fn with_design(self, design: &'a Design) -> Self {
-        Self { design, ..self }
     }
 
     /// Returns the ledger and the display, for whatever comes next.
@@ -271,7 +267,7 @@ impl<'a> Schedule<'a> {
                 self.waiting.remove(at);
                 continue;
             };
-            let own = self.running.iter().map(|(_, run)| run.gpus().to_vec());
+            let own = self.running.iter().map(|(_, run)| run.header.gpus.clone());
             let others = (!self.gpus_elsewhere.is_empty()).then(|| self.gpus_elsewhere.clone());
             let in_use: Vec<Vec<usize>> = own.chain(others).collect();
             let Some(assignment) = Assignment::find_free(work, &in_use, self.executor.capacity()) else {
@@ -346,7 +342,6 @@ impl<'a> Schedule<'a> {
             binary: None,
             arguments: [arguments, vec!["--json".to_owned()]].concat(),
             until: self.until,
-            gpus: assignment.gpus.clone(),
             output: RunOutput::Kept { name, header: header.line()? },
         };
         match RunningAttempt::start(self.executor, header, &spec) {
@@ -370,7 +365,7 @@ impl<'a> Schedule<'a> {
                 }
                 Some(result) => {
                     let (attempt, child) = self.running.remove(at);
-                    self.end(&attempt, result, Some(child.elapsed()), child.gpus())?;
+                    self.end(&attempt, result, Some(child.elapsed()), &child.header.gpus)?;
                     child.forget(self.executor);
                 }
             }
@@ -437,7 +432,9 @@ impl<'a> Schedule<'a> {
     fn is_wanted(&self, cell: usize) -> bool {
         let key = &self.cells[cell].key;
         match (self.design.halving(), self.ledger.last(key)) {
-            (Some(_), _) => self.result(&self.cell_lines(key), self.until) == CellResult::Open,
+            (Some(_), _) => {
+                self.result(&self.cell_lines(key).collect::<Vec<_>>(), self.until) == CellResult::Open
+            }
             (None, None) => true,
             (None, Some(last)) => !last.status.ends_a_whole_run() || self.is_retried(last),
         }

@@ -23,7 +23,7 @@ pub const CELLS: &str = "cells.json";
 /// A cell, as listed in its sweep's folder.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SweepCell {
-    /// The key in the ledger; in sweeps of earlier versions, only the beginning of the key.
+    /// The key in the ledger.
     pub key: String,
     /// Values that the cell sets on top of the recipe, by key, as TOML.
     pub settings: Settings,
@@ -32,7 +32,8 @@ pub struct SweepCell {
 /// The tables of a sweep.
 #[derive(Debug)]
 pub struct Tables {
-    folder: PathBuf,
+    /// The folder of the tables.
+    pub folder: PathBuf,
     /// The keys that vary.
     keys: Vec<String>,
 }
@@ -86,11 +87,6 @@ impl Tables {
         Ok(Self { folder, keys: keys.to_vec() })
     }
 
-    /// Returns the folder of the tables.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Returns the path of `table.md`.
     pub fn markdown_path(&self) -> PathBuf {
         self.folder.join(TABLE).with_extension("md")
@@ -103,25 +99,19 @@ impl Tables {
     }
 
     fn row(&self, cell: &Cell, ledger: &Ledger) -> Vec<String> {
-        let own = self.keys.iter().map(|key| cell.settings.get(key).cloned().unwrap_or_default());
-        let mut row: Vec<String> = own.collect();
-        let Some(last) = ledger.last(&cell.key) else {
-            let blank = |name: &&str| if *name == CELL { short(&cell.key) } else { String::new() };
-            row.extend(self.header()[self.keys.len()..].iter().map(blank));
-            return row;
-        };
-        let measured = &last.measured;
-        row.push(last.status.to_string());
+        let last = ledger.last(&cell.key);
         let figure = |(key, metric): (&str, &Metric)| {
-            measured.get(key).map(|value| (value / metric.divisor).to_string()).unwrap_or_default()
+            text(last.and_then(|last| last.measured.get(key)).map(|value| value / metric.divisor))
         };
+        let mut row: Vec<String> = self.keys.iter().map(|key| text(cell.settings.get(key))).collect();
+        row.push(text(last.map(|last| last.status)));
         row.extend(metrics::ledger_metrics().into_iter().map(figure));
         row.extend([
-            measured.contended.map(|contended| contended.to_string()).unwrap_or_default(),
-            last.attempt.to_string(),
-            last.run.clone().unwrap_or_default(),
+            text(last.and_then(|last| last.measured.contended)),
+            text(last.map(|last| last.attempt)),
+            text(last.and_then(|last| last.run.as_ref())),
             short(&cell.key),
-            last.reason.clone().unwrap_or_default(),
+            text(last.and_then(|last| last.reason.as_ref())),
         ]);
         row
     }
@@ -153,6 +143,11 @@ impl Output for Tables {
         )?;
         atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
     }
+}
+
+/// Formats a value that may be missing; a missing one is blank.
+pub fn text(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }
 
 /// Formats a table as CSV.

@@ -97,31 +97,30 @@ impl Trunks {
 
     /// Returns the step after which a cell's rate falls.
     pub fn step(&self, cell: usize) -> Option<u64> {
-        self.branches.get(cell).copied().flatten().map(|branch| branch.step)
+        Some((*self.branches.get(cell)?)?.step)
     }
 
-    /// Returns the cells that stay on a cell's trunk longer than the cell itself.
-    pub fn longer(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
+    /// Returns the cells on a cell's trunk, including the cell itself, and the steps after which their rates
+    /// fall.
+    pub fn on_same_trunk(&self, cell: usize) -> impl Iterator<Item = (usize, u64)> {
         let own = self.branches.get(cell).copied().flatten();
-        self.on_same_trunk(cell).filter(move |&other| {
-            own.zip(self.branches[other]).is_some_and(|(own, other)| other.step > own.step)
+        self.branches.iter().enumerate().filter_map(move |(at, other)| {
+            let (own, other) = own.zip(*other)?;
+            (other.trunk == own.trunk).then_some((at, other.step))
         })
     }
 
-    /// Returns the cells on a cell's trunk, including the cell itself.
-    pub fn on_same_trunk(&self, cell: usize) -> impl Iterator<Item = usize> + '_ {
-        let own = self.branches.get(cell).copied().flatten();
-        let is_same = move |other: &Option<Branch>| {
-            own.zip(*other).is_some_and(|(own, other)| other.trunk == own.trunk)
-        };
-        self.branches.iter().enumerate().filter(move |(_, other)| is_same(other)).map(|(at, _)| at)
+    /// Returns the cells that stay on a cell's trunk longer than the cell itself.
+    pub fn longer(&self, cell: usize) -> impl Iterator<Item = usize> {
+        let own = self.step(cell);
+        self.on_same_trunk(cell).filter(move |(_, step)| Some(*step) > own).map(|(at, _)| at)
     }
 
     /// Returns the steps at which shorter cells leave a cell's trunk.
     fn shorter(&self, cell: usize) -> Vec<u64> {
         let own = self.step(cell);
-        let steps = self.on_same_trunk(cell).filter_map(|other| self.step(other));
-        let mut steps: Vec<u64> = steps.filter(|step| own.is_some_and(|own| *step < own)).collect();
+        let steps = self.on_same_trunk(cell).map(|(_, step)| step);
+        let mut steps: Vec<u64> = steps.filter(|step| Some(*step) < own).collect();
         steps.sort_unstable();
         steps
     }

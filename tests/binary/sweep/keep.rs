@@ -100,13 +100,6 @@ fn a_shared_row_shows_the_settings_of_the_sweep_that_shows_it() {
         assert_eq!(readme.matches("| grid | ").count(), 2, "{readme}");
         fs::remove_file(place.path().join("report.lock")).unwrap();
     }
-    // Sweeps of earlier versions have no list of cells; their table has the values that vary.
-    let name = sweep_with(&place, &["checkpoint.interval,", "\n7,"]);
-    fs::remove_file(place.path().join(format!("results/sweeps/{name}/cells.json"))).unwrap();
-    place.xrun(&["keep", &format!("sweeps/{name}"), "--to", "older"]).succeeds();
-    let kept = fs::read_to_string(place.path().join(format!("older/sweeps/{name}/ledger.jsonl"))).unwrap();
-    assert!(kept.contains(r#""settings":{"checkpoint.interval":"7"}"#), "{kept}");
-    assert!(!kept.contains(r#""checkpoint.interval":"5""#), "{kept}");
 }
 
 #[test]

@@ -12,85 +12,46 @@ const NOTE: usize = 40;
 
 /// The columns of a list.
 pub enum Columns {
-    /// The columns shown without `--columns`, including the optional ones that have something to show for
-    /// these runs.
-    Usual(Vec<Optional>),
+    /// The columns shown without `--columns`. If the runs measured a loss on different texts, the field is that
+    /// loss, and the texts are a column.
+    Usual(Option<Field>),
     /// Fields chosen with `--columns`.
     Chosen(Vec<Field>),
 }
 
-/// A column that is listed only if it has something to show.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Optional {
-    /// The text that a loss was measured on.
-    Text(Field),
-    Tags,
-    Note,
-    Remarks,
-}
-
-impl Optional {
-    fn heading(&self) -> &'static str {
-        match self {
-            Self::Text(_) => TEXT,
-            Self::Tags => "TAGS",
-            Self::Note => "NOTE",
-            Self::Remarks => "REMARKS",
-        }
-    }
-
-    fn cell(&self, run: &Run, names: &HashMap<&str, &str>) -> String {
-        match self {
-            Self::Text(loss) => text_of(run, loss).unwrap_or_else(|| BLANK.to_owned()),
-            Self::Tags => run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" "),
-            Self::Note => beginning(&one_line(run.annotation.note.as_deref().unwrap_or_default())),
-            Self::Remarks => remarks(run, names),
-        }
-    }
-}
-
 impl Columns {
-    /// Returns the usual columns for these runs. `unlike` is a loss that they measured on different texts, if
-    /// any; those texts become a column.
-    pub fn usual(runs: &[&Run], unlike: Option<&Field>) -> Self {
-        let any = |has: fn(&Run) -> bool| runs.iter().any(|run| has(run));
-        let optional = [
-            (any(|run| !run.annotation.tags.is_empty()), Optional::Tags),
-            (any(|run| run.annotation.note.is_some()), Optional::Note),
-            (any(|run| !run.entry.remarks.is_empty() || run.entry.forked_from.is_some()), Optional::Remarks),
-        ];
-        let optional = optional.into_iter().filter(|(is_shown, _)| *is_shown).map(|(_, column)| column);
-        Self::Usual(unlike.cloned().map(Optional::Text).into_iter().chain(optional).collect())
-    }
-
-    /// Returns the chosen columns.
-    pub fn chosen(fields: Vec<Field>) -> Self {
-        Self::Chosen(fields)
-    }
-
-    /// Returns true if the columns include tokens per second as a usual column.
-    pub fn has_speed(&self) -> bool {
-        matches!(self, Self::Usual(_))
-    }
-
     /// Formats the list.
     pub fn table(&self, runs: &[&Run], collection: &Collection) -> String {
         match self {
-            Self::Usual(optional) => usual(runs, collection, optional),
+            Self::Usual(unlike) => usual(runs, collection, unlike.as_ref()),
             Self::Chosen(fields) => chosen(runs, fields),
         }
     }
 }
 
-fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> String {
+fn usual(runs: &[&Run], collection: &Collection, unlike: Option<&Field>) -> String {
     use Column::{Left, Right};
     // A fork names its parent, which may not be listed.
     let names = collection.runs.iter().map(|run| (run.run(), run.name.as_str())).collect();
+    let any = |has: fn(&Run) -> bool| runs.iter().any(|run| has(run));
+    let text = |run: &Run| unlike.and_then(|loss| text_of(run, loss)).unwrap_or_else(|| BLANK.to_owned());
+    let tags = |run: &Run| run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" ");
+    let note = |run: &Run| beginning(run.annotation.note.as_deref().unwrap_or_default(), NOTE);
+    let remarks = |run: &Run| remarks(run, &names);
+    let has_remarks = |run: &Run| !run.entry.remarks.is_empty() || run.entry.forked_from.is_some();
+    // Columns that are listed only if they have something to show.
+    let optional: [(&str, bool, &dyn Fn(&Run) -> String); 4] = [
+        (TEXT, unlike.is_some(), &text),
+        ("TAGS", any(|run| !run.annotation.tags.is_empty()), &tags),
+        ("NOTE", any(|run| run.annotation.note.is_some()), &note),
+        ("REMARKS", any(has_remarks), &remarks),
+    ];
+    let optional: Vec<_> = optional.into_iter().filter(|(_, is_shown, _)| *is_shown).collect();
     let mut columns = vec![Left, Left, Left, Left, Right, Right, Right, Right];
     columns.extend(optional.iter().map(|_| Left).chain([Left]));
     let mut table = Table::new(&columns);
     let heading = ["RUN", "RECIPE", "STARTED (UTC)", "STATUS", "STEPS", "TRAIN LOSS", "VAL LOSS", "TOK/S"];
-    let optional_headings = optional.iter().map(|column| column.heading());
+    let optional_headings = optional.iter().map(|(heading, ..)| *heading);
     table.row(heading.into_iter().chain(optional_headings).chain(["CHANGED"]));
     let figures = ["train_loss", "val_loss", "tok_s"].map(|name| Field::parse(name, collection).ok());
     for run in runs {
@@ -109,7 +70,7 @@ fn usual(runs: &[&Run], collection: &Collection, optional: &[Optional]) -> Strin
             decimal(val_loss, 4),
             tok_s.map_or_else(|| BLANK.to_owned(), short),
         ];
-        let optional = optional.iter().map(|column| column.cell(run, &names));
+        let optional = optional.iter().map(|(.., cell)| cell(run));
         let changed = run.entry.changed.iter().map(|setting| quoted(setting)).collect::<Vec<_>>().join(" ");
         table.row(cells.into_iter().chain(optional).chain([changed]));
     }
@@ -126,7 +87,7 @@ fn chosen(runs: &[&Run], fields: &[Field]) -> String {
     table.row(["RUN".to_owned()].into_iter().chain(fields.iter().map(Field::to_string)));
     for run in runs {
         let cell = |field: &Field| match (field, field.value(run)) {
-            (Field::Word(Word::Note), Cell::Text(text)) => beginning(&one_line(&text)),
+            (Field::Word(Word::Note), Cell::Text(text)) => beginning(&text, NOTE),
             (_, Cell::Text(text)) => one_line(&text),
             (field, Cell::Number(value)) => match field.metric() {
                 Some(metric) => decimal(Some(value), metric.decimals),
@@ -188,9 +149,11 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
 }
 
-fn beginning(line: &str) -> String {
-    match line.char_indices().nth(NOTE) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
+/// Returns text on one line, cut off after `longest` characters.
+pub fn beginning(text: &str, longest: usize) -> String {
+    let mut line = one_line(text);
+    if let Some((end, _)) = line.char_indices().nth(longest) {
+        line.replace_range(end.., "…");
     }
+    line
 }

@@ -1,7 +1,8 @@
 //! `xrun runs diff A B`.
 
-use crate::cli::terminal::{print, print_json};
-use crate::error::{Error, Result};
+use super::columns::beginning;
+use crate::cli::terminal::{print, print_json_line};
+use crate::error::Result;
 use crate::format::{BLANK, Column, Table, decimal, plural, significant};
 use crate::metrics::MetricsRow;
 use crate::results::collection::{CurveDifference, RunDifference};
@@ -30,20 +31,14 @@ pub struct Args {
 /// # Errors
 /// If a run is missing, or one of its files cannot be read.
 pub fn run(args: &Args, results: &Path) -> Result<()> {
-    let found = [&args.a, &args.b].map(|name| find::find(results, name));
-    let [a, b] = found;
+    let [a, b] = [&args.a, &args.b].map(|name| find::find(results, name));
     let difference = RunDifference::between([&a?, &b?])?;
     if args.json {
-        let text = serde_json::to_string(&difference)
-            .map_err(|e| Error::failed(format!("cannot print the difference as JSON: {e}")))?;
-        return print_json(&format!("{text}\n"));
+        return print_json_line(&difference);
     }
     let [a, b] = &difference.runs;
-    print(&format!("A  {a}\nB  {b}\n{}", sections(&difference).concat()))
-}
-
-fn sections(difference: &RunDifference) -> Vec<String> {
-    vec![keys(difference), environment(difference), curves(difference), figures(difference)]
+    let sections = [keys, environment, curves, figures].map(|section| section(&difference));
+    print(&format!("A  {a}\nB  {b}\n{}", sections.concat()))
 }
 
 fn section(title: &str, table: &Table) -> String {
@@ -57,7 +52,7 @@ fn keys(difference: &RunDifference) -> String {
     let mut table = Table::new(&[Column::Left; 4]);
     table.row(["KEY", "CLASS", "A", "B"]);
     for key in &difference.keys {
-        let [a, b] = key.values.clone().map(shown);
+        let [a, b] = key.values.each_ref().map(shown);
         let class = key.class.clone().unwrap_or_else(|| BLANK.to_owned());
         table.row([key.key.clone(), class, a, b]);
     }
@@ -71,7 +66,7 @@ fn environment(difference: &RunDifference) -> String {
     let mut table = Table::new(&[Column::Left; 3]);
     table.row(["ENVIRONMENT", "A", "B"]);
     for fact in &difference.environment {
-        let [a, b] = fact.values.clone().map(shown);
+        let [a, b] = fact.values.each_ref().map(shown);
         table.row([fact.name.clone(), a, b]);
     }
     section("Environment", &table)
@@ -159,11 +154,6 @@ fn exact(value: Option<f64>) -> String {
 }
 
 /// Formats a value on one line, shortened if it is long.
-fn shown(value: Option<String>) -> String {
-    let Some(value) = value else { return BLANK.to_owned() };
-    let line: String = value.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect();
-    match line.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+fn shown(value: &Option<String>) -> String {
+    value.as_ref().map_or_else(|| BLANK.to_owned(), |value| beginning(value, SHOWN))
 }

@@ -1,7 +1,7 @@
 //! The list that `xrun runs` prints.
 
 use super::columns::{Columns, TEXT, text_of};
-use crate::cli::terminal::{eprint_line, print, print_exact, print_json};
+use crate::cli::terminal::{eprint_line, print, print_exact, print_json_line};
 use crate::error::{Error, Result};
 use crate::format::{BLANK, plural};
 use crate::results::Status;
@@ -67,8 +67,8 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
     }
     listed.truncate(args.best.unwrap_or(usize::MAX));
     if args.json {
-        let lines: Result<Vec<String>> = listed.iter().map(|run| json_line(run)).collect();
-        return print_json(&lines?.concat());
+        let lines: Vec<Value> = listed.iter().map(|run| as_json(run)).collect::<Result<_>>()?;
+        return lines.iter().try_for_each(print_json_line);
     }
     if args.csv {
         return print_exact(&to_csv(&listed)?);
@@ -85,7 +85,7 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
         listed.iter().filter_map(|run| text_of(run, loss)).collect::<BTreeSet<String>>().len()
     };
     let unlike = compared.filter(|field| field.is_loss()).find(|loss| texts(loss) > 1);
-    let columns = if fields.is_empty() { Columns::usual(&listed, unlike) } else { Columns::chosen(fields) };
+    let columns = if fields.is_empty() { Columns::Usual(unlike.cloned()) } else { Columns::Chosen(fields) };
     print(&columns.table(&listed, &collection))?;
     if let Some(loss) = unlike {
         let hashed = match loss {
@@ -98,8 +98,9 @@ pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
             texts(loss)
         ));
     }
-    let has_no_speed =
-        |run: &&Run| columns.has_speed() && run.status == Status::Ok && !run.entry.has_figure("tok_s");
+    let has_no_speed = |run: &&Run| {
+        matches!(columns, Columns::Usual(_)) && run.status == Status::Ok && !run.entry.has_figure("tok_s")
+    };
     if listed.iter().any(has_no_speed) {
         eprint_line(&format!(
             "{BLANK}: not measured; speed is taken from steps after the first metrics.warmup ones"
@@ -157,7 +158,7 @@ fn no_such_recipe(name: &str, results: &Path, collection: &Collection) -> Error 
     Error::usage(format!("no run of recipe `{name}` in {}: {hint}", results.display()))
 }
 
-fn json_line(run: &Run) -> Result<String> {
+fn as_json(run: &Run) -> Result<Value> {
     let mut object = json!({
         "path": run.path,
         "name": run.name,
@@ -174,5 +175,5 @@ fn json_line(run: &Run) -> Result<String> {
             object.entry(key).or_insert(value);
         }
     }
-    Ok(format!("{object}\n"))
+    Ok(object)
 }

@@ -7,6 +7,7 @@ use crate::report::blocks;
 use crate::results::collection::{Located, LockedRun, Reference, Referrers, locate, remove};
 use crate::results::find;
 use crate::results::folder::SUMMARY;
+use std::collections::hash_map::{Entry, HashMap};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun runs rm`.
@@ -34,18 +35,17 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
     }
     let pages = blocks::pages(Path::new(""))?;
     let mut named = Vec::new();
-    let mut referrers: Option<(PathBuf, Referrers)> = None;
     let located = runs.iter().map(|run| locate(run)).collect::<Result<Vec<_>>>()?;
     let goes_too = |reference: &Reference| matches!(reference, Reference::Fork(fork) if locate(fork).is_ok_and(|fork| located.contains(&fork)));
+    // Runs usually share one results folder, so its references are read once.
+    let mut referrers: HashMap<&Path, Referrers> = HashMap::new();
     for (run, Located { results, id }) in runs.iter().zip(&located) {
-        // Runs usually share one results folder, so its references are read once.
-        let read = match referrers.take().filter(|(of, _)| of == results) {
-            Some((_, read)) => read,
-            None => Referrers::read(results, &pages)?,
+        let referrers = match referrers.entry(results) {
+            Entry::Occupied(read) => read.into_mut(),
+            Entry::Vacant(unread) => unread.insert(Referrers::read(results, &pages)?),
         };
-        let mut found = read.find(id);
+        let mut found = referrers.find(id);
         found.retain(|reference| !goes_too(reference));
-        referrers = Some((results.clone(), read));
         if !found.is_empty() {
             let lines: String = found.iter().map(|reference| format!("\n    {reference}")).collect();
             named.push(format!("{} is named by{lines}", run.display()));

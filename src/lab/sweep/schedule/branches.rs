@@ -30,8 +30,8 @@ impl Schedule<'_> {
         let key = &self.cells[cell].key;
         let running = self.running.iter().filter(|(attempt, _)| attempt.key == *key);
         let running = running.filter_map(|(_, child)| child.run.clone());
-        let ended = self.ledger.lines().iter().rev().filter(|line| line.key == *key);
-        let mut runs = running.chain(ended.filter_map(|line| line.run.clone()));
+        let ended = self.cell_lines(key).rev().filter_map(|line| line.run.clone());
+        let mut runs = running.chain(ended);
         let place = |run: &String| self.policy.results.join(run).join(CHECKPOINT).join(folder_name(step));
         runs.find(|run| place(run).is_dir())
     }
@@ -42,7 +42,7 @@ impl Schedule<'_> {
         let trunks = self.design.trunks()?;
         let cell = self.cells.iter().position(|cell| cell.key == key)?;
         trunks.step(cell)?;
-        let lines = trunks.on_same_trunk(cell).map(|at| self.ledger.last(&self.cells[at].key).cloned());
+        let lines = trunks.on_same_trunk(cell).map(|(at, _)| self.ledger.last(&self.cells[at].key).cloned());
         Some(lines.collect::<Option<Vec<Attempt>>>().unwrap_or_default())
     }
 }

@@ -61,8 +61,8 @@ impl Schedule<'_> {
     }
 
     /// Returns the ledger lines of a cell.
-    pub(super) fn cell_lines(&self, key: &str) -> Vec<&Attempt> {
-        self.ledger.lines().iter().filter(|line| line.key == key).collect()
+    pub(super) fn cell_lines(&self, key: &str) -> impl DoubleEndedIterator<Item = &Attempt> {
+        self.ledger.lines().iter().filter(move |line| line.key == key)
     }
 
     /// Returns the validation loss at a rung, or at the end, of the cell with these lines.
@@ -88,8 +88,7 @@ impl Schedule<'_> {
         if matches!(self.design, Design::Grid) && !self.ledger.last(key).is_some_and(was_halted) {
             return None;
         }
-        let run = self.ledger.lines().iter().rev().filter(|line| line.key == key);
-        let run = run.filter_map(|line| line.run.clone()).next()?;
+        let run = self.cell_lines(key).rev().find_map(|line| line.run.clone())?;
         let folder = self.policy.results.join(&run);
         let is_unfinished = read_summary(&folder).is_ok_and(|summary| summary.status.is_unfinished());
         (is_unfinished && has_checkpoint(&folder)).then_some(run)
@@ -126,13 +125,11 @@ impl Schedule<'_> {
 
     /// Returns the runs whose checkpoints a done cell no longer needs: its last run, or with trunks all of
     /// its runs.
-    fn runs_of(&self, line: &Attempt) -> Vec<String> {
-        if self.design.trunks().is_none() {
-            return line.run.iter().cloned().collect();
+    fn runs_of(&self, line: &Attempt) -> BTreeSet<String> {
+        match self.design.trunks() {
+            Some(_) => self.cell_lines(&line.key).filter_map(|other| other.run.clone()).collect(),
+            None => line.run.iter().cloned().collect(),
         }
-        let runs = self.ledger.lines().iter().filter(|other| other.key == line.key);
-        let runs: BTreeSet<String> = runs.filter_map(|other| other.run.clone()).collect();
-        runs.into_iter().collect()
     }
 }
 

@@ -66,12 +66,11 @@ impl Schedule<'_> {
         } else {
             None
         };
-        let Some(mut run) = run else {
+        let Some(run) = run else {
             let result = AttemptResult::without_run(CellStatus::Killed, "ended with an earlier sweep");
             return self.end(open, result, None, &[]).map(|()| false);
         };
-        run.read_header(self.executor)?;
-        for &gpu in run.gpus() {
+        for &gpu in &run.header.gpus {
             // If another process has taken the GPU meanwhile, it is shared; nothing can be done about that.
             self.ledger.claim(&gpu_claim(gpu))?;
         }
@@ -119,7 +118,7 @@ impl Schedule<'_> {
 
     /// Releases the GPUs that no running attempt uses.
     fn release_gpus(&mut self, gpus: &[usize]) {
-        let is_used = |gpu: &&usize| self.running.iter().any(|(_, run)| run.gpus().contains(gpu));
+        let is_used = |gpu: &&usize| self.running.iter().any(|(_, run)| run.header.gpus.contains(gpu));
         let free: Vec<String> = gpus.iter().filter(|gpu| !is_used(gpu)).map(|gpu| gpu_claim(*gpu)).collect();
         free.iter().for_each(|gpu| self.ledger.release(gpu));
     }

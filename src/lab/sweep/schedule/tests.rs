@@ -75,8 +75,8 @@ impl TestSweep {
         };
         let display = Display::new(Mode::Quiet, &[], self.sweep.cells.len());
         let (ledger, mut output) = (Ledger::open(&results).unwrap(), NoOutput);
-        let mut schedule = Schedule::new(&policy, &self.sweep.cells, ledger, executor, &mut output, display)
-            .with_design(&self.sweep.design);
+        let Sweep { cells, design, .. } = &self.sweep;
+        let mut schedule = Schedule::new(&policy, cells, design, ledger, executor, &mut output, display);
         with(&mut schedule)
     }
 

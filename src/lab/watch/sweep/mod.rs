@@ -143,7 +143,7 @@ impl SweepView {
 
     /// Takes a ledger line into account, if it belongs to a cell of this sweep.
     fn take(&mut self, line: Attempt) {
-        let belongs_to = |cell: &&mut WatchedCell| line.key.starts_with(cell.cell.key.as_str());
+        let belongs_to = |cell: &&mut WatchedCell| line.key == cell.cell.key;
         for cell in self.cells.iter_mut().filter(belongs_to) {
             if line.status == CellStatus::Running {
                 cell.began = line.at.parse().ok();
