@@ -120,6 +120,9 @@ fn measures_that_runs_do_not_have_are_refused() {
     }
     refused(LR, &on("val_loss:last90000"), "takes 90000 evaluations");
     refused(LR, &on("train_loss:last90000"), "asks for more steps");
+    refused(LR, &on("val_accuracy"), "no task in validation.tasks of quickstart measures val_accuracy");
+    let accuracy = ["validation.tasks=[\"next_token_accuracy\"]"];
+    question_with(LR, &accuracy, &[("on", "val_accuracy"), ("seeds", "2")]).unwrap();
 }
 
 #[test]
