@@ -85,8 +85,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // do; the figures of evaluation tasks.
     (
         "compare",
-        "executor sweep train ranks evaluation atomic results statistics forecast plan recipe metrics machine \
-         suggest format error",
+        "executor sweep train ranks evaluation atomic results statistics forecast plan recipe metrics \
+         machine suggest format error",
     ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train atomic results forecast model plan recipe machine device policy format error"),
