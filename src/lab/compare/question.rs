@@ -1,6 +1,6 @@
 //! What a comparison asks: arms, design, measures and prediction. Everything is checked before anything runs.
 
-use super::arms::{Arms, PlannedArm, Program};
+use super::arms::Arms;
 use super::comparable;
 use super::judge::curves::ExpectedCurve;
 use super::judge::is_joint;
@@ -12,29 +12,62 @@ use crate::results::folder::folder_name;
 use crate::results::measure::{self, Measure};
 use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni};
 
-/// Options of the command line. An unset option falls back to the recipe's `[compare]`.
-#[derive(Clone, Debug, Default)]
+/// What the user asked to judge, on the command line. An unset option falls back to the recipe's `[compare]`.
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Options {
-    /// `speed`, or measures separated by commas.
-    pub on: Option<String>,
-    /// A number of seeds, or the seeds, separated by commas.
-    pub seeds: Option<String>,
-    /// Probability that all intervals hold at once.
-    pub confidence: Option<f64>,
-    /// A number, or `MEASURE=NUMBER` separated by commas.
+    /// Trials of each arm; with one there is no verdict [default: `compare.repeats`].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub repeats: Option<u64>,
+    /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`]. With
+    /// --on: smallest difference that matters, in the unit of the measure; for several measures,
+    /// `MEASURE=NUMBER,…` [default: 0.01 nats per token, 0.005 bits per byte].
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub min_effect: Option<String>,
-    /// Whether to judge after each pair.
-    pub sequential: bool,
-    /// Trials per arm.
-    pub repeats: Option<usize>,
-    /// The largest allowed difference in training loss, in nats per token.
+    /// Largest difference in training loss allowed at any step, in nats per token [default: depends on the
+    /// change].
+    #[arg(long, value_name = "NATS", value_parser = nats, allow_negative_numbers = true)]
     pub tolerance: Option<f64>,
-    /// Why the change should matter.
+    /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
+    #[arg(long, value_name = "TEXT")]
     pub hypothesis: Option<String>,
-    /// The expected result.
+    /// What you predict: `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on
+    /// `better`, `worse`, `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the
+    /// first run [default: `compare.predicts`].
+    #[arg(long, value_name = "PREDICTION")]
     pub predicts: Option<Prediction>,
-    /// The comparison's name.
+    /// Name of the comparison [default: the recipe's].
+    #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// What to judge: `speed`, or measures separated by commas: val_loss, ema_val_loss, bits_per_byte,
+    /// train_loss and tok_s, with `/SET` for a held-out set and `:last5` for a mean, or the steps, tokens or
+    /// seconds until a target, as in `tokens_until:val_loss=1.2` [default: `compare.on`, else speed].
+    #[arg(long, value_name = "MEASURES")]
+    pub on: Option<String>,
+    /// Number of pairs, with seeds counting up from training.seed; or the seeds, separated by commas
+    /// [default: `compare.seeds`].
+    #[arg(long, value_name = "N|SEEDS")]
+    pub seeds: Option<String>,
+    /// Joint confidence level: the probability that all intervals hold [default: `compare.confidence`].
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability, allow_negative_numbers = true)]
+    pub confidence: Option<f64>,
+    /// Evaluate after every pair from the fourth on, and stop once the verdict is clear; --seeds is the
+    /// maximum.
+    #[arg(long)]
+    pub sequential: bool,
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|x| *x > 0.5 && *x < 1.0)
+        .ok_or_else(|| "a probability above 0.5 and below 1, such as 0.95".to_owned())
+}
+
+fn nats(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|x: &f64| x.is_finite() && *x >= 0.0)
+        .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
 }
 
 /// A measure with the smallest difference that matters.
@@ -86,16 +119,16 @@ impl Question {
     /// A usage error if an option does not fit what is judged, an arm has no recipe, both have the same one,
     /// a measure, number of seeds or prediction is wrong, or the arms take a measure from different text.
     pub fn new(arms: Arms, options: &Options) -> Result<Self> {
-        let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
+        let recipe = arms.recipe()?;
         let on = match &options.on {
             Some(on) => on.clone(),
-            None if arms.has_stored_runs() => SPEED_OF_TRIALS.to_owned(),
+            None if arms.stored_runs().is_some() => SPEED_OF_TRIALS.to_owned(),
             None => recipe.values().compare.on.clone().unwrap_or_else(|| SPEED_OF_TRIALS.to_owned()),
         };
         let needs_trials = [
             ("--repeats", options.repeats.is_some()),
             ("--tolerance", options.tolerance.is_some()),
-            ("another program", !arms.same_binary() && !arms.has_stored_runs()),
+            ("another program", !arms.same_binary() && arms.stored_runs().is_none()),
         ];
         let needs_pairs = [
             ("--seeds", options.seeds.is_some()),
@@ -123,7 +156,7 @@ impl Question {
 
     /// Asks which arm is faster, in alternating trials or stored runs.
     fn trials(arms: Arms, options: &Options) -> Result<Self> {
-        let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
+        let recipe = arms.recipe()?;
         let compare = recipe.values().compare.clone();
         let predicts = options.predicts.clone().or(compare.predicts);
         if let Some(prediction) = predicts.as_ref().filter(|prediction| prediction.is_about_quality()) {
@@ -135,7 +168,7 @@ impl Question {
             Some(text) => parse_min_effect_fraction(text)?,
             None => compare.min_effect,
         };
-        let repeats = options.repeats.unwrap_or(compare.repeats).max(1);
+        let repeats = options.repeats.map_or(compare.repeats, |repeats| repeats as usize).max(1);
         let trials =
             arms.stored_runs().map_or(2 * repeats, |[baseline, candidate]| baseline.len() + candidate.len());
         let expected =
@@ -158,8 +191,7 @@ impl Question {
 
     /// Asks about measures of pairs of runs with the same seed.
     fn pairs(arms: Arms, on: &str, options: &Options) -> Result<Self> {
-        let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
-        if !runs_here(&arms.baseline) || !runs_here(&arms.candidate) {
+        if !arms.are_xrun() {
             return Err(Error::usage("--on compares two recipes that this binary runs itself"));
         }
         let recipes = arms.recipes()?;
@@ -220,14 +252,6 @@ impl Question {
             notes: Vec::new(),
             arms,
         })
-    }
-
-    /// Returns the number of trials per arm; 0 for pairs.
-    pub fn trials_per_arm(&self) -> usize {
-        match self.design {
-            Design::Trials { trials } => trials / 2,
-            Design::Pairs { .. } | Design::Sequential { .. } => 0,
-        }
     }
 
     /// Returns the hashes of both recipes without their seeds; they identify the change.
@@ -305,7 +329,7 @@ fn parse_min_effect_fraction(text: &str) -> Result<f64> {
 /// and other measures form one question.
 pub fn confidence_per_measure<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
     let measures: Vec<&Measure> = measures.collect();
-    if is_joint(&measures) { confidence } else { bonferroni(confidence, measures.len()) }
+    if is_joint(measures.iter().copied()) { confidence } else { bonferroni(confidence, measures.len()) }
 }
 
 /// Sets the smallest differences of measures. `text` is one number for all, or `MEASURE=NUMBER,…`.
@@ -329,29 +353,23 @@ fn with_min_effects(
             Error::usage(format!("--min-effect: `{text}` is not a number from 0 on, such as 0.01"))
         })
     };
-    let known = |asked: &[AskedMeasure]| {
-        asked.iter().map(|one| one.measure.to_string()).collect::<Vec<_>>().join(", ")
-    };
     if text.parse::<f64>().is_ok() {
         let value = number(text)?;
-        let units: Vec<&str> =
-            asked.iter().filter(|one| one.min_effect.is_some()).map(|one| one.measure.unit()).collect();
-        if units.windows(2).any(|two| two[0] != two[1]) {
-            return Err(Error::usage(format!(
+        let sized = asked.iter().filter(|one| one.min_effect.is_some());
+        let mut units: Vec<&str> = sized.map(|one| one.measure.unit()).collect();
+        units.dedup();
+        return match units.as_slice() {
+            [] => Err(Error::usage("--min-effect: the measures are compared by ranks, which have no sizes")),
+            [_] => {
+                asked.iter_mut().for_each(|one| one.min_effect = one.min_effect.and(Some(value)));
+                Ok(asked)
+            }
+            units => Err(Error::usage(format!(
                 "--min-effect {text}: the measures have the units {}; write MEASURE={text} for one of {}",
                 units.join(" and "),
-                known(&asked)
-            )));
-        }
-        if units.is_empty() {
-            return Err(Error::usage(
-                "--min-effect: the measures are compared by ranks, which have no sizes",
-            ));
-        }
-        for one in asked.iter_mut().filter(|one| one.min_effect.is_some()) {
-            one.min_effect = Some(value);
-        }
-        return Ok(asked);
+                names(&asked)
+            ))),
+        };
     }
     for part in text.split(',') {
         // Measures with a target contain an equals sign too, so split at the last one.
@@ -361,7 +379,7 @@ fn with_min_effects(
             )));
         };
         let measure: Measure = name.parse().map_err(|why| Error::usage(format!("--min-effect: {why}")))?;
-        let all = known(&asked);
+        let all = names(&asked);
         let one = asked
             .iter_mut()
             .find(|one| one.measure == measure)
@@ -376,25 +394,30 @@ fn with_min_effects(
     Ok(asked)
 }
 
+fn names(measures: &[AskedMeasure]) -> String {
+    measures.iter().map(|asked| asked.measure.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// Checks that a prediction is about something that is judged.
 fn check_prediction(prediction: Option<&Prediction>, measures: &[AskedMeasure]) -> Result<()> {
     let Some(prediction) = prediction else { return Ok(()) };
     let named = |name: &str| measures.iter().find(|asked| asked.measure.to_string() == name);
-    let all: Vec<String> = measures.iter().map(|asked| asked.measure.to_string()).collect();
-    let refs: Vec<&Measure> = measures.iter().map(|asked| &asked.measure).collect();
     let why = match &prediction.of {
         Predicted::Faster | Predicted::Slower => {
             "a comparison of quality ends as `better`, `worse` or `no difference`".to_owned()
         }
         Predicted::Better | Predicted::Worse | Predicted::NoDifference => {
-            if measures.len() == 1 || is_joint(&refs) {
+            if measures.len() == 1 || is_joint(measures.iter().map(|asked| &asked.measure)) {
                 return Ok(());
             }
-            format!("several measures are judged: predict a range of one, such as `{} -0.05..-0.01`", all[0])
+            format!(
+                "several measures are judged: predict a range of one, such as `{} -0.05..-0.01`",
+                measures[0].measure
+            )
         }
         Predicted::Range { column: name, .. } | Predicted::Difference { measure: name, .. } => {
             match named(name) {
-                None => format!("{name} is not judged: --on has {}", all.join(", ")),
+                None => format!("{name} is not judged: --on has {}", names(measures)),
                 Some(asked) if asked.min_effect.is_none() => {
                     format!("{name} is compared by ranks, which have no sizes; predict `better` or `worse`")
                 }

@@ -136,18 +136,23 @@ fn same_bits(a: &[LossPoint], b: &[LossPoint]) -> bool {
 }
 
 /// Where two curves differ most.
-struct LossGap {
-    step: u64,
-    difference: f64,
-    baseline: f64,
-    candidate: f64,
+#[derive(Clone, Copy, Debug)]
+pub struct LossGap {
+    /// The step.
+    pub step: u64,
+    /// How far the losses are apart there, in nats per token.
+    pub difference: f64,
+    /// The baseline's loss.
+    pub baseline: f64,
+    /// The candidate's loss.
+    pub candidate: f64,
     /// Number of steps that both curves have.
-    steps: usize,
+    pub steps: usize,
 }
 
 /// Returns the largest difference over the steps that both curves have, or `None` if they share no step. A
 /// loss that is not finite in only one of them counts as infinitely far.
-fn largest_gap(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
+pub fn largest_gap(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
     let known: std::collections::HashMap<u64, f64> = baseline.iter().map(|p| (p.step, p.loss)).collect();
     let apart = |point: &LossPoint| {
         let old = *known.get(&point.step)?;
