@@ -105,13 +105,14 @@ impl Arms {
         };
         let other_program =
             request.before_bin.is_some() || request.before_rev.is_some() || request.before_cmd.is_some();
-        let changes = match changes.is_empty() && second.is_none() && !other_program {
+        let names_nothing = changes.is_empty() && second.is_none() && !other_program;
+        let changes: Vec<String> = match names_nothing {
             true => {
                 base.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
             }
             false => changes,
         };
-        if changes.is_empty() && second.is_none() && !other_program {
+        if names_nothing && changes.is_empty() {
             return Err(Error::usage(format!(
                 "nothing differs: name a second recipe, a change such as engine.fused=false, or another \
                  program with --before-bin, --before-rev or --before-cmd; or write [compare] change = {{ … \

@@ -60,20 +60,17 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     // Runs evaluate after every interval and after the last step.
     let evaluations = if interval == 0 { 1 } else { steps.div_ceil(interval) };
     let needed = match measure {
-        Measure::Final { metric: MeasuredMetric::TrainLoss, last, .. } => {
-            return match last {
-                Some(last) if *last > steps => Err(recipe.error(
-                    &["training.steps"],
-                    format!("{measure} asks for more steps than training.steps = {steps}"),
-                    "raise training.steps",
-                )),
-                _ => Ok(()),
-            };
+        Measure::Final { metric: MeasuredMetric::TrainLoss, last: Some(last), .. } if *last > steps => {
+            return Err(recipe.error(
+                &["training.steps"],
+                format!("{measure} asks for more steps than training.steps = {steps}"),
+                "raise training.steps",
+            ));
         }
+        Measure::Final { metric: MeasuredMetric::TrainLoss, .. } | Measure::LossCurves => 0,
         Measure::Final { last, .. } => last.unwrap_or(1),
         // If only the last evaluation can reach the target, the result says nothing about when.
         Measure::Until { .. } => 2,
-        Measure::LossCurves => return Ok(()),
     };
     if needed > evaluations {
         return Err(recipe.error(

@@ -2,12 +2,12 @@
 
 use super::arms::{Arms, PlannedArm, Program, own_binary};
 use super::history::{self, StoredExperiment, fresh_seeds, same_change};
-use super::question::{AskedMeasure, Options, Question};
+use super::question::{Options, Question, confidence_per_measure};
 use super::seeds::Seeds;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, COPY_HEADER, Recipe};
-use crate::results::experiment::{Arm, BASELINE, CANDIDATE, COMPARISONS, Design, Experiment};
+use crate::results::experiment::{Arm, BASELINE, CANDIDATE, COMPARISONS, Design, Experiment, Finding};
 use crate::results::find;
 use crate::results::folder::{RECIPE, RESOLVED, folder_name};
 use std::path::{Path, PathBuf};
@@ -85,14 +85,14 @@ fn question(
         Design::Trials { .. } | Design::Pairs { .. } => Design::Pairs { pairs: seeds.len() },
         Design::Sequential { .. } => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
     };
-    let measures = comparison.findings.iter();
-    let measures = measures
-        .map(|finding| AskedMeasure { measure: finding.measure.clone(), min_effect: finding.min_effect })
-        .collect();
+    let each = comparison.findings.iter().map(|finding| &finding.measure);
+    let each = confidence_per_measure(comparison.confidence, each);
+    let findings = comparison.findings.iter();
+    let findings = findings.map(|old| Finding::unjudged(old.measure.clone(), old.min_effect, each));
     let question = Question {
         name: options.name.as_deref().map_or_else(|| Ok(comparison.name.clone()), folder_name)?,
         arms,
-        measures,
+        findings: findings.collect(),
         curves: None,
         base_seeds,
         seeds,

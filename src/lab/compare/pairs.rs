@@ -50,7 +50,7 @@ impl<'a> PairRuns<'a> {
             CellRequest { recipe: recipe.clone(), settings }
         });
         let requests: Vec<CellRequest> = requests.collect();
-        let measures = question.measures.iter().map(|asked| asked.measure.clone()).collect();
+        let measures = question.findings.iter().map(|asked| asked.measure.clone()).collect();
         Ok(Self {
             batch: CellBatch::new(&requests)?,
             pairs: seeds.len(),

@@ -4,10 +4,11 @@ use super::arms::Arms;
 use super::comparable;
 use super::judge::curves::ExpectedCurve;
 use super::judge::is_joint;
+use super::judge::trials::CONFIDENCE;
 use super::seeds::{Seeds, fixed_seeds};
 use crate::error::{Error, Result};
 use crate::recipe::{Predicted, Prediction};
-use crate::results::experiment::Design;
+use crate::results::experiment::{Design, Finding};
 use crate::results::folder::folder_name;
 use crate::results::measure::{self, Measure};
 use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni};
@@ -70,15 +71,6 @@ fn nats(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
 }
 
-/// A measure with the smallest difference that matters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AskedMeasure {
-    /// The measure.
-    pub measure: Measure,
-    /// The smallest difference that matters; `None` if ranks are compared.
-    pub min_effect: Option<f64>,
-}
-
 /// The word in `--on` and `compare.on` for the speed of alternating trials.
 pub const SPEED_OF_TRIALS: &str = "speed";
 
@@ -91,8 +83,8 @@ pub struct Question {
     pub arms: Arms,
     /// Which runs are made, and when they are judged.
     pub design: Design,
-    /// What is judged.
-    pub measures: Vec<AskedMeasure>,
+    /// What is judged, as findings without a verdict.
+    pub findings: Vec<Finding>,
     /// What trials expect of the candidate's loss curve; `None` for pairs.
     pub curves: Option<ExpectedCurve>,
     /// The `training.seed` of each recipe. If they differ, every pair keeps their difference.
@@ -137,20 +129,17 @@ impl Question {
         ];
         let given =
             |options: &[(&'static str, bool)]| options.iter().find(|(_, given)| *given).map(|one| one.0);
-        match on.trim() == SPEED_OF_TRIALS {
-            true => match given(&needs_pairs) {
-                Some(option) => Err(Error::usage(format!(
-                    "{option} is for pairs of runs with the same seed: name what is judged, such as --on val_loss"
-                ))),
-                None => Self::trials(arms, options),
-            },
-            false => match given(&needs_trials) {
-                Some(option) => Err(Error::usage(format!(
-                    "{option} is for trials of speed, and {on} is judged in pairs of runs with the same seed; add \
-                     --on {SPEED_OF_TRIALS}, or leave it out"
-                ))),
-                None => Self::pairs(arms, &on, options),
-            },
+        let has_trials = on.trim() == SPEED_OF_TRIALS;
+        match given(if has_trials { &needs_pairs } else { &needs_trials }) {
+            None if has_trials => Self::trials(arms, options),
+            None => Self::pairs(arms, &on, options),
+            Some(option) if has_trials => Err(Error::usage(format!(
+                "{option} is for pairs of runs with the same seed: name what is judged, such as --on val_loss"
+            ))),
+            Some(option) => Err(Error::usage(format!(
+                "{option} is for trials of speed, and {on} is judged in pairs of runs with the same seed; add \
+                 --on {SPEED_OF_TRIALS}, or leave it out"
+            ))),
         }
     }
 
@@ -176,11 +165,14 @@ impl Question {
         Ok(Self {
             name: folder_name(options.name.as_deref().unwrap_or(recipe.name()))?,
             design: Design::Trials { trials },
-            measures: vec![AskedMeasure { measure: Measure::SPEED, min_effect: Some(min_effect) }],
+            findings: vec![
+                Finding::unjudged(Measure::SPEED, Some(min_effect), CONFIDENCE),
+                expected.unjudged(),
+            ],
             curves: Some(expected),
             base_seeds: [recipe.values().training.seed; 2],
             seeds: Vec::new(),
-            confidence: super::judge::trials::CONFIDENCE,
+            confidence: CONFIDENCE,
             hypothesis: hypothesis(options, compare.hypothesis),
             predicts,
             confirms: None,
@@ -212,7 +204,7 @@ impl Question {
         arms.changes.retain(|change| change.key != "engine.devices");
         let on = options.on.clone().unwrap_or_default();
         let question = Self::with_seeds(arms, &on, seeds, options)?;
-        if let Some(timed) = question.measures.iter().find(|asked| asked.measure.is_timed()) {
+        if let Some(timed) = question.findings.iter().find(|asked| asked.measure.is_timed()) {
             return Err(Error::usage(format!(
                 "{} depends on the clock and needs runs that took turns, which stored runs did not; leave it \
                  out, or compare speed with --runs alone",
@@ -231,9 +223,10 @@ impl Question {
             Some(_) => Error::usage(why),
             None => recipes[0].error(&["compare.on"], why, "correct it, or name it on the command line"),
         })?;
-        let measures = with_min_effects(measures, options.min_effect.as_deref(), compare.min_effect)?;
+        let confidence = options.confidence.unwrap_or(compare.confidence);
+        let findings = unjudged(measures, confidence, options.min_effect.as_deref(), compare.min_effect)?;
         let predicts = options.predicts.clone().or(compare.predicts);
-        check_prediction(predicts.as_ref(), &measures)?;
+        check_prediction(predicts.as_ref(), &findings)?;
         let design = match options.sequential {
             true => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
             false => Design::Pairs { pairs: seeds.len() },
@@ -241,11 +234,11 @@ impl Question {
         Ok(Self {
             name: folder_name(options.name.as_deref().unwrap_or(recipes[0].name()))?,
             base_seeds: recipes.map(|recipe| recipe.values().training.seed),
-            measures,
+            findings,
             curves: None,
             seeds,
             design,
-            confidence: options.confidence.unwrap_or(compare.confidence),
+            confidence,
             hypothesis: hypothesis(options, compare.hypothesis),
             predicts,
             confirms: None,
@@ -264,15 +257,9 @@ impl Question {
         Ok([baseline.hash_with(&without_seed)?, candidate.hash_with(&without_seed)?])
     }
 
-    /// Returns the confidence of each measure: Bonferroni's share, or the full confidence if a speed and
-    /// other measures form one question.
-    pub fn confidence_per_measure(&self) -> f64 {
-        confidence_per_measure(self.confidence, self.measures.iter().map(|asked| &asked.measure))
-    }
-
     /// Returns true if runs must take turns because a measure depends on the clock.
     pub fn is_timed(&self) -> bool {
-        self.measures.iter().any(|asked| asked.measure.is_timed())
+        self.findings.iter().any(|asked| asked.measure.is_timed())
     }
 
     /// Checks that arms and measures make a question about pairs, and adds remarks.
@@ -281,7 +268,7 @@ impl Question {
     /// The same as for [`new`](Self::new).
     pub(super) fn checked(mut self) -> Result<Self> {
         let recipes = self.arms.recipes()?;
-        for asked in &self.measures {
+        for asked in &self.findings {
             comparable::check(recipes, &self.arms.changes, &asked.measure)?;
         }
         let [baseline, candidate] = self.change()?;
@@ -296,12 +283,13 @@ impl Question {
             self.notes.extend(fixed_seeds(label, recipe)?);
         }
         if let Design::Sequential { max_pairs, .. } = self.design {
-            if SequentialDesign::new(max_pairs, self.confidence_per_measure()).is_none() {
+            if self.findings.iter().any(|asked| SequentialDesign::new(max_pairs, asked.confidence).is_none())
+            {
                 return Err(Error::usage(format!(
                     "--sequential takes from {FIRST_LOOK} to 2000 pairs, at a confidence of at least 0.8"
                 )));
             }
-            if let Some(ranked) = self.measures.iter().find(|asked| asked.min_effect.is_none()) {
+            if let Some(ranked) = self.findings.iter().find(|asked| asked.min_effect.is_none()) {
                 return Err(Error::usage(format!(
                     "{} is compared by ranks, which have no sequential design; leave out --sequential",
                     ranked.measure
@@ -332,21 +320,24 @@ pub fn confidence_per_measure<'a>(confidence: f64, measures: impl Iterator<Item 
     if is_joint(measures.iter().copied()) { confidence } else { bonferroni(confidence, measures.len()) }
 }
 
-/// Sets the smallest differences of measures. `text` is one number for all, or `MEASURE=NUMBER,…`.
-fn with_min_effects(
+/// Makes the findings of measures that together hold with `confidence`. `min_effect` sets the smallest
+/// differences that matter: one number for all, or `MEASURE=NUMBER,…`.
+fn unjudged(
     measures: Vec<Measure>,
-    text: Option<&str>,
+    confidence: f64,
+    min_effect: Option<&str>,
     speed_effect: f64,
-) -> Result<Vec<AskedMeasure>> {
-    let mut asked: Vec<AskedMeasure> = measures
+) -> Result<Vec<Finding>> {
+    let confidence = confidence_per_measure(confidence, measures.iter());
+    let mut asked: Vec<Finding> = measures
         .into_iter()
         .map(|measure| {
             let from_recipe = measure.is_speed().then_some(speed_effect);
             let min_effect = from_recipe.or_else(|| measure.default_min_effect());
-            AskedMeasure { measure, min_effect }
+            Finding::unjudged(measure, min_effect, confidence)
         })
         .collect();
-    let Some(text) = text else { return Ok(asked) };
+    let Some(text) = min_effect else { return Ok(asked) };
     let number = |text: &str| {
         let number = text.trim().parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
         number.ok_or_else(|| {
@@ -394,30 +385,30 @@ fn with_min_effects(
     Ok(asked)
 }
 
-fn names(measures: &[AskedMeasure]) -> String {
-    measures.iter().map(|asked| asked.measure.to_string()).collect::<Vec<_>>().join(", ")
+fn names(findings: &[Finding]) -> String {
+    findings.iter().map(|asked| asked.measure.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// Checks that a prediction is about something that is judged.
-fn check_prediction(prediction: Option<&Prediction>, measures: &[AskedMeasure]) -> Result<()> {
+fn check_prediction(prediction: Option<&Prediction>, findings: &[Finding]) -> Result<()> {
     let Some(prediction) = prediction else { return Ok(()) };
-    let named = |name: &str| measures.iter().find(|asked| asked.measure.to_string() == name);
+    let named = |name: &str| findings.iter().find(|asked| asked.measure.to_string() == name);
     let why = match &prediction.of {
         Predicted::Faster | Predicted::Slower => {
             "a comparison of quality ends as `better`, `worse` or `no difference`".to_owned()
         }
         Predicted::Better | Predicted::Worse | Predicted::NoDifference => {
-            if measures.len() == 1 || is_joint(measures.iter().map(|asked| &asked.measure)) {
+            if findings.len() == 1 || is_joint(findings.iter().map(|asked| &asked.measure)) {
                 return Ok(());
             }
             format!(
                 "several measures are judged: predict a range of one, such as `{} -0.05..-0.01`",
-                measures[0].measure
+                findings[0].measure
             )
         }
         Predicted::Range { column: name, .. } | Predicted::Difference { measure: name, .. } => {
             match named(name) {
-                None => format!("{name} is not judged: --on has {}", names(measures)),
+                None => format!("{name} is not judged: --on has {}", names(findings)),
                 Some(asked) if asked.min_effect.is_none() => {
                     format!("{name} is compared by ranks, which have no sizes; predict `better` or `worse`")
                 }

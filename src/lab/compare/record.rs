@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::recipe::{Change, Recipe};
 use crate::results::experiment::{
-    Arm, BASELINE, Budget, CANDIDATE, COMPARISONS, Design, Experiment, ExperimentRun, Finding, Intent,
-    Provenance, RegisteredPrediction,
+    Arm, BASELINE, Budget, CANDIDATE, COMPARISONS, Design, Experiment, ExperimentRun, Intent, Provenance,
+    RegisteredPrediction,
 };
 use crate::results::folder::{self, create_timed, read_summary};
 use crate::results::ledger::Ledger;
@@ -23,15 +23,8 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If the hash of a recipe cannot be computed.
 pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Experiment> {
-    let has_trials = matches!(question.design, Design::Trials { .. });
-    let each = if has_trials { question.confidence } else { question.confidence_per_measure() };
-    let asked = question.measures.iter();
-    let mut findings: Vec<_> =
-        asked.map(|asked| Finding::unjudged(asked.measure.clone(), asked.min_effect, each)).collect();
-    let rule = judge::rule(&question.design, &findings);
-    findings.extend(question.curves.map(|curves| curves.unjudged()));
     let mut arms = question.arms.both().map(planned_arm).to_vec();
-    if !has_trials {
+    if !matches!(question.design, Design::Trials { .. }) {
         for (arm, hash) in arms.iter_mut().zip(question.change()?) {
             arm.seedless_hash = Some(hash);
         }
@@ -49,7 +42,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
         confirms: question.confirms.clone(),
         design: question.design.clone(),
         confidence: question.confidence,
-        rule,
+        rule: judge::rule(&question.design, &question.findings),
         arms,
         changes: question.arms.changes.iter().map(in_words).collect(),
         provenance: Provenance {
@@ -61,7 +54,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
             ..Provenance::default()
         },
         runs,
-        findings,
+        findings: question.findings.clone(),
         notes: question.notes.clone(),
         ..Experiment::default()
     })

@@ -50,7 +50,7 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     let stored = history::stored(results)?;
     let arms = [&baseline, &candidate];
     let known = arms.map(|arm| arm.recorded_arm(&stored));
-    let measures: Vec<Measure> = question.measures.iter().map(|asked| asked.measure.clone()).collect();
+    let measures: Vec<Measure> = question.findings.iter().map(|asked| asked.measure.clone()).collect();
     let partners = baseline.runs.iter().zip(candidate.runs.values());
     let runs = partners.flat_map(|((seed, a), b)| {
         [a.record(BASELINE, *seed, &measures), b.record(CANDIDATE, *seed, &measures)]

@@ -279,12 +279,13 @@ fn last_lines(stderr: &str, status: &str) -> String {
 fn run_command(command: &str, number: usize, arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
     let process = set.execute(Task::Shell(command.to_owned()), None, Vec::new(), false)?;
     let mut trial = FinishedTrial::empty(arm, None);
-    if !process.status.success() {
+    let printed = if process.status.success() {
+        external::read(&process.stdout)
+    } else {
         let error = process.stopped_because.unwrap_or_else(|| Error::failed(process.status.to_string()));
-        trial.fail("failed", error.context(format!("`{command}`")));
-        return Ok(trial);
-    }
-    let printed = match external::read(&process.stdout) {
+        Err(error.context(format!("`{command}`")))
+    };
+    let printed = match printed {
         Ok(printed) => printed,
         Err(error) => {
             trial.fail("failed", error);

@@ -48,7 +48,7 @@ pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -
         )));
     }
     match target {
-        Target::Run(folder) => run::replay(folder, setting, binaries),
+        Target::Run(folder) => run::replay(&StoredRun::read(folder)?, setting, binaries),
         Target::Comparison(folder) => {
             let stored = StoredComparison::read(folder, setting.results)?;
             match stored.experiment.has_trials() {

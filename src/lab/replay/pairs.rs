@@ -31,11 +31,11 @@ pub(super) fn replay(
     let mut folders: BTreeMap<&str, PathBuf> = BTreeMap::new();
     for (at, name) in names.iter().copied().enumerate() {
         eprint_line(&format!("run {} of {}: {name}", at + 1, names.len()));
-        let Some(stored) = stored.runs.get(name) else {
+        let Some(run) = stored.runs.get(name) else {
             findings.push(format!("{name} is not stored here"));
             continue;
         };
-        let replay = run::replay(&stored.folder, setting, binaries)?;
+        let replay = run::replay(run, setting, binaries)?;
         match &replay.difference {
             _ if replay.outcome == Outcome::SameBits => {}
             Some(difference) => findings.push(format!("{name}: {difference}")),

@@ -17,14 +17,13 @@ use crate::results::provenance::Environment;
 use crate::results::stored;
 use crate::results::summary::Status;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Replays a stored run and compares the result.
 ///
 /// # Errors
 /// The same as for [`super::replay`].
-pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
-    let stored = StoredRun::read(folder)?;
+pub(super) fn replay(stored: &StoredRun, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
     let failed = |why: String| Ok(Replay::failed(&stored.id, stored.remarks.clone(), why));
     if let Some(why) = stored.obstacle()?.or_else(|| stored.rows_problem()) {
         return failed(why);
@@ -34,8 +33,8 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
         Err(error) => return failed(error.message().to_owned()),
     };
     say_conditions(&stored.environment, binaries.builds);
-    let mut replay = match train(&stored, &binary, setting)? {
-        Ok(folder) => compare(&stored, folder)?,
+    let mut replay = match train(stored, &binary, setting)? {
+        Ok(folder) => compare(stored, folder)?,
         Err(why) => return failed(why),
     };
     if replay.outcome == Outcome::DiffersUnderOtherConditions
