@@ -271,7 +271,13 @@ pub(super) fn changes_between(baseline: &Recipe, candidate: &Recipe) -> Vec<Chan
 /// Prepares the baseline. `own` is the path of this binary.
 fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedArm> {
     if let Some(command) = &request.before_cmd {
-        return Ok(arm_from_command(command));
+        return Ok(PlannedArm {
+            label: command.split_whitespace().next().unwrap_or("command").to_owned(),
+            command: command.clone(),
+            program: Program::Command(command.clone()),
+            binary: None,
+            recipe: None,
+        });
     }
     let (program, name) = match (&request.before_bin, &request.before_rev) {
         (Some(binary), _) if !binary.is_file() => {
@@ -329,7 +335,11 @@ fn xrun(
 ) -> Result<PlannedArm> {
     let recipe = load(path, settings)?;
     let hash = hash_file(binary)?;
-    let trial_settings = merged_settings(&trial_defaults(binary == own), settings);
+    // The command line may ask for checkpoints and plots, which trials do not need. A binary of another version
+    // may not know the key for plots.
+    let defaults = [Some(NO_CHECKPOINTS), (binary == own).then_some(NO_PLOTS)];
+    let defaults: Vec<String> = defaults.into_iter().flatten().map(str::to_owned).collect();
+    let trial_settings = merged_settings(&defaults, settings);
     // A trial is always a run from the start.
     let trial_settings = merged_settings(&trial_settings, &[NO_RESUME.to_owned()]);
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
@@ -345,24 +355,6 @@ fn xrun(
         binary: Some(hash),
         recipe: Some(recipe),
     })
-}
-
-/// Returns settings that the command line may override: trials need neither checkpoints nor plots. A binary
-/// of another version may not know the key for plots.
-fn trial_defaults(is_own: bool) -> Vec<String> {
-    let settings = [Some(NO_CHECKPOINTS), is_own.then_some(NO_PLOTS)];
-    settings.into_iter().flatten().map(str::to_owned).collect()
-}
-
-fn arm_from_command(command: &str) -> PlannedArm {
-    let label = command.split_whitespace().next().unwrap_or("command").to_owned();
-    PlannedArm {
-        label,
-        command: command.to_owned(),
-        program: Program::Command(command.to_owned()),
-        binary: None,
-        recipe: None,
-    }
 }
 
 /// Makes an arm from stored runs, whose names are separated by commas.

@@ -10,7 +10,7 @@ use crate::results::experiment::{Design, Experiment, Finding};
 use crate::results::measure::Measure;
 use crate::statistics::Interval;
 pub use pairs::is_joint;
-pub use prediction::held;
+use prediction::held;
 
 /// Describes in words how intervals and verdicts follow from the runs.
 pub fn rule(design: &Design, findings: &[Finding]) -> String {

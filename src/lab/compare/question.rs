@@ -1,6 +1,6 @@
 //! What a comparison asks: arms, design, measures and prediction. Everything is checked before anything runs.
 
-use super::arms::Arms;
+use super::arms::{Arms, PlannedArm};
 use super::comparable;
 use super::judge::curves::ExpectedCurve;
 use super::judge::is_joint;
@@ -143,12 +143,35 @@ impl Question {
         }
     }
 
-    /// Asks which arm is faster, in alternating trials or stored runs.
-    fn trials(arms: Arms, options: &Options) -> Result<Self> {
+    /// Makes a question that asks nothing yet, from what the options or else the recipe say.
+    fn blank(arms: Arms, options: &Options) -> Result<Self> {
         let recipe = arms.recipe()?;
         let compare = recipe.values().compare.clone();
-        let predicts = options.predicts.clone().or(compare.predicts);
-        if let Some(prediction) = predicts.as_ref().filter(|prediction| prediction.is_about_quality()) {
+        let hypothesis = options.hypothesis.clone().or(Some(compare.hypothesis));
+        let seed = |arm: &PlannedArm| arm.recipe.as_ref().unwrap_or(recipe).values().training.seed;
+        Ok(Self {
+            name: folder_name(options.name.as_deref().unwrap_or(recipe.name()))?,
+            design: Design::default(),
+            findings: Vec::new(),
+            curves: None,
+            base_seeds: arms.both().map(seed),
+            seeds: Vec::new(),
+            confidence: options.confidence.unwrap_or(compare.confidence),
+            hypothesis: hypothesis.filter(|text| !text.is_empty()),
+            predicts: options.predicts.clone().or(compare.predicts),
+            confirms: None,
+            notes: Vec::new(),
+            arms,
+        })
+    }
+
+    /// Asks which arm is faster, in alternating trials or stored runs.
+    fn trials(arms: Arms, options: &Options) -> Result<Self> {
+        let question = Self::blank(arms, options)?;
+        let (arms, compare) = (&question.arms, &question.arms.recipe()?.values().compare);
+        if let Some(prediction) =
+            question.predicts.as_ref().filter(|prediction| prediction.is_about_quality())
+        {
             return Err(Error::usage(format!(
                 "the prediction `{prediction}` is about quality; name what is judged, such as --on val_loss"
             )));
@@ -162,22 +185,13 @@ impl Question {
             arms.stored_runs().map_or(2 * repeats, |[baseline, candidate]| baseline.len() + candidate.len());
         let expected =
             ExpectedCurve::new(options.tolerance, &arms.changes, arms.same_binary(), arms.has_external());
+        let speed = Finding::unjudged(Measure::SPEED, Some(min_effect), CONFIDENCE);
         Ok(Self {
-            name: folder_name(options.name.as_deref().unwrap_or(recipe.name()))?,
             design: Design::Trials { trials },
-            findings: vec![
-                Finding::unjudged(Measure::SPEED, Some(min_effect), CONFIDENCE),
-                expected.unjudged(),
-            ],
+            findings: vec![speed, expected.unjudged()],
             curves: Some(expected),
-            base_seeds: [recipe.values().training.seed; 2],
-            seeds: Vec::new(),
             confidence: CONFIDENCE,
-            hypothesis: hypothesis(options, compare.hypothesis),
-            predicts,
-            confirms: None,
-            notes: Vec::new(),
-            arms,
+            ..question
         })
     }
 
@@ -189,8 +203,7 @@ impl Question {
         let recipes = arms.recipes()?;
         let base_seeds = recipes.map(|recipe| recipe.values().training.seed);
         let from_recipe = recipes[0].values().compare.seeds.to_string();
-        let asked = options.seeds.clone().unwrap_or(from_recipe);
-        let seeds = Seeds::parse(&asked)?.pairs(base_seeds)?;
+        let seeds = Seeds::parse(options.seeds.as_ref().unwrap_or(&from_recipe))?.pairs(base_seeds)?;
         Self::with_seeds(arms, on, seeds, options)?.checked()
     }
 
@@ -217,34 +230,20 @@ impl Question {
 
     /// Builds a question about pairs, and checks its measures and prediction.
     fn with_seeds(arms: Arms, on: &str, seeds: Vec<[u64; 2]>, options: &Options) -> Result<Self> {
-        let recipes = arms.recipes()?;
-        let compare = recipes[0].values().compare.clone();
+        let question = Self::blank(arms, options)?;
+        let [recipe, _] = question.arms.recipes()?;
         let measures = measure::parse_list(on).map_err(|why| match options.on {
             Some(_) => Error::usage(why),
-            None => recipes[0].error(&["compare.on"], why, "correct it, or name it on the command line"),
+            None => recipe.error(&["compare.on"], why, "correct it, or name it on the command line"),
         })?;
-        let confidence = options.confidence.unwrap_or(compare.confidence);
-        let findings = unjudged(measures, confidence, options.min_effect.as_deref(), compare.min_effect)?;
-        let predicts = options.predicts.clone().or(compare.predicts);
-        check_prediction(predicts.as_ref(), &findings)?;
+        let speed_effect = recipe.values().compare.min_effect;
+        let findings = unjudged(measures, question.confidence, options.min_effect.as_deref(), speed_effect)?;
+        check_prediction(question.predicts.as_ref(), &findings)?;
         let design = match options.sequential {
             true => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
             false => Design::Pairs { pairs: seeds.len() },
         };
-        Ok(Self {
-            name: folder_name(options.name.as_deref().unwrap_or(recipes[0].name()))?,
-            base_seeds: recipes.map(|recipe| recipe.values().training.seed),
-            findings,
-            curves: None,
-            seeds,
-            design,
-            confidence,
-            hypothesis: hypothesis(options, compare.hypothesis),
-            predicts,
-            confirms: None,
-            notes: Vec::new(),
-            arms,
-        })
+        Ok(Self { findings, seeds, design, ..question })
     }
 
     /// Returns the hashes of both recipes without their seeds; they identify the change.
@@ -298,11 +297,6 @@ impl Question {
         }
         Ok(self)
     }
-}
-
-/// Returns the hypothesis from the command line, or else from the recipe; `None` if it is empty.
-fn hypothesis(options: &Options, from_recipe: String) -> Option<String> {
-    options.hypothesis.clone().or(Some(from_recipe)).filter(|text| !text.is_empty())
 }
 
 /// Parses the smallest speed difference that counts, as a fraction.

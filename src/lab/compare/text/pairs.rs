@@ -1,9 +1,7 @@
 //! Prints pairs: a table of their values, and findings in sentences.
 
 use crate::format::{BLANK, Column, Table, plural, significant};
-use crate::results::experiment::{
-    Design, DivergedRuns, Experiment, ExperimentRun, Finding, RunPair, VerdictBasis,
-};
+use crate::results::experiment::{Design, DivergedRuns, Experiment, ExperimentRun, Finding, VerdictBasis};
 use crate::results::measure::{Measure, MeasureValue, Scale};
 use crate::statistics::{Direction, Verdict};
 
@@ -161,7 +159,8 @@ pub fn table(comparison: &Experiment) -> String {
             row.push(if pair.has_same_bits() && !judged.measure.is_timed() {
                 "same bits".to_owned()
             } else {
-                format_pair_difference(pair, judged)
+                let difference = pair.difference(judged);
+                difference.map_or(BLANK.to_owned(), |difference| signed(difference, judged.scale))
             });
         }
         table.row(row);
@@ -198,10 +197,6 @@ fn value_text(value: f64, measure: &Measure) -> String {
         Measure::Final { .. } if measure.is_speed() => significant(value),
         Measure::Final { .. } | Measure::LossCurves => format!("{value:.5}"),
     }
-}
-
-fn format_pair_difference(pair: RunPair<'_>, finding: &Finding) -> String {
-    pair.difference(finding).map_or(BLANK.to_owned(), |difference| signed(difference, finding.scale))
 }
 
 fn signed(value: f64, scale: Scale) -> String {
