@@ -67,8 +67,9 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     history::check_peeking(&question, &earlier)?;
     experiment.history = history::summaries(&experiment, &stored, &question.seeds);
     experiment.provenance.corpus_hashes = arms.iter().filter_map(|arm| arm.corpus_hash().cloned()).collect();
-    let devices: BTreeSet<&str> = arms.iter().flat_map(|arm| arm.devices()).collect();
-    experiment.provenance.device = (devices.len() == 1).then(|| devices.iter().copied().collect());
+    let devices = arms.iter().flat_map(|arm| arm.runs.values()).filter_map(|run| run.device.clone());
+    let devices: BTreeSet<String> = devices.collect();
+    experiment.provenance.device = devices.first().filter(|_| devices.len() == 1).cloned();
     experiment.finished = true;
     record::note_held_out(results, &mut experiment);
     judge::judge(&mut experiment);
@@ -121,10 +122,6 @@ impl StoredArm {
 
     fn corpus_hash(&self) -> Option<&String> {
         self.runs.values().find_map(|run| run.summary.corpus_hash.as_ref())
-    }
-
-    fn devices(&self) -> impl Iterator<Item = &str> {
-        self.runs.values().filter_map(|run| run.device.as_deref())
     }
 }
 
