@@ -4,10 +4,11 @@ use super::conditions::Conditions;
 use super::difference::Difference;
 use super::outcome::{Outcome, Replay};
 use super::recording::Recording;
-use super::stored_run::{StoredRun, comparison_runs};
-use crate::error::Result;
+use super::stored_run::StoredRun;
+use crate::error::{IoContext, Result};
 use crate::format::plural;
 use crate::results::experiment::{COMPARISONS, Experiment, ExperimentRun, Finding};
+use crate::results::names::KEPT;
 use crate::statistics::Interval;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +31,16 @@ impl StoredComparison {
     /// If a file cannot be read.
     pub fn read(folder: &Path, results: &Path) -> Result<Self> {
         let experiment = Experiment::read(folder)?;
-        let runs = comparison_runs(folder, results)?;
+        let absolute = std::path::absolute(folder).at("find", folder)?;
+        // RESULTS/comparisons/NAME/ID
+        let root = absolute.ancestors().nth(3).unwrap_or(&absolute);
+        let mut runs = BTreeMap::new();
+        for name in experiment.run_names() {
+            let places = [root.join(name), results.join(name), results.join(KEPT).join(name)];
+            if let Some(folder) = places.into_iter().find(|folder| folder.is_dir()) {
+                runs.insert(name.to_owned(), StoredRun::read(&folder)?);
+            }
+        }
         let id = format!("{COMPARISONS}/{}", experiment.full_name());
         Ok(Self { id, experiment, runs })
     }
