@@ -8,12 +8,11 @@ use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::format::plural;
 use crate::machine::Machine;
 use crate::plan::CorpusFacts;
-use crate::recipe::{Prediction, Recipe};
+use crate::recipe::Recipe;
 use crate::results::experiment::{Design, Experiment, ExperimentRun};
-use crate::results::progress::Mode;
 use crate::statistics::Verdict;
 use crate::train::cpu_pace;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Arguments of `xrun compare`.
@@ -26,72 +25,15 @@ use std::time::Duration;
 /// trial failed or took too long; 2 for an invalid command line or recipe; 75 if a signal stopped it.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The recipe of the baseline: a file, a built-in recipe, or a run whose recipe is used again.
-    #[arg(conflicts_with = "runs")]
-    recipe: Option<PathBuf>,
-    /// The candidate: another recipe, or changes as `section.key=value` [default: the recipe's
-    /// `compare.change`].
-    #[arg(value_name = "RECIPE|KEY=VALUE")]
-    after: Vec<String>,
-    /// Set a key in both arms, as `section.key=value`.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    common: Vec<String>,
-    /// Compare stored runs without running anything: the baseline, then the candidate. Join several runs of
-    /// an arm with commas.
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "common", "repeats"])]
-    runs: Option<Vec<String>>,
-    /// Run the baseline with this xrun binary.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["before_rev", "before_cmd"])]
-    before_bin: Option<PathBuf>,
-    /// Run the baseline with this git commit of xrun, built here.
-    #[arg(long, value_name = "REV", conflicts_with = "before_cmd")]
-    before_rev: Option<String>,
-    /// Use a command as the baseline; it must print {"step": 1, "tok_s": 81920, "loss": 6.9, "step_ms": 12.5}
-    /// for each step.
-    #[arg(long, value_name = "COMMAND")]
-    before_cmd: Option<String>,
-    /// Trials of each arm; with one there is no verdict [default: `compare.repeats`].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
-    repeats: Option<u64>,
-    /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`]. With
-    /// --on: smallest difference that matters, in the unit of the measure; for several measures,
-    /// `MEASURE=NUMBER,…` [default: 0.01 nats per token, 0.005 bits per byte].
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
-    min_effect: Option<String>,
-    /// Largest difference in training loss allowed at any step, in nats per token [default: depends on the
-    /// change].
-    #[arg(long, value_name = "NATS", value_parser = nats, allow_negative_numbers = true)]
-    tolerance: Option<f64>,
-    /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
-    #[arg(long, value_name = "TEXT")]
-    hypothesis: Option<String>,
-    /// What you predict: `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on
-    /// `better`, `worse`, `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the
-    /// first run [default: `compare.predicts`].
-    #[arg(long, value_name = "PREDICTION")]
-    predicts: Option<Prediction>,
-    /// Name of the comparison [default: the recipe's].
-    #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    /// Both arms.
+    #[command(flatten)]
+    arms: ArmsRequest,
+    /// What is judged.
+    #[command(flatten)]
+    options: Options,
     /// Stop a trial that takes longer than this, and the comparison with it.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true, conflicts_with = "runs")]
     timeout: Option<Duration>,
-    /// What to judge: `speed`, or measures separated by commas: val_loss, ema_val_loss, bits_per_byte,
-    /// train_loss and tok_s, with `/SET` for a held-out set and `:last5` for a mean, or the steps, tokens or
-    /// seconds until a target, as in `tokens_until:val_loss=1.2` [default: `compare.on`, else speed].
-    #[arg(long, value_name = "MEASURES")]
-    on: Option<String>,
-    /// Number of pairs, with seeds counting up from training.seed; or the seeds, separated by commas
-    /// [default: `compare.seeds`].
-    #[arg(long, value_name = "N|SEEDS")]
-    seeds: Option<String>,
-    /// Joint confidence level: the probability that all intervals hold [default: `compare.confidence`].
-    #[arg(long, value_name = "PROBABILITY", value_parser = probability, allow_negative_numbers = true)]
-    confidence: Option<f64>,
-    /// Evaluate after every pair from the fourth on, and stop once the verdict is clear; --seeds is the
-    /// maximum.
-    #[arg(long)]
-    sequential: bool,
     /// Runs at once on the CPU; on a GPU runs go one at a time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
@@ -117,36 +59,7 @@ pub struct Args {
     json: bool,
 }
 
-fn probability(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|x| *x > 0.5 && *x < 1.0)
-        .ok_or_else(|| "a probability above 0.5 and below 1, such as 0.95".to_owned())
-}
-
-fn nats(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|x: &f64| x.is_finite() && *x >= 0.0)
-        .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
-}
-
 impl Args {
-    fn options(&self) -> Options {
-        Options {
-            on: self.on.clone(),
-            seeds: self.seeds.clone(),
-            confidence: self.confidence,
-            min_effect: self.min_effect.clone(),
-            sequential: self.sequential,
-            repeats: self.repeats.map(|repeats| repeats as usize),
-            tolerance: self.tolerance,
-            hypothesis: self.hypothesis.clone(),
-            predicts: self.predicts.clone(),
-            name: self.name.clone(),
-        }
-    }
-
     fn setting(&self) -> Setting<'_> {
         Setting {
             results: self.results.folder.as_path(),
@@ -154,26 +67,19 @@ impl Args {
             timeout: self.timeout,
             pilot: self.pilot.unwrap_or(0).into(),
             algorithms_from: None,
-            progress: Mode::Auto,
         }
     }
 
     fn arms(&self) -> Result<Arms> {
         let results = self.results.folder.as_path();
-        let recipe = self.recipe.as_deref().map(|recipe| recipe_path(recipe, results)).transpose()?;
-        let mut candidate = self.after.clone();
-        if let Some(second) = candidate.first_mut().filter(|first| !first.contains('=')) {
+        let mut request = self.arms.clone();
+        if let Some(recipe) = &mut request.recipe {
+            *recipe = recipe_path(recipe, results)?;
+        }
+        if let Some(second) = request.candidate.first_mut().filter(|first| !first.contains('=')) {
             *second = recipe_path(Path::new(second.as_str()), results)?.to_string_lossy().into_owned();
         }
-        let request = ArmsRequest {
-            recipe,
-            candidate,
-            common: self.seed.on(&self.common),
-            baseline_bin: self.before_bin.clone(),
-            baseline_rev: self.before_rev.clone(),
-            baseline_cmd: self.before_cmd.clone(),
-            runs: self.runs.as_deref().and_then(|runs| Some((runs.first()?.clone(), runs.get(1)?.clone()))),
-        };
+        request.common = self.seed.on(&request.common);
         Arms::new(&request, results)
     }
 
@@ -188,9 +94,9 @@ impl Args {
     fn new_run_option(&self) -> Option<&'static str> {
         let given = [
             ("--seed", self.seed.is_set()),
-            ("--seeds", self.seeds.is_some()),
-            ("--sequential", self.sequential),
-            ("--predicts", self.predicts.is_some()),
+            ("--seeds", self.options.seeds.is_some()),
+            ("--sequential", self.options.sequential),
+            ("--predicts", self.options.predicts.is_some()),
         ];
         let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
         self.pair_option().or(given)
@@ -210,7 +116,7 @@ fn say_needs(question: &Question) {
         let Ok(Planned { plan, programs, .. }) = planned else { continue };
         let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
         let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
-        total.add(&needs, question.trials_per_arm());
+        total.add(&needs, question.design.max_pairs());
     }
     if let Some(words) = total.in_words() {
         eprint_line(&words);
@@ -224,12 +130,12 @@ fn say_needs(question: &Question) {
 /// loss gate.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
-    let options = args.options();
+    let options = &args.options;
     if let Some(confirmed) = &args.confirm {
-        let question = compare::confirm(results, confirmed, &options)?;
+        let question = compare::confirm(results, confirmed, options)?;
         return conclude(compare::run(&question, args.setting())?, args.json);
     }
-    if let Some([baseline, candidate]) = args.runs.as_deref() {
+    if let Some([baseline, candidate]) = args.arms.runs.as_deref() {
         let given = if options.on.is_some() { args.new_run_option() } else { None };
         if let Some(option) = given.or(args.seed.is_set().then_some("--seed")) {
             return Err(Error::usage(format!(
@@ -237,11 +143,11 @@ pub fn run(args: &Args) -> Result<()> {
             )));
         }
         if options.on.as_deref().is_some_and(|on| on.trim() != compare::SPEED_OF_TRIALS) {
-            let finished = compare::compare_stored(results, [baseline, candidate], &options)?;
+            let finished = compare::compare_stored(results, [baseline, candidate], options)?;
             return conclude(finished, args.json);
         }
     }
-    let question = Question::new(args.arms()?, &options)?;
+    let question = Question::new(args.arms()?, options)?;
     let has_trials = matches!(question.design, Design::Trials { .. });
     if has_trials && let Some(option) = args.pair_option() {
         return Err(Error::usage(format!(

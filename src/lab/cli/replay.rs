@@ -5,7 +5,7 @@ use super::what::Results;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::plural;
 use crate::ranks::Stop;
-use crate::replay::{self, Binaries, Build, Entry, Outcome, PageEntries, Recording, Replay, Setting, Target};
+use crate::replay::{self, Binaries, Entry, Outcome, PageEntries, Recording, Replay, Setting, Target};
 use clap::builder::PathBufValueParser;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
         timeout: args.timeout,
         stop: &stop,
     };
-    let mut binaries = Binaries::new(if args.build { Build::Recorded } else { Build::Own })?;
+    let mut binaries = Binaries::new(args.build)?;
     let mut ended = Vec::new();
     for Entry { id, target } in &entries {
         let replay = match target {

@@ -4,29 +4,39 @@ use super::revision;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Change, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
-use crate::results::experiment::BINARIES;
+use crate::results::experiment::{Arm, BINARIES};
 use crate::results::folder::RESOLVED;
 use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
 use std::path::{Path, PathBuf};
 
-/// What the user asked to compare.
-#[derive(Clone, Debug, Default)]
+/// What the user asked to compare, on the command line.
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct ArmsRequest {
-    /// The recipe of both arms, unless the candidate names its own.
+    /// The recipe of the baseline: a file, a built-in recipe, or a run whose recipe is used again.
+    #[arg(conflicts_with = "runs")]
     pub recipe: Option<PathBuf>,
-    /// A recipe for the candidate, or changes to it as `key=value`.
+    /// The candidate: another recipe, or changes as `section.key=value` [default: the recipe's
+    /// `compare.change`].
+    #[arg(value_name = "RECIPE|KEY=VALUE")]
     pub candidate: Vec<String>,
-    /// Settings for both arms, as `key=value`.
+    /// Set a key in both arms, as `section.key=value`.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     pub common: Vec<String>,
-    /// A different binary for the baseline.
-    pub baseline_bin: Option<PathBuf>,
-    /// A different commit for the baseline.
-    pub baseline_rev: Option<String>,
-    /// An external command for the baseline.
-    pub baseline_cmd: Option<String>,
-    /// Stored runs for the baseline and for the candidate; commas separate the runs of an arm.
-    pub runs: Option<(String, String)>,
+    /// Compare stored runs without running anything: the baseline, then the candidate. Join several runs of
+    /// an arm with commas.
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "common", "repeats"])]
+    pub runs: Option<Vec<String>>,
+    /// Run the baseline with this xrun binary.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["before_rev", "before_cmd"])]
+    pub before_bin: Option<PathBuf>,
+    /// Run the baseline with this git commit of xrun, built here.
+    #[arg(long, value_name = "REV", conflicts_with = "before_cmd")]
+    pub before_rev: Option<String>,
+    /// Use a command as the baseline; it must print {"step": 1, "tok_s": 81920, "loss": 6.9, "step_ms": 12.5}
+    /// for each step.
+    #[arg(long, value_name = "COMMAND")]
+    pub before_cmd: Option<String>,
 }
 
 /// How an arm gets its trials.
@@ -36,8 +46,10 @@ pub enum Program {
     Xrun {
         /// The binary.
         binary: PathBuf,
-        /// Recipe and settings.
-        arguments: Vec<String>,
+        /// The recipe: a file, or the name of a built-in one.
+        recipe: PathBuf,
+        /// `section.key=value` settings on top of it.
+        settings: Vec<String>,
     },
     /// Runs a shell command that prints rows.
     Command(String),
@@ -77,7 +89,7 @@ impl Arms {
     /// # Errors
     /// Exits 2 for a wrong recipe, a missing run, or arms that do not differ, and 1 if a build fails.
     pub fn new(request: &ArmsRequest, results: &Path) -> Result<Self> {
-        if let Some((baseline, candidate)) = &request.runs {
+        if let Some([baseline, candidate]) = request.runs.as_deref() {
             return Ok(Self::from_planned(stored(results, baseline)?, stored(results, candidate)?));
         }
         let Some(path) = &request.recipe else {
@@ -85,21 +97,22 @@ impl Arms {
                 "name a recipe to compare, or two stored runs with --runs BEFORE AFTER",
             ));
         };
-        let own =
-            std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
+        let own = own_binary()?;
         let base = load(path, &request.common)?;
         let (second, changes) = match request.candidate.split_first() {
             Some((first, rest)) if !first.contains('=') => (Some(PathBuf::from(first)), rest.to_vec()),
             _ => (None, request.candidate.clone()),
         };
-        let other_program = request.baseline_bin.is_some()
-            || request.baseline_rev.is_some()
-            || request.baseline_cmd.is_some();
-        let changes = match changes.is_empty() && second.is_none() && !other_program {
-            true => changes_from_recipe(&base),
+        let other_program =
+            request.before_bin.is_some() || request.before_rev.is_some() || request.before_cmd.is_some();
+        let names_nothing = changes.is_empty() && second.is_none() && !other_program;
+        let changes: Vec<String> = match names_nothing {
+            true => {
+                base.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
+            }
             false => changes,
         };
-        if changes.is_empty() && second.is_none() && !other_program {
+        if names_nothing && changes.is_empty() {
             return Err(Error::usage(format!(
                 "nothing differs: name a second recipe, a change such as engine.fused=false, or another \
                  program with --before-bin, --before-rev or --before-cmd; or write [compare] change = {{ … \
@@ -121,20 +134,16 @@ impl Arms {
 
     /// Pairs two arms and finds what differs between them. Arms with equal labels get a suffix.
     pub fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
-        let mut arms = Self { baseline, candidate, changes: Vec::new() }.with_changes();
+        let changes = match (&baseline.recipe, &candidate.recipe) {
+            (Some(baseline), Some(candidate)) => changes_between(baseline, candidate),
+            _ => Vec::new(),
+        };
+        let mut arms = Self { baseline, candidate, changes };
         if arms.baseline.label == arms.candidate.label {
             arms.baseline.label += " (before)";
             arms.candidate.label += " (after)";
         }
         arms
-    }
-
-    /// Finds the keys that differ between the recipes.
-    pub fn with_changes(mut self) -> Self {
-        if let (Some(a), Some(b)) = (&self.baseline.recipe, &self.candidate.recipe) {
-            self.changes = changes_between(a, b);
-        }
-        self
     }
 
     /// Returns both arms, the baseline first.
@@ -147,20 +156,14 @@ impl Arms {
         self.baseline.binary.is_some() && self.baseline.binary == self.candidate.binary
     }
 
-    /// Returns true if the arms run different programs, or if either is not run by xrun itself.
-    fn differ_in_programs(&self) -> bool {
-        let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
-        !self.same_binary() || !runs_here(&self.baseline) || !runs_here(&self.candidate)
+    /// Returns true if xrun runs both arms.
+    pub fn are_xrun(&self) -> bool {
+        self.both().iter().all(|arm| matches!(arm.program, Program::Xrun { .. }))
     }
 
     /// Returns true if both arms run one recipe with one program.
     pub fn are_equal(&self) -> bool {
-        !self.differ_in_programs() && self.changes.is_empty()
-    }
-
-    /// Returns true if both arms are stored runs, so that nothing has to run.
-    pub fn has_stored_runs(&self) -> bool {
-        self.stored_runs().is_some()
+        self.are_xrun() && self.same_binary() && self.changes.is_empty()
     }
 
     /// Returns the stored runs of both arms; `None` if the arms have to run.
@@ -184,16 +187,37 @@ impl Arms {
 
     /// Returns true if an arm is an external command.
     pub fn has_external(&self) -> bool {
-        [&self.baseline, &self.candidate].iter().any(|arm| matches!(arm.program, Program::Command(_)))
+        self.both().iter().any(|arm| matches!(arm.program, Program::Command(_)))
     }
 
     /// Returns the recipe whose `[compare]` applies: the baseline's or, without one, the candidate's.
-    pub fn recipe(&self) -> Option<&Recipe> {
-        self.baseline.recipe.as_ref().or(self.candidate.recipe.as_ref())
+    ///
+    /// # Errors
+    /// A usage error if both arms are external commands.
+    pub fn recipe(&self) -> Result<&Recipe> {
+        let recipe = self.baseline.recipe.as_ref().or(self.candidate.recipe.as_ref());
+        recipe.ok_or_else(|| Error::usage("neither arm has a recipe"))
     }
 }
 
 impl PlannedArm {
+    /// Plans a recorded arm again with a program, whose binary and recipe are not known yet.
+    pub fn recorded(arm: &Arm, program: Program) -> Self {
+        let (label, command) = (arm.label.clone(), arm.command.clone());
+        Self { label, command, program, binary: None, recipe: None }
+    }
+
+    /// Makes an arm of stored runs with one recipe, which `names` names, separated by commas.
+    pub fn stored(names: &str, label: &str, runs: Vec<PathBuf>, recipe: Recipe) -> Self {
+        Self {
+            label: label.to_owned(),
+            command: format!("stored {names}"),
+            program: Program::Stored(runs),
+            binary: None,
+            recipe: Some(recipe),
+        }
+    }
+
     /// Returns the arm's recipe and its settings without the seed; `None` for an external command.
     pub fn recipe_and_settings(&self) -> Option<(PathBuf, Vec<String>)> {
         let sets_seed = |setting: &str| {
@@ -203,10 +227,9 @@ impl PlannedArm {
                 .is_some_and(|key| key.trim().trim_start_matches("--") == "training.seed")
         };
         match &self.program {
-            Program::Xrun { arguments, .. } => {
-                let (path, settings) = arguments.split_first()?;
+            Program::Xrun { recipe, settings, .. } => {
                 let settings = settings.iter().filter(|setting| !sets_seed(setting)).cloned().collect();
-                Some((path.into(), settings))
+                Some((recipe.clone(), settings))
             }
             Program::Stored(runs) => Some((runs.first()?.join(RESOLVED), Vec::new())),
             Program::Command(_) => None,
@@ -215,9 +238,8 @@ impl PlannedArm {
 
     /// Returns the recipe of the arm's trials, resolved for a machine; `None` unless xrun runs the trials.
     pub fn recipe_for_trials(&self, machine: &Machine) -> Option<Recipe> {
-        let Program::Xrun { arguments, .. } = &self.program else { return None };
-        let (path, settings) = arguments.split_first()?;
-        recipe::load(Path::new(path), settings, recipe::environment(), machine).ok()
+        let Program::Xrun { recipe, settings, .. } = &self.program else { return None };
+        recipe::load(recipe, settings, recipe::environment(), machine).ok()
     }
 
     /// Copies the binary to `RESULTS/binaries/<hash>` and runs it from there.
@@ -248,10 +270,16 @@ pub(super) fn changes_between(baseline: &Recipe, candidate: &Recipe) -> Vec<Chan
 
 /// Prepares the baseline. `own` is the path of this binary.
 fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedArm> {
-    if let Some(command) = &request.baseline_cmd {
-        return Ok(arm_from_command(command));
+    if let Some(command) = &request.before_cmd {
+        return Ok(PlannedArm {
+            label: command.split_whitespace().next().unwrap_or("command").to_owned(),
+            command: command.clone(),
+            program: Program::Command(command.clone()),
+            binary: None,
+            recipe: None,
+        });
     }
-    let (program, name) = match (&request.baseline_bin, &request.baseline_rev) {
+    let (program, name) = match (&request.before_bin, &request.before_rev) {
         (Some(binary), _) if !binary.is_file() => {
             return Err(Error::usage(format!("no such binary: {}", binary.display())));
         }
@@ -272,6 +300,14 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedA
         baseline.label = name;
     }
     Ok(baseline)
+}
+
+/// Returns the path of this binary.
+///
+/// # Errors
+/// If the OS does not report it.
+pub fn own_binary() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))
 }
 
 /// Hashes a file with BLAKE3, in hexadecimal.
@@ -299,38 +335,26 @@ fn xrun(
 ) -> Result<PlannedArm> {
     let recipe = load(path, settings)?;
     let hash = hash_file(binary)?;
-    let trial_settings = merged_settings(&trial_defaults(binary == own), settings);
+    // The command line may ask for checkpoints and plots, which trials do not need. A binary of another version
+    // may not know the key for plots.
+    let defaults = [Some(NO_CHECKPOINTS), (binary == own).then_some(NO_PLOTS)];
+    let defaults: Vec<String> = defaults.into_iter().flatten().map(str::to_owned).collect();
+    let trial_settings = merged_settings(&defaults, settings);
     // A trial is always a run from the start.
     let trial_settings = merged_settings(&trial_settings, &[NO_RESUME.to_owned()]);
-    let mut arguments = vec![path.to_string_lossy().into_owned()];
-    arguments.extend(trial_settings);
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
     let label = if changes.is_empty() { recipe.name().to_owned() } else { changes.join(" ") };
     Ok(PlannedArm {
         label,
         command: command.collect::<Vec<_>>().join(" "),
-        program: Program::Xrun { binary: binary.to_owned(), arguments },
+        program: Program::Xrun {
+            binary: binary.to_owned(),
+            recipe: path.to_owned(),
+            settings: trial_settings,
+        },
         binary: Some(hash),
         recipe: Some(recipe),
     })
-}
-
-/// Returns settings that the command line may override: trials need neither checkpoints nor plots. A binary
-/// of another version may not know the key for plots.
-fn trial_defaults(is_own: bool) -> Vec<String> {
-    let settings = [Some(NO_CHECKPOINTS), is_own.then_some(NO_PLOTS)];
-    settings.into_iter().flatten().map(str::to_owned).collect()
-}
-
-fn arm_from_command(command: &str) -> PlannedArm {
-    let label = command.split_whitespace().next().unwrap_or("command").to_owned();
-    PlannedArm {
-        label,
-        command: command.to_owned(),
-        program: Program::Command(command.to_owned()),
-        binary: None,
-        recipe: None,
-    }
 }
 
 /// Makes an arm from stored runs, whose names are separated by commas.
@@ -358,13 +382,7 @@ fn stored(results: &Path, names: &str) -> Result<PlannedArm> {
             other.display()
         )));
     }
-    Ok(PlannedArm {
-        label: names.to_owned(),
-        command: format!("stored {names}"),
-        program: Program::Stored(runs),
-        binary: None,
-        recipe: Some(recipe),
-    })
+    Ok(PlannedArm::stored(names, names, runs, recipe))
 }
 
 /// Loads the recipe of a stored run and names it after the folder that holds the run.
@@ -378,11 +396,6 @@ pub fn load_stored(run: &Path) -> Result<Recipe> {
         Some(name) => recipe.with_name(name.to_string_lossy()),
         None => recipe,
     })
-}
-
-/// Returns `[compare] change` as `key=value` settings.
-fn changes_from_recipe(recipe: &Recipe) -> Vec<String> {
-    recipe.values().compare.change.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
 #[cfg(test)]
@@ -409,11 +422,11 @@ mod tests {
             Path::new("none"),
         )
         .unwrap();
-        let Program::Xrun { arguments, .. } = &arms.candidate.program else { panic!() };
+        let Program::Xrun { recipe, settings, .. } = &arms.candidate.program else { panic!() };
+        assert_eq!(*recipe, Path::new("quickstart"));
         assert_eq!(
-            *arguments,
+            *settings,
             [
-                "quickstart",
                 "checkpoint.keep=0",
                 "metrics.plots=false",
                 "training.steps=80",
@@ -436,18 +449,18 @@ mod tests {
         let other = dir.path().join("xrun");
         std::fs::write(&other, "another version").unwrap();
         let request = ArmsRequest {
-            baseline_bin: Some(other),
+            before_bin: Some(other),
             ..request("quickstart", &[], &["training.steps=80", "checkpoint.keep=1"])
         };
         let arms = Arms::new(&request, dir.path()).unwrap();
-        let arguments = |arm: &PlannedArm| match &arm.program {
-            Program::Xrun { arguments, .. } => arguments[1..].to_vec(),
+        let settings = |arm: &PlannedArm| match &arm.program {
+            Program::Xrun { settings, .. } => settings.clone(),
             other => panic!("{other:?}"),
         };
         // The other version may not know `metrics.plots`.
         let common = ["training.steps=80", "checkpoint.keep=1", "checkpoint.resume=never"];
-        assert_eq!(arguments(&arms.baseline), common);
-        assert_eq!(arguments(&arms.candidate), [&["metrics.plots=false"], &common[..]].concat());
+        assert_eq!(settings(&arms.baseline), common);
+        assert_eq!(settings(&arms.candidate), [&["metrics.plots=false"], &common[..]].concat());
     }
 
     #[test]

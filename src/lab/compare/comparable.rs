@@ -1,6 +1,7 @@
 //! Checks that both arms measure the same thing: the same text, in the same tokens, with enough evaluations.
 
 use crate::error::{Error, Result};
+use crate::evaluation;
 use crate::recipe::{Change, Recipe, Validation};
 use crate::results::measure::{Measure, MeasuredMetric};
 use crate::suggest::nearest;
@@ -20,7 +21,7 @@ pub fn check(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Resul
     }
 }
 
-/// Checks that a recipe has the validation set and the evaluations that a measure needs.
+/// Checks that a recipe has the validation set, the task and the evaluations that a measure needs.
 fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     let values = recipe.values();
     if let Some(set) = measure.set()
@@ -44,24 +45,32 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
             "set ema.decay and ema.evaluate = true in both arms",
         ));
     }
+    if let MeasuredMetric::Task(figure) = measure.metric()
+        && !evaluation::tasks(false, &values.validation.tasks)
+            .iter()
+            .any(|task| task.figures().contains(&figure.name))
+    {
+        return Err(recipe.error(
+            &["validation.tasks"],
+            format!("{measure}: no task in validation.tasks of {} measures {}", recipe.name(), figure.name),
+            "set validation.tasks in both arms",
+        ));
+    }
     let (steps, interval) = (values.training.steps, values.validation.interval);
     // Runs evaluate after every interval and after the last step.
     let evaluations = if interval == 0 { 1 } else { steps.div_ceil(interval) };
     let needed = match measure {
-        Measure::Final { metric: MeasuredMetric::TrainLoss, last, .. } => {
-            return match last {
-                Some(last) if *last > steps => Err(recipe.error(
-                    &["training.steps"],
-                    format!("{measure} asks for more steps than training.steps = {steps}"),
-                    "raise training.steps",
-                )),
-                _ => Ok(()),
-            };
+        Measure::Final { metric: MeasuredMetric::TrainLoss, last: Some(last), .. } if *last > steps => {
+            return Err(recipe.error(
+                &["training.steps"],
+                format!("{measure} asks for more steps than training.steps = {steps}"),
+                "raise training.steps",
+            ));
         }
+        Measure::Final { metric: MeasuredMetric::TrainLoss, .. } | Measure::LossCurves => 0,
         Measure::Final { last, .. } => last.unwrap_or(1),
         // If only the last evaluation can reach the target, the result says nothing about when.
         Measure::Until { .. } => 2,
-        Measure::LossCurves => return Ok(()),
     };
     if needed > evaluations {
         return Err(recipe.error(

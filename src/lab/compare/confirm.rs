@@ -1,13 +1,13 @@
 //! Repeats a stored comparison with seeds that it never used.
 
-use super::arms::{Arms, PlannedArm, Program};
+use super::arms::{Arms, PlannedArm, Program, own_binary};
 use super::history::{self, StoredExperiment, fresh_seeds, same_change};
-use super::question::{AskedMeasure, Options, Question};
+use super::question::{Options, Question, confidence_per_measure};
 use super::seeds::Seeds;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, COPY_HEADER, Recipe};
-use crate::results::experiment::{Arm, BASELINE, CANDIDATE, COMPARISONS, Design, Experiment};
+use crate::results::experiment::{Arm, BASELINE, CANDIDATE, COMPARISONS, Design, Experiment, Finding};
 use crate::results::find;
 use crate::results::folder::{RECIPE, RESOLVED, folder_name};
 use std::path::{Path, PathBuf};
@@ -55,17 +55,14 @@ fn question(
         let runs: Vec<&str> = comparison.runs_in(at).filter_map(|run| run.run.as_deref()).collect();
         arm(recorded, &runs, results)
     });
-    let arms = Arms { changes: Vec::new(), baseline: baseline?, candidate: candidate? };
+    let arms = Arms::from_planned(baseline?, candidate?);
     let first = comparison.pairs().next().and_then(|pair| {
         let [Some(baseline), Some(candidate)] = pair.seeds() else { return None };
         Some([baseline, candidate])
     });
     let base_seeds = first.ok_or_else(|| Error::usage(format!("{confirmed} has no pairs")))?;
     let earlier = comparison.change().map(|change| same_change(stored, change)).unwrap_or_default();
-    let count = match &comparison.design {
-        Design::Pairs { pairs } | Design::Sequential { max_pairs: pairs, .. } => *pairs,
-        Design::Trials { .. } => 0,
-    };
+    let count = comparison.design.max_pairs();
     let seeds = match options.seeds.as_deref().map(Seeds::parse).transpose()? {
         None => fresh_seeds(count, base_seeds, &earlier)?,
         Some(Seeds::Count(count)) => fresh_seeds(count, base_seeds, &earlier)?,
@@ -88,14 +85,14 @@ fn question(
         Design::Trials { .. } | Design::Pairs { .. } => Design::Pairs { pairs: seeds.len() },
         Design::Sequential { .. } => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
     };
-    let measures = comparison.findings.iter();
-    let measures = measures
-        .map(|finding| AskedMeasure { measure: finding.measure.clone(), min_effect: finding.min_effect })
-        .collect();
+    let each = comparison.findings.iter().map(|finding| &finding.measure);
+    let each = confidence_per_measure(comparison.confidence, each);
+    let findings = comparison.findings.iter();
+    let findings = findings.map(|old| Finding::unjudged(old.measure.clone(), old.min_effect, each));
     let question = Question {
         name: options.name.as_deref().map_or_else(|| Ok(comparison.name.clone()), folder_name)?,
-        arms: arms.with_changes(),
-        measures,
+        arms,
+        findings: findings.collect(),
         curves: None,
         base_seeds,
         seeds,
@@ -127,15 +124,8 @@ fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
             results.display()
         ))
     })?;
-    let own = std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
-    let arguments = std::iter::once(path.to_string_lossy().into_owned()).chain(arm.settings.iter().cloned());
-    Ok(PlannedArm {
-        label: arm.label.clone(),
-        command: arm.command.clone(),
-        program: Program::Xrun { binary: own, arguments: arguments.collect() },
-        binary: arm.binary.clone(),
-        recipe: Some(recipe),
-    })
+    let program = Program::Xrun { binary: own_binary()?, recipe: path, settings: arm.settings.clone() };
+    Ok(PlannedArm { binary: arm.binary.clone(), recipe: Some(recipe), ..PlannedArm::recorded(arm, program) })
 }
 
 /// Returns the recipe in a run's folder: the copy of what the user set if there is one, else the resolved

@@ -39,6 +39,16 @@ pub fn same_change<'a>(stored: &'a [StoredExperiment], change: [&str; 2]) -> Vec
     experiments.filter(|experiment| experiment.change() == Some(change)).collect()
 }
 
+/// Summarizes the stored comparisons of a new one's change. `seeds` are those of the new one.
+pub fn summaries(
+    new: &Experiment,
+    stored: &[StoredExperiment],
+    seeds: &[[u64; 2]],
+) -> Vec<EarlierExperiment> {
+    let earlier = new.change().map(|change| same_change(stored, change)).unwrap_or_default();
+    earlier.into_iter().map(|old| summarize_earlier(old, seeds)).collect()
+}
+
 /// Summarizes an earlier comparison for the record of a new one with these seeds.
 pub fn summarize_earlier(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment {
     let used = earlier.seeds();

@@ -6,17 +6,20 @@ mod pairs;
 mod prediction;
 pub mod trials;
 
-use crate::results::experiment::{Design, Experiment};
+use crate::results::experiment::{Design, Experiment, Finding};
 use crate::results::measure::Measure;
 use crate::statistics::Interval;
 pub use pairs::is_joint;
-pub use prediction::held;
+use prediction::held;
 
 /// Describes in words how intervals and verdicts follow from the runs.
-pub fn rule(design: &Design, measures: &[&Measure], min_effect: Option<f64>) -> String {
+pub fn rule(design: &Design, findings: &[Finding]) -> String {
+    let min_effect = findings.first().and_then(|asked| asked.min_effect);
     match design {
         Design::Trials { .. } => trials::rule(min_effect.unwrap_or_default()),
-        Design::Pairs { .. } | Design::Sequential { .. } => pairs::rule(design, is_joint(measures)),
+        Design::Pairs { .. } | Design::Sequential { .. } => {
+            pairs::rule(design, is_joint(findings.iter().map(|asked| &asked.measure)))
+        }
     }
 }
 
@@ -28,22 +31,19 @@ pub fn judge(experiment: &mut Experiment) {
     } else {
         pairs::judge(experiment);
     }
-    if let Some(mut prediction) = experiment.prediction.take() {
-        prediction.held = held(&prediction.text, experiment);
-        experiment.prediction = Some(prediction);
+    let held = experiment.prediction.as_ref().and_then(|prediction| held(&prediction.text, experiment));
+    if let Some(prediction) = &mut experiment.prediction {
+        prediction.held = held;
     }
 }
 
 /// Returns true if no run is left to do: all have ended, or a sequential design has decided every measure.
 pub fn is_decided(experiment: &Experiment) -> bool {
-    let ended = experiment.ended_pairs();
-    match &experiment.design {
-        Design::Trials { trials } => 2 * ended >= *trials,
-        Design::Pairs { pairs } => ended >= *pairs,
-        Design::Sequential { max_pairs, looks } => {
-            looks.last().is_some_and(|look| look.stops) || ended >= *max_pairs
-        }
-    }
+    let stops = match &experiment.design {
+        Design::Sequential { looks, .. } => looks.last().is_some_and(|look| look.stops),
+        Design::Trials { .. } | Design::Pairs { .. } => false,
+    };
+    stops || experiment.ended_pairs() >= experiment.design.max_pairs()
 }
 
 /// Judges the first `pairs` pairs by the experiment's own rule. With a fixed number of pairs, an earlier

@@ -23,9 +23,9 @@ pub type Columns = BTreeMap<String, f64>;
 pub const RATES: [&str; 2] = [SPEED, STEP_TIME];
 
 /// Returns the mean of every column over the trials that have it.
-pub fn means(trials: &[Columns]) -> Columns {
+pub fn means<'a>(trials: impl IntoIterator<Item = &'a Columns>) -> Columns {
     let mut all: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
-    for (name, value) in trials.iter().flatten() {
+    for (name, value) in trials.into_iter().flatten() {
         all.entry(name).or_default().push(*value);
     }
     all.into_iter().filter_map(|(name, values)| Some((name.clone(), mean(name, &values)?))).collect()

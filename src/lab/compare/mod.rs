@@ -28,16 +28,18 @@ mod stored_pairs;
 mod text;
 mod trials;
 
-pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_file, load_stored};
+pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_file, load_stored, own_binary};
 pub use confirm::confirm;
+pub use pairs::with_values;
 pub use question::{Options, Question, SPEED_OF_TRIALS};
+pub use run_pairs::plan as plan_pairs;
 pub use setting::{FinishedComparison, Setting};
 pub use stored_pairs::compare_stored;
 pub use text::{describe, held_in_words, report};
 
 use crate::error::Result;
 use crate::ranks::Stop;
-use crate::results::experiment::{Design, Experiment};
+use crate::results::experiment::Design;
 
 /// Answers a question: stores it with its prediction, runs both arms, and judges the runs.
 ///
@@ -60,14 +62,6 @@ pub fn run_until(question: &Question, setting: Setting<'_>, stop: &Stop) -> Resu
         Design::Trials { .. } => run_trials::run(question, setting, stop),
         Design::Pairs { .. } | Design::Sequential { .. } => run_pairs::run(question, &setting, stop),
     }
-}
-
-/// Plans the pairs of a question and prints the plan. Only pilot runs are made.
-///
-/// # Errors
-/// The same as for [`run`] before its first run, except that pairs after a known verdict may be planned.
-pub fn plan_pairs(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
-    run_pairs::plan(question, setting, &Stop::on_signals(None)?)
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 
 use super::question::Question;
 use super::setting::Setting;
+use super::trials::turns;
 use crate::error::{Error, Result};
 use crate::executor::Limits;
 use crate::ranks::Stop;
 use crate::results::experiment::ExperimentRun;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::measure::{Measure, MeasureValue, MeasuredRun};
+use crate::results::progress::Mode;
 use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -21,20 +23,12 @@ pub struct PairRuns<'a> {
     batch: CellBatch,
     pairs: usize,
     measures: Vec<Measure>,
-    order: RunOrder,
+    /// True if the runs go one at a time, in the order A B B A, so that drift of the machine affects both arms
+    /// alike. Stored runs are then not reused, because they were not measured in turns.
+    take_turns: bool,
     /// The comparison's name, for messages.
     name: String,
     setting: &'a Setting<'a>,
-}
-
-/// The order in which runs are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RunOrder {
-    /// Side by side; stored runs are reused.
-    SideBySide,
-    /// One at a time, in the order A B B A, so that drift of the machine affects both arms alike. Stored runs
-    /// are not reused because they were not measured in turns.
-    InTurns,
 }
 
 impl<'a> PairRuns<'a> {
@@ -51,11 +45,20 @@ impl<'a> PairRuns<'a> {
             .map(|arm| arm.recipe_and_settings().ok_or_else(external))
             .collect::<Result<_>>()?;
         let cells = seeds.iter().flat_map(|pair| arms.iter().zip(pair));
-        let requests: Vec<CellRequest> = cells.map(|(arm, seed)| with_seed(arm, *seed)).collect();
-        let measures = question.measures.iter().map(|asked| asked.measure.clone()).collect();
-        let order = if question.is_timed() { RunOrder::InTurns } else { RunOrder::SideBySide };
-        let (batch, name) = (CellBatch::new(&requests)?, question.name.clone());
-        Ok(Self { batch, pairs: seeds.len(), measures, order, name, setting })
+        let requests = cells.map(|((recipe, settings), seed)| {
+            let settings = [&settings[..], &[format!("training.seed={seed}")]].concat();
+            CellRequest { recipe: recipe.clone(), settings }
+        });
+        let requests: Vec<CellRequest> = requests.collect();
+        let measures = question.findings.iter().map(|asked| asked.measure.clone()).collect();
+        Ok(Self {
+            batch: CellBatch::new(&requests)?,
+            pairs: seeds.len(),
+            measures,
+            take_turns: question.is_timed(),
+            name: question.name.clone(),
+            setting,
+        })
     }
 
     /// Returns the cells of the first pair, the baseline's first.
@@ -79,7 +82,7 @@ impl<'a> PairRuns<'a> {
     /// # Errors
     /// If the ledger cannot be read.
     pub fn stored(&self) -> Result<usize> {
-        if self.order == RunOrder::InTurns {
+        if self.take_turns {
             return Ok(0);
         }
         let ledger = Ledger::read(self.setting.results)?;
@@ -99,13 +102,9 @@ impl<'a> PairRuns<'a> {
         ended: &mut dyn FnMut(usize, ExperimentRun) -> Result<()>,
     ) -> Result<()> {
         let ended = &mut |end: CellEnd<'_>| ended(end.at, self.run_record(&end));
-        if self.order == RunOrder::InTurns {
-            for pair in pairs {
-                // A B for the first pair, B A for the second, and so on.
-                let first = pair % 2;
-                for at in [2 * pair + first, 2 * pair + 1 - first] {
-                    self.start(at..at + 1, true, stop, ended)?;
-                }
+        if self.take_turns {
+            for at in pairs.flat_map(|pair| turns(pair).map(|arm| 2 * pair + arm)) {
+                self.start(at..at + 1, true, stop, ended)?;
             }
             return Ok(());
         }
@@ -134,9 +133,9 @@ impl<'a> PairRuns<'a> {
             jobs: self.setting.jobs,
             rerun_done: again,
             retries: RETRIES,
-            needs_idle_machine: self.order == RunOrder::InTurns,
+            needs_idle_machine: self.take_turns,
             limits: Limits { hang: None, timeout: self.setting.timeout },
-            progress: self.setting.progress,
+            progress: Mode::Auto,
         };
         self.batch.run(cells, &policy, stop, ended)
     }
@@ -188,10 +187,4 @@ pub fn with_values(mut run: ExperimentRun, folder: &Path, measures: &[Measure]) 
 /// Returns true if this end is a result: running it again would end the same way.
 fn is_result(status: CellStatus) -> bool {
     matches!(status, CellStatus::Ok | CellStatus::Diverged)
-}
-
-fn with_seed((recipe, settings): &(PathBuf, Vec<String>), seed: u64) -> CellRequest {
-    let mut settings = settings.clone();
-    settings.push(format!("training.seed={seed}"));
-    CellRequest { recipe: recipe.clone(), settings }
 }

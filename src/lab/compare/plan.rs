@@ -5,8 +5,8 @@ use super::pairs::PairRuns;
 use super::question::Question;
 use crate::error::Result;
 use crate::format::{metric, plural, wall_time};
-use crate::results::experiment::{Experiment, ExperimentPlan, ExperimentRun, Finding, MeasurePlan, pairs_in};
-use crate::results::measure::{Measure, MeasuredRun, Scale};
+use crate::results::experiment::{Experiment, ExperimentPlan, Finding, MeasurePlan, differences};
+use crate::results::measure::{MeasuredRun, Scale};
 use crate::statistics::{Deviation, PowerPlan};
 use std::path::Path;
 
@@ -27,12 +27,6 @@ pub fn pilot_seeds(question: &Question, count: usize) -> Result<Vec<[u64; 2]>> {
     (0..count as u64).map(|i| super::seeds::pair_of(first.saturating_add(i), base, other)).collect()
 }
 
-/// A deviation of paired differences, and where it comes from.
-struct KnownDeviation {
-    deviation: Deviation,
-    source: String,
-}
-
 /// Plans a comparison from its pilot pairs or, without any, from the most similar stored comparison.
 pub fn plan(
     question: &Question,
@@ -44,15 +38,12 @@ pub fn plan(
     let pairs = question.seeds.len();
     let power = comparison.findings.iter().filter_map(|judged| {
         let min_effect = judged.min_effect?;
-        let known =
+        let (deviation, source) =
             pilot_deviation(comparison, judged).or_else(|| similar_deviation(comparison, judged, stored))?;
-        let min_effect = match judged.scale {
-            Scale::Difference => min_effect,
-            Scale::Ratio => min_effect.ln_1p(),
-        };
+        let min_effect = judged.scale.to_differences(min_effect);
         let given = Some(pairs).filter(|pairs| *pairs >= 2);
-        let plan = PowerPlan::new(known.deviation, min_effect, judged.confidence, given)?;
-        Some(MeasurePlan { measure: judged.measure.clone(), source: known.source, plan })
+        let plan = PowerPlan::new(deviation, min_effect, judged.confidence, given)?;
+        Some(MeasurePlan { measure: judged.measure.clone(), source, plan })
     });
     let power = power.collect();
     let stored_runs = runs.stored()?;
@@ -70,12 +61,13 @@ pub fn seconds_per_pair(runs: &PairRuns<'_>) -> Option<f64> {
     cells.iter().map(|cell| Some(cell.work.fit().ok()?.needs.time?.total_s)).sum()
 }
 
-fn pilot_deviation(comparison: &Experiment, judged: &Finding) -> Option<KnownDeviation> {
-    let differences = differences(&judged.measure, &comparison.pilot);
+/// Returns the deviation of the pilot's paired differences, and what it comes from.
+fn pilot_deviation(comparison: &Experiment, judged: &Finding) -> Option<(Deviation, String)> {
+    let differences = differences(&comparison.pilot, &judged.measure);
     let first = comparison.pilot.first()?.seed?;
     let pairs = differences.len();
     let source = format!("{pairs} pilot pair{} with seeds from {first} on", plural(pairs));
-    Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
+    Some((Deviation::from_differences(&differences)?, source))
 }
 
 /// Returns how different two comparisons are, 0 to 2; `None` if they have too little in common.
@@ -105,14 +97,15 @@ fn distance(comparison: &Experiment, other: &Experiment) -> Option<usize> {
     }
 }
 
+/// Returns the deviation of the paired differences of the most similar comparison, and what it comes from.
 fn similar_deviation(
     comparison: &Experiment,
     judged: &Finding,
     stored: &[StoredExperiment],
-) -> Option<KnownDeviation> {
+) -> Option<(Deviation, String)> {
     let candidates = stored.iter().map(|one| &one.experiment).filter_map(|other| {
         let distance = distance(comparison, other)?;
-        let differences = differences(&judged.measure, &other.runs);
+        let differences = differences(&other.runs, &judged.measure);
         (differences.len() >= FEWEST_PAIRS).then_some((distance, other, differences))
     });
     // Among the most similar comparisons, take the one with the most pairs.
@@ -125,21 +118,7 @@ fn similar_deviation(
     };
     let pairs = differences.len();
     let source = format!("{} ({similar}, {pairs} pairs)", other.full_name());
-    Some(KnownDeviation { deviation: Deviation::from_differences(&differences)?, source })
-}
-
-/// Returns a measure's differences over the pairs with a value from both arms; logarithms of ratios for
-/// speeds.
-fn differences(measure: &Measure, runs: &[ExperimentRun]) -> Vec<f64> {
-    let both = pairs_in(runs).filter_map(|pair| {
-        let [baseline, candidate] = pair.values(measure);
-        baseline.zip(candidate)
-    });
-    both.map(|(baseline, candidate)| match measure.scale() {
-        Scale::Difference => candidate - baseline,
-        Scale::Ratio => (candidate / baseline).ln(),
-    })
-    .collect()
+    Some((Deviation::from_differences(&differences)?, source))
 }
 
 /// Returns the mean energy of a run, in joules, from this comparison's pilot and the latest earlier

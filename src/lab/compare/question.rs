@@ -1,49 +1,74 @@
 //! What a comparison asks: arms, design, measures and prediction. Everything is checked before anything runs.
 
-use super::arms::{Arms, PlannedArm, Program};
+use super::arms::{Arms, PlannedArm};
 use super::comparable;
 use super::judge::curves::ExpectedCurve;
 use super::judge::is_joint;
+use super::judge::trials::CONFIDENCE;
 use super::seeds::{Seeds, fixed_seeds};
 use crate::error::{Error, Result};
 use crate::recipe::{Predicted, Prediction};
-use crate::results::experiment::Design;
+use crate::results::experiment::{Design, Finding};
 use crate::results::folder::folder_name;
 use crate::results::measure::{self, Measure};
 use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni};
 
-/// Options of the command line. An unset option falls back to the recipe's `[compare]`.
-#[derive(Clone, Debug, Default)]
+/// What the user asked to judge, on the command line. An unset option falls back to the recipe's `[compare]`.
+#[derive(clap::Args, Clone, Debug, Default)]
 pub struct Options {
-    /// `speed`, or measures separated by commas.
-    pub on: Option<String>,
-    /// A number of seeds, or the seeds, separated by commas.
-    pub seeds: Option<String>,
-    /// Probability that all intervals hold at once.
-    pub confidence: Option<f64>,
-    /// A number, or `MEASURE=NUMBER` separated by commas.
+    /// Trials of each arm; with one there is no verdict [default: `compare.repeats`].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub repeats: Option<u64>,
+    /// Smallest relative difference in tokens per second that counts [default: `compare.min_effect`]. With
+    /// --on: smallest difference that matters, in the unit of the measure; for several measures,
+    /// `MEASURE=NUMBER,…` [default: 0.01 nats per token, 0.005 bits per byte].
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub min_effect: Option<String>,
-    /// Whether to judge after each pair.
-    pub sequential: bool,
-    /// Trials per arm.
-    pub repeats: Option<usize>,
-    /// The largest allowed difference in training loss, in nats per token.
+    /// Largest difference in training loss allowed at any step, in nats per token [default: depends on the
+    /// change].
+    #[arg(long, value_name = "NATS", value_parser = nats, allow_negative_numbers = true)]
     pub tolerance: Option<f64>,
-    /// Why the change should matter.
+    /// Why the change should matter; stored before the first run [default: `compare.hypothesis`].
+    #[arg(long, value_name = "TEXT")]
     pub hypothesis: Option<String>,
-    /// The expected result.
+    /// What you predict: `faster`, `slower`, `no difference`, or a range such as `tok_s +30..+60%`; with --on
+    /// `better`, `worse`, `no difference`, or a range such as `val_loss -0.05..-0.01`. Stored before the
+    /// first run [default: `compare.predicts`].
+    #[arg(long, value_name = "PREDICTION")]
     pub predicts: Option<Prediction>,
-    /// The comparison's name.
+    /// Name of the comparison [default: the recipe's].
+    #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// What to judge: `speed`, or measures separated by commas: val_loss, ema_val_loss, bits_per_byte,
+    /// train_loss and tok_s, with `/SET` for a held-out set and `:last5` for a mean, or the steps, tokens or
+    /// seconds until a target, as in `tokens_until:val_loss=1.2` [default: `compare.on`, else speed].
+    #[arg(long, value_name = "MEASURES")]
+    pub on: Option<String>,
+    /// Number of pairs, with seeds counting up from training.seed; or the seeds, separated by commas
+    /// [default: `compare.seeds`].
+    #[arg(long, value_name = "N|SEEDS")]
+    pub seeds: Option<String>,
+    /// Joint confidence level: the probability that all intervals hold [default: `compare.confidence`].
+    #[arg(long, value_name = "PROBABILITY", value_parser = probability, allow_negative_numbers = true)]
+    pub confidence: Option<f64>,
+    /// Evaluate after every pair from the fourth on, and stop once the verdict is clear; --seeds is the
+    /// maximum.
+    #[arg(long)]
+    pub sequential: bool,
 }
 
-/// A measure with the smallest difference that matters.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AskedMeasure {
-    /// The measure.
-    pub measure: Measure,
-    /// The smallest difference that matters; `None` if ranks are compared.
-    pub min_effect: Option<f64>,
+fn probability(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|x| *x > 0.5 && *x < 1.0)
+        .ok_or_else(|| "a probability above 0.5 and below 1, such as 0.95".to_owned())
+}
+
+fn nats(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|x: &f64| x.is_finite() && *x >= 0.0)
+        .ok_or_else(|| "a number from 0 on, such as 0.01".to_owned())
 }
 
 /// The word in `--on` and `compare.on` for the speed of alternating trials.
@@ -58,8 +83,8 @@ pub struct Question {
     pub arms: Arms,
     /// Which runs are made, and when they are judged.
     pub design: Design,
-    /// What is judged.
-    pub measures: Vec<AskedMeasure>,
+    /// What is judged, as findings without a verdict.
+    pub findings: Vec<Finding>,
     /// What trials expect of the candidate's loss curve; `None` for pairs.
     pub curves: Option<ExpectedCurve>,
     /// The `training.seed` of each recipe. If they differ, every pair keeps their difference.
@@ -86,16 +111,16 @@ impl Question {
     /// A usage error if an option does not fit what is judged, an arm has no recipe, both have the same one,
     /// a measure, number of seeds or prediction is wrong, or the arms take a measure from different text.
     pub fn new(arms: Arms, options: &Options) -> Result<Self> {
-        let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
+        let recipe = arms.recipe()?;
         let on = match &options.on {
             Some(on) => on.clone(),
-            None if arms.has_stored_runs() => SPEED_OF_TRIALS.to_owned(),
+            None if arms.stored_runs().is_some() => SPEED_OF_TRIALS.to_owned(),
             None => recipe.values().compare.on.clone().unwrap_or_else(|| SPEED_OF_TRIALS.to_owned()),
         };
         let needs_trials = [
             ("--repeats", options.repeats.is_some()),
             ("--tolerance", options.tolerance.is_some()),
-            ("another program", !arms.same_binary() && !arms.has_stored_runs()),
+            ("another program", !arms.same_binary() && arms.stored_runs().is_none()),
         ];
         let needs_pairs = [
             ("--seeds", options.seeds.is_some()),
@@ -104,29 +129,49 @@ impl Question {
         ];
         let given =
             |options: &[(&'static str, bool)]| options.iter().find(|(_, given)| *given).map(|one| one.0);
-        match on.trim() == SPEED_OF_TRIALS {
-            true => match given(&needs_pairs) {
-                Some(option) => Err(Error::usage(format!(
-                    "{option} is for pairs of runs with the same seed: name what is judged, such as --on val_loss"
-                ))),
-                None => Self::trials(arms, options),
-            },
-            false => match given(&needs_trials) {
-                Some(option) => Err(Error::usage(format!(
-                    "{option} is for trials of speed, and {on} is judged in pairs of runs with the same seed; add \
-                     --on {SPEED_OF_TRIALS}, or leave it out"
-                ))),
-                None => Self::pairs(arms, &on, options),
-            },
+        let has_trials = on.trim() == SPEED_OF_TRIALS;
+        match given(if has_trials { &needs_pairs } else { &needs_trials }) {
+            None if has_trials => Self::trials(arms, options),
+            None => Self::pairs(arms, &on, options),
+            Some(option) if has_trials => Err(Error::usage(format!(
+                "{option} is for pairs of runs with the same seed: name what is judged, such as --on val_loss"
+            ))),
+            Some(option) => Err(Error::usage(format!(
+                "{option} is for trials of speed, and {on} is judged in pairs of runs with the same seed; add \
+                 --on {SPEED_OF_TRIALS}, or leave it out"
+            ))),
         }
+    }
+
+    /// Makes a question that asks nothing yet, from what the options or else the recipe say.
+    fn blank(arms: Arms, options: &Options) -> Result<Self> {
+        let recipe = arms.recipe()?;
+        let compare = recipe.values().compare.clone();
+        let hypothesis = options.hypothesis.clone().or(Some(compare.hypothesis));
+        let seed = |arm: &PlannedArm| arm.recipe.as_ref().unwrap_or(recipe).values().training.seed;
+        Ok(Self {
+            name: folder_name(options.name.as_deref().unwrap_or(recipe.name()))?,
+            design: Design::default(),
+            findings: Vec::new(),
+            curves: None,
+            base_seeds: arms.both().map(seed),
+            seeds: Vec::new(),
+            confidence: options.confidence.unwrap_or(compare.confidence),
+            hypothesis: hypothesis.filter(|text| !text.is_empty()),
+            predicts: options.predicts.clone().or(compare.predicts),
+            confirms: None,
+            notes: Vec::new(),
+            arms,
+        })
     }
 
     /// Asks which arm is faster, in alternating trials or stored runs.
     fn trials(arms: Arms, options: &Options) -> Result<Self> {
-        let recipe = arms.recipe().ok_or_else(|| Error::usage("neither arm has a recipe"))?;
-        let compare = recipe.values().compare.clone();
-        let predicts = options.predicts.clone().or(compare.predicts);
-        if let Some(prediction) = predicts.as_ref().filter(|prediction| prediction.is_about_quality()) {
+        let question = Self::blank(arms, options)?;
+        let (arms, compare) = (&question.arms, &question.arms.recipe()?.values().compare);
+        if let Some(prediction) =
+            question.predicts.as_ref().filter(|prediction| prediction.is_about_quality())
+        {
             return Err(Error::usage(format!(
                 "the prediction `{prediction}` is about quality; name what is judged, such as --on val_loss"
             )));
@@ -135,38 +180,30 @@ impl Question {
             Some(text) => parse_min_effect_fraction(text)?,
             None => compare.min_effect,
         };
-        let repeats = options.repeats.unwrap_or(compare.repeats).max(1);
+        let repeats = options.repeats.map_or(compare.repeats, |repeats| repeats as usize).max(1);
         let trials =
             arms.stored_runs().map_or(2 * repeats, |[baseline, candidate]| baseline.len() + candidate.len());
         let expected =
             ExpectedCurve::new(options.tolerance, &arms.changes, arms.same_binary(), arms.has_external());
+        let speed = Finding::unjudged(Measure::SPEED, Some(min_effect), CONFIDENCE);
         Ok(Self {
-            name: folder_name(options.name.as_deref().unwrap_or(recipe.name()))?,
             design: Design::Trials { trials },
-            measures: vec![AskedMeasure { measure: Measure::SPEED, min_effect: Some(min_effect) }],
+            findings: vec![speed, expected.unjudged()],
             curves: Some(expected),
-            base_seeds: [recipe.values().training.seed; 2],
-            seeds: Vec::new(),
-            confidence: super::judge::trials::CONFIDENCE,
-            hypothesis: hypothesis(options, compare.hypothesis),
-            predicts,
-            confirms: None,
-            notes: Vec::new(),
-            arms,
+            confidence: CONFIDENCE,
+            ..question
         })
     }
 
     /// Asks about measures of pairs of runs with the same seed.
     fn pairs(arms: Arms, on: &str, options: &Options) -> Result<Self> {
-        let runs_here = |arm: &PlannedArm| matches!(arm.program, Program::Xrun { .. });
-        if !runs_here(&arms.baseline) || !runs_here(&arms.candidate) {
+        if !arms.are_xrun() {
             return Err(Error::usage("--on compares two recipes that this binary runs itself"));
         }
         let recipes = arms.recipes()?;
         let base_seeds = recipes.map(|recipe| recipe.values().training.seed);
         let from_recipe = recipes[0].values().compare.seeds.to_string();
-        let asked = options.seeds.clone().unwrap_or(from_recipe);
-        let seeds = Seeds::parse(&asked)?.pairs(base_seeds)?;
+        let seeds = Seeds::parse(options.seeds.as_ref().unwrap_or(&from_recipe))?.pairs(base_seeds)?;
         Self::with_seeds(arms, on, seeds, options)?.checked()
     }
 
@@ -180,7 +217,7 @@ impl Question {
         arms.changes.retain(|change| change.key != "engine.devices");
         let on = options.on.clone().unwrap_or_default();
         let question = Self::with_seeds(arms, &on, seeds, options)?;
-        if let Some(timed) = question.measures.iter().find(|asked| asked.measure.is_timed()) {
+        if let Some(timed) = question.findings.iter().find(|asked| asked.measure.is_timed()) {
             return Err(Error::usage(format!(
                 "{} depends on the clock and needs runs that took turns, which stored runs did not; leave it \
                  out, or compare speed with --runs alone",
@@ -193,41 +230,20 @@ impl Question {
 
     /// Builds a question about pairs, and checks its measures and prediction.
     fn with_seeds(arms: Arms, on: &str, seeds: Vec<[u64; 2]>, options: &Options) -> Result<Self> {
-        let recipes = arms.recipes()?;
-        let compare = recipes[0].values().compare.clone();
+        let question = Self::blank(arms, options)?;
+        let [recipe, _] = question.arms.recipes()?;
         let measures = measure::parse_list(on).map_err(|why| match options.on {
             Some(_) => Error::usage(why),
-            None => recipes[0].error(&["compare.on"], why, "correct it, or name it on the command line"),
+            None => recipe.error(&["compare.on"], why, "correct it, or name it on the command line"),
         })?;
-        let measures = with_min_effects(measures, options.min_effect.as_deref(), compare.min_effect)?;
-        let predicts = options.predicts.clone().or(compare.predicts);
-        check_prediction(predicts.as_ref(), &measures)?;
+        let speed_effect = recipe.values().compare.min_effect;
+        let findings = unjudged(measures, question.confidence, options.min_effect.as_deref(), speed_effect)?;
+        check_prediction(question.predicts.as_ref(), &findings)?;
         let design = match options.sequential {
             true => Design::Sequential { max_pairs: seeds.len(), looks: Vec::new() },
             false => Design::Pairs { pairs: seeds.len() },
         };
-        Ok(Self {
-            name: folder_name(options.name.as_deref().unwrap_or(recipes[0].name()))?,
-            base_seeds: recipes.map(|recipe| recipe.values().training.seed),
-            measures,
-            curves: None,
-            seeds,
-            design,
-            confidence: options.confidence.unwrap_or(compare.confidence),
-            hypothesis: hypothesis(options, compare.hypothesis),
-            predicts,
-            confirms: None,
-            notes: Vec::new(),
-            arms,
-        })
-    }
-
-    /// Returns the number of trials per arm; 0 for pairs.
-    pub fn trials_per_arm(&self) -> usize {
-        match self.design {
-            Design::Trials { trials } => trials / 2,
-            Design::Pairs { .. } | Design::Sequential { .. } => 0,
-        }
+        Ok(Self { findings, seeds, design, ..question })
     }
 
     /// Returns the hashes of both recipes without their seeds; they identify the change.
@@ -240,15 +256,9 @@ impl Question {
         Ok([baseline.hash_with(&without_seed)?, candidate.hash_with(&without_seed)?])
     }
 
-    /// Returns the confidence of each measure: Bonferroni's share, or the full confidence if a speed and
-    /// other measures form one question.
-    pub fn confidence_per_measure(&self) -> f64 {
-        confidence_per_measure(self.confidence, self.measures.iter().map(|asked| &asked.measure))
-    }
-
     /// Returns true if runs must take turns because a measure depends on the clock.
     pub fn is_timed(&self) -> bool {
-        self.measures.iter().any(|asked| asked.measure.is_timed())
+        self.findings.iter().any(|asked| asked.measure.is_timed())
     }
 
     /// Checks that arms and measures make a question about pairs, and adds remarks.
@@ -257,7 +267,7 @@ impl Question {
     /// The same as for [`new`](Self::new).
     pub(super) fn checked(mut self) -> Result<Self> {
         let recipes = self.arms.recipes()?;
-        for asked in &self.measures {
+        for asked in &self.findings {
             comparable::check(recipes, &self.arms.changes, &asked.measure)?;
         }
         let [baseline, candidate] = self.change()?;
@@ -272,12 +282,13 @@ impl Question {
             self.notes.extend(fixed_seeds(label, recipe)?);
         }
         if let Design::Sequential { max_pairs, .. } = self.design {
-            if SequentialDesign::new(max_pairs, self.confidence_per_measure()).is_none() {
+            if self.findings.iter().any(|asked| SequentialDesign::new(max_pairs, asked.confidence).is_none())
+            {
                 return Err(Error::usage(format!(
                     "--sequential takes from {FIRST_LOOK} to 2000 pairs, at a confidence of at least 0.8"
                 )));
             }
-            if let Some(ranked) = self.measures.iter().find(|asked| asked.min_effect.is_none()) {
+            if let Some(ranked) = self.findings.iter().find(|asked| asked.min_effect.is_none()) {
                 return Err(Error::usage(format!(
                     "{} is compared by ranks, which have no sequential design; leave out --sequential",
                     ranked.measure
@@ -286,11 +297,6 @@ impl Question {
         }
         Ok(self)
     }
-}
-
-/// Returns the hypothesis from the command line, or else from the recipe; `None` if it is empty.
-fn hypothesis(options: &Options, from_recipe: String) -> Option<String> {
-    options.hypothesis.clone().or(Some(from_recipe)).filter(|text| !text.is_empty())
 }
 
 /// Parses the smallest speed difference that counts, as a fraction.
@@ -305,53 +311,50 @@ fn parse_min_effect_fraction(text: &str) -> Result<f64> {
 /// and other measures form one question.
 pub fn confidence_per_measure<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
     let measures: Vec<&Measure> = measures.collect();
-    if is_joint(&measures) { confidence } else { bonferroni(confidence, measures.len()) }
+    if is_joint(measures.iter().copied()) { confidence } else { bonferroni(confidence, measures.len()) }
 }
 
-/// Sets the smallest differences of measures. `text` is one number for all, or `MEASURE=NUMBER,…`.
-fn with_min_effects(
+/// Makes the findings of measures that together hold with `confidence`. `min_effect` sets the smallest
+/// differences that matter: one number for all, or `MEASURE=NUMBER,…`.
+fn unjudged(
     measures: Vec<Measure>,
-    text: Option<&str>,
+    confidence: f64,
+    min_effect: Option<&str>,
     speed_effect: f64,
-) -> Result<Vec<AskedMeasure>> {
-    let mut asked: Vec<AskedMeasure> = measures
+) -> Result<Vec<Finding>> {
+    let confidence = confidence_per_measure(confidence, measures.iter());
+    let mut asked: Vec<Finding> = measures
         .into_iter()
         .map(|measure| {
             let from_recipe = measure.is_speed().then_some(speed_effect);
             let min_effect = from_recipe.or_else(|| measure.default_min_effect());
-            AskedMeasure { measure, min_effect }
+            Finding::unjudged(measure, min_effect, confidence)
         })
         .collect();
-    let Some(text) = text else { return Ok(asked) };
+    let Some(text) = min_effect else { return Ok(asked) };
     let number = |text: &str| {
         let number = text.trim().parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
         number.ok_or_else(|| {
             Error::usage(format!("--min-effect: `{text}` is not a number from 0 on, such as 0.01"))
         })
     };
-    let known = |asked: &[AskedMeasure]| {
-        asked.iter().map(|one| one.measure.to_string()).collect::<Vec<_>>().join(", ")
-    };
     if text.parse::<f64>().is_ok() {
         let value = number(text)?;
-        let units: Vec<&str> =
-            asked.iter().filter(|one| one.min_effect.is_some()).map(|one| one.measure.unit()).collect();
-        if units.windows(2).any(|two| two[0] != two[1]) {
-            return Err(Error::usage(format!(
+        let sized = asked.iter().filter(|one| one.min_effect.is_some());
+        let mut units: Vec<&str> = sized.map(|one| one.measure.unit()).collect();
+        units.dedup();
+        return match units.as_slice() {
+            [] => Err(Error::usage("--min-effect: the measures are compared by ranks, which have no sizes")),
+            [_] => {
+                asked.iter_mut().for_each(|one| one.min_effect = one.min_effect.and(Some(value)));
+                Ok(asked)
+            }
+            units => Err(Error::usage(format!(
                 "--min-effect {text}: the measures have the units {}; write MEASURE={text} for one of {}",
                 units.join(" and "),
-                known(&asked)
-            )));
-        }
-        if units.is_empty() {
-            return Err(Error::usage(
-                "--min-effect: the measures are compared by ranks, which have no sizes",
-            ));
-        }
-        for one in asked.iter_mut().filter(|one| one.min_effect.is_some()) {
-            one.min_effect = Some(value);
-        }
-        return Ok(asked);
+                names(&asked)
+            ))),
+        };
     }
     for part in text.split(',') {
         // Measures with a target contain an equals sign too, so split at the last one.
@@ -361,7 +364,7 @@ fn with_min_effects(
             )));
         };
         let measure: Measure = name.parse().map_err(|why| Error::usage(format!("--min-effect: {why}")))?;
-        let all = known(&asked);
+        let all = names(&asked);
         let one = asked
             .iter_mut()
             .find(|one| one.measure == measure)
@@ -376,25 +379,30 @@ fn with_min_effects(
     Ok(asked)
 }
 
+fn names(findings: &[Finding]) -> String {
+    findings.iter().map(|asked| asked.measure.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// Checks that a prediction is about something that is judged.
-fn check_prediction(prediction: Option<&Prediction>, measures: &[AskedMeasure]) -> Result<()> {
+fn check_prediction(prediction: Option<&Prediction>, findings: &[Finding]) -> Result<()> {
     let Some(prediction) = prediction else { return Ok(()) };
-    let named = |name: &str| measures.iter().find(|asked| asked.measure.to_string() == name);
-    let all: Vec<String> = measures.iter().map(|asked| asked.measure.to_string()).collect();
-    let refs: Vec<&Measure> = measures.iter().map(|asked| &asked.measure).collect();
+    let named = |name: &str| findings.iter().find(|asked| asked.measure.to_string() == name);
     let why = match &prediction.of {
         Predicted::Faster | Predicted::Slower => {
             "a comparison of quality ends as `better`, `worse` or `no difference`".to_owned()
         }
         Predicted::Better | Predicted::Worse | Predicted::NoDifference => {
-            if measures.len() == 1 || is_joint(&refs) {
+            if findings.len() == 1 || is_joint(findings.iter().map(|asked| &asked.measure)) {
                 return Ok(());
             }
-            format!("several measures are judged: predict a range of one, such as `{} -0.05..-0.01`", all[0])
+            format!(
+                "several measures are judged: predict a range of one, such as `{} -0.05..-0.01`",
+                findings[0].measure
+            )
         }
         Predicted::Range { column: name, .. } | Predicted::Difference { measure: name, .. } => {
             match named(name) {
-                None => format!("{name} is not judged: --on has {}", all.join(", ")),
+                None => format!("{name} is not judged: --on has {}", names(findings)),
                 Some(asked) if asked.min_effect.is_none() => {
                     format!("{name} is compared by ranks, which have no sizes; predict `better` or `worse`")
                 }

@@ -8,12 +8,11 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::recipe::{Change, Recipe};
 use crate::results::experiment::{
-    Arm, Average, BASELINE, Budget, CANDIDATE, COMPARISONS, Design, Experiment, ExperimentRun, Finding,
-    Intent, Provenance, RegisteredPrediction, TrainLoss,
+    Arm, BASELINE, Budget, CANDIDATE, COMPARISONS, Design, Experiment, ExperimentRun, Intent, Provenance,
+    RegisteredPrediction,
 };
 use crate::results::folder::{self, create_timed, read_summary};
 use crate::results::ledger::Ledger;
-use crate::results::measure::Measure;
 use crate::results::provenance::Build;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -24,16 +23,8 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If the hash of a recipe cannot be computed.
 pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Experiment> {
-    let measures: Vec<&Measure> = question.measures.iter().map(|asked| &asked.measure).collect();
-    let min_effect = question.measures.first().and_then(|asked| asked.min_effect);
-    let has_trials = matches!(question.design, Design::Trials { .. });
-    let each = if has_trials { question.confidence } else { question.confidence_per_measure() };
-    let asked = question.measures.iter();
-    let mut findings: Vec<_> =
-        asked.map(|asked| Finding::unjudged(asked.measure.clone(), asked.min_effect, each)).collect();
-    findings.extend(question.curves.map(|curves| curves.unjudged()));
     let mut arms = question.arms.both().map(planned_arm).to_vec();
-    if !has_trials {
+    if !matches!(question.design, Design::Trials { .. }) {
         for (arm, hash) in arms.iter_mut().zip(question.change()?) {
             arm.seedless_hash = Some(hash);
         }
@@ -42,7 +33,6 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
     let in_words = |change: &Change| format!("{}: {} → {}", change.key, change.old, change.new);
     Ok(Experiment {
         name: question.name.clone(),
-        id: String::new(),
         hypothesis: question.hypothesis.clone(),
         prediction: question
             .predicts
@@ -52,13 +42,9 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
         confirms: question.confirms.clone(),
         design: question.design.clone(),
         confidence: question.confidence,
-        rule: judge::rule(&question.design, &measures, min_effect),
+        rule: judge::rule(&question.design, &question.findings),
         arms,
-        average: Average::Mean,
-        train_loss: TrainLoss::Smoothed,
         changes: question.arms.changes.iter().map(in_words).collect(),
-        shared_randomness: None,
-        history: Vec::new(),
         provenance: Provenance {
             version: Some(build.version),
             commit: build.commit,
@@ -67,16 +53,10 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
             began: Some(crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
             ..Provenance::default()
         },
-        plan: None,
-        pilot: Vec::new(),
         runs,
-        findings,
-        joint: None,
-        diverged: None,
-        contended: Vec::new(),
-        incomparable: Vec::new(),
+        findings: question.findings.clone(),
         notes: question.notes.clone(),
-        finished: false,
+        ..Experiment::default()
     })
 }
 
@@ -142,11 +122,7 @@ pub fn asks_the_same(a: &Experiment, b: &Experiment) -> bool {
             .iter()
             .map(|finding| (finding.measure.to_string(), finding.min_effect.map(f64::to_bits)))
             .collect();
-        let design = match experiment.design {
-            Design::Trials { trials } => ("trials", trials),
-            Design::Pairs { pairs } => ("pairs", pairs),
-            Design::Sequential { max_pairs, .. } => ("sequential", max_pairs),
-        };
+        let design = (std::mem::discriminant(&experiment.design), experiment.design.max_pairs());
         let seeds: Vec<Option<u64>> = experiment.runs.iter().map(|run| run.seed).collect();
         (measures, design, seeds, experiment.confidence.to_bits())
     };

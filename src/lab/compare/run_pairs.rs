@@ -23,9 +23,9 @@ use std::path::PathBuf;
 ///
 /// # Errors
 /// The same as for [`run`] before its first run, except that pairs after a known verdict may be planned.
-pub fn plan(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<Experiment> {
+pub fn plan(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
     let stored = history::stored(setting.results)?;
-    Ok(RunningPairs::prepare(question, setting, &stored, stop)?.experiment)
+    Ok(RunningPairs::prepare(question, setting, &stored, &Stop::on_signals(None)?)?.experiment)
 }
 
 /// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. If a run
@@ -76,10 +76,7 @@ impl<'a> RunningPairs<'a> {
         runs.check_fit()?;
         let mut experiment = record::from_question(question, record::planned_pairs(&question.seeds))?;
         describe_cells(&mut experiment, &question.arms, runs.first_pair());
-        let change = question.change()?;
-        let earlier = history::same_change(stored, [&change[0], &change[1]]);
-        experiment.history =
-            earlier.iter().map(|old| history::summarize_earlier(old, &question.seeds)).collect();
+        experiment.history = history::summaries(&experiment, stored, &question.seeds);
         if setting.pilot > 0 {
             let seeds = plan::pilot_seeds(question, setting.pilot)?;
             if seeds.iter().any(|pair| question.seeds.contains(pair)) {

@@ -1,11 +1,10 @@
 //! Runs trials of both arms in turns, or reads stored runs instead, and judges their times and curves.
 
-use super::arms::Arms;
 use super::judge::{self, contention, curves::ExpectedCurve};
 use super::measured::{self, VAL_LOSS};
 use super::question::Question;
 use super::setting::{FinishedComparison, Setting};
-use super::trials::{FinishedTrial, TrialSetting, trial_order};
+use super::trials::{FinishedTrial, TrialSetting, turns};
 use super::{record, text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
@@ -25,7 +24,7 @@ use std::path::PathBuf;
 pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let mut running = RunningTrials::start(question, setting)?;
     let failed = match question.arms.stored_runs() {
-        Some(runs) => running.read_stored_runs(runs.map(<[PathBuf]>::to_vec)),
+        Some(runs) => running.read_stored_runs(runs),
         None => running.run_trials(stop),
     };
     let failed = failed.err();
@@ -36,12 +35,9 @@ pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<Fin
 
 /// Trials in progress.
 struct RunningTrials<'a> {
-    arms: &'a Arms,
-    expected: ExpectedCurve,
+    question: &'a Question,
     setting: Setting<'a>,
     folder: PathBuf,
-    /// Number of first steps that never count, for commands that do not mark them.
-    warmup: usize,
     experiment: Experiment,
     trials: Vec<FinishedTrial>,
     /// The lock on the folder, which shows that a process is working on it.
@@ -51,29 +47,20 @@ struct RunningTrials<'a> {
 impl<'a> RunningTrials<'a> {
     /// Creates the folder and stores the question and its prediction before anything runs.
     fn start(question: &'a Question, setting: Setting<'a>) -> Result<Self> {
-        let order = match question.arms.stored_runs() {
+        let order: Vec<usize> = match question.arms.stored_runs() {
             Some(runs) => {
                 runs.iter().enumerate().flat_map(|(arm, runs)| runs.iter().map(move |_| arm)).collect()
             }
-            None => trial_order(question.trials_per_arm()),
+            None => (0..question.design.max_pairs()).flat_map(turns).collect(),
         };
         let planned = order.into_iter().map(|arm| ExperimentRun { arm, ..ExperimentRun::default() });
         let mut experiment = record::from_question(question, planned.collect())?;
         let (folder, held) = record::create_folder(setting.results, &mut experiment)?;
         experiment.write(&folder)?;
-        Ok(Self {
-            arms: &question.arms,
-            expected: question.curves.unwrap_or(ExpectedCurve::Unknown),
-            warmup: question.arms.recipe().map_or(0, |recipe| recipe.values().metrics.warmup),
-            setting,
-            folder,
-            experiment,
-            trials: Vec::new(),
-            _held: held,
-        })
+        Ok(Self { question, setting, folder, experiment, trials: Vec::new(), _held: held })
     }
 
-    fn read_stored_runs(&mut self, runs: [Vec<PathBuf>; 2]) -> Result<()> {
+    fn read_stored_runs(&mut self, runs: [&[PathBuf]; 2]) -> Result<()> {
         self.experiment.notes.push(
             "from stored runs: the trials were not interleaved, so a change of the machine between them \
              counts as a difference between the arms"
@@ -81,7 +68,7 @@ impl<'a> RunningTrials<'a> {
         );
         for (arm, runs) in runs.into_iter().enumerate() {
             for run in runs {
-                self.add(FinishedTrial::from_stored_run(&run, arm)?)?;
+                self.add(FinishedTrial::from_stored_run(run, arm)?)?;
             }
         }
         Ok(())
@@ -91,22 +78,21 @@ impl<'a> RunningTrials<'a> {
     fn run_trials(&mut self, stop: &Stop) -> Result<()> {
         let order: Vec<usize> = self.experiment.runs.iter().map(|run| run.arm).collect();
         let count = order.len();
+        let warmup = self.question.arms.recipe()?.values().metrics.warmup;
         for (index, arm) in order.into_iter().enumerate() {
             let number = index + 1;
-            let planned = self.arms.both()[arm];
+            let planned = self.question.arms.both()[arm];
             eprint_line(&format!("trial {number} of {count}, {}: {}", ARM_NAMES[arm], planned.label));
             let chosen = self.trials.iter().find_map(|trial| trial.algorithms.clone());
             let algorithms = self.setting.algorithms_from.clone().or(chosen);
             let setting = TrialSetting {
-                results: self.setting.results,
+                comparison: &self.setting,
                 folder: &self.folder,
-                warmup: self.warmup,
+                warmup,
                 algorithms_from: algorithms.as_deref(),
-                timeout: self.setting.timeout,
                 stop,
             };
-            let trial =
-                FinishedTrial::run(&planned.program, planned.binary.as_deref(), number, arm, setting)?;
+            let trial = FinishedTrial::run(planned, number, arm, setting)?;
             if trial.failed.is_none() {
                 eprint_line(&format!("  {}", text::trial(&trial.columns)));
             }
@@ -149,7 +135,7 @@ impl<'a> RunningTrials<'a> {
         self.experiment.finished = finished;
         for (arm, record) in self.experiment.arms.iter_mut().enumerate() {
             let trials = self.trials.iter().filter(|trial| trial.record.arm == arm);
-            record.measured = measured::means(&trials.map(|trial| trial.columns.clone()).collect::<Vec<_>>());
+            record.measured = measured::means(trials.map(|trial| &trial.columns));
         }
         // An external command is taken to run on the other arm's device.
         let devices = [0, 1].map(|arm: usize| self.experiment.arms[arm].device.clone());
@@ -157,7 +143,7 @@ impl<'a> RunningTrials<'a> {
             let device = &mut self.experiment.arms[arm].device;
             *device = device.take().or(devices[other].clone());
         }
-        let intends_devices = self.arms.changes.iter().any(|change| {
+        let intends_devices = self.question.arms.changes.iter().any(|change| {
             let sections = ["engine.device", "engine.threads", "parallelism."];
             sections.iter().any(|section| change.key.starts_with(section))
         });
@@ -175,7 +161,7 @@ impl<'a> RunningTrials<'a> {
         let measured = |trial: &&FinishedTrial| trial.columns.contains_key(VAL_LOSS);
         let parts: Vec<_> = self.trials.iter().filter(measured).map(|trial| trial.val_part).collect();
         let Some(first) = parts.first() else { return };
-        let changed = self.arms.changes.iter().find(|change| change.class == Class::Measuring);
+        let changed = self.question.arms.changes.iter().find(|change| change.class == Class::Measuring);
         let why = match changed {
             Some(Change { key, old, new, .. }) => format!("the arms differ in {key} ({old} → {new})"),
             None if parts.iter().any(|part| part != first) => {
@@ -194,17 +180,18 @@ impl<'a> RunningTrials<'a> {
     fn judge_curves(&mut self, finished: bool) {
         let in_arm = |arm: usize| self.trials.iter().filter(move |trial| trial.record.arm == arm);
         let curves = |arm| in_arm(arm).map(|trial| trial.curve.clone()).collect::<Vec<_>>();
-        let has_diverged = |arm| in_arm(arm).any(|trial| trial.diverged);
+        let has_diverged = |arm| in_arm(arm).any(|trial| trial.record.has_diverged() == Some(true));
+        let expected = self.question.curves.unwrap_or(ExpectedCurve::Unknown);
         let finding = if has_diverged(1) && !has_diverged(0) {
-            self.expected.finding(Verdict::Different, "the candidate diverged")
+            expected.finding(Verdict::Different, "the candidate diverged")
         } else if finished {
-            self.expected.judge(&curves(0), &curves(1))
+            expected.judge(&curves(0), &curves(1))
         } else {
-            self.expected.finding(Verdict::Inconclusive, "a trial failed")
+            expected.finding(Verdict::Inconclusive, "a trial failed")
         };
-        let findings = self.experiment.findings.iter_mut();
-        for known in findings.filter(|known| known.measure == Measure::LossCurves) {
-            *known = finding.clone();
+        let mut findings = self.experiment.findings.iter_mut();
+        if let Some(known) = findings.find(|known| known.measure == Measure::LossCurves) {
+            *known = finding;
         }
     }
 }

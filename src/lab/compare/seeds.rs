@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 const MAX_SEED: u64 = i64::MAX as u64;
 
 /// The most pairs in a comparison.
-const MAX_PAIRS: usize = 10_000;
+const MAX_PAIRS: u64 = 10_000;
 
 /// Seeds as the user gave them.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,27 +25,17 @@ impl Seeds {
     /// # Errors
     /// A usage error if the text is neither, a seed repeats, or the number is out of range.
     pub fn parse(text: &str) -> Result<Self> {
-        let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        let numbers: Option<Vec<u64>> =
-            parts.iter().map(|part| part.parse().ok().filter(|seed| *seed <= MAX_SEED)).collect();
-        let wrong =
-            || Error::usage(format!("--seeds {text} is not a count, such as 8, or a list, such as 3,5,8"));
-        match numbers.ok_or_else(wrong)?.as_slice() {
-            [count] => match usize::try_from(*count).ok().filter(|count| (1..=MAX_PAIRS).contains(count)) {
-                Some(count) => Ok(Self::Count(count)),
-                None => Err(Error::usage(format!(
-                    "--seeds {text}: a comparison has from 1 to {MAX_PAIRS} \
-                                                  pairs"
-                ))),
+        let number = |part: &str| part.trim().parse::<u64>().ok().filter(|seed| *seed <= MAX_SEED);
+        let numbers: Option<Vec<u64>> = text.split(',').map(number).collect();
+        let wrong = |why: String| Err(Error::usage(format!("--seeds {text}{why}")));
+        match numbers.as_deref() {
+            None => wrong(" is not a count, such as 8, or a list, such as 3,5,8".to_owned()),
+            Some([count]) if (1..=MAX_PAIRS).contains(count) => Ok(Self::Count(*count as usize)),
+            Some([_]) => wrong(format!(": a comparison has from 1 to {MAX_PAIRS} pairs")),
+            Some(seeds) => match seeds.iter().enumerate().find(|(at, seed)| seeds[..*at].contains(seed)) {
+                Some((_, twice)) => wrong(format!(": {twice} is named twice")),
+                None => Ok(Self::Named(seeds.to_vec())),
             },
-            seeds => {
-                if let Some((_, twice)) =
-                    seeds.iter().enumerate().find(|(at, seed)| seeds[..*at].contains(seed))
-                {
-                    return Err(Error::usage(format!("--seeds {text}: {twice} is named twice")));
-                }
-                Ok(Self::Named(seeds.to_vec()))
-            }
         }
     }
 

@@ -2,7 +2,6 @@
 
 use crate::error::Error;
 use crate::results::experiment::Experiment;
-use crate::results::progress::Mode;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,8 +18,6 @@ pub struct Setting<'a> {
     pub pilot: usize,
     /// A run whose matrix-product algorithms all trials use; if unset, they use the first trial's.
     pub algorithms_from: Option<PathBuf>,
-    /// How to show progress.
-    pub progress: Mode,
 }
 
 /// A comparison that has ended.

@@ -1,6 +1,6 @@
 //! Compares the quality of stored runs: pairs runs that were trained before, and runs nothing.
 
-use super::arms::{Arms, PlannedArm, Program, changes_between, load_stored};
+use super::arms::{Arms, PlannedArm, changes_between, load_stored};
 use super::history::{self, StoredExperiment};
 use super::question::{Options, Question};
 use super::setting::FinishedComparison;
@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::{Change, Class, Recipe};
 use crate::results::experiment::{Arm, BASELINE, CANDIDATE, ExperimentRun};
-use crate::results::find;
 use crate::results::folder::read_summary;
 use crate::results::measure::{Measure, MeasuredRun};
 use crate::results::provenance::Environment;
 use crate::results::verify::{self, RunFiles};
+use crate::results::{Summary, find};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -33,10 +33,7 @@ struct StoredRun {
     recipe: Recipe,
     /// The device class; `None` if the run's file cannot be read.
     device: Option<String>,
-    corpus_hash: Option<String>,
-    /// The status, as the ledger names it.
-    status: &'static str,
-    reason: Option<String>,
+    summary: Summary,
 }
 
 /// Judges the quality of stored runs. `names` has the run names of each arm, separated by commas. Runs with
@@ -53,7 +50,7 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     let stored = history::stored(results)?;
     let arms = [&baseline, &candidate];
     let known = arms.map(|arm| arm.recorded_arm(&stored));
-    let measures: Vec<Measure> = question.measures.iter().map(|asked| asked.measure.clone()).collect();
+    let measures: Vec<Measure> = question.findings.iter().map(|asked| asked.measure.clone()).collect();
     let partners = baseline.runs.iter().zip(candidate.runs.values());
     let runs = partners.flat_map(|((seed, a), b)| {
         [a.record(BASELINE, *seed, &measures), b.record(CANDIDATE, *seed, &measures)]
@@ -68,10 +65,11 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     }
     let earlier = experiment.change().map(|change| history::same_change(&stored, change)).unwrap_or_default();
     history::check_peeking(&question, &earlier)?;
-    experiment.history = earlier.iter().map(|old| history::summarize_earlier(old, &question.seeds)).collect();
+    experiment.history = history::summaries(&experiment, &stored, &question.seeds);
     experiment.provenance.corpus_hashes = arms.iter().filter_map(|arm| arm.corpus_hash().cloned()).collect();
-    let devices: BTreeSet<&str> = arms.iter().flat_map(|arm| arm.devices()).collect();
-    experiment.provenance.device = (devices.len() == 1).then(|| devices.iter().copied().collect());
+    let devices = arms.iter().flat_map(|arm| arm.runs.values()).filter_map(|run| run.device.clone());
+    let devices: BTreeSet<String> = devices.collect();
+    experiment.provenance.device = devices.first().filter(|_| devices.len() == 1).cloned();
     experiment.finished = true;
     record::note_held_out(results, &mut experiment);
     judge::judge(&mut experiment);
@@ -116,27 +114,14 @@ impl StoredArm {
 
     /// Makes the arm of a question.
     fn planned(&self) -> Result<PlannedArm> {
-        let first = self.first()?;
-        Ok(PlannedArm {
-            label: first.recipe.name().to_owned(),
-            command: format!("stored {}", self.names),
-            program: Program::Stored(self.runs.values().map(|run| run.folder.clone()).collect()),
-            binary: None,
-            recipe: Some(first.recipe.clone()),
-        })
-    }
-
-    /// Returns the run with the lowest seed.
-    fn first(&self) -> Result<&StoredRun> {
-        self.runs.values().next().ok_or_else(|| Error::usage("--runs names two arms"))
+        let first = self.runs.values().next().ok_or_else(|| Error::usage("--runs names two arms"))?;
+        let recipe = first.recipe.clone();
+        let folders = self.runs.values().map(|run| run.folder.clone()).collect();
+        Ok(PlannedArm::stored(&self.names, recipe.name(), folders, recipe.clone()))
     }
 
     fn corpus_hash(&self) -> Option<&String> {
-        self.runs.values().find_map(|run| run.corpus_hash.as_ref())
-    }
-
-    fn devices(&self) -> impl Iterator<Item = &str> {
-        self.runs.values().filter_map(|run| run.device.as_deref())
+        self.runs.values().find_map(|run| run.summary.corpus_hash.as_ref())
     }
 }
 
@@ -157,9 +142,7 @@ impl StoredRun {
             device: Environment::read(&folder).map(|environment| environment.device_class()),
             folder,
             name,
-            corpus_hash: summary.corpus_hash,
-            status: summary.status.as_str(),
-            reason: summary.reason,
+            summary,
         })
     }
 
@@ -172,7 +155,9 @@ impl StoredRun {
         let changes = changes_between(&self.recipe, &other.recipe);
         let differ = match changes.iter().find(matters) {
             Some(change) => format!("{} is {} and {}", change.key, change.old, change.new),
-            None if self.corpus_hash != other.corpus_hash => "they were trained on different text".to_owned(),
+            None if self.summary.corpus_hash != other.summary.corpus_hash => {
+                "they were trained on different text".to_owned()
+            }
             None => return Ok(()),
         };
         Err(Error::usage(format!("{} and {} are in one arm, but {differ}", self.name, other.name)))
@@ -184,8 +169,8 @@ impl StoredRun {
             arm,
             seed: Some(seed),
             run: Some(self.name.clone()),
-            status: Some(self.status.to_owned()),
-            reason: self.reason.clone(),
+            status: Some(self.summary.status.as_str().to_owned()),
+            reason: self.summary.reason.clone(),
             reused: true,
             ..ExperimentRun::default()
         };

@@ -4,7 +4,9 @@ use super::judge;
 use super::question::confidence_per_measure;
 use super::*;
 use crate::results::experiment::example::experiment;
-use crate::results::experiment::{EXPERIMENT, ExperimentRun, Finding, RegisteredPrediction, VerdictBasis};
+use crate::results::experiment::{
+    EXPERIMENT, Experiment, ExperimentRun, Finding, RegisteredPrediction, VerdictBasis,
+};
 use crate::results::measure::{Measure, MeasureValue, parse_list};
 use crate::statistics::{Verdict, paired_difference};
 use history::{StoredExperiment, check_peeking, fresh_seeds, same_change};

@@ -6,56 +6,42 @@ mod trials;
 use crate::format::printable;
 use crate::results::experiment::{Experiment, Finding};
 use crate::results::measure::Measure;
-use std::fmt::Write;
 pub use trials::trial;
 
 /// Returns the report, the table first.
 pub fn report(experiment: &Experiment) -> String {
     let has_trials = experiment.has_trials();
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    lines.extend(experiment.changes.iter().map(|change| ("changed", change.clone())));
+    if has_trials && trials::arms_are_equal(experiment) {
+        lines.push(("changed", "nothing: both arms are the same, and what differs is chance".to_owned()));
+    }
+    lines.extend(experiment.shared_randomness.iter().map(|shared| ("seeds", shared.clone())));
+    lines.extend(experiment.hypothesis.iter().map(|hypothesis| ("hypothesis", hypothesis.clone())));
+    lines.extend(experiment.findings.iter().map(|finding| {
+        let found = describe(finding, experiment);
+        match finding.measure {
+            Measure::LossCurves => ("loss gate", found),
+            _ if has_trials => ("verdict", found),
+            _ => ("verdict", format!("{}: {found}", finding.measure)),
+        }
+    }));
+    let joint = experiment.joint.iter();
+    lines.extend(joint.map(|joint| ("together", format!("{}: {}", joint.verdict.words(), joint.found))));
+    lines.extend(experiment.diverged.iter().map(|runs| ("diverged", pairs::diverged(runs))));
+    lines.extend(experiment.confirms.iter().map(|confirmed| ("confirms", confirmed.clone())));
+    lines.extend(experiment.prediction.iter().map(|prediction| {
+        ("prediction", format!("`{}`: {}", prediction.text, held_in_words(prediction.held)))
+    }));
+    if !has_trials {
+        lines.push(("history", pairs::history(experiment)));
+    }
+    lines.extend(experiment.contended.iter().map(|reason| ("contended", reason.clone())));
+    lines.extend(experiment.notes.iter().map(|note| ("note", note.clone())));
     let mut text = if has_trials { trials::table(experiment) } else { pairs::table(experiment) };
     text.push('\n');
-    let mut line = |name: &str, value: &str| {
-        let _ = writeln!(text, "{name:<12}{}", printable(value));
-    };
-    for change in &experiment.changes {
-        line("changed", change);
-    }
-    if has_trials && trials::arms_are_equal(experiment) {
-        line("changed", "nothing: both arms are the same, and what differs is chance");
-    }
-    if let Some(shared) = &experiment.shared_randomness {
-        line("seeds", shared);
-    }
-    if let Some(hypothesis) = &experiment.hypothesis {
-        line("hypothesis", hypothesis);
-    }
-    for finding in &experiment.findings {
-        match finding.measure {
-            Measure::LossCurves => line("loss gate", &describe(finding, experiment)),
-            _ if has_trials => line("verdict", &describe(finding, experiment)),
-            _ => line("verdict", &format!("{}: {}", finding.measure, describe(finding, experiment))),
-        }
-    }
-    if let Some(joint) = &experiment.joint {
-        line("together", &format!("{}: {}", joint.verdict.words(), joint.found));
-    }
-    if let Some(runs) = &experiment.diverged {
-        line("diverged", &pairs::diverged(runs));
-    }
-    if let Some(confirmed) = &experiment.confirms {
-        line("confirms", confirmed);
-    }
-    if let Some(prediction) = &experiment.prediction {
-        line("prediction", &format!("`{}`: {}", prediction.text, held_in_words(prediction.held)));
-    }
-    if !has_trials {
-        line("history", &pairs::history(experiment));
-    }
-    for reason in &experiment.contended {
-        line("contended", reason);
-    }
-    for note in &experiment.notes {
-        line("note", note);
+    for (name, value) in lines {
+        text += &format!("{name:<12}{}\n", printable(&value));
     }
     text
 }

@@ -1,11 +1,12 @@
 //! Runs a trial of one arm in a fresh process, and reads its results.
 
-use super::arms::{Program, hash_file};
+use super::arms::{PlannedArm, Program, hash_file};
 use super::cpu_load::CpuLoad;
 use super::external;
 use super::judge::curves::LossPoint;
 use super::judge::trials::blocks;
 use super::measured::{Columns, RATES, TRAIN_LOSS};
+use super::setting::Setting;
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::executor::{FinishedRun, LocalProcesses, Output, RunSpec, Task, run_to_end};
 use crate::ranks::Stop;
@@ -19,7 +20,6 @@ use crate::results::quantiles::median;
 use crate::results::steady::steady_rows;
 use crate::results::{MetricsRow, Status, Summary, TimingRow, atomic, rows, stored};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Number of last stderr lines to show for a failed process.
 const SHOWN_LINES: usize = 12;
@@ -28,7 +28,7 @@ const SHOWN_LINES: usize = 12;
 const CLOCKS: [&str; 2] = ["sm_clock_mhz", "mem_clock_mhz"];
 
 /// A trial that has ended, with everything that a comparison needs from it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct FinishedTrial {
     /// The stored record.
     pub record: ExperimentRun,
@@ -50,23 +50,19 @@ pub struct FinishedTrial {
     pub algorithms: Option<PathBuf>,
     /// The error, if the trial failed.
     pub failed: Option<Error>,
-    /// True if the loss became NaN or infinite.
-    pub diverged: bool,
 }
 
 /// The settings that a comparison gives a trial.
 #[derive(Clone, Copy, Debug)]
 pub struct TrialSetting<'a> {
-    /// The results folder.
-    pub results: &'a Path,
+    /// The settings of the comparison.
+    pub comparison: &'a Setting<'a>,
     /// The comparison's folder.
     pub folder: &'a Path,
     /// Number of first steps that never count, for commands that do not mark them.
     pub warmup: usize,
     /// A run whose matrix-product algorithms the trial uses.
     pub algorithms_from: Option<&'a Path>,
-    /// Time limit.
-    pub timeout: Option<Duration>,
     /// Signals to this process; they stop the trial.
     pub stop: &'a Stop,
 }
@@ -80,25 +76,25 @@ impl TrialSetting<'_> {
         arguments: Vec<String>,
         captures_stderr: bool,
     ) -> Result<FinishedRun> {
+        let Setting { results, timeout, .. } = self.comparison;
         let spec = RunSpec {
             task,
-            results: self.results.to_owned(),
+            results: results.to_path_buf(),
             binary: binary.map(Path::to_owned),
             arguments,
             until: None,
             output: Output::Captured { stderr: captures_stderr },
         };
-        run_to_end(&mut LocalProcesses::new(self.results, 1, self.stop), &spec, self.timeout, self.stop)
+        run_to_end(&mut LocalProcesses::new(results, 1, self.stop), &spec, *timeout, self.stop)
     }
 }
 
-/// Returns the arm of each trial, A B B A A B B A …, for `repeats` trials per arm. Like plain alternation,
-/// every pair has both arms. Under a linear drift of d per trial, an even number of repeats affects both arms
-/// alike, and an odd number moves their difference by d / `repeats`. Plain alternation, with B always later,
-/// moves it by d.
-pub fn trial_order(repeats: usize) -> Vec<usize> {
-    let pair = |at: usize| if at.is_multiple_of(2) { [BASELINE, CANDIDATE] } else { [CANDIDATE, BASELINE] };
-    (0..repeats).flat_map(pair).collect()
+/// Returns the arms of a pair of runs that take turns, in order: A B, B A, A B, B A, …. Like plain
+/// alternation, every pair has both arms. Under a linear drift of d per run, an even number of pairs affects
+/// both arms alike, and an odd number moves their difference by d / pairs. Plain alternation, with B always
+/// later, moves it by d.
+pub fn turns(pair: usize) -> [usize; 2] {
+    if pair.is_multiple_of(2) { [BASELINE, CANDIDATE] } else { [CANDIDATE, BASELINE] }
 }
 
 impl FinishedTrial {
@@ -106,23 +102,17 @@ impl FinishedTrial {
     ///
     /// # Errors
     /// If a process cannot be started, a file cannot be written or read, or the binary has changed.
-    pub fn run(
-        program: &Program,
-        binary: Option<&str>,
-        number: usize,
-        arm: usize,
-        set: TrialSetting<'_>,
-    ) -> Result<Self> {
+    pub fn run(planned: &PlannedArm, number: usize, arm: usize, set: TrialSetting<'_>) -> Result<Self> {
         let before = CpuLoad::sample();
-        let mut trial = match program {
-            Program::Xrun { binary: path, arguments } => {
-                if binary.is_some_and(|known| hash_file(path).ok().as_deref() != Some(known)) {
+        let mut trial = match &planned.program {
+            Program::Xrun { binary, recipe, settings } => {
+                if planned.binary.is_some() && planned.binary != hash_file(binary).ok() {
                     return Err(Error::failed(format!(
                         "{} was replaced during the comparison; compare again, and build elsewhere in the meantime",
-                        path.display()
+                        binary.display()
                     )));
                 }
-                run_xrun(path, arguments, arm, set)?
+                run_xrun(binary, recipe, settings, arm, set)?
             }
             Program::Command(command) => run_command(command, number, arm, set)?,
             Program::Stored(_) => return Err(Error::failed("a stored run is not run again")),
@@ -164,7 +154,6 @@ impl FinishedTrial {
     fn check_complete(&mut self, run: &Path, summary: Summary) {
         if summary.status != Status::Ok {
             let reason = summary.reason.unwrap_or_else(|| "its process ended without a reason".to_owned());
-            self.diverged = summary.status == Status::Diverged;
             self.fail(summary.status.as_str(), Error::failed(reason));
             return;
         }
@@ -184,20 +173,7 @@ impl FinishedTrial {
 
     fn empty(arm: usize, run: Option<String>) -> Self {
         let status = Some(Status::Ok.as_str().to_owned());
-        let record = ExperimentRun { arm, run, status, ..ExperimentRun::default() };
-        Self {
-            record,
-            curve: Vec::new(),
-            columns: Columns::new(),
-            contended: Vec::new(),
-            cpu_load: None,
-            clocks: [None; 2],
-            val_part: None,
-            environment: None,
-            algorithms: None,
-            failed: None,
-            diverged: false,
-        }
+        Self { record: ExperimentRun { arm, run, status, ..ExperimentRun::default() }, ..Self::default() }
     }
 
     fn fail(&mut self, status: &str, error: Error) {
@@ -233,19 +209,22 @@ impl FinishedTrial {
 }
 
 /// Runs xrun as a child process.
-fn run_xrun(binary: &Path, arguments: &[String], arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
-    let (recipe, settings) =
-        arguments.split_first().ok_or_else(|| Error::failed("an arm of xrun without a recipe"))?;
+fn run_xrun(
+    binary: &Path,
+    recipe: &Path,
+    settings: &[String],
+    arm: usize,
+    set: TrialSetting<'_>,
+) -> Result<FinishedTrial> {
     let mut arguments = [settings, &["--json".to_owned()]].concat();
     if let Some(run) = set.algorithms_from {
         let run = std::path::absolute(run).at("find", run)?;
         arguments.extend(["--algos-from".to_owned(), run.to_string_lossy().into_owned()]);
     }
     let process = set.execute(Task::Train(recipe.into()), Some(binary), arguments, true)?;
-    let run =
-        process.stdout.lines().rev().find_map(finished_run).map(|(recipe, run)| -> Result<PathBuf> {
-            Ok(set.results.join(folder_name(&recipe)?).join(run))
-        });
+    let run = process.stdout.lines().rev().find_map(finished_run).map(|(recipe, run)| -> Result<PathBuf> {
+        Ok(set.comparison.results.join(folder_name(&recipe)?).join(run))
+    });
     let mut trial = match run {
         Some(run) => FinishedTrial::from_stored_run(&run?, arm)?,
         None => FinishedTrial::empty(arm, None),
@@ -299,12 +278,13 @@ fn last_lines(stderr: &str, status: &str) -> String {
 fn run_command(command: &str, number: usize, arm: usize, set: TrialSetting<'_>) -> Result<FinishedTrial> {
     let process = set.execute(Task::Shell(command.to_owned()), None, Vec::new(), false)?;
     let mut trial = FinishedTrial::empty(arm, None);
-    if !process.status.success() {
+    let printed = if process.status.success() {
+        external::read(&process.stdout)
+    } else {
         let error = process.stopped_because.unwrap_or_else(|| Error::failed(process.status.to_string()));
-        trial.fail("failed", error.context(format!("`{command}`")));
-        return Ok(trial);
-    }
-    let printed = match external::read(&process.stdout) {
+        Err(error.context(format!("`{command}`")))
+    };
+    let printed = match printed {
         Ok(printed) => printed,
         Err(error) => {
             trial.fail("failed", error);
@@ -339,9 +319,9 @@ mod tests {
 
     #[test]
     fn trials_alternate_and_a_linear_drift_affects_both_arms_alike() {
-        assert_eq!(trial_order(3), [0, 1, 1, 0, 0, 1]);
+        assert_eq!([0, 1, 2].map(turns), [[0, 1], [1, 0], [0, 1]]);
         let places = |repeats: usize, arm: usize| -> usize {
-            let order = trial_order(repeats).into_iter().enumerate();
+            let order = (0..repeats).flat_map(turns).enumerate();
             order.filter(|(_, other)| *other == arm).map(|(place, _)| place).sum()
         };
         for repeats in 1..10 {

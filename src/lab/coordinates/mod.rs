@@ -21,21 +21,23 @@ use std::path::{Path, PathBuf};
 pub use text::table;
 use widths::at_width;
 
-/// What the user asks to measure.
-#[derive(Clone, Debug)]
-pub struct Request<'a> {
-    /// The recipe, at any width.
-    pub recipe: &'a Recipe,
-    /// The widths.
-    pub widths: &'a [usize],
-    /// Optimizer steps at each width.
-    pub steps: usize,
-    /// Number of seeds, counting up from the recipe's.
-    pub seeds: u64,
-    /// Whether to measure the other parametrization too.
+/// What the user asks to measure, on the command line.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Request {
+    /// Widths of the residual stream; the feed-forward layer and the number of heads grow with it, head size
+    /// stays.
+    #[arg(long, value_name = "WIDTHS", value_delimiter = ',', default_value = "128,256,512,1024")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub widths: Vec<u32>,
+    /// Steps at each width.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    pub steps: u16,
+    /// Seeds at each width: the recipe's and the ones that follow it.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub seeds: u16,
+    /// Also measure the parametrization that the recipe does not use: standard or mup.
+    #[arg(long)]
     pub compare: bool,
-    /// The results folder.
-    pub results: &'a Path,
 }
 
 /// What was measured, and where it is stored.
@@ -47,28 +49,30 @@ pub struct Ended {
     pub found: Coordinates,
 }
 
-/// Trains a recipe at several widths and writes what it finds into a new folder. Before each training, calls
-/// `on_training` with its index from 0, the number of trainings, and a description.
+/// Trains a recipe, at any width, at several widths, and writes what it finds into a new folder of the results
+/// folder. Before each training, calls `on_training` with its index from 0, the number of trainings, and a
+/// description.
 ///
 /// # Errors
 /// If the recipe cannot have one of the widths, does not fit, or diverges, or if a file cannot be written.
 pub fn run(
-    request: &Request<'_>,
+    recipe: &Recipe,
+    request: &Request,
+    results: &Path,
     machine: &Machine,
     mut on_training: impl FnMut(usize, usize, &str),
 ) -> Result<Ended> {
-    let recipe = request.recipe;
-    let mut widths = request.widths.to_vec();
+    let mut widths: Vec<usize> = request.widths.iter().map(|&width| width as usize).collect();
     widths.sort_unstable();
     widths.dedup();
     if widths.len() < 2 {
         return Err(Error::usage("a slope needs two widths; name them as --widths 128,256,512"));
     }
-    let steps = recipe.values().training.steps;
-    if request.steps > steps {
+    let (steps, planned) = (usize::from(request.steps), recipe.values().training.steps);
+    if steps > planned {
         return Err(recipe.error(
             &["training.steps"],
-            format!("training.steps is {steps}, but {} are to be measured", request.steps),
+            format!("training.steps is {planned}, but {steps} are to be measured"),
             "raise it, or use fewer --steps",
         ));
     }
@@ -79,7 +83,7 @@ pub fn run(
         parametrizations.extend(Parametrization::ALL.iter().filter(|other| **other != own));
     }
     let first = recipe.values().training.seed;
-    let seeds: Vec<u64> = (0..request.seeds).map(|i| first + i).collect();
+    let seeds: Vec<u64> = (0..u64::from(request.seeds)).map(|i| first + i).collect();
     // Resolve everything before training anything.
     let mut trainings = Vec::new();
     for &parametrization in &parametrizations {
@@ -96,8 +100,7 @@ pub fn run(
     }
     let name = folder_name(recipe.name())?;
     let hash = recipe.hash();
-    let folder =
-        create_timed(&request.results.join(COORDINATES).join(name), &hash[..8], crate::format::now())?;
+    let folder = create_timed(&results.join(COORDINATES).join(name), &hash[..8], crate::format::now())?;
     atomic::write(&folder.join(RECIPE), recipe.copy().as_bytes())?;
     atomic::write(&folder.join(RESOLVED), recipe.to_toml().as_bytes())?;
     let mut found = Coordinates {
@@ -106,7 +109,7 @@ pub fn run(
         optimizer: recipe.values().optimizer.name.clone(),
         widths,
         base_dim: recipe.values().model.base_dim,
-        steps: request.steps,
+        steps,
         seeds,
         rows: 0,
         flat: MAX_FLAT_SLOPE,
@@ -117,7 +120,7 @@ pub fn run(
     let of = trainings.len();
     for (at, (parametrization, width, seed, recipe)) in trainings.into_iter().enumerate() {
         on_training(at, of, &format!("{parametrization}, width {width}, seed {seed}"));
-        let Measured { sizes, rows: rows_read, plan } = measure(&recipe, machine, request.steps)?;
+        let Measured { sizes, rows: rows_read, plan } = measure(&recipe, machine, steps)?;
         if at == 0 {
             let environment = train::environment(&plan, provenance::this_command())?;
             atomic::write(&folder.join(ENVIRONMENT), &atomic::json(&environment)?)?;

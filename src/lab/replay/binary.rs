@@ -1,24 +1,16 @@
 //! Chooses the binary that replays a stored recipe: this one, or one built from the recorded commit.
 
-use crate::compare::revision;
+use crate::compare::{own_binary, revision};
 use crate::error::{Error, IoContext, Result};
 use crate::results::provenance;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-/// Which binary replays a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Build {
-    /// This binary.
-    Own,
-    /// A binary built from the recorded commit, in the git repository of the current folder.
-    Recorded,
-}
+use std::path::PathBuf;
 
 /// The binaries of a replay. Each commit is built once.
 #[derive(Debug)]
 pub struct Binaries {
-    build: Build,
+    /// True if recorded commits are built, in the git repository of the current folder.
+    pub(super) builds: bool,
     own: PathBuf,
     /// Copies of built binaries, because the next build replaces the original.
     folder: tempfile::TempDir,
@@ -35,21 +27,15 @@ pub(super) struct RunBinary {
 }
 
 impl Binaries {
-    /// Prepares the binaries of a replay. Nothing is built yet.
+    /// Prepares the binaries of a replay: this one, or, if `builds`, those of the recorded commits. Nothing is
+    /// built yet.
     ///
     /// # Errors
     /// If this binary cannot be found, or a temporary folder cannot be created.
-    pub fn new(build: Build) -> Result<Self> {
-        let own =
-            std::env::current_exe().map_err(|e| Error::failed(format!("cannot find xrun itself: {e}")))?;
+    pub fn new(builds: bool) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("xrun-replay-").tempdir();
         let folder = folder.map_err(|e| Error::failed(format!("cannot make a temporary folder: {e}")))?;
-        Ok(Self { build, own, folder, built: BTreeMap::new() })
-    }
-
-    /// Returns true if recorded commits are built.
-    pub(super) fn builds(&self) -> bool {
-        self.build == Build::Recorded
+        Ok(Self { builds, own: own_binary()?, folder, built: BTreeMap::new() })
     }
 
     /// Returns the binary for a run with this recorded build.
@@ -61,7 +47,7 @@ impl Binaries {
         let is_same = || {
             (&here.commit, here.dirty, &here.profile) == (&recorded.commit, Some(false), &recorded.profile)
         };
-        if self.build == Build::Own || is_same() {
+        if !self.builds || is_same() {
             return Ok(RunBinary { path: self.own.clone(), is_own: true });
         }
         // Accept only a hash, so that text in a file cannot name some other revision.
@@ -73,14 +59,9 @@ impl Binaries {
             return Ok(RunBinary { path: path.clone(), is_own: false });
         }
         let built = revision::build(commit)?;
-        let path = self.copy(&built.binary, commit)?;
+        let path = self.folder.path().join(format!("xrun-{commit}"));
+        std::fs::copy(&built.binary, &path).at("copy", &built.binary)?;
         self.built.insert(commit.to_owned(), path.clone());
         Ok(RunBinary { path, is_own: false })
-    }
-
-    fn copy(&self, binary: &Path, commit: &str) -> Result<PathBuf> {
-        let path = self.folder.path().join(format!("xrun-{commit}"));
-        std::fs::copy(binary, &path).at("copy", binary)?;
-        Ok(path)
     }
 }

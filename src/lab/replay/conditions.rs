@@ -1,6 +1,7 @@
 //! Compares the conditions of two runs: everything besides the recipe that their bits may depend on.
 
 use crate::results::provenance::{Build, Environment, Gpu};
+use serde::{Serialize, Serializer};
 
 /// Digits of a commit that messages show.
 const DIGITS: usize = 8;
@@ -45,6 +46,12 @@ impl Conditions {
     /// Returns all differences, the device first.
     pub fn in_words(&self) -> Vec<String> {
         self.device.iter().chain(&self.build).chain(&self.machine).cloned().collect()
+    }
+}
+
+impl Serialize for Conditions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.in_words().serialize(serializer)
     }
 }
 

@@ -3,12 +3,12 @@
 
 use super::stored_run::StoredRun;
 use crate::checkpoint;
+use crate::compare::judge::curves::{LossGap, LossPoint, largest_gap};
 use crate::error::Result;
 use crate::format::{plural, significant};
-use crate::results::difference::{self, RowDifference};
+use crate::results::difference::{self, RowCells, RowDifference};
 use crate::results::names::METRICS;
 use serde_json::Value;
-use std::collections::HashMap;
 use std::fmt;
 
 /// Summary figures that say what was trained. If one of these differs, so does everything else.
@@ -90,7 +90,7 @@ impl Compared {
     /// If a checkpoint cannot be read.
     pub fn between(stored: &StoredRun, new: &StoredRun) -> Result<Self> {
         let checkpoint = common_checkpoint(stored, new)?;
-        let rows = stored.rows.as_ref().map_or(0, difference::RowCells::len);
+        let rows = stored.rows.as_ref().map_or(0, RowCells::len);
         let mut difference = figures(&CAUSES, stored, new).or_else(|| row(stored, new).map(Difference::Row));
         if let (None, Some(step)) = (&difference, checkpoint) {
             let at = |run: &StoredRun| checkpoint::at_step(&run.checkpoints(), step);
@@ -159,14 +159,12 @@ fn common_checkpoint(stored: &StoredRun, new: &StoredRun) -> Result<Option<u64>>
 /// steps that both have, and the last validation loss of each.
 pub fn loss_distance(stored: &StoredRun, new: &StoredRun) -> Option<String> {
     let (first, second) = (stored.rows.as_ref()?, new.rows.as_ref()?);
-    let losses: HashMap<u64, f64> = second.numbers("loss").into_iter().collect();
-    let apart = first.numbers("loss").into_iter().filter_map(|(step, loss)| {
-        let distance = (losses.get(&step)? - loss).abs();
-        Some((step, if distance.is_nan() { f64::INFINITY } else { distance }))
-    });
-    let (step, distance) = apart.reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+    let curve = |rows: &RowCells| -> Vec<LossPoint> {
+        rows.numbers("loss").into_iter().map(|(step, loss)| LossPoint::new(step, loss)).collect()
+    };
+    let LossGap { step, difference, .. } = largest_gap(&curve(second), &curve(first))?;
     let mut words =
-        format!("training losses are at most {} nats/token apart, at step {step}", significant(distance));
+        format!("training losses are at most {} nats/token apart, at step {step}", significant(difference));
     let last = |numbers: Vec<(u64, f64)>| numbers.last().map(|(_, loss)| *loss);
     if let (Some(old), Some(now)) = (last(first.numbers("val_loss")), last(second.numbers("val_loss"))) {
         words += &format!("; the last validation loss was {old} and is {now}");
@@ -177,7 +175,6 @@ pub fn loss_distance(stored: &StoredRun, new: &StoredRun) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::results::difference::RowCells;
     use crate::results::provenance::Environment;
     use crate::results::summary::{Status, Summary};
     use serde_json::json;

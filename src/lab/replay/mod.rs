@@ -10,6 +10,7 @@
 //! changed, a difference proves nothing and is reported as such.
 
 mod binary;
+mod comparison;
 mod conditions;
 mod difference;
 mod outcome;
@@ -22,7 +23,7 @@ mod stored_run;
 mod target;
 mod trials;
 
-pub use binary::{Binaries, Build};
+pub use binary::Binaries;
 pub use outcome::{Outcome, Replay};
 pub use page::{Entry, PageEntries, entries};
 pub use recording::Recording;
@@ -31,10 +32,9 @@ pub use target::{Target, find};
 
 use crate::error::{Error, Result};
 use crate::recipe;
-use crate::results::experiment::Experiment;
+use comparison::StoredComparison;
 use std::path::Path;
 use stored_run::StoredRun;
-use trials::StoredComparison;
 
 /// Replays a stored run or comparison and compares the result.
 ///
@@ -48,11 +48,14 @@ pub fn replay(target: &Target, setting: &Setting<'_>, binaries: &mut Binaries) -
         )));
     }
     match target {
-        Target::Run(folder) => run::replay(folder, setting, binaries),
-        Target::Comparison(folder) if Experiment::read(folder)?.has_trials() => {
-            trials::replay(folder, setting, binaries)
+        Target::Run(folder) => run::replay(&StoredRun::read(folder)?, setting, binaries),
+        Target::Comparison(folder) => {
+            let stored = StoredComparison::read(folder, setting.results)?;
+            match stored.experiment.has_trials() {
+                true => trials::replay(&stored, setting, binaries),
+                false => pairs::replay(&stored, setting, binaries),
+            }
         }
-        Target::Comparison(folder) => pairs::replay(folder, setting, binaries),
     }
 }
 
@@ -67,9 +70,6 @@ pub fn recording(target: &Target, results: &Path) -> Result<Recording> {
             let steps = format!("{} steps", run.summary.steps);
             Ok(Recording::new(&run.id, &steps, 1, std::iter::once(&run), &run.environment.device_class()))
         }
-        Target::Comparison(folder) if Experiment::read(folder)?.has_trials() => {
-            Ok(StoredComparison::read(folder, results)?.recording())
-        }
-        Target::Comparison(folder) => pairs::recording(folder, results),
+        Target::Comparison(folder) => Ok(StoredComparison::read(folder, results)?.recording()),
     }
 }

@@ -60,8 +60,8 @@ pub struct Replay {
     pub says: String,
     /// The first difference; for a comparison, the first in any of its runs.
     pub difference: Option<Difference>,
-    /// How build, libraries and device differ from the recording, one sentence each.
-    pub conditions: Vec<String>,
+    /// How build, libraries and device differ from the recording; in files, one sentence each.
+    pub conditions: Conditions,
     /// What was found, and remarks on the stored files, one sentence each.
     pub findings: Vec<String>,
     /// The folder of the new run or comparison; blank if nothing ran.
@@ -76,7 +76,7 @@ impl Replay {
             outcome,
             says: outcome.in_words(conditions).to_owned(),
             difference: None,
-            conditions: conditions.in_words(),
+            conditions: conditions.clone(),
             findings,
             folder: None,
         }
@@ -97,7 +97,7 @@ impl Replay {
     pub fn in_words(&self) -> String {
         let mut text = format!("{}: {}\n", self.id, self.says);
         let difference = self.difference.iter().map(ToString::to_string);
-        for line in difference.chain(self.findings.iter().cloned()).chain(self.conditions.iter().cloned()) {
+        for line in difference.chain(self.findings.iter().cloned()).chain(self.conditions.in_words()) {
             let _ = writeln!(text, "  {line}");
         }
         text

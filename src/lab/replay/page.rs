@@ -1,7 +1,8 @@
 //! Lists what the blocks of a page show, for replay.
 
+use super::comparison::StoredComparison;
 use super::run::gpus_here;
-use super::stored_run::{StoredRun, comparison_runs};
+use super::stored_run::StoredRun;
 use super::target::Target;
 use crate::error::Result;
 use crate::report::blocks;
@@ -44,7 +45,7 @@ pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
     let is_comparison = |id: &str| kept.join(id).join(EXPERIMENT).is_file();
     let mut runs_by_comparison = BTreeMap::new();
     for id in ids.iter().filter(|id| is_comparison(id)) {
-        runs_by_comparison.insert(id.clone(), comparison_runs(&kept.join(id), results)?);
+        runs_by_comparison.insert(id.clone(), StoredComparison::read(&kept.join(id), results)?.runs);
     }
     let has_gpu = !gpus_here().is_empty();
     let mut entries = Vec::new();

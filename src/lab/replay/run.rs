@@ -17,44 +17,54 @@ use crate::results::provenance::Environment;
 use crate::results::stored;
 use crate::results::summary::Status;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Replays a stored run and compares the result.
 ///
 /// # Errors
 /// The same as for [`super::replay`].
-pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
-    let stored = StoredRun::read(folder)?;
-    let mut findings = stored.remarks.clone();
+pub(super) fn replay(stored: &StoredRun, setting: &Setting<'_>, binaries: &mut Binaries) -> Result<Replay> {
+    let failed = |why: String| Ok(Replay::failed(&stored.id, stored.remarks.clone(), why));
     if let Some(why) = stored.obstacle()?.or_else(|| stored.rows_problem()) {
-        return Ok(Replay::failed(&stored.id, findings, why));
+        return failed(why);
     }
     let binary = match binaries.binary_for(&stored.environment.build) {
         Ok(binary) => binary,
-        Err(error) => return Ok(Replay::failed(&stored.id, findings, error.message())),
+        Err(error) => return failed(error.message().to_owned()),
     };
-    say_conditions(&stored.environment, binaries.builds());
-    let folder = match train(&stored, &binary, setting)? {
-        Trained::Run(folder) => folder,
-        Trained::Failed(why) => return Ok(Replay::failed(&stored.id, findings, why)),
+    say_conditions(&stored.environment, binaries.builds);
+    let mut replay = match train(stored, &binary, setting)? {
+        Ok(folder) => compare(stored, folder)?,
+        Err(why) => return failed(why),
     };
+    if replay.outcome == Outcome::DiffersUnderOtherConditions
+        && !replay.conditions.build.is_empty()
+        && !binaries.builds
+    {
+        replay.findings.push("use --build to run the recorded commit".to_owned());
+    }
+    Ok(replay)
+}
+
+/// Compares a stored run with the new one in a folder.
+///
+/// # Errors
+/// If a file of the new run, or a checkpoint, cannot be read.
+pub(super) fn compare(stored: &StoredRun, folder: PathBuf) -> Result<Replay> {
     let new = StoredRun::read(&folder)?;
     let conditions = Conditions::between(&stored.environment, &new.environment);
-    let compared = Compared::between(&stored, &new)?;
+    let compared = Compared::between(stored, &new)?;
     let outcome = outcome(&compared, &conditions);
+    let mut findings = stored.remarks.clone();
     match outcome {
         Outcome::SameBits => findings.insert(0, compared.in_words()),
-        _ => findings.extend(loss_distance(&stored, &new)),
+        _ => findings.extend(loss_distance(stored, &new)),
     }
     if !stored.is_whole() {
         let (status, steps) = (stored.summary.status.as_str(), stored.summary.steps);
         findings.push(format!(
-            "the stored run ended as {status} after {steps} steps; only what it has was \
-                           compared"
+            "the stored run ended as {status} after {steps} steps; only what it has was compared"
         ));
-    }
-    if outcome == Outcome::DiffersUnderOtherConditions && !conditions.build.is_empty() && !binaries.builds() {
-        findings.push("use --build to run the recorded commit".to_owned());
     }
     Ok(Replay {
         difference: compared.difference,
@@ -64,7 +74,7 @@ pub(super) fn replay(folder: &Path, setting: &Setting<'_>, binaries: &mut Binari
 }
 
 /// Decides the outcome of comparing a run with its replay.
-pub(super) fn outcome(compared: &Compared, conditions: &Conditions) -> Outcome {
+fn outcome(compared: &Compared, conditions: &Conditions) -> Outcome {
     match &compared.difference {
         None => Outcome::SameBits,
         Some(_) if conditions.device.is_some() => Outcome::NotJudged,
@@ -131,16 +141,9 @@ pub(super) fn settings(stored: &StoredRun, is_own: bool) -> Vec<String> {
     settings
 }
 
-/// The result of training a stored recipe.
-enum Trained {
-    /// The folder of the new run.
-    Run(PathBuf),
-    /// Why there is no run to compare.
-    Failed(String),
-}
-
-/// Trains the recipe of a stored run in its own process and shows its progress.
-fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Result<Trained> {
+/// Trains the recipe of a stored run in its own process and shows its progress. Returns the folder of the new
+/// run, or why there is no run to compare.
+fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Result<Result<PathBuf, String>> {
     let before: BTreeSet<PathBuf> = find::runs(setting.into)?.into_iter().collect();
     let mut arguments = settings(stored, binary.is_own);
     if let Some(run) = algorithms_for(stored) {
@@ -161,18 +164,14 @@ fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Resul
     }
     let new = find::runs(setting.into)?.into_iter().find(|run| !before.contains(run));
     let Some(folder) = new else {
-        return Ok(Trained::Failed(format!("it left no run: {}", process.status)));
+        return Ok(Err(format!("it left no run: {}", process.status)));
     };
     let summary = crate::results::folder::read_summary(&folder)?;
     let has_diverged = |status| status == Status::Diverged;
     if process.status.success() || (has_diverged(stored.summary.status) && has_diverged(summary.status)) {
-        return Ok(Trained::Run(folder));
+        return Ok(Ok(folder));
     }
     let why = process.stopped_because.map(|why| why.message().to_owned()).or(summary.reason);
     let why = why.unwrap_or_else(|| process.status.to_string());
-    Ok(Trained::Failed(format!(
-        "it ended as {} after {} steps: {why}",
-        summary.status.as_str(),
-        summary.steps
-    )))
+    Ok(Err(format!("it ended as {} after {} steps: {why}", summary.status.as_str(), summary.steps)))
 }

@@ -7,18 +7,14 @@ use crate::format::plural;
 use crate::policy::CorpusSource;
 use crate::results::difference::RowCells;
 use crate::results::folder::{is_held, read_summary};
-use crate::results::names::{CHECKPOINT, ENVIRONMENT, KEPT, METRICS, RESOLVED, SUMMARY};
+use crate::results::names::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY};
 use crate::results::provenance::Environment;
 use crate::results::stored::{self, MANIFEST, Manifest};
 use crate::results::summary::{Status, Summary};
 use crate::results::verify::{self, RunFiles};
-use crate::results::{experiment, find, regular};
+use crate::results::{find, regular};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// The files of a run that a replay reads.
-const READ_FILES: [&str; 4] = [SUMMARY, RESOLVED, ENVIRONMENT, METRICS];
 
 /// A stored run.
 #[derive(Clone, Debug)]
@@ -140,29 +136,9 @@ impl StoredRun {
     }
 }
 
-/// Returns the stored runs of a comparison by `RECIPE/RUN`. They are looked up beside the comparison, in the
-/// results folder, and among the kept runs.
-///
-/// # Errors
-/// If a file of a run cannot be read.
-pub fn comparison_runs(folder: &Path, results: &Path) -> Result<BTreeMap<String, StoredRun>> {
-    let absolute = std::path::absolute(folder).at("find", folder)?;
-    // RESULTS/comparisons/NAME/ID
-    let root = absolute.ancestors().nth(3).unwrap_or(&absolute).to_owned();
-    let mut runs = BTreeMap::new();
-    for id in experiment::compared_runs(folder)? {
-        let places = [root.join(&id), results.join(&id), results.join(KEPT).join(&id)];
-        if let Some(folder) = places.into_iter().find(|folder| folder.is_dir()) {
-            runs.insert(id, StoredRun::read(&folder)?);
-        }
-    }
-    Ok(runs)
-}
-
 /// Returns the original content of a run's file; `None` if there is none. If a kept file does not match its
 /// manifest, adds a remark.
 fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Option<Vec<u8>>> {
-    debug_assert!(READ_FILES.contains(&file));
     let path = folder.join(file);
     if !stored::is_file(&path) {
         return Ok(None);

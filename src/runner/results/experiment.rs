@@ -27,8 +27,8 @@ pub const CANDIDATE: usize = 1;
 /// The names of both arms.
 pub const ARM_NAMES: [&str; 2] = ["baseline", "candidate"];
 
-/// A question about arms, the runs that answer it, and the findings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A question about arms, the runs that answer it, and the findings. The default is blank: it has no arms.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
     /// The recipe's name unless the user gave another.
     pub name: String,
@@ -135,6 +135,23 @@ pub enum Design {
     },
 }
 
+impl Default for Design {
+    fn default() -> Self {
+        Self::Trials { trials: 0 }
+    }
+}
+
+impl Design {
+    /// Returns the largest number of pairs that the design makes; two trials count as a pair.
+    pub fn max_pairs(&self) -> usize {
+        match self {
+            Self::Trials { trials } => trials.div_ceil(2),
+            Self::Pairs { pairs } => *pairs,
+            Self::Sequential { max_pairs, .. } => *max_pairs,
+        }
+    }
+}
+
 /// One interim analysis of a sequential design.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Look {
@@ -147,22 +164,24 @@ pub struct Look {
 }
 
 /// How the figures of several runs are summarized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Average {
     /// The median, which comparisons made before 2026-11-24 used.
     Median,
     /// The mean; geometric for `tok_s` and `step_ms`, so that their ratio is the ratio of the arms.
+    #[default]
     Mean,
 }
 
 /// The training loss that is reported for an arm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainLoss {
     /// The loss of the last batch, which comparisons made before 2026-11-24 used.
     LastBatch,
     /// The mean over the last steps, [`super::losses::SmoothedLoss`].
+    #[default]
     Smoothed,
 }
 
@@ -602,10 +621,16 @@ impl<'a> RunPair<'a> {
         self.runs().map(|run| run.value(measure))
     }
 
+    /// Returns the values of a measure, if both runs have one; the baseline's first.
+    pub fn both_values(&self, measure: &Measure) -> Option<[f64; 2]> {
+        let [baseline, candidate] = self.values(measure);
+        Some([baseline?, candidate?])
+    }
+
     /// Returns the difference in the finding's measure, in the form that intervals use: candidate - baseline,
     /// or candidate / baseline - 1.
     pub fn difference(&self, finding: &Finding) -> Option<f64> {
-        let [Some(baseline), Some(candidate)] = self.values(&finding.measure) else { return None };
+        let [baseline, candidate] = self.both_values(&finding.measure)?;
         let difference = match finding.scale {
             Scale::Difference => candidate - baseline,
             Scale::Ratio => candidate / baseline - 1.0,
@@ -614,7 +639,46 @@ impl<'a> RunPair<'a> {
     }
 }
 
+/// Returns a measure's differences over the pairs with a value from both arms, as statistics take them:
+/// candidate - baseline, or the logarithm of candidate / baseline.
+pub fn differences(runs: &[ExperimentRun], measure: &Measure) -> Vec<f64> {
+    let both = pairs_in(runs).filter_map(|pair| pair.both_values(measure));
+    both.map(|[baseline, candidate]| match measure.scale() {
+        Scale::Difference => candidate - baseline,
+        Scale::Ratio => (candidate / baseline).ln(),
+    })
+    .collect()
+}
+
+impl Scale {
+    /// Converts a stored difference or smallest effect to the scale of [`differences`].
+    pub fn to_differences(self, stored: f64) -> f64 {
+        match self {
+            Self::Difference => stored,
+            Self::Ratio => stored.ln_1p(),
+        }
+    }
+
+    /// Converts a figure from the scale of [`differences`] to the form that is stored.
+    pub fn to_stored(self, difference: f64) -> f64 {
+        match self {
+            Self::Difference => difference,
+            Self::Ratio => difference.exp_m1(),
+        }
+    }
+}
+
 impl ExperimentRun {
+    /// Returns true if the run's loss or gradient became NaN or infinite, and false if the run completed.
+    /// `None` if it ended otherwise or has not ended.
+    pub fn has_diverged(&self) -> Option<bool> {
+        match self.status.as_deref() {
+            Some("ok") => Some(false),
+            Some("diverged") => Some(true),
+            _ => None,
+        }
+    }
+
     /// Returns the value of a measure; the speed of a trial is the median of its blocks.
     pub fn value(&self, measure: &Measure) -> Option<f64> {
         match self.values.get(&measure.to_string()) {

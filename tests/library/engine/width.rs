@@ -134,15 +134,8 @@ fn steepest(settings: &[&str]) -> (f64, String) {
     let recipe =
         recipe::load_str("small.toml".as_ref(), SMALL, &overrides, std::iter::empty(), &machine).unwrap();
     let results = tempfile::tempdir().unwrap();
-    let request = Request {
-        recipe: &recipe,
-        widths: &[64, 128, 256],
-        steps: 4,
-        seeds: 1,
-        compare: false,
-        results: results.path(),
-    };
-    let ended = coordinates::run(&request, &machine, |_, _, _| {}).unwrap();
+    let request = Request { widths: vec![64, 128, 256], steps: 4, seeds: 1, compare: false };
+    let ended = coordinates::run(&recipe, &request, results.path(), &machine, |_, _, _| {}).unwrap();
     let slopes = ended.found.slopes.iter().filter(|slope| slope.step > 0);
     let all = slopes.flat_map(|slope| {
         let name = |of| format!("{} {of} after step {}", slope.quantity, slope.step);

@@ -82,11 +82,11 @@ const MAY_USE: &[(&str, &str)] = &[
          recipe machine device policy format error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps
-    // do.
+    // do; the figures of evaluation tasks.
     (
         "compare",
-        "executor sweep train ranks atomic results statistics forecast plan recipe metrics machine \
-         suggest format error",
+        "executor sweep train ranks evaluation atomic results statistics forecast plan recipe metrics \
+         machine suggest format error",
     ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train atomic results forecast model plan recipe machine device policy format error"),

@@ -1,7 +1,7 @@
 //! Compares loss curves: does the candidate learn what the baseline learns? A speedup that changes the curve
 //! proves nothing.
 
-use crate::format::significant;
+use crate::format::{plural, significant};
 use crate::recipe::{Change, Class};
 use crate::results::MetricsRow;
 use crate::results::experiment::{Finding, VerdictBasis};
@@ -99,35 +99,33 @@ impl ExpectedCurve {
             Some(_) => ("the trials of the baseline alone are ", format!("{old:.5} and {new:.5}")),
             None => ("", format!("{old:.5} of the baseline, {new:.5} of the candidate")),
         };
-        let plural = if *steps == 1 { "" } else { "s" };
         let found = format!(
-            "{among}at most {} apart over {steps} step{plural}, at step {step}: {losses}",
-            significant(*difference)
+            "{among}at most {} apart over {steps} step{}, at step {step}: {losses}",
+            significant(*difference),
+            plural(*steps)
         );
-        match self {
-            Self::Bits if all_same(baseline) => self.finding(
-                Verdict::Different,
-                format!("not the same bits: {}", first_difference(first, candidate, &found)),
-            ),
-            Self::Bits => self.finding(
-                Verdict::Different,
-                format!("not the same bits, not even among the trials of the baseline: {found}"),
-            ),
-            Self::Within(tolerance) => {
-                let (verdict, verb) = match *difference <= tolerance {
-                    true => (Verdict::NoDifference, "within"),
-                    false => (Verdict::Different, "beyond"),
-                };
-                self.finding(verdict, format!("{found}; {verb} {tolerance}"))
+        let (verdict, because) = match self {
+            Self::Bits if all_same(baseline) => {
+                let because = format!("not the same bits: {}", first_difference(first, candidate, &found));
+                (Verdict::Different, because)
             }
-            Self::Unknown => self.finding(
+            Self::Bits => {
+                let because =
+                    format!("not the same bits, not even among the trials of the baseline: {found}");
+                (Verdict::Different, because)
+            }
+            Self::Within(tolerance) if *difference <= tolerance => {
+                (Verdict::NoDifference, format!("{found}; within {tolerance}"))
+            }
+            Self::Within(tolerance) => (Verdict::Different, format!("{found}; beyond {tolerance}")),
+            Self::Unknown => (
                 Verdict::Inconclusive,
                 format!(
-                    "{found}; training keys changed, so state with --tolerance how far losses may \
-                     differ"
+                    "{found}; training keys changed, so state with --tolerance how far losses may differ"
                 ),
             ),
-        }
+        };
+        self.finding(verdict, because)
     }
 }
 
@@ -136,18 +134,23 @@ fn same_bits(a: &[LossPoint], b: &[LossPoint]) -> bool {
 }
 
 /// Where two curves differ most.
-struct LossGap {
-    step: u64,
-    difference: f64,
-    baseline: f64,
-    candidate: f64,
+#[derive(Clone, Copy, Debug)]
+pub struct LossGap {
+    /// The step.
+    pub step: u64,
+    /// How far the losses are apart there, in nats per token.
+    pub difference: f64,
+    /// The baseline's loss.
+    pub baseline: f64,
+    /// The candidate's loss.
+    pub candidate: f64,
     /// Number of steps that both curves have.
-    steps: usize,
+    pub steps: usize,
 }
 
 /// Returns the largest difference over the steps that both curves have, or `None` if they share no step. A
 /// loss that is not finite in only one of them counts as infinitely far.
-fn largest_gap(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
+pub fn largest_gap(baseline: &[LossPoint], candidate: &[LossPoint]) -> Option<LossGap> {
     let known: std::collections::HashMap<u64, f64> = baseline.iter().map(|p| (p.step, p.loss)).collect();
     let apart = |point: &LossPoint| {
         let old = *known.get(&point.step)?;

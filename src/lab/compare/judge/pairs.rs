@@ -2,18 +2,18 @@
 
 use crate::format::plural;
 use crate::results::experiment::{
-    Design, DivergedRuns, Experiment, ExperimentRun, Finding, JointFinding, Look, RunPair, VerdictBasis,
+    Design, DivergedRuns, Experiment, Finding, JointFinding, Look, RunPair, VerdictBasis, differences,
 };
 use crate::results::measure::{Measure, MeasureValue, Scale};
 use crate::statistics::{
-    Direction, DivergedPairs, FIRST_LOOK, Interval, SequentialDecision, SequentialDesign, TimePair, Verdict,
+    DivergedPairs, FIRST_LOOK, Interval, SequentialDecision, SequentialDesign, TimePair, Verdict,
     compare_times, mean, no_worse, paired_difference, verdict,
 };
 
 /// Returns true if the measures form one question: is the candidate faster and no worse?
-pub fn is_joint(measures: &[&Measure]) -> bool {
-    let speeds = measures.iter().filter(|measure| measure.is_speed()).count();
-    speeds > 0 && measures.len() > speeds
+pub fn is_joint<'a>(measures: impl IntoIterator<Item = &'a Measure>) -> bool {
+    let are_speeds: Vec<bool> = measures.into_iter().map(Measure::is_speed).collect();
+    are_speeds.contains(&true) && are_speeds.contains(&false)
 }
 
 /// Returns the rule in words.
@@ -62,132 +62,86 @@ pub fn judge(experiment: &mut Experiment) {
 
 /// Counts diverged runs; `None` if no run diverged.
 fn diverged(experiment: &Experiment) -> Option<(DivergedRuns, DivergedPairs)> {
-    let has_diverged = |run: &ExperimentRun| match run.status.as_deref() {
-        Some("ok") => Some(false),
-        Some("diverged") => Some(true),
-        _ => None,
-    };
-    let known: Vec<(bool, bool)> = experiment
-        .pairs()
-        .filter_map(|pair| has_diverged(pair.baseline).zip(has_diverged(pair.candidate)))
-        .collect();
-    let count = |side: fn(&(bool, bool)) -> bool| known.iter().filter(|pair| side(pair)).count();
-    let (baseline, candidate) = (count(|pair| pair.0), count(|pair| pair.1));
-    if baseline + candidate == 0 {
-        return None;
-    }
+    let has_diverged = |pair: RunPair<'_>| pair.baseline.has_diverged().zip(pair.candidate.has_diverged());
+    let known: Vec<(bool, bool)> = experiment.pairs().filter_map(has_diverged).collect();
     let counts = DivergedPairs::count(known.iter().copied());
-    Some((DivergedRuns { pairs: known.len(), baseline, candidate, p: counts.p() }, counts))
+    let (baseline, candidate) = (counts.baseline_only + counts.both, counts.candidate_only + counts.both);
+    (baseline + candidate > 0)
+        .then(|| (DivergedRuns { pairs: known.len(), baseline, candidate, p: counts.p() }, counts))
 }
 
-/// The values of one measure over the pairs that have ended.
+/// What the pairs that have ended say about one measure, besides its values.
 #[derive(Debug, Default)]
-struct Values {
-    /// Pairs with a value from both arms.
-    both: Vec<[f64; 2]>,
+struct EndedPairs {
     /// What training took, in pairs without a missing or diverged run.
     times: Vec<TimePair>,
     /// Why pairs lack a value.
     missing: Vec<String>,
 }
 
-impl Values {
+impl EndedPairs {
     fn read(measure: &Measure, experiment: &Experiment) -> Self {
-        let mut values = Self::default();
+        let mut ended = Self::default();
         let name = measure.to_string();
         for pair in experiment.pairs().filter(RunPair::has_ended) {
-            let value = |run: &ExperimentRun| {
+            let values = pair.runs().map(|run| {
                 run.values.get(&name).cloned().unwrap_or_else(|| {
                     let status = run.status.as_deref().unwrap_or_default();
                     let reason = run.reason.as_deref().unwrap_or("no value");
                     MeasureValue::Missing(format!("{status}: {reason}"))
                 })
-            };
-            let (baseline, candidate) = (value(pair.baseline), value(pair.candidate));
+            });
             let seed = pair.baseline.seed.unwrap_or_default();
-            match (&baseline, &candidate) {
-                (MeasureValue::Missing(why), _) | (_, MeasureValue::Missing(why)) => {
-                    values.missing.push(format!("seed {seed}: {why}"));
+            match &values {
+                [MeasureValue::Missing(why), _] | [_, MeasureValue::Missing(why)] => {
+                    ended.missing.push(format!("seed {seed}: {why}"));
                 }
-                (MeasureValue::Diverged, _) | (_, MeasureValue::Diverged) => {}
-                _ => {
-                    let pair = [baseline.value(), candidate.value()];
-                    values.times.push(TimePair { baseline: pair[0], candidate: pair[1] });
-                    values.both.extend(pair[0].zip(pair[1]).map(|(a, b)| [a, b]));
+                [MeasureValue::Diverged, _] | [_, MeasureValue::Diverged] => {}
+                [baseline, candidate] => {
+                    let (baseline, candidate) = (baseline.value(), candidate.value());
+                    ended.times.push(TimePair { baseline, candidate });
                 }
             }
         }
-        values
-    }
-
-    fn differences(&self, scale: Scale) -> Vec<f64> {
-        let difference = |[baseline, candidate]: &[f64; 2]| match scale {
-            Scale::Difference => candidate - baseline,
-            Scale::Ratio => (candidate / baseline).ln(),
-        };
-        self.both.iter().map(difference).collect()
-    }
-
-    /// Returns an arm's mean; the geometric mean for ratios.
-    fn mean(&self, arm: usize, scale: Scale) -> Option<f64> {
-        if self.both.is_empty() {
-            return None;
-        }
-        let values: Vec<f64> = self.both.iter().map(|pair| pair[arm]).collect();
-        Some(match scale {
-            Scale::Difference => mean(&values),
-            Scale::Ratio => mean(&values.iter().map(|x| x.ln()).collect::<Vec<_>>()).exp(),
-        })
+        ended
     }
 }
 
-/// Converts a smallest effect to the scale of the differences: logarithms for ratios.
-fn to_difference_scale(min_effect: f64, scale: Scale) -> f64 {
-    match scale {
-        Scale::Difference => min_effect,
-        Scale::Ratio => min_effect.ln_1p(),
-    }
+/// Returns the mean of an arm's values, geometric for ratios; `None` if there are none.
+fn mean_on(scale: Scale, values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| match scale {
+        Scale::Difference => mean(values),
+        Scale::Ratio => mean(&values.iter().map(|x| x.ln()).collect::<Vec<_>>()).exp(),
+    })
 }
 
-/// Converts an interval from the scale of the differences to the stored form.
-fn to_stored_interval(interval: Interval, scale: Scale) -> Interval {
-    let state = |x: f64| match scale {
-        Scale::Difference => x,
-        Scale::Ratio => x.exp_m1(),
-    };
-    Interval { estimate: state(interval.estimate), low: state(interval.low), high: state(interval.high) }
-}
-
-/// Converts a stored interval back to the scale of the differences.
-fn to_difference_interval(interval: Interval, scale: Scale) -> Interval {
-    let take = |x: f64| match scale {
-        Scale::Difference => x,
-        Scale::Ratio => x.ln_1p(),
-    };
-    Interval { estimate: take(interval.estimate), low: take(interval.low), high: take(interval.high) }
+/// Applies a change of scale to an interval.
+fn rescaled(interval: Interval, rescale: impl Fn(f64) -> f64) -> Interval {
+    let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(rescale);
+    Interval { estimate, low, high }
 }
 
 fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&DivergedPairs>) -> Finding {
-    let (scale, direction) = (asked.scale, asked.direction);
-    let values = Values::read(&asked.measure, experiment);
-    let differences = values.differences(scale);
+    let scale = asked.scale;
+    let both = experiment.pairs().filter_map(|pair| pair.both_values(&asked.measure));
+    let (baseline, candidate): (Vec<f64>, Vec<f64>) = both.map(|[a, b]| (a, b)).unzip();
     let mut judged = Finding {
-        pairs: values.both.len(),
-        baseline: values.mean(0, scale),
-        candidate: values.mean(1, scale),
-        interval: None,
-        deviation: None,
-        p: None,
-        basis: VerdictBasis::Nothing,
-        verdict: Verdict::Inconclusive,
-        because: None,
-        ..asked.clone()
+        pairs: baseline.len(),
+        baseline: mean_on(scale, &baseline),
+        candidate: mean_on(scale, &candidate),
+        ..Finding::unjudged(asked.measure.clone(), asked.min_effect, asked.confidence)
     };
+    let ended = EndedPairs::read(&asked.measure, experiment);
     match asked.min_effect {
-        None => judge_times(&mut judged, &values.times),
+        None => judge_times(&mut judged, &ended.times),
         Some(min_effect) => {
-            let min_effect = to_difference_scale(min_effect, scale);
-            judge_differences(&mut judged, &differences, &experiment.design, min_effect, direction);
+            let differences = differences(&experiment.runs, &asked.measure);
+            judge_differences(
+                &mut judged,
+                &differences,
+                &experiment.design,
+                scale.to_differences(min_effect),
+            );
         }
     }
     if let Some(counts) = counts {
@@ -200,8 +154,8 @@ fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&Diver
         judged.basis = VerdictBasis::SameBits;
         judged.because = None;
     }
-    if let Some(first) = values.missing.first() {
-        let count = values.missing.len();
+    if let Some(first) = ended.missing.first() {
+        let count = ended.missing.len();
         let missing = format!("{count} pair{} without a value ({first})", plural(count));
         judged.because = Some(judged.because.map_or(missing.clone(), |why| format!("{why}; {missing}")));
     }
@@ -224,13 +178,8 @@ fn judge_times(judged: &mut Finding, times: &[TimePair]) {
     ));
 }
 
-fn judge_differences(
-    judged: &mut Finding,
-    differences: &[f64],
-    design: &Design,
-    min_effect: f64,
-    direction: Direction,
-) {
+fn judge_differences(judged: &mut Finding, differences: &[f64], design: &Design, min_effect: f64) {
+    let direction = judged.direction;
     let (interval, deviation, p, basis) = match design {
         Design::Trials { .. } | Design::Pairs { .. } => {
             let Some(found) = paired_difference(differences, judged.confidence) else { return };
@@ -249,7 +198,7 @@ fn judge_differences(
             (interval, deviation, None, VerdictBasis::Sequential)
         }
     };
-    judged.interval = Some(to_stored_interval(interval, judged.scale));
+    judged.interval = Some(rescaled(interval, |x| judged.scale.to_stored(x)));
     judged.deviation = Some(deviation);
     judged.p = p;
     judged.basis = basis;
@@ -275,8 +224,7 @@ fn limit_by_divergence(judged: &mut Finding, counts: &DivergedPairs) {
 
 /// Judges a speed and other measures as one question.
 fn joint(measures: &[Finding]) -> Option<JointFinding> {
-    let all: Vec<&Measure> = measures.iter().map(|judged| &judged.measure).collect();
-    if !is_joint(&all) {
+    if !is_joint(measures.iter().map(|judged| &judged.measure)) {
         return None;
     }
     let is_no_worse = |judged: &Finding| match (judged.verdict, judged.interval, judged.min_effect) {
@@ -285,8 +233,8 @@ fn joint(measures: &[Finding]) -> Option<JointFinding> {
         (_, Some(interval), Some(min_effect)) => {
             judged.because.is_none()
                 && no_worse(
-                    &to_difference_interval(interval, judged.scale),
-                    to_difference_scale(min_effect, judged.scale),
+                    &rescaled(interval, |x| judged.scale.to_differences(x)),
+                    judged.scale.to_differences(min_effect),
                     judged.direction,
                 )
         }
@@ -322,7 +270,7 @@ fn looks(experiment: &Experiment) -> Vec<Look> {
         .findings
         .iter()
         .filter_map(|judged| {
-            let differences = Values::read(&judged.measure, experiment).differences(judged.scale);
+            let differences = differences(&experiment.runs, &judged.measure);
             Some((judged, differences, SequentialDesign::new(*max_pairs, judged.confidence)?))
         })
         .collect();
@@ -331,7 +279,7 @@ fn looks(experiment: &Experiment) -> Vec<Look> {
     for pairs in FIRST_LOOK..=most.min(*max_pairs) {
         let mut look = Look { pairs, stops: true, verdicts: Default::default() };
         for (judged, differences, design) in &designs {
-            let min_effect = to_difference_scale(judged.min_effect.unwrap_or_default(), judged.scale);
+            let min_effect = judged.scale.to_differences(judged.min_effect.unwrap_or_default());
             let so_far = &differences[..pairs.min(differences.len())];
             let verdict = match design.decide(so_far, min_effect, judged.direction) {
                 SequentialDecision::Stop(stop) => stop.verdict,

@@ -56,7 +56,7 @@ fn smallest_differences_are_by_measure_and_unit() {
     let effects = |on: &str, text: Option<&str>| -> Vec<Option<f64>> {
         let mut options = vec![("on", on)];
         options.extend(text.map(|text| ("min_effect", text)));
-        question(LR, &options).unwrap().measures.into_iter().map(|asked| asked.min_effect).collect()
+        question(LR, &options).unwrap().findings.into_iter().map(|asked| asked.min_effect).collect()
     };
     assert_eq!(effects("val_loss,tok_s", None), [Some(0.01), Some(0.01)]);
     assert_eq!(effects("val_loss,train_loss", Some("0.02")), [Some(0.02), Some(0.02)]);
@@ -73,7 +73,7 @@ fn smallest_differences_are_by_measure_and_unit() {
 
 #[test]
 fn several_measures_share_the_error_unless_they_are_one_question() {
-    let each = |on: &str| question(LR, &[("on", on)]).unwrap().confidence_per_measure();
+    let each = |on: &str| question(LR, &[("on", on)]).unwrap().findings[0].confidence;
     assert_eq!(each("val_loss"), 0.95);
     assert!((each("val_loss,train_loss") - 0.975).abs() < 1e-12);
     assert_eq!(each("tok_s,val_loss"), 0.95);
@@ -120,6 +120,9 @@ fn measures_that_runs_do_not_have_are_refused() {
     }
     refused(LR, &on("val_loss:last90000"), "takes 90000 evaluations");
     refused(LR, &on("train_loss:last90000"), "asks for more steps");
+    refused(LR, &on("val_accuracy"), "no task in validation.tasks of quickstart measures val_accuracy");
+    let accuracy = ["validation.tasks=[\"next_token_accuracy\"]"];
+    question_with(LR, &accuracy, &[("on", "val_accuracy"), ("seeds", "2")]).unwrap();
 }
 
 #[test]

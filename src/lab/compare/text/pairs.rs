@@ -1,9 +1,7 @@
 //! Prints pairs: a table of their values, and findings in sentences.
 
 use crate::format::{BLANK, Column, Table, plural, significant};
-use crate::results::experiment::{
-    Design, DivergedRuns, Experiment, ExperimentRun, Finding, RunPair, VerdictBasis,
-};
+use crate::results::experiment::{Design, DivergedRuns, Experiment, ExperimentRun, Finding, VerdictBasis};
 use crate::results::measure::{Measure, MeasureValue, Scale};
 use crate::statistics::{Direction, Verdict};
 
@@ -140,19 +138,15 @@ fn format_p(p: f64) -> String {
 /// Builds the table of pairs: their seeds and, for each measure, both values and their difference.
 pub fn table(comparison: &Experiment) -> String {
     let disjoint = comparison.pairs().any(|pair| pair.baseline.seed != pair.candidate.seed);
-    let mut columns = vec![Column::Right];
-    columns.extend(std::iter::repeat_n(Column::Right, 3 * comparison.findings.len()));
-    let mut table = Table::new(&columns);
-    let mut header = vec![if disjoint { "SEEDS" } else { "SEED" }.to_owned()];
-    for judged in &comparison.findings {
-        header.extend([judged.measure.to_string(), String::new(), "DIFFERENCE".to_owned()]);
-    }
-    table.row(header);
-    let mut arms = vec![String::new()];
-    for _ in &comparison.findings {
-        arms.extend(["baseline".to_owned(), "candidate".to_owned(), String::new()]);
-    }
-    table.row(arms);
+    let findings = &comparison.findings;
+    let mut table = Table::new(&vec![Column::Right; 1 + 3 * findings.len()]);
+    let seeds = if disjoint { "SEEDS" } else { "SEED" };
+    let names = findings
+        .iter()
+        .flat_map(|judged| [judged.measure.to_string(), String::new(), "DIFFERENCE".to_owned()]);
+    table.row(std::iter::once(seeds.to_owned()).chain(names));
+    let arms = findings.iter().flat_map(|_| ["baseline", "candidate", ""]);
+    table.row(std::iter::once("").chain(arms));
     for pair in comparison.pairs() {
         let [baseline, candidate] = pair.seeds().map(Option::unwrap_or_default);
         let mut row = vec![match baseline == candidate {
@@ -165,7 +159,8 @@ pub fn table(comparison: &Experiment) -> String {
             row.push(if pair.has_same_bits() && !judged.measure.is_timed() {
                 "same bits".to_owned()
             } else {
-                format_pair_difference(pair, judged)
+                let difference = pair.difference(judged);
+                difference.map_or(BLANK.to_owned(), |difference| signed(difference, judged.scale))
             });
         }
         table.row(row);
@@ -202,10 +197,6 @@ fn value_text(value: f64, measure: &Measure) -> String {
         Measure::Final { .. } if measure.is_speed() => significant(value),
         Measure::Final { .. } | Measure::LossCurves => format!("{value:.5}"),
     }
-}
-
-fn format_pair_difference(pair: RunPair<'_>, finding: &Finding) -> String {
-    pair.difference(finding).map_or(BLANK.to_owned(), |difference| signed(difference, finding.scale))
 }
 
 fn signed(value: f64, scale: Scale) -> String {

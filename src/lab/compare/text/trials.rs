@@ -1,12 +1,11 @@
 //! Prints trials: a table of mean figures, and the speed in a sentence.
 
 use crate::compare::measured::{Columns, SPEED, STEP_TIME, TRAIN_LOSS};
-use crate::format::{short, significant, wall_time};
+use crate::format::{Column, Table, short, significant, wall_time};
 use crate::metrics;
 use crate::results::columns;
 use crate::results::experiment::{Experiment, Finding};
 use crate::statistics::Verdict;
-use std::fmt::Write;
 
 /// Columns at the top of the table; they matter most in a comparison of speed.
 const FIRST: [&str; 3] = [SPEED, STEP_TIME, TRAIN_LOSS];
@@ -61,10 +60,9 @@ pub fn describe(speed: &Finding, experiment: &Experiment) -> String {
 pub fn table(experiment: &Experiment) -> String {
     let (baseline, candidate) = (experiment.baseline(), experiment.candidate());
     let count = |arm: usize| experiment.runs_in(arm).filter(|run| run.status.is_some()).count().to_string();
-    let mut rows = vec![
-        ["mean over trials".to_owned(), baseline.label.clone(), candidate.label.clone(), "change".to_owned()],
-        ["trials".to_owned(), count(0), count(1), String::new()],
-    ];
+    let mut table = Table::new(&[Column::Left, Column::Right, Column::Right, Column::Right]);
+    table.row(["mean over trials", &baseline.label, &candidate.label, "change"]);
+    table.row(["trials".to_owned(), count(0), count(1)]);
     let mut names: Vec<&String> = baseline.measured.keys().chain(candidate.measured.keys()).collect();
     names.sort();
     names.dedup();
@@ -76,20 +74,9 @@ pub fn table(experiment: &Experiment) -> String {
             (Some(old), Some(new)) if *old != 0.0 => format!("{:+.1} %", 100.0 * (new / old - 1.0)),
             _ => String::new(),
         };
-        rows.push([name.clone(), value(&baseline.measured), value(&candidate.measured), change]);
+        table.row([name.clone(), value(&baseline.measured), value(&candidate.measured), change]);
     }
-    let widths: Vec<usize> =
-        (0..4).map(|c| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = format!("{:<width$}", row[0], width = widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
+    table.render(0)
 }
 
 /// Formats a value with the digits and the unit of its column.
