@@ -136,7 +136,7 @@ fn check_cpu(recipe: &Recipe, reason: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::machine::{GpuModel, Gpus};
-    use crate::plan::CorpusFacts;
+    use crate::plan::corpus_facts;
     use crate::recipe;
     use std::path::Path;
 
@@ -178,7 +178,7 @@ mod tests {
         let without = Machine { nccl_missing: Some("install it"), ..machine(8) };
         let check = |text: &str| {
             let recipe = recipe::load_str(Path::new("r.toml"), text, &[], std::iter::empty(), &without)?;
-            Plan::new(&recipe, &CorpusFacts::estimated(&recipe)?, &without).map(|_| ())
+            Plan::new(&recipe, &corpus_facts(&recipe)?, &without).map(|_| ())
         };
         let world = |ranks: usize| format!("[parallelism]\nworld_size = {ranks}\n");
         for alone in ["", &world(2), &world(4), &format!("{}shard = \"optimizer\"", world(8))] {

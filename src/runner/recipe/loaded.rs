@@ -11,7 +11,7 @@ use super::settle::settle;
 use super::source::{Layer, Location};
 use super::toml_text::values;
 use crate::error::{Error, Result};
-use crate::policy::Recompute;
+use crate::policy::{Recompute, RecomputeMode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -83,7 +83,7 @@ impl Recipe {
     #[must_use]
     pub fn with_recompute(mut self, mode: Recompute) -> Self {
         let settled = &mut self.settled.activation_checkpoint.mode;
-        *settled = settled.fixed().unwrap_or(mode).into();
+        *settled = RecomputeMode::Fixed(settled.fixed().unwrap_or(mode));
         self
     }
 

@@ -44,6 +44,7 @@ mod typed;
 mod values;
 mod width_checks;
 
+pub use crate::policy::Validation;
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_KEYS, ramp_fault};
 pub use copy::{COPY_HEADER, settings_outside_files};
 pub use diff::{Change, diff, measuring_changes};
@@ -64,4 +65,4 @@ pub use source::{Layer, Location, Source};
 pub use spelling::without_dashes;
 pub use stored::{StoredChange, StoredKeys, stored_diff};
 pub use toml_text::{plain_text, value_text};
-pub use values::{Validation, WorldSize};
+pub use values::WorldSize;

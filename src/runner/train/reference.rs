@@ -14,7 +14,6 @@ use crate::model::{Generator, PromptShape, Weights, prompt_rows};
 use crate::plan::{CorpusFacts, Model, Plan};
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
-use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,15 +48,7 @@ pub fn reference(recipe: &Recipe, model: &Model, weights: &dyn Weights, end_toke
 pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u32]) -> Result<Vec<f64>> {
     let machine = Machine::here().with_single_device();
     let recipe = generating(recipe, model, tokens.len(), &machine)?;
-    let corpus = CorpusFacts {
-        vocab_size: model.vocab_size,
-        train_tokens: 0,
-        exact: false,
-        validation_tokens: 0,
-        set_tokens: BTreeMap::new(),
-        floor: None,
-        memory_bytes: 0,
-    };
+    let corpus = CorpusFacts { vocab_size: model.vocab_size, ..CorpusFacts::default() };
     let plan = Plan::new(&recipe, &corpus, &machine)?;
     let seq_len = plan.batch.seq_len;
     let shape = PromptShape { prompts: 1, rows: prompt_rows(tokens.len(), seq_len) };

@@ -17,7 +17,6 @@ use crate::model::{CheckpointWeights, Generator, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -99,15 +98,7 @@ impl Trained {
         }
         let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
         let tokenizer = Tokenizer::from_run(tokenizer_json(run, &loaded)?, end)?;
-        let corpus = CorpusFacts {
-            vocab_size: tokenizer.vocab_size(),
-            train_tokens: 0,
-            exact: false,
-            validation_tokens: 0,
-            set_tokens: BTreeMap::new(),
-            floor: None,
-            memory_bytes: 0,
-        };
+        let corpus = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
         let plan = Plan::new(&recipe, &corpus, &machine)?;
         Ok(Self { plan, tokenizer, loaded, weights })
     }

@@ -279,7 +279,7 @@ fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
     if let Some(dataset) = opened.get(&key) {
         return Ok(Arc::clone(dataset));
     }
-    let dataset = Arc::new(data::open(&spec, seq_len, &data::Options::default())?);
+    let dataset = Arc::new(data::open(&spec, seq_len, None, None)?);
     opened.insert(key, Arc::clone(&dataset));
     Ok(dataset)
 }

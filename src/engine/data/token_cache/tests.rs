@@ -1,7 +1,7 @@
 //! Tests of the cache of tokens.
 
 use super::super::corpus_files::CorpusFiles;
-use super::super::{Caching, Dataset, Options, Spec, Validation, open};
+use super::super::{Dataset, Spec, Validation, open};
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -37,13 +37,8 @@ impl Fixture {
     }
 }
 
-fn options(cache: Option<&TokenCache>) -> Options {
-    let caching = cache.map_or(Caching::Off, |cache| Caching::At(cache.clone()));
-    Options { caching, ..Options::default() }
-}
-
 fn open_with_cache(spec: &Spec, cache: Option<&TokenCache>) -> Dataset {
-    open(spec, 16, &options(cache)).unwrap()
+    open(spec, 16, None, cache).unwrap()
 }
 
 fn spec(path: &str) -> Spec {
@@ -236,7 +231,7 @@ fn tokens_that_may_not_be_held_are_refused_before_they_are_read() {
     let spec = spec(&place.write("a.txt", "A"));
     place.open(&spec);
     let small = Spec { memory_bytes: Some(1000), ..spec };
-    let error = open(&small, 16, &options(Some(&place.cache))).unwrap_err();
+    let error = open(&small, 16, None, Some(&place.cache)).unwrap_err();
     assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
 }
 
