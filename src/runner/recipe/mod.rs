@@ -30,7 +30,6 @@ mod optimizer;
 mod optimizer_checks;
 mod position_checks;
 mod prediction;
-mod reference;
 mod schema;
 mod settle;
 mod source;
@@ -56,7 +55,6 @@ pub use lookup::{
     NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, merged_settings, section_keys, suggested_key,
 };
 pub use prediction::{Predicted, Prediction};
-pub use reference::reference_markdown;
 pub use schema::{
     ActivationCheckpoint, Checkpoint, Compare, Data, Ema, Engine, Generation, Job, KEYS, LrScheduler,
     MAX_RANKS, Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
