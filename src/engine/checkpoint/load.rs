@@ -3,7 +3,6 @@
 use super::manifest::{Manifest, Meta};
 use super::pace::Pace;
 use super::tensor_file::TensorFile;
-use super::tensors::StateHasher;
 use super::{LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, folder_name, step_of};
 use crate::error::{Error, IoContext, Result};
 use std::collections::BTreeMap;
@@ -108,16 +107,6 @@ impl Loaded {
         Ok(out)
     }
 
-    /// Returns the hash of all tensors, equal to [`super::hash_of`] of the snapshot that was saved.
-    pub fn hash(&self) -> Result<blake3::Hash> {
-        let mut hasher = StateHasher::default();
-        for name in self.names() {
-            let shape = self.shape(name).unwrap_or_default();
-            hasher.add(name, shape, &self.read(name, shape)?);
-        }
-        Ok(hasher.finish())
-    }
-
     fn file_with(&self, name: &str, shape: &[usize]) -> Result<&TensorFile> {
         let at = self.path.display();
         let found = self.files.iter().find_map(|f| f.shape(name).map(|s| (f, s)));
@@ -216,23 +205,17 @@ pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
         .map_err(|e| e.context(format_args!("checkpoint {} cannot be used", path.display())))
 }
 
-/// Returns the step of the checkpoint with the lowest validation loss; ties go to the earliest step. `None`
-/// if no manifest records a loss. Only manifests are verified; unreadable ones are skipped.
-pub(super) fn best_step(candidates: &BTreeMap<u64, PathBuf>) -> Option<u64> {
-    let loss = |path: &PathBuf| Manifest::read(&path.join(MANIFEST)).ok()?.meta.validation_loss();
-    let losses = candidates.iter().filter_map(|(&step, path)| Some((step, loss(path)?)));
-    losses.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(step, _)| step)
-}
-
-/// Returns the lowest validation loss of the checkpoints up to a step; `None` if no manifest records one.
+/// Returns the step and the loss of the checkpoint with the lowest validation loss, among those up to a step;
+/// ties go to the earliest one. `None` if no manifest records a loss. Only manifests are verified; unreadable
+/// ones are skipped.
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub(super) fn best_loss(dir: &Path, until: u64) -> Result<Option<f32>> {
-    let mut known = candidates(dir)?;
-    known.retain(|&step, _| step <= until);
-    let best = best_step(&known).and_then(|step| Manifest::read(&known[&step].join(MANIFEST)).ok());
-    Ok(best.and_then(|manifest| manifest.meta.validation_loss()))
+pub(super) fn best(dir: &Path, until: u64) -> Result<Option<(u64, f32)>> {
+    let candidates = candidates(dir)?;
+    let loss = |path: &PathBuf| Manifest::read(&path.join(MANIFEST)).ok()?.meta.validation_loss();
+    let losses = candidates.range(..=until).filter_map(|(&step, path)| Some((step, loss(path)?)));
+    Ok(losses.min_by(|(_, a), (_, b)| a.total_cmp(b)))
 }
 
 /// Returns the steps that have a checkpoint folder, in order. They are not verified.

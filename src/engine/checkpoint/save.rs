@@ -1,7 +1,7 @@
 //! Writes checkpoints so that a crash at any moment leaves the old one or the new one complete.
 
 use super::fs::{DiskFs, Fs, write_synced};
-use super::load::{best_loss, best_step, candidates, next_serial, verify};
+use super::load::{best, candidates, next_serial, verify};
 use super::manifest::{Manifest, Meta};
 use super::pace::Pace;
 use super::tensors::{Snapshot, TensorView};
@@ -75,7 +75,7 @@ impl Store {
     /// # Errors
     /// If the folder cannot be read.
     pub fn best_loss(&self, until: u64) -> Result<Option<f32>> {
-        best_loss(&self.dir, until)
+        Ok(best(&self.dir, until)?.map(|(_, loss)| loss))
     }
 
     /// Writes and removes a small file, so that a read-only, full or forbidden disk is found before the first
@@ -158,12 +158,8 @@ impl Store {
 
     /// Returns the step of the best checkpoint up to `step`, if the best one is kept.
     fn best_until(&self, step: u64) -> Result<Option<u64>> {
-        if !self.keeps_best {
-            return Ok(None);
-        }
-        let mut known = candidates(&self.dir)?;
-        known.retain(|&other, _| other <= step);
-        Ok(best_step(&known))
+        let best = if self.keeps_best { best(&self.dir, step)? } else { None };
+        Ok(best.map(|(step, _)| step))
     }
 
     fn write_pointer(&self, pointer: &str, step: u64) -> Result<()> {
