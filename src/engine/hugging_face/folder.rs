@@ -178,7 +178,6 @@ impl Folder {
             return Err(Error::usage(format!("{}: there is no tensor {name}", self.path.display())));
         };
         self.check_format(name)?;
-        self.check_format(name)?;
         let opened = &self.files[*file];
         let TensorSpan { element, shape: found, start, bytes } = span;
         if found != shape {
