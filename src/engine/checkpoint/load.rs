@@ -55,19 +55,12 @@ impl Loaded {
         self.meta.is_weights_only() || self.files[1].names().next().is_none()
     }
 
-    /// Checks that every parameter is finite. A hash only proves that the bytes are the ones that were saved.
+    /// Checks that the tensors named `prefix` plus the name of a parameter are finite. A hash only proves that the
+    /// bytes are the ones that were saved.
     ///
     /// # Errors
-    /// If a parameter holds NaN or an infinity (the first is named), or a file cannot be read.
-    pub fn check_finite(&self) -> Result<()> {
-        self.check_finite_with_prefix("")
-    }
-
-    /// Checks, like [`Loaded::check_finite`], the tensors named `prefix` plus the name of a parameter.
-    ///
-    /// # Errors
-    /// Like [`Loaded::check_finite`], and if there is no such tensor.
-    pub fn check_finite_with_prefix(&self, prefix: &str) -> Result<()> {
+    /// If there is no such tensor, one holds NaN or an infinity (the first is named), or a file cannot be read.
+    pub fn check_finite(&self, prefix: &str) -> Result<()> {
         for name in self.parameter_names().map(|name| format!("{prefix}{name}")) {
             let bytes = self.read(&name, self.shape(&name).unwrap_or_default())?;
             let (elements, _) = bytes.as_chunks::<4>();

@@ -13,9 +13,12 @@ type Read<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>;
 /// The bytes are requested when the writer reaches the tensor, and dropped right after. A caller whose
 /// tensors are padded or on a device therefore holds a copy of only one tensor at a time.
 pub struct TensorView<'a> {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
+    /// The tensor's name.
+    pub name: String,
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// The shape, without padding.
+    pub shape: Vec<usize>,
     read: Read<'a>,
 }
 
@@ -33,21 +36,6 @@ impl<'a> TensorView<'a> {
         read: impl Fn() -> Result<Cow<'a, [u8]>> + 'a,
     ) -> Self {
         Self { name: name.into(), dtype, shape, read: Box::new(read) }
-    }
-
-    /// Returns the tensor's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    /// Returns the shape, without padding.
-    pub fn shape(&self) -> &[usize] {
-        &self.shape
     }
 
     /// Returns the length in bytes that dtype and shape require. Fails if the product overflows.

@@ -52,7 +52,7 @@ impl State {
 
     pub fn snapshot(&self) -> Snapshot<'_> {
         let views = self.tensors().map(|(n, s, b)| TensorView::new(n, s.to_vec(), b));
-        let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name().starts_with("adam."));
+        let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name.starts_with("adam."));
         Snapshot::new(parameters, optimizer)
     }
 

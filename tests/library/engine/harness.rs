@@ -202,7 +202,7 @@ impl Trained {
         let mut tensors = Vec::new();
         if rank.engine().comm.rank() == 0 || rank.engine().state.layout().shards.is_none() {
             for tensor in rank.snapshot().tensors() {
-                tensors.push((tensor.name().to_owned(), tensor.bytes()?.into_owned()));
+                tensors.push((tensor.name.clone(), tensor.bytes()?.into_owned()));
             }
             rank.end_snapshot()?;
         } else {
