@@ -1,9 +1,14 @@
 //! Opens files of a folder: regular files, and links that do not lead out of it.
 
 use crate::error::{Error, IoContext, Result};
+use crate::liveness::report_progress;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+/// Bytes read at a time.
+const CHUNK: u64 = 4 << 20;
 
 /// An opened file of a folder.
 #[derive(Debug)]
@@ -62,6 +67,21 @@ fn lies_in(file: &Path, folder: &Path) -> bool {
 }
 
 impl OpenedFile {
+    /// Hands `bytes` bytes from offset `start` on to `sink`, a few MiB at a time.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(super) fn read_chunks(&self, start: u64, bytes: u64, mut sink: impl FnMut(&[u8])) -> Result<()> {
+        let mut chunk = vec![0; bytes.min(CHUNK) as usize];
+        for at in (0..bytes).step_by(CHUNK as usize) {
+            let part = &mut chunk[..(bytes - at).min(CHUNK) as usize];
+            self.file.read_exact_at(part, start + at).at("read", &self.path)?;
+            sink(part);
+            report_progress();
+        }
+        Ok(())
+    }
+
     /// Reads the whole content.
     ///
     /// # Errors
