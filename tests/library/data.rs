@@ -487,7 +487,7 @@ fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Optio
         start_step: 0,
     };
     let batches = ValidationBatches::new(data, set, spec, limit).unwrap();
-    let whole = set.text.whole_bytes().filter(|_| batches.takes_all());
+    let whole = set.text.whole_bytes().filter(|_| batches.takes_all);
     let batches: Vec<_> = batches.map(Result::unwrap).collect();
     let bytes: Option<u64> = batches.iter().map(|batch| set.text.target_bytes(&batch.targets)).sum();
     (bytes.or(whole), batches.iter().map(data::Batch::target_count).sum())

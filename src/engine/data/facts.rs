@@ -6,7 +6,7 @@ use super::stories::Split;
 use super::tokenizer::Tokenizer;
 use super::{Dataset, Spec, Validation, generated, shard, source};
 use crate::error::{Error, Result};
-use std::cell::OnceCell;
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -63,18 +63,23 @@ impl CorpusFacts {
 /// # Errors
 /// If the corpus or tokenizer is missing, a shard header is damaged, or the held-out share is impossible.
 pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFacts> {
-    let tokenizer = LazyTokenizer {
-        name: &spec.tokenizer,
-        opened: tokenizer.cloned().map_or_else(OnceCell::new, OnceCell::from),
+    let vocab_size = match tokenizer {
+        Some(tokenizer) => tokenizer.vocab_size(),
+        None => Tokenizer::size(&spec.tokenizer)?.0,
     };
-    let vocab_size = tokenizer.vocab_size()?;
+    let opened = LazyCell::new(|| match tokenizer {
+        Some(tokenizer) => Ok(Arc::clone(tokenizer)),
+        None => Tokenizer::open(&spec.tokenizer).map(Arc::new),
+    });
+    let tokenizer = || (*opened).clone();
     let mut facts = CorpusFacts { vocab_size, exact: true, ..CorpusFacts::default() };
     let mut on_disk = false;
     match Corpus::find(spec)? {
         Corpus::Stories => {
+            generated::check_size(spec.validation_tokens)?;
             let generated = spec.validation_tokens.min(MAX_GENERATED);
             let split = Split::Validation;
-            let held = generated::generate(spec.seed, split, generated, &*tokenizer.get()?, &mut |_| Ok(()))?;
+            let held = generated::generate(spec.seed, split, generated, &*tokenizer()?, &mut |_| Ok(()))?;
             let is_whole = generated == spec.validation_tokens;
             facts.train_tokens = spec.train_tokens;
             facts.validation_tokens = if is_whole { held.tokens } else { spec.validation_tokens };
@@ -106,32 +111,12 @@ pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFa
     Ok(facts)
 }
 
-/// A tokenizer that is opened on first use. Shards need only its size, which for built-in tokenizers is known
-/// without building them.
-struct LazyTokenizer<'n> {
-    name: &'n str,
-    opened: OnceCell<Arc<Tokenizer>>,
-}
-
-impl LazyTokenizer<'_> {
-    fn vocab_size(&self) -> Result<usize> {
-        match self.opened.get() {
-            Some(tokenizer) => Ok(tokenizer.vocab_size()),
-            None => Tokenizer::size(self.name).map(|(vocab_size, _)| vocab_size),
-        }
-    }
-
-    fn get(&self) -> Result<Arc<Tokenizer>> {
-        if let Some(tokenizer) = self.opened.get() {
-            return Ok(Arc::clone(tokenizer));
-        }
-        let tokenizer = Arc::new(Tokenizer::open(self.name)?);
-        Ok(Arc::clone(self.opened.get_or_init(|| tokenizer)))
-    }
-}
+/// Opens the tokenizer on first use. Shards need only its size, which for built-in tokenizers is known without
+/// building them.
+type OpenTokenizer<'a> = dyn Fn() -> Result<Arc<Tokenizer>> + 'a;
 
 /// Returns the number of training tokens, the number of held-out tokens, and whether they are exact.
-fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, usize, bool)> {
+fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &OpenTokenizer<'_>) -> Result<(usize, usize, bool)> {
     let (tokens, exact) = match files {
         CorpusFiles::Tokens(files) => (shard::count(&files.train)?, true),
         CorpusFiles::Text(_) => whole(files, spec, tokenizer)?,
@@ -152,10 +137,10 @@ fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Re
 }
 
 /// Returns the tokens in all files, and whether the number is exact.
-fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, bool)> {
+fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &OpenTokenizer<'_>) -> Result<(usize, bool)> {
     match files {
         CorpusFiles::Tokens(files) => Ok((shard::count(&files.all())?, true)),
-        CorpusFiles::Text(text) => Ok((estimate(text, spec, &*tokenizer.get()?)?, false)),
+        CorpusFiles::Text(text) => Ok((estimate(text, spec, &*tokenizer()?)?, false)),
     }
 }
 

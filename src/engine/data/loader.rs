@@ -151,8 +151,8 @@ pub struct ValidationBatches<'d> {
     vocabulary: (usize, u32),
     spec: LoaderSpec,
     windows: usize,
-    /// True if the batches cover every window.
-    takes_all: bool,
+    /// True if the batches of all ranks together predict every token of the set.
+    pub takes_all: bool,
     /// The indices of the micro-batches still to make, the last one first.
     left: Vec<usize>,
 }
@@ -179,11 +179,6 @@ impl<'d> ValidationBatches<'d> {
         left.reverse();
         let takes_all = left.len() == all;
         Ok(Self { set, vocabulary: dataset.vocabulary(), spec, windows, takes_all, left })
-    }
-
-    /// Returns true if the batches of all ranks together predict every token of the set.
-    pub fn takes_all(&self) -> bool {
-        self.takes_all
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Numbers are little-endian. A file is used only after its hash is verified.
 
+use super::super::stream::decode_ids;
 use crate::atomic;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
@@ -115,11 +116,8 @@ impl Entry {
             let block = &mut block[..BLOCK_TOKENS.min(count - start) * width];
             self.file.read_exact(block)?;
             self.hasher.update_rayon(block);
-            match width {
-                2 => tokens
-                    .extend(block.as_chunks::<2>().0.iter().map(|id| u32::from(u16::from_le_bytes(*id)))),
-                _ => tokens.extend(block.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id))),
-            }
+            tokens.resize(start + block.len() / width, 0);
+            decode_ids(block, width, &mut tokens[start..]);
             report_progress();
         }
         Ok(())

@@ -109,7 +109,7 @@ fn a_short_text_is_not_cached() {
     let path = place.dir.path().join("short.txt");
     std::fs::write(&path, "a short text. ".repeat(1000)).unwrap();
     place.open(&Spec::new(path.to_str().unwrap(), "byte"));
-    assert!(!place.cache.folder().exists());
+    assert!(!place.cache.folder.exists());
 }
 
 /// Damages the bytes of an entry.
@@ -168,7 +168,7 @@ fn entries_that_were_used_least_are_removed_first() {
     place.open(&specs[0]);
     let bytes = place.cache.entries().unwrap()[0].bytes;
     // Room for two entries; an entry's header counts with its maximum length.
-    let small = TokenCache::new(place.cache.folder().to_owned(), 2 * bytes + bytes / 2);
+    let small = TokenCache::new(place.cache.folder.to_owned(), 2 * bytes + bytes / 2);
     let texts = || -> Vec<String> {
         let entries = small.entries().unwrap();
         entries.iter().map(|e| e.text.as_deref().unwrap().rsplit('/').next().unwrap().to_owned()).collect()
@@ -181,7 +181,7 @@ fn entries_that_were_used_least_are_removed_first() {
     pause();
     open_with_cache(&specs[2], Some(&small));
     assert_eq!(texts(), ["C.txt", "A.txt"]);
-    let none = TokenCache::new(place.cache.folder().to_owned(), bytes / 2);
+    let none = TokenCache::new(place.cache.folder.to_owned(), bytes / 2);
     open_with_cache(&specs[1], Some(&none));
     assert_eq!(texts(), ["C.txt", "A.txt"], "what is larger than the cache is not stored");
     assert_eq!(small.clear().unwrap().0, 2);
