@@ -227,11 +227,10 @@ pub(super) fn next_serial(dir: &Path) -> Result<u64> {
 /// or the first element whose bits differ. `None` if all tensors are equal bit for bit.
 pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     let (names_a, names_b) = (a.names(), b.names());
-    if let Some(only) = names_a.iter().find(|n| !names_b.contains(n)) {
-        return Ok(Some(format!("only {} has {only}", a.path.display())));
-    }
-    if let Some(only) = names_b.iter().find(|n| !names_a.contains(n)) {
-        return Ok(Some(format!("only {} has {only}", b.path.display())));
+    for (state, names, others) in [(a, &names_a, &names_b), (b, &names_b, &names_a)] {
+        if let Some(only) = names.iter().find(|name| !others.contains(name)) {
+            return Ok(Some(format!("only {} has {only}", state.path.display())));
+        }
     }
     for name in names_a {
         let (shape_a, shape_b) = (a.shape(name).unwrap_or_default(), b.shape(name).unwrap_or_default());

@@ -18,9 +18,9 @@ pub struct Store {
     dir: PathBuf,
     keep: usize,
     /// Steps whose checkpoints are kept in addition to the newest.
-    kept_steps: Vec<u64>,
-    /// True if the checkpoint with the lowest validation loss is kept, too.
-    keeps_best: bool,
+    pub kept_steps: Vec<u64>,
+    /// True if the checkpoint with the lowest validation loss is kept in addition to the newest.
+    pub keeps_best: bool,
     fs: Box<dyn Fs>,
 }
 
@@ -57,17 +57,6 @@ impl Store {
         }
         store.clear_leftovers()?;
         Ok(store)
-    }
-
-    /// Also keeps the checkpoints of these steps, which do not count among the newest.
-    pub fn with_kept_steps(self, kept_steps: &[u64]) -> Self {
-        Self { kept_steps: kept_steps.to_vec(), ..self }
-    }
-
-    /// Also keeps the checkpoint with the lowest validation loss if `keeps_best`; it does not count among the
-    /// newest.
-    pub fn with_best_kept(self, keeps_best: bool) -> Self {
-        Self { keeps_best, ..self }
     }
 
     /// Returns the lowest validation loss of the checkpoints up to a step; `None` if none is known.
