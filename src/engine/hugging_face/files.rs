@@ -2,7 +2,7 @@
 
 use crate::error::{Error, IoContext, Result};
 use crate::liveness::report_progress;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -46,16 +46,15 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<Option<OpenedFile>> {
             target.display()
         )));
     }
+    let regular = |metadata: Metadata| match metadata.is_file() {
+        true => Ok(metadata.len()),
+        false => Err(wrong("not a regular file; a model's folder may have only files".to_owned())),
+    };
     // Checked before opening, because opening a pipe waits for a writer.
-    if !target.metadata().at("read", &path)?.is_file() {
-        return Err(wrong("not a regular file; a model's folder may have only files".to_owned()));
-    }
+    regular(target.metadata().at("read", &path)?)?;
     let file = File::open(&target).at("open", &path)?;
-    let metadata = file.metadata().at("read", &path)?;
-    if !metadata.is_file() {
-        return Err(wrong("not a regular file; a model's folder may have only files".to_owned()));
-    }
-    Ok(Some(OpenedFile { path, file, bytes: metadata.len() }))
+    let bytes = regular(file.metadata().at("read", &path)?)?;
+    Ok(Some(OpenedFile { path, file, bytes }))
 }
 
 /// Returns true if a file is in a folder, or among the blobs of the cache that the folder belongs to.

@@ -152,14 +152,12 @@ impl Recipe {
     /// Returns every key with its value as TOML, as written or derived from others (`None` if unset), and its
     /// layer, in table order.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
-        let explained = |((key, written), (_, settled)): (
-            (&'static Key, Option<String>),
-            (_, Option<String>),
-        )| match (written, settled) {
+        let both = values(&self.written).into_iter().zip(values(&self.settled));
+        let explained = both.map(|((key, written), (_, settled))| match (written, settled) {
             (None, Some(value)) => (key, Some(value), Layer::Derived { rule: key.unset }),
             (written, _) => (key, written, self.layer(key.path)),
-        };
-        values(&self.written).into_iter().zip(values(&self.settled)).map(explained).collect()
+        });
+        explained.collect()
     }
 
     /// Returns the values of the measuring keys as TOML.
