@@ -17,8 +17,8 @@ pub fn nearest_by<'a, T>(word: &str, candidates: impl Iterator<Item = (T, &'a st
         .map(|(item, _)| item)
 }
 
-/// Returns the path whose file name is most similar to the one of `path`, among the entries of its folder whose
-/// names `fits` accepts.
+/// Returns the path whose file name is most similar to the one of `path`, among the entries of its folder
+/// whose names `fits` accepts.
 pub fn nearest_beside(path: &Path, fits: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten();

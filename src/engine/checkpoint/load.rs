@@ -55,11 +55,12 @@ impl Loaded {
         self.meta.is_weights_only() || self.files[1].names().next().is_none()
     }
 
-    /// Checks that the tensors named `prefix` plus the name of a parameter are finite. A hash only proves that the
-    /// bytes are the ones that were saved.
+    /// Checks that the tensors named `prefix` plus the name of a parameter are finite. A hash only proves
+    /// that the bytes are the ones that were saved.
     ///
     /// # Errors
-    /// If there is no such tensor, one holds NaN or an infinity (the first is named), or a file cannot be read.
+    /// If there is no such tensor, one holds NaN or an infinity (the first is named), or a file cannot be
+    /// read.
     pub fn check_finite(&self, prefix: &str) -> Result<()> {
         for name in self.parameter_names().map(|name| format!("{prefix}{name}")) {
             let bytes = self.read(&name, self.shape(&name).unwrap_or_default())?;

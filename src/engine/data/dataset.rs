@@ -62,9 +62,9 @@ impl Dataset {
     }
 }
 
-/// Opens a corpus: generates it, tokenizes it in parallel, takes its tokens from the cache if there is one, or
-/// opens its shards. A caller that opens many corpora passes the `tokenizer` that `spec` names, so that it is
-/// read once.
+/// Opens a corpus: generates it, tokenizes it in parallel, takes its tokens from the cache if there is one,
+/// or opens its shards. A caller that opens many corpora passes the `tokenizer` that `spec` names, so that it
+/// is read once.
 ///
 /// # Errors
 /// If anything is wrong with the corpus or the tokenizer, if a split is shorter than one window of `seq_len +

@@ -27,8 +27,8 @@ pub struct CorpusFacts {
     pub vocab_size: usize,
     /// Tokens to train on.
     pub train_tokens: usize,
-    /// False if the numbers of tokens are estimates, because they come from sampled text or leave out the last
-    /// story.
+    /// False if the numbers of tokens are estimates, because they come from sampled text or leave out the
+    /// last story.
     pub exact: bool,
     /// Tokens held out.
     pub validation_tokens: usize,
@@ -56,9 +56,9 @@ impl CorpusFacts {
     }
 }
 
-/// Returns the facts about the corpus that `spec` names, in well under a second: shards by their headers, text
-/// by its length and a tokenized sample, generated corpora by the spec and their (small) held-out part. A
-/// caller that looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
+/// Returns the facts about the corpus that `spec` names, in well under a second: shards by their headers,
+/// text by its length and a tokenized sample, generated corpora by the spec and their (small) held-out part.
+/// A caller that looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
 ///
 /// # Errors
 /// If the corpus or tokenizer is missing, a shard header is damaged, or the held-out share is impossible.
@@ -111,8 +111,8 @@ pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFa
     Ok(facts)
 }
 
-/// Opens the tokenizer on first use. Shards need only its size, which for built-in tokenizers is known without
-/// building them.
+/// Opens the tokenizer on first use. Shards need only its size, which for built-in tokenizers is known
+/// without building them.
 type OpenTokenizer<'a> = dyn Fn() -> Result<Arc<Tokenizer>> + 'a;
 
 /// Returns the number of training tokens, the number of held-out tokens, and whether they are exact.

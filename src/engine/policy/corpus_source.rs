@@ -25,8 +25,8 @@ impl CorpusSource {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Validation {
-    /// This share of the corpus, between 0 and 1: whole documents, or the end of a single one. Shards that come
-    /// with held-out shards use those instead.
+    /// This share of the corpus, between 0 and 1: whole documents, or the end of a single one. Shards that
+    /// come with held-out shards use those instead.
     Fraction(f64),
     /// The corpus at this path, and nothing of the training corpus.
     Path(PathBuf),
