@@ -254,6 +254,20 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     assert!(error.message().contains(&says), "{error}");
 }
 
+#[test]
+fn a_held_out_text_takes_memory_beside_shards_on_disk() {
+    let dir = folder();
+    write(&dir, "train.bin", (0..1000u16).flat_map(|i| (i % 250).to_le_bytes()).collect::<Vec<u8>>());
+    write(&dir, "held.txt", "text ".repeat(100));
+    let spec = Spec {
+        validation: Validation::Path(dir.path().join("held.txt")),
+        ..Spec::new(dir.path().join("train.bin").to_str().unwrap(), "byte")
+    };
+    let (facts, data) = (data::facts(&spec, None).unwrap(), open(&spec, 16).unwrap());
+    // The estimate leaves out the end tokens around the document.
+    assert_eq!((facts.memory_bytes, data.memory_bytes()), (4 * 500, 4 * 502));
+}
+
 /// A loader's spec for one rank of eight sequences of 16 tokens.
 const LOADER: LoaderSpec = LoaderSpec {
     seq_len: 16,

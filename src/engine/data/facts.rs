@@ -73,7 +73,7 @@ pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFa
     });
     let tokenizer = || (*opened).clone();
     let mut facts = CorpusFacts { vocab_size, exact: true, ..CorpusFacts::default() };
-    let mut on_disk = false;
+    let (mut train_in_memory, mut held_out_in_memory) = (true, true);
     match Corpus::find(spec)? {
         Corpus::Stories => {
             generated::check_size(spec.validation_tokens)?;
@@ -92,11 +92,18 @@ pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFa
             facts.floor = Some((vocab_size as f64).ln());
         }
         Corpus::Files(files) => {
-            on_disk = matches!(files, CorpusFiles::Tokens(_));
+            train_in_memory = matches!(files, CorpusFiles::Text(_));
+            held_out_in_memory = match &spec.validation {
+                Validation::Path(path) => matches!(CorpusFiles::at(path)?, CorpusFiles::Text(_)),
+                Validation::Fraction(_) => train_in_memory,
+            };
             (facts.train_tokens, facts.validation_tokens, facts.exact) = splits(&files, spec, &tokenizer)?;
         }
     }
-    let mut in_memory = if on_disk { 0 } else { facts.train_tokens.saturating_add(facts.validation_tokens) };
+    let mut in_memory = if train_in_memory { facts.train_tokens } else { 0 };
+    if held_out_in_memory {
+        in_memory = in_memory.saturating_add(facts.validation_tokens);
+    }
     for (name, path) in &spec.sets {
         let in_set = |e: Error| e.context(format!("validation.sets.{name}"));
         let files = CorpusFiles::at(path).map_err(in_set)?;
