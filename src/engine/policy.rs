@@ -7,7 +7,7 @@
 mod corpus_source;
 mod or_formula;
 
-pub use corpus_source::CorpusSource;
+pub use corpus_source::{CorpusSource, Validation};
 pub use or_formula::{HasFormulas, OrFormula};
 
 use crate::expression::Scope;
@@ -133,10 +133,6 @@ impl Activation {
 
 impl HasFormulas for Activation {
     const SCOPE: Scope = Scope::Activation;
-
-    fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|known| known.word() == word)
-    }
 }
 
 impl OrFormula<Activation> {
@@ -293,10 +289,6 @@ policy! {
 
 impl HasFormulas for Decay {
     const SCOPE: Scope = Scope::Schedule;
-
-    fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|known| known.word() == word)
-    }
 }
 
 policy! {
@@ -313,42 +305,26 @@ policy! {
     }
 }
 
-policy! {
-    /// The recompute mode as a recipe sets it.
-    RecomputeMode {
-        /// The fastest of the other modes that fits the memory of the device.
-        Auto = "auto",
-        /// See [`Recompute::Emitted`].
-        Emitted = "emitted",
-        /// See [`Recompute::Selective`].
-        Selective = "selective",
-        /// See [`Recompute::Full`].
-        Full = "full",
-        /// See [`Recompute::None`].
-        None = "none",
-    }
+/// The recompute mode as a recipe sets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RecomputeMode {
+    /// The fastest of the other modes that fits the memory of the device.
+    #[serde(rename = "auto")]
+    Auto,
+    /// This mode.
+    #[serde(untagged)]
+    Fixed(Recompute),
 }
 
 impl RecomputeMode {
+    /// The words that a recipe may use.
+    pub const WORDS: &'static [&'static str] = &["auto", "emitted", "selective", "full", "none"];
+
     /// Returns the mode that the recipe fixes; `None` for `auto`.
     pub const fn fixed(self) -> Option<Recompute> {
         match self {
             Self::Auto => None,
-            Self::Emitted => Some(Recompute::Emitted),
-            Self::Selective => Some(Recompute::Selective),
-            Self::Full => Some(Recompute::Full),
-            Self::None => Some(Recompute::None),
-        }
-    }
-}
-
-impl From<Recompute> for RecomputeMode {
-    fn from(mode: Recompute) -> Self {
-        match mode {
-            Recompute::Emitted => Self::Emitted,
-            Recompute::Selective => Self::Selective,
-            Recompute::Full => Self::Full,
-            Recompute::None => Self::None,
+            Self::Fixed(mode) => Some(mode),
         }
     }
 }

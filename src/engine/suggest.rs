@@ -1,6 +1,8 @@
 //! "Did you mean ...?": finds the candidate most similar to a misspelled word, by one measure of similarity
 //! for the whole program.
 
+use std::path::{Path, PathBuf};
+
 /// Returns the candidate most similar to `word`, if any is similar enough to be suggested.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_by(word, candidates.into_iter().map(|candidate| (candidate, candidate)))
@@ -13,6 +15,20 @@ pub fn nearest_by<'a, T>(word: &str, candidates: impl Iterator<Item = (T, &'a st
         .filter(|&(_, score)| score >= THRESHOLD)
         .reduce(|best, next| if next.1 > best.1 { next } else { best })
         .map(|(item, _)| item)
+}
+
+/// Returns the path whose file name is most similar to the one of `path`, among the entries of its folder
+/// whose names `fits` accepts.
+pub fn nearest_beside(path: &Path, fits: impl Fn(&str) -> bool) -> Option<PathBuf> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| fits(name))
+        .collect();
+    names.sort();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    nearest(&name, names.iter().map(String::as_str)).map(|near| path.with_file_name(near))
 }
 
 /// Words less similar than this are not suggested.

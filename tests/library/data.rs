@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use xrun::data::stories::{self, Split};
-use xrun::data::{
-    self, Caching, Dataset, Loader, LoaderSpec, Options, Ramp, Spec, Stream, Validation, ValidationBatches,
-};
+use xrun::data::{self, Dataset, Loader, LoaderSpec, Ramp, Spec, Stream, Validation, ValidationBatches};
 use xrun::error::Result;
 
 fn all(stream: &Stream) -> Vec<u32> {
@@ -17,7 +15,7 @@ fn all(stream: &Stream) -> Vec<u32> {
 
 /// Opens a corpus without the tokens that the user's cache may have.
 fn open(spec: &Spec, seq_len: usize) -> Result<Dataset> {
-    data::open(spec, seq_len, &Options { caching: Caching::Off, ..Options::default() })
+    data::open(spec, seq_len, None, None)
 }
 
 fn folder() -> TempDir {
@@ -146,7 +144,7 @@ fn stories_come_with_their_floor() {
     let facts = data::facts(&spec, None).unwrap();
     assert_eq!(facts.floor, data.floor);
     assert_eq!(facts.validation_tokens, data.validation.tokens.len());
-    assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && facts.estimated);
+    assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && !facts.exact);
 }
 
 #[test]
@@ -159,7 +157,7 @@ fn random_tokens_know_their_floor_and_are_exact() {
         (facts.train_tokens, facts.validation_tokens),
         (data.train.len(), data.validation.tokens.len())
     );
-    assert!(!facts.estimated);
+    assert!(facts.exact);
 }
 
 #[test]
@@ -172,7 +170,7 @@ fn estimates_are_near_the_truth() {
     let spec = Spec::new(&path, "gpt2");
     let (facts, data) = (data::facts(&spec, None).unwrap(), open(&spec, 64).unwrap());
     let ratio = facts.train_tokens as f64 / data.train.len() as f64;
-    assert!((0.97..1.03).contains(&ratio) && facts.estimated, "{ratio}");
+    assert!((0.97..1.03).contains(&ratio) && !facts.exact, "{ratio}");
 }
 
 #[test]
@@ -245,7 +243,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     let data = open(&spec, 16).unwrap();
     assert_eq!((data.train.len(), data.validation.tokens.len()), (1000, 100));
     let facts = data::facts(&spec, None).unwrap();
-    assert_eq!((facts.train_tokens, facts.validation_tokens, facts.estimated), (1000, 100, false));
+    assert_eq!((facts.train_tokens, facts.validation_tokens, facts.exact), (1000, 100, true));
     drop(data);
 
     let mut bad = file(1000);
@@ -254,6 +252,20 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     let error = open(&spec, 16).unwrap_err();
     let says = format!("token 257 at position 450 of {}", dir.path().join("train.bin").display());
     assert!(error.message().contains(&says), "{error}");
+}
+
+#[test]
+fn a_held_out_text_takes_memory_beside_shards_on_disk() {
+    let dir = folder();
+    write(&dir, "train.bin", (0..1000u16).flat_map(|i| (i % 250).to_le_bytes()).collect::<Vec<u8>>());
+    write(&dir, "held.txt", "text ".repeat(100));
+    let spec = Spec {
+        validation: Validation::Path(dir.path().join("held.txt")),
+        ..Spec::new(dir.path().join("train.bin").to_str().unwrap(), "byte")
+    };
+    let (facts, data) = (data::facts(&spec, None).unwrap(), open(&spec, 16).unwrap());
+    // The estimate leaves out the end tokens around the document.
+    assert_eq!((facts.memory_bytes, data.memory_bytes()), (4 * 500, 4 * 502));
 }
 
 /// A loader's spec for one rank of eight sequences of 16 tokens.
@@ -489,7 +501,7 @@ fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Optio
         start_step: 0,
     };
     let batches = ValidationBatches::new(data, set, spec, limit).unwrap();
-    let whole = set.text.whole_bytes().filter(|_| batches.takes_all());
+    let whole = set.text.whole_bytes().filter(|_| batches.takes_all);
     let batches: Vec<_> = batches.map(Result::unwrap).collect();
     let bytes: Option<u64> = batches.iter().map(|batch| set.text.target_bytes(&batch.targets)).sum();
     (bytes.or(whole), batches.iter().map(data::Batch::target_count).sum())

@@ -9,6 +9,7 @@ mod data;
 mod engine;
 mod export;
 mod layers;
+mod metric_tables;
 mod parity;
 mod plan;
 mod recipe;

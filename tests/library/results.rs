@@ -1,13 +1,14 @@
 //! Run folders as other processes see them: who may hold one, what a killed run leaves, what `xrun keep`
 //! stores.
 
+use crate::metric_tables;
 use assert_cmd::Command;
 use predicates::prelude::*;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use xrun::metrics::{MetricsRow, TimingRow, markdown};
+use xrun::metrics::{MetricsRow, TimingRow};
 use xrun::recipe::StoredKeys;
 use xrun::results::folder::{METRICS, RunFolder, TIMING};
 use xrun::results::provenance::Environment;
@@ -207,9 +208,9 @@ fn keep_names_what_it_cannot_find() {
 /// Tables of metrics in the pages, by the comment that begins each.
 fn generated_tables() -> [(&'static str, &'static str, String); 3] {
     [
-        ("docs/results.md", "columns of metrics.csv", markdown::columns(MetricsRow::METRICS)),
-        ("docs/results.md", "columns of timing.csv", markdown::columns(TimingRow::METRICS)),
-        ("docs/reports.md", "figures of runs", markdown::figures()),
+        ("docs/results.md", "columns of metrics.csv", metric_tables::columns(MetricsRow::METRICS)),
+        ("docs/results.md", "columns of timing.csv", metric_tables::columns(TimingRow::METRICS)),
+        ("docs/reports.md", "figures of runs", metric_tables::figures()),
     ]
 }
 

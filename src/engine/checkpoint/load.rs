@@ -3,7 +3,6 @@
 use super::manifest::{Manifest, Meta};
 use super::pace::Pace;
 use super::tensor_file::TensorFile;
-use super::tensors::StateHasher;
 use super::{LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, folder_name, step_of};
 use crate::error::{Error, IoContext, Result};
 use std::collections::BTreeMap;
@@ -56,19 +55,13 @@ impl Loaded {
         self.meta.is_weights_only() || self.files[1].names().next().is_none()
     }
 
-    /// Checks that every parameter is finite. A hash only proves that the bytes are the ones that were saved.
+    /// Checks that the tensors named `prefix` plus the name of a parameter are finite. A hash only proves
+    /// that the bytes are the ones that were saved.
     ///
     /// # Errors
-    /// If a parameter holds NaN or an infinity (the first is named), or a file cannot be read.
-    pub fn check_finite(&self) -> Result<()> {
-        self.check_finite_with_prefix("")
-    }
-
-    /// Checks, like [`Loaded::check_finite`], the tensors named `prefix` plus the name of a parameter.
-    ///
-    /// # Errors
-    /// Like [`Loaded::check_finite`], and if there is no such tensor.
-    pub fn check_finite_with_prefix(&self, prefix: &str) -> Result<()> {
+    /// If there is no such tensor, one holds NaN or an infinity (the first is named), or a file cannot be
+    /// read.
+    pub fn check_finite(&self, prefix: &str) -> Result<()> {
         for name in self.parameter_names().map(|name| format!("{prefix}{name}")) {
             let bytes = self.read(&name, self.shape(&name).unwrap_or_default())?;
             let (elements, _) = bytes.as_chunks::<4>();
@@ -106,16 +99,6 @@ impl Loaded {
         let mut out = vec![0; file.byte_len(name).unwrap_or(0)];
         file.read_into(name, &mut out)?;
         Ok(out)
-    }
-
-    /// Returns the hash of all tensors, equal to [`super::hash_of`] of the snapshot that was saved.
-    pub fn hash(&self) -> Result<blake3::Hash> {
-        let mut hasher = StateHasher::default();
-        for name in self.names() {
-            let shape = self.shape(name).unwrap_or_default();
-            hasher.add(name, shape, &self.read(name, shape)?);
-        }
-        Ok(hasher.finish())
     }
 
     fn file_with(&self, name: &str, shape: &[usize]) -> Result<&TensorFile> {
@@ -216,23 +199,17 @@ pub fn at_step(dir: &Path, step: u64) -> Result<Loaded> {
         .map_err(|e| e.context(format_args!("checkpoint {} cannot be used", path.display())))
 }
 
-/// Returns the step of the checkpoint with the lowest validation loss; ties go to the earliest step. `None`
-/// if no manifest records a loss. Only manifests are verified; unreadable ones are skipped.
-pub(super) fn best_step(candidates: &BTreeMap<u64, PathBuf>) -> Option<u64> {
-    let loss = |path: &PathBuf| Manifest::read(&path.join(MANIFEST)).ok()?.meta.validation_loss();
-    let losses = candidates.iter().filter_map(|(&step, path)| Some((step, loss(path)?)));
-    losses.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(step, _)| step)
-}
-
-/// Returns the lowest validation loss of the checkpoints up to a step; `None` if no manifest records one.
+/// Returns the step and the loss of the checkpoint with the lowest validation loss, among those up to a step;
+/// ties go to the earliest one. `None` if no manifest records a loss. Only manifests are verified; unreadable
+/// ones are skipped.
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub(super) fn best_loss(dir: &Path, until: u64) -> Result<Option<f32>> {
-    let mut known = candidates(dir)?;
-    known.retain(|&step, _| step <= until);
-    let best = best_step(&known).and_then(|step| Manifest::read(&known[&step].join(MANIFEST)).ok());
-    Ok(best.and_then(|manifest| manifest.meta.validation_loss()))
+pub(super) fn best(dir: &Path, until: u64) -> Result<Option<(u64, f32)>> {
+    let candidates = candidates(dir)?;
+    let loss = |path: &PathBuf| Manifest::read(&path.join(MANIFEST)).ok()?.meta.validation_loss();
+    let losses = candidates.range(..=until).filter_map(|(&step, path)| Some((step, loss(path)?)));
+    Ok(losses.min_by(|(_, a), (_, b)| a.total_cmp(b)))
 }
 
 /// Returns the steps that have a checkpoint folder, in order. They are not verified.
@@ -251,11 +228,10 @@ pub(super) fn next_serial(dir: &Path) -> Result<u64> {
 /// or the first element whose bits differ. `None` if all tensors are equal bit for bit.
 pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
     let (names_a, names_b) = (a.names(), b.names());
-    if let Some(only) = names_a.iter().find(|n| !names_b.contains(n)) {
-        return Ok(Some(format!("only {} has {only}", a.path.display())));
-    }
-    if let Some(only) = names_b.iter().find(|n| !names_a.contains(n)) {
-        return Ok(Some(format!("only {} has {only}", b.path.display())));
+    for (state, names, others) in [(a, &names_a, &names_b), (b, &names_b, &names_a)] {
+        if let Some(only) = names.iter().find(|name| !others.contains(name)) {
+            return Ok(Some(format!("only {} has {only}", state.path.display())));
+        }
     }
     for name in names_a {
         let (shape_a, shape_b) = (a.shape(name).unwrap_or_default(), b.shape(name).unwrap_or_default());

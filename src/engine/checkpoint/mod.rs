@@ -26,7 +26,7 @@ pub use fs::{DiskFs, Fs, SyncWrite};
 pub use load::{Loaded, at_step, first_difference, newest, newest_resumable, steps};
 pub use manifest::{FileRecord, Meta};
 pub use save::{Saved, Store};
-pub use tensors::{Snapshot, TensorView, state_hash};
+pub use tensors::{Snapshot, TensorView};
 pub use writer::{BackgroundWriter, HeldState, Write, Written};
 
 /// Key in [`Meta::extra`] for the id of the token that ends a document, in decimal.

@@ -1,7 +1,7 @@
 //! Writes checkpoints so that a crash at any moment leaves the old one or the new one complete.
 
 use super::fs::{DiskFs, Fs, write_synced};
-use super::load::{best_loss, best_step, candidates, next_serial, verify};
+use super::load::{best, candidates, next_serial, verify};
 use super::manifest::{Manifest, Meta};
 use super::pace::Pace;
 use super::tensors::{Snapshot, TensorView};
@@ -18,9 +18,9 @@ pub struct Store {
     dir: PathBuf,
     keep: usize,
     /// Steps whose checkpoints are kept in addition to the newest.
-    kept_steps: Vec<u64>,
-    /// True if the checkpoint with the lowest validation loss is kept, too.
-    keeps_best: bool,
+    pub kept_steps: Vec<u64>,
+    /// True if the checkpoint with the lowest validation loss is kept in addition to the newest.
+    pub keeps_best: bool,
     fs: Box<dyn Fs>,
 }
 
@@ -59,23 +59,12 @@ impl Store {
         Ok(store)
     }
 
-    /// Also keeps the checkpoints of these steps, which do not count among the newest.
-    pub fn with_kept_steps(self, kept_steps: &[u64]) -> Self {
-        Self { kept_steps: kept_steps.to_vec(), ..self }
-    }
-
-    /// Also keeps the checkpoint with the lowest validation loss if `keeps_best`; it does not count among the
-    /// newest.
-    pub fn with_best_kept(self, keeps_best: bool) -> Self {
-        Self { keeps_best, ..self }
-    }
-
     /// Returns the lowest validation loss of the checkpoints up to a step; `None` if none is known.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn best_loss(&self, until: u64) -> Result<Option<f32>> {
-        best_loss(&self.dir, until)
+        Ok(best(&self.dir, until)?.map(|(_, loss)| loss))
     }
 
     /// Writes and removes a small file, so that a read-only, full or forbidden disk is found before the first
@@ -158,12 +147,8 @@ impl Store {
 
     /// Returns the step of the best checkpoint up to `step`, if the best one is kept.
     fn best_until(&self, step: u64) -> Result<Option<u64>> {
-        if !self.keeps_best {
-            return Ok(None);
-        }
-        let mut known = candidates(&self.dir)?;
-        known.retain(|&other, _| other <= step);
-        Ok(best_step(&known))
+        let best = if self.keeps_best { best(&self.dir, step)? } else { None };
+        Ok(best.map(|(step, _)| step))
     }
 
     fn write_pointer(&self, pointer: &str, step: u64) -> Result<()> {

@@ -69,15 +69,15 @@ fn header(tensors: &[TensorView]) -> Result<Vec<u8>> {
     let mut infos = Vec::with_capacity(tensors.len());
     let mut start = 0usize;
     for t in tensors {
-        check_name(t.name())?;
-        if !names.insert(t.name()) {
-            return Err(Error::failed(format!("two tensors are named {}", t.name())));
+        check_name(&t.name)?;
+        if !names.insert(&t.name) {
+            return Err(Error::failed(format!("two tensors are named {}", t.name)));
         }
         let end = start
             .checked_add(t.byte_len()?)
-            .ok_or_else(|| Error::failed(format!("tensor {} ends beyond any file", t.name())))?;
-        let info = TensorInfo { dtype: t.dtype(), shape: t.shape().to_vec(), data_offsets: (start, end) };
-        infos.push((t.name().to_string(), info));
+            .ok_or_else(|| Error::failed(format!("tensor {} ends beyond any file", t.name)))?;
+        let info = TensorInfo { dtype: t.dtype, shape: t.shape.clone(), data_offsets: (start, end) };
+        infos.push((t.name.clone(), info));
         start = end;
     }
     // PyTorch's readers require this entry.

@@ -13,9 +13,12 @@ type Read<'a> = Box<dyn Fn() -> Result<Cow<'a, [u8]>> + 'a>;
 /// The bytes are requested when the writer reaches the tensor, and dropped right after. A caller whose
 /// tensors are padded or on a device therefore holds a copy of only one tensor at a time.
 pub struct TensorView<'a> {
-    name: String,
-    dtype: Dtype,
-    shape: Vec<usize>,
+    /// The tensor's name.
+    pub name: String,
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// The shape, without padding.
+    pub shape: Vec<usize>,
     read: Read<'a>,
 }
 
@@ -33,21 +36,6 @@ impl<'a> TensorView<'a> {
         read: impl Fn() -> Result<Cow<'a, [u8]>> + 'a,
     ) -> Self {
         Self { name: name.into(), dtype, shape, read: Box::new(read) }
-    }
-
-    /// Returns the tensor's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the type of the elements.
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    /// Returns the shape, without padding.
-    pub fn shape(&self) -> &[usize] {
-        &self.shape
     }
 
     /// Returns the length in bytes that dtype and shape require. Fails if the product overflows.
@@ -107,44 +95,6 @@ impl<'a> Snapshot<'a> {
     }
 }
 
-/// Returns the BLAKE3 hash of all tensors in name order: name, shape and bytes of each, every part preceded
-/// by its length.
-///
-/// The hash depends only on names, shapes and values, not on files or order. Equal states have equal hashes
-/// in memory and in a checkpoint (see [`super::Loaded::hash`]).
-pub fn state_hash(snapshot: &Snapshot) -> Result<blake3::Hash> {
-    let mut tensors: Vec<_> = snapshot.tensors().collect();
-    tensors.sort_by(|a, b| a.name.cmp(&b.name));
-    let mut hasher = StateHasher::default();
-    for t in tensors {
-        hasher.add(&t.name, &t.shape, &t.bytes()?);
-    }
-    Ok(hasher.finish())
-}
-
-/// Hashes tensors that are passed in name order.
-#[derive(Default)]
-pub(super) struct StateHasher(blake3::Hasher);
-
-impl StateHasher {
-    pub(super) fn add(&mut self, name: &str, shape: &[usize], bytes: &[u8]) {
-        self.number(name.len());
-        self.0.update(name.as_bytes());
-        self.number(shape.len());
-        shape.iter().for_each(|&d| self.number(d));
-        self.number(bytes.len());
-        self.0.update_rayon(bytes);
-    }
-
-    pub(super) fn finish(&self) -> blake3::Hash {
-        self.0.finalize()
-    }
-
-    fn number(&mut self, n: usize) {
-        self.0.update(&(n as u64).to_le_bytes());
-    }
-}
-
 /// Returns the bytes of a tensor with this dtype and shape. `None` if the product overflows or is not a whole
 /// number of bytes.
 pub(super) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
@@ -193,17 +143,5 @@ mod tests {
         assert!(short.bytes().unwrap_err().message().contains("takes 24 bytes, but 20 were given"));
         let huge = TensorView::new("a", vec![usize::MAX, 2], &[]);
         assert!(huge.bytes().unwrap_err().message().contains("too large"));
-    }
-
-    #[test]
-    fn the_hash_sees_names_shapes_and_values_but_not_the_order() {
-        let (zeros, ones) = ([0u8; 24], [1u8; 24]);
-        let hash = |tensors: Vec<TensorView>| state_hash(&Snapshot::new(tensors, [])).unwrap();
-        let t = |name: &str, shape: &[usize], bytes| TensorView::new(name, shape.to_vec(), bytes);
-        let base = hash(vec![t("a", &[2, 3], &zeros), t("b", &[6], &ones)]);
-        assert_eq!(base, hash(vec![t("b", &[6], &ones), t("a", &[2, 3], &zeros)]));
-        assert_ne!(base, hash(vec![t("a", &[3, 2], &zeros), t("b", &[6], &ones)]));
-        assert_ne!(base, hash(vec![t("a", &[2, 3], &ones), t("b", &[6], &ones)]));
-        assert_ne!(base, hash(vec![t("a", &[2, 3], &zeros), t("c", &[6], &ones)]));
     }
 }

@@ -46,11 +46,7 @@ pub struct CorpusSummary {
 pub(super) struct Loaded {
     pub train: Stream,
     pub validation: Stream,
-    /// Bytes of the held-out text, if known without its tokens.
-    pub held_out_bytes: Option<u64>,
-    pub floor: Option<f64>,
-    pub warnings: Vec<String>,
-    pub description: String,
+    pub summary: CorpusSummary,
 }
 
 /// A whole corpus as one stream.
@@ -98,43 +94,6 @@ impl Corpus {
         Ok(files)
     }
 
-    /// Returns the warnings to show before a run on this corpus, without reading all of it. `has_floor` is
-    /// true if the floor of the held-out text is known.
-    pub fn warnings(&self, spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
-        let found = match self {
-            Corpus::Stories => [(!has_floor).then(|| NO_FLOOR.to_owned()), None],
-            Corpus::Random => [None, None],
-            Corpus::Files(CorpusFiles::Text(text)) => {
-                [documents::warning(text, spec, documents::PROBED_FILES)?, stories_tokenizer_warning(spec)]
-            }
-            Corpus::Files(files) => [files.check_tokenizer(&Tokenizer::open(&spec.tokenizer)?), None],
-        };
-        Ok(found.into_iter().flatten().collect())
-    }
-
-    /// Refuses training or held-out shards made by another tokenizer: new shards written from their tokens
-    /// would carry the wrong tokenizer for good.
-    ///
-    /// # Errors
-    /// If the `tokenizer.json` beside the shards differs. The message names both tokenizers and the right
-    /// option.
-    pub fn refuse_other_tokenizer(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
-        let held_out = match &spec.validation {
-            Validation::Path(path) => Some(CorpusFiles::at(path)?),
-            Validation::Fraction(_) => None,
-        };
-        let both = self.files().into_iter().chain(&held_out);
-        let Some(beside) = both.filter_map(|files| files.other_tokenizer(tokenizer)).next() else {
-            return Ok(());
-        };
-        let beside = beside.display();
-        Err(Error::usage(format!(
-            "{beside} is not the tokenizer in use, which is {}; pass --tokenizer {beside}, or remove that file if it did \
-             not make these shards",
-            spec.tokenizer
-        )))
-    }
-
     /// Loads both splits as streams. Shards are read from disk, text comes from the cache if there is one,
     /// and everything else is made in memory.
     pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
@@ -149,10 +108,9 @@ impl Corpus {
             }
             Corpus::Stories | Corpus::Random => {}
         }
-        let (train, validation, fed) = self.make(spec, tokenizer)?;
-        let CorpusSummary { floor, warnings, description, held_out_bytes, .. } = fed;
+        let (train, validation, summary) = self.make(spec, tokenizer)?;
         let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
-        Ok(Loaded { train, validation, held_out_bytes, floor, warnings, description })
+        Ok(Loaded { train, validation, summary })
     }
 
     /// Loads `text` through the cache; `None` if this text is not cached.
@@ -185,10 +143,13 @@ impl Corpus {
         Ok(Some(Loaded {
             train: Stream::from_tokens(train),
             validation: Stream::from_tokens(held_out),
-            held_out_bytes: header.held_out_bytes,
-            floor: None,
-            warnings,
-            description: named + &header.contents,
+            summary: CorpusSummary {
+                floor: None,
+                warnings,
+                description: named + &header.contents,
+                text_bytes: header.text_bytes,
+                held_out_bytes: header.held_out_bytes,
+            },
         }))
     }
 
@@ -204,15 +165,9 @@ impl Corpus {
             }
             check_memory(spec, spec.train_tokens + spec.validation_tokens)?;
         }
-        let fed = self.feed(spec, tokenizer, &mut |split, tokens| {
-            check_memory(spec, train.len() + validation.len() + tokens.len())?;
-            let into = match split {
-                Split::Train => &mut train,
-                Split::Validation => &mut validation,
-            };
-            reserve(spec, into, tokens.len())?;
-            into.extend_from_slice(tokens);
-            Ok(())
+        let fed = self.feed(spec, tokenizer, &mut |split, tokens| match split {
+            Split::Train => append(spec, validation.len(), &mut train, tokens),
+            Split::Validation => append(spec, train.len(), &mut validation, tokens),
         })?;
         Ok((train, validation, fed))
     }
@@ -244,11 +199,7 @@ impl Corpus {
                 let loaded = load_tokens(files, spec, tokenizer, None)?;
                 copy_stream(&loaded.train, tokenizer, &mut |t| sink(Split::Train, t))?;
                 copy_stream(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
-                Ok(CorpusSummary {
-                    warnings: loaded.warnings,
-                    description: loaded.description,
-                    ..CorpusSummary::default()
-                })
+                Ok(loaded.summary)
             }
             Corpus::Files(CorpusFiles::Text(files)) => text(files, spec, tokenizer, sink),
         }
@@ -273,9 +224,7 @@ impl Corpus {
             let documents = Documents::open(&text, spec)?;
             let mut train = Vec::new();
             let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
-                check_memory(spec, held + train.len() + t.len())?;
-                train.extend_from_slice(t);
-                Ok(())
+                append(spec, held, &mut train, t)
             })?;
             let header = Header { text_bytes: Some(bytes), ..header(path, spec) };
             Ok(TextTokens { train, header, ..TextTokens::default() })
@@ -290,6 +239,47 @@ impl Corpus {
         let text_bytes = tokens.header.text_bytes;
         Ok(Whole { tokens: Stream::from_tokens(tokens.train), text_bytes, remark })
     }
+}
+
+/// Returns the warnings to show before a run on the corpus that `spec` names, in well under a second.
+/// `has_floor` is true if the floor of its held-out text is known.
+///
+/// # Errors
+/// If the corpus or the tokenizer is missing.
+pub fn warnings(spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
+    let found = match Corpus::find(spec)? {
+        Corpus::Stories => [(!has_floor).then(|| NO_FLOOR.to_owned()), None],
+        Corpus::Random => [None, None],
+        Corpus::Files(CorpusFiles::Text(text)) => {
+            [documents::warning(&text, spec, documents::PROBED_FILES)?, stories_tokenizer_warning(spec)]
+        }
+        Corpus::Files(files) => [files.check_tokenizer(&Tokenizer::open(&spec.tokenizer)?), None],
+    };
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Refuses training or held-out shards made by another tokenizer than the one that `spec` names: new shards
+/// written from their tokens would carry the wrong tokenizer for good.
+///
+/// # Errors
+/// If the corpus is missing, or the `tokenizer.json` beside the shards differs. The message names both
+/// tokenizers and the right option.
+pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
+    let corpus = Corpus::find(spec)?;
+    let held_out = match &spec.validation {
+        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Fraction(_) => None,
+    };
+    let both = corpus.files().into_iter().chain(&held_out);
+    let Some(beside) = both.filter_map(|files| files.other_tokenizer(tokenizer)).next() else {
+        return Ok(());
+    };
+    let beside = beside.display();
+    Err(Error::usage(format!(
+        "{beside} is not the tokenizer in use, which is {}; pass --tokenizer {beside}, or remove that file if it did \
+         not make these shards",
+        spec.tokenizer
+    )))
 }
 
 /// Returns a header for a text's tokens, filled with what the path and the spec say.
@@ -323,7 +313,8 @@ fn load_tokens(
         }
     };
     let description = format!("{}: {} token files", spec.corpus, files.all().len());
-    Ok(Loaded { train, validation, held_out_bytes, floor: None, warnings, description })
+    let summary = CorpusSummary { warnings, description, held_out_bytes, ..CorpusSummary::default() };
+    Ok(Loaded { train, validation, summary })
 }
 
 /// The warning for a run on stories whose floor is unknown.
@@ -335,10 +326,7 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     let train = make(Split::Train, spec.train_tokens)?;
     let held = make(Split::Validation, spec.validation_tokens)?;
     let floor = held.floor();
-    let warnings = match floor {
-        Some(_) => Vec::new(),
-        None => vec![NO_FLOOR.to_owned()],
-    };
+    let warnings = floor.is_none().then(|| NO_FLOOR.to_owned()).into_iter().collect();
     let description =
         format!("stories: {} to train on and {} held out, seed {}", train.count, held.count, spec.seed);
     let text_bytes = Some(train.text_bytes + held.text_bytes);
@@ -377,11 +365,7 @@ fn text(
     let fraction = spec.fraction()?.unwrap_or_default();
     let (bytes, held_out_bytes) = if count == 1 {
         let mut tokens = Vec::new();
-        let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |t| {
-            check_memory(spec, tokens.len() + t.len())?;
-            tokens.extend_from_slice(t);
-            Ok(())
-        })?;
+        let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |t| append(spec, 0, &mut tokens, t))?;
         let (train, held) = split::tail(tokens.len(), fraction);
         sink(Split::Train, &tokens[train])?;
         sink(Split::Validation, &tokens[held])?;
@@ -404,6 +388,14 @@ fn check_memory(spec: &Spec, tokens: usize) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Appends tokens, with `held` other tokens already in memory.
+fn append(spec: &Spec, held: usize, tokens: &mut Vec<u32>, more: &[u32]) -> Result<()> {
+    check_memory(spec, held + tokens.len() + more.len())?;
+    reserve(spec, tokens, more.len())?;
+    tokens.extend_from_slice(more);
+    Ok(())
 }
 
 fn reserve(spec: &Spec, tokens: &mut Vec<u32>, more: usize) -> Result<()> {

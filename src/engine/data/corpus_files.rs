@@ -4,7 +4,7 @@ use super::source::{self, Format, Source};
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, IoContext, Result};
 use crate::policy::CorpusSource;
-use crate::suggest::nearest;
+use crate::suggest::{nearest, nearest_beside};
 use std::path::{Path, PathBuf};
 
 /// The files of a corpus, by their content.
@@ -153,14 +153,8 @@ impl TextFiles {
 /// Returns "; did you mean ...?" with the most similar name: a file or folder beside `path`, or else a
 /// generated corpus. Returns an empty string if nothing is similar.
 fn did_you_mean(path: &Path) -> String {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let entries = std::fs::read_dir(parent.unwrap_or(Path::new("."))).into_iter().flatten();
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let file = nearest(&name, names.iter().map(String::as_str)).map(|near| path.with_file_name(near));
-    match (file, nearest(&name, CorpusSource::GENERATED)) {
+    match (nearest_beside(path, |_| true), nearest(&name, CorpusSource::GENERATED)) {
         (Some(file), _) => format!("; did you mean {}?", file.display()),
         (None, Some(generated)) => format!("; did you mean {generated}?"),
         (None, None) => String::new(),

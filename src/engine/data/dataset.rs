@@ -1,6 +1,6 @@
 //! Opens a corpus as two streams of tokens.
 
-use super::corpus::{Corpus, CorpusSummary, Whole};
+use super::corpus::{Corpus, CorpusSummary, Loaded, Whole};
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
@@ -62,89 +62,59 @@ impl Dataset {
     }
 }
 
-/// How a corpus is opened.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// The tokenizer that the spec names, already opened. A caller that opens many corpora passes it here;
-    /// otherwise it is read for each.
-    pub tokenizer: Option<Arc<Tokenizer>>,
-    /// Where the tokens of texts are cached.
-    pub caching: Caching,
-}
-
-/// Where the tokens of texts are cached between runs.
-#[derive(Clone, Debug, Default)]
-pub enum Caching {
-    /// The user's cache, if the environment allows one.
-    #[default]
-    User,
-    /// This cache.
-    At(TokenCache),
-    /// No cache.
-    Off,
-}
-
-impl Options {
-    fn tokenizer(&self, spec: &Spec) -> Result<Arc<Tokenizer>> {
-        match &self.tokenizer {
-            Some(tokenizer) => Ok(Arc::clone(tokenizer)),
-            None => Tokenizer::open(&spec.tokenizer).map(Arc::new),
-        }
-    }
-
-    fn cache(&self) -> Result<Option<TokenCache>> {
-        match &self.caching {
-            Caching::User => TokenCache::user(),
-            Caching::At(cache) => Ok(Some(cache.clone())),
-            Caching::Off => Ok(None),
-        }
-    }
-}
-
-/// Opens a corpus: generates it, tokenizes it in parallel, takes its tokens from the cache, or opens its
-/// shards.
+/// Opens a corpus: generates it, tokenizes it in parallel, takes its tokens from the cache if there is one,
+/// or opens its shards. A caller that opens many corpora passes the `tokenizer` that `spec` names, so that it
+/// is read once.
 ///
 /// # Errors
 /// If anything is wrong with the corpus or the tokenizer, if a split is shorter than one window of `seq_len +
 /// 1` tokens, or if the tokens take more memory than the spec allows.
-pub fn open(spec: &Spec, seq_len: usize, options: &Options) -> Result<Dataset> {
-    let (tokenizer, cache) = (options.tokenizer(spec)?, options.cache()?);
-    let cache = cache.as_ref();
+pub fn open(
+    spec: &Spec,
+    seq_len: usize,
+    tokenizer: Option<&Arc<Tokenizer>>,
+    cache: Option<&TokenCache>,
+) -> Result<Dataset> {
+    let tokenizer = match tokenizer {
+        Some(tokenizer) => Arc::clone(tokenizer),
+        None => Arc::new(Tokenizer::open(&spec.tokenizer)?),
+    };
     let corpus = Corpus::find(spec)?;
-    let mut loaded = corpus.load(spec, &tokenizer, cache)?;
+    let Loaded { train, validation, summary } = corpus.load(spec, &tokenizer, cache)?;
+    let CorpusSummary { floor, mut warnings, description, held_out_bytes, .. } = summary;
     let vocab = tokenizer.vocab_size();
-    check_window(spec, loaded.train.len(), loaded.validation.len(), seq_len)?;
+    check_window(spec, train.len(), validation.len(), seq_len)?;
     let digest =
         |stream: &Stream| stream.digest(vocab).map_err(|e| e.context(format!("corpus {}", spec.corpus)));
-    let (train, held) = (digest(&loaded.train)?, digest(&loaded.validation)?);
+    let (train_hash, held_hash) = (digest(&train)?, digest(&validation)?);
     let mut hasher = blake3::Hasher::new();
-    hasher.update(train.as_bytes()).update(held.as_bytes()).update(tokenizer.hash().as_bytes());
+    hasher.update(train_hash.as_bytes()).update(held_hash.as_bytes()).update(tokenizer.hash().as_bytes());
     let bytes = tokenizer.token_byte_counts()?.map(Arc::new);
     let validation = HeldOut {
         name: String::new(),
-        tokens: loaded.validation,
-        hash: held.to_hex().to_string(),
+        tokens: validation,
+        hash: held_hash.to_hex().to_string(),
         text: match corpus {
             Corpus::Random => TextBytes::Unknown,
-            _ => TextBytes::new(bytes.as_ref(), loaded.held_out_bytes),
+            _ => TextBytes::new(bytes.as_ref(), held_out_bytes),
         },
     };
-    let held = loaded.train.len() + validation.tokens.len();
-    let sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut loaded.warnings)?;
+    let held = train.len() + validation.tokens.len();
+    let sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut warnings)?;
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
-    loaded.warnings.extend(corpus.files().and_then(|files| files.check_tokenizer(&tokenizer)));
+    warnings.extend(corpus.files().and_then(|files| files.check_tokenizer(&tokenizer)));
     for path in spec.sets.values() {
-        loaded.warnings.extend(CorpusFiles::at(path)?.check_tokenizer(&tokenizer));
+        warnings.extend(CorpusFiles::at(path)?.check_tokenizer(&tokenizer));
     }
     Ok(Dataset {
         tokenizer,
-        train: loaded.train,
+        train,
         validation,
         sets,
-        floor: loaded.floor,
+        floor,
         hash: hasher.finalize().to_hex().to_string(),
-        warnings: loaded.warnings,
-        description: loaded.description,
+        warnings,
+        description,
         files,
     })
 }

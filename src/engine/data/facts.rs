@@ -4,9 +4,9 @@ use super::corpus::Corpus;
 use super::corpus_files::{CorpusFiles, TextFiles};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Spec, Validation, generated, shard, source};
+use super::{Dataset, Spec, Validation, generated, shard, source};
 use crate::error::{Error, Result};
-use std::cell::OnceCell;
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -16,63 +16,75 @@ const SAMPLE_BYTES: usize = 32 << 10;
 /// Places of a text corpus that are sampled.
 const SAMPLES: u64 = 4;
 
-/// Sizes of a corpus.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Facts {
-    /// Entries of the tokenizer.
+/// Most held-out stories, in tokens, that are generated to compute the floor. A longer held-out set gets the
+/// floor of its first part.
+const MAX_GENERATED: usize = 1 << 18;
+
+/// What plans need to know about a corpus. By default nothing is known of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CorpusFacts {
+    /// Vocabulary size of the tokenizer.
     pub vocab_size: usize,
-    /// The end token.
-    pub end_token: u32,
     /// Tokens to train on.
     pub train_tokens: usize,
-    /// Held-out tokens.
+    /// False if the numbers of tokens are estimates, because they come from sampled text or leave out the
+    /// last story.
+    pub exact: bool,
+    /// Tokens held out.
     pub validation_tokens: usize,
-    /// True if the two counts are estimates, because they come from sampled text or leave out the last story.
-    pub estimated: bool,
-    /// The lowest possible loss in nats per token, if known.
-    pub floor: Option<f64>,
-    /// Tokens of each further held-out set, by name.
+    /// Tokens in further held-out sets, by name.
     pub set_tokens: BTreeMap<String, usize>,
-    /// How many of these tokens are held in memory. Those in token files stay on disk.
-    pub in_memory: usize,
+    /// The lowest loss that any model can reach on the held-out tokens, in nats per token, if known.
+    pub floor: Option<f64>,
+    /// Bytes of host memory that the tokens take in every process of a run; token files stay on disk. An
+    /// estimate if the counts are.
+    pub memory_bytes: usize,
 }
 
-/// Returns the sizes of the corpus that `spec` names, in well under a second: shards by their headers, text
-/// by its length and a tokenized sample, generated corpora by the spec and their (small) held-out part. A
-/// caller that looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
+impl CorpusFacts {
+    /// Returns the facts about a corpus that was opened; all counts are exact.
+    pub fn from_dataset(dataset: &Dataset) -> Self {
+        Self {
+            vocab_size: dataset.tokenizer.vocab_size(),
+            train_tokens: dataset.train.len(),
+            exact: true,
+            validation_tokens: dataset.validation.tokens.len(),
+            set_tokens: dataset.sets.iter().map(|set| (set.name.clone(), set.tokens.len())).collect(),
+            floor: dataset.floor,
+            memory_bytes: dataset.memory_bytes(),
+        }
+    }
+}
+
+/// Returns the facts about the corpus that `spec` names, in well under a second: shards by their headers,
+/// text by its length and a tokenized sample, generated corpora by the spec and their (small) held-out part.
+/// A caller that looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
 ///
 /// # Errors
 /// If the corpus or tokenizer is missing, a shard header is damaged, or the held-out share is impossible.
-pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<Facts> {
-    let tokenizer = LazyTokenizer {
-        name: &spec.tokenizer,
-        opened: tokenizer.cloned().map_or_else(OnceCell::new, OnceCell::from),
+pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFacts> {
+    let vocab_size = match tokenizer {
+        Some(tokenizer) => tokenizer.vocab_size(),
+        None => Tokenizer::size(&spec.tokenizer)?.0,
     };
-    let (vocab_size, end_token) = tokenizer.size()?;
-    let mut facts = Facts {
-        vocab_size,
-        end_token,
-        train_tokens: 0,
-        validation_tokens: 0,
-        estimated: false,
-        floor: None,
-        set_tokens: BTreeMap::new(),
-        in_memory: 0,
-    };
-    let mut on_disk = false;
+    let opened = LazyCell::new(|| match tokenizer {
+        Some(tokenizer) => Ok(Arc::clone(tokenizer)),
+        None => Tokenizer::open(&spec.tokenizer).map(Arc::new),
+    });
+    let tokenizer = || (*opened).clone();
+    let mut facts = CorpusFacts { vocab_size, exact: true, ..CorpusFacts::default() };
+    let (mut train_in_memory, mut held_out_in_memory) = (true, true);
     match Corpus::find(spec)? {
         Corpus::Stories => {
-            let held = generated::generate(
-                spec.seed,
-                Split::Validation,
-                spec.validation_tokens,
-                &*tokenizer.get()?,
-                &mut |_| Ok(()),
-            )?;
+            generated::check_size(spec.validation_tokens)?;
+            let generated = spec.validation_tokens.min(MAX_GENERATED);
+            let split = Split::Validation;
+            let held = generated::generate(spec.seed, split, generated, &*tokenizer()?, &mut |_| Ok(()))?;
+            let is_whole = generated == spec.validation_tokens;
             facts.train_tokens = spec.train_tokens;
-            facts.validation_tokens = held.tokens;
+            facts.validation_tokens = if is_whole { held.tokens } else { spec.validation_tokens };
             facts.floor = held.floor();
-            facts.estimated = true;
+            facts.exact = false;
         }
         Corpus::Random => {
             facts.train_tokens = spec.train_tokens;
@@ -80,95 +92,62 @@ pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<Facts> {
             facts.floor = Some((vocab_size as f64).ln());
         }
         Corpus::Files(files) => {
-            on_disk = matches!(files, CorpusFiles::Tokens(_));
-            (facts.train_tokens, facts.validation_tokens, facts.estimated) =
-                splits(&files, spec, &tokenizer)?;
+            train_in_memory = matches!(files, CorpusFiles::Text(_));
+            held_out_in_memory = match &spec.validation {
+                Validation::Path(path) => matches!(CorpusFiles::at(path)?, CorpusFiles::Text(_)),
+                Validation::Fraction(_) => train_in_memory,
+            };
+            (facts.train_tokens, facts.validation_tokens, facts.exact) = splits(&files, spec, &tokenizer)?;
         }
     }
-    if !on_disk {
-        facts.in_memory = facts.train_tokens.saturating_add(facts.validation_tokens);
+    let mut in_memory = if train_in_memory { facts.train_tokens } else { 0 };
+    if held_out_in_memory {
+        in_memory = in_memory.saturating_add(facts.validation_tokens);
     }
     for (name, path) in &spec.sets {
         let in_set = |e: Error| e.context(format!("validation.sets.{name}"));
         let files = CorpusFiles::at(path).map_err(in_set)?;
-        let (tokens, guessed) = whole(&files, spec, &tokenizer).map_err(in_set)?;
-        facts.estimated |= guessed;
+        let (tokens, exact) = whole(&files, spec, &tokenizer).map_err(in_set)?;
+        facts.exact &= exact;
         if matches!(files, CorpusFiles::Text(_)) {
-            facts.in_memory = facts.in_memory.saturating_add(tokens);
+            in_memory = in_memory.saturating_add(tokens);
         }
         facts.set_tokens.insert(name.clone(), tokens);
     }
+    facts.memory_bytes = in_memory.saturating_mul(size_of::<u32>());
     Ok(facts)
 }
 
-/// A tokenizer that is opened on first use. Shards need only its size, which for built-in tokenizers is known
+/// Opens the tokenizer on first use. Shards need only its size, which for built-in tokenizers is known
 /// without building them.
-struct LazyTokenizer<'n> {
-    name: &'n str,
-    opened: OnceCell<Arc<Tokenizer>>,
-}
+type OpenTokenizer<'a> = dyn Fn() -> Result<Arc<Tokenizer>> + 'a;
 
-impl LazyTokenizer<'_> {
-    /// Returns the number of entries and the end token.
-    fn size(&self) -> Result<(usize, u32)> {
-        match self.opened.get() {
-            Some(tokenizer) => Ok((tokenizer.vocab_size(), tokenizer.end_token())),
-            None => Tokenizer::size(self.name),
-        }
-    }
-
-    fn get(&self) -> Result<Arc<Tokenizer>> {
-        if let Some(tokenizer) = self.opened.get() {
-            return Ok(Arc::clone(tokenizer));
-        }
-        let tokenizer = Arc::new(Tokenizer::open(self.name)?);
-        Ok(Arc::clone(self.opened.get_or_init(|| tokenizer)))
-    }
-}
-
-/// Refuses shards made by a tokenizer other than `tokenizer`, the one that `spec` names.
-///
-/// # Errors
-/// If a different `tokenizer.json` lies beside the shards, or the corpus is missing.
-pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
-    Corpus::find(spec)?.refuse_other_tokenizer(spec, tokenizer)
-}
-
-/// Returns the warnings to show before a run on the corpus that `spec` names, in well under a second.
-/// `has_floor` is true if the floor of its held-out text is known.
-///
-/// # Errors
-/// If the corpus or the tokenizer is missing.
-pub fn warnings(spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
-    Corpus::find(spec)?.warnings(spec, has_floor)
-}
-
-/// Returns the number of training tokens, the number of held-out tokens, and whether they are estimates.
-fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, usize, bool)> {
-    let (tokens, estimated) = match files {
-        CorpusFiles::Tokens(files) => (shard::count(&files.train)?, false),
+/// Returns the number of training tokens, the number of held-out tokens, and whether they are exact.
+fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &OpenTokenizer<'_>) -> Result<(usize, usize, bool)> {
+    let (tokens, exact) = match files {
+        CorpusFiles::Tokens(files) => (shard::count(&files.train)?, true),
         CorpusFiles::Text(_) => whole(files, spec, tokenizer)?,
     };
     match (&spec.validation, files) {
         (Validation::Path(path), _) => {
-            let (held, guessed) = whole(&CorpusFiles::at(path)?, spec, tokenizer)?;
-            Ok((tokens, held, estimated || guessed))
+            let (held, held_exact) = whole(&CorpusFiles::at(path)?, spec, tokenizer)?;
+            Ok((tokens, held, exact && held_exact))
         }
         (_, CorpusFiles::Tokens(files)) if !files.validation.is_empty() => {
-            Ok((tokens, shard::count(&files.validation)?, false))
+            Ok((tokens, shard::count(&files.validation)?, true))
         }
         _ => {
             let held = (tokens as f64 * spec.fraction()?.unwrap_or_default()) as usize;
-            Ok((tokens - held, held, true))
+            Ok((tokens - held, held, false))
         }
     }
 }
 
-/// Returns the tokens in all files, and whether the number is an estimate.
-fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &LazyTokenizer<'_>) -> Result<(usize, bool)> {
+/// Returns the tokens in all files, and whether the number is exact.
+fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &OpenTokenizer<'_>) -> Result<(usize, bool)> {
     match files {
-        CorpusFiles::Tokens(files) => Ok((shard::count(&files.all())?, false)),
-        CorpusFiles::Text(text) => Ok((estimate(text, spec, &*tokenizer.get()?)?, true)),
+        CorpusFiles::Tokens(files) => Ok((shard::count(&files.all())?, true)),
+        CorpusFiles::Text(text) => Ok((estimate(text, spec, &*tokenizer()?)?, false)),
     }
 }
 

@@ -78,7 +78,6 @@ impl LoaderSpec {
 pub struct Loader {
     batches: Option<Receiver<Result<Batch>>>,
     thread: Option<JoinHandle<()>>,
-    sampler: Sampler,
 }
 
 impl Loader {
@@ -89,11 +88,11 @@ impl Loader {
     pub fn new(dataset: Arc<Dataset>, spec: LoaderSpec) -> Result<Self> {
         let sampler = spec.sampler(dataset.train.len())?;
         let (sender, batches) = sync_channel(PREFETCH);
-        let (order, rank) = (sampler.clone(), spec.rank);
+        let rank = spec.rank;
         let read_ahead = move || {
             for step in spec.start_step.. {
                 for micro in 0..spec.micro_batches(step) {
-                    let batch = spec.batch(&dataset, &order, step, micro);
+                    let batch = spec.batch(&dataset, &sampler, step, micro);
                     let failed = batch.is_err();
                     // A send fails once the loader is dropped: nobody waits for batches any more.
                     if sender.send(batch).is_err() || failed {
@@ -106,12 +105,7 @@ impl Loader {
             .name(format!("xrun-loader-{rank}"))
             .spawn(read_ahead)
             .at("start the loader of", Path::new("the corpus"))?;
-        Ok(Self { batches: Some(batches), thread: Some(thread), sampler })
-    }
-
-    /// Returns the order of windows that this loader follows.
-    pub fn sampler(&self) -> &Sampler {
-        &self.sampler
+        Ok(Self { batches: Some(batches), thread: Some(thread) })
     }
 
     /// Returns the next micro-batch.
@@ -157,8 +151,8 @@ pub struct ValidationBatches<'d> {
     vocabulary: (usize, u32),
     spec: LoaderSpec,
     windows: usize,
-    /// True if the batches cover every window.
-    takes_all: bool,
+    /// True if the batches of all ranks together predict every token of the set.
+    pub takes_all: bool,
     /// The indices of the micro-batches still to make, the last one first.
     left: Vec<usize>,
 }
@@ -185,11 +179,6 @@ impl<'d> ValidationBatches<'d> {
         left.reverse();
         let takes_all = left.len() == all;
         Ok(Self { set, vocabulary: dataset.vocabulary(), spec, windows, takes_all, left })
-    }
-
-    /// Returns true if the batches of all ranks together predict every token of the set.
-    pub fn takes_all(&self) -> bool {
-        self.takes_all
     }
 }
 
@@ -221,12 +210,12 @@ impl ExactSizeIterator for ValidationBatches<'_> {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{IGNORED, Options, Spec, open};
+    use crate::data::{IGNORED, Spec, open};
     use std::collections::BTreeMap;
 
     fn dataset() -> Arc<Dataset> {
         let spec = Spec { train_tokens: 5000, validation_tokens: 700, ..Spec::new("stories", "stories") };
-        Arc::new(open(&spec, 32, &Options::default()).unwrap())
+        Arc::new(open(&spec, 32, None, None).unwrap())
     }
 
     fn spec(local: usize, accumulation: usize, world_size: usize, rank: usize) -> LoaderSpec {

@@ -46,22 +46,6 @@ impl Sampler {
         Self { ramp, ..self }
     }
 
-    /// Returns the number of windows in one epoch.
-    pub fn windows(&self) -> usize {
-        self.windows as usize
-    }
-
-    /// Returns how often a run of `steps` steps passes over the windows.
-    pub fn passes(&self, steps: u64) -> f64 {
-        let of = |(steps, sequences): (u64, u64)| steps as f64 * sequences as f64;
-        self.ramp.stages(steps, self.global_batch_size).map(of).sum::<f64>() / self.windows as f64
-    }
-
-    /// Returns the epoch that sequence `index` of the global batch of `step` belongs to.
-    pub fn epoch(&self, step: u64, index: usize) -> u64 {
-        self.number(step, index) / self.windows
-    }
-
     /// Returns the token range of sequence `index` of the global batch of `step`: the inputs, and one more
     /// token for the last target.
     pub fn window(&self, step: u64, index: usize) -> Range<usize> {
@@ -162,24 +146,23 @@ mod tests {
     #[test]
     fn an_epoch_may_end_inside_a_batch() {
         let s = Sampler::new(5, 7 * 4 + 1, 4, 3).unwrap();
-        assert_eq!(s.windows(), 7);
+        assert_eq!(s.windows, 7);
         let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
         for g in 0..14 {
             let (step, index) = (g / 3, (g % 3) as usize);
-            assert_eq!(s.epoch(step, index), g / 7);
+            assert_eq!(s.number(step, index) / s.windows, g / 7);
             let range = s.window(step, index);
             assert_eq!((range.len(), range.start % 4), (5, 0));
             *seen.entry(range.start).or_default() += 1;
         }
         assert!(seen.len() == 7 && seen.values().all(|&n| n == 2));
-        assert!((s.passes(7) - 3.0).abs() < 1e-12);
     }
 
     #[test]
     fn too_few_tokens_say_the_numbers() {
         let error = Sampler::new(0, 128, 128, 1).unwrap_err();
         assert!(error.message().contains("128 tokens") && error.message().contains("129"), "{error}");
-        assert_eq!(Sampler::new(0, 129, 128, 1).unwrap().windows(), 1);
+        assert_eq!(Sampler::new(0, 129, 128, 1).unwrap().windows, 1);
         assert!(Sampler::new(0, 10, 0, 1).is_err() && Sampler::new(0, 10, 1, 0).is_err());
         assert!(Sampler::new(0, 10, usize::MAX, 1).is_err());
     }

@@ -6,9 +6,8 @@
 
 use super::file::CorpusFile;
 use super::stream::{Store, Stream, TokenFile};
-use crate::error::{Error, IoContext, Result};
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use crate::atomic;
+use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
 const HEADER_BYTES: usize = 256 * 4;
@@ -138,7 +137,7 @@ impl Writer {
         let (magic, version) = if self.wide { (MAGIC_U32, VERSION_U32) } else { (MAGIC_U16, VERSION_U16) };
         let count = u32::try_from(self.tokens.len())
             .map_err(|_| Error::usage("a shard holds at most 4294967295 tokens; lower --shard-tokens"))?;
-        write_atomically(&path, |out| {
+        atomic::write_with(&path, |out| {
             let mut header = [0; HEADER_BYTES];
             for (slot, word) in header.chunks_exact_mut(4).zip([magic, version, count]) {
                 slot.copy_from_slice(&word.to_le_bytes());
@@ -158,25 +157,6 @@ impl Writer {
         self.tokens.clear();
         Ok(())
     }
-}
-
-/// Writes a file under a temporary name in its folder, syncs it, and renames it into place.
-pub fn write_atomically(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
-    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file =
-        tempfile::Builder::new().prefix(".xrun-").suffix(".tmp").tempfile_in(dir).at("write in", dir)?;
-    let mut out = BufWriter::with_capacity(1 << 20, file);
-    fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
-    let file = out.into_inner().map_err(std::io::IntoInnerError::into_error).at("write", path)?;
-    file.as_file().sync_all().at("sync", path)?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let readable = std::fs::Permissions::from_mode(0o644);
-        file.as_file().set_permissions(readable).at("set permissions of", path)?;
-    }
-    file.persist(path).map_err(|e| e.error).at("write", path)?;
-    File::open(dir).and_then(|d| d.sync_all()).at("sync", dir)
 }
 
 #[cfg(test)]

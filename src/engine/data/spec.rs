@@ -1,7 +1,7 @@
 //! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
 use crate::error::{Error, Result};
-use crate::policy::CorpusSource;
+use crate::policy::{CorpusSource, Validation};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -13,15 +13,6 @@ pub const TEXT_EXTENSIONS: [&str; 2] = [".txt", ".md"];
 
 /// Default held-out share of a corpus.
 pub const HELD_OUT_SHARE: f64 = 0.05;
-
-/// What is held out for validation.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Validation {
-    /// This share of the corpus, between 0 and 1. Shards that come with held-out shards use those instead.
-    Fraction(f64),
-    /// The corpus at this path, and nothing of the training corpus.
-    Path(PathBuf),
-}
 
 /// What a dataset is made from, with all paths resolved.
 #[derive(Clone, Debug, PartialEq)]

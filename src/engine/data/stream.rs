@@ -25,14 +25,19 @@ impl TokenFile {
     fn read(&self, from: usize, out: &mut [u32]) -> Result<()> {
         let mut bytes = vec![0; out.len() * self.width];
         self.file.read_exact_at(self.offset + (from * self.width) as u64, &mut bytes)?;
-        if self.width == 2 {
-            let ids = bytes.as_chunks::<2>().0;
-            out.iter_mut().zip(ids).for_each(|(o, b)| *o = u32::from(u16::from_le_bytes(*b)));
-        } else {
-            let ids = bytes.as_chunks::<4>().0;
-            out.iter_mut().zip(ids).for_each(|(o, b)| *o = u32::from_le_bytes(*b));
-        }
+        decode_ids(&bytes, self.width, out);
         Ok(())
+    }
+}
+
+/// Decodes little-endian ids of `width` bytes each, which is 2 or 4.
+pub(super) fn decode_ids(bytes: &[u8], width: usize, ids: &mut [u32]) {
+    if width == 2 {
+        let words = bytes.as_chunks::<2>().0;
+        ids.iter_mut().zip(words).for_each(|(id, word)| *id = u32::from(u16::from_le_bytes(*word)));
+    } else {
+        let words = bytes.as_chunks::<4>().0;
+        ids.iter_mut().zip(words).for_each(|(id, word)| *id = u32::from_le_bytes(*word));
     }
 }
 

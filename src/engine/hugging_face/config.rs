@@ -110,15 +110,9 @@ impl Config {
     /// # Errors
     /// A usage error that says what xrun's models have instead.
     pub fn require(&self, key: &str, expected: &Value, instead: &str) -> Result<()> {
-        match self.get(key) {
-            None => Ok(()),
-            Some(value)
-                if value == expected || value.as_f64().is_some_and(|x| Some(x) == expected.as_f64()) =>
-            {
-                Ok(())
-            }
-            Some(_) => Err(self.refuse(key, instead)),
-        }
+        let fits =
+            |value: &Value| value == expected || value.as_f64().is_some_and(|x| Some(x) == expected.as_f64());
+        if self.get(key).is_none_or(fits) { Ok(()) } else { Err(self.refuse(key, instead)) }
     }
 
     /// Makes the error for a value that xrun has no model for.

@@ -1,9 +1,14 @@
 //! Opens files of a folder: regular files, and links that do not lead out of it.
 
 use crate::error::{Error, IoContext, Result};
-use std::fs::File;
+use crate::liveness::report_progress;
+use std::fs::{File, Metadata};
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+/// Bytes read at a time.
+const CHUNK: u64 = 4 << 20;
 
 /// An opened file of a folder.
 #[derive(Debug)]
@@ -41,16 +46,15 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<Option<OpenedFile>> {
             target.display()
         )));
     }
+    let regular = |metadata: Metadata| match metadata.is_file() {
+        true => Ok(metadata.len()),
+        false => Err(wrong("not a regular file; a model's folder may have only files".to_owned())),
+    };
     // Checked before opening, because opening a pipe waits for a writer.
-    if !target.metadata().at("read", &path)?.is_file() {
-        return Err(wrong("not a regular file; a model's folder may have only files".to_owned()));
-    }
+    regular(target.metadata().at("read", &path)?)?;
     let file = File::open(&target).at("open", &path)?;
-    let metadata = file.metadata().at("read", &path)?;
-    if !metadata.is_file() {
-        return Err(wrong("not a regular file; a model's folder may have only files".to_owned()));
-    }
-    Ok(Some(OpenedFile { path, file, bytes: metadata.len() }))
+    let bytes = regular(file.metadata().at("read", &path)?)?;
+    Ok(Some(OpenedFile { path, file, bytes }))
 }
 
 /// Returns true if a file is in a folder, or among the blobs of the cache that the folder belongs to.
@@ -62,6 +66,21 @@ fn lies_in(file: &Path, folder: &Path) -> bool {
 }
 
 impl OpenedFile {
+    /// Hands `bytes` bytes from offset `start` on to `sink`, a few MiB at a time.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(super) fn read_chunks(&self, start: u64, bytes: u64, mut sink: impl FnMut(&[u8])) -> Result<()> {
+        let mut chunk = vec![0; bytes.min(CHUNK) as usize];
+        for at in (0..bytes).step_by(CHUNK as usize) {
+            let part = &mut chunk[..(bytes - at).min(CHUNK) as usize];
+            self.file.read_exact_at(part, start + at).at("read", &self.path)?;
+            sink(part);
+            report_progress();
+        }
+        Ok(())
+    }
+
     /// Reads the whole content.
     ///
     /// # Errors

@@ -5,11 +5,9 @@ use super::element::Element;
 use super::files::{self, OpenedFile};
 use super::header::{self, TensorSpan};
 use super::index::{self, INDEX};
-use crate::error::{Error, IoContext, Result};
-use crate::liveness::report_progress;
+use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// File name of the configuration.
@@ -20,9 +18,6 @@ const WEIGHTS: &str = "model.safetensors";
 
 /// Extensions of files that Python unpickles, which runs the code in them.
 const PICKLES: [&str; 4] = ["bin", "pt", "pth", "ckpt"];
-
-/// Bytes read at a time.
-const CHUNK: usize = 4 << 20;
 
 /// A folder whose configuration and headers were read and checked. Weights are read on demand from files that
 /// stay open.
@@ -178,7 +173,6 @@ impl Folder {
             return Err(Error::usage(format!("{}: there is no tensor {name}", self.path.display())));
         };
         self.check_format(name)?;
-        self.check_format(name)?;
         let opened = &self.files[*file];
         let TensorSpan { element, shape: found, start, bytes } = span;
         if found != shape {
@@ -191,15 +185,7 @@ impl Folder {
         values.try_reserve_exact(bytes / element.size()).map_err(|_| {
             Error::does_not_fit(format!("tensor {name} of shape {shape:?} does not fit in memory"))
         })?;
-        let mut chunk = vec![0; CHUNK.min(*bytes)];
-        let mut at = 0;
-        while at < *bytes {
-            let part = CHUNK.min(bytes - at);
-            opened.file.read_exact_at(&mut chunk[..part], start + at as u64).at("read", &opened.path)?;
-            element.widen(&chunk[..part], &mut values);
-            at += part;
-            report_progress();
-        }
+        opened.read_chunks(*start, *bytes as u64, |chunk| element.widen(chunk, &mut values))?;
         match values.iter().position(|x| !x.is_finite()) {
             None => Ok(values),
             Some(at) => Err(Error::usage(format!(
@@ -220,15 +206,7 @@ impl Folder {
         let mut whole = blake3::Hasher::new();
         for opened in &self.files {
             let mut hasher = blake3::Hasher::new();
-            let mut chunk = vec![0; CHUNK.min(usize::try_from(opened.bytes).unwrap_or(CHUNK))];
-            let mut at = 0;
-            while at < opened.bytes {
-                let part = (opened.bytes - at).min(CHUNK as u64) as usize;
-                opened.file.read_exact_at(&mut chunk[..part], at).at("read", &opened.path)?;
-                hasher.update_rayon(&chunk[..part]);
-                at += part as u64;
-                report_progress();
-            }
+            opened.read_chunks(0, opened.bytes, |chunk| _ = hasher.update_rayon(chunk))?;
             whole.update(opened.path.file_name().unwrap_or_default().as_encoded_bytes());
             whole.update(&[0]);
             whole.update(hasher.finalize().as_bytes());

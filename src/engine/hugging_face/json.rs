@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -38,20 +38,20 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueKeys<V> {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = BTreeMap::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    if entries.contains_key(&key) {
-                        return Err(twice(&key));
-                    }
-                    let value = map.next_value()?;
-                    entries.insert(key, value);
-                }
-                Ok(UniqueKeys(entries))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                Ok(UniqueKeys(unique_entries(map)?.into_iter().collect()))
             }
         }
         deserializer.deserialize_map(Entries(PhantomData))
     }
+}
+
+macro_rules! scalars {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E>(self, value: $type) -> Result<StrictValue, E> {
+            Ok(StrictValue(value.into()))
+        })*
+    };
 }
 
 /// Any value in which no object has duplicate keys.
@@ -72,25 +72,7 @@ impl<'de> Deserialize<'de> for StrictValue {
                 Ok(StrictValue(Value::Null))
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<StrictValue, E> {
-                Ok(StrictValue(value.into()))
-            }
-
-            fn visit_i64<E>(self, value: i64) -> Result<StrictValue, E> {
-                Ok(StrictValue(value.into()))
-            }
-
-            fn visit_u64<E>(self, value: u64) -> Result<StrictValue, E> {
-                Ok(StrictValue(value.into()))
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<StrictValue, E> {
-                Ok(StrictValue(value.into()))
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<StrictValue, E> {
-                Ok(StrictValue(value.into()))
-            }
+            scalars!(visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<StrictValue, A::Error> {
                 let mut values = Vec::new();
@@ -100,25 +82,30 @@ impl<'de> Deserialize<'de> for StrictValue {
                 Ok(StrictValue(Value::Array(values)))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StrictValue, A::Error> {
-                let mut values = Map::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    if values.contains_key(&key) {
-                        return Err(twice(&key));
-                    }
-                    let StrictValue(value) = map.next_value()?;
-                    values.insert(key, value);
-                }
-                Ok(StrictValue(Value::Object(values)))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<StrictValue, A::Error> {
+                let entries = unique_entries(map)?.into_iter();
+                Ok(StrictValue(Value::Object(
+                    entries.map(|(key, StrictValue(value))| (key, value)).collect(),
+                )))
             }
         }
         deserializer.deserialize_any(Any)
     }
 }
 
-/// Makes the error for a key that appears twice in an object.
-fn twice<E: serde::de::Error>(key: &str) -> E {
-    E::custom(format!("{:?} appears twice; keep one of them", shortened(key)))
+/// Returns the entries of an object, in order. A key that appears twice is an error.
+fn unique_entries<'de, A: MapAccess<'de>, V: Deserialize<'de>>(
+    mut map: A,
+) -> Result<Vec<(String, V)>, A::Error> {
+    let (mut entries, mut seen) = (Vec::new(), HashSet::new());
+    while let Some(key) = map.next_key::<String>()? {
+        if !seen.insert(key.clone()) {
+            let twice = format!("{:?} appears twice; keep one of them", shortened(&key));
+            return Err(serde::de::Error::custom(twice));
+        }
+        entries.push((key, map.next_value()?));
+    }
+    Ok(entries)
 }
 
 /// Returns the beginning of a text from a file, for a message.

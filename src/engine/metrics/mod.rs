@@ -6,7 +6,6 @@
 
 mod document;
 mod held_out;
-pub mod markdown;
 mod metric;
 mod rows;
 mod table;

@@ -46,7 +46,9 @@ macro_rules! csv_row {
 
 /// A value in a row that may be a number.
 trait Number {
-    fn number(&self) -> Option<f64>;
+    fn number(&self) -> Option<f64> {
+        None
+    }
 }
 
 impl Number for f64 {
@@ -67,17 +69,9 @@ impl Number for u64 {
     }
 }
 
-impl Number for Phase {
-    fn number(&self) -> Option<f64> {
-        None
-    }
-}
+impl Number for Phase {}
 
-impl Number for String {
-    fn number(&self) -> Option<f64> {
-        None
-    }
-}
+impl Number for String {}
 
 impl<T: Number> Number for Option<T> {
     fn number(&self) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! Where training text comes from.
+//! Where training text and held-out text come from.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,11 +19,17 @@ pub enum CorpusSource {
 impl CorpusSource {
     /// The names of generated corpora; every other name is a path.
     pub const GENERATED: [&str; 2] = ["stories", "random"];
+}
 
-    /// Returns true for a corpus that is generated from a seed.
-    pub fn is_generated(&self) -> bool {
-        !matches!(self, Self::Path(_))
-    }
+/// What is held out for validation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Validation {
+    /// This share of the corpus, between 0 and 1: whole documents, or the end of a single one. Shards that
+    /// come with held-out shards use those instead.
+    Fraction(f64),
+    /// The corpus at this path, and nothing of the training corpus.
+    Path(PathBuf),
 }
 
 impl From<&str> for CorpusSource {
@@ -66,7 +72,11 @@ mod tests {
     fn recipes_keep_the_name_as_it_was_written() {
         for name in ["stories", "random", "a/b.txt", "Stories", ""] {
             let source = CorpusSource::from(name);
-            assert_eq!(source.is_generated(), CorpusSource::GENERATED.contains(&name), "{name}");
+            assert_eq!(
+                !matches!(source, CorpusSource::Path(_)),
+                CorpusSource::GENERATED.contains(&name),
+                "{name}"
+            );
             let json = serde_json::to_string(&source).unwrap();
             assert_eq!(json, format!("{name:?}"));
             assert_eq!(serde_json::from_str::<CorpusSource>(&json).unwrap(), source);

@@ -1,6 +1,8 @@
 //! A choice between the words of a policy and a formula.
 
 use crate::expression::{Formula, Scope};
+use serde::de::value::Error as ValueError;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
@@ -8,9 +10,6 @@ use std::fmt;
 pub trait HasFormulas: Copy + PartialEq + fmt::Debug + fmt::Display {
     /// The variables that its formulas may use.
     const SCOPE: Scope;
-
-    /// Returns the variant for a word.
-    fn from_word(word: &str) -> Option<Self>;
 }
 
 /// One of the words of a policy, or a formula. In recipes it is a string: the word, or the formula's
@@ -51,10 +50,11 @@ impl<W: fmt::Display> Serialize for OrFormula<W> {
     }
 }
 
-impl<'de, W: HasFormulas> Deserialize<'de> for OrFormula<W> {
+impl<'de, W: HasFormulas + DeserializeOwned> Deserialize<'de> for OrFormula<W> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        if let Some(word) = W::from_word(&text) {
+        let word: Result<W, ValueError> = W::deserialize(text.as_str().into_deserializer());
+        if let Ok(word) = word {
             return Ok(Self::Word(word));
         }
         Formula::parse(&text, W::SCOPE).map(Self::Formula).map_err(|e| {

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::format::plural;
 use crate::machine::Machine;
-use crate::plan::CorpusFacts;
+use crate::plan::corpus_facts;
 use crate::recipe::Recipe;
 use crate::results::experiment::{Design, Experiment, ExperimentRun};
 use crate::statistics::Verdict;
@@ -112,7 +112,7 @@ fn say_needs(question: &Question) {
     let mut total = TotalNeeds::default();
     for recipe in &recipes {
         // If the plan cannot be made, the trial itself reports why.
-        let planned = CorpusFacts::estimated(recipe).and_then(|corpus| Planned::new(recipe, &corpus, &here));
+        let planned = corpus_facts(recipe).and_then(|corpus| Planned::new(recipe, &corpus, &here));
         let Ok(Planned { plan, programs, .. }) = planned else { continue };
         let here = here.clone().with_cpu_pace(cpu_pace(&plan, &here, eprint_line));
         let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);

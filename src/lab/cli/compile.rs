@@ -8,7 +8,7 @@ use crate::device::gpu::{Collector, Kernel, Properties};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
-use crate::plan::{CorpusFacts, Plan};
+use crate::plan::{Plan, corpus_facts};
 use crate::policy::Recompute;
 use crate::recipe;
 use rayon::prelude::*;
@@ -95,7 +95,7 @@ fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<Transl
         for dtype in ["bf16", "fp32"] {
             let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
             let recipe = recipe::load(Path::new(name), &overrides, std::iter::empty(), &Machine::none())?;
-            let mut plan = Plan::new(&recipe, &CorpusFacts::estimated(&recipe)?, &Machine::none())?;
+            let mut plan = Plan::new(&recipe, &corpus_facts(&recipe)?, &Machine::none())?;
             for mode in Recompute::ALL {
                 plan.execution.recompute = *mode;
                 Programs::new(&plan)?.collect(&collector)?;

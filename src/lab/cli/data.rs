@@ -2,6 +2,7 @@
 
 use super::data_cache;
 use super::terminal::{eprint_line, print, print_json};
+use crate::atomic;
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, SHARD_TOKENS, ShardWriter, Spec, Statistics, TEXT_EXTENSIONS, Tokenizer,
@@ -115,7 +116,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         Ok(())
     })?;
     let shards = train.finish()?.len() + held_out.finish()?.len();
-    data::write_atomically(&out.join("tokenizer.json"), |out| out.write_all(tokenizer.to_json().as_bytes()))?;
+    atomic::write(&out.join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
     bar.finish_and_clear();
     fed.warnings.iter().for_each(|w| eprint_line(&format!("warning: {w}")));
     let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);

@@ -23,7 +23,7 @@ pub fn list(as_json: bool) -> Result<()> {
     let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
     if as_json {
         let list = json!({
-            "folder": cache.folder(), "bytes": bytes, "limit_bytes": cache.limit(), "texts": entries,
+            "folder": cache.folder, "bytes": bytes, "limit_bytes": cache.limit, "texts": entries,
         });
         return print_json(&list);
     }
@@ -32,11 +32,11 @@ pub fn list(as_json: bool) -> Result<()> {
     }
     print(&format!(
         "{}: {} text{}, {:.1} MiB of {:.1}\n",
-        cache.folder().display(),
+        cache.folder.display(),
         entries.len(),
         plural(entries.len()),
         bytes as f64 / MIB,
-        cache.limit() as f64 / MIB
+        cache.limit as f64 / MIB
     ))
 }
 
@@ -64,7 +64,7 @@ pub fn clear() -> Result<()> {
         "removed {texts} text{} ({:.1} MiB) from {}",
         plural(texts),
         bytes as f64 / MIB,
-        cache.folder().display()
+        cache.folder.display()
     ));
     Ok(())
 }

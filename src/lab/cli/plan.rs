@@ -8,7 +8,7 @@ use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
-use crate::plan::{CorpusFacts, Plan, data_spec};
+use crate::plan::{Plan, corpus_facts, data_spec};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
 use crate::train::{check_initial_weights, cpu_fallback_warning, cpu_pace};
@@ -61,7 +61,7 @@ pub fn run(args: &Args) -> Result<()> {
         return explain(&recipe, args.json);
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
-    let corpus = CorpusFacts::estimated(&recipe)?;
+    let corpus = corpus_facts(&recipe)?;
     let Planned { recipe, plan, programs } =
         Planned::new(&recipe, &corpus, machines.first().unwrap_or(&here))?;
     if let Some(key) = &args.fit {

@@ -173,7 +173,8 @@ impl Question {
             question.predicts.as_ref().filter(|prediction| prediction.is_about_quality())
         {
             return Err(Error::usage(format!(
-                "the prediction `{prediction}` is about quality; name what is judged, such as --on val_loss"
+                "the prediction `{}` is about quality; name what is judged, such as --on val_loss",
+                prediction.text
             )));
         }
         let min_effect = match options.min_effect.as_deref() {
@@ -410,7 +411,7 @@ fn check_prediction(prediction: Option<&Prediction>, findings: &[Finding]) -> Re
             }
         }
     };
-    Err(Error::usage(format!("the prediction `{prediction}` cannot be judged: {why}")))
+    Err(Error::usage(format!("the prediction `{}` cannot be judged: {why}", prediction.text)))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
         prediction: question
             .predicts
             .as_ref()
-            .map(|prediction| RegisteredPrediction { text: prediction.as_str().to_owned(), held: None }),
+            .map(|prediction| RegisteredPrediction { text: prediction.text.clone(), held: None }),
         intent: if question.confirms.is_some() { Intent::Confirmatory } else { Intent::Exploratory },
         confirms: question.confirms.clone(),
         design: question.design.clone(),

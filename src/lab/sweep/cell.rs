@@ -3,7 +3,7 @@
 use super::assignment::Assignment;
 use super::axes::{GridPoint, format_settings};
 use super::work::Work;
-use crate::data::{self, Spec};
+use crate::data::{self, Spec, TokenCache};
 use crate::device::cuda::Gpu;
 use crate::device::cuda::monitor::nvml;
 use crate::error::{Error, Result};
@@ -72,7 +72,8 @@ impl Corpora {
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // Token streams do not depend on the window length, so one entry serves all; the window is
             // checked below.
-            let opened = data::open(&spec, 0, &data::Options::default())
+            let opened = TokenCache::user()
+                .and_then(|cache| data::open(&spec, 0, None, cache.as_ref()))
                 .map(|set| (set.hash.clone(), CorpusFacts::from_dataset(&set)));
             self.0.push((spec.clone(), opened));
             self.0.len() - 1

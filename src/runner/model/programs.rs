@@ -16,7 +16,7 @@ use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials};
-use crate::ops::sum::{Factor, Sum};
+use crate::ops::sum::Sum;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};

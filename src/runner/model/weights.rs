@@ -67,7 +67,7 @@ impl<'a> CheckpointWeights<'a> {
     /// # Errors
     /// Fails like [`Loaded::check_finite`].
     pub fn check_finite(&self) -> Result<()> {
-        self.loaded.check_finite_with_prefix(self.prefix)
+        self.loaded.check_finite(self.prefix)
     }
 }
 

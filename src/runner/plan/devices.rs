@@ -94,32 +94,29 @@ fn check_cpu(recipe: &Recipe, reason: &str) -> Result<()> {
             "see `xrun doctor`; or set engine.device = \"cpu\", or keep \"auto\"",
         ));
     }
-    if values.engine.devices.is_some() {
+    let for_gpus = [
+        (values.engine.devices.is_some(), "engine.devices", "engine.devices chooses among GPUs, but"),
+        (
+            values.parallelism.channels.is_some(),
+            "parallelism.channels",
+            "channels are a setting of NCCL for GPUs, but",
+        ),
+        (
+            values.parallelism.transport != Transport::Auto,
+            "parallelism.transport",
+            "a transport moves data between GPUs, but",
+        ),
+        (
+            values.engine.cuda_graphs == Some(true),
+            "engine.cuda_graphs",
+            "there are no CUDA graphs on the CPU, and",
+        ),
+    ];
+    if let Some((_, key, what)) = for_gpus.into_iter().find(|(is_set, ..)| *is_set) {
         return Err(recipe.error(
-            &["engine.devices"],
-            format!("engine.devices chooses among GPUs, but the run is on the CPU: {reason}"),
-            "leave engine.devices out",
-        ));
-    }
-    if values.parallelism.channels.is_some() {
-        return Err(recipe.error(
-            &["parallelism.channels"],
-            format!("channels are a setting of NCCL for GPUs, but the run is on the CPU: {reason}"),
-            "leave parallelism.channels out",
-        ));
-    }
-    if values.parallelism.transport != Transport::Auto {
-        return Err(recipe.error(
-            &["parallelism.transport"],
-            format!("a transport moves data between GPUs, but the run is on the CPU: {reason}"),
-            "leave parallelism.transport out",
-        ));
-    }
-    if values.engine.cuda_graphs == Some(true) {
-        return Err(recipe.error(
-            &["engine.cuda_graphs"],
-            format!("there are no CUDA graphs on the CPU, and the run is on the CPU: {reason}"),
-            "leave engine.cuda_graphs out",
+            &[key],
+            format!("{what} the run is on the CPU: {reason}"),
+            format!("leave {key} out"),
         ));
     }
     if values.training.dtype == TrainingDtype::Tf32 {
@@ -136,7 +133,7 @@ fn check_cpu(recipe: &Recipe, reason: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::machine::{GpuModel, Gpus};
-    use crate::plan::CorpusFacts;
+    use crate::plan::corpus_facts;
     use crate::recipe;
     use std::path::Path;
 
@@ -178,7 +175,7 @@ mod tests {
         let without = Machine { nccl_missing: Some("install it"), ..machine(8) };
         let check = |text: &str| {
             let recipe = recipe::load_str(Path::new("r.toml"), text, &[], std::iter::empty(), &without)?;
-            Plan::new(&recipe, &CorpusFacts::estimated(&recipe)?, &without).map(|_| ())
+            Plan::new(&recipe, &corpus_facts(&recipe)?, &without).map(|_| ())
         };
         let world = |ranks: usize| format!("[parallelism]\nworld_size = {ranks}\n");
         for alone in ["", &world(2), &world(4), &format!("{}shard = \"optimizer\"", world(8))] {

@@ -165,48 +165,6 @@ fn kept_steps(checkpoint: &recipe::Checkpoint, total: u64) -> Vec<u64> {
     steps
 }
 
-/// Samples that the model generates during and after training.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Generation {
-    /// Number of samples.
-    pub samples: usize,
-    /// New tokens per sample.
-    pub tokens: usize,
-    /// Prompt that every sample continues.
-    pub prompt: String,
-    /// How tokens are sampled.
-    pub sampling: Sampling,
-}
-
-impl Generation {
-    pub(super) fn from_values(generation: &recipe::Generation) -> Self {
-        Self {
-            samples: generation.samples,
-            tokens: generation.tokens,
-            prompt: generation.prompt.clone(),
-            sampling: Sampling {
-                temperature: generation.temperature,
-                top_k: generation.top_k,
-                top_p: generation.top_p,
-                seed: generation.seed,
-            },
-        }
-    }
-}
-
-/// How a token is sampled from logits.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// Divides the logits; 0 takes the most likely token.
-    pub temperature: f64,
-    /// Number of most likely tokens to sample from; 0 for all.
-    pub top_k: usize,
-    /// Probability mass to sample from; 1 for all.
-    pub top_p: f64,
-    /// Seed of the sampling.
-    pub seed: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Intervals, Period, is_due, kept_steps, times_due};

@@ -11,10 +11,12 @@ mod resolve;
 mod schedule;
 mod seeds;
 
+pub use crate::data::CorpusFacts;
+pub use crate::recipe::Generation;
 pub use batch::{BatchPlan, Scaling, Stage};
-pub use corpus::{CorpusFacts, data_spec};
+pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;
-pub use events::{Generation, Intervals, Period, Sampling, is_due, times_due};
+pub use events::{Intervals, Period, is_due, times_due};
 pub use execution::Execution;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
@@ -72,7 +74,7 @@ pub struct Plan {
     pub intervals: Intervals,
     /// What evaluations measure.
     pub tasks: Vec<Arc<dyn Task>>,
-    /// Samples.
+    /// Samples that the model generates during and after training.
     pub generation: Generation,
     /// The corpus.
     pub corpus: CorpusFacts,

@@ -1,16 +1,14 @@
 //! Turns a recipe into a plan.
 
 use super::devices::{check_nccl, choose_gpus};
-use super::{
-    BatchPlan, CorpusFacts, Execution, Generation, Intervals, Model, Objective, Plan, Schedule, Seeds,
-};
+use super::{BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Schedule, Seeds};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::evaluation::tasks;
 use crate::machine::Machine;
 use crate::optim::{GroupRole, RoleRule, UpdateGroup, WeightEma};
 use crate::policy::TrainingDtype;
-use crate::recipe::{Recipe, derived};
+use crate::recipe::Recipe;
 
 impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
@@ -45,18 +43,13 @@ impl Plan {
             max_norm: values.training.max_norm,
             schedule: Schedule {
                 lr: values.optimizer.lr,
-                warmup: derived::warmup_steps(&values.lr_scheduler, values.training.steps),
                 steps: values.training.steps,
-                min_ratio: values.lr_scheduler.min_lr_ratio,
-                decay: values.lr_scheduler.decay.clone(),
-                decay_ratio: values.lr_scheduler.decay_ratio,
-                decay_steps: values.lr_scheduler.decay_steps,
-                cooldown: values.lr_scheduler.cooldown,
+                shape: values.lr_scheduler.clone(),
             },
             execution: Execution::from_recipe(recipe, &gpus, machine),
             intervals: Intervals::from_values(values),
             tasks: tasks(values.validation.documents, &values.validation.tasks),
-            generation: Generation::from_values(&values.generation),
+            generation: values.generation.clone(),
             corpus: corpus.clone(),
         };
         check_nccl(recipe, machine, &plan)?;

@@ -1,26 +1,17 @@
 //! The learning rate over steps.
 
 use crate::policy::{Cooldown, Decay, OrFormula};
+use crate::recipe::{LrScheduler, derived};
 
 /// Warm-up, then a decay to a fraction of the peak.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// Peak learning rate.
     pub lr: f64,
-    /// Number of linear warm-up steps.
-    pub warmup: usize,
     /// Number of steps, warm-up included.
     pub steps: usize,
-    /// Ratio of the last learning rate to the peak.
-    pub min_ratio: f64,
-    /// Shape of the decay.
-    pub decay: OrFormula<Decay>,
-    /// Fraction of all steps in the decay phase of `wsd`.
-    pub decay_ratio: f64,
-    /// Steps in the decay phase of `wsd`, in place of `decay_ratio`.
-    pub decay_steps: Option<usize>,
-    /// Shape of the decay phase of `wsd`.
-    pub cooldown: Cooldown,
+    /// Warm-up, and shape and length of the decay.
+    pub shape: LrScheduler,
 }
 
 impl Schedule {
@@ -45,21 +36,22 @@ impl Schedule {
     ///
     /// A formula of `x` replaces `(1 + cos πx)/2` in the cosine.
     pub fn at(&self, t: usize) -> f64 {
-        if t <= self.warmup {
-            return self.lr * t as f64 / self.warmup.max(1) as f64;
+        let warmup = derived::warmup_steps(&self.shape, self.steps);
+        if t <= warmup {
+            return self.lr * t as f64 / warmup.max(1) as f64;
         }
         let done = |from: f64| ((t as f64 - from) / (self.steps as f64 - from).max(1.0)).clamp(0.0, 1.0);
-        let after_warmup = done(self.warmup as f64);
-        let factor = match &self.decay {
+        let after_warmup = done(warmup as f64);
+        let factor = match &self.shape.decay {
             OrFormula::Word(Decay::Cosine) => self.factor(Cooldown::Cosine, after_warmup),
             OrFormula::Word(Decay::Linear) => self.factor(Cooldown::Linear, after_warmup),
             OrFormula::Word(Decay::OneMinusSqrt) => self.factor(Cooldown::OneMinusSqrt, after_warmup),
             OrFormula::Word(Decay::Exponential) => self.factor(Cooldown::Exponential, after_warmup),
-            OrFormula::Word(Decay::Wsd) => self.factor(self.cooldown, done(self.decay_start())),
+            OrFormula::Word(Decay::Wsd) => self.factor(self.shape.cooldown, done(self.decay_start())),
             OrFormula::Formula(formula) => {
                 // The recipe's checks ensure that only rounding can leave 0 to 1.
                 let share = formula.value(&[after_warmup]).clamp(0.0, 1.0);
-                self.min_ratio + (1.0 - self.min_ratio) * share
+                self.shape.min_lr_ratio + (1.0 - self.shape.min_lr_ratio) * share
             }
         };
         self.lr * factor
@@ -67,15 +59,15 @@ impl Schedule {
 
     /// Returns the step after which `wsd` starts to decay.
     fn decay_start(&self) -> f64 {
-        match self.decay_steps {
+        match self.shape.decay_steps {
             Some(steps) => self.steps.saturating_sub(steps) as f64,
-            None => self.steps as f64 * (1.0 - self.decay_ratio),
+            None => self.steps as f64 * (1.0 - self.shape.decay_ratio),
         }
     }
 
     /// Returns the factor of the peak at the fraction `x` of a decay.
     fn factor(&self, shape: Cooldown, x: f64) -> f64 {
-        let min = self.min_ratio;
+        let min = self.shape.min_lr_ratio;
         match shape {
             Cooldown::Linear => 1.0 - (1.0 - min) * x,
             Cooldown::OneMinusSqrt => min + (1.0 - min) * (1.0 - x.sqrt()),
@@ -93,21 +85,30 @@ mod tests {
     fn schedule(decay: impl Into<OrFormula<Decay>>) -> Schedule {
         Schedule {
             lr: 2.0,
-            warmup: 10,
             steps: 110,
-            min_ratio: 0.1,
-            decay: decay.into(),
-            decay_ratio: 0.2,
-            decay_steps: None,
-            cooldown: Cooldown::Linear,
+            shape: LrScheduler {
+                warmup_steps: Some(10),
+                min_lr_ratio: 0.1,
+                decay: decay.into(),
+                decay_ratio: 0.2,
+                decay_steps: None,
+                cooldown: Cooldown::Linear,
+                ..LrScheduler::default()
+            },
         }
+    }
+
+    fn with(schedule: Schedule, change: impl FnOnce(&mut LrScheduler)) -> Schedule {
+        let mut schedule = schedule;
+        change(&mut schedule.shape);
+        schedule
     }
 
     #[test]
     fn warms_up_to_the_peak_and_ends_at_the_minimum() {
         for &decay in Decay::ALL {
             for &cooldown in Cooldown::ALL {
-                let s = Schedule { cooldown, ..schedule(decay) };
+                let s = with(schedule(decay), |shape| shape.cooldown = cooldown);
                 assert_eq!(s.at(5), 1.0);
                 assert_eq!(s.at(10), 2.0);
                 assert!((s.at(110) - 0.2).abs() < 1e-12, "{decay} {cooldown}: {}", s.at(110));
@@ -130,11 +131,13 @@ mod tests {
     #[test]
     fn a_decay_phase_in_steps_begins_after_a_whole_step() {
         for &cooldown in Cooldown::ALL {
-            let s = Schedule { decay_steps: Some(30), cooldown, ..schedule(Decay::Wsd) };
+            let s = with(schedule(Decay::Wsd), |shape| {
+                (shape.decay_steps, shape.cooldown) = (Some(30), cooldown);
+            });
             assert_eq!((s.at(11), s.at(80)), (2.0, 2.0), "{cooldown}");
             assert!(s.at(81) < 2.0, "{cooldown}");
             let whole = Schedule { steps: 40, ..schedule(Decay::Linear) };
-            let same = Schedule { cooldown: Cooldown::Linear, ..s };
+            let same = with(s, |shape| shape.cooldown = Cooldown::Linear);
             assert!((11..=40).all(|t| (same.at(t + 70) - whole.at(t)).abs() < 1e-12));
         }
     }
@@ -151,7 +154,7 @@ mod tests {
 
     #[test]
     fn without_warm_up_it_starts_near_the_peak() {
-        let s = Schedule { warmup: 0, ..schedule(Decay::Linear) };
+        let s = with(schedule(Decay::Linear), |shape| shape.warmup_steps = Some(0));
         assert!(s.at(1) < 2.0 && s.at(1) > 1.98);
     }
 }

@@ -261,25 +261,44 @@ fn decay(recipe: &Recipe, formula: &Formula, (warmup, steps): (usize, usize)) ->
 
 fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let engine = &recipe.values().engine;
-    if let Some(devices) = &engine.devices {
-        if engine.device == DeviceChoice::Cpu {
-            found.push(recipe.diagnostic(
-                &["engine.devices", "engine.device"],
-                "engine.devices chooses among GPUs, and the run is on the CPU",
-                "leave engine.devices out, or set engine.device = \"cuda\"",
-            ));
-        }
-        if let WorldSize::Fixed(world) = recipe.written().parallelism.world_size
-            && devices.len() != world
-        {
-            found.push(recipe.diagnostic(
-                &["engine.devices", "parallelism.world_size"],
-                format!("{} devices for {world} ranks", devices.len()),
-                "name one device per rank, or set parallelism.world_size = \"auto\"",
-            ));
-        }
-    }
     let parallelism = &recipe.values().parallelism;
+    let for_gpus = [
+        (
+            engine.devices.is_some(),
+            "engine.devices",
+            "engine.devices chooses among GPUs, and the run is on the CPU",
+        ),
+        (
+            parallelism.transport != Transport::Auto,
+            "parallelism.transport",
+            "a transport moves data between GPUs",
+        ),
+        (
+            parallelism.channels.is_some(),
+            "parallelism.channels",
+            "channels belong to NCCL, which connects GPUs",
+        ),
+        (engine.cuda_graphs == Some(true), "engine.cuda_graphs", "there are no CUDA graphs on the CPU"),
+    ];
+    for (_, key, reason) in
+        for_gpus.into_iter().filter(|(is_set, ..)| *is_set && engine.device == DeviceChoice::Cpu)
+    {
+        found.push(recipe.diagnostic(
+            &[key, "engine.device"],
+            reason,
+            format!("leave {key} out, or set engine.device = \"cuda\""),
+        ));
+    }
+    if let Some(devices) = &engine.devices
+        && let WorldSize::Fixed(world) = recipe.written().parallelism.world_size
+        && devices.len() != world
+    {
+        found.push(recipe.diagnostic(
+            &["engine.devices", "parallelism.world_size"],
+            format!("{} devices for {world} ranks", devices.len()),
+            "name one device per rank, or set parallelism.world_size = \"auto\"",
+        ));
+    }
     if parallelism.shard == Shard::Optimizer && parallelism.reduction == Reduction::Grouped {
         found.push(recipe.diagnostic(
             &["parallelism.reduction", "parallelism.shard"],
@@ -315,35 +334,12 @@ fn engine(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "leave engine.placement or parallelism.transport out",
         ));
     }
-    if engine.device == DeviceChoice::Cpu && parallelism.transport != Transport::Auto {
+    if engine.cuda_graphs == Some(true) && engine.placement != Placement::Arena {
         found.push(recipe.diagnostic(
-            &["parallelism.transport", "engine.device"],
-            "a transport moves data between GPUs",
-            "leave parallelism.transport out, or set engine.device = \"cuda\"",
+            &["engine.cuda_graphs", "engine.placement"],
+            "a CUDA graph replays fixed addresses, which only the arena gives",
+            "set engine.placement = \"arena\", or leave engine.cuda_graphs out",
         ));
-    }
-    if engine.device == DeviceChoice::Cpu && parallelism.channels.is_some() {
-        found.push(recipe.diagnostic(
-            &["parallelism.channels", "engine.device"],
-            "channels belong to NCCL, which connects GPUs",
-            "leave parallelism.channels out, or set engine.device = \"cuda\"",
-        ));
-    }
-    if engine.cuda_graphs == Some(true) {
-        if engine.device == DeviceChoice::Cpu {
-            found.push(recipe.diagnostic(
-                &["engine.cuda_graphs", "engine.device"],
-                "there are no CUDA graphs on the CPU",
-                "leave engine.cuda_graphs out, or set engine.device = \"cuda\"",
-            ));
-        }
-        if engine.placement != Placement::Arena {
-            found.push(recipe.diagnostic(
-                &["engine.cuda_graphs", "engine.placement"],
-                "a CUDA graph replays fixed addresses, which only the arena gives",
-                "set engine.placement = \"arena\", or leave engine.cuda_graphs out",
-            ));
-        }
     }
 }
 

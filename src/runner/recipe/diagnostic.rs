@@ -62,28 +62,23 @@ impl Diagnostic {
     }
 
     fn render(&self) -> String {
-        let mut snippets: Vec<(&Arc<Source>, Snippet<'_, _>)> = Vec::new();
-        for (i, mark) in self.marks.iter().enumerate() {
+        let annotation = |(i, mark): (usize, &'_ Mark)| {
             let kind = if i == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
-            let mut annotation = kind.span(mark.source.clamp(mark.span.clone()));
-            if !mark.label.is_empty() {
-                annotation = annotation.label(mark.label.as_str());
-            }
-            match snippets.iter().position(|(source, _)| Arc::ptr_eq(source, &mark.source)) {
-                Some(known) => {
-                    let (source, snippet) = snippets.swap_remove(known);
-                    snippets.push((source, snippet.annotation(annotation)));
-                    let last = snippets.len() - 1;
-                    snippets.swap(known, last);
-                }
-                None => {
-                    let snippet = Snippet::source(mark.source.text.as_str()).path(mark.source.name());
-                    snippets.push((&mark.source, snippet.annotation(annotation)));
-                }
+            let annotation = kind.span(mark.source.clamp(mark.span.clone()));
+            if mark.label.is_empty() { annotation } else { annotation.label(mark.label.clone()) }
+        };
+        let mut sources: Vec<&Arc<Source>> = Vec::new();
+        for mark in &self.marks {
+            if !sources.iter().any(|source| Arc::ptr_eq(source, &mark.source)) {
+                sources.push(&mark.source);
             }
         }
-        let mut elements: Vec<Element<'_>> =
-            snippets.into_iter().map(|(_, snippet)| snippet.into()).collect();
+        let snippet = |source: &Arc<Source>| -> Element<'static> {
+            let own = self.marks.iter().enumerate().filter(|(_, mark)| Arc::ptr_eq(&mark.source, source));
+            let snippet = Snippet::source(source.text.clone()).path(source.name());
+            snippet.annotations(own.map(annotation)).into()
+        };
+        let mut elements: Vec<Element<'_>> = sources.into_iter().map(snippet).collect();
         elements.extend(self.notes.iter().map(|note| Level::NOTE.message(note.as_str()).into()));
         elements.push(Level::HELP.message(self.help.as_str()).into());
         Renderer::plain().render(&[Level::ERROR.primary_title(self.title.as_str()).elements(elements)])

@@ -33,15 +33,12 @@ pub fn measuring_changes(a: &Values, b: &Values) -> Vec<Change> {
 /// Returns the class of a change of `key`. If both recipes fix the same global batch size (`global_kept`),
 /// the keys that divide it are execution keys; otherwise they change it and are training keys.
 pub(super) fn class_between(key: &Key, global_kept: bool) -> Class {
-    match key.path {
-        "training.local_batch_size" | "training.accumulation" | "parallelism.world_size" => {
-            if global_kept {
-                Class::Execution
-            } else {
-                Class::Training
-            }
-        }
-        _ => key.class,
+    let divides_batch =
+        matches!(key.path, "training.local_batch_size" | "training.accumulation" | "parallelism.world_size");
+    match (divides_batch, global_kept) {
+        (true, true) => Class::Execution,
+        (true, false) => Class::Training,
+        (false, _) => key.class,
     }
 }
 

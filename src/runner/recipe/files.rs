@@ -3,9 +3,9 @@
 use super::builtin;
 use super::diagnostic::Diagnostic;
 use super::source::{Origin, Source};
-use crate::suggest::nearest;
+use crate::suggest::{nearest, nearest_beside};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Longest chain of `extends`.
@@ -102,18 +102,6 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
 
 /// Returns "; did you mean ...?" with the most similarly named recipe in the same folder, or an empty string.
 pub(super) fn beside(path: &Path) -> String {
-    let folder = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let wanted = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let mut names: Vec<String> = std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".toml"))
-        .collect();
-    names.sort();
-    nearest(&wanted, names.iter().map(String::as_str))
-        .map_or(String::new(), |near| format!("; did you mean {}?", path.with_file_name(near).display()))
+    nearest_beside(path, |name| name.ends_with(".toml"))
+        .map_or(String::new(), |near| format!("; did you mean {}?", near.display()))
 }

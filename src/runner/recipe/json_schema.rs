@@ -31,12 +31,12 @@ pub fn json_schema() -> Value {
         let mut keys = Map::new();
         for key in section_keys(section) {
             let mut schema = fragment(key.kind);
-            schema.insert("description".to_owned(), json!(description(key)));
-            schema.insert("examples".to_owned(), json!([example(key)]));
+            schema["description"] = json!(description(key));
+            schema["examples"] = json!([example(key)]);
             if let Some(default) = recipe[*section].get(key.name()).filter(|default| !default.is_null()) {
-                schema.insert("default".to_owned(), default.clone());
+                schema["default"] = default.clone();
             }
-            insert(&mut keys, key.name(), Value::Object(schema));
+            insert(&mut keys, key.name(), schema);
         }
         for key in section_keys(section) {
             let name = key.name().replace('.', "/properties/");
@@ -95,8 +95,8 @@ fn example(key: &Key) -> Value {
     serde_json::to_value(&table["x"]).expect("every example can be written as JSON")
 }
 
-fn fragment(kind: Type) -> Map<String, Value> {
-    let schema = match kind {
+fn fragment(kind: Type) -> Value {
+    match kind {
         Type::Text => json!({"type": "string"}),
         Type::NameOrPath([]) => json!({"type": "string", "minLength": 1}),
         Type::NameOrPath(names) => json!({"type": "string", "minLength": 1, "anyOf": [{"enum": names}, {}]}),
@@ -152,10 +152,6 @@ fn fragment(kind: Type) -> Map<String, Value> {
             json!({"type": "object", "additionalProperties": ends})
         }
         Type::Grid => json!({"type": "object", "additionalProperties": {"type": ["array", "object"]}}),
-    };
-    match schema {
-        Value::Object(map) => map,
-        _ => Map::new(),
     }
 }
 
@@ -164,17 +160,16 @@ fn whole(min: u64, max: u64) -> Value {
 }
 
 fn number(interval: NumberRange) -> Value {
-    let mut schema = Map::new();
-    schema.insert("type".to_owned(), json!("number"));
+    let mut schema = json!({"type": "number"});
     match interval.low {
-        Bound::Included(low) => schema.insert("minimum".to_owned(), json!(low)),
-        Bound::Excluded(low) => schema.insert("exclusiveMinimum".to_owned(), json!(low)),
-        Bound::Unbounded => None,
-    };
+        Bound::Included(low) => schema["minimum"] = json!(low),
+        Bound::Excluded(low) => schema["exclusiveMinimum"] = json!(low),
+        Bound::Unbounded => {}
+    }
     match interval.high {
-        Bound::Included(high) => schema.insert("maximum".to_owned(), json!(high)),
-        Bound::Excluded(high) => schema.insert("exclusiveMaximum".to_owned(), json!(high)),
-        Bound::Unbounded => None,
-    };
-    Value::Object(schema)
+        Bound::Included(high) => schema["maximum"] = json!(high),
+        Bound::Excluded(high) => schema["exclusiveMaximum"] = json!(high),
+        Bound::Unbounded => {}
+    }
+    schema
 }

@@ -26,19 +26,14 @@ pub(super) struct Assignment {
     pub at: Location,
 }
 
-/// A text and the keys that it sets, by path: a recipe file, an environment variable or a command-line
-/// argument.
-#[derive(Clone, Debug)]
-pub(super) struct Document {
-    pub source: Arc<Source>,
-    pub set: BTreeMap<&'static str, Assignment>,
-}
+/// The keys that a layer sets, by path.
+pub(super) type Assignments = BTreeMap<&'static str, Assignment>;
 
-/// The texts of all layers.
+/// All layers.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    /// Every text that sets a key, lowest layer first.
-    pub documents: Vec<Document>,
+    /// What each layer sets, the lowest first: a layer per recipe file, the environment, the command line.
+    pub set: Vec<Assignments>,
     /// The recipe files, base first.
     pub files: Vec<Arc<Source>>,
     /// All errors found so far.
@@ -109,17 +104,7 @@ impl Layers {
     }
 
     fn add(&mut self, layer: Layer) {
-        let mut documents: Vec<Document> = Vec::new();
-        for (path, assignment) in layer.set {
-            let source = Arc::clone(&assignment.at.source);
-            let known = documents.iter().position(|document| Arc::ptr_eq(&document.source, &source));
-            let at = known.unwrap_or_else(|| {
-                documents.push(Document { source, set: BTreeMap::new() });
-                documents.len() - 1
-            });
-            documents[at].set.insert(path, assignment);
-        }
-        self.documents.extend(documents);
+        self.set.push(layer.set);
         self.problems.extend(layer.problems);
     }
 }
@@ -127,7 +112,7 @@ impl Layers {
 /// One layer: a file, the environment or the command line.
 #[derive(Debug, Default)]
 struct Layer {
-    set: BTreeMap<&'static str, Assignment>,
+    set: Assignments,
     problems: Vec<Diagnostic>,
 }
 

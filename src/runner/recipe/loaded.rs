@@ -11,7 +11,7 @@ use super::settle::settle;
 use super::source::{Layer, Location};
 use super::toml_text::values;
 use crate::error::{Error, Result};
-use crate::policy::Recompute;
+use crate::policy::{Recompute, RecomputeMode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -83,7 +83,7 @@ impl Recipe {
     #[must_use]
     pub fn with_recompute(mut self, mode: Recompute) -> Self {
         let settled = &mut self.settled.activation_checkpoint.mode;
-        *settled = settled.fixed().unwrap_or(mode).into();
+        *settled = RecomputeMode::Fixed(settled.fixed().unwrap_or(mode));
         self
     }
 
@@ -152,14 +152,12 @@ impl Recipe {
     /// Returns every key with its value as TOML, as written or derived from others (`None` if unset), and its
     /// layer, in table order.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
-        let explained = |((key, written), (_, settled)): (
-            (&'static Key, Option<String>),
-            (_, Option<String>),
-        )| match (written, settled) {
+        let both = values(&self.written).into_iter().zip(values(&self.settled));
+        let explained = both.map(|((key, written), (_, settled))| match (written, settled) {
             (None, Some(value)) => (key, Some(value), Layer::Derived { rule: key.unset }),
             (written, _) => (key, written, self.layer(key.path)),
-        };
-        values(&self.written).into_iter().zip(values(&self.settled)).map(explained).collect()
+        });
+        explained.collect()
     }
 
     /// Returns the values of the measuring keys as TOML.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! defaults ─▶ files along `extends` ─▶ XRUN__SECTION__KEY ─▶ section.key=value      (later wins)
-//!        layers, checked key by key ─▶ figment merges ─▶ settled for a Machine ─▶ checks ─▶ Recipe, frozen
+//!        layers, checked key by key ─▶ merged ─▶ settled for a Machine ─▶ checks ─▶ Recipe, frozen
 //! ```
 //!
 //! [`KEYS`] lists the keys, [`Values`] holds a value for each, and a [`Recipe`] holds them as written and as
@@ -30,7 +30,6 @@ mod optimizer;
 mod optimizer_checks;
 mod position_checks;
 mod prediction;
-mod reference;
 mod schema;
 mod settle;
 mod source;
@@ -44,6 +43,7 @@ mod typed;
 mod values;
 mod width_checks;
 
+pub use crate::policy::Validation;
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_KEYS, ramp_fault};
 pub use copy::{COPY_HEADER, settings_outside_files};
 pub use diff::{Change, diff, measuring_changes};
@@ -55,7 +55,6 @@ pub use lookup::{
     NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, merged_settings, section_keys, suggested_key,
 };
 pub use prediction::{Predicted, Prediction};
-pub use reference::reference_markdown;
 pub use schema::{
     ActivationCheckpoint, Checkpoint, Compare, Data, Ema, Engine, Generation, Job, KEYS, LrScheduler,
     MAX_RANKS, Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
@@ -64,4 +63,4 @@ pub use source::{Layer, Location, Source};
 pub use spelling::without_dashes;
 pub use stored::{StoredChange, StoredKeys, stored_diff};
 pub use toml_text::{plain_text, value_text};
-pub use values::{Validation, WorldSize};
+pub use values::WorldSize;

@@ -135,14 +135,6 @@ pub(super) fn keys() -> Vec<Key> {
     keys
 }
 
-/// Returns the hyperparameters of an optimizer as keys, each with its default as TOML.
-pub(super) fn hyperparameters(entry: &'static Entry) -> impl Iterator<Item = (Key, String)> {
-    entry
-        .hyperparameters
-        .iter()
-        .map(|hyperparameter| (key(hyperparameter), hyperparameter.default.to_string()))
-}
-
 /// Returns true if the key belongs to some optimizers and possibly not to others.
 pub(super) fn is_hyperparameter(key: &Key) -> bool {
     key.section() == "optimizer" && owners(key).next().is_some()
@@ -166,7 +158,8 @@ fn is_default(entry: &Entry) -> bool {
     entry.name == OPTIMIZERS[0].name
 }
 
-fn key(hyperparameter: &Hyperparameter) -> Key {
+/// Returns a hyperparameter as a key of `[optimizer]`.
+pub(super) fn key(hyperparameter: &Hyperparameter) -> Key {
     let kind = match hyperparameter.form {
         Form::Number(low, high) => Type::Number(NumberRange { low, high }),
         Form::Pair(low, high) => Type::Pair(NumberRange { low, high }),

@@ -3,8 +3,9 @@
 
 use super::derived;
 use super::diagnostic::Diagnostic;
+use super::diff::diff;
 use super::loaded::Recipe;
-use super::schema::Model;
+use super::schema::Values;
 use crate::policy::{Position, QkNormPlace, RopeScaling};
 
 const POSITION: &str = "model.position";
@@ -38,29 +39,17 @@ fn norms(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Returns the keys of the rotation, each with true if its value is not the default.
-fn rotation(model: &Model) -> [(&'static str, bool); 11] {
-    let default = Model::default();
-    [
-        ("model.rope_theta", model.rope_theta != default.rope_theta),
-        ("model.rope_fraction", model.rope_fraction != default.rope_fraction),
-        ("model.rope_direction", model.rope_direction != default.rope_direction),
-        (SCALING, model.rope_scaling != default.rope_scaling),
-        ("model.rope_factor", model.rope_factor.is_some()),
-        ("model.rope_original_context", model.rope_original_context.is_some()),
-        ("model.rope_beta_fast", model.rope_beta_fast != default.rope_beta_fast),
-        ("model.rope_beta_slow", model.rope_beta_slow != default.rope_beta_slow),
-        ("model.rope_attention_factor", model.rope_attention_factor.is_some()),
-        ("model.rope_low_freq_factor", model.rope_low_freq_factor != default.rope_low_freq_factor),
-        ("model.rope_high_freq_factor", model.rope_high_freq_factor != default.rope_high_freq_factor),
-    ]
+/// Returns the keys of the rotation whose values are not the defaults.
+fn changed_rotation(recipe: &Recipe) -> impl Iterator<Item = &'static str> {
+    let changes = diff(&Values::default(), recipe.values()).into_iter();
+    changes.map(|change| change.key).filter(|key| key.starts_with("model.rope_"))
 }
 
 /// Reports keys of a rotation in a model without rotation.
 fn without_rotation(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let model = &recipe.values().model;
-    let after = [(PLACE, model.qk_norm && model.qk_norm_place == QkNormPlace::AfterRope)];
-    for (key, _) in rotation(model).into_iter().chain(after).filter(|(_, set)| *set) {
+    let after = model.qk_norm && model.qk_norm_place == QkNormPlace::AfterRope;
+    for key in changed_rotation(recipe).chain(after.then_some(PLACE)) {
         found.push(recipe.diagnostic(
             &[key, POSITION],
             format!("with model.position = \"{}\" no head is rotated", model.position),
@@ -109,9 +98,9 @@ fn scaling(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         ("model.rope_low_freq_factor", &[Llama3], false),
         ("model.rope_high_freq_factor", &[Llama3], false),
     ];
-    let set = rotation(model);
+    let changed: Vec<&str> = changed_rotation(recipe).collect();
     for (key, readers, needed) in read {
-        let (set, reads) = (set.contains(&(key, true)), readers.contains(&scaling));
+        let (set, reads) = (changed.contains(&key), readers.contains(&scaling));
         if set && !reads {
             let readers: Vec<String> = readers.iter().map(|word| format!("\"{word}\"")).collect();
             found.push(recipe.diagnostic(

@@ -12,7 +12,6 @@
 
 use crate::metrics;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
 
 /// Returns the columns that may have a predicted range: those that comparisons measure, with units in their
@@ -25,7 +24,8 @@ pub fn predictable() -> impl Iterator<Item = &'static str> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Prediction {
-    text: String,
+    /// The text as it was written.
+    pub text: String,
     /// The predicted quantity.
     pub of: Predicted,
 }
@@ -64,20 +64,9 @@ pub enum Predicted {
 }
 
 impl Prediction {
-    /// Returns the text as it was written.
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
     /// Returns true if only a comparison of quality can judge the prediction.
     pub fn is_about_quality(&self) -> bool {
         matches!(self.of, Predicted::Better | Predicted::Worse | Predicted::Difference { .. })
-    }
-}
-
-impl fmt::Display for Prediction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
     }
 }
 

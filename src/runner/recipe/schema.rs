@@ -21,13 +21,13 @@
 use super::define::{section, sections};
 use super::key::{NumberRange, RangeScale, Type, UNSET};
 use super::prediction::Prediction;
-use super::values::{Validation, WorldSize};
+use super::values::WorldSize;
 use crate::expression::Scope;
 use crate::policy::{
     Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
     DeviceChoice, EvaluationTask, HeadInit, Launcher, Norm, NormPlacement, OrFormula, Parametrization,
     Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection,
-    RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, WeightsOnly,
+    RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, Validation, WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};

@@ -7,10 +7,10 @@ use super::lookup::find_path;
 use super::merge::Merged;
 use super::schema::Values;
 use super::source::Location;
-use super::values::{Validation, WorldSize};
+use super::values::WorldSize;
 use crate::error::{IoContext, Result};
 use crate::machine::{Gpus, Machine};
-use crate::policy::{DeviceChoice, Launcher};
+use crate::policy::{DeviceChoice, Launcher, Validation};
 use std::path::Path;
 
 /// Returns the number of ranks. For `"auto"` it is the number from the external launcher, else one per GPU;
@@ -58,7 +58,8 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
         settled.model.init_from = Some(absolute("model.init_from", folder)?);
     }
     if let Validation::Path(file) = &written.data.validation {
-        settled.data.validation = Validation::Path(absolute("data.validation", file)?);
+        let path = absolute("data.validation", &file.to_string_lossy())?;
+        settled.data.validation = Validation::Path(path.into());
     }
     for path in settled.validation.sets.values_mut() {
         *path = absolute("validation.sets", path)?;

@@ -55,11 +55,9 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
     };
     match (key.kind, value.get_ref()) {
-        (Type::Text, DeValue::String(text)) => Ok(Value::String(text.to_string())),
-        (Type::NameOrPath(_), DeValue::String(text)) if text.is_empty() => {
+        (Type::NameOrPath(_) | Type::FractionOrPath(_), DeValue::String(text)) if text.is_empty() => {
             Err(refused(Refusal::new("empty")))
         }
-        (Type::NameOrPath(_), DeValue::String(text)) => Ok(Value::String(text.to_string())),
         (Type::Prediction, DeValue::String(text)) => match text.parse::<Prediction>() {
             Ok(prediction) => Ok(Value::String(prediction.into())),
             Err(reason) => Err(refused(Refusal::new("not a prediction").fix(reason))),
@@ -79,26 +77,27 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
                 wrong_formula(key, value, text, e).unwrap_or_else(|| refused(unknown(words, text)))
             })
         }
-        (Type::WordOrFormula(..), DeValue::String(text)) => Ok(Value::String(text.to_string())),
-        (Type::Count { min, max }, value) => whole(value, min, max).map_err(refused),
+        (
+            Type::Text | Type::NameOrPath(_) | Type::FractionOrPath(_) | Type::WordOrFormula(..),
+            DeValue::String(text),
+        ) => Ok(Value::String(text.to_string())),
         (Type::CountOrWord { word, .. }, DeValue::String(text)) if text == word => {
             Ok(Value::String(word.to_owned()))
         }
-        (Type::CountOrWord { min, max, .. }, value) => whole(value, min, max).map_err(refused),
+        (Type::Count { min, max } | Type::CountOrWord { min, max, .. }, value) => {
+            whole(value, min, max).map_err(refused)
+        }
         (Type::Counts { max }, DeValue::Array(items)) => {
             distinct_list(items, |item| whole(item, 0, max)).map_err(refused)
         }
         (Type::Stages { max_steps, max }, DeValue::Array(items)) => {
             stages(items, (max_steps, max)).map_err(refused)
         }
-        (Type::Extensions, DeValue::Array(items)) => extensions(items).map_err(refused),
-        (Type::Number(interval), value) => number(value, interval).map_err(refused),
-        (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
-        (Type::FractionOrPath(_), DeValue::String(text)) if text.is_empty() => {
-            Err(refused(Refusal::new("empty")))
+        (Type::Extensions, DeValue::Array(items)) => distinct_list(items, extension).map_err(refused),
+        (Type::Number(interval) | Type::FractionOrPath(interval), value) => {
+            number(value, interval).map_err(refused)
         }
-        (Type::FractionOrPath(_), DeValue::String(text)) => Ok(Value::String(text.to_string())),
-        (Type::FractionOrPath(interval), value) => number(value, interval).map_err(refused),
+        (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
         (Type::NamedPaths, DeValue::Table(table)) => named_paths(key, table).map(Value::Table),
         (Type::Settings, DeValue::Table(table)) => settings(key, table, &mut typed).map(Value::Table),
         (Type::Grid, DeValue::Table(table)) => settings(key, table, &mut listed).map(Value::Table),
@@ -250,24 +249,16 @@ fn stages(items: &DeArray<'_>, (max_steps, max): (u64, u64)) -> Result<Value, Re
     Ok(Value::Array(stages))
 }
 
-fn extensions(items: &DeArray<'_>) -> Result<Value, Refusal> {
-    let mut endings: Vec<Value> = Vec::new();
-    for item in items {
-        let DeValue::String(text) = item.get_ref() else { return Err(Refusal::new(sort(item.get_ref()))) };
-        let ending = Value::String(text.to_string());
-        match text.strip_prefix('.') {
-            None => {
-                return Err(Refusal::new(format!("{text:?} has no dot")).fix(format!("write \".{text}\"")));
-            }
-            Some("bin") => return Err(Refusal::new("a folder with .bin files is one of token shards")),
-            Some(name) if name.contains('/') || name.split('.').any(str::is_empty) => {
-                return Err(Refusal::new(format!("{text:?} is not a file ending")));
-            }
-            Some(_) if endings.contains(&ending) => return Err(Refusal::new(format!("has {text:?} twice"))),
-            Some(_) => endings.push(ending),
+fn extension(item: &DeValue<'_>) -> Result<Value, Refusal> {
+    let DeValue::String(text) = item else { return Err(Refusal::new(sort(item))) };
+    match text.strip_prefix('.') {
+        None => Err(Refusal::new(format!("{text:?} has no dot")).fix(format!("write \".{text}\""))),
+        Some("bin") => Err(Refusal::new("a folder with .bin files is one of token shards")),
+        Some(name) if name.contains('/') || name.split('.').any(str::is_empty) => {
+            Err(Refusal::new(format!("{text:?} is not a file ending")))
         }
+        Some(_) => Ok(Value::String(text.to_string())),
     }
-    if endings.is_empty() { Err(Refusal::new("an empty list")) } else { Ok(Value::Array(endings)) }
 }
 
 /// Longest name of a named path, in bytes.
@@ -338,14 +329,11 @@ fn range(key: &Key, value: &Spanned<DeValue<'_>>, scale: RangeScale) -> Result<V
     }
     let ends = match value.get_ref() {
         DeValue::Array(ends) if ends.len() == 2 => ends,
-        DeValue::Array(ends) => {
-            let label = format!("a list of {}", ends.len());
-            let help = "write both ends: [low, high]".to_owned();
-            return wrong(value.span(), format!("a range of {} has two ends", key.path), &label, help);
-        }
         other => {
+            let list = other.as_array().map(|ends| format!("a list of {}", ends.len()));
+            let label = list.as_deref().unwrap_or(sort(other));
             let help = "write both ends: [low, high]".to_owned();
-            return wrong(value.span(), format!("a range of {} has two ends", key.path), sort(other), help);
+            return wrong(value.span(), format!("a range of {} has two ends", key.path), label, help);
         }
     };
     let typed_ends: Vec<Value> = ends.iter().map(|end| typed(key, end)).collect::<Result<_, _>>()?;

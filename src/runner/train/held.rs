@@ -86,7 +86,7 @@ impl SnapshotCopy {
         let snapshot = contents.restrict(snapshot);
         let parameters = snapshot.parameters().count();
         let gathered = |tensor: &TensorView<'_>| {
-            let (name, dtype, shape) = (tensor.name().to_owned(), tensor.dtype(), tensor.shape().to_vec());
+            let (name, dtype, shape) = (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
             Ok(GatheredTensor { name, dtype, shape, bytes: tensor.bytes()?.into_owned() })
         };
         let tensors = snapshot.tensors().map(gathered).collect::<Result<_>>()?;

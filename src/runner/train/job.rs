@@ -2,7 +2,7 @@
 
 use super::device_order::DeviceOrder;
 use super::initial::InitialValues;
-use crate::data::{self, Dataset};
+use crate::data::{self, Dataset, TokenCache};
 use crate::error::Result;
 use crate::forecast::{Planned, check_fits};
 use crate::machine::Machine;
@@ -42,8 +42,8 @@ impl Job {
 /// # Errors
 /// If the corpus or the plan is invalid, or needs more memory than the machine has.
 pub fn prepare(recipe: &Recipe, machine: &Machine) -> Result<(Planned, Dataset)> {
-    let dataset =
-        data::open(&data_spec(recipe, machine), recipe.values().training.seq_len, &data::Options::default())?;
+    let (spec, seq_len) = (data_spec(recipe, machine), recipe.values().training.seq_len);
+    let dataset = data::open(&spec, seq_len, None, TokenCache::user()?.as_ref())?;
     let planned = Planned::new(recipe, &CorpusFacts::from_dataset(&dataset), machine)?;
     check_fits(&planned.plan, &planned.programs, machine)?;
     Ok((planned, dataset))

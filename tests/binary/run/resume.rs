@@ -386,7 +386,7 @@ fn a_checkpoint_of_another_processor_is_told() {
     let tensors: Vec<_> = tensors.collect();
     let views =
         tensors.iter().map(|(name, shape, bytes)| TensorView::new(name.as_str(), shape.clone(), bytes));
-    let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name().starts_with("adam."));
+    let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name.starts_with("adam."));
     let meta = Meta { engine: "cpu of another age".to_owned(), ..loaded.meta().clone() };
     let snapshot = Snapshot::new(parameters, optimizer);
     let saved = Store::open(Path::new(&run.checkpoints()), 9).unwrap().save(&meta, &snapshot).unwrap();

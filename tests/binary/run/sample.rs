@@ -216,12 +216,8 @@ fn the_cache_changes_nothing() {
         recipe::load(&run.path.join("resolved.toml"), &changes, std::iter::empty(), &Machine::here())
             .unwrap();
     let dataset = Arc::new(
-        data::open(
-            &data_spec(&recipe, &Machine::none()),
-            recipe.values().training.seq_len,
-            &data::Options::default(),
-        )
-        .unwrap(),
+        data::open(&data_spec(&recipe, &Machine::none()), recipe.values().training.seq_len, None, None)
+            .unwrap(),
     );
     let corpus = CorpusFacts {
         vocab_size: dataset.tokenizer.vocab_size(),

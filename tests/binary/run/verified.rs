@@ -21,7 +21,7 @@ fn save_again(run: &Run, meta: impl Fn(&mut Meta), value: Option<f32>) {
         .collect();
     let views =
         tensors.iter().map(|(name, shape, bytes)| TensorView::new(name.as_str(), shape.clone(), bytes));
-    let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name().starts_with("adam."));
+    let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name.starts_with("adam."));
     let mut changed = loaded.meta().clone();
     meta(&mut changed);
     Store::open(&run.checkpoints(), 9)

@@ -24,7 +24,8 @@ fn open(dir: &Path, keep: usize) -> Store {
 fn the_best_stays_until_a_better_one_is_saved() {
     let at = scratch();
     let dir = at.path().join("checkpoint");
-    let store = open(&dir, 1).with_best_kept(true);
+    let mut store = open(&dir, 1);
+    store.keeps_best = true;
     let best = || std::fs::read_to_string(dir.join("best")).ok();
     save(&store, 10, None, false);
     assert_eq!(best(), None, "nothing was evaluated");
@@ -52,7 +53,8 @@ fn the_best_stays_until_a_better_one_is_saved() {
 fn weights_alone_do_not_take_the_place_of_what_can_be_resumed() {
     let at = scratch();
     let dir = at.path().join("checkpoint");
-    let store = open(&dir, 1).with_kept_steps(&[25]).with_best_kept(true);
+    let mut store = open(&dir, 1);
+    (store.kept_steps, store.keeps_best) = (vec![25], true);
     save(&store, 20, None, false);
     save(&store, 25, None, true);
     save(&store, 30, Some(3.0), true);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use xrun::checkpoint::{Meta, Snapshot, TensorView, newest, state_hash};
+use xrun::checkpoint::{Loaded, Meta, Snapshot, TensorView, newest};
 
 /// A training state in which every value depends on the tag.
 pub struct State {
@@ -52,13 +52,38 @@ impl State {
 
     pub fn snapshot(&self) -> Snapshot<'_> {
         let views = self.tensors().map(|(n, s, b)| TensorView::new(n, s.to_vec(), b));
-        let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name().starts_with("adam."));
+        let (optimizer, parameters): (Vec<_>, Vec<_>) = views.partition(|t| t.name.starts_with("adam."));
         Snapshot::new(parameters, optimizer)
     }
 
     pub fn hash(&self) -> blake3::Hash {
-        state_hash(&self.snapshot()).unwrap()
+        let mut tensors: Vec<_> = self.tensors().collect();
+        tensors.sort_unstable_by_key(|(name, ..)| *name);
+        hash(tensors.into_iter())
     }
+}
+
+/// Returns the hash of all tensors of a checkpoint, equal to [`State::hash`] of the state that was saved.
+pub fn loaded_hash(loaded: &Loaded) -> blake3::Hash {
+    let shape = |name: &str| loaded.shape(name).unwrap();
+    let tensors: Vec<_> = loaded
+        .names()
+        .into_iter()
+        .map(|name| (name, shape(name), loaded.read(name, shape(name)).unwrap()))
+        .collect();
+    hash(tensors.iter().map(|(name, shape, bytes)| (*name, *shape, bytes.as_slice())))
+}
+
+/// Hashes name, shape and bytes of tensors in name order, every part preceded by its length.
+fn hash<'a>(tensors: impl Iterator<Item = (&'a str, &'a [usize], &'a [u8])>) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for (name, shape, bytes) in tensors {
+        let shape: Vec<u8> = shape.iter().flat_map(|size| size.to_le_bytes()).collect();
+        for part in [name.as_bytes(), &shape, bytes] {
+            hasher.update(&part.len().to_le_bytes()).update(part);
+        }
+    }
+    hasher.finalize()
 }
 
 /// A temporary folder in memory where there is one: thousands of them would keep a disk busy for a minute.
@@ -70,7 +95,7 @@ pub fn scratch() -> tempfile::TempDir {
 /// checkpoint. Panics when it is none of them.
 pub fn newest_of(dir: &Path, states: &[&State]) -> Option<usize> {
     let loaded = newest(dir).unwrap_or_else(|e| panic!("nothing can be loaded: {e}"))?;
-    let hash = loaded.hash().unwrap();
+    let hash = loaded_hash(&loaded);
     let at = states.iter().position(|s| s.hash() == hash && s.meta() == loaded.meta());
     Some(at.expect("the newest checkpoint holds one of the states that were saved"))
 }

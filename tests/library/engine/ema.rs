@@ -57,7 +57,7 @@ fn state(rank: &mut Rank) -> Result<Tensors> {
         return Ok(tensors);
     }
     for tensor in rank.snapshot().tensors() {
-        tensors.insert(tensor.name().to_owned(), tensor.bytes()?.into_owned());
+        tensors.insert(tensor.name.clone(), tensor.bytes()?.into_owned());
     }
     rank.end_snapshot()?;
     Ok(tensors)
@@ -207,8 +207,7 @@ fn save(
     let is_slot = |name: &String| name.starts_with("ema.") || name.starts_with("adam.");
     // Views borrow; a test may leak its bytes.
     let leaked = state.iter().map(|(name, bytes)| (name, &*bytes.clone().leak()));
-    let (slots, parameters): (Vec<_>, Vec<_>) =
-        leaked.filter_map(view).partition(|view| is_slot(&view.name().to_owned()));
+    let (slots, parameters): (Vec<_>, Vec<_>) = leaked.filter_map(view).partition(|view| is_slot(&view.name));
     let store = Store::open(folder.path(), 1).unwrap();
     store.save(&meta(STEPS as u64), &Snapshot::new(parameters, slots)).unwrap();
     let loaded = newest(folder.path()).unwrap().unwrap();

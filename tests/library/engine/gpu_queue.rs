@@ -17,7 +17,7 @@ use xrun::device::{DType, ProductPrecision};
 use xrun::ir::{Cases, CpuNode, ExchangeSlot, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
 use xrun::machine::Machine;
 use xrun::model::Programs;
-use xrun::plan::{CorpusFacts, Plan};
+use xrun::plan::{Plan, corpus_facts};
 
 /// The memory of a tensor: its name and addresses.
 #[derive(Clone, Debug)]
@@ -284,7 +284,7 @@ fn programs(overrides: &[&str]) -> Programs {
 
 fn programs_on(machine: &Machine, overrides: &[&str]) -> Programs {
     let recipe = recipe(overrides).unwrap();
-    let plan = Plan::new(&recipe, &CorpusFacts::estimated(&recipe).unwrap(), machine).unwrap();
+    let plan = Plan::new(&recipe, &corpus_facts(&recipe).unwrap(), machine).unwrap();
     Programs::new(&plan).unwrap()
 }
 

@@ -202,7 +202,7 @@ impl Trained {
         let mut tensors = Vec::new();
         if rank.engine().comm.rank() == 0 || rank.engine().state.layout().shards.is_none() {
             for tensor in rank.snapshot().tensors() {
-                tensors.push((tensor.name().to_owned(), tensor.bytes()?.into_owned()));
+                tensors.push((tensor.name.clone(), tensor.bytes()?.into_owned()));
             }
             rank.end_snapshot()?;
         } else {
@@ -279,7 +279,7 @@ fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
     if let Some(dataset) = opened.get(&key) {
         return Ok(Arc::clone(dataset));
     }
-    let dataset = Arc::new(data::open(&spec, seq_len, &data::Options::default())?);
+    let dataset = Arc::new(data::open(&spec, seq_len, None, None)?);
     opened.insert(key, Arc::clone(&dataset));
     Ok(dataset)
 }

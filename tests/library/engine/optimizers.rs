@@ -50,7 +50,7 @@ fn a_resumed_training_ends_as_one_that_went_on() {
         let setup = Setup::new(settings);
         let state = |rank: &Rank| -> BTreeMap<String, Vec<u8>> {
             let snapshot = rank.snapshot();
-            snapshot.tensors().map(|t| (t.name().to_owned(), t.bytes().unwrap().into_owned())).collect()
+            snapshot.tensors().map(|t| (t.name.clone(), t.bytes().unwrap().into_owned())).collect()
         };
         let folder = tempfile::tempdir().unwrap();
         let train = |from: u64| {

@@ -140,7 +140,7 @@ pub fn snapshot(rank: &Rank) -> Result<Tensors> {
     let mut tensors = BTreeMap::new();
     if rank.engine().comm.rank() == 0 {
         for tensor in rank.snapshot().tensors() {
-            tensors.insert(tensor.name().to_owned(), tensor.bytes()?.into_owned());
+            tensors.insert(tensor.name.clone(), tensor.bytes()?.into_owned());
         }
         rank.end_snapshot()?;
     } else {

@@ -45,7 +45,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // The names that predictions may use; the names and hyperparameters of optimizers.
     ("recipe", "optim metrics machine policy expression suggest error"),
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there.
-    ("data", "device policy suggest liveness error"),
+    ("data", "device policy suggest atomic liveness error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
@@ -103,7 +103,7 @@ const MAY_USE: &[(&str, &str)] = &[
     (
         "cli",
         "watch view replay compare coordinates device sweep executor train ranks checkpoint report results \
-         metrics statistics forecast check model plan data recipe machine policy suggest format error",
+         atomic metrics statistics forecast check model plan data recipe machine policy suggest format error",
     ),
     // The binary, which shows the way of a run.
     ("main", "cli train ranks report results forecast model plan data device error"),

@@ -5,7 +5,8 @@ use crate::parity::formula;
 use crate::parity::numbers::{COUNT, COUNTS, Numbers};
 use xrun::optim::Value;
 use xrun::plan::Schedule;
-use xrun::policy::{Cooldown, Decay};
+use xrun::policy::Decay;
+use xrun::recipe::LrScheduler;
 
 const WEIGHT_DECAY: (&str, Value) = ("weight_decay", Value::Number(0.1));
 
@@ -37,13 +38,13 @@ fn follow<const N: usize>(mut numbers: Numbers, (file, prefix): (&str, &str), bu
     let mut before = buffers.map(|buffer| if buffer == "params" { start() } else { vec![0.0; COUNT] });
     let schedule = Schedule {
         lr: 3e-2,
-        warmup: steps / 10,
         steps,
-        min_ratio: 0.1,
-        decay: Decay::Cosine.into(),
-        decay_ratio: 0.2,
-        decay_steps: None,
-        cooldown: Cooldown::Linear,
+        shape: LrScheduler {
+            warmup_steps: Some(steps / 10),
+            min_lr_ratio: 0.1,
+            decay: Decay::Cosine.into(),
+            ..LrScheduler::default()
+        },
     };
     numbers.set("control.clip", &[1.0]);
     numbers.set_rates((1..=steps).map(|t| schedule.at(t)));

@@ -1,5 +1,6 @@
 //! The tables and examples of docs/recipes.md are those of the program.
 
+use super::reference::reference_markdown;
 use std::path::Path;
 use xrun::expression::{CONSTANTS, Function, MAX_DEPTH, MAX_EXPONENT, MAX_LENGTH, MAX_NODES};
 use xrun::machine::Machine;
@@ -17,7 +18,7 @@ fn the_reference_is_up_to_date() {
     let text = std::fs::read_to_string(&path).expect("docs/recipes.md");
     let begin = text.find(BEGIN).expect("the mark of the beginning") + BEGIN.len();
     let end = begin + text[begin..].find(END).expect("the mark of the end");
-    let current = format!("\n{}", recipe::reference_markdown());
+    let current = format!("\n{}", reference_markdown());
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, [&text[..begin], &current, &text[end..]].concat()).expect("docs/recipes.md");
     } else {

@@ -5,4 +5,5 @@ mod documents;
 mod files;
 mod garbled;
 mod hashes;
+mod reference;
 mod wrong;

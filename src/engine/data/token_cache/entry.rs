@@ -8,7 +8,8 @@
 //!
 //! Numbers are little-endian. A file is used only after its hash is verified.
 
-use super::super::shard::write_atomically;
+use super::super::stream::decode_ids;
+use crate::atomic;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use serde::{Deserialize, Serialize};
@@ -115,11 +116,8 @@ impl Entry {
             let block = &mut block[..BLOCK_TOKENS.min(count - start) * width];
             self.file.read_exact(block)?;
             self.hasher.update_rayon(block);
-            match width {
-                2 => tokens
-                    .extend(block.as_chunks::<2>().0.iter().map(|id| u32::from(u16::from_le_bytes(*id)))),
-                _ => tokens.extend(block.as_chunks::<4>().0.iter().map(|id| u32::from_le_bytes(*id))),
-            }
+            tokens.resize(start + block.len() / width, 0);
+            decode_ids(block, width, &mut tokens[start..]);
             report_progress();
         }
         Ok(())
@@ -143,7 +141,7 @@ pub(super) fn write(path: &Path, header: &Header, train: &[u32], held_out: &[u32
     let json = serde_json::to_vec(header).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
     let length = u32::try_from(json.len()).ok().filter(|length| *length <= MAX_HEADER);
     let length = length.ok_or_else(|| Error::failed("the header of cached tokens is too long"))?;
-    write_atomically(path, |out| {
+    atomic::write_with(path, |out| {
         let mut hasher = blake3::Hasher::new();
         let mut put = |bytes: &[u8]| {
             hasher.update(bytes);

@@ -47,8 +47,10 @@ pub(super) struct TextTokens {
 /// A folder of cached tokens.
 #[derive(Clone, Debug)]
 pub struct TokenCache {
-    folder: PathBuf,
-    limit: u64,
+    /// The folder.
+    pub folder: PathBuf,
+    /// Size limit in bytes.
+    pub limit: u64,
 }
 
 /// A cache entry as it is shown to the user.
@@ -81,16 +83,6 @@ impl TokenCache {
     /// Returns the cache in a folder, limited to `limit` bytes.
     pub fn new(folder: PathBuf, limit: u64) -> Self {
         Self { folder, limit }
-    }
-
-    /// Returns the folder.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    /// Returns the size limit in bytes.
-    pub fn limit(&self) -> u64 {
-        self.limit
     }
 
     fn path(&self, key: &Key) -> PathBuf {

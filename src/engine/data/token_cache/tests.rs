@@ -1,7 +1,7 @@
 //! Tests of the cache of tokens.
 
 use super::super::corpus_files::CorpusFiles;
-use super::super::{Caching, Dataset, Options, Spec, Validation, open};
+use super::super::{Dataset, Spec, Validation, open};
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -37,13 +37,8 @@ impl Fixture {
     }
 }
 
-fn options(cache: Option<&TokenCache>) -> Options {
-    let caching = cache.map_or(Caching::Off, |cache| Caching::At(cache.clone()));
-    Options { caching, ..Options::default() }
-}
-
 fn open_with_cache(spec: &Spec, cache: Option<&TokenCache>) -> Dataset {
-    open(spec, 16, &options(cache)).unwrap()
+    open(spec, 16, None, cache).unwrap()
 }
 
 fn spec(path: &str) -> Spec {
@@ -114,7 +109,7 @@ fn a_short_text_is_not_cached() {
     let path = place.dir.path().join("short.txt");
     std::fs::write(&path, "a short text. ".repeat(1000)).unwrap();
     place.open(&Spec::new(path.to_str().unwrap(), "byte"));
-    assert!(!place.cache.folder().exists());
+    assert!(!place.cache.folder.exists());
 }
 
 /// Damages the bytes of an entry.
@@ -173,7 +168,7 @@ fn entries_that_were_used_least_are_removed_first() {
     place.open(&specs[0]);
     let bytes = place.cache.entries().unwrap()[0].bytes;
     // Room for two entries; an entry's header counts with its maximum length.
-    let small = TokenCache::new(place.cache.folder().to_owned(), 2 * bytes + bytes / 2);
+    let small = TokenCache::new(place.cache.folder.to_owned(), 2 * bytes + bytes / 2);
     let texts = || -> Vec<String> {
         let entries = small.entries().unwrap();
         entries.iter().map(|e| e.text.as_deref().unwrap().rsplit('/').next().unwrap().to_owned()).collect()
@@ -186,7 +181,7 @@ fn entries_that_were_used_least_are_removed_first() {
     pause();
     open_with_cache(&specs[2], Some(&small));
     assert_eq!(texts(), ["C.txt", "A.txt"]);
-    let none = TokenCache::new(place.cache.folder().to_owned(), bytes / 2);
+    let none = TokenCache::new(place.cache.folder.to_owned(), bytes / 2);
     open_with_cache(&specs[1], Some(&none));
     assert_eq!(texts(), ["C.txt", "A.txt"], "what is larger than the cache is not stored");
     assert_eq!(small.clear().unwrap().0, 2);
@@ -236,7 +231,7 @@ fn tokens_that_may_not_be_held_are_refused_before_they_are_read() {
     let spec = spec(&place.write("a.txt", "A"));
     place.open(&spec);
     let small = Spec { memory_bytes: Some(1000), ..spec };
-    let error = open(&small, 16, &options(Some(&place.cache))).unwrap_err();
+    let error = open(&small, 16, None, Some(&place.cache)).unwrap_err();
     assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
 }
 

@@ -60,10 +60,8 @@ fn corpus(recipe: &Recipe, summary: &Summary) -> Result<CorpusFacts> {
     Ok(CorpusFacts {
         vocab_size,
         train_tokens: TRAIN_TOKENS,
-        exact: false,
         validation_tokens: HELD_OUT_TOKENS,
         set_tokens: sets.map(|name| (name.clone(), HELD_OUT_TOKENS)).collect(),
-        floor: None,
-        memory_bytes: 0,
+        ..CorpusFacts::default()
     })
 }

@@ -162,7 +162,7 @@ impl Rank {
             tallies: self.plan.tasks.iter().map(begin).collect::<Result<_>>()?,
             tokens: 0,
             counted: Some(0),
-            whole: set.text.whole_bytes().filter(|_| batches.takes_all()),
+            whole: set.text.whole_bytes().filter(|_| batches.takes_all),
         };
         for batch in batches {
             on_batch();

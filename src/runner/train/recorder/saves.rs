@@ -44,8 +44,9 @@ impl Saves {
         background: bool,
     ) -> Result<Self> {
         let intervals = &plan.intervals;
-        let store = Store::open(&folder.checkpoints()?, intervals.keep)?;
-        let store = store.with_kept_steps(&intervals.kept_steps).with_best_kept(intervals.keep_best);
+        let mut store = Store::open(&folder.checkpoints()?, intervals.keep)?;
+        store.kept_steps.clone_from(&intervals.kept_steps);
+        store.keeps_best = intervals.keep_best;
         store.probe()?;
         let store = Arc::new(store);
         let best_loss = if intervals.keep_best { store.best_loss(from_step)? } else { None };

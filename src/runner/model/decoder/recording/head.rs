@@ -13,7 +13,7 @@ use crate::ops::scale::Scale;
 use crate::ops::select_rows::SelectRows;
 use crate::ops::soft_cap::SoftCap;
 use crate::ops::sum::Factor;
-use crate::plan::Sampling;
+use crate::plan::Generation;
 use std::sync::Arc;
 
 /// Rows per chunk of the head if a chunk's logits take at most [`LOGITS_BYTES`]. Large, because every chunk
@@ -141,7 +141,7 @@ impl Recording<'_> {
                 Destination::Into(positions, Mode::Add),
                 Destination::Into(bad, Mode::Add),
             ];
-            let Sampling { temperature, top_k, top_p, seed } = self.plan.generation.sampling;
+            let Generation { temperature, top_k, top_p, seed, .. } = self.plan.generation;
             // The model may have entries for which the tokenizer has no text.
             let entries = self.plan.corpus.vocab_size.min(m.vocab_size);
             let last = self.plan.batch.seq_len as u32 - 1;

@@ -1,7 +1,6 @@
-//! Writes the table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
+//! The table of metrics as Markdown, for `docs/results.md` and `docs/reports.md`.
 
-use super::metric::{Metric, Source};
-use super::table::{ledger_metrics, run_metrics};
+use xrun::metrics::{Metric, Source, ledger_metrics, run_metrics};
 
 /// Returns a table of a file's columns: name, unit, meaning.
 pub fn columns(metrics: &[Metric]) -> String {
