@@ -44,17 +44,20 @@ impl Deviation {
     }
 }
 
+/// Returns the degrees of freedom of `pairs` differences, the quantile of their interval and the
+/// noncentrality, effect √n. `None` for fewer than two pairs.
+fn noncentral(effect: f64, pairs: usize, confidence: f64) -> Option<(f64, f64, f64)> {
+    let freedom = pairs.checked_sub(1).filter(|freedom| *freedom > 0)? as f64;
+    Some((freedom, two_sided_quantile(freedom, confidence), effect.abs() * (pairs as f64).sqrt()))
+}
+
 /// Returns the probability that the interval of `pairs` differences excludes 0 on the side of the true
 /// difference. `effect` is the true difference divided by the deviation. Returns 0 for fewer than two pairs.
 ///
 /// It is P(T > t) for the noncentral t distribution with n - 1 degrees of freedom and noncentrality effect
 /// √n, computed as the mean of Φ(effect √n - t s) over the distribution of s.
 pub fn power_to_see(effect: f64, pairs: usize, confidence: f64) -> f64 {
-    if pairs < 2 {
-        return 0.0;
-    }
-    let freedom = (pairs - 1) as f64;
-    let (t, shift) = (two_sided_quantile(freedom, confidence), effect.abs() * (pairs as f64).sqrt());
+    let Some((freedom, t, shift)) = noncentral(effect, pairs, confidence) else { return 0.0 };
     mean_over_deviation(freedom, f64::INFINITY, |s| normal_cdf(shift - t * s))
 }
 
@@ -65,11 +68,7 @@ pub fn power_to_see(effect: f64, pairs: usize, confidence: f64) -> f64 {
 /// over those s for which that is positive (two one-sided tests, Schuirmann 1987; Phillips, "Power of the two
 /// one-sided tests procedure in bioequivalence", 1990).
 pub fn power_to_show_equivalence(effect: f64, pairs: usize, confidence: f64) -> f64 {
-    if pairs < 2 {
-        return 0.0;
-    }
-    let freedom = (pairs - 1) as f64;
-    let (t, shift) = (two_sided_quantile(freedom, confidence), effect.abs() * (pairs as f64).sqrt());
+    let Some((freedom, t, shift)) = noncentral(effect, pairs, confidence) else { return 0.0 };
     mean_over_deviation(freedom, shift / t, |s| 2.0 * normal_cdf(shift - t * s) - 1.0)
 }
 

@@ -35,8 +35,8 @@ impl Merged {
     /// Returns the value of every key.
     ///
     /// # Errors
-    /// If the table of keys and the structs disagree, because every value was checked against its row of the
-    /// table before.
+    /// If the table of keys and the structs disagree. Nothing else can be wrong: every value was checked
+    /// against its row of the table.
     pub fn values(&self) -> Result<Values> {
         let disagree = |e: toml::de::Error| {
             Error::failed(format!("the table of keys and the recipe disagree: {e}; please report this"))

@@ -64,12 +64,10 @@ impl Optimizer {
             Some(name) => optim::find(name)?,
             None => optim::find_for(role, &self.name)?,
         };
-        let own_decay = group.weight_decay();
+        let decays = role.decays() || group.weight_decay().is_some_and(|decay| decay > 0.0);
         let value = |h: &Hyperparameter| {
             // A vector group with weight decay 0 does not decay at all, like vectors without a group.
-            let own = group.values.get(h.name).filter(|_| {
-                h.name != groups::WEIGHT_DECAY || role.decays() || own_decay.is_some_and(|decay| decay > 0.0)
-            });
+            let own = group.values.get(h.name).filter(|_| h.name != groups::WEIGHT_DECAY || decays);
             own.or_else(|| self.values.get(h.name)).map(|value| (h.name.to_owned(), value.clone()))
         };
         let written = entry.hyperparameters.iter().filter_map(value).collect();
@@ -80,7 +78,7 @@ impl Optimizer {
             values: Values::from_written(entry.hyperparameters, &written),
             lr: group.lr.unwrap_or(self.lr),
             decay: if entry.decoupled_decay { decay } else { WeightDecay::Coupled },
-            decays: role.decays() || own_decay.is_some_and(|decay| decay > 0.0),
+            decays,
         })
     }
 }
