@@ -26,14 +26,19 @@ pub(super) struct Assignment {
     pub at: Location,
 }
 
-/// The keys that a layer sets, by path.
-pub(super) type Assignments = BTreeMap<&'static str, Assignment>;
+/// A text and the keys that it sets, by path: a recipe file, an environment variable or a command-line
+/// argument.
+#[derive(Clone, Debug)]
+pub(super) struct Document {
+    pub source: Arc<Source>,
+    pub set: BTreeMap<&'static str, Assignment>,
+}
 
-/// All layers.
+/// The texts of all layers.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
-    /// What each layer sets, the lowest first: a layer per recipe file, the environment, the command line.
-    pub set: Vec<Assignments>,
+    /// Every text that sets a key, lowest layer first.
+    pub documents: Vec<Document>,
     /// The recipe files, base first.
     pub files: Vec<Arc<Source>>,
     /// All errors found so far.
@@ -104,7 +109,17 @@ impl Layers {
     }
 
     fn add(&mut self, layer: Layer) {
-        self.set.push(layer.set);
+        let mut documents: Vec<Document> = Vec::new();
+        for (path, assignment) in layer.set {
+            let source = Arc::clone(&assignment.at.source);
+            let known = documents.iter().position(|document| Arc::ptr_eq(&document.source, &source));
+            let at = known.unwrap_or_else(|| {
+                documents.push(Document { source, set: BTreeMap::new() });
+                documents.len() - 1
+            });
+            documents[at].set.insert(path, assignment);
+        }
+        self.documents.extend(documents);
         self.problems.extend(layer.problems);
     }
 }
@@ -112,7 +127,7 @@ impl Layers {
 /// One layer: a file, the environment or the command line.
 #[derive(Debug, Default)]
 struct Layer {
-    set: Assignments,
+    set: BTreeMap<&'static str, Assignment>,
     problems: Vec<Diagnostic>,
 }
 

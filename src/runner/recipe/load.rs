@@ -2,7 +2,7 @@
 //! contradictions.
 
 use super::key::Key;
-use super::layers::{self, Assignments, Layers};
+use super::layers::{self, Document, Layers};
 use super::loaded::{Recipe, StoredRecipe};
 use super::lookup::find_path;
 use super::merge::{Defaults, Merged};
@@ -104,7 +104,7 @@ fn text_source(path: &Path, text: &str) -> Arc<Source> {
 pub fn setting(text: &str) -> Result<(&'static Key, String)> {
     let mut layers = Layers::default();
     layers.command_line(&[text.to_owned()]);
-    match layers.set.pop().and_then(|mut layer| layer.pop_first()) {
+    match layers.documents.pop().and_then(|mut document| document.set.pop_first()) {
         Some((path, assignment)) if layers.problems.is_empty() => {
             let key = find_path(path).expect("layers set only keys of the table");
             Ok((key, value_text(&assignment.value)))
@@ -138,9 +138,9 @@ fn resolve(
     without_contradictions(recipe)
 }
 
-/// Returns what the layers set, if there are no errors.
-fn checked(layers: Layers) -> Result<Vec<Assignments>> {
-    if layers.problems.is_empty() { Ok(layers.set) } else { Err(diagnostic::error(&layers.problems)) }
+/// Returns the texts of the layers, if there are no errors.
+fn checked(layers: Layers) -> Result<Vec<Document>> {
+    if layers.problems.is_empty() { Ok(layers.documents) } else { Err(diagnostic::error(&layers.problems)) }
 }
 
 fn without_contradictions(recipe: Recipe) -> Result<Recipe> {

@@ -3,7 +3,7 @@
 //! A list or a table replaces the one below it as a whole, and the keys of `[sweep] grid` keep their order.
 
 use super::key::{Key, UNSET};
-use super::layers::{Assignment, Assignments};
+use super::layers::{Assignment, Document};
 use super::optimizer;
 use super::schema::{KEYS, Values};
 use super::source::{Layer, Location, Origin};
@@ -12,24 +12,25 @@ use super::toml_text::{parse_value, values};
 use crate::error::{Error, Result};
 use serde::de::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use toml::{Table, Value};
 
-/// All layers of a recipe: the defaults at the bottom, then later ones on top.
+/// All layers of a recipe: the defaults at the bottom, then one per text, later ones on top.
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     defaults: Defaults,
-    layers: Vec<Assignments>,
+    documents: Vec<Document>,
 }
 
 impl Merged {
-    /// Merges the defaults and `layers`; the last layer wins.
-    pub fn new(defaults: Defaults, layers: Vec<Assignments>) -> Self {
-        Self { defaults, layers }
+    /// Merges the defaults and `documents`; the last document wins.
+    pub fn new(defaults: Defaults, documents: Vec<Document>) -> Self {
+        Self { defaults, documents }
     }
 
     /// Returns these layers with more on top.
-    pub fn with(&self, layers: Vec<Assignments>) -> Self {
-        Self::new(self.defaults.clone(), self.layers.iter().cloned().chain(layers).collect())
+    pub fn with(&self, documents: Vec<Document>) -> Self {
+        Self::new(self.defaults.clone(), self.documents.iter().cloned().chain(documents).collect())
     }
 
     /// Returns the value of every key.
@@ -60,7 +61,7 @@ impl Merged {
 
     /// Returns the highest assignment of `key`; `None` if it has its default.
     fn assignment(&self, key: &str) -> Option<&Assignment> {
-        self.layers.iter().rev().find_map(|layer| layer.get(key))
+        self.documents.iter().rev().find_map(|document| document.set.get(key))
     }
 
     /// Returns the location that sets `key`; `None` if it has its default.
@@ -78,7 +79,7 @@ impl Merged {
         let Some(at) = self.locate(key) else { return 0 };
         match at.source.origin {
             Origin::File(_) | Origin::BuiltIn(_) => {
-                1 + self.layers.iter().rposition(|layer| layer.contains_key(key)).unwrap_or(0)
+                1 + self.documents.iter().position(|one| Arc::ptr_eq(&one.source, &at.source)).unwrap_or(0)
             }
             Origin::Env(_) => usize::MAX - 1,
             Origin::CommandLine => usize::MAX,
@@ -137,7 +138,7 @@ mod tests {
         layers.files(Source::new(Origin::File("top.toml".into()), top));
         layers.command_line(&arguments.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
         assert!(layers.problems.is_empty(), "{:?}", layers.problems);
-        Merged::new(Defaults::default(), layers.set)
+        Merged::new(Defaults::default(), layers.documents)
     }
 
     #[test]
@@ -165,7 +166,7 @@ mod tests {
             let mut layers = Layers::default();
             layers
                 .files(Source::new(Origin::File("x.toml".into()), format!("{} = {}", key.path, key.example)));
-            let written = &layers.set[0][key.path].value;
+            let written = &layers.documents[0].set[key.path].value;
             assert_eq!(parse_value(&value_text(written)).as_ref(), Ok(written), "{}", key.path);
         }
     }
