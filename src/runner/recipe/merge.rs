@@ -1,31 +1,44 @@
-//! Merges the layers of a recipe: a key has the value of the highest layer that sets it.
+//! Merges the layers of a recipe with figment, which also tracks the origin of each value.
 //!
-//! A list or a table replaces the one below it as a whole, and the keys of `[sweep] grid` keep their order.
+//! Figment merges tables key by key and sorts their keys. In a recipe, a list or a table replaces the one
+//! below it as a whole, and the keys of `[sweep] grid` keep their order. So figment sees only two levels per
+//! layer, section and key, and every value is an opaque string of TOML.
 
+use super::diagnostic::{self, Diagnostic};
 use super::key::{Key, UNSET};
-use super::layers::{Assignment, Document};
+use super::layers::Document;
 use super::optimizer;
 use super::schema::{KEYS, Values};
 use super::source::{Layer, Location, Origin};
 use super::stored::StoredKeys;
-use super::toml_text::{parse_value, values};
+use super::toml_text::{parse_value, value_text, values};
 use crate::error::{Error, Result};
-use serde::de::Deserialize;
+use figment::value::{Dict, Map};
+use figment::{Figment, Metadata, Profile, Provider};
+use serde::de::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use toml::{Table, Value};
+use toml::Table;
 
 /// All layers of a recipe: the defaults at the bottom, then one per text, later ones on top.
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     defaults: Defaults,
+    figment: Figment,
+    /// The values that figment merged, by section. Cached because figment merges again every time it is asked
+    /// for one.
+    sections: Dict,
     documents: Vec<Document>,
 }
 
 impl Merged {
     /// Merges the defaults and `documents`; the last document wins.
     pub fn new(defaults: Defaults, documents: Vec<Document>) -> Self {
-        Self { defaults, documents }
+        let bottom = Figment::from(&defaults);
+        let figment = documents.iter().fold(bottom, |figment, document| figment.merge(document));
+        // If a layer has an error, `values` reports it.
+        let sections = figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default));
+        Self { defaults, figment, sections: sections.unwrap_or_default(), documents }
     }
 
     /// Returns these layers with more on top.
@@ -36,37 +49,27 @@ impl Merged {
     /// Returns the value of every key.
     ///
     /// # Errors
-    /// If the table of keys and the structs disagree. Nothing else can be wrong: every value was checked
-    /// against its row of the table.
+    /// A usage error that points at a value that the structs reject.
     pub fn values(&self) -> Result<Values> {
-        let disagree = |e: toml::de::Error| {
+        let sections: BTreeMap<String, BTreeMap<String, Opaque>> =
+            self.figment.extract().map_err(|e| self.refused(e))?;
+        let mut table = Table::new();
+        for (section, keys) in sections {
+            let keys: Table = keys.into_iter().map(|(key, Opaque(value))| (key, value)).collect();
+            table.insert(section, keys.into());
+        }
+        // Every value was already checked against its row of the table. The only possible error left is a row
+        // whose values do not fit the struct's field.
+        Values::deserialize(table).map_err(|e| {
             Error::failed(format!("the table of keys and the recipe disagree: {e}; please report this"))
-        };
-        let mut sections: BTreeMap<&str, Table> = BTreeMap::new();
-        let mut set = |key: &Key, value: Value| {
-            sections.entry(key.section()).or_default().insert(key.name().to_owned(), value);
-        };
-        for (key, default) in self.defaults.values() {
-            set(key, parse_value(&default).map_err(disagree)?);
-        }
-        for key in KEYS.iter() {
-            if let Some(assignment) = self.assignment(key.path) {
-                set(key, assignment.value.clone());
-            }
-        }
-        let sections: Table =
-            sections.into_iter().map(|(name, keys)| (name.to_owned(), keys.into())).collect();
-        Values::deserialize(sections).map_err(disagree)
-    }
-
-    /// Returns the highest assignment of `key`; `None` if it has its default.
-    fn assignment(&self, key: &str) -> Option<&Assignment> {
-        self.documents.iter().rev().find_map(|document| document.set.get(key))
+        })
     }
 
     /// Returns the location that sets `key`; `None` if it has its default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
-        self.assignment(key).map(|assignment| &assignment.at)
+        let (section, name) = key.split_once('.')?;
+        let value = self.sections.get(section)?.as_dict()?.get(name)?;
+        self.located(key, self.figment.get_metadata(value.tag())?)
     }
 
     /// Returns the layer that the value of `key` comes from.
@@ -85,6 +88,41 @@ impl Merged {
             Origin::CommandLine => usize::MAX,
         }
     }
+
+    /// Returns the location of `key` in the text that this metadata belongs to.
+    fn located(&self, key: &str, metadata: &Metadata) -> Option<&Location> {
+        let document = self.documents.iter().find(|document| document.metadata() == *metadata)?;
+        document.set.get(key).map(|assignment| &assignment.at)
+    }
+
+    /// Converts figment's errors to diagnostics. Key path and metadata give the location in the text.
+    fn refused(&self, error: figment::Error) -> Error {
+        let diagnostics: Vec<Diagnostic> = error
+            .into_iter()
+            .map(|e| {
+                let path = e.path.join(".");
+                let diagnostic =
+                    Diagnostic::new(format!("{path}: {}", e.kind), "`xrun schema` prints every key")
+                        .key(&path);
+                match e.metadata.as_ref().and_then(|metadata| self.located(&path, metadata)) {
+                    Some(at) => diagnostic.mark(&at.source, at.value.clone(), ""),
+                    None => diagnostic,
+                }
+            })
+            .collect();
+        diagnostic::error(&diagnostics)
+    }
+}
+
+/// Returns keys in the form that figment needs: `section → key → TOML text`.
+fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dict> {
+    let mut sections: BTreeMap<&str, Dict> = BTreeMap::new();
+    for (path, text) in values {
+        let (section, key) = path.split_once('.').expect("every path of the table is section.name");
+        sections.entry(section).or_default().insert(key.to_owned(), text.into());
+    }
+    Profile::Default
+        .collect(sections.into_iter().map(|(name, keys)| (name.to_owned(), keys.into())).collect())
 }
 
 /// The bottom layer: the default of every key that has one.
@@ -113,14 +151,42 @@ impl Defaults {
         Self { implied }
     }
 
-    /// Returns the keys that have a default, each with its value as TOML.
-    fn values(&self) -> impl Iterator<Item = (&'static Key, String)> {
-        // The defaults of hyperparameters depend on the optimizer, which a higher layer may choose.
+    fn value(&self, key: &Key, default: Option<String>) -> Option<String> {
+        let implied = key.implied.filter(|_| self.implied.contains(key.path));
+        implied.map_or(default, |implied| Some(implied.to_owned()))
+    }
+}
+
+impl Provider for &Defaults {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("default")
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
         let defaults = values(&Values::default()).into_iter();
-        defaults.filter(|(key, _)| !optimizer::is_hyperparameter(key)).filter_map(|(key, default)| {
-            let implied = key.implied.filter(|_| self.implied.contains(key.path));
-            Some((key, implied.map(str::to_owned).or(default)?))
-        })
+        // The defaults of hyperparameters depend on the optimizer, which a higher layer may choose.
+        let defaults = defaults.filter(|(key, _)| !optimizer::is_hyperparameter(key));
+        Ok(dict(defaults.filter_map(|(key, value)| Some((key.path, self.value(key, value)?)))))
+    }
+}
+
+impl Provider for Document {
+    fn metadata(&self) -> Metadata {
+        Metadata::from(self.source.name(), self.source.id())
+    }
+
+    fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
+        Ok(dict(self.set.iter().map(|(path, assignment)| (*path, value_text(&assignment.value)))))
+    }
+}
+
+/// A value that figment holds as TOML text.
+struct Opaque(toml::Value);
+
+impl<'de> Deserialize<'de> for Opaque {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_value(&text).map(Self).map_err(serde::de::Error::custom)
     }
 }
 
@@ -129,7 +195,6 @@ mod tests {
     use super::*;
     use crate::recipe::layers::Layers;
     use crate::recipe::source::Source;
-    use crate::recipe::toml_text::value_text;
 
     /// Returns the layers of two recipe files, the second on top of the first, and of command-line arguments.
     fn merged(base: &str, top: &str, arguments: &[&str]) -> Merged {
@@ -161,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_is_the_same_after_it_was_written_as_toml() {
+    fn every_value_passes_through_figment_unchanged() {
         for key in KEYS.iter() {
             let mut layers = Layers::default();
             layers
@@ -172,11 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_located_where_the_highest_layer_sets_it() {
+    fn a_refused_value_is_underlined_where_its_layer_sets_it() {
         let merged = merged("[optimizer]\nlr = 0.5\n", "[optimizer]\nlr = 0.25\n", &[]);
-        let at = merged.locate("optimizer.lr").unwrap();
-        assert_eq!(at.source.place(at.value.start), "top.toml:2:6");
-        assert_eq!(merged.values().unwrap().optimizer.lr, 0.25);
-        assert!(merged.locate("optimizer.name").is_none());
+        let mut error = figment::Error::from("no such number".to_owned()).with_path("optimizer.lr");
+        error.metadata = merged.figment.find_metadata("optimizer.lr").cloned();
+        let error = merged.refused(error);
+        assert_eq!(error.problems()[0].keys, ["optimizer.lr"], "{error}");
+        assert_eq!(error.problems()[0].place.as_deref(), Some("top.toml:2:6"), "{error}");
+        assert!(error.message().contains("no such number") && error.message().contains("0.25"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! defaults ─▶ files along `extends` ─▶ XRUN__SECTION__KEY ─▶ section.key=value      (later wins)
-//!        layers, checked key by key ─▶ merged ─▶ settled for a Machine ─▶ checks ─▶ Recipe, frozen
+//!        layers, checked key by key ─▶ figment merges ─▶ settled for a Machine ─▶ checks ─▶ Recipe, frozen
 //! ```
 //!
 //! [`KEYS`] lists the keys, [`Values`] holds a value for each, and a [`Recipe`] holds them as written and as

@@ -40,6 +40,15 @@ impl Source {
         }
     }
 
+    /// Returns what distinguishes this text from others with the same name.
+    pub(super) fn id(&self) -> String {
+        match &self.origin {
+            Origin::Env(variable) => variable.clone(),
+            Origin::CommandLine => self.text.clone(),
+            Origin::File(_) | Origin::BuiltIn(_) => self.name(),
+        }
+    }
+
     /// Returns `NAME:LINE:COLUMN` of a byte of the text, as messages show it.
     pub(super) fn place(&self, at: usize) -> String {
         let before = &self.text[..self.clamp(at..at).start];
