@@ -169,6 +169,7 @@ impl Products {
     /// # Errors
     /// If the product was not prepared, or the library reports an error.
     pub(super) fn run(&self, stream: &Stream, kernels: &Kernels, product: &Product) -> Result<()> {
+        debug_assert_eq!(product.shape.accumulate, product.addend.is_some(), "{product:?}");
         let shape = &product.shape;
         let ready = lock(&self.inner).ready.get(shape).copied();
         match ready {

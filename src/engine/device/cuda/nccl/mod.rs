@@ -11,7 +11,7 @@ mod pinned;
 pub use pinned::{NcclSettings, pin_environment};
 
 use super::transport::{On, Transport};
-use crate::device::gpu::{Collective, DevicePtr, MAX_RANKS, OwnedCopy, consecutive_addresses};
+use crate::device::gpu::{Collective, DevicePtr, MAX_RANKS, consecutive_addresses};
 use crate::device::lock::lock;
 use crate::error::{Error, Result};
 use api::{Api, CommFn, Config, SUCCESS, Status};
@@ -170,8 +170,11 @@ impl Transport for Nccl {
     }
 
     fn broadcast(&self, address: DevicePtr, bytes: usize, on: On<'_>) -> Result<bool> {
-        let part = OwnedCopy { owner: 0, from: address, to: address, bytes };
-        self.collective(Collective::GatherFromOwners { parts: &[part], wait: true }, on)?;
+        let (byte, stream) = (ncclDataType_t::ncclUint8, on.stream.raw.cast());
+        self.group("send from rank 0", &[address as *mut c_void], |api, comm, &at| {
+            // SAFETY: as in `collective`.
+            unsafe { (api.broadcast)(at, at, bytes, byte, 0, comm, stream) }
+        })?;
         Ok(true)
     }
 
