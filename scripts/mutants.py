@@ -70,7 +70,7 @@ MUTANTS = [
     ("attention/unfused.rs", "p.at(square, 0).t(), d_o, dv, rest, ", "i > 0", "i == 0"),
     ("cast.rs", "|x: <E as Elem>::Acc| ", "<F as Elem>::Acc::from_f64(x.to_f64())", "<F as Elem>::Acc::from_f64(-x.to_f64())"),
     ("copy.rs", "|x, old| ", "x + old", "x - old"),
-    ("copy.rs", "if ", "cx.adds(0)", "!cx.adds(0)"),
+    ("copy.rs", "let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));", "cx.adds(0)", "!cx.adds(0)"),
     ("cross_entropy/mod.rs", "d.z_loss = ", "from.get(r)", "-from.get(r)"),
     ("cross_entropy/objective.rs", "label_smoothing != 0.0).then_some(", "from + usize::from(z_loss.is_some())", "from"),
     ("cross_entropy/rows.rs", "plain: ", "sum.ln() + (highest - wanted)", "sum.ln() - (highest - wanted)"),
