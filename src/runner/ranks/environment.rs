@@ -176,8 +176,8 @@ fn assignment(
         _ if set.launcher == "Slurm" && nodes(variables)? == 1 => world_size,
         Some(local_world_size) if set.launcher == "Slurm" => local_world_size.min(world_size),
         Some(local_world_size) => local_world_size,
-        // Ranks of a machine must agree, so the machines are taken to have equally many. A machine with more
-        // shows by its highest rank.
+        // Ranks of a machine must agree, so the machines are taken to have equally many. On a machine with
+        // more, only the ranks beyond that number know it.
         None => world_size.div_ceil(nodes(variables)?.max(1)).max(local_rank + 1).min(world_size),
     };
     if local_world_size == 0 || local_rank >= local_world_size || local_world_size > world_size {

@@ -45,6 +45,7 @@ pub(super) fn run_ranks(ranks: &LocalRanks, job: &Job, zero: Option<&RankZero<'_
     ranks.run_keeping(|comm, kept| {
         let pool = Arc::new(Pool::new(threads)?);
         let zero = zero.filter(|_| comm.rank() == 0);
+        // After a rank has panicked, the recorder only closes the run.
         let mut recorder = zero.map(|zero| lock(zero.recorder));
         let index = ranks.index_on_machine(comm.rank());
         let began = Instant::now();

@@ -139,7 +139,7 @@ fn text_or_content(token: &serde_json::Value) -> Option<String> {
 /// Returns the chat template in its own file in a run's folder, if there is one.
 ///
 /// # Errors
-/// If it cannot be read.
+/// If it cannot be read, or is too large.
 pub fn chat_template(run: &Path) -> Result<Option<String>> {
     read(&run.join(CHAT_TEMPLATE))
 }
