@@ -1,5 +1,6 @@
 //! A folder with its own recipe and results, the binary in it, and what a run left there.
 
+use flate2::bufread::GzDecoder;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,6 +10,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use xrun::checkpoint::{self, Loaded};
 use xrun::results::folder::read_summary;
+use xrun::results::stored::{COMPRESSED, compress};
 use xrun::results::{Status, Summary};
 
 /// Number of steps in [`RECIPE`].
@@ -385,6 +387,26 @@ pub fn hears(stream: &mut impl std::io::Read, heard: &mut Vec<u8>, text: &str) -
         heard.push(byte[0]);
     }
     true
+}
+
+/// Returns the text of a file, compressed or not.
+#[track_caller]
+pub fn read_text(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap();
+    match path.to_string_lossy().ends_with(COMPRESSED) {
+        true => std::io::read_to_string(GzDecoder::new(&bytes[..])).unwrap(),
+        false => String::from_utf8(bytes).unwrap(),
+    }
+}
+
+/// Replaces the first occurrence of a text in a file, compressed or not; the text must be there.
+#[track_caller]
+pub fn edit(path: &Path, from: &str, to: &str) {
+    let text = read_text(path);
+    assert!(text.contains(from), "no `{from}` in {}:\n{text}", path.display());
+    let edited = text.replacen(from, to, 1).into_bytes();
+    let is_compressed = path.to_string_lossy().ends_with(COMPRESSED);
+    fs::write(path, if is_compressed { compress(&edited).unwrap() } else { edited }).unwrap();
 }
 
 /// Waits until none of these processes exists any more.

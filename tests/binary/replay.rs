@@ -1,7 +1,7 @@
 //! Runs `xrun replay` as a user does: the same bits, the first difference, what it says about builds and
 //! devices, and what it rejects.
 
-use crate::place::{Done, Place, Run};
+use crate::place::{Done, Place, Run, edit, read_text};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -22,17 +22,9 @@ fn replay(place: &Place, arguments: &[&str]) -> Done {
     place.xrun(&[&["replay"], arguments, &["--into", "again"]].concat())
 }
 
-/// Replaces a text in a file of a run; the text must be there.
-#[track_caller]
-fn edit(path: &Path, from: &str, to: &str) {
-    let text = fs::read_to_string(path).unwrap();
-    assert!(text.contains(from), "no `{from}` in {}:\n{text}", path.display());
-    fs::write(path, text.replacen(from, to, 1)).unwrap();
-}
-
 /// Replaces the gradient norm in the row of step 7.
 fn plant(metrics: &Path) {
-    let text = fs::read_to_string(metrics).unwrap();
+    let text = read_text(metrics);
     let column = text.lines().next().unwrap().split(',').position(|name| name == "grad_norm").unwrap();
     let row = text.lines().find(|line| line.starts_with("7,")).unwrap().to_owned();
     let mut values: Vec<&str> = row.split(',').collect();

@@ -9,8 +9,8 @@ use super::setting::Setting;
 use crate::compare::{self, judge};
 use crate::error::Result;
 use crate::format::significant;
-use crate::results::experiment::Experiment;
-use crate::results::measure::Measure;
+use crate::results::experiment::{Design, Experiment};
+use crate::results::measure::{Measure, MeasuredRun};
 use crate::results::progress::eprint_line;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub(super) fn replay(
     }
     let same = replayed.count(Outcome::SameBits);
     findings.insert(0, format!("the same bits in {same} of {} runs", names.len()));
-    let new = judged_again(recorded, &folders);
+    let new = judged_again(recorded, &folders)?;
     let intervals = RepeatedInterval::between(recorded, &new);
     findings.extend(intervals.iter().map(in_words));
     let outcome = outcome(&replayed, names.len(), RepeatedInterval::are_within(&intervals));
@@ -68,18 +68,24 @@ fn outcome(replayed: &ReplayedRuns, runs: usize, are_within: Option<bool>) -> Ou
 }
 
 /// Returns a comparison with the values of new runs, whose folders are listed by the name of the stored run.
-/// It is judged by its own rule; other runs have no values.
-fn judged_again(recorded: &Experiment, folders: &BTreeMap<&str, PathBuf>) -> Experiment {
+/// All pairs are judged at once, even if the recorded ones were judged one after the other: stopping again
+/// would leave replayed pairs out of the estimate. Other runs have no values.
+///
+/// # Errors
+/// If a new run cannot be read.
+fn judged_again(recorded: &Experiment, folders: &BTreeMap<&str, PathBuf>) -> Result<Experiment> {
     let mut new = recorded.clone();
     let measures: Vec<Measure> = recorded.findings.iter().map(|finding| finding.measure.clone()).collect();
     for run in &mut new.runs {
         run.values.clear();
         if let Some(folder) = run.run.as_deref().and_then(|name| folders.get(name)) {
+            MeasuredRun::open(folder)?;
             *run = compare::with_values(std::mem::take(run), folder, &measures);
         }
     }
+    new.design = Design::Pairs { pairs: new.pairs().count() };
     judge::judge(&mut new);
-    new
+    Ok(new)
 }
 
 fn in_words(measure: &RepeatedInterval<'_>) -> String {
@@ -98,7 +104,7 @@ fn in_words(measure: &RepeatedInterval<'_>) -> String {
 mod tests {
     use super::*;
     use crate::results::experiment::example::experiment;
-    use crate::results::experiment::{Design, ExperimentRun, Finding};
+    use crate::results::experiment::{ExperimentRun, Finding};
     use crate::results::measure::MeasureValue;
 
     /// Makes a comparison of a measure from the values of both arms, pair by pair.

@@ -126,7 +126,9 @@ impl<'a> Chosen<'a> {
                     match table.run(&run) {
                         Some(found) => chosen.add_run(found),
                         None => chosen.missing.push(format!(
-                            "the run {run} of the comparison {}: it is missing, damaged, or behind a link",
+                            "the run {} of the comparison {}: it is missing, damaged, or behind a link",
+                            // Whoever wrote the record could end the line and begin another.
+                            run.replace(char::is_control, " "),
                             found.0
                         )),
                     }

@@ -2,8 +2,8 @@
 //! README.
 //!
 //! Content that several runs share (recipes, rows of equal runs, tables of algorithms) is stored once, in
-//! `objects/`. Shared content, `timing.csv` and rows of external commands are compressed. Columns of `timing.csv` that can
-//! be recomputed from others are left out. [`stored::read`](super::stored::read) restores the original bytes.
+//! `objects/`. Rows and shared recipes are compressed, and columns of `timing.csv` that can be recomputed from
+//! others are left out. [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
 mod prune;
@@ -34,6 +34,12 @@ use std::path::{Path, PathBuf};
 
 /// Files that all runs with the same content share.
 const SHARED_FILES: [&str; 3] = [RECIPE, METRICS, ALGORITHMS];
+
+/// Whether a file is stored compressed. Tables of algorithms are not, because a replay passes them to the
+/// binary that recorded the run, which may be older than compression.
+fn is_compressed(path: &str) -> bool {
+    [RECIPE, METRICS, TIMING].contains(&path) || is_trial(path)
+}
 
 /// Whether a file of a comparison has the rows of its external command.
 fn is_trial(path: &str) -> bool {
@@ -140,8 +146,8 @@ struct Assembled {
     manifest: Manifest,
     /// Files of the folder, by path.
     files: Vec<(String, Vec<u8>)>,
-    /// Compressed shared files, with their entries.
-    objects: Vec<(KeptFile, Vec<u8>)>,
+    /// Shared files, by their names in [`OBJECTS`].
+    objects: Vec<(String, Vec<u8>)>,
 }
 
 impl Assembled {
@@ -155,17 +161,23 @@ impl Assembled {
         };
         for (bytes, path) in &contents {
             let mut entry = KeptFile::from_bytes(path, bytes);
-            let compress = |content: &[u8]| stored::compress(content).at("compress", Path::new(path));
+            let (mut stored, mut extension) = (bytes.clone(), "");
+            if path == TIMING
+                && let Some((rest, derived)) = columns::without_derived(bytes)
+            {
+                stored = rest;
+                entry.derived = Some(derived);
+            }
+            if is_compressed(path) {
+                stored = stored::compress(&stored).at("compress", Path::new(path))?;
+                extension = COMPRESSED;
+            }
             if is_run && SHARED_FILES.contains(&path.as_str()) {
-                entry.shared = Some(entry.shared_path());
-                made.objects.push((entry.clone(), compress(bytes)?));
-            } else if path == TIMING || is_trial(path) {
-                let (stored, derived) = columns::without_derived(bytes).unzip();
-                entry.derived = derived;
-                let stored = compress(stored.as_deref().unwrap_or(bytes))?;
-                made.files.push((format!("{path}{COMPRESSED}"), stored));
+                let shared = entry.shared_path();
+                made.objects.push((format!("{}{extension}", entry.object_name()), stored));
+                entry.shared = Some(shared);
             } else {
-                made.files.push((path.clone(), bytes.clone()));
+                made.files.push((format!("{path}{extension}"), stored));
             }
             made.manifest.files.push(entry);
         }
@@ -220,18 +232,22 @@ impl Assembled {
 
     /// Writes the shared files, and the folder under a temporary name in `parent`.
     fn stage(&self, kept: &Path, parent: &Path) -> Result<tempfile::TempDir> {
-        for (file, bytes) in &self.objects {
-            let name = file.shared_path() + COMPRESSED;
-            let path = kept.join(OBJECTS).join(Path::new(&name).file_name().unwrap_or_default());
-            if regular::read(&path, bytes.len() as u64).is_ok_and(|there| there == *bytes) {
-                continue;
+        for (name, bytes) in &self.objects {
+            let path = kept.join(OBJECTS).join(name);
+            if !regular::read(&path, bytes.len() as u64).is_ok_and(|there| there == *bytes) {
+                std::fs::create_dir_all(kept.join(OBJECTS)).at("create", &kept.join(OBJECTS))?;
+                if path.is_symlink() {
+                    // The link's target does not belong to xrun, so it is not replaced.
+                    std::fs::remove_file(&path).at("remove", &path)?;
+                }
+                atomic::write(&path, bytes)?;
             }
-            std::fs::create_dir_all(kept.join(OBJECTS)).at("create", &kept.join(OBJECTS))?;
-            if path.is_symlink() {
-                // The link's target does not belong to xrun, so it is not replaced.
-                std::fs::remove_file(&path).at("remove", &path)?;
+            // Readers prefer the file without the extension, which earlier versions wrote.
+            if let Some(plain) = name.strip_suffix(COMPRESSED).map(|name| kept.join(OBJECTS).join(name))
+                && plain.symlink_metadata().is_ok()
+            {
+                std::fs::remove_file(&plain).at("remove", &plain)?;
             }
-            atomic::write(&path, bytes)?;
         }
         let staging = tempfile::Builder::new()
             .prefix(".keeping-")
@@ -335,6 +351,15 @@ mod tests {
         }
         let recipe = kept.manifest.file("recipe.toml").unwrap();
         assert!(recipe.shared.is_some() && !kept.folder.join("recipe.toml").exists());
+        let compressed = recipe.stored_at(&kept.folder);
+        assert!(compressed.extension().is_some_and(|extension| extension == "gz"), "{compressed:?}");
+        // An edited file that an earlier version stored whole must not be preferred.
+        std::fs::write(compressed.with_extension(""), "[edited]\n").unwrap();
+        assert!(keep(&run, &to).is_err());
+        std::fs::remove_dir_all(&kept.folder).unwrap();
+        let kept = keep(&run, &to).unwrap();
+        assert!(!compressed.with_extension("").exists());
+        assert_eq!(keep(&kept.folder, &dir.path().join("again")).unwrap().manifest, kept.manifest);
         assert!(!kept.folder.join("checkpoint").exists() && !kept.folder.join("lock").exists());
         assert_eq!(std::fs::read_dir(to.join("r")).unwrap().count(), 1, "nothing is left of the staging");
         assert!(keep(&run, &to).unwrap().was_kept);

@@ -71,8 +71,8 @@ pub struct KeptFile {
     pub bytes: u64,
     /// BLAKE3 of the original content, in hexadecimal.
     pub blake3: String,
-    /// The shared file with the content, relative to the manifest's folder; `None` if that folder holds the
-    /// file itself.
+    /// The shared file with the content, relative to the manifest's folder and without [`COMPRESSED`]; `None`
+    /// if that folder holds the file itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<String>,
     /// The columns that are not stored; `None` if the file is stored whole.
@@ -170,10 +170,16 @@ impl KeptFile {
         }
     }
 
-    /// Returns the path of the shared file with this content, relative to a run's folder.
+    /// Returns the path of the shared file with this content, relative to a run's folder and without
+    /// [`COMPRESSED`].
     pub fn shared_path(&self) -> String {
+        format!("../../{OBJECTS}/{}", self.object_name())
+    }
+
+    /// Returns the name of the shared file with this content, without [`COMPRESSED`].
+    pub fn object_name(&self) -> String {
         let (stem, extension) = self.path.rsplit_once('.').unwrap_or((&self.path, "txt"));
-        format!("../../{OBJECTS}/{stem}-{}.{extension}", &self.blake3[..NAME_DIGITS])
+        format!("{stem}-{}.{extension}", &self.blake3[..NAME_DIGITS])
     }
 
     /// Returns true if both entries have the same path and content, however that is stored.

@@ -1,12 +1,11 @@
 //! A folder with a page and kept runs, and the binary in it.
 
-use crate::place::Done;
-use flate2::bufread::GzDecoder;
+use crate::place::{Done, edit};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use xrun::recipe::StoredKeys;
-use xrun::results::stored::{self, COMPRESSED, KeptFile, MANIFEST, Manifest};
+use xrun::results::stored::{KeptFile, MANIFEST, Manifest};
 use xrun::results::{Summary, keep};
 
 /// The kept run of the quickstart.
@@ -65,17 +64,7 @@ impl Place {
     /// Replaces the first occurrence of a text in a file, compressed or not; the text must be there.
     #[track_caller]
     pub fn edit(&self, name: &str, from: &str, to: &str) {
-        let bytes = fs::read(self.path(name)).unwrap();
-        let is_compressed = name.ends_with(COMPRESSED);
-        let text = if is_compressed {
-            std::io::read_to_string(GzDecoder::new(&bytes[..])).unwrap()
-        } else {
-            String::from_utf8(bytes).unwrap()
-        };
-        assert!(text.contains(from), "no `{from}` in {name}:\n{text}");
-        let edited = text.replacen(from, to, 1).into_bytes();
-        let edited = if is_compressed { stored::compress(&edited).unwrap() } else { edited };
-        fs::write(self.path(name), edited).unwrap();
+        edit(&self.path(name), from, to);
     }
 
     /// Keeps a copy of the run under another time, with its summary, environment or recipe changed, as a run

@@ -40,14 +40,10 @@ impl Stamps {
         }))
     }
 
-    /// Returns when any of the files last changed, in seconds since 1970.
-    pub fn newest(&self) -> i64 {
-        self.0
-            .iter()
-            .flatten()
-            .map(|Stamp(_, [written, _], [changed, _])| *written.max(changed))
-            .max()
-            .unwrap_or(0)
+    /// Returns when any of the files last changed, in seconds since 1970 and nanoseconds.
+    pub fn newest(&self) -> [i64; 2] {
+        let times = self.0.iter().flatten().map(|Stamp(_, written, changed)| *written.max(changed));
+        times.max().unwrap_or_default()
     }
 }
 
@@ -154,7 +150,9 @@ fn known(
     metrics: impl Iterator<Item = &'static Metric>,
     value: impl Fn(&Metric) -> Option<f64>,
 ) -> BTreeMap<String, f64> {
-    metrics.filter_map(|metric| Some((metric.name.to_owned(), value(metric)?))).collect()
+    // JSON has no infinite numbers, and an index with one could not be read.
+    let finite = |metric: &Metric| value(metric).filter(|value| value.is_finite());
+    metrics.filter_map(|metric| Some((metric.name.to_owned(), finite(metric)?))).collect()
 }
 
 /// Returns a text file of a run, kept or not; `None` if it cannot be read.

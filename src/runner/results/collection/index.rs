@@ -12,7 +12,7 @@ use crate::error::{IoContext, Result};
 use crate::metrics;
 use crate::results::{atomic, regular};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,7 +68,7 @@ fn parse(bytes: &[u8]) -> Option<HashMap<String, IndexedRun>> {
 ///
 /// # Errors
 /// If the folder cannot be written.
-pub fn write(results: &Path, runs: &HashMap<&str, &IndexedRun>) -> Result<()> {
+pub fn write(results: &Path, runs: &BTreeMap<&str, &IndexedRun>) -> Result<()> {
     let folder = results.join(FOLDER);
     if !folder.is_dir() {
         std::fs::create_dir(&folder).at("create", &folder)?;
@@ -85,8 +85,9 @@ pub fn write(results: &Path, runs: &HashMap<&str, &IndexedRun>) -> Result<()> {
 
 /// Returns true if files that had these stamps at `now` cannot have changed since without a trace.
 pub fn is_settled(stamps: &Stamps, now: SystemTime) -> bool {
-    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    i64::try_from(now).is_ok_and(|now| stamps.newest() < now - SETTLED)
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(0);
+    stamps.newest() < [seconds - SETTLED, since.subsec_nanos().into()]
 }
 
 #[cfg(test)]
