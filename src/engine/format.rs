@@ -136,6 +136,14 @@ pub fn plural(n: usize) -> &'static str {
     if n == 1 { "" } else { "s" }
 }
 
+/// Returns at most `longest` characters of a text, with an ellipsis if that is not all of it.
+pub fn shortened(text: &str, longest: usize) -> String {
+    match text.char_indices().nth(longest) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// Alignment of a column of a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {

@@ -223,14 +223,6 @@ fn from_zero(high: f64, room: f64) -> (f64, f64) {
     (0.0, pad((0.0, high.max(0.0)), Scale::Linear, 0.0, room).1)
 }
 
-/// Shortens a text to `room` characters.
-pub(super) fn shortened(text: &str, room: usize) -> String {
-    match text.char_indices().nth(room) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
 /// Returns the name of an axis, marked if it is logarithmic.
 pub(super) fn named_with_scale(name: &str, scale: Scale) -> String {
     match scale {

@@ -4,6 +4,7 @@ use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
 use crate::expression::{Formula, Function, ParseError};
+use crate::format::shortened;
 use crate::suggest::nearest;
 use std::ops::Range;
 use toml::de::{DeArray, DeInteger, DeTable, DeValue};
@@ -424,10 +425,7 @@ fn shown(value: &DeValue<'_>) -> String {
         DeValue::Boolean(flag) => flag.to_string(),
         other => return sort(other).to_owned(),
     };
-    match text.char_indices().nth(LONGEST) {
-        Some((cut, _)) => format!("{}…", &text[..cut]),
-        None => text,
-    }
+    shortened(&text, LONGEST)
 }
 
 fn sort(value: &DeValue<'_>) -> &'static str {

@@ -42,8 +42,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("passes", "ops ir device policy error"),
     ("exec", "passes ir device policy liveness error"),
     ("check", "exec passes optim ops ir device policy error"),
-    // The names that predictions may use; the names and hyperparameters of optimizers.
-    ("recipe", "optim metrics machine policy expression suggest error"),
+    // The names that predictions may use; the names and hyperparameters of optimizers; shortened values.
+    ("recipe", "optim metrics machine policy expression suggest format error"),
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there.
     ("data", "device policy suggest atomic liveness error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.

@@ -1,6 +1,6 @@
 //! The columns that `xrun runs` lists.
 
-use crate::format::{BLANK, Column, Table, decimal, short, thousands};
+use crate::format::{BLANK, Column, Table, decimal, short, shortened, thousands};
 use crate::results::collection::{Cell, Collection, Field, Run, Word};
 use std::collections::HashMap;
 
@@ -151,9 +151,5 @@ fn one_line(text: &str) -> String {
 
 /// Returns text on one line, cut off after `longest` characters.
 pub fn beginning(text: &str, longest: usize) -> String {
-    let mut line = one_line(text);
-    if let Some((end, _)) = line.char_indices().nth(longest) {
-        line.replace_range(end.., "…");
-    }
-    line
+    shortened(&one_line(text), longest)
 }

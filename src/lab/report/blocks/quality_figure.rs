@@ -4,11 +4,10 @@
 use super::text::interval;
 use crate::curve::{Points, Scale as Axis, finite_range};
 use crate::error::Result;
-use crate::format::{decimal, significant};
+use crate::format::{decimal, shortened, significant};
 use crate::report::axis::pad;
 use crate::report::chart::{Figure, Look, Mark, Panel, Series};
 use crate::report::picture::Svgs;
-use crate::report::plots::shortened;
 use crate::report::theme::Hue;
 use crate::results::experiment::{Experiment, Finding};
 use crate::results::folder::PLOTS;
