@@ -149,11 +149,7 @@ fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Optio
     };
     let bytes = kept.read(folder)?;
     if !kept.matches(&bytes) {
-        let path = kept.stored_at(folder);
-        remarks.push(format!(
-            "{} was changed since it was kept: its hash is not the manifest's",
-            path.display()
-        ));
+        remarks.push(kept.change_message(folder));
     }
     Ok(Some(bytes))
 }

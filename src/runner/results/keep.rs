@@ -126,14 +126,7 @@ fn verified(folder: &Path) -> Result<(Manifest, Contents)> {
     let manifest = Manifest::read(folder)?;
     let mut contents = Vec::new();
     for file in &manifest.files {
-        let bytes = file.read(folder)?;
-        if !file.matches(&bytes) {
-            let path = file.stored_at(folder);
-            return Err(Error::failed(format!(
-                "{} was changed since it was kept: its hash does not match the manifest",
-                path.display()
-            )));
-        }
+        let bytes = file.read_verified(folder)?;
         if file.path != README {
             contents.push((bytes, file.path.clone()));
         }

@@ -213,6 +213,21 @@ impl KeptFile {
         if !path.exists() && regular::is_file(&compressed) { compressed } else { path }
     }
 
+    /// Says that the file of a manifest in `folder` was changed.
+    pub fn change_message(&self, folder: &Path) -> String {
+        let path = self.stored_at(folder);
+        format!("{} was changed since it was kept: its hash does not match the manifest", path.display())
+    }
+
+    /// Reads and verifies the original content.
+    ///
+    /// # Errors
+    /// If [`KeptFile::read`] fails, or the content is not what was kept.
+    pub fn read_verified(&self, folder: &Path) -> Result<Vec<u8>> {
+        let bytes = self.read(folder)?;
+        if self.matches(&bytes) { Ok(bytes) } else { Err(Error::failed(self.change_message(folder))) }
+    }
+
     /// Reads the original content without verifying it. The caller must check it with [`KeptFile::matches`].
     ///
     /// # Errors
@@ -265,15 +280,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     if file.derived.is_none() && file.stored_at(&folder) == path {
         return std::fs::read(path).at("read", path);
     }
-    let bytes = file.read(&folder)?;
-    if !file.matches(&bytes) {
-        let stored = file.stored_at(&folder);
-        return Err(Error::failed(format!(
-            "{} was changed since it was kept: its hash does not match the manifest",
-            stored.display()
-        )));
-    }
-    Ok(bytes)
+    file.read_verified(&folder)
 }
 
 /// Returns true if a run has this file, in its folder or shared with other kept runs.

@@ -74,10 +74,7 @@ impl Source {
                     format!("{} cannot be read as a regular file, but a manifest lists it", path.display())
                 }
                 Ok(bytes) if file.matches(&bytes) => continue,
-                _ => format!(
-                    "{} was changed since it was kept: its hash does not match the manifest",
-                    path.display()
-                ),
+                _ => file.change_message(folder),
             };
             faults.push(Why::fixed_by(why, restore(&[&path])));
         }
