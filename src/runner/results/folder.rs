@@ -106,13 +106,11 @@ impl RunFolder {
 
     /// Writes this process's environment to `env.json`, or to `env-2.json` … if the run was resumed.
     pub fn write_environment(&self, environment: &Environment) -> Result<()> {
-        let mut path = self.path.join(ENVIRONMENT);
         let mut process = 1;
-        while path.exists() {
+        while self.path.join(environment_file(process)).exists() {
             process += 1;
-            path = self.path.join(format!("env-{process}.json"));
         }
-        atomic::write(&path, &json(environment)?)
+        atomic::write(&self.path.join(environment_file(process)), &json(environment)?)
     }
 
     /// Replaces the summary atomically: a reader sees the old one or the new one.

@@ -15,7 +15,7 @@ use super::experiment::Experiment;
 use super::find::names_of;
 use super::ledger::Attempt;
 use super::names::{
-    ALGORITHMS, COMPARISONS, ENVIRONMENT, EXPERIMENT, LEDGER, METRICS, RECIPE, SUMMARY, TIMING,
+    ALGORITHMS, COMPARISONS, EXPERIMENT, LEDGER, METRICS, RECIPE, SUMMARY, TIMING, environment_file,
 };
 use super::provenance::Environment;
 use super::regular;
@@ -196,9 +196,8 @@ impl Assembled {
             let attempts: Vec<Attempt> = lines.filter_map(parse).collect();
             return Ok(readme::for_sweep(&self.manifest.run, &attempts));
         }
-        let mut processes: Vec<Environment> = find(ENVIRONMENT).and_then(parse).into_iter().collect();
-        let resumed = (2..).map_while(|number| find(&format!("env-{number}.json")));
-        processes.extend(resumed.filter_map(parse::<Environment>));
+        let stored = (1..).map_while(|process| find(&environment_file(process)));
+        let processes: Vec<Environment> = stored.filter_map(parse).collect();
         let summary = find(SUMMARY).and_then(parse);
         Ok(readme::for_run(&self.manifest.recipe, &self.manifest.run, summary.as_ref(), &processes))
     }

@@ -9,8 +9,8 @@ use jiff::tz::TimeZone;
 pub const RECIPE: &str = "recipe.toml";
 /// The recipe with every value filled in.
 pub const RESOLVED: &str = "resolved.toml";
-/// The environment of the process that started the run. Processes that resumed it write `env-2.json` and so
-/// on.
+/// The environment of the process that started the run. [`environment_file`] also names the files of processes
+/// that resumed it.
 pub const ENVIRONMENT: &str = "env.json";
 /// The deterministic rows, one per step.
 pub const METRICS: &str = "metrics.csv";
@@ -73,6 +73,12 @@ pub fn folder_name(recipe: &str) -> Result<String> {
         )));
     }
     Ok(name)
+}
+
+/// Returns the name of the file with the environment of a run's process: [`ENVIRONMENT`] for process 1, which
+/// started the run, and `env-2.json` and so on for those that resumed it.
+pub fn environment_file(process: usize) -> String {
+    if process == 1 { ENVIRONMENT.to_owned() } else { format!("env-{process}.json") }
 }
 
 /// Digits of the hash in a run's name.

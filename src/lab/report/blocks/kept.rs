@@ -4,7 +4,7 @@ use super::fixes::{remove, restore};
 use super::text::plain;
 use super::why::Why;
 use crate::error::{Error, IoContext, Result};
-use crate::results::folder::{ENVIRONMENT, METRICS, PLOTS, RESOLVED, read_summary};
+use crate::results::folder::{METRICS, PLOTS, RESOLVED, environment_file, read_summary};
 use crate::results::provenance::Environment;
 use crate::results::regular;
 use crate::results::stored::{MANIFEST, Manifest, RunManifest};
@@ -185,17 +185,16 @@ pub fn unreadable(path: &Path, error: &Error) -> Vec<Why> {
 }
 
 fn environments(folder: &Path) -> Result<Vec<Environment>> {
-    let mut path = folder.join(ENVIRONMENT);
     let mut found = Vec::new();
     loop {
+        let path = folder.join(environment_file(found.len() + 1));
+        if !found.is_empty() && !path.exists() {
+            return Ok(found);
+        }
         let text = regular::read(&path, regular::MAX_TEXT)?;
         found.push(serde_json::from_slice(&text).map_err(|e| {
             Error::failed(format!("{}:{}: not an environment: {e}", path.display(), e.line()))
         })?);
-        path = folder.join(format!("env-{}.json", found.len() + 1));
-        if !path.exists() {
-            return Ok(found);
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::curves;
 use crate::error::Result;
 use crate::recipe::StoredKeys;
-use crate::results::names::{ENVIRONMENT, PROFILE, RECIPE, RESOLVED, SUMMARY};
+use crate::results::names::{PROFILE, RECIPE, RESOLVED, SUMMARY, environment_file};
 use crate::results::quantiles::median;
 use crate::view::folder::{read, read_text, read_valid_json};
 use crate::view::known_rows::RunRows;
@@ -59,7 +59,7 @@ fn seconds_left(run: &TableRun, summary: &Value, rows: &RunRows) -> Option<f64> 
 fn environments(run: &Path) -> Result<Vec<Value>> {
     let mut found = Vec::new();
     for process in 1..=MAX_PROCESSES {
-        let file = if process == 1 { ENVIRONMENT.to_owned() } else { format!("env-{process}.json") };
+        let file = environment_file(process);
         match read_valid_json(run, &file)? {
             Some(value) => found.push(json!({"file": file, "value": value})),
             None => break,
