@@ -5,7 +5,7 @@
 //! inside the folder is followed, so a folder from someone else cannot expose files outside it, on the page
 //! or in a file that is sent on. The folder itself may be a link, because the user named it.
 
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::results::configurations::CONFIGURATIONS;
 use crate::results::ledger::{self, Ledger};
 use crate::results::names::{
@@ -61,7 +61,7 @@ impl ResultsFolder {
     /// # Errors
     /// If the folder cannot be read.
     pub fn sweeps(&self) -> Result<Vec<(String, PathBuf)>> {
-        let mut found = subfolders(&self.root.join(SWEEPS))?;
+        let mut found = own_subfolders(&self.root.join(SWEEPS))?;
         let has_cells =
             |sweep: &PathBuf| [CELLS, TABLE].iter().any(|file| regular::is_file(&sweep.join(file)));
         found.retain(has_cells);
@@ -76,8 +76,10 @@ impl ResultsFolder {
     /// If the folder cannot be read.
     pub fn coordinates(&self) -> Result<Vec<(String, PathBuf)>> {
         let mut found = Vec::new();
-        for name in subfolders(&self.root.join(COORDINATES))? {
-            found.extend(subfolders(&name)?.into_iter().filter(|one| one.join(COORDINATES_JSON).is_file()));
+        for name in own_subfolders(&self.root.join(COORDINATES))? {
+            found.extend(
+                own_subfolders(&name)?.into_iter().filter(|one| one.join(COORDINATES_JSON).is_file()),
+            );
         }
         found.sort_by(|a, b| (b.file_name(), b).cmp(&(a.file_name(), a)));
         Ok(self.with_ids(found, COORDINATES, &[COORDINATES_JSON, COORDINATE_ROWS]))
@@ -167,19 +169,9 @@ pub fn version<'a>(folder: &Path, files: impl IntoIterator<Item = &'a str>) -> S
     hasher.finalize().to_hex()[..16].to_owned()
 }
 
-/// Returns the folders inside a folder, except links; none if it does not exist.
-fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(folder) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.at("read", folder)?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.at("read", folder)?;
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !is_hidden && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.push(entry.path());
-        }
-    }
+/// Returns the folders inside a folder, except links and hidden ones; none if it does not exist.
+fn own_subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = find::subfolders(folder)?;
+    found.retain(|one| !one.is_symlink() && !find::is_hidden(one));
     Ok(found)
 }

@@ -41,8 +41,13 @@ pub fn without_summary(results: &Path) -> Result<Vec<PathBuf>> {
 /// Returns the folders `RESULTS/RECIPE/RUN`, except hidden ones, which are being removed.
 fn run_folders(results: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = nested_folders(results)?;
-    runs.retain(|run| run.file_name().is_none_or(|name| !name.as_encoded_bytes().starts_with(b".")));
+    runs.retain(|run| !is_hidden(run));
     Ok(runs)
+}
+
+/// Returns true if the name of a file or folder begins with a dot.
+pub fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
 /// Returns true for a run folder that has no summary and that no process holds.
@@ -358,7 +363,11 @@ fn nested_folders(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(inside.concat())
 }
 
-fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
+/// Returns the folders inside a folder and the links to folders; none if it does not exist.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn subfolders(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
         entries => entries.at("read", folder)?,

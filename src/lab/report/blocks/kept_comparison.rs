@@ -8,6 +8,7 @@ use super::provenance;
 use super::text::{code, did_you_mean, digits, link_to, plain};
 use super::why::Why;
 use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment, RegisteredPrediction};
+use crate::results::find::subfolders;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -146,10 +147,9 @@ pub fn find_all(
     Ok(found)
 }
 
-/// Returns the folders inside a folder, sorted by name; none if it does not exist.
+/// Returns the folders inside a folder, sorted by name; none if it cannot be read.
 fn folders(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
+    let mut folders = subfolders(folder).unwrap_or_default();
     folders.sort();
     folders
 }
