@@ -2,11 +2,11 @@
 
 use super::terminal::eprint_line;
 use crate::checkpoint;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::recipe::{self, COPY_HEADER, Recipe, builtin};
+use crate::recipe::{self, Recipe, builtin};
 use crate::results::find;
-use crate::results::folder::{CHECKPOINT, RECIPE, RESOLVED, SUMMARY};
+use crate::results::folder::{CHECKPOINT, RESOLVED, SUMMARY, recipe_in_run};
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use std::path::{Path, PathBuf};
 
@@ -119,15 +119,6 @@ pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
         }
         _ => Ok(itself()),
     }
-}
-
-/// Returns the recipe in the folder of a run: the copy of what was set, so that a changed key also changes
-/// the defaults that depend on it. Copies written by earlier versions cannot be run; the resolved recipe
-/// stands in for them.
-fn recipe_in_run(run: &Path) -> Result<PathBuf> {
-    let copy = run.join(RECIPE);
-    let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };
-    Ok(if text.starts_with(COPY_HEADER) { copy } else { run.join(RESOLVED) })
 }
 
 /// Returns the run called `name` that has a checkpoint. If `name` is `latest` or a recipe, this is the newest

@@ -6,10 +6,10 @@ use super::question::{Options, Question, confidence_per_measure};
 use super::seeds::Seeds;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::recipe::{self, COPY_HEADER, Recipe};
+use crate::recipe::{self, Recipe};
 use crate::results::experiment::{Arm, BASELINE, CANDIDATE, COMPARISONS, Design, Experiment, Finding};
 use crate::results::find;
-use crate::results::folder::{RECIPE, RESOLVED, folder_name};
+use crate::results::folder::{folder_name, recipe_in_run};
 use std::path::{Path, PathBuf};
 
 /// Builds the question that repeats the stored comparison `name` with fresh seeds.
@@ -110,7 +110,7 @@ fn question(
 /// copy of the recipe in one of its stored runs.
 fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
     let recorded = arm.recipe.iter().map(PathBuf::from);
-    let copies = runs.iter().map(|run| recipe_in_run(&results.join(run)));
+    let copies = runs.iter().filter_map(|run| recipe_in_run(&results.join(run)).ok());
     let same = |path: PathBuf| -> Option<(PathBuf, Recipe)> {
         let recipe = recipe::load(&path, &arm.settings, recipe::environment(), &Machine::none()).ok()?;
         let hash = recipe.hash_with(&["training.seed=0".to_owned()]).ok()?;
@@ -126,14 +126,4 @@ fn arm(arm: &Arm, runs: &[&str], results: &Path) -> Result<PlannedArm> {
     })?;
     let program = Program::Xrun { binary: own_binary()?, recipe: path, settings: arm.settings.clone() };
     Ok(PlannedArm { binary: arm.binary.clone(), recipe: Some(recipe), ..PlannedArm::recorded(arm, program) })
-}
-
-/// Returns the recipe in a run's folder: the copy of what the user set if there is one, else the resolved
-/// recipe.
-fn recipe_in_run(run: &Path) -> PathBuf {
-    let copy = run.join(RECIPE);
-    match std::fs::read_to_string(&copy).is_ok_and(|text| text.starts_with(COPY_HEADER)) {
-        true => copy,
-        false => run.join(RESOLVED),
-    }
 }

@@ -8,6 +8,7 @@ use super::rows::{self, Row, RowWriter};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
 use crate::format::printable;
+use crate::recipe::COPY_HEADER;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
@@ -144,6 +145,18 @@ impl Drop for RunFolder {
         // processes.
         let _ = self.lock.set_len(0);
     }
+}
+
+/// Returns the recipe in the folder of a run: the copy of what was set, so that a changed key also changes
+/// the defaults that depend on it. Copies written by earlier versions cannot be run; the resolved recipe
+/// stands in for them.
+///
+/// # Errors
+/// If there is a copy that cannot be read.
+pub fn recipe_in_run(run: &Path) -> Result<PathBuf> {
+    let copy = run.join(RECIPE);
+    let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };
+    Ok(if text.starts_with(COPY_HEADER) { copy } else { run.join(RESOLVED) })
 }
 
 /// Reads the summary of a run without locking it. Values that earlier versions did not store are derived from
