@@ -14,6 +14,7 @@ pub mod format;
 pub mod hugging_face;
 pub mod ir;
 pub mod liveness;
+pub mod lock;
 pub mod machine;
 pub mod metrics;
 pub mod ops;

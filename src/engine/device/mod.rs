@@ -10,7 +10,6 @@ pub mod dtype;
 pub mod elem;
 pub mod gpu;
 pub mod host_allocator;
-pub mod lock;
 pub mod philox;
 pub mod vectors;
 

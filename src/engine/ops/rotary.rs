@@ -9,10 +9,11 @@
 //! angles.
 
 use crate::device::Real;
+use crate::lock::lock;
 use std::any::Any;
 use std::f64::consts::TAU;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// How heads are rotated. Element `i` of a head rotates together with element `i + rotated_dim/2`, by
 /// `position` times [the frequency of the pair](Rotary::frequencies). Elements from `rotated_dim` on stay as
@@ -201,7 +202,7 @@ impl<A: Real> Rotation<A> {
     /// Returns a table that covers all of `positions`.
     pub fn covering(positions: &[u32], rotary: Rotary) -> Arc<Self> {
         let count = positions.iter().max().map_or(0, |max| *max as usize + 1);
-        let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = lock(&TABLES);
         let place = tables.iter().position(|(key, table)| *key == rotary && table.is::<Self>());
         let known = place.and_then(|at| Arc::clone(&tables[at].1).downcast::<Self>().ok());
         if let Some(known) = known.filter(|known| known.positions() >= count) {

@@ -1,12 +1,13 @@
 //! The rows of runs that pages show, read further as they are appended.
 
 use crate::error::Result;
+use crate::lock::lock;
 use crate::metrics::{MetricsRow, TimingRow};
 use crate::results::follow::RowFollower;
 use crate::results::names::{METRICS, TIMING};
 use crate::results::rows::Row;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Most rows kept in memory for all runs together: some hundred MB.
 const MAX_ROWS: usize = 1_000_000;
@@ -79,7 +80,7 @@ impl KnownRows {
     pub fn with<T>(&self, id: &str, run: &Path, use_rows: impl FnOnce(&RunRows) -> T) -> Result<T> {
         let rows = self.entry(id, run);
         // After a panic the rows read so far are valid, and the next call continues.
-        let mut rows = rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = lock(&rows);
         rows.read_on()?;
         let found = use_rows(&rows);
         drop(rows);
@@ -88,7 +89,7 @@ impl KnownRows {
     }
 
     fn entry(&self, id: &str, run: &Path) -> Arc<Mutex<RunRows>> {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = lock(&self.runs);
         let entry = match runs.iter().position(|(known, _)| known == id) {
             Some(place) => runs.remove(place),
             None => (id.to_owned(), Arc::new(Mutex::new(RunRows::new(run)))),
@@ -100,7 +101,7 @@ impl KnownRows {
 
     /// Forgets the least recently requested runs while there are too many rows, but never the last run.
     fn forget_oldest(&self) {
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = lock(&self.runs);
         // A run that is being read is counted next time.
         let len = |rows: &Arc<Mutex<RunRows>>| rows.try_lock().map_or(0, |rows| rows.len());
         let mut total: usize = runs.iter().map(|(_, rows)| len(rows)).sum();

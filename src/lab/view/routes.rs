@@ -7,10 +7,11 @@ use super::known_rows::KnownRows;
 use super::table::{LiveTable, Table, TableRun};
 use crate::curve::Scale;
 use crate::error::Error;
+use crate::lock::lock;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// The documents of a results folder.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ impl Routes {
             }
             "log" => Ok(log::document(run, parameter(request, "lines")?.unwrap_or(log::USUAL_LINES))?),
             "memory" => {
-                let _alone = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
+                let _alone = lock(&self.planning);
                 Ok(memory::document(run)?)
             }
             "profile" => profile::document(run)?.ok_or_else(|| {

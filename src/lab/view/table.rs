@@ -5,13 +5,14 @@ use super::filter::matches;
 use super::folder::{ResultsFolder, TABLE, version};
 use super::http::Refusal;
 use crate::error::Result;
+use crate::lock::lock;
 use crate::results::collection::{Collection, Run};
 use crate::results::find;
 use crate::results::names::{EXPERIMENT, LOG, METRICS, PROFILE, SUMMARY, TIMING};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The folder is read again at most this often, however many pages ask.
@@ -103,7 +104,7 @@ impl LiveTable {
     /// If the folder, or the lock of a run, cannot be read.
     pub fn current(&self) -> Result<Arc<Table>> {
         // Even after a panic, the state is a whole table or none.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if let Some((_, table)) = state.as_ref().filter(|(read, _)| read.elapsed() < MIN_REREAD_INTERVAL) {
             return Ok(table.clone());
         }
@@ -119,12 +120,7 @@ impl LiveTable {
     /// # Errors
     /// If [`LiveTable::current`] fails.
     pub fn known(&self) -> Result<Arc<Table>> {
-        let known = self
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_ref()
-            .map(|(_, table)| table.clone());
+        let known = lock(&self.state).as_ref().map(|(_, table)| table.clone());
         known.map_or_else(|| self.current(), Ok)
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::device::communicator::Communicator;
 use crate::error::Error;
+use crate::lock::lock;
 use crate::results::progress::eprint_line;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time that ranks have after an abort to end by themselves.
@@ -40,7 +41,7 @@ impl ExitGuard {
 
     /// Sets a hook that runs before the process exits, for example to record how the run ended.
     pub fn before_exit(&self, hook: impl FnOnce(&Error) + Send + 'static) {
-        *self.0.hook.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
+        *lock(&self.0.hook) = Some(Box::new(hook));
     }
 
     /// Disarms the guard, because the process will end by itself.
@@ -55,7 +56,7 @@ impl ExitGuard {
         if prints {
             eprint_line(&format!("error: {error}"));
         }
-        if let Some(hook) = self.0.hook.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(hook) = lock(&self.0.hook).take() {
             hook(error);
         }
         std::process::exit(error.kind().exit_code().into());

@@ -5,6 +5,7 @@ use crate::device::communicator::{
     AbortHook, CollectiveResult, Communicator, Contribution, RankPhase, combine,
 };
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -85,7 +86,7 @@ impl Group {
     /// Locks the state. Ignores lock poisoning, because every change of the state is a few assignments that
     /// cannot panic.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {

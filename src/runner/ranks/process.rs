@@ -9,6 +9,7 @@ use super::exit_guard::GRACE;
 use super::{Connection, Group, LocalRanks, OnDisconnect, Peer, RemoteCommunicator, Server, Stop, Watchdog};
 use crate::device::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock::lock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Hidden subcommand of child processes.
@@ -98,7 +99,7 @@ pub fn supervise(
     let disconnected: Arc<Mutex<Vec<(usize, Instant)>>> = Arc::default();
     let on_disconnect: OnDisconnect = Arc::new({
         let disconnected = Arc::clone(&disconnected);
-        move |rank| disconnected.lock().unwrap_or_else(PoisonError::into_inner).push((rank, Instant::now()))
+        move |rank| lock(&disconnected).push((rank, Instant::now()))
     });
     let server = Server::start(&group, std::mem::take(&mut workers.connections), timeout, on_disconnect)?;
     // No rank works in this process.
@@ -109,7 +110,7 @@ pub fn supervise(
             stop_sent = true;
             server.request_stop();
         }
-        for (rank, since) in disconnected.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for (rank, since) in lock(&disconnected).iter() {
             if since.elapsed() > EXIT_TIMEOUT && workers.is_running(*rank) {
                 group.abort_for_rank(
                     *rank,

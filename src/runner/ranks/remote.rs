@@ -8,10 +8,11 @@ use super::poll::{Poll, interval};
 use crate::device::communicator::{AbortHook, CollectiveResult, Communicator, Contribution, RankPhase};
 use crate::error::{Error, Result};
 use crate::liveness::parts_done;
+use crate::lock::lock;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Communicator of a rank that reaches its group over a connection.
@@ -105,7 +106,7 @@ impl RemoteCommunicator {
     }
 
     fn send(&self, header: &RankMessage, body: &[u8]) -> Result<()> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = lock(&self.connection);
         // The thread that reads knows why the connection was closed.
         connection
             .send(header, &[body])
@@ -184,7 +185,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Stores the first reason and runs the hooks.
@@ -213,7 +214,7 @@ impl Communicator for RemoteCommunicator {
 
     fn collective(&self, name: &str, contribution: Contribution) -> Result<Arc<CollectiveResult>> {
         // Locked until the result arrives, so that there is only one collective at a time.
-        let results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
+        let results = lock(&self.results);
         let (kind, body) = encode_contribution(&contribution);
         self.send(&RankMessage::Collective { name: name.to_owned(), kind }, body)?;
         results.recv().map(Arc::new).map_err(|_| self.shared.error_or("the connection is closed"))

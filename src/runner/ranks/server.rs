@@ -7,10 +7,11 @@ use super::group::Group;
 use super::poll::{Poll, interval};
 use crate::device::communicator::Contribution;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -94,7 +95,7 @@ impl Server {
             // The panic message was printed when the thread panicked.
             let _ = reader.join();
         }
-        self.exit_reports.lock().unwrap_or_else(PoisonError::into_inner).remove(&rank)
+        lock(&self.exit_reports).remove(&rank)
     }
 
     /// Asks every rank to save and stop.
@@ -141,13 +142,13 @@ impl Connections {
 
     /// Starts to send the reason for an abort to every rank. Only the first call has an effect.
     fn send_abort(&self, error: &Error) {
-        let mut sending = self.sending_abort.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sending = lock(&self.sending_abort);
         sending.get_or_insert_with(|| self.send_to_all(&ServerMessage::aborted(error)));
     }
 
     /// Waits at most `timeout` until the reason for an abort was sent to every rank.
     fn wait_for_abort_sent(&self, timeout: Duration) {
-        if let Some(sent) = &*self.sending_abort.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(sent) = &*lock(&self.sending_abort) {
             let _ = sent.recv_timeout(timeout);
         }
     }
@@ -160,7 +161,7 @@ pub fn reject(mut connection: Connection, error: &Error) {
 }
 
 fn send(connection: &Mutex<Connection>, header: &ServerMessage, body: &[&[u8]]) -> std::io::Result<()> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner).send(header, body)
+    lock(connection).send(header, body)
 }
 
 /// Reads the messages of one rank.
@@ -185,7 +186,7 @@ impl Reader {
                 Ok((RankMessage::Status { step, phase }, _)) => group.set_status(rank, step, phase),
                 Ok((RankMessage::Progress, _)) => {}
                 Ok((RankMessage::ExitReport, report)) => {
-                    let mut reports = self.exit_reports.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut reports = lock(&self.exit_reports);
                     reports.insert(rank, report);
                 }
                 Ok((RankMessage::Abort { kind, reason }, _)) => {

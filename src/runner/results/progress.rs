@@ -11,13 +11,14 @@ use super::rows::{MetricsRow, Phase};
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
 use crate::format::{harmless_json, printable, short, wall_time};
+use crate::lock::lock;
 use indicatif::WeakProgressBar;
 use live::{Field, LiveLine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How progress is displayed.
@@ -139,7 +140,7 @@ impl Progress {
         let sink = match mode {
             Mode::Auto if std::io::stderr().is_terminal() => {
                 let line = LiveLine::on_stderr(total_steps);
-                *LIVE.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.bar.downgrade());
+                *lock(&LIVE) = Some(line.bar.downgrade());
                 Sink::Live(line)
             }
             Mode::Auto | Mode::Plain => Sink::Plain(Box::new(std::io::stderr())),
@@ -381,7 +382,7 @@ fn time_besides_training(summary: &Summary, seconds: f64) -> String {
 /// Writes a line to stderr, above the live line if there is one. Control characters appear as their pictures.
 /// A closed pipe is not an error.
 pub fn eprint_line(text: &str) {
-    let live = LIVE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let live = lock(&LIVE).clone();
     let line = || say(&mut std::io::stderr(), text);
     match live.and_then(|bar| bar.upgrade()) {
         Some(bar) => bar.suspend(line),

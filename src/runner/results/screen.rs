@@ -1,9 +1,10 @@
 //! The terminal on which live lines are drawn. It may become narrower between two draws.
 
+use crate::lock::lock;
 use console::{Term, measure_text_width};
 use indicatif::{ProgressDrawTarget, TermLike};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Moves to the first column and clears everything from there to the end of the screen.
 const CLEAR_BELOW: &str = "\r\x1b[J";
@@ -47,7 +48,7 @@ impl<T> Screen<T> {
     }
 
     fn drawn(&self) -> MutexGuard<'_, Drawn> {
-        self.drawn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.drawn)
     }
 }
 

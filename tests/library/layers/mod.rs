@@ -25,27 +25,28 @@ const MAY_USE: &[(&str, &str)] = &[
     ("atomic", "error"),
     // What long work reports and watchdogs read.
     ("liveness", ""),
+    ("lock", ""),
     // The variables of a key's formulas.
     ("expression", "suggest"),
     ("policy", "expression"),
-    // Numbers in words, of a power plan.
-    ("statistics", "format"),
+    // The last sequential design, which threads share; numbers in words, of a power plan.
+    ("statistics", "lock format"),
     ("suggest", ""),
     // The table of metrics: columns, headings, units.
     ("metrics", ""),
-    ("device", "atomic liveness error"),
+    ("device", "atomic liveness lock error"),
     ("machine", "device suggest error"),
     ("ir", "device error"),
-    ("ops", "ir device expression error"),
+    ("ops", "ir device expression lock error"),
     // The words of weight decay.
     ("optim", "ops ir device policy error"),
     ("passes", "ops ir device policy error"),
-    ("exec", "passes ir device policy liveness error"),
+    ("exec", "passes ir device policy liveness lock error"),
     ("check", "exec passes optim ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers; shortened values.
     ("recipe", "optim metrics machine policy expression suggest format error"),
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there.
-    ("data", "device policy suggest atomic liveness error"),
+    ("data", "device policy suggest atomic liveness lock error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
@@ -58,11 +59,11 @@ const MAY_USE: &[(&str, &str)] = &[
     ("forecast", "model plan recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
-    ("results", "atomic statistics recipe metrics suggest format error"),
+    ("results", "atomic statistics recipe metrics suggest lock format error"),
     ("checkpoint", "liveness error"),
     ("hugging_face", "liveness error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
-    ("ranks", "results recipe machine device policy liveness error"),
+    ("ranks", "results recipe machine device policy liveness lock error"),
     // The columns of rows, and what was appended to a file that grows.
     ("curve", "results metrics"),
     // The names and classes of keys, for columns and for what makes two rows alike.
@@ -70,7 +71,7 @@ const MAY_USE: &[(&str, &str)] = &[
     (
         "train",
         "evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
-         data recipe machine exec ir device policy liveness format error",
+         data recipe machine exec ir device policy liveness lock format error",
     ),
     // The binary and the process groups of runs, the number of GPUs.
     ("executor", "ranks results device error"),
@@ -97,7 +98,7 @@ const MAY_USE: &[(&str, &str)] = &[
          format error",
     ),
     // The plan of a stored recipe's memory, cells of sweeps.
-    ("view", "curve compare sweep atomic results metrics forecast plan recipe machine format error"),
+    ("view", "curve compare sweep atomic results metrics forecast plan recipe machine lock format error"),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
     ("watch", "curve compare sweep train ranks results statistics metrics recipe machine format error"),
     (

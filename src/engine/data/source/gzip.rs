@@ -7,13 +7,14 @@
 use super::content::{Content, Sample};
 use crate::data::file::CorpusFile;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crc::{CRC_32_ISO_HDLC, Crc, Digest, Table};
 use miniz_oxide::inflate::stream::{InflateState, MinReset, inflate};
 use miniz_oxide::{DataFormat, MZError, MZFlush, MZStatus};
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 static CRC32: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISO_HDLC);
 
@@ -118,7 +119,7 @@ impl Content for Gzip {
 impl Gzip {
     /// Returns a copy of the last kept decoder at or before `offset`, if it is beyond `reached`.
     fn checkpoint_between(&self, reached: u64, offset: u64) -> Option<Decoder> {
-        let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        let stops = lock(&self.stops);
         let stop = stops.decoders.iter().rfind(|stop| stop.position <= offset)?;
         (stop.position > reached).then(|| stop.clone())
     }
@@ -127,7 +128,7 @@ impl Gzip {
     /// keep none: there are enough of them to read in parallel.
     fn store_checkpoint(&self, decoder: &Decoder) {
         if self.file.is_held() && !decoder.is_done {
-            self.stops.lock().unwrap_or_else(PoisonError::into_inner).add(decoder);
+            lock(&self.stops).add(decoder);
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::device::gpu::{
     Arg, Collective, DevicePtr, Gathered, Grid, Kernel, MAX_RANKS, Product, Properties, Queue, Requests,
     consecutive_addresses,
 };
-use crate::device::lock::lock;
 use crate::error::Result;
+use crate::lock::lock;
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// One GPU. Work queued on it runs in order, asynchronously to the CPU, so an error of the work itself is

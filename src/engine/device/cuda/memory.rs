@@ -4,8 +4,8 @@ use super::driver::checked;
 use super::mapping::Mapping;
 use super::stream::Stream;
 use crate::device::gpu::DevicePtr;
-use crate::device::lock::lock;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use cudarc::driver::{result, sys};
 use std::sync::{Arc, Mutex};
 

@@ -6,8 +6,9 @@ use super::interval::Interval;
 use super::numeric::normal_cdf;
 use super::sample::{mean, variance};
 use super::verdict::{Direction, Verdict, verdict};
+use crate::lock::lock;
 use serde::{Deserialize, Serialize};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Pairs at the first look. With fewer pairs, t depends too much on the differences being normal, and it
 /// could not cross the boundary anyway.
@@ -90,7 +91,7 @@ impl SequentialDesign {
         // Computing a boundary takes up to a second, and following a comparison needs the same one
         // repeatedly.
         static LAST: Mutex<Option<(usize, f64, SequentialDesign)>> = Mutex::new(None);
-        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&LAST);
         if let Some((pairs, of, design)) = &*last
             && (*pairs, *of) == (max_pairs, confidence)
         {

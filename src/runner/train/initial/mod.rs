@@ -6,13 +6,13 @@ pub(super) mod weights;
 
 use super::shards::{whole_spec, write_tensor};
 use crate::device::cpu::{Pool, ViewMut};
-use crate::device::lock::lock;
 use crate::device::philox::philox;
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
 use crate::exec::{Engine, padded_bytes};
 use crate::ir::{FlatBuffer, Init, Param};
 use crate::liveness::report_progress;
+use crate::lock::lock;
 use crate::plan::Seeds;
 use bytemuck::NoUninit;
 use std::any::Any;

@@ -3,7 +3,7 @@
 use super::super::driver;
 use super::PowerMeter;
 use super::nvml::{self, CLOCKS_SET, DISPLAY, POWER_CAP, Reading};
-use crate::device::lock::lock;
+use crate::lock::lock;
 use cudarc::driver::sys::CUdevice;
 use nvml_wrapper::Device;
 use std::collections::{BTreeMap, BTreeSet};

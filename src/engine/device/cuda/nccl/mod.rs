@@ -12,8 +12,8 @@ pub use pinned::{NcclSettings, pin_environment};
 
 use super::transport::{On, Transport};
 use crate::device::gpu::{Collective, DevicePtr, MAX_RANKS, consecutive_addresses};
-use crate::device::lock::lock;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use api::{Api, CommFn, Config, SUCCESS, Status};
 use cudarc::nccl::sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 use std::ffi::{c_char, c_int, c_void};

@@ -11,8 +11,8 @@ use crate::device::gpu::{
     AREA_FLAGS, Collective, DevicePtr, Gathered, MAX_COPIES, MAX_RANKS, OwnedCopy, OwnedSum, STAGING_STEP,
     SmallCopy, consecutive_addresses, copy_small, rank_sum, sum_at_once, wait_for_ranks,
 };
-use crate::device::lock::lock;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::sync::{Arc, Mutex};
 
 /// A rank's exchange with other ranks by copies.

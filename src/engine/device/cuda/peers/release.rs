@@ -4,7 +4,7 @@ use crate::device::cuda::context::Context;
 use crate::device::cuda::driver::check;
 use crate::device::cuda::stream::Stream;
 use crate::device::gpu::DevicePtr;
-use crate::device::lock::lock;
+use crate::lock::lock;
 use cudarc::driver::sys;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
