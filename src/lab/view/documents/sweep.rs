@@ -17,12 +17,6 @@ use std::path::{Path, PathBuf};
 /// The status of a cell that has not begun.
 const OPEN: &str = "open";
 
-/// Returns the last attempt at a cell. Sweeps of earlier versions know only the beginning of its key.
-fn last_attempt<'a>(ledger: &'a Ledger, cell: &SweepCell) -> Option<&'a Attempt> {
-    let by_beginning = || ledger.lines().iter().rfind(|line| line.key.starts_with(cell.key.as_str()));
-    ledger.last(&cell.key).or_else(by_beginning)
-}
-
 /// Returns the document `sweeps` of these ids and folders.
 pub fn list(found: &[(String, PathBuf)], ledger: Option<&Ledger>) -> Value {
     json!({"sweeps": found.iter().map(|(id, folder)| line(id, folder, ledger)).collect::<Vec<_>>()})
@@ -35,7 +29,7 @@ fn line(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Value {
         Ok(cells) => cells,
         Err(e) => return json!({"id": id, "version": version, "damaged": e.message()}),
     };
-    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| last_attempt(ledger?, cell)).collect();
+    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| ledger?.last(&cell.key)).collect();
     json!({
         "id": id,
         "recipe": last.first().map_or(recipe_of(id), |attempt| attempt.recipe.as_str()),
@@ -54,7 +48,7 @@ pub fn document(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Result<Valu
     let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     let values: BTreeMap<&String, Vec<&str>> =
         keys.iter().map(|key| (*key, distinct_values(key, &cells))).collect();
-    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| last_attempt(ledger?, cell)).collect();
+    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| ledger?.last(&cell.key)).collect();
     let has_figure = |key: &str| attempts.iter().flatten().any(|at| at.measured.get(key).is_some());
     let figures: Vec<(&str, &metrics::Metric)> =
         metrics::ledger_metrics().into_iter().filter(|(key, _)| has_figure(key)).collect();
