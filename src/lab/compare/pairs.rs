@@ -15,9 +15,6 @@ use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// How often a run that the machine ended (memory, disk, a signal) is run again with its seed.
-pub const RETRIES: usize = 2;
-
 /// The runs of a list of pairs: both arms of the first pair, then both of the second, and so on.
 pub struct PairRuns<'a> {
     batch: CellBatch,
@@ -132,7 +129,6 @@ impl<'a> PairRuns<'a> {
             results: self.setting.results,
             jobs: self.setting.jobs,
             rerun_done: again,
-            retries: RETRIES,
             needs_idle_machine: self.take_turns,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: Mode::Auto,

@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 const MACHINE_FAULTS: [CellStatus; 5] =
     [CellStatus::Oom, CellStatus::Killed, CellStatus::Unsaved, CellStatus::Hang, CellStatus::Failed];
 
+/// How often a run that the machine ended (memory, disk, a signal) is run again with its seed.
+const RETRIES: usize = 2;
+
 /// A cell to run.
 #[derive(Clone, Debug)]
 pub struct CellRequest {
@@ -65,8 +68,6 @@ pub struct BatchPolicy<'a> {
     pub jobs: usize,
     /// Whether to run cells again that are done.
     pub rerun_done: bool,
-    /// How often to run a cell again after a fault of the machine.
-    pub retries: usize,
     /// True if nothing else may run on this machine meanwhile, because times are judged.
     pub needs_idle_machine: bool,
     /// Time limits of each run.
@@ -156,7 +157,7 @@ impl CellBatch {
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
         let mut retry = if policy.rerun_done { &all[..] } else { &MACHINE_FAULTS };
         let mut output = EndReporter::new(range.start, cells, &ledger, retry, ended);
-        for _ in 0..=policy.retries {
+        for _ in 0..=RETRIES {
             let display = Display::new(policy.progress, &display_keys(cells), cells.len());
             let sweep = SweepPolicy {
                 name: policy.name,
@@ -296,7 +297,6 @@ mod tests {
             results: dir.path(),
             jobs: 1,
             rerun_done: false,
-            retries: 2,
             needs_idle_machine: false,
             limits: Limits::default(),
             progress: Mode::Quiet,
