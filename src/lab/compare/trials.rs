@@ -8,7 +8,7 @@ use super::judge::trials::blocks;
 use super::measured::{Columns, RATES, TRAIN_LOSS};
 use super::setting::Setting;
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::executor::{FinishedRun, LocalProcesses, Output, RunSpec, Task, run_to_end};
+use crate::executor::{FinishedRun, Output, RunSpec, Task, run_to_end};
 use crate::ranks::Stop;
 use crate::results::columns::Figures;
 use crate::results::experiment::{BASELINE, CANDIDATE, ExperimentRun};
@@ -85,7 +85,7 @@ impl TrialSetting<'_> {
             until: None,
             output: Output::Captured { stderr: captures_stderr },
         };
-        run_to_end(&mut LocalProcesses::new(results, 1, self.stop), &spec, *timeout, self.stop)
+        run_to_end(&spec, *timeout, self.stop)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Runs whose caller waits for the end, such as trials and replays.
 
-use super::{Executor, Limits, RunSpec, StopCause, Stopping};
+use super::{Executor, Limits, LocalProcesses, RunSpec, StopCause, Stopping};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use std::process::ExitStatus;
@@ -19,16 +19,12 @@ pub struct FinishedRun {
     pub stopped_because: Option<Error>,
 }
 
-/// Executes a run until it ends, exceeds the time limit, or a signal arrives.
+/// Executes a run in a process of this machine until it ends, exceeds the time limit, or a signal arrives.
 ///
 /// # Errors
 /// If the run cannot be started or polled.
-pub fn run_to_end(
-    executor: &mut dyn Executor,
-    spec: &RunSpec,
-    timeout: Option<Duration>,
-    stop: &Stop,
-) -> Result<FinishedRun> {
+pub fn run_to_end(spec: &RunSpec, timeout: Option<Duration>, stop: &Stop) -> Result<FinishedRun> {
+    let executor = &mut LocalProcesses::new(&spec.results, 1, stop);
     let run = executor.start(spec)?;
     let (began, mut stopping, mut stdout) = (Instant::now(), Stopping::new(true), Vec::new());
     loop {

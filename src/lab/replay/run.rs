@@ -8,7 +8,7 @@ use super::setting::Setting;
 use super::stored_run::StoredRun;
 use crate::device::cuda::{self, Algorithms};
 use crate::error::{Error, Result};
-use crate::executor::{LocalProcesses, Output, RunSpec, Task, run_to_end};
+use crate::executor::{Output, RunSpec, Task, run_to_end};
 use crate::machine::{Gpus, Machine};
 use crate::results::find;
 use crate::results::names::ALGORITHMS;
@@ -157,8 +157,7 @@ fn train(stored: &StoredRun, binary: &RunBinary, setting: &Setting<'_>) -> Resul
         until: None,
         output: Output::Captured { stderr: false },
     };
-    let mut executor = LocalProcesses::new(setting.into, 1, setting.stop);
-    let process = run_to_end(&mut executor, &spec, setting.timeout, setting.stop)?;
+    let process = run_to_end(&spec, setting.timeout, setting.stop)?;
     if setting.stop.requested() {
         return Err(process.stopped_because.unwrap_or_else(|| Error::failed("stopped by a signal")));
     }
