@@ -14,8 +14,7 @@ use std::time::SystemTime;
 /// # Errors
 /// If the results folder cannot be read.
 pub fn find(results: &Path, name: &str) -> Result<Option<PathBuf>> {
-    let table = |folder: &Path| folder.join(TABLE).with_extension("csv");
-    if table(Path::new(name)).is_file() {
+    if Path::new(name).join(TABLE).is_file() {
         return Ok(Some(PathBuf::from(name)));
     }
     let root = results.join(SWEEPS);
@@ -28,7 +27,7 @@ pub fn find(results: &Path, name: &str) -> Result<Option<PathBuf>> {
         let folder = entry.at("read", &root)?.path();
         let called = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_meant = called == name || called.rsplit_once('-').is_some_and(|(recipe, _)| recipe == name);
-        let file = table(&folder);
+        let file = folder.join(TABLE);
         if is_meant && file.is_file() {
             found.push((file.metadata().and_then(|file| file.modified()).at("read", &file)?, folder));
         }

@@ -58,8 +58,8 @@ use halving::Halving;
 pub use keep::{cells, find, keep};
 use schedule::{Schedule, SweepPolicy};
 use std::path::{Path, PathBuf};
-pub use table::SweepCell;
 use table::Tables;
+pub use table::{CELLS, SweepCell, TABLE};
 use trunk::Trunks;
 
 /// What the user asks a sweep to run.

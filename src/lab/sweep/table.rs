@@ -13,8 +13,11 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Name of the tables, without the file extension.
-pub const TABLE: &str = "table";
+/// The table with all columns.
+pub const TABLE: &str = "table.csv";
+
+/// The table to read.
+const MARKDOWN: &str = "table.md";
 
 /// The list of a sweep's cells with their settings. The ledger cannot replace it, because a ledger line has
 /// the settings of the sweep that ran the cell.
@@ -89,7 +92,7 @@ impl Tables {
 
     /// Returns the path of `table.md`.
     pub fn markdown_path(&self) -> PathBuf {
-        self.folder.join(TABLE).with_extension("md")
+        self.folder.join(MARKDOWN)
     }
 
     fn header(&self) -> Vec<&str> {
@@ -137,10 +140,7 @@ impl Tables {
 impl Output for Tables {
     fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
         let rows: Vec<Vec<String>> = cells.iter().map(|cell| self.row(cell, ledger)).collect();
-        atomic::write(
-            &self.folder.join(TABLE).with_extension("csv"),
-            &csv_bytes(&self.header(), rows.iter())?,
-        )?;
+        atomic::write(&self.folder.join(TABLE), &csv_bytes(&self.header(), rows.iter())?)?;
         atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
     }
 }

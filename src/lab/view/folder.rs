@@ -14,6 +14,7 @@ use crate::results::names::{
 };
 use crate::results::stored::{self, MANIFEST};
 use crate::results::{find, regular};
+use crate::sweep::{CELLS, TABLE};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -21,10 +22,6 @@ use std::time::UNIX_EPOCH;
 /// The files of a run that are read, here or when listing runs.
 const RUN_FILES: [&str; 9] =
     [SUMMARY, METRICS, TIMING, RECIPE, RESOLVED, ENVIRONMENT, LOG, PROFILE, MANIFEST];
-
-/// The list of a sweep's cells, and its table.
-const CELLS: &str = "cells.json";
-pub const TABLE: &str = "table.csv";
 
 /// The files of a sweep's folder that are read.
 pub const SWEEP_FILES: [&str; 3] = [CELLS, TABLE, CONFIGURATIONS];

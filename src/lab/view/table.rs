@@ -2,13 +2,14 @@
 
 use super::documents::rows::{Layout, row};
 use super::filter::matches;
-use super::folder::{ResultsFolder, TABLE, version};
+use super::folder::{ResultsFolder, version};
 use super::http::Refusal;
 use crate::error::Result;
 use crate::lock::lock;
 use crate::results::collection::{Collection, Run};
 use crate::results::find;
 use crate::results::names::{EXPERIMENT, LOG, METRICS, PROFILE, SUMMARY, TIMING};
+use crate::sweep::TABLE;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
