@@ -50,7 +50,7 @@ const FORMULAS: [TestFormula; 4] = [
 fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function) -> Result<()> {
     let spec = cx.output_spec(0);
     let vec = vector_width(spec.elements(), spec.dtype);
-    let kernel = f.define(Kernel::new("activate", entry).with_type("T", spec.dtype).with("VEC", vec));
+    let kernel = f.define(Kernel::new("activate", entry).with("T", spec.dtype).with("VEC", vec));
     let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
     launch_over(cx, kernel, (spec.elements(), vec), &tensors, &[])
 }

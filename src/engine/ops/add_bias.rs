@@ -165,7 +165,7 @@ impl Op for AddBiasGrad {
         let threads = (width / vec).next_multiple_of(WARP).min(THREADS);
         let run = rows_per_partial(rows);
         let kernel = Kernel::new("add_bias", "add_bias_grad")
-            .with_type("T", matrix.dtype)
+            .with("T", matrix.dtype)
             .with("WIDTH", width)
             .with("VEC", vec)
             .with("THREADS", threads);

@@ -65,7 +65,7 @@ impl CachedAttention {
         let per_thread = (dim / vec).div_ceil(lanes) * vec;
         let queries = if per_thread <= 8 { self.heads.group().min(MAX_QUERIES) } else { 1 };
         let kernel = Kernel::new("cached_attention", "cached_attention")
-            .with_type("T", dtype)
+            .with("T", dtype)
             .with("HEAD_DIM", dim)
             .with("VEC", vec)
             .with("LANES", lanes)

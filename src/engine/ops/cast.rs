@@ -53,8 +53,8 @@ impl Op for Cast {
         let elements = cx.output_spec(0).elements();
         let vec = if elements.is_multiple_of(PACK) { PACK } else { 1 };
         let kernel = Kernel::new("cast", "cast")
-            .with_type("FROM", cx.input_spec(0).dtype)
-            .with_type("TO", self.to)
+            .with("FROM", cx.input_spec(0).dtype)
+            .with("TO", self.to)
             .with("VEC", vec);
         launch_over(cx, kernel, (elements, vec), &[cx.input(0), cx.output(0)], &[])
     }

@@ -178,7 +178,7 @@ impl Op for Dropout {
         let calls = width.div_ceil(COLUMNS_PER_CALL);
         let rows_per_sequence = rows / cx.input_spec(1).elements();
         let kernel = Kernel::new("dropout", "dropout")
-            .with_type("T", spec.dtype)
+            .with("T", spec.dtype)
             .with("VEC", vector_width(width, spec.dtype));
         let tensors = [cx.input(0), cx.input(1), cx.input(2), cx.output(0)];
         let mut further = vec![Arg::from(calls), Arg::from(width), Arg::from(rows_per_sequence)];

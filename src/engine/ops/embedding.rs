@@ -151,7 +151,7 @@ impl Op for Embedding {
 /// Returns a kernel for rows of `x`. With `owned` it covers only the part of the table that a rank owns.
 fn kernel(entry: &'static str, x: &Spec, owned: bool) -> Kernel {
     Kernel::new("embedding", entry)
-        .with_type("T", x.dtype)
+        .with("T", x.dtype)
         .with("VEC", vector_width(x.width(), x.dtype))
         .with("THREADS", THREADS)
         .with("OWNED", usize::from(owned))

@@ -53,7 +53,7 @@ const FORMULAS: [TestFormula; 2] = [
 fn launch(cx: &GpuNode<'_>, entry: &'static str, f: &Function, rows: &Spec) -> Result<()> {
     let vec = vector_width(rows.width(), rows.dtype);
     let kernel =
-        Kernel::new("gated", entry).with_type("T", rows.dtype).with("WIDTH", rows.width()).with("VEC", vec);
+        Kernel::new("gated", entry).with("T", rows.dtype).with("WIDTH", rows.width()).with("VEC", vec);
     let kernel = f.define(kernel);
     let tensors: Vec<DevicePtr> = cx.inputs.iter().chain(cx.outputs).copied().collect();
     launch_over(cx, kernel, (rows.elements(), vec), &tensors, &[])

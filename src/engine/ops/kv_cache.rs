@@ -88,7 +88,7 @@ impl Op for CacheFill {
         let blocks = [(packed.rows() / self.prompts) as u32, self.samples as u32, 1];
         let grid = Grid { blocks, threads: THREADS, shared: 0 };
         let kernel = Kernel::new("kv_cache", "cache_fill")
-            .with_type("T", packed.dtype)
+            .with("T", packed.dtype)
             .with("HEAD_DIM", self.heads.dim)
             .with("VEC", vector_width(self.heads.dim, packed.dtype));
         cx.queue.launch(kernel, grid, &args)

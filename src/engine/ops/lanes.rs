@@ -48,7 +48,7 @@ pub fn launch_elementwise(
 ) -> Result<()> {
     let spec = cx.output_spec(0);
     let vec = vector_width(spec.elements(), spec.dtype);
-    let kernel = Kernel::new(file, entry).with_type("T", spec.dtype).with("VEC", vec);
+    let kernel = Kernel::new(file, entry).with("T", spec.dtype).with("VEC", vec);
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 
@@ -62,8 +62,7 @@ pub fn launch_packs(
     further: &[Arg],
 ) -> Result<()> {
     let vec = vector_width(spec.width(), spec.dtype);
-    let kernel =
-        Kernel::new(file, entry).with_type("T", spec.dtype).with("WIDTH", spec.width()).with("VEC", vec);
+    let kernel = Kernel::new(file, entry).with("T", spec.dtype).with("WIDTH", spec.width()).with("VEC", vec);
     launch_over(cx, kernel, (spec.elements(), vec), tensors, further)
 }
 

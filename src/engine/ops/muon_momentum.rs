@@ -168,7 +168,7 @@ impl Op for MuonMomentum {
             return Ok(());
         }
         let kernel = |entry| {
-            let kernel = Kernel::new("muon_momentum", entry).with_type("T", self.precision.act_dtype);
+            let kernel = Kernel::new("muon_momentum", entry).with("T", self.precision.act_dtype);
             self.matrices.define_in(kernel, rank)
         };
         let [grads, clip, bad] = [0, 1, 2].map(|i| cx.input(i).into());

@@ -135,7 +135,7 @@ impl Op for MuonUpdate {
         }
         let has_compute_copy = self.precision.has_compute_copy();
         let kernel = Kernel::new("muon_update", "muon_update")
-            .with_type("T", self.precision.act_dtype)
+            .with("T", self.precision.act_dtype)
             .with("HAS_COMPUTE_COPY", u8::from(has_compute_copy));
         let mut args: Vec<Arg> =
             cx.inputs.iter().chain(&cx.outputs[..1]).map(|&tensor| tensor.into()).collect();

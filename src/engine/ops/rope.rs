@@ -46,7 +46,7 @@ impl Lanes {
         // If only some elements rotate, the other pairs get 0. Without a rotation, the table is a single 0.
         turns.resize(self.rotary.map_or(1, |_| self.heads.dim / 2), "0".to_owned());
         Kernel::new(file, entry)
-            .with_type("T", self.dtype)
+            .with("T", self.dtype)
             .with("HEAD_DIM", self.heads.dim)
             .with("N_HEADS", self.heads.query)
             .with("N_KV_HEADS", self.heads.kv)

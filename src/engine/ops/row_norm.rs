@@ -54,7 +54,7 @@ impl Teams {
             return Ok(());
         }
         let kernel = Kernel::new(file, entry)
-            .with_type("T", self.dtype)
+            .with("T", self.dtype)
             .with("WIDTH", self.width)
             .with("VEC", self.vec)
             .with("TEAM", self.team)

@@ -205,7 +205,7 @@ impl Op for SampleTokens {
             return Ok(());
         }
         let kernel = Kernel::new("sample_tokens", "sample_tokens")
-            .with_type("T", spec.dtype)
+            .with("T", spec.dtype)
             .with("KEY_BITS", 8 * spec.dtype.size())
             .with("VEC", vector_width(width, spec.dtype))
             .with("WEIGHT_BITS", WEIGHT_BITS)

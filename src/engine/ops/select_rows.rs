@@ -65,7 +65,7 @@ impl Op for SelectRows {
             return Ok(());
         }
         let kernel = Kernel::new("select_rows", "select_rows")
-            .with_type("T", x.dtype)
+            .with("T", x.dtype)
             .with("VEC", vector_width(x.width(), x.dtype));
         let mut args: Vec<Arg> = [cx.input(0), cx.input(1), cx.output(0)].into_iter().map(Arg::Ptr).collect();
         args.extend([x.shape[0] / self.prompts, x.width(), samples / self.prompts].map(Arg::from));

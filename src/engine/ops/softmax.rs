@@ -40,7 +40,7 @@ fn launch(cx: &GpuNode<'_>, entry: &'static str, rows: usize, args: &[Arg]) -> R
     if rows == 0 {
         return Ok(());
     }
-    let kernel = Kernel::new("softmax", entry).with_type("T", cx.input_spec(0).dtype);
+    let kernel = Kernel::new("softmax", entry).with("T", cx.input_spec(0).dtype);
     cx.queue.launch(kernel, Grid::new(rows.div_ceil(WARPS), (WARP * WARPS) as u32), args)
 }
 

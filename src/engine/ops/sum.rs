@@ -90,7 +90,7 @@ fn total<E: Elem>(x: View<'_, E>) -> f64 {
 const THREADS: u32 = 1024;
 
 fn kernel(entry: &'static str, x: &Spec) -> Kernel {
-    Kernel::new("sum", entry).with_type("T", x.dtype).with("THREADS", THREADS)
+    Kernel::new("sum", entry).with("T", x.dtype).with("THREADS", THREADS)
 }
 
 impl Op for Sum {

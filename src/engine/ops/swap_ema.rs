@@ -86,7 +86,7 @@ impl Op for SwapEma {
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let kernel = Kernel::new("swap_ema", "swap_ema")
-            .with_type("T", self.precision.act_dtype)
+            .with("T", self.precision.act_dtype)
             .with("HAS_COMPUTE_COPY", u8::from(self.precision.has_compute_copy()));
         let compute_copy = if self.precision.has_compute_copy() { cx.output(2) } else { 0 };
         let args = vec![cx.output(0).into(), cx.output(1).into(), compute_copy.into()];

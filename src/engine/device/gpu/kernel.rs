@@ -1,7 +1,5 @@
 //! Kernels, the grids they are launched with, and their arguments.
 
-use crate::device::DType;
-
 /// An address in the memory of a GPU.
 pub type DevicePtr = u64;
 
@@ -25,7 +23,9 @@ impl Kernel {
         Self { file, entry, defines: Vec::new(), overlaps: false }
     }
 
-    /// Adds a definition.
+    /// Adds a definition. Number formats are named `f32`, `bf16` and `u32`, never by C++ keywords, because the
+    /// compiler's own headers see the definitions too and have templates over a `T`. f64 never reaches a GPU,
+    /// because plans reject it.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.defines.push((name, value.to_string()));
@@ -36,14 +36,6 @@ impl Kernel {
     #[must_use]
     pub fn overlapping(self) -> Self {
         Self { overlaps: true, ..self }
-    }
-
-    /// Adds a definition whose value is a number format: `f32`, `bf16`, `u32`. These names are never C++
-    /// keywords, because the compiler's own headers see the definitions too and have templates over a `T`.
-    /// f64 never reaches a GPU, because plans reject it.
-    #[must_use]
-    pub fn with_type(self, name: &'static str, dtype: DType) -> Self {
-        self.with(name, dtype)
     }
 }
 

@@ -93,8 +93,8 @@ pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 9]) {
     const ROWS: usize = 8;
     let shape = &product.shape;
     let kernel = Kernel::new("product", "product")
-        .with_type("IN", shape.input)
-        .with_type("OUT", shape.output)
+        .with("IN", shape.input)
+        .with("OUT", shape.output)
         .with("AT", shape.a_transposed)
         .with("BT", shape.b_transposed)
         .with("ADD", shape.accumulate)

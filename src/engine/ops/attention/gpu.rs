@@ -89,7 +89,7 @@ impl<'a> Launch<'a> {
     /// Returns a kernel for [`Launch::launch`].
     fn kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
         let kernel = self.any_kernel(file, entry).with("THREADS", THREADS);
-        if self.tensor_cores { kernel } else { kernel.with_type("T", self.dtype) }
+        if self.tensor_cores { kernel } else { kernel.with("T", self.dtype) }
     }
 
     /// Launches one block per sequence, head and tile of `rows` rows. The arguments are `tensors`, the

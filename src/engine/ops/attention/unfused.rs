@@ -166,7 +166,7 @@ fn launch(
         return Ok(());
     }
     let kernel = Kernel::new("attention_unfused", entry)
-        .with_type("T", cx.input_spec(0).dtype)
+        .with("T", cx.input_spec(0).dtype)
         .with("SIDE", SIDE)
         .with("SPREAD", SPREAD);
     cx.queue.launch(kernel, grid, &args)

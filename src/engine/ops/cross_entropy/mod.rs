@@ -59,7 +59,7 @@ pub(super) fn launch_rows(
     let fits = vec > 1 && row_bytes + STATIC_SHARED <= cx.queue.properties().shared_per_block;
     let kernel = objective
         .define(Kernel::new("cross_entropy", entry))
-        .with_type("T", logits.dtype)
+        .with("T", logits.dtype)
         .with("VEC", vec)
         .with("THREADS", threads)
         .with("ROUNDS", if fits { vectors.div_ceil(threads) } else { 0 });

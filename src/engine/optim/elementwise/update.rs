@@ -145,7 +145,7 @@ impl<R: Rule<N>, const N: usize> Op for ElementwiseUpdate<R, N> {
             .with("UPDATE", R::NAME)
             .with("SLOTS", N)
             .with("COLUMNS", R::COLUMNS)
-            .with_type("T", self.precision.act_dtype)
+            .with("T", self.precision.act_dtype)
             .with("HAS_COMPUTE_COPY", u8::from(has_compute_copy));
         let mut slots = [0; MAX_RANKS];
         slots[..N].copy_from_slice(&cx.outputs[1..=N]);
