@@ -48,7 +48,7 @@ impl Engine {
             let memory = self.state.buffer_at(buffer);
             (memory.address().addr() as DevicePtr, memory.len())
         });
-        let ranks = layout.shards.as_ref().map_or(1, |shards| shards.ranks());
+        let ranks = layout.shards.as_ref().map_or(1, |shards| shards.ranks);
         let area = |name: ExchangeSlot| {
             slot(name).map(|(area, bytes)| (area, area_capacity(bytes / size_of::<u32>(), ranks)))
         };

@@ -48,10 +48,14 @@ pub struct Part {
 /// gradient norm's blocks, so that one rank has all elements of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
-    ranks: usize,
-    block: usize,
-    ranges: Vec<OwnedRange>,
-    shard_len: usize,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// The elements of a block. Ranges begin at its multiples.
+    pub block: usize,
+    /// All ranges in the order of the flat buffers, which they cover unless the table is restricted.
+    pub ranges: Vec<OwnedRange>,
+    /// The elements of the longest shard. Every rank allocates that many.
+    pub shard_len: usize,
 }
 
 impl Shards {
@@ -107,21 +111,6 @@ impl Shards {
         Self { ranges, shard_len: lengths.into_iter().max().unwrap_or(0), ..*self }
     }
 
-    /// Returns the number of ranks.
-    pub fn ranks(&self) -> usize {
-        self.ranks
-    }
-
-    /// Returns the elements of a block. Ranges begin at its multiples.
-    pub fn block(&self) -> usize {
-        self.block
-    }
-
-    /// Returns all ranges in the order of the flat buffers, which they cover unless the table is restricted.
-    pub fn ranges(&self) -> &[OwnedRange] {
-        &self.ranges
-    }
-
     /// Returns the ranges of a rank, in the order of the flat buffers and of the rank's shard.
     pub fn for_rank(&self, rank: usize) -> impl Iterator<Item = &OwnedRange> {
         self.ranges.iter().filter(move |range| range.rank == rank)
@@ -132,11 +121,6 @@ impl Shards {
         // A linear search would be slow: each parameter may have as many ranges as there are ranks.
         let first = self.ranges.partition_point(|range| range.start + range.len <= flat.start);
         self.ranges[first..].iter().map_while(move |range| range.within(&flat))
-    }
-
-    /// Returns the elements of the longest shard. Every rank allocates that many.
-    pub fn shard_len(&self) -> usize {
-        self.shard_len
     }
 }
 
@@ -163,11 +147,11 @@ mod tests {
     #[test]
     fn parts_are_divided_in_whole_blocks() {
         let shards = Shards::new(&[10, 37, 40], 2, 4);
-        let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
+        let table: Vec<_> = shards.ranges.iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
         // Blocks 0 to 2 begin in the first part, 3 to 9 in the second, none in the third. Rank 0 gets the
         // extra block of the first part, rank 1 the one of the second.
         assert_eq!(table, [(0, 0, 8, 0), (1, 8, 4, 0), (1, 12, 16, 4), (0, 28, 12, 8)]);
-        assert_eq!((shards.ranks(), shards.shard_len()), (2, 20));
+        assert_eq!((shards.ranks, shards.shard_len), (2, 20));
         let within: Vec<_> = shards.within(10..14).map(|r| (r.rank, r.start, r.len, r.offset)).collect();
         assert_eq!(within, [(1, 10, 2, 2), (1, 12, 2, 4)]);
     }
@@ -177,16 +161,16 @@ mod tests {
         let part = |end: usize, whole: bool| Part { end, whole };
         let parts = [part(8, true), part(12, false), part(28, true), part(40, true), part(50, false)];
         let shards = Shards::from_parts(&parts, 2, 4);
-        let table: Vec<_> = shards.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
+        let table: Vec<_> = shards.ranges.iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
         // The whole parts have 16, 12 and 8 elements: rank 0 owns the first, rank 1 the other two. Blocks 2,
         // 10, 11 and 12 are left to divide.
         let expected =
             [(1, 0, 8, 0), (0, 8, 4, 0), (0, 12, 16, 4), (1, 28, 12, 8), (1, 40, 8, 20), (0, 48, 2, 20)];
         assert_eq!(table, expected);
         let some = shards.restricted(&[4..10, 30..42]);
-        let table: Vec<_> = some.ranges().iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
+        let table: Vec<_> = some.ranges.iter().map(|r| (r.rank, r.start, r.len, r.offset)).collect();
         assert_eq!(table, [(1, 4, 4, 0), (0, 8, 2, 0), (1, 30, 10, 4), (1, 40, 2, 14)]);
-        assert_eq!((some.ranks(), some.block(), some.shard_len()), (2, 4, 16));
+        assert_eq!((some.ranks, some.block, some.shard_len), (2, 4, 16));
     }
 
     proptest! {
@@ -200,16 +184,16 @@ mod tests {
             let ends: Vec<usize> = sums.collect();
             let (shards, flat_len) = (Shards::new(&ends, ranks, block), ends[ends.len() - 1]);
             let (mut next, mut lengths) = (0, vec![0; ranks]);
-            for range in shards.ranges() {
+            for range in &shards.ranges {
                 prop_assert_eq!((range.start, range.offset), (next, lengths[range.rank]));
                 prop_assert!(range.start % block == 0 && range.len > 0);
                 next += range.len;
                 lengths[range.rank] += range.len;
             }
             prop_assert_eq!(next, flat_len);
-            prop_assert_eq!(lengths.into_iter().max(), Some(shards.shard_len()));
+            prop_assert_eq!(lengths.into_iter().max(), Some(shards.shard_len));
             // Shards are equal up to one block.
-            prop_assert!(shards.shard_len() <= flat_len.div_ceil(ranks) + block);
+            prop_assert!(shards.shard_len <= flat_len.div_ceil(ranks) + block);
         }
     }
 }

@@ -349,7 +349,7 @@ impl StateBuilder {
             let (name, params, slots) = (request.name.clone(), request.params.clone(), request.slots.clone());
             self.state.groups.push(SlotGroup { name, params, slots, places });
         }
-        let shard_len = self.state.shards.as_ref().map(|shards| shards.shard_len());
+        let shard_len = self.state.shards.as_ref().map(|shards| shards.shard_len);
         let sharded_masters = self.state.masters_are_sharded();
         let all = || starts.iter().copied().enumerate();
         for buffer in flat {
@@ -362,7 +362,7 @@ impl StateBuilder {
         for group in self.state.groups.clone() {
             for slot in group.slots.iter().filter(|_| !group.params.is_empty()) {
                 let buffer = group.buffer(slot);
-                self.add_flat_buffer(&buffer, slot.dtype, group.places.shard_len());
+                self.add_flat_buffer(&buffer, slot.dtype, group.places.shard_len);
                 if shard_len.is_none() {
                     let place = |i: usize| group.places.within(starts[i]..end(i)).next();
                     let places = group.params.iter().filter_map(|&i| Some((i, place(i)?.offset)));

@@ -192,7 +192,7 @@ fn queue_partial_sums(
     }
     let elements = cx.input_spec(0).elements();
     let (owners, rank) = owned.map_or((Vec::new(), 0), |(shards, rank)| {
-        ((0..shards.ranks()).map(|rank| shards.for_rank(rank).collect()).collect(), rank)
+        ((0..shards.ranks).map(|rank| shards.for_rank(rank).collect()).collect(), rank)
     });
     let (kernel, row) = owner_kernel("grad_norm_partials", &owners, rank);
     let args = [cx.input(0).into(), partials.into(), Arg::U64(elements as u64), row];
@@ -214,16 +214,16 @@ impl Op for GradNormPartials {
     }
 
     fn attributes(&self) -> String {
-        format!("ranks={}", self.shards.ranks())
+        format!("ranks={}", self.shards.ranks)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         let [grads] = inputs else { return Err("takes grads".into()) };
-        Ok(vec![Spec::new([grads.elements().div_ceil(self.shards.block())], grads.dtype)])
+        Ok(vec![Spec::new([grads.elements().div_ceil(self.shards.block)], grads.dtype)])
     }
 
     fn cost(&self, inputs: &[Spec], _outputs: &[Spec]) -> Cost {
-        Cost { product_flops: 0.0, bytes: inputs[0].bytes() as f64 / self.shards.ranks() as f64 }
+        Cost { product_flops: 0.0, bytes: inputs[0].bytes() as f64 / self.shards.ranks as f64 }
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -231,17 +231,17 @@ impl Op for GradNormPartials {
         for owned in self.shards.for_rank(cx.comm.rank()) {
             dispatch_float!(cx.input_spec(0).dtype, E => {
                 let partials = cx.output::<<E as Elem>::Acc>(0);
-                partial_sums(cx, self.shards.block(), owned.flat(), partials);
+                partial_sums(cx, self.shards.block, owned.flat(), partials);
             });
         }
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        if self.shards.block() != GPU_BLOCK {
+        if self.shards.block != GPU_BLOCK {
             return Err(Error::failed(format!(
                 "grad_norm_partials on a GPU needs blocks of {GPU_BLOCK} elements, not {}",
-                self.shards.block()
+                self.shards.block
             )));
         }
         cx.queue.fill(cx.output(0), 0, cx.output_spec(0).bytes())?;

@@ -37,7 +37,7 @@ impl Op for ReduceScatter {
     }
 
     fn attributes(&self) -> String {
-        format!("ranks={}", self.shards.ranks())
+        format!("ranks={}", self.shards.ranks)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {

@@ -67,7 +67,7 @@ impl Segments {
         masters: Option<&Shards>,
         flat_len: usize,
     ) -> Self {
-        let mut by_rank = vec![Vec::new(); places.ranks()];
+        let mut by_rank = vec![Vec::new(); places.ranks];
         for (range, decay) in ranges {
             for own in places.within(range.clone()) {
                 let master = masters.and_then(|masters| masters.within(own.flat()).next());
@@ -80,9 +80,9 @@ impl Segments {
                 });
             }
         }
-        let masters_len = masters.map_or(flat_len, Shards::shard_len);
+        let masters_len = masters.map_or(flat_len, |shards| shards.shard_len);
         let whole = Arc::new(by_rank.clone());
-        Self { by_rank, whole, flat_len, masters_len, slot_len: places.shard_len() }
+        Self { by_rank, whole, flat_len, masters_len, slot_len: places.shard_len }
     }
 
     /// Returns the part of an update within a range of the flat buffers.

@@ -190,7 +190,7 @@ struct Batch {
 fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
     let group = &state.groups[group];
     let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
-    let masters_len = masters.map_or(state.flat_len, Shards::shard_len);
+    let masters_len = masters.map_or(state.flat_len, |shards| shards.shard_len);
     let mut batches: Vec<Batch> = Vec::new();
     for param in group.params.iter().map(|&i| &state.params[i]) {
         let matrices = param.matrices();
@@ -217,8 +217,8 @@ fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
                     rows: alloc[0],
                     columns: alloc[1],
                     masters_len,
-                    slot_len: group.places.shard_len(),
-                    by_rank: vec![Vec::new(); group.places.ranks()],
+                    slot_len: group.places.shard_len,
+                    by_rank: vec![Vec::new(); group.places.ranks],
                 };
                 batches.push(Batch { shape, matrices });
                 batches.len() - 1

@@ -49,7 +49,7 @@ impl GroupForecast {
                 decay: rule.decay.word(),
                 decaying: rule.present_decaying_roles(roles()),
                 parameters: own.params.iter().map(elements).sum(),
-                state_bytes: own.places.shard_len() * bytes_of_slots,
+                state_bytes: own.places.shard_len * bytes_of_slots,
                 checkpoint_bytes_per_parameter: DType::F32.size() * own.slots.len(),
                 slots_in_words: rule.optimizer.slots_in_words(),
             }

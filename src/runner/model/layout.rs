@@ -116,7 +116,7 @@ const TOKEN_ORDER: [ExchangeSlot; 4] =
 /// exchanged rows, of which each rank writes its own.
 fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut StateBuilder) {
     let exchanges_rows = rank_interleaving(plan).is_some();
-    let rows = shards.ranks() * plan.batch.rows();
+    let rows = shards.ranks * plan.batch.rows();
     let mut tensors = Vec::new();
     if exchanges_rows {
         tensors.push((ExchangeSlot::Tokens, u32s(rows)));
@@ -124,15 +124,15 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
         tensors.extend(TOKEN_ORDER.into_iter().zip(lengths.map(u32s)));
     }
     if plan.copies_between_gpus() {
-        let others = shards.ranks() - 1;
+        let others = shards.ranks - 1;
         let most = MAX_STAGED_BYTES / plan.precision.master.size();
         let staged_per_bucket = buckets.iter().map(|bucket| staged_elements(bucket, shards));
-        let staged = staged_per_bucket.max().unwrap_or(0).clamp(1, most).next_multiple_of(shards.block());
+        let staged = staged_per_bucket.max().unwrap_or(0).clamp(1, most).next_multiple_of(shards.block);
         tensors.push((ExchangeSlot::Sums, Spec::new([others * staged], plan.precision.master)));
-        let partials = builder.state().flat_len.div_ceil(shards.block());
+        let partials = builder.state().flat_len.div_ceil(shards.block);
         let numbers = (partials + MAX_RANKS).min(MAX_SUMMED_AT_ONCE);
-        tensors.push((ExchangeSlot::ModelArea, u32s(area_words(shards.ranks(), numbers))));
-        tensors.push((ExchangeSlot::CollectivesArea, u32s(area_words(shards.ranks(), 0))));
+        tensors.push((ExchangeSlot::ModelArea, u32s(area_words(shards.ranks, numbers))));
+        tensors.push((ExchangeSlot::CollectivesArea, u32s(area_words(shards.ranks, 0))));
         if exchanges_rows {
             tensors.push((ExchangeSlot::Rows, Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
         }
@@ -142,7 +142,7 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
 
 /// Returns how many staging elements each other rank needs at the rank that owns most of a bucket.
 fn staged_elements(bucket: &Bucket, shards: &Shards) -> usize {
-    let mut owned = vec![0; shards.ranks()];
+    let mut owned = vec![0; shards.ranks];
     for range in shards.within(bucket.start..bucket.start + bucket.len) {
         owned[range.rank] += range.len.next_multiple_of(STAGING_STEP);
     }
@@ -255,7 +255,7 @@ pub(super) fn updated_first(plan: &Plan, state: &State) -> Vec<Range<usize>> {
     let whole = groups.filter(|(at, _)| owns_whole(*at)).flat_map(|(_, group)| &group.params);
     let least = whole.map(|&param| state.extent(param).end).fold(end.div_ceil(2), usize::max);
     let parts = gathered_parts(plan, state);
-    let starts = parts.iter().rev().take(2).map(|part| part.start / shards.block() * shards.block());
+    let starts = parts.iter().rev().take(2).map(|part| part.start / shards.block * shards.block);
     let mut next = end;
     let up_to_next = |start| start..std::mem::replace(&mut next, start);
     starts.filter(|&start| start >= least).map(up_to_next).filter(|range| !range.is_empty()).collect()

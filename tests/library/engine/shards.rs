@@ -78,7 +78,7 @@ fn a_rank_holds_its_part_of_the_state() {
         let sizes = ["model.dim=64", "model.n_layers=4", "parallelism.world_size=4", dtype];
         let [whole, sharded] =
             [&[][..], &[SHARDED]].map(|more| Setup::new(&[&sizes[..], more].concat()).programs.state.clone());
-        let shard_len = sharded.shards.as_ref().unwrap().shard_len();
+        let shard_len = sharded.shards.as_ref().unwrap().shard_len;
         // The buckets divide the parameters into parts; each part may add one block of the norm.
         let most = whole.flat_len / 4 + 4 * 4096;
         assert!((whole.flat_len / 4..most).contains(&shard_len), "{dtype}: {shard_len}");
@@ -260,7 +260,7 @@ fn the_update_of_the_rest_touches_nothing_that_is_gathered_meanwhile() {
 fn a_wrong_copy_is_found_before_it_is_saved() {
     let setup = Setup::new(&["parallelism.world_size=2", "training.dtype=bf16", SHARDED]);
     let layout = &setup.programs.state;
-    let last = layout.shards.as_ref().unwrap().ranges().last().copied().unwrap();
+    let last = layout.shards.as_ref().unwrap().ranges.last().copied().unwrap();
     let param = layout.params.iter().find(|param| param.flat().contains(&last.start)).unwrap();
     let element = last.start - param.start;
     for (spoiled, says) in [(last.rank, "not the rounded master"), (1 - last.rank, "differs")] {
