@@ -43,11 +43,6 @@ impl Builder {
         }
     }
 
-    /// Returns the program recorded so far.
-    pub fn program(&self) -> &Program {
-        &self.program
-    }
-
     /// Returns the finished program.
     pub fn finish(self) -> Program {
         self.program
@@ -99,16 +94,6 @@ impl Builder {
     pub fn set_scope(&mut self, scope: &str, block: Option<usize>) {
         self.scope = if scope.is_empty() { Vec::new() } else { vec![scope.to_string()] };
         self.block = block;
-    }
-
-    /// Sets the phase of the following nodes.
-    pub fn set_phase(&mut self, phase: Phase) {
-        self.phase = phase;
-    }
-
-    /// Sets the stream of the following nodes.
-    pub fn set_stream(&mut self, stream: Stream) {
-        self.stream = stream;
     }
 
     /// Returns the tensor for the state slot with this name.

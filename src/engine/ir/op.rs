@@ -220,11 +220,14 @@ pub struct Program {
 /// Records nodes in order, under scoped names.
 #[derive(Debug)]
 pub struct Builder {
-    pub(super) program: Program,
+    /// The program recorded so far.
+    pub program: Program,
+    /// The phase of the following nodes.
+    pub phase: Phase,
+    /// The stream of the following nodes.
+    pub stream: Stream,
     pub(super) scope: Vec<String>,
     pub(super) block: Option<usize>,
-    pub(super) phase: Phase,
-    pub(super) stream: Stream,
     pub(super) state_tensors: HashMap<SlotId, TensorId>,
 }
 

@@ -89,7 +89,7 @@ impl<'a> Vjp<'a> {
             })
             .collect();
         let name = match wrt.first() {
-            Some(&i) => format!("d_{}", short_name(&self.builder.program().tensor(self.node.inputs[i]).name)),
+            Some(&i) => format!("d_{}", short_name(&self.builder.program.tensor(self.node.inputs[i]).name)),
             None => format!("d_{}", self.node.op.name()),
         };
         let outputs = self.builder.emit_into(&name, Arc::new(op), inputs, &outs)?;

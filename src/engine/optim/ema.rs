@@ -71,7 +71,7 @@ impl WeightEma {
     /// # Errors
     /// If the state has no average.
     pub fn record(self, b: &mut Builder) -> Result<()> {
-        let state = Arc::clone(&b.program().state);
+        let state = Arc::clone(&b.program.state);
         let op = Ema { segments: segments(&state), precision: state.precision };
         let control = [ControlSlot::EmaWeights, ControlSlot::Step, ControlSlot::Bad].map(SlotName::Control);
         let inputs = std::iter::once(FlatBuffer::Params.into()).chain(control).map(|name| b.state(name));
@@ -86,7 +86,7 @@ impl WeightEma {
     /// # Errors
     /// If the state has no average.
     pub fn record_swap(self, b: &mut Builder) -> Result<()> {
-        let state = Arc::clone(&b.program().state);
+        let state = Arc::clone(&b.program.state);
         let op = SwapEma { segments: segments(&state), precision: state.precision };
         let mut outputs = vec![b.state(FlatBuffer::Params)?, b.state(AVERAGE)?];
         if state.precision.has_compute_copy() {

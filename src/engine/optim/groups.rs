@@ -126,7 +126,7 @@ impl UpdateGroup {
         if update.segments.is_empty() {
             return Ok(());
         }
-        let name = b.program().state.groups[group].name.clone();
+        let name = b.program.state.groups[group].name.clone();
         match name.as_str() {
             "" => self.optimizer.record(b, &update),
             name => b.scoped(name, |b| self.optimizer.record(b, &update)),

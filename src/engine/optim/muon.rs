@@ -149,7 +149,7 @@ impl Optimizer for Muon {
     }
 
     fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
-        let state = Arc::clone(&b.program().state);
+        let state = Arc::clone(&b.program.state);
         for batch in batches(&state, update.group)? {
             let [rows, columns] = batch.shape;
             let (matrices, precision) = (batch.matrices, state.precision);

@@ -118,7 +118,7 @@ impl Update {
         range: &Range<usize>,
         decays: impl Fn(Role) -> bool,
     ) -> Result<Self> {
-        let state = Arc::clone(&b.program().state);
+        let state = Arc::clone(&b.program.state);
         let own = &state.groups[group];
         let slots = own.slots.iter().map(|slot| b.state(own.buffer(slot))).collect::<Result<_>>()?;
         let has_copy = state.precision.has_compute_copy();

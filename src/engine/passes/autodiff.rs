@@ -20,8 +20,8 @@ pub fn differentiate(program: Program, seeds: &[(TensorId, Upstream)], first: bo
     for &(id, upstream) in seeds {
         pass.grads[id.0] = Some(upstream);
     }
-    let forward: Vec<Node> = pass.builder.program().nodes.clone();
-    pass.builder.set_phase(Phase::Backward);
+    let forward: Vec<Node> = pass.builder.program.nodes.clone();
+    pass.builder.phase = Phase::Backward;
     for node in forward.iter().rev() {
         pass.node(node)?;
     }
@@ -97,10 +97,10 @@ impl Autodiff {
         if !self.tracked[input.0] {
             return GradDestination::NotNeeded;
         }
-        let Home::State(slot) = self.builder.program().tensor(input).home else {
+        let Home::State(slot) = self.builder.program.tensor(input).home else {
             return GradDestination::New;
         };
-        let state = Arc::clone(&self.builder.program().state);
+        let state = Arc::clone(&self.builder.program.state);
         let Some(param) = state.param_read_at(slot) else { return GradDestination::NotNeeded };
         let grad = self.builder.state_slot(param.grad);
         self.grow();
@@ -110,16 +110,16 @@ impl Autodiff {
 
     /// Extends the tables to the tensors recorded in the meantime.
     fn grow(&mut self) {
-        let tensors = self.builder.program().tensors.len();
+        let tensors = self.builder.program.tensors.len();
         self.grads.resize(tensors, None);
         self.tracked.resize(tensors, false);
     }
 
     /// Adds a gradient of `input` to the sum recorded so far.
     fn contribute(&mut self, node: &Node, input: TensorId, gradient: TensorId) -> Result<()> {
-        let is_view = matches!(self.builder.program().tensor(input).home, Home::View { .. });
+        let is_view = matches!(self.builder.program.tensor(input).home, Home::View { .. });
         let (input, gradient) = self.whole(node, input, gradient)?;
-        let program = self.builder.program();
+        let program = &self.builder.program;
         let (want, have) = (program.spec(input), program.spec(gradient));
         if want.dtype != have.dtype || want.alloc != have.alloc {
             return Err(Error::failed(format!(
@@ -153,7 +153,7 @@ impl Autodiff {
 
     /// Maps a row view and its gradient, a view at the same offset, to the tensors that they view.
     fn whole(&self, node: &Node, input: TensorId, gradient: TensorId) -> Result<(TensorId, TensorId)> {
-        let program = self.builder.program();
+        let program = &self.builder.program;
         match (program.tensor(input).home, program.tensor(gradient).home) {
             (Home::View { of: x, offset: at }, Home::View { of: dx, offset }) if at == offset => Ok((x, dx)),
             (Home::View { .. }, _) => Err(Error::failed(format!(
@@ -168,7 +168,7 @@ impl Autodiff {
 
     /// Checks that every parameter the program reads receives a gradient.
     fn check_complete(&self, forward: &[Node]) -> Result<()> {
-        let program = self.builder.program();
+        let program = &self.builder.program;
         let written: HashSet<TensorId> =
             program.nodes.iter().flat_map(|n| n.outputs.iter().copied()).collect();
         for &input in forward.iter().flat_map(|n| &n.inputs) {

@@ -60,8 +60,8 @@ pub fn insert_all_reduces(program: Program, buckets: &[Bucket], overlap: bool) -
             let due = if overlap { complete } else { last };
             if due == at {
                 builder.set_scope("gradients", None);
-                builder.set_phase(Phase::Communication);
-                builder.set_stream(if overlap { Stream::Communication } else { Stream::Main });
+                builder.phase = Phase::Communication;
+                builder.stream = if overlap { Stream::Communication } else { Stream::Main };
                 let slot = builder.state(bucket.slot.clone())?;
                 let like = builder.spec(slot).clone();
                 let op: Arc<dyn Op> = match &shards {
@@ -86,8 +86,8 @@ pub fn append_group(program: Program) -> Result<Program> {
     let slots: Vec<_> = program.state.params.iter().map(|param| param.grad).collect();
     let mut builder = Builder::resume(program);
     builder.set_scope("gradients", None);
-    builder.set_phase(Phase::Communication);
-    builder.set_stream(Stream::Main);
+    builder.phase = Phase::Communication;
+    builder.stream = Stream::Main;
     let tensors: Vec<_> = slots.into_iter().map(|slot| builder.state_slot(slot)).collect();
     let like = tensors.iter().map(|&tensor| builder.spec(tensor).clone()).collect();
     let outs: Vec<_> = tensors.into_iter().map(|tensor| Destination::Into(tensor, Mode::Add)).collect();

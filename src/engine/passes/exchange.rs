@@ -54,7 +54,7 @@ pub fn exchange_rows(
     let mut b = Builder::resume(program);
     let nodes = b.take_nodes();
     let writes = |b: &Builder, node: &Node| {
-        node.outputs.iter().any(|&out| b.program().tensor(out).home == Home::State(slot))
+        node.outputs.iter().any(|&out| b.program.tensor(out).home == Home::State(slot))
     };
     let writers: Vec<usize> = (0..nodes.len()).filter(|&at| writes(&b, &nodes[at])).collect();
     let sum = |node: &Node| node.op.name() == EmbeddingGrad::NAME && node.modes[0] == Mode::Write;
@@ -78,10 +78,10 @@ pub fn exchange_rows(
 /// In place of the node, records the gather of all rows and tokens, and their sum on every rank.
 fn sum_all_rows(b: &mut Builder, node: &Node, layout: RankInterleaved) -> Result<()> {
     b.set_scope(&node.scope, node.block);
-    b.set_phase(Phase::Communication);
+    b.phase = Phase::Communication;
     let gathered = b.emit("of_all", GatherRows { ranks: layout.ranks }, &node.inputs[..2])?;
     let [tokens, rows] = gathered[..] else { return Err(not_one_embedding(b)) };
-    b.set_phase(node.phase);
+    b.phase = node.phase;
     let out = Destination::Into(node.outputs[0], Mode::Write);
     b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;
     Ok(())
@@ -90,8 +90,8 @@ fn sum_all_rows(b: &mut Builder, node: &Node, layout: RankInterleaved) -> Result
 /// Records the gather of the tokens of all ranks, and their sort, before everything that computes the rows.
 fn order_tokens(b: &mut Builder, node: &Node, layout: RankInterleaved, divided: &DividedRows) -> Result<()> {
     b.set_scope(&node.scope, node.block);
-    b.set_phase(Phase::Communication);
-    b.set_stream(if divided.overlap { Stream::Communication } else { Stream::Main });
+    b.phase = Phase::Communication;
+    b.stream = if divided.overlap { Stream::Communication } else { Stream::Main };
     let tokens = b.state_slot(divided.tokens);
     let gather = Arc::new(GatherRows { ranks: layout.ranks });
     let into = |tensor| Destination::Into(tensor, Mode::Write);
@@ -100,7 +100,7 @@ fn order_tokens(b: &mut Builder, node: &Node, layout: RankInterleaved, divided: 
     let outs: Vec<_> = [node.outputs[0]].into_iter().chain(order).map(into).collect();
     let op = Arc::new(TokenOrder(OwnedRows { layout, owners: divided.owners.clone() }));
     b.emit_into("order_of_all", op, &[tokens, node.inputs[2]], &outs)?;
-    b.set_stream(Stream::Main);
+    b.stream = Stream::Main;
     Ok(())
 }
 
@@ -112,7 +112,7 @@ fn sum_owned_rows(
     divided: &DividedRows,
 ) -> Result<()> {
     b.set_scope(&node.scope, node.block);
-    b.set_phase(Phase::Communication);
+    b.phase = Phase::Communication;
     let tokens = b.state_slot(divided.tokens);
     let to = match divided.rows {
         Some(slot) => Destination::Into(b.state_slot(slot), Mode::Write),
@@ -120,7 +120,7 @@ fn sum_owned_rows(
     };
     let share = Arc::new(ShareRows { ranks: layout.ranks });
     let rows = b.emit_into("rows_of_all", share, &[tokens, node.inputs[1]], &[to])?;
-    b.set_phase(node.phase);
+    b.phase = node.phase;
     let [order, sorted, count, _] = divided.order.map(|slot| b.state_slot(slot));
     let op = Arc::new(EmbeddingGradAtOwners(OwnedRows { layout, owners: divided.owners.clone() }));
     let inputs = [&[order, sorted, count], &rows[..], &[node.inputs[2]]].concat();
@@ -131,7 +131,7 @@ fn sum_owned_rows(
 fn not_one_embedding(b: &Builder) -> Error {
     Error::failed(format!(
         "program {}: the gradient to exchange does not come from one embedding alone",
-        b.program().name
+        b.program.name
     ))
 }
 

@@ -209,14 +209,14 @@ impl Rewriter<'_> {
     /// Records a gradient in its variant `by`, which also writes the tensor that replaces `ids`.
     fn emit(&mut self, node: &Node, by: Arc<dyn Op>, ids: &[TensorId]) -> Result<()> {
         self.builder.set_scope("", None);
-        let original = self.builder.program().tensor(ids[0]).clone();
+        let original = self.builder.program.tensor(ids[0]).clone();
         let again = self.builder.buffer(&original.name, original.spec);
         let mut outs: Vec<Destination> =
             node.outputs.iter().zip(&node.modes).map(|(&id, &mode)| Destination::Into(id, mode)).collect();
         outs.push(Destination::Into(again, Mode::Write));
         self.builder.set_scope(&node.scope, node.block);
-        self.builder.set_phase(node.phase);
-        self.builder.set_stream(node.stream);
+        self.builder.phase = node.phase;
+        self.builder.stream = node.stream;
         self.builder.emit_into(by.name(), Arc::clone(&by), &node.inputs, &outs)?;
         self.replacements.extend(ids.iter().map(|&id| (id, again)));
         Ok(())
@@ -237,9 +237,9 @@ impl Rewriter<'_> {
         }
         let node = &self.nodes[again.producer];
         self.builder.set_scope(&node.scope, node.block);
-        self.builder.set_phase(Phase::Recompute);
-        self.builder.set_stream(node.stream);
-        let name = &self.builder.program().tensor(again.outputs[0]).name;
+        self.builder.phase = Phase::Recompute;
+        self.builder.stream = node.stream;
+        let name = &self.builder.program.tensor(again.outputs[0]).name;
         let name = name.strip_prefix(&format!("{}.", node.scope)).unwrap_or(name).to_owned();
         let outputs = self.builder.emit_into(&name, again.op, &inputs, &[])?;
         for (&old, &new) in again.outputs.iter().zip(&outputs) {
@@ -335,7 +335,7 @@ mod tests {
             let [x, w, dy, to_n, to_dw] = slots.map(|slot| b.state_slot(slot));
             let x = b.emit1("x", Copy, &[x]).unwrap();
             let n = b.emit1("n", RmsNorm { eps: 1e-6, weight: true }, &[x, w]).unwrap();
-            b.set_phase(Phase::Backward);
+            b.phase = Phase::Backward;
             Self { b, x, w, n, dy, to_n, to_dw }
         }
 
@@ -411,9 +411,9 @@ mod tests {
     #[test]
     fn what_a_recomputation_reads_does_not_wait() {
         let mut norm = Norm::new();
-        norm.b.set_phase(Phase::Forward);
+        norm.b.phase = Phase::Forward;
         let twice = norm.b.emit1("twice", Scale { factor: 2.0 }, &[norm.n]).unwrap();
-        norm.b.set_phase(Phase::Backward);
+        norm.b.phase = Phase::Backward;
         let dy = norm.b.emit1("dy", Scale { factor: 3.0 }, &[twice]).unwrap();
         norm.copy(norm.n, Mode::Write);
         norm.gradient(dy);

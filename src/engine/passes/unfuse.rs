@@ -16,8 +16,8 @@ pub fn unfuse(program: Program) -> Result<Program> {
     let mut done = Vec::new();
     while let Some(node) = pending.pop() {
         builder.set_scope(&node.scope, node.block);
-        builder.set_phase(node.phase);
-        builder.set_stream(node.stream);
+        builder.phase = node.phase;
+        builder.stream = node.stream;
         match node.op.unfused(&mut builder, &node.inputs)? {
             None => done.push(node),
             Some(outputs) => {

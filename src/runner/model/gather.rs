@@ -26,15 +26,15 @@ pub(super) fn gather_rest(plan: &Plan, state: &Arc<State>) -> Result<Program> {
 /// Records the gather of parts of the flat buffers in the order of the forward, starting with the last one.
 /// With `wait`, ranks first wait for each other.
 fn gather(plan: &Plan, b: &mut Builder, wait: bool, is_due: impl Fn(&GatheredPart) -> bool) -> Result<()> {
-    let state = Arc::clone(&b.program().state);
+    let state = Arc::clone(&b.program.state);
     let Some(shards) = &state.shards else { return Ok(()) };
-    b.set_phase(Phase::Communication);
-    b.set_stream(if plan.execution.overlap { Stream::Communication } else { Stream::Main });
+    b.phase = Phase::Communication;
+    b.stream = if plan.execution.overlap { Stream::Communication } else { Stream::Main };
     let parts = layout::gathered_parts(plan, &state);
     for (at, part) in parts.iter().rev().filter(|part| is_due(part)).enumerate() {
         gather_part(b, shards, part, wait && at == 0)?;
     }
-    b.set_stream(Stream::Main);
+    b.stream = Stream::Main;
     Ok(())
 }
 

@@ -232,18 +232,18 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
             if plan.batch.world_size > 1 {
                 sum_over_ranks(&mut b, "loss", &losses)?;
             }
-            b.set_phase(Phase::Optimizer);
+            b.phase = Phase::Optimizer;
             b.emit_into("partials", grad_norm, &[grads, loss], &outs)?
         }
         Some(shards) => {
             // Every rank adds zeros to the partial sums of the others.
             let partials = b.state(SlotName::NormPartials)?;
             let op = GradNormPartials { shards: Arc::clone(shards) };
-            b.set_phase(Phase::Optimizer);
+            b.phase = Phase::Optimizer;
             b.emit_into("partials", Arc::new(op), &[grads], &[Destination::Into(partials, Mode::Write)])?;
             losses.push(partials);
             sum_over_ranks(&mut b, "loss_and_partials", &losses)?;
-            b.set_phase(Phase::Optimizer);
+            b.phase = Phase::Optimizer;
             b.emit_into("grad_norm", grad_norm, &[partials, loss], &outs)?
         }
     };
@@ -253,7 +253,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     for (at, first) in layout::updated_first(plan, state).into_iter().enumerate() {
         update(&mut b, first.clone())?;
         gather_updated(plan, &mut b, &first, at == 0)?;
-        b.set_phase(Phase::Optimizer);
+        b.phase = Phase::Optimizer;
     }
     update(&mut b, 0..layout::updated_first_from(plan, state))?;
     if let Some(ema) = plan.ema {
@@ -267,7 +267,7 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
 fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<()> {
     let like = tensors.iter().map(|&tensor| b.spec(tensor).clone()).collect();
     let outs: Vec<_> = tensors.iter().map(|&tensor| Destination::Into(tensor, Mode::Add)).collect();
-    b.set_phase(Phase::Communication);
+    b.phase = Phase::Communication;
     b.emit_into(name, Arc::new(AllReduce { like }), &[], &outs)?;
     Ok(())
 }
@@ -281,7 +281,7 @@ fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
 
 fn swap_ema(plan: &Plan, ema: WeightEma, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("swap_ema", Arc::clone(state));
-    b.set_phase(Phase::Optimizer);
+    b.phase = Phase::Optimizer;
     ema.record_swap(&mut b)?;
     let first = layout::updated_first_from(plan, state)..state.flat_len;
     gather_updated(plan, &mut b, &first, true)?;
@@ -292,7 +292,7 @@ fn swap_ema(plan: &Plan, ema: WeightEma, state: &Arc<State>) -> Result<Program> 
 /// sharded, the copy that ops read.
 fn fingerprints(state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("replicas", Arc::clone(state));
-    b.set_phase(Phase::Communication);
+    b.phase = Phase::Communication;
     let all = b.state(SlotName::Fingerprints)?;
     for (row, param) in state.params.iter().enumerate() {
         b.scoped(param.name.as_str(), |b| {

@@ -40,7 +40,7 @@ impl<R: Rule<N>, const N: usize> Optimizer for Elementwise<R, N> {
     }
 
     fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
-        let precision = b.program().state.precision;
+        let precision = b.program.state.precision;
         let op = ElementwiseUpdate { rule: self.0.clone(), segments: update.segments.clone(), precision };
         b.emit_into("update", Arc::new(op), &update.inputs(), &update.outputs())?;
         Ok(())
