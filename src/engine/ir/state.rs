@@ -262,7 +262,8 @@ impl State {
 /// Lays out a [`State`].
 #[derive(Debug)]
 pub struct StateBuilder {
-    state: State,
+    /// The layout so far, for choosing ranges of flat buffers.
+    pub state: State,
 }
 
 /// Request to lay out a parameter.
@@ -485,11 +486,6 @@ impl StateBuilder {
         debug_assert!(start + len <= whole.spec.elements(), "{name} within {}", whole.name);
         let dtype = whole.spec.dtype;
         self.add_slot(whole.buffer, name, Spec::new([len], dtype), whole.offset + start * dtype.size());
-    }
-
-    /// Returns the layout so far, for choosing ranges of flat buffers.
-    pub fn state(&self) -> &State {
-        &self.state
     }
 
     /// Returns the finished layout.

@@ -206,7 +206,7 @@ mod tests {
             alignment: 0,
         };
         let groups = [group("some", &[0, 2, 4]), group("others", &[1, 3])];
-        let flat_len = StateBuilder::for_training(precision, &requests, &groups, None).state().flat_len;
+        let flat_len = StateBuilder::for_training(precision, &requests, &groups, None).state.flat_len;
         let shards = Shards::new(&[1000, 2900, flat_len], ranks, BLOCK);
         StateBuilder::for_training(precision, &requests, &groups, Some(shards)).finish()
     }

@@ -30,10 +30,10 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     // Comes after the updated groups, whose order must match the plan's.
     groups.extend(plan.ema.map(|ema| ema.request(precision, params.len())));
     let mut builder = StateBuilder::for_training(precision, &params, &groups, None);
-    let buckets = gradient_buckets(plan, builder.state());
+    let buckets = gradient_buckets(plan, &builder.state);
     if plan.shards_optimizer() {
-        let flat_len = builder.state().flat_len;
-        let parts = owned_parts(plan, builder.state(), &buckets);
+        let flat_len = builder.state.flat_len;
+        let parts = owned_parts(plan, &builder.state, &buckets);
         let shards = Shards::from_parts(&parts, plan.batch.world_size, block);
         let partials = Spec::new([flat_len.div_ceil(block)], precision.master);
         builder = StateBuilder::for_training(precision, &params, &groups, Some(shards));
@@ -49,18 +49,18 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     ];
     batch_slots.extend((!plan.batch.ramp.is_empty()).then(|| (BatchSlot::StepTokens, u32s(1))));
     builder.lay_out(batch_slots);
-    builder.lay_out(control(plan, builder.state()));
+    builder.lay_out(control(plan, &builder.state));
     generation(plan, &[prompt_shape(plan)], &mut builder);
     let measured: Vec<_> =
         plan.tasks.iter().flat_map(|task| task.slots(plan.batch.rows(), precision)).collect();
     if !measured.is_empty() {
         builder.lay_out(measured);
     }
-    if let Some(shards) = builder.state().shards.clone() {
+    if let Some(shards) = builder.state.shards.clone() {
         exchange(plan, &shards, &buckets, &mut builder);
     }
     if plan.exchanges_gradients() {
-        let count = builder.state().params.len();
+        let count = builder.state.params.len();
         builder.lay_out([(SlotName::Fingerprints, Spec::new([count, 4], DType::U32))]);
     }
     for bucket in &buckets {
@@ -129,7 +129,7 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
         let staged_per_bucket = buckets.iter().map(|bucket| staged_elements(bucket, shards));
         let staged = staged_per_bucket.max().unwrap_or(0).clamp(1, most).next_multiple_of(shards.block);
         tensors.push((ExchangeSlot::Sums, Spec::new([others * staged], plan.precision.master)));
-        let partials = builder.state().flat_len.div_ceil(shards.block);
+        let partials = builder.state.flat_len.div_ceil(shards.block);
         let numbers = (partials + MAX_RANKS).min(MAX_SUMMED_AT_ONCE);
         tensors.push((ExchangeSlot::ModelArea, u32s(area_words(shards.ranks, numbers))));
         tensors.push((ExchangeSlot::CollectivesArea, u32s(area_words(shards.ranks, 0))));
@@ -285,8 +285,8 @@ fn gathered_vectors(state: &State, part: Range<usize>, slot: SlotName) -> Option
 
 /// Adds the slots of the parts that ranks gather.
 fn lay_out_gathered(plan: &Plan, builder: &mut StateBuilder) {
-    for part in gathered_parts(plan, builder.state()) {
-        builder.range(gathered_buffer(builder.state()), part.slot, part.start, part.len);
+    for part in gathered_parts(plan, &builder.state) {
+        builder.range(gathered_buffer(&builder.state), part.slot, part.start, part.len);
         if let Some(vectors) = part.vectors {
             builder.range(FlatBuffer::Vectors, vectors.slot, vectors.start, vectors.len);
         }

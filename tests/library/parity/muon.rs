@@ -139,7 +139,7 @@ fn state(optimizer: Muon, dtype: DType) -> State {
     ];
     let control = control.map(|(slot, spec)| (SlotName::Control(slot), spec));
     let schedule = Spec::new([2, optimizer.schedule_width()], precision.master);
-    builder.lay_out(control.into_iter().chain([(builder.state().groups[0].schedule(), schedule)]));
+    builder.lay_out(control.into_iter().chain([(builder.state.groups[0].schedule(), schedule)]));
     builder.finish()
 }
 

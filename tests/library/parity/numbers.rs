@@ -107,6 +107,6 @@ fn state(group: &UpdateGroup, steps: usize) -> State {
         (ControlSlot::Clip, Spec::new([1], DType::F32)),
     ];
     let control = control.map(|(slot, spec)| (SlotName::Control(slot), spec));
-    builder.lay_out(control.into_iter().chain([(builder.state().groups[0].schedule(), schedule)]));
+    builder.lay_out(control.into_iter().chain([(builder.state.groups[0].schedule(), schedule)]));
     builder.finish()
 }
