@@ -10,6 +10,7 @@ use crate::model::{CheckpointWeights, FoldedHead, WeightsKind};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
+use crate::results::names::CHECKPOINT;
 use crate::train::{chat_template, recipe_of, reference, tokenizer_json};
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let run = Path::new(&args.run);
-    let is_here = run.join("checkpoint").is_dir();
+    let is_here = run.join(CHECKPOINT).is_dir();
     let run = if is_here { run.to_owned() } else { run_with_checkpoint(results, &args.run)? };
     let checkpoint = open(&run, args.checkpoint)?;
     for warning in checkpoint.warnings() {
@@ -77,7 +78,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
-    let dir = run.join("checkpoint");
+    let dir = run.join(CHECKPOINT);
     match step {
         Some(step) => checkpoint::at_step(&dir, step),
         None => checkpoint::newest(&dir)?.ok_or_else(|| {

@@ -15,6 +15,7 @@ use crate::machine::Machine;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
+use crate::results::names::CHECKPOINT;
 use crate::results::progress::eprint_line;
 use std::fs::File;
 use std::io::Read;
@@ -58,7 +59,7 @@ impl Trained {
     pub(super) fn open(run: &TrainedRun, prompts: usize) -> Result<Self> {
         let TrainedRun { folder: run, step, weights, overrides } = run;
         let weights = *weights;
-        let folder = run.join("checkpoint");
+        let folder = run.join(CHECKPOINT);
         let loaded: Loaded = match step {
             Some(step) => checkpoint::at_step(&folder, *step)?,
             None => checkpoint::newest(&folder)?
