@@ -64,6 +64,8 @@ pub struct Imported {
 pub fn import(request: &ImportRequest) -> Result<Imported> {
     let folder = Folder::open(&request.folder)?;
     let keys = keys(folder.config())?;
+    // The tokenizer reads this file too. Reading it here checks that it is inside the folder and not too large.
+    let settings = folder.text(CONFIG_FILE, MAX_BYTES)?;
     let (tokenizer, named) = tokenizer(request, &folder)?;
     if tokenizer.vocab_size() > keys.vocab_size {
         return Err(Error::usage(format!(
@@ -78,7 +80,6 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let seq_len = context(request, &keys, &mut notes)?;
     let recipe = recipe_of(request, &keys, seq_len, &named)?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
-    let settings = folder.text(CONFIG_FILE, MAX_BYTES)?;
     let template = chat_template(&folder, settings.as_deref())?;
     let weights = ImportedWeights::new(folder, &model)?;
     notes.push(compare_logits(&recipe, &model, &weights)?);
@@ -105,8 +106,7 @@ fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, Str
     if let Some(name) = &request.tokenizer {
         return Ok((Tokenizer::open(name)?, name.clone()));
     }
-    // Reading both files checks that they are inside the folder and not larger than such files may be.
-    folder.text(CONFIG_FILE, MAX_BYTES)?;
+    // Reading the file checks that it is inside the folder and not larger than such files may be.
     if folder.text(TOKENIZER, MAX_JSON_BYTES)?.is_none() {
         return Err(Error::usage(format!(
             "{}: there is no {TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
