@@ -34,17 +34,7 @@ pub(super) fn values(name: &str, stream: usize, spec: &Spec, fill: &Fill, format
                 Fill::Below(bound) => f64::from(bits[0] % bound),
                 Fill::Values(values) => values[at % values.len()],
             };
-            rounded(value, format)
+            format.round(value)
         })
         .collect()
-}
-
-/// Returns the number that a tensor of this format stores for a value.
-pub(super) fn rounded(value: f64, format: DType) -> f64 {
-    match format {
-        DType::F64 => value,
-        DType::F32 => f64::from(value as f32),
-        DType::Bf16 => half::bf16::from_f64(value).to_f64(),
-        DType::U32 => value.trunc(),
-    }
 }

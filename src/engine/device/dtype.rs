@@ -30,6 +30,16 @@ impl DType {
         !matches!(self, DType::U32)
     }
 
+    /// Returns the number that a tensor of this format stores for a value.
+    pub fn round(self, value: f64) -> f64 {
+        match self {
+            DType::F64 => value,
+            DType::F32 => f64::from(value as f32),
+            DType::Bf16 => half::bf16::from_f64(value).to_f64(),
+            DType::U32 => value.trunc(),
+        }
+    }
+
     /// Returns the format in which sums over this format are accumulated: fp32 for bf16, itself otherwise.
     pub const fn accumulator(self) -> DType {
         match self {

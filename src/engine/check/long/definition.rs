@@ -1,6 +1,6 @@
 //! Attention by its definition in f64, for sampled rows of one head.
 
-use super::super::numbers::{near_normal, rounded};
+use super::super::numbers::near_normal;
 use super::case::LongCase;
 use crate::device::DType;
 use crate::ops::attention::Attention;
@@ -20,7 +20,7 @@ impl Sequence {
             let name = case.name();
             (0..seq_len * width)
                 .into_par_iter()
-                .map(|at| rounded(near_normal(&name, stream, at), dtype))
+                .map(|at| dtype.round(near_normal(&name, stream, at)))
                 .collect()
         };
         Self { packed: numbers(0, heads.width()), d_o: numbers(1, heads.query * heads.dim) }

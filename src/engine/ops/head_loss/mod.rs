@@ -249,11 +249,7 @@ fn case(
 /// Computes losses and gradients by plain loops. Logits and their gradients are stored in the activation
 /// format, so the reference rounds them to it.
 fn reference(inputs: &[Array], op: HeadLoss, scale: f64, act_dtype: DType) -> Vec<Array> {
-    let stored = |value: f64| match act_dtype {
-        DType::Bf16 => half::bf16::from_f64(value).to_f64(),
-        DType::F32 => f64::from(value as f32),
-        _ => value,
-    };
+    let stored = |value: f64| act_dtype.round(value);
     let (x, w, targets) = (&inputs[0], &inputs[1], &inputs[2]);
     let d = x.width();
     let mut losses = [(); 3].map(|()| Array::zeros(&targets.shape));
