@@ -14,7 +14,7 @@ use super::errors::{forward_bound, gradient_bound};
 use super::{Finding, Target};
 use crate::device::DType;
 use crate::error::Result;
-use crate::exec::Section;
+use crate::exec::{Section, padded_bytes};
 use crate::ir::{
     Builder, Destination, Mode, Op, Precision, Program, SlotId, Spec, State, StateBuilder, Upstream,
 };
@@ -124,11 +124,7 @@ fn run(case: &LongCase, sequence: &Sequence, precision: Precision, target: &Targ
     let mut engine = target.engine_for(&section, &layout.state, 3)?;
     let dtype = precision.act_dtype;
     for (slot, values) in [(layout.packed, &sequence.packed), (layout.d_o, &sequence.d_o)] {
-        let one: Vec<u8> = match dtype {
-            DType::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f64(v).to_ne_bytes()).collect(),
-            DType::F32 => values.iter().flat_map(|&v| (v as f32).to_ne_bytes()).collect(),
-            _ => values.iter().flat_map(|&v| v.to_ne_bytes()).collect(),
-        };
+        let one = padded_bytes(&Spec::new([values.len()], dtype), values);
         engine.state.write(slot, &one.repeat(case.batch))?;
     }
     if let Some(slot) = layout.spans {
