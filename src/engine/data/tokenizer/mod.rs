@@ -298,8 +298,7 @@ fn check_dense(inner: &GuardedTokenizer) -> Result<usize> {
     Ok(vocab.len())
 }
 
-/// Reads `eos_token` from a HuggingFace tokenizer_config.json, if the file exists. It is a string, or an
-/// object with `content`.
+/// Reads `eos_token` from a HuggingFace tokenizer_config.json, if the file exists.
 fn named_end(config: &Path) -> Result<Option<String>> {
     if !config.is_file() {
         return Ok(None);
@@ -307,6 +306,10 @@ fn named_end(config: &Path) -> Result<Option<String>> {
     let text = std::fs::read_to_string(config).at("read", config)?;
     let value: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| Error::usage(format!("{}: {e}", config.display())))?;
-    let end = &value["eos_token"];
-    Ok(end.as_str().or_else(|| end["content"].as_str()).map(str::to_owned))
+    Ok(token_text(&value["eos_token"]))
+}
+
+/// Returns a token in a tokenizer_config.json: either a string, or an object with `content`.
+pub fn token_text(token: &serde_json::Value) -> Option<String> {
+    token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
 }

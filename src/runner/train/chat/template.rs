@@ -2,6 +2,7 @@
 //! others, so it is untrusted: its size, steps and depth are bounded, and it cannot access files.
 
 use crate::data::Tokenizer;
+use crate::data::tokenizer::token_text;
 use crate::error::{Error, IoContext, Result};
 use crate::model::hf_export::CHAT_TEMPLATE;
 use minijinja::syntax::SyntaxConfig;
@@ -90,7 +91,7 @@ impl Template {
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(MAX_DEPTH);
         environment.add_template_owned("chat", source).map_err(|e| wrong(&e))?;
-        let named = |name: &str| text_or_content(&config[name]);
+        let named = |name: &str| token_text(&config[name]);
         let end = tokenizer.decode(&[tokenizer.end_token()])?;
         let eos = named("eos_token").unwrap_or(end);
         let mut ends = vec![tokenizer.end_token()];
@@ -129,11 +130,6 @@ pub(in crate::train) fn in_config(template: &serde_json::Value) -> Option<String
         named["template"].as_str().map(str::to_owned)
     };
     template.as_str().map(str::to_owned).or_else(|| template.as_array().and_then(default))
-}
-
-/// Returns a token in a tokenizer_config.json: either a string, or an object with `content`.
-fn text_or_content(token: &serde_json::Value) -> Option<String> {
-    token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
 }
 
 /// Returns the chat template in its own file in a run's folder, if there is one.
