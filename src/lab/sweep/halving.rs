@@ -131,7 +131,7 @@ impl Halving {
 
 /// Rejects a rung at which a cell has no evaluation, or that is not before a cell's last step.
 fn check(rungs: &[u64], work: &Work) -> Result<()> {
-    let (steps, interval) = (work.plan.steps as u64, work.plan.intervals.validation as u64);
+    let (steps, interval) = (work.plan.steps as u64, work.plan.intervals.validation.interval as u64);
     let keys = ["sweep.rungs", "validation.interval", "training.steps"];
     for &rung in rungs {
         if rung == 0 || rung >= steps {

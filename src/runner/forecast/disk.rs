@@ -45,15 +45,15 @@ impl Disk {
     /// by time count as written more often than they are kept. `plots` is true if the run draws plots.
     pub fn new(plan: &Plan, programs: &Programs, seconds: Option<f64>, plots: bool) -> Self {
         let (steps, intervals) = (plan.steps as u64, &plan.intervals);
-        let keep = intervals.keep as u64;
+        let keep = intervals.checkpoint.keep as u64;
         let written = intervals.checkpoints(steps, seconds.unwrap_or(f64::INFINITY));
         let checkpoint_bytes = checkpoint_bytes(programs) as u64;
         let staying = || intervals.staying(steps).filter(|_| keep > 0);
-        let best = u64::from(keep > 0 && intervals.keep_best);
+        let best = u64::from(keep > 0 && intervals.checkpoint.keep_best);
         let stays = staying().count() as u64 + best;
         let passing = written.saturating_sub(stays - best);
         let checkpoints = keep.min(passing) + stays;
-        let weights_only = match intervals.weights_only {
+        let weights_only = match intervals.checkpoint.weights_only {
             WeightsOnly::None => 0,
             WeightsOnly::Kept => {
                 staying().filter(|&step| !intervals.saves_state_after(step, steps, false)).count() as u64
@@ -62,7 +62,7 @@ impl Disk {
             WeightsOnly::All => checkpoints,
         };
         let weights_bytes = (weight_bytes(plan.ema.is_some()) * programs.state.parameter_count()) as u64;
-        let event_bytes = match (intervals.tensorboard, plan.execution.gpu) {
+        let event_bytes = match (intervals.metrics.tensorboard, plan.execution.gpu) {
             (false, _) => 0,
             (true, None) => EVENT_BYTES.0,
             (true, Some(_)) => EVENT_BYTES.1,

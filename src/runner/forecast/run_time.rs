@@ -124,7 +124,7 @@ impl RunTime {
         let step = |micro_steps| sum_over_step(programs, micro_steps, &seconds);
         let stages = plan.batch.stages(plan.steps);
         let training_s = stages.map(|stage| stage.steps as f64 * step(stage.micro_steps)).sum();
-        let evaluations = times_due(intervals.validation, 0, steps);
+        let evaluations = times_due(intervals.validation.interval, 0, steps);
         // A section is one local batch per rank, so a global batch takes as many sections as a step has
         // micro-steps.
         let sections = plan.evaluated_weight_sets() * plan.total_evaluated_batches() * plan.batch.micro_steps;
@@ -136,7 +136,7 @@ impl RunTime {
             let tokens = plan.generation.tokens.min(plan.batch.seq_len) as f64;
             // Only rank 0 generates.
             let once = (prefill + (tokens - 1.0) * decode) / plan.batch.world_size.max(1) as f64;
-            times_due(intervals.generation, 0, steps) as f64 * once
+            times_due(plan.generation.interval, 0, steps) as f64 * once
         });
         let before_saving = training_s + evaluating_s + sampling_s;
         let checkpoints = intervals.checkpoints(steps, before_saving);

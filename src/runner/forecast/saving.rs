@@ -33,10 +33,10 @@ impl Saving {
         let room = Room::new(plan, programs, machine);
         let (copy_bytes, place) = (room.copy, room.place);
         let saving = |beside_training, reason| Self { beside_training, copy_bytes, place, reason };
-        if plan.intervals.keep == 0 {
+        if plan.intervals.checkpoint.keep == 0 {
             return saving(false, "checkpoint.keep = 0 saves none".to_owned());
         }
-        match plan.intervals.background {
+        match plan.intervals.checkpoint.background {
             BackgroundSaves::Never => saving(false, "checkpoint.background = \"never\"".to_owned()),
             BackgroundSaves::Always => saving(true, "checkpoint.background = \"always\"".to_owned()),
             BackgroundSaves::Auto => match room.shortfall(room.kept_free) {
@@ -54,7 +54,9 @@ impl Saving {
     /// # Errors
     /// [`ErrorKind::DoesNotFit`](crate::error::ErrorKind::DoesNotFit) if the copy cannot fit.
     pub(super) fn check(plan: &Plan, programs: &Programs, machine: &Machine) -> Result<()> {
-        if plan.intervals.background != BackgroundSaves::Always || plan.intervals.keep == 0 {
+        if plan.intervals.checkpoint.background != BackgroundSaves::Always
+            || plan.intervals.checkpoint.keep == 0
+        {
             return Ok(());
         }
         let Some(lack) = Room::new(plan, programs, machine).shortfall(0) else { return Ok(()) };

@@ -1,7 +1,7 @@
 //! Events of a run besides its steps: evaluations, checkpoints, samples, progress lines.
 
-use crate::policy::{BackgroundSaves, WeightsOnly};
-use crate::recipe::{self, Values};
+use crate::policy::WeightsOnly;
+use crate::recipe::{Checkpoint, Metrics, ValidationRuns, Values};
 use std::time::Duration;
 
 /// How often something happens, besides once at the end: checkpoints, evaluations, samples.
@@ -15,7 +15,7 @@ pub enum Period {
 }
 
 impl Period {
-    fn from_values(checkpoint: &recipe::Checkpoint) -> Self {
+    fn from_values(checkpoint: &Checkpoint) -> Self {
         match checkpoint.interval {
             Some(steps) => Self::Steps(steps),
             None if checkpoint.minutes == 0.0 => Self::Steps(0),
@@ -61,89 +61,68 @@ pub fn times_due(interval: usize, step: u64, total: u64) -> u64 {
     }
 }
 
-/// Steps between the events of a run; an interval of 0 means only at the end.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The events of a run and the steps between them; an interval of 0 means only at the end.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Intervals {
-    /// Steps between evaluations.
-    pub validation: usize,
-    /// Global batches per evaluation, spread over the held-out set; 0 for all of it.
-    pub validation_steps: usize,
+    /// `[validation]` of the recipe.
+    pub validation: ValidationRuns,
+    /// `[checkpoint]` of the recipe.
+    pub checkpoint: Checkpoint,
     /// Steps or time between checkpoints.
-    pub checkpoint: Period,
-    /// Number of newest checkpoints to keep.
-    pub keep: usize,
+    pub save_period: Period,
     /// Further steps after which a checkpoint is saved and kept, in order.
     pub kept_steps: Vec<u64>,
-    /// True if the checkpoint with the lowest validation loss is saved and kept.
-    pub keep_best: bool,
-    /// Which checkpoints are saved without the optimizer's state.
-    pub weights_only: WeightsOnly,
-    /// Whether checkpoints are written while training continues.
-    pub background: BackgroundSaves,
-    /// Steps between generations of samples.
-    pub generation: usize,
     /// Steps between comparisons of the parameters of all ranks.
     pub check: usize,
-    /// Steps between progress lines; `metrics.csv` has a row for every step.
-    pub metrics: usize,
-    /// Number of first steps, which never count as steady state.
-    pub warmup: usize,
-    /// True if rows are also written as TensorBoard event files.
-    pub tensorboard: bool,
+    /// `[metrics]` of the recipe.
+    pub metrics: Metrics,
 }
 
 impl Intervals {
     /// Reads the intervals from the values of a recipe.
     pub fn from_values(values: &Values) -> Self {
         Self {
-            validation: values.validation.interval,
-            validation_steps: values.validation.steps,
-            checkpoint: Period::from_values(&values.checkpoint),
-            keep: values.checkpoint.keep,
+            validation: values.validation.clone(),
+            checkpoint: values.checkpoint.clone(),
+            save_period: Period::from_values(&values.checkpoint),
             kept_steps: kept_steps(&values.checkpoint, values.training.steps as u64),
-            keep_best: values.checkpoint.keep_best,
-            weights_only: values.checkpoint.weights_only,
-            background: values.checkpoint.background,
-            generation: values.generation.interval,
             check: values.parallelism.check_interval,
-            metrics: values.metrics.interval,
-            warmup: values.metrics.warmup,
-            tensorboard: values.metrics.tensorboard,
+            metrics: values.metrics.clone(),
         }
     }
 
     /// Returns true if the step count alone says that a checkpoint is saved after `step` of `total`.
     pub fn saves_after(&self, step: u64, total: u64) -> bool {
-        is_due(self.checkpoint.steps(), step, total) || self.kept_steps.contains(&step)
+        is_due(self.save_period.steps(), step, total) || self.kept_steps.contains(&step)
     }
 
     /// Returns true if a checkpoint after `step` of `total` includes the optimizer's state. `goes_on` is true
     /// if a resume will continue from there, whatever the interval says.
     pub fn saves_state_after(&self, step: u64, total: u64, goes_on: bool) -> bool {
-        match self.weights_only {
+        match self.checkpoint.weights_only {
             WeightsOnly::None => true,
-            WeightsOnly::Kept => goes_on || is_due(self.checkpoint.steps(), step, total),
+            WeightsOnly::Kept => goes_on || is_due(self.save_period.steps(), step, total),
             WeightsOnly::All => false,
         }
     }
 
     /// Returns true if the step counts say that a checkpoint is saved before the last of `total` steps.
     pub fn saves_before_end(&self, total: u64) -> bool {
-        let interval = self.checkpoint.steps() as u64;
-        self.keep > 0
-            && (self.keep_best
+        let interval = self.save_period.steps() as u64;
+        self.checkpoint.keep > 0
+            && (self.checkpoint.keep_best
                 || (1..total).contains(&interval)
                 || self.staying(total).any(|step| step < total))
     }
 
     /// Returns how many checkpoints a run of `steps` steps writes, if all of it takes `seconds`.
     pub fn checkpoints(&self, steps: u64, seconds: f64) -> u64 {
-        if self.keep == 0 {
+        if self.checkpoint.keep == 0 {
             return 0;
         }
-        let interval = self.checkpoint.steps();
+        let interval = self.save_period.steps();
         let further = self.staying(steps).filter(|&step| !is_due(interval, step, steps)).count();
-        self.checkpoint.times_due(0, steps, seconds).saturating_add(further as u64)
+        self.save_period.times_due(0, steps, seconds).saturating_add(further as u64)
     }
 
     /// Returns the steps of a run of `steps` steps whose checkpoints are kept besides the newest.
@@ -154,7 +133,7 @@ impl Intervals {
 
 /// Returns the steps whose checkpoints are kept, in order: the named ones, and the ones spaced by a ratio, up
 /// to the last step.
-fn kept_steps(checkpoint: &recipe::Checkpoint, total: u64) -> Vec<u64> {
+fn kept_steps(checkpoint: &Checkpoint, total: u64) -> Vec<u64> {
     let mut steps: Vec<u64> = checkpoint.steps.iter().flatten().map(|&step| step as u64).collect();
     if let Some(ratio) = checkpoint.log_spacing {
         let powers = std::iter::successors(Some(1.0f64), |power| Some(power * ratio));
@@ -169,7 +148,7 @@ fn kept_steps(checkpoint: &recipe::Checkpoint, total: u64) -> Vec<u64> {
 mod tests {
     use super::{Intervals, Period, is_due, kept_steps, times_due};
     use crate::policy::WeightsOnly;
-    use crate::recipe::{self, Values};
+    use crate::recipe::{Checkpoint, Values};
     use std::time::Duration;
 
     #[test]
@@ -197,13 +176,15 @@ mod tests {
         let values = Values::default();
         let plain = Intervals::from_values(&values);
         let intervals = |interval| Intervals {
-            checkpoint: Period::Steps(interval),
+            save_period: Period::Steps(interval),
             kept_steps: vec![20, 25, 100, 300],
             ..plain.clone()
         };
         assert_eq!(intervals(0).checkpoints(100, 0.0), 3);
         assert_eq!(intervals(10).checkpoints(100, 0.0), 11);
-        assert_eq!(Intervals { keep: 0, ..intervals(10) }.checkpoints(100, 0.0), 0);
+        let mut none = intervals(10);
+        none.checkpoint.keep = 0;
+        assert_eq!(none.checkpoints(100, 0.0), 0);
         let saved: Vec<u64> = (1..=100).filter(|&step| intervals(50).saves_after(step, 100)).collect();
         assert_eq!(saved, [20, 25, 50, 100]);
     }
@@ -211,7 +192,7 @@ mod tests {
     #[test]
     fn log_spaced_steps_are_powers_of_the_ratio_without_repetitions() {
         let checkpoint =
-            |log_spacing, steps| recipe::Checkpoint { log_spacing, steps, ..Values::default().checkpoint };
+            |log_spacing, steps| Checkpoint { log_spacing, steps, ..Values::default().checkpoint };
         assert_eq!(kept_steps(&checkpoint(Some(2.0), None), 100), [1, 2, 4, 8, 16, 32, 64]);
         assert_eq!(kept_steps(&checkpoint(Some(1.5), None), 12), [1, 2, 3, 5, 8, 11]);
         assert_eq!(kept_steps(&checkpoint(Some(10.0), Some(vec![50, 10])), 100), [1, 10, 50, 100]);
@@ -222,7 +203,11 @@ mod tests {
     #[test]
     fn what_a_resume_may_need_has_the_state_of_the_optimizer() {
         let plain = Intervals::from_values(&Values::default());
-        let of = |weights_only| Intervals { weights_only, checkpoint: Period::Steps(10), ..plain.clone() };
+        let of = |weights_only| Intervals {
+            checkpoint: Checkpoint { weights_only, ..plain.checkpoint.clone() },
+            save_period: Period::Steps(10),
+            ..plain.clone()
+        };
         assert!(of(WeightsOnly::None).saves_state_after(3, 15, false));
         let kept = of(WeightsOnly::Kept);
         let whole: Vec<u64> = (1..=15).filter(|&step| kept.saves_state_after(step, 15, false)).collect();
@@ -233,16 +218,17 @@ mod tests {
 
     #[test]
     fn saves_before_end_leave_out_the_last_step() {
-        let plain = Intervals { checkpoint: Period::Steps(0), ..Intervals::from_values(&Values::default()) };
+        let plain = Intervals { save_period: Period::Steps(0), ..Intervals::from_values(&Values::default()) };
         assert!(!plain.saves_before_end(10));
         for (interval, steps, on_the_way) in
             [(10, vec![], false), (9, vec![], true), (0, vec![10, 11], false), (0, vec![9], true)]
         {
             let intervals =
-                Intervals { checkpoint: Period::Steps(interval), kept_steps: steps, ..plain.clone() };
+                Intervals { save_period: Period::Steps(interval), kept_steps: steps, ..plain.clone() };
             assert_eq!(intervals.saves_before_end(10), on_the_way, "{intervals:?}");
         }
-        assert!(!Intervals { keep: 0, keep_best: true, ..plain }.saves_before_end(10));
+        let none = Checkpoint { keep: 0, keep_best: true, ..plain.checkpoint.clone() };
+        assert!(!Intervals { checkpoint: none, ..plain }.saves_before_end(10));
     }
 
     #[test]

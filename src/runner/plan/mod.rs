@@ -117,7 +117,7 @@ impl Plan {
     pub fn evaluated_batches_for(&self, tokens: usize) -> (usize, usize) {
         let BatchPlan { seq_len, global, .. } = self.batch;
         let all = held_out_batches(tokens, seq_len, global);
-        match self.intervals.validation_steps {
+        match self.intervals.validation.steps {
             0 => (all, all),
             steps => (steps.min(all), all),
         }

@@ -1,11 +1,11 @@
 //! Decides what a run does between its steps.
 
-use crate::plan::{Intervals, Plan, is_due};
+use crate::plan::{Plan, is_due};
 
 /// Tells what is due after each step. All ranks of a run get the same answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Events<'a> {
-    intervals: &'a Intervals,
+    plan: &'a Plan,
     /// Number of steps of the run.
     pub steps: u64,
     /// The step after which the run must end; `None` for its last one.
@@ -17,28 +17,28 @@ pub(super) struct Events<'a> {
 impl<'a> Events<'a> {
     /// Creates the events of a plan. The run ends after the step `until`, if it is set.
     pub fn new(plan: &'a Plan, until: Option<u64>, replicas: bool) -> Self {
-        Self { intervals: &plan.intervals, steps: plan.steps as u64, until, replicas }
+        Self { plan, steps: plan.steps as u64, until, replicas }
     }
 
     /// Returns true if an evaluation is due after this step.
     pub fn evaluates_after(self, step: u64) -> bool {
-        is_due(self.intervals.validation, step, self.steps)
+        is_due(self.plan.intervals.validation.interval, step, self.steps)
     }
 
     /// Returns true if samples are due after this step.
     pub fn generates_after(self, step: u64) -> bool {
-        is_due(self.intervals.generation, step, self.steps)
+        is_due(self.plan.generation.interval, step, self.steps)
     }
 
     /// Returns true if a comparison of replicas is due after this step.
     pub fn compares_after(self, step: u64) -> bool {
-        self.replicas && is_due(self.intervals.check, step, self.steps)
+        self.replicas && is_due(self.plan.intervals.check, step, self.steps)
     }
 
     /// Returns true if the number of steps makes a checkpoint due after this step. Checkpoints may also be
     /// due by time.
     pub fn saves_after(self, step: u64) -> bool {
-        self.intervals.saves_after(step, self.steps)
+        self.plan.intervals.saves_after(step, self.steps)
     }
 
     /// Returns true if `until` ends the run after this step, before its last one.

@@ -125,7 +125,7 @@ pub fn train(
             false => None,
         };
         let best = match &evaluation {
-            Some(evaluation) if plan.intervals.keep_best => {
+            Some(evaluation) if plan.intervals.checkpoint.keep_best => {
                 is_best(rank, evaluation, recorder.as_deref_mut())?
             }
             _ => false,
@@ -138,11 +138,11 @@ pub fn train(
         // A resume may continue from a requested checkpoint, so it includes the optimizer if any does.
         let asked = ((stopping || saving) && at_rest) || halts;
         let saves = asked || events.saves_after(step) || best;
-        if events.compares_after(step) || (events.replicas && saves && plan.intervals.keep > 0) {
+        if events.compares_after(step) || (events.replicas && saves && plan.intervals.checkpoint.keep > 0) {
             compare_replicas(rank, step, recorder.as_deref_mut())?;
         }
         // Saving comes last, so that a resume from here repeats nothing of this step.
-        if saves && plan.intervals.keep > 0 {
+        if saves && plan.intervals.checkpoint.keep > 0 {
             let whole = plan.intervals.saves_state_after(step, events.steps, asked);
             let ends = stops || halts || step == events.steps;
             save(rank, step, DueSave { whole, ends }, recorder.as_deref_mut())?;

@@ -81,7 +81,7 @@ impl Start {
         let Job { recipe, plan, dataset, .. } = job;
         let mut loaded = checkpoint::newest_resumable(&run.join(CHECKPOINT))?;
         if let Some(loaded) = loaded.take_if(|loaded| loaded.meta().is_weights_only())
-            && plan.intervals.weights_only == WeightsOnly::All
+            && plan.intervals.checkpoint.weights_only == WeightsOnly::All
         {
             return Err(weights_only_error(&loaded, "resume"));
         }
@@ -197,10 +197,10 @@ fn check_until(job: &Job, from_step: u64) -> Result<()> {
         format!("the run has {steps} steps; name one of them, or leave --until out")
     } else if until <= from_step && until < steps {
         format!("the run is at step {from_step} already; name a later one")
-    } else if until < steps && job.plan.intervals.weights_only == WeightsOnly::All {
+    } else if until < steps && job.plan.intervals.checkpoint.weights_only == WeightsOnly::All {
         "checkpoint.weights_only = \"all\" saves no state to continue from; set checkpoint.weights_only=kept"
             .to_owned()
-    } else if until < steps && job.plan.intervals.keep == 0 {
+    } else if until < steps && job.plan.intervals.checkpoint.keep == 0 {
         "checkpoint.keep = 0 saves no state to continue from; set checkpoint.keep=1".to_owned()
     } else {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use crate::data::Ramp;
 use crate::error::Result;
-use crate::plan::{Intervals, Period, Plan, is_due};
+use crate::plan::{Generation, Intervals, Period, Plan, is_due};
 use crate::recipe::Recipe;
 use crate::results::{Phase, TimingRow};
 
@@ -52,8 +52,8 @@ impl TimeLeft {
     pub(super) fn new(plan: &Plan) -> Self {
         let batches = plan.evaluated_weight_sets() * plan.total_evaluated_batches();
         let batch = (plan.batch.ramp.clone(), plan.batch.global as u64);
-        let samples = plan.generation.samples > 0;
-        Self::with_events(plan.steps as u64, &plan.intervals, samples, batch, batches as f64 * FORWARD_SHARE)
+        let evaluation = batches as f64 * FORWARD_SHARE;
+        Self::with_events(plan.steps as u64, &plan.intervals, &plan.generation, batch, evaluation)
     }
 
     /// Creates the estimate for a run of this recipe with `steps` steps, whose rows must be passed to
@@ -66,8 +66,7 @@ impl TimeLeft {
         let values = recipe.values();
         let ramp = values.training.batch_ramp.iter().map(|&[end, sequences]| (end as u64, sequences as u64));
         let batch = (Ramp::new(ramp), recipe.batch()?.global as u64);
-        let samples = values.generation.samples > 0;
-        Ok(Self::with_events(steps, &Intervals::from_values(values), samples, batch, 0.0))
+        Ok(Self::with_events(steps, &Intervals::from_values(values), &values.generation, batch, 0.0))
     }
 
     /// Adds the time of a row.
@@ -83,18 +82,19 @@ impl TimeLeft {
     fn with_events(
         steps: u64,
         intervals: &Intervals,
-        has_samples: bool,
+        generation: &Generation,
         (ramp, sequences): (Ramp, u64),
         evaluation: f64,
     ) -> Self {
-        let mut pauses = vec![Pause::new(Phase::Eval, Period::Steps(intervals.validation), evaluation)];
-        if intervals.keep > 0 {
-            pauses.push(Pause::new(Phase::Save, intervals.checkpoint, 0.0));
+        let mut pauses =
+            vec![Pause::new(Phase::Eval, Period::Steps(intervals.validation.interval), evaluation)];
+        if intervals.checkpoint.keep > 0 {
+            pauses.push(Pause::new(Phase::Save, intervals.save_period, 0.0));
         }
-        if has_samples {
-            pauses.push(Pause::new(Phase::Sample, Period::Steps(intervals.generation), 0.0));
+        if generation.samples > 0 {
+            pauses.push(Pause::new(Phase::Sample, Period::Steps(generation.interval), 0.0));
         }
-        let interval = intervals.checkpoint.steps();
+        let interval = intervals.save_period.steps();
         let kept_steps = intervals.staying(steps).filter(|&step| !is_due(interval, step, steps)).collect();
         Self { total_steps: steps, ramp, sequences, step: None, pauses, kept_steps, warming_up: true }
     }

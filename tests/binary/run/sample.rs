@@ -267,7 +267,7 @@ fn the_cache_changes_nothing() {
     };
     let (mut loss, mut count) = (0.0, 0);
     for batch in
-        ValidationBatches::new(&dataset, &dataset.validation, spec, plan.intervals.validation_steps).unwrap()
+        ValidationBatches::new(&dataset, &dataset.validation, spec, plan.intervals.validation.steps).unwrap()
     {
         let batch = batch.unwrap();
         for t in 0..32 {

@@ -117,7 +117,7 @@ impl Rank {
     /// the sums of all sets over ranks.
     fn evaluate_sets(&mut self, pass: Pass, on_batch: &mut dyn FnMut(usize, usize)) -> Result<Evaluation> {
         let dataset = Arc::clone(&self.dataset);
-        let (spec, limit) = (self.spec(), self.plan.intervals.validation_steps);
+        let (spec, limit) = (self.spec(), self.plan.intervals.validation.steps);
         let with_batches = |set| Ok((set, ValidationBatches::new(&dataset, set, spec.clone(), limit)?));
         let sets: Vec<_> = dataset.held_out().map(with_batches).collect::<Result<_>>()?;
         let count: usize = sets.iter().map(|(_, batches)| batches.len()).sum();

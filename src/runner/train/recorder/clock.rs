@@ -53,7 +53,8 @@ impl Clock {
     /// Returns the row of a step that was trained in `took`.
     pub fn trained(&mut self, report: &StepReport, took: Duration) -> TimingRow {
         self.steps_here += 1;
-        let phase = if self.steps_here <= self.plan.intervals.warmup { Phase::Warmup } else { Phase::Train };
+        let phase =
+            if self.steps_here <= self.plan.intervals.metrics.warmup { Phase::Warmup } else { Phase::Train };
         let batch = &self.plan.batch;
         let (tokens, micro_steps) =
             (batch.tokens_in_step(report.step), batch.micro_steps_in_step(report.step));
@@ -111,7 +112,7 @@ impl Clock {
 
     /// Returns the percentage of the time after the warm-up in which each rank was busy; empty for one rank.
     pub fn busy_pct(&self) -> Vec<f64> {
-        let counted = self.steps_here.saturating_sub(self.plan.intervals.warmup).max(1) as f64;
+        let counted = self.steps_here.saturating_sub(self.plan.intervals.metrics.warmup).max(1) as f64;
         self.busy.iter().map(|sum| 100.0 * sum / counted).collect()
     }
 }

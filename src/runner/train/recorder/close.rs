@@ -57,7 +57,7 @@ impl Recorder {
         let timing: Vec<TimingRow> = rows::read(&self.folder.path().join(TIMING))?;
         self.summary.status = status;
         self.summary.reason = reason;
-        self.summary.measure(&metrics, &timing, self.plan.intervals.warmup);
+        self.summary.measure(&metrics, &timing, self.plan.intervals.metrics.warmup);
         self.summary.memory.peak_rss_bytes = memory::peak_rss_bytes();
         self.summary.rank_busy_pct = self.clock.busy_pct();
         if let Some(gauges) = &self.clock.gauges {

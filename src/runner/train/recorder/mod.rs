@@ -90,7 +90,7 @@ impl Recorder {
         summary.steps = step;
         summary.tokens_seen = start.tokens();
         folder.write_summary(&summary)?;
-        if plan.intervals.tensorboard {
+        if plan.intervals.metrics.tensorboard {
             files.begin_events(&folder, &summary.samples)?;
         }
         let planned_bytes = peak_bytes(plan, &job.programs) as u64;
@@ -231,7 +231,7 @@ impl Recorder {
         self.step = report.step;
         let written = self.files.metrics(&row);
         self.stop_on_error(written)?;
-        let interval = self.plan.intervals.metrics.max(1) as u64;
+        let interval = self.plan.intervals.metrics.interval.max(1) as u64;
         let due = row.step.is_multiple_of(interval) || row.step == 1 || row.step == self.plan.steps as u64;
         let pace = self.clock.pace(row.step);
         if due || row.val_loss.is_some() {

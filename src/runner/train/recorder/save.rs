@@ -24,12 +24,12 @@ pub(in crate::train) struct DueSave {
 impl Recorder {
     /// Returns true if the run saves checkpoints.
     pub(in crate::train) fn saves(&self) -> bool {
-        self.plan.intervals.keep > 0
+        self.plan.intervals.checkpoint.keep > 0
     }
 
     /// Returns true if none of the run's checkpoints can be resumed.
     pub(in crate::train) fn saves_weights_only(&self) -> bool {
-        self.plan.intervals.weights_only == WeightsOnly::All
+        self.plan.intervals.checkpoint.weights_only == WeightsOnly::All
     }
 
     /// Allocates memory for saves beside training, if the run is known to save before its end.
@@ -114,7 +114,7 @@ impl Recorder {
 
     /// Returns true if the run saves by time and the period since the last save has passed.
     pub(in crate::train) fn save_is_due(&self) -> bool {
-        let Period::Time(period) = self.plan.intervals.checkpoint else { return false };
+        let Period::Time(period) = self.plan.intervals.save_period else { return false };
         let saves = &self.saves;
         self.saves() && saves.writer.in_flight().is_none() && saves.last_save.elapsed() >= period
     }
@@ -158,7 +158,7 @@ impl Recorder {
                 let text = e.message().to_owned();
                 self.summary.notes.push(text.clone());
                 self.saves.unsaved = Some(e);
-                if self.plan.intervals.keep_best {
+                if self.plan.intervals.checkpoint.keep_best {
                     self.saves.best_loss = self.saves.store.best_loss(step)?;
                 }
                 self.warn(&text)?;
@@ -172,7 +172,7 @@ impl Recorder {
         self.saves.meta.step = step;
         self.saves.meta.tokens_seen = self.tokens_at(step);
         self.saves.meta.set_weights_only(!due.whole);
-        if self.plan.intervals.keep_best {
+        if self.plan.intervals.checkpoint.keep_best {
             let loss = self.saves.evaluated.filter(|(evaluated, _)| *evaluated == step).map(|(_, loss)| loss);
             self.saves.meta.set_validation_loss(loss);
             let better = loss.filter(|loss| *loss < self.saves.best_loss.unwrap_or(f32::INFINITY));

@@ -44,12 +44,12 @@ impl Saves {
         background: bool,
     ) -> Result<Self> {
         let intervals = &plan.intervals;
-        let mut store = Store::open(&folder.checkpoints()?, intervals.keep)?;
+        let mut store = Store::open(&folder.checkpoints()?, intervals.checkpoint.keep)?;
         store.kept_steps.clone_from(&intervals.kept_steps);
-        store.keeps_best = intervals.keep_best;
+        store.keeps_best = intervals.checkpoint.keep_best;
         store.probe()?;
         let store = Arc::new(store);
-        let best_loss = if intervals.keep_best { store.best_loss(from_step)? } else { None };
+        let best_loss = if intervals.checkpoint.keep_best { store.best_loss(from_step)? } else { None };
         Ok(Self {
             writer: BackgroundWriter::new(Arc::clone(&store)),
             store,

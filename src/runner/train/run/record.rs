@@ -127,7 +127,7 @@ pub(super) fn held_out_part(plan: &Plan) -> Option<HeldOutPart> {
 /// Returns the same as [`held_out_part`] for a held-out set of `tokens` tokens.
 fn part_for(plan: &Plan, tokens: usize) -> Option<HeldOutPart> {
     let (batches, of) = plan.evaluated_batches_for(tokens);
-    (plan.intervals.validation_steps > 0).then_some(HeldOutPart { batches: batches as u64, of: of as u64 })
+    (plan.intervals.validation.steps > 0).then_some(HeldOutPart { batches: batches as u64, of: of as u64 })
 }
 
 /// Note in the summary of a run whose ranks do not exchange gradients.
