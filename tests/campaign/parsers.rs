@@ -349,7 +349,7 @@ impl ModelFolder {
             let _ = folder.read(name, tensor.shape());
         }
         let _ = folder.content_hash();
-        let Ok(keys) = hugging_face::keys(folder.config()) else { return true };
+        let Ok(keys) = hugging_face::keys(&folder.config) else { return true };
         let none = std::iter::empty();
         let Ok(recipe) = recipe::load_str(Path::new("c.toml"), &keys.to_toml(), &[], none, &Machine::none())
         else {

@@ -23,8 +23,10 @@ const PICKLES: [&str; 4] = ["bin", "pt", "pth", "ckpt"];
 /// stay open.
 #[derive(Debug)]
 pub struct Folder {
-    path: PathBuf,
-    config: Config,
+    /// The folder's path.
+    pub path: PathBuf,
+    /// `config.json`.
+    pub config: Config,
     files: Vec<OpenedFile>,
     tensors: BTreeMap<String, Tensor>,
 }
@@ -114,16 +116,6 @@ impl Folder {
         self.tensors.extend(spans.into_iter().map(|(name, span)| (name, Tensor { file, span })));
         self.files.push(weights);
         Ok(())
-    }
-
-    /// Returns the folder's path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns `config.json`.
-    pub fn config(&self) -> &Config {
-        &self.config
     }
 
     /// Returns the tensors by name.

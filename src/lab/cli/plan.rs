@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
         return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);
     }
     if let Some(weights) = check_initial_weights(&recipe, &plan)? {
-        eprint_line(&format!("begins with the weights of {}", weights.folder().path().display()));
+        eprint_line(&format!("begins with the weights of {}", weights.folder.path.display()));
     }
     let data_warnings = data::warnings(&data_spec(&recipe, &here), corpus.floor.is_some())?;
     for warning in data_warnings.into_iter().chain(cpu_fallback_warning(&recipe, &plan, &here)) {

@@ -129,7 +129,7 @@ impl Cell {
         let mut parts = vec![recipe_hash.as_str(), &corpus_hash, build, &device, &measuring];
         // The recipe names a folder of weights, like a corpus, by its path alone, so hash the contents too.
         let weights = check_initial_weights(&recipe, &plan)?;
-        let weights = weights.map(|weights| weights.folder().content_hash()).transpose()?;
+        let weights = weights.map(|weights| weights.folder.content_hash()).transpose()?;
         parts.extend(weights.as_deref());
         self.key = hash(&parts);
         self.device = Some(device);

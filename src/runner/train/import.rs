@@ -63,7 +63,7 @@ pub struct Imported {
 /// logits that it states.
 pub fn import(request: &ImportRequest) -> Result<Imported> {
     let folder = Folder::open(&request.folder)?;
-    let keys = keys(folder.config())?;
+    let keys = keys(&folder.config)?;
     // The tokenizer reads this file again. Reading it here first checks that it is inside the folder and not too
     // large.
     let settings = folder.text(CONFIG_FILE, MAX_BYTES)?;
@@ -72,7 +72,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
         return Err(Error::usage(format!(
             "{}: the tokenizer has {} entries, but vocab_size in config.json is {}: it belongs to another model; name \
              the right one with --tokenizer",
-            folder.path().display(),
+            folder.path.display(),
             tokenizer.vocab_size(),
             keys.vocab_size
         )));
@@ -84,7 +84,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let template = chat_template(&folder, settings.as_deref())?;
     let weights = ImportedWeights::new(folder, &model)?;
     notes.push(compare_logits(&recipe, &model, &weights)?);
-    let hash = weights.folder().content_hash()?;
+    let hash = weights.folder.content_hash()?;
     let run = RunFolder::create(&request.results, recipe.name(), &recipe.hash()[..8], crate::format::now())?;
     let path = run.path().to_owned();
     let source =
@@ -111,10 +111,10 @@ fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, Str
     if folder.text(TOKENIZER, MAX_JSON_BYTES)?.is_none() {
         return Err(Error::usage(format!(
             "{}: there is no {TOKENIZER}; name the model's tokenizer with --tokenizer, a file or a built-in one",
-            folder.path().display()
+            folder.path.display()
         )));
     }
-    let path = std::path::absolute(folder.path()).at("find", folder.path())?.join(TOKENIZER);
+    let path = std::path::absolute(&folder.path).at("find", &folder.path)?.join(TOKENIZER);
     let named = path.to_string_lossy().into_owned();
     Ok((Tokenizer::open(&named)?, named))
 }
@@ -175,21 +175,21 @@ fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<Strin
     }
     let Some(text) = settings else { return Ok(None) };
     let settings: serde_json::Value = serde_json::from_str(text)
-        .map_err(|e| Error::usage(format!("{}: {e}", folder.path().join(CONFIG_FILE).display())))?;
+        .map_err(|e| Error::usage(format!("{}: {e}", folder.path.join(CONFIG_FILE).display())))?;
     Ok(in_config(&settings["chat_template"]))
 }
 
 /// Compares the logits that a folder states with the logits of its weights. Returns a sentence with the
 /// result.
 fn compare_logits(recipe: &Recipe, model: &Model, weights: &ImportedWeights) -> Result<String> {
-    let folder = weights.folder();
+    let folder = &weights.folder;
     let Some(text) = folder.text(REFERENCE, Reference::MAX_BYTES)? else {
         return Ok(format!("there is no {REFERENCE}, so logits are not compared"));
     };
     let seq_len = recipe.values().training.seq_len;
-    let reference = Reference::parse(&folder.path().join(REFERENCE), &text, model.vocab_size, seq_len)?;
+    let reference = Reference::parse(&folder.path.join(REFERENCE), &text, model.vocab_size, seq_len)?;
     let computed = logits(recipe, model, weights, &reference.tokens)?;
-    let largest = reference.compare(&computed, folder.path())?;
+    let largest = reference.compare(&computed, &folder.path)?;
     Ok(format!("logits match {REFERENCE} to {largest:.1e}"))
 }
 
@@ -241,7 +241,7 @@ impl Source<'_> {
         summary.status = Status::Ok;
         summary.parameters = Some(parameter_count(model));
         summary.begun_with =
-            Some(BegunWith { folder: shown(weights.folder().path())?, blake3: (*hash).to_owned() });
+            Some(BegunWith { folder: shown(&weights.folder.path)?, blake3: (*hash).to_owned() });
         summary.notes = notes.to_vec();
         run.write_summary(&summary)?;
         notes.iter().try_for_each(|note| run.log(note))

@@ -26,7 +26,7 @@ fn folder(case: &str) -> PathBuf {
 /// The recipe that the folder means, for batches of two sequences.
 fn recipe_of(case: &str, overrides: &[&str]) -> Recipe {
     let folder = Folder::open(&folder(case)).unwrap();
-    let keys = keys(folder.config()).unwrap();
+    let keys = keys(&folder.config).unwrap();
     let text = format!(
         "{}\n[training]\nseq_len = {}\nglobal_batch_size = 2\nsteps = 1\n[generation]\nsamples = 2\n[engine]\npoison = true\n",
         keys.to_toml(),
@@ -110,11 +110,8 @@ fn comes_back(case: &str) {
     let to = at.path().join("exported");
     hf_export::write(&to, &export, &weights, &tokenizer()).unwrap();
     let (theirs, ours) = (Folder::open(&folder(case)).unwrap(), Folder::open(&to).unwrap());
-    assert_eq!(keys(theirs.config()).unwrap(), keys(ours.config()).unwrap(), "{case}");
-    assert_eq!(
-        theirs.config().words("architectures").unwrap(),
-        ours.config().words("architectures").unwrap()
-    );
+    assert_eq!(keys(&theirs.config).unwrap(), keys(&ours.config).unwrap(), "{case}");
+    assert_eq!(theirs.config.words("architectures").unwrap(), ours.config.words("architectures").unwrap());
     let names = |folder: &Folder| folder.tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
     assert_eq!(names(&theirs), names(&ours));
     for (name, tensor) in theirs.tensors() {

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The weights of a folder that holds each tensor of a model exactly once.
 #[derive(Debug)]
 pub struct ImportedWeights {
-    folder: Folder,
+    /// The folder.
+    pub folder: Folder,
     /// The tensors of each parameter, in the order of the parameter's rows.
     parts: BTreeMap<String, Vec<HfTensor>>,
     /// A tensor that repeats the embedding: the head of a model with tied embeddings.
@@ -31,8 +32,8 @@ impl ImportedWeights {
     /// With a usage error if a tensor is missing, has a different shape or is not part of the model, or if
     /// the folder's class cannot express the model.
     pub fn new(folder: Folder, m: &Model) -> Result<Self> {
-        let class = class_for(folder.config())?;
-        let shown = folder.path().display();
+        let class = class_for(&folder.config)?;
+        let shown = folder.path.display();
         if let Some(lack) = class.unsupported_keys(m).0.first() {
             return Err(Error::usage(format!("{shown}: {lack}, as {}", class.name())));
         }
@@ -84,11 +85,6 @@ impl ImportedWeights {
         Ok(Self { folder, parts, repeated })
     }
 
-    /// Returns the folder.
-    pub fn folder(&self) -> &Folder {
-        &self.folder
-    }
-
     /// Returns the values of a parameter, row-major and without padding.
     ///
     /// # Errors
@@ -96,7 +92,7 @@ impl ImportedWeights {
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         let parts = self.parts.get(name).filter(|parts| parts.iter().all(|part| part.source_shape == shape));
         let parts = parts.ok_or_else(|| {
-            Error::failed(format!("{}: no parameter {name} of shape {shape:?}", self.folder.path().display()))
+            Error::failed(format!("{}: no parameter {name} of shape {shape:?}", self.folder.path.display()))
         })?;
         let read = |part: &HfTensor| Ok(part.into_parameter(self.folder.read(&part.name, &part.shape)?));
         let values = match &parts[..] {
@@ -109,7 +105,7 @@ impl ImportedWeights {
             return Err(Error::usage(format!(
                 "{}: tensor {repeated} is not the embedding, but config.json says that they are one \
                  (tie_word_embeddings); set that to false if the model has both",
-                self.folder.path().display()
+                self.folder.path.display()
             )));
         }
         Ok(values)

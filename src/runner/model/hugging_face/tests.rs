@@ -335,7 +335,7 @@ fn imported(config: &Value, tensors: &[Stored]) -> Result<ImportedWeights> {
     let views: Vec<TensorView> = tensors.iter().map(view).collect();
     tensor_file::write(&DiskFs, &at.path().join("model.safetensors"), &views).unwrap();
     let folder = Folder::open(at.path())?;
-    let keys = keys(folder.config())?;
+    let keys = keys(&folder.config)?;
     ImportedWeights::new(folder, &model_from(&keys))
 }
 

@@ -51,8 +51,8 @@ impl InitialWeights {
         tokenizer: &Tokenizer,
     ) -> Result<Option<Self>> {
         let Some(weights) = check_initial_weights(recipe, plan)? else { return Ok(None) };
-        check_tokenizer(recipe, weights.folder(), tokenizer)?;
-        let hash = weights.folder().content_hash()?;
+        check_tokenizer(recipe, &weights.folder, tokenizer)?;
+        let hash = weights.folder.content_hash()?;
         Ok(Some(Self { weights, hash }))
     }
 }
@@ -66,7 +66,7 @@ impl InitialWeights {
 pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
     let Some(path) = &recipe.values().model.init_from else { return Ok(None) };
     let folder = Folder::open(Path::new(path))?;
-    let keys = keys(folder.config())?;
+    let keys = keys(&folder.config)?;
     check_keys(recipe, plan, &keys)?;
     ImportedWeights::new(folder, &plan.model).map(Some)
 }
@@ -108,10 +108,10 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
 fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> Result<()> {
     let Some(json) = folder.text(TOKENIZER, MAX_JSON_BYTES)? else { return Ok(()) };
     let same = tokenizer.has_same_vocabulary(&json);
-    if same.map_err(|e| e.context(folder.path().join(TOKENIZER).display()))? {
+    if same.map_err(|e| e.context(folder.path.join(TOKENIZER).display()))? {
         return Ok(());
     }
-    let path = folder.path().join(TOKENIZER);
+    let path = folder.path.join(TOKENIZER);
     Err(recipe.error(
         &["data.tokenizer", INIT_FROM],
         "the tokenizer has a different vocabulary than the folder's, so embeddings would belong to the wrong tokens",

@@ -161,7 +161,7 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
         summary.forked_from = Some(fork.clone());
     }
     if let Some(InitialWeights { weights, hash }) = &start.initial {
-        let folder = shown(weights.folder().path())?;
+        let folder = shown(&weights.folder.path)?;
         summary.begun_with = Some(BegunWith { folder, blake3: hash.clone() });
     }
     summary.notes.extend(start.kept.iter().cloned());
@@ -202,7 +202,7 @@ pub(super) fn write_notes(
 ) -> Result<()> {
     write_start(recorder, job, start, launch)?;
     if let Some(InitialWeights { weights, hash }) = &start.initial {
-        let folder = weights.folder().path().display();
+        let folder = weights.folder.path.display();
         recorder.note(&format!("begins with the weights of {folder}, content {}", &hash[..8]))?;
     }
     needs.map_or(Ok(()), |needs| write_needs(recorder, &job.plan, needs))
