@@ -187,7 +187,7 @@ fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let (schedule, written) = (&recipe.values().lr_scheduler, &recipe.written().lr_scheduler);
     let steps = recipe.values().training.steps;
     let warmup = derived::warmup_steps(schedule, steps);
-    let (by_steps, by_ratio) = (recipe.merged().position(STEPS), recipe.merged().position(RATIO));
+    let (by_steps, by_ratio) = (recipe.merged.position(STEPS), recipe.merged.position(RATIO));
     if written.warmup_ratio.is_some() && written.warmup_steps.is_some() && by_steps == by_ratio {
         found.push(recipe.diagnostic(
             &[STEPS, RATIO],

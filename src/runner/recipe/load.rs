@@ -172,7 +172,7 @@ impl Recipe {
     fn merged_with(&self, overrides: &[String], machine: &Machine) -> Result<Self> {
         let mut layers = Layers::default();
         layers.command_line(overrides);
-        let merged = self.merged().with(checked(layers)?);
+        let merged = self.merged.with(checked(layers)?);
         Self::new(self.name().to_owned(), self.files().to_vec(), merged, |values| world_size(values, machine))
     }
 }

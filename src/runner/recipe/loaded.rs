@@ -34,7 +34,7 @@ pub struct Recipe {
     batch: Result<BatchSizes, String>,
     /// The recipe files as written, base first.
     files: Vec<(PathBuf, String)>,
-    merged: Merged,
+    pub(super) merged: Merged,
     copy: String,
 }
 
@@ -85,11 +85,6 @@ impl Recipe {
         let settled = &mut self.settled.activation_checkpoint.mode;
         *settled = RecomputeMode::Fixed(settled.fixed().unwrap_or(mode));
         self
-    }
-
-    /// Returns the layers.
-    pub(super) fn merged(&self) -> &Merged {
-        &self.merged
     }
 
     /// Returns this recipe under another name.

@@ -45,7 +45,7 @@ fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Di
         None => optim::hyperparameters_for_all(entry),
         Some(_) => entry.hyperparameters.iter().collect(),
     };
-    let chosen_by = recipe.merged().position(&choice);
+    let chosen_by = recipe.merged.position(&choice);
     for key in section_keys("optimizer").filter(|key| optimizer::is_hyperparameter(key)) {
         let group_key = groups::role_and_name(key);
         if group_key.map(|(role, _)| role) != group {
@@ -54,7 +54,7 @@ fn hyperparameters(recipe: &Recipe, group: Option<GroupRole>, found: &mut Vec<Di
         let own_name = group_key.map_or(key.name(), |(_, name)| name);
         let Some(at) = recipe.locate(key.path) else { continue };
         let names = || declared.iter().map(|hyperparameter| hyperparameter.name);
-        if names().any(|name| name == own_name) || recipe.merged().position(key.path) < chosen_by {
+        if names().any(|name| name == own_name) || recipe.merged.position(key.path) < chosen_by {
             continue;
         }
         let help = match nearest(own_name, names()) {
