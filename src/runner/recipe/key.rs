@@ -1,11 +1,13 @@
 //! One row of the table of keys: class, type, bounds, unit, description.
 
 use crate::expression::Scope;
+use serde::Serialize;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
 /// The effect of a key on a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Changes the loss curve: a resumed run must have the same value.
     Training,

@@ -6,6 +6,7 @@
 use super::diff::class_between;
 use super::key::{Class, UNSET};
 use super::lookup::{find_path, is_table};
+use serde::Serialize;
 use std::ops::Range;
 use toml::de::DeTable;
 
@@ -102,16 +103,14 @@ impl StoredKeys {
 }
 
 /// A key with different values in two stored recipes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StoredChange {
     /// Full path.
     pub key: String,
     /// Effect of the change between these two recipes; `None` for a key that recipes no longer have.
     pub class: Option<Class>,
-    /// The first value as TOML, or [`UNSET`]; `None` if that recipe's version did not record it.
-    pub old: Option<String>,
-    /// The second value, likewise.
-    pub new: Option<String>,
+    /// Both values as TOML, or [`UNSET`]; `None` if that recipe's version did not record the key.
+    pub values: [Option<String>; 2],
 }
 
 /// Returns every key that differs between two stored recipes, which other versions may have written. Keys of
@@ -124,10 +123,9 @@ pub fn stored_diff(a: &StoredKeys, b: &StoredKeys) -> Vec<StoredChange> {
     let change = |path: &str| StoredChange {
         key: path.to_owned(),
         class: find_path(path).map(|key| class_between(key, global_kept)),
-        old: a.recorded(path).map(str::to_owned),
-        new: b.recorded(path).map(str::to_owned),
+        values: [a, b].map(|keys| keys.recorded(path).map(str::to_owned)),
     };
-    paths.map(change).filter(|change| change.old != change.new).collect()
+    paths.map(change).filter(|change| change.values[0] != change.values[1]).collect()
 }
 
 /// A value in a stored text: the offset where its key begins, the key's path, and the byte range of the
@@ -186,9 +184,10 @@ mod tests {
         let a = keys("[model]\ndim = 64\n# n_kv_heads is unset: `n_heads`\n[gone]\nx = 1\n");
         let b = keys("[model]\ndim = 32\nn_kv_heads = 2\nnorm = \"rms_norm\"\n[training]\nseed = 1\n");
         let found = stored_diff(&a, &b);
-        let change = |key: &str, class: Option<Class>, old: Option<&str>, new: Option<&str>| {
-            let [old, new] = [old, new].map(|value| value.map(str::to_owned));
-            StoredChange { key: key.to_owned(), class, old, new }
+        let change = |key: &str, class: Option<Class>, old: Option<&str>, new: Option<&str>| StoredChange {
+            key: key.to_owned(),
+            class,
+            values: [old, new].map(|value| value.map(str::to_owned)),
         };
         let expected = [
             change("model.dim", Some(Class::Training), Some("64"), Some("32")),

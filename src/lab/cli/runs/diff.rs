@@ -53,7 +53,7 @@ fn keys(difference: &RunDifference) -> String {
     table.row(["KEY", "CLASS", "A", "B"]);
     for key in &difference.keys {
         let [a, b] = key.values.each_ref().map(shown);
-        let class = key.class.clone().unwrap_or_else(|| BLANK.to_owned());
+        let class = key.class.map_or_else(|| BLANK.to_owned(), |class| class.to_string());
         table.row([key.key.clone(), class, a, b]);
     }
     section("Keys", &table)

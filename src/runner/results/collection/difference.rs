@@ -6,7 +6,7 @@
 use super::location::locate;
 use crate::error::{Error, Result};
 use crate::metrics::{self, Metric, MetricsRow};
-use crate::recipe::{StoredKeys, stored_diff};
+use crate::recipe::{StoredChange, StoredKeys, stored_diff};
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RESOLVED, read_summary};
 use crate::results::provenance::Environment;
@@ -26,7 +26,7 @@ pub struct RunDifference {
     /// `RECIPE/RUN` of each run.
     pub runs: [String; 2],
     /// Keys that differ.
-    pub keys: Vec<KeyDifference>,
+    pub keys: Vec<StoredChange>,
     /// Facts in `env.json` that differ, and the device class and the corpus if they differ.
     pub environment: Vec<NamedDifference>,
     /// Columns of `metrics.csv`, over the steps that both runs have.
@@ -37,18 +37,6 @@ pub struct RunDifference {
     pub lone_steps: [usize; 2],
     /// The figures that either run has.
     pub figures: Vec<FigurePair>,
-}
-
-/// A key with different values.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct KeyDifference {
-    /// Full path.
-    pub key: String,
-    /// Class of the change; `None` if recipes no longer have the key.
-    pub class: Option<String>,
-    /// Both values in TOML, or `unset`; `None` if the version of xrun that made the run did not record the
-    /// key.
-    pub values: [Option<String>; 2],
 }
 
 /// A fact with different values.
@@ -109,11 +97,6 @@ impl RunDifference {
             (Some(a), Some(b)) => stored_diff(a, b),
             _ => Vec::new(),
         };
-        let key = |change: crate::recipe::StoredChange| KeyDifference {
-            key: change.key,
-            class: change.class.map(|class| class.to_string()),
-            values: [change.old, change.new],
-        };
         let Curves { columns, common, lone } = Curves::between(&a.rows, &b.rows);
         let figures = [&a.figures, &b.figures];
         let figure = |metric: &'static Metric| FigurePair {
@@ -131,7 +114,7 @@ impl RunDifference {
             sets.iter().flat_map(|set| metrics::set_metrics().map(|metric| set_figure(set, metric)));
         let figures = metrics::run_metrics().map(figure).chain(set_figures);
         Ok(Self {
-            keys: keys.into_iter().map(key).collect(),
+            keys,
             environment: differing(&a.facts, &b.facts),
             curves: columns,
             common_steps: common,

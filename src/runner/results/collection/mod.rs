@@ -29,9 +29,7 @@ mod removal;
 pub use annotations::{Annotation, AnnotationChange, annotate, check_note, check_tag, read_annotations};
 pub use condition::{Condition, Criterion};
 pub use csv_text::{differing_keys, to_csv};
-pub use difference::{
-    CurveDifference, FigurePair, KeyDifference, NamedDifference, RunDifference, facts_of_environment,
-};
+pub use difference::{CurveDifference, FigurePair, NamedDifference, RunDifference, facts_of_environment};
 pub use entry::{Entry, SetEntry};
 pub use field::{Cell, Field, Word, field_names, figures, set_figures};
 pub use location::{Located, locate};
