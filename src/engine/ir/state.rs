@@ -230,7 +230,12 @@ impl State {
     /// Returns true if a rank has only its own shard of the masters, and reads the other parameters from the
     /// compute copy.
     pub fn masters_are_sharded(&self) -> bool {
-        self.shards.is_some() && self.precision.has_compute_copy()
+        self.master_shards().is_some()
+    }
+
+    /// Returns the shards of the masters, if a rank has only its own.
+    pub fn master_shards(&self) -> Option<&Shards> {
+        self.shards.as_deref().filter(|_| self.precision.has_compute_copy())
     }
 
     /// Returns the parameter that ops read through this slot.

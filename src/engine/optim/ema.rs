@@ -102,10 +102,7 @@ impl WeightEma {
 fn segments(state: &State) -> Segments {
     let all = [(0..state.flat_len, false)];
     match &state.shards {
-        Some(shards) => {
-            let masters = state.masters_are_sharded().then_some(&**shards);
-            Segments::new(&all, shards, masters, state.flat_len)
-        }
+        Some(shards) => Segments::new(&all, shards, state.master_shards(), state.flat_len),
         None => Segments::whole(&all),
     }
 }

@@ -189,7 +189,7 @@ struct Batch {
 /// Returns the logical matrices of a group in batches of one shape, in the order of the flat buffers.
 fn batches(state: &State, group: usize) -> Result<Vec<Batch>> {
     let group = &state.groups[group];
-    let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
+    let masters = state.master_shards();
     let masters_len = masters.map_or(state.flat_len, |shards| shards.shard_len);
     let mut batches: Vec<Batch> = Vec::new();
     for param in group.params.iter().map(|&i| &state.params[i]) {

@@ -166,8 +166,7 @@ fn segments(
             _ => ranges.push((extent, decay)),
         }
     }
-    let masters = state.shards.as_deref().filter(|_| state.masters_are_sharded());
-    Segments::new(&ranges, &group.places, masters, state.flat_len).within(range)
+    Segments::new(&ranges, &group.places, state.master_shards(), state.flat_len).within(range)
 }
 
 #[cfg(test)]

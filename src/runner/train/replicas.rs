@@ -45,7 +45,7 @@ pub(super) fn check(engine: &mut Engine, section: &Section, step: u64) -> Result
 /// match, or if a rank has all masters.
 fn first_stale_copy(engine: &Engine) -> Result<Option<String>> {
     let (state, layout) = (&engine.state, engine.state.layout());
-    let Some(shards) = layout.shards.as_ref().filter(|_| layout.masters_are_sharded()) else {
+    let Some(shards) = layout.master_shards() else {
         return Ok(None);
     };
     let masters = state.slot(FlatBuffer::Params)?;
