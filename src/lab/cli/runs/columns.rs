@@ -29,6 +29,9 @@ impl Columns {
     }
 }
 
+/// The text of a column for a run.
+type Text<'a> = &'a dyn Fn(&Run) -> String;
+
 fn usual(runs: &[&Run], collection: &Collection, unlike: Option<&Field>) -> String {
     use Column::{Left, Right};
     // A fork names its parent, which may not be listed.
@@ -40,7 +43,7 @@ fn usual(runs: &[&Run], collection: &Collection, unlike: Option<&Field>) -> Stri
     let remarks = |run: &Run| remarks(run, &names);
     let has_remarks = |run: &Run| !run.entry.remarks.is_empty() || run.entry.forked_from.is_some();
     // Columns that are listed only if they have something to show.
-    let optional: [(&str, bool, &dyn Fn(&Run) -> String); 4] = [
+    let optional: [(&str, bool, Text<'_>); 4] = [
         (TEXT, unlike.is_some(), &text),
         ("TAGS", any(|run| !run.annotation.tags.is_empty()), &tags),
         ("NOTE", any(|run| run.annotation.note.is_some()), &note),

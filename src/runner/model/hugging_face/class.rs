@@ -6,7 +6,7 @@ use super::tensor::{HfFacts, HfTensor};
 use crate::error::Result;
 use crate::hugging_face::Config;
 use crate::plan::Model;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// A class of transformers that corresponds to some of xrun's models.
 pub(super) trait Class: Sync {
@@ -75,5 +75,6 @@ pub(super) fn config_json(class: &dyn Class, m: &Model, facts: &HfFacts) -> Valu
     });
     // In the order of the file.
     let groups = [first, class.sizes(m), class.config(m, facts), common, class.last_config(m)];
-    groups.iter().filter_map(Value::as_object).cloned().flatten().collect()
+    let keys = |group| if let Value::Object(keys) = group { keys } else { Map::default() };
+    groups.into_iter().flat_map(keys).collect()
 }
