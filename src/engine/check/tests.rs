@@ -364,7 +364,8 @@ impl Op for SquareGrad {
         dispatch_float!(cx.output_spec(0).dtype, E => {
             let (x, dy) = (cx.input::<E>(0), cx.input::<E>(1));
             let (x, dy) = (x.slice(0, LEN), dy.slice(0, LEN));
-            let fault = if self.emits && self.of.gradient_if_emitting != Fault::None { self.of.gradient_if_emitting } else { self.of.gradient };
+            let when_emitting = self.of.gradient_if_emitting;
+            let fault = if self.emits && when_emitting != Fault::None { when_emitting } else { self.of.gradient };
             let fault = self.of.fault_in(fault, E::DTYPE);
             store::<E>(cx, 0, fault, |i| 2.0 * x[i].up().to_f64() * dy[i].up().to_f64());
             if self.emits {
