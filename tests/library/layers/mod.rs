@@ -55,8 +55,8 @@ const MAY_USE: &[(&str, &str)] = &[
         "model",
         "evaluation hugging_face data checkpoint plan exec passes optim ops ir device policy format error",
     ),
-    // The recipe whose mode of recomputation the plan chooses.
-    ("forecast", "model plan recipe machine exec passes ir device policy format error"),
+    // The recipe whose mode of recomputation the plan chooses, and the facts about its corpus.
+    ("forecast", "model plan data recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
     ("results", "atomic statistics recipe metrics suggest lock format error"),
@@ -83,11 +83,11 @@ const MAY_USE: &[(&str, &str)] = &[
          recipe machine device policy format error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps
-    // do; the figures of evaluation tasks.
+    // do; the figures of evaluation tasks, and how validation is chosen.
     (
         "compare",
         "executor sweep train ranks evaluation atomic results statistics forecast plan recipe metrics \
-         machine suggest format error",
+         machine policy suggest format error",
     ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train atomic results forecast model plan recipe machine device policy format error"),
@@ -97,8 +97,11 @@ const MAY_USE: &[(&str, &str)] = &[
         "executor compare report checkpoint data machine device ranks results statistics recipe policy \
          format error",
     ),
-    // The plan of a stored recipe's memory, cells of sweeps.
-    ("view", "curve compare sweep atomic results metrics forecast plan recipe machine lock format error"),
+    // The plan of a stored recipe's memory with the facts about its corpus, cells of sweeps.
+    (
+        "view",
+        "curve compare sweep atomic results metrics forecast plan data recipe machine lock format error",
+    ),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
     ("watch", "curve compare sweep train ranks results statistics metrics recipe machine format error"),
     (

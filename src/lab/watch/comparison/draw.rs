@@ -29,58 +29,61 @@ const VERDICT_ROWS: u16 = 3;
 const NAME: u16 = 10;
 const VALUE: u16 = 14;
 
-/// Returns the height of a frame that shows all pairs.
-pub fn rows(view: &ComparisonView) -> u16 {
-    u16::try_from(2 * view.pairs().1).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_PAIRS)
-}
+impl ComparisonView {
+    /// Returns the height of a frame that shows all pairs.
+    pub(super) fn height(&self) -> u16 {
+        u16::try_from(2 * self.pairs().1).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_PAIRS)
+    }
 
-/// Draws the frame of the comparison.
-pub fn frame(view: &ComparisonView, canvas: &mut Canvas, show: &Show) {
-    let width = canvas.width();
-    let (state, role) = match () {
-        () if view.is_finished() => ("● finished", Role::Good),
-        () if view.condition.is_held => ("● running", Role::Training),
-        () => ("✗ stopped", Role::Bad),
-    };
-    heading(canvas, &format!("comparison {}", view.name), state, role);
-    let (done, all) = view.pairs();
-    let mut fields = vec![Field::new("", format!("{done} of {all} pair{} done", plural(all)), Role::Strong)];
-    if let Some(experiment) = &view.experiment {
-        let ended = experiment.runs.iter().filter(|run| run.status.is_some()).count();
-        let text = format!("{ended} of {} runs", experiment.runs.len());
-        fields.push(Field::new("", text, Role::Text));
+    /// Draws the frame of the comparison.
+    pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
+        let width = canvas.width();
+        let (state, role) = match () {
+            () if self.is_finished() => ("● finished", Role::Good),
+            () if self.condition.is_held => ("● running", Role::Training),
+            () => ("✗ stopped", Role::Bad),
+        };
+        heading(canvas, &format!("comparison {}", self.name), state, role);
+        let (done, all) = self.pairs();
+        let mut fields =
+            vec![Field::new("", format!("{done} of {all} pair{} done", plural(all)), Role::Strong)];
+        if let Some(experiment) = &self.experiment {
+            let ended = experiment.runs.iter().filter(|run| run.status.is_some()).count();
+            let text = format!("{ended} of {} runs", experiment.runs.len());
+            fields.push(Field::new("", text, Role::Text));
+        }
+        progress(canvas, done as f64 / all.max(1) as f64, &fields);
+        let mut y = 2;
+        if let Some((text, role)) = remark(self) {
+            y += canvas.paragraph(0, y, (width, 3), &text, role);
+        }
+        let Some(experiment) = &self.experiment else { return };
+        // For trials only speed has an interval; the loss gate has none.
+        let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
+        let at = show.measure % measures.max(1);
+        for field in &about(experiment) {
+            canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
+            canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
+            y += 1;
+        }
+        let bottom = canvas.height().saturating_sub(VERDICT_ROWS);
+        let area = Rect::new(0, y, width, bottom.saturating_sub(y));
+        let closing = self.closing.get(at).map_or(&[][..], Vec::as_slice);
+        let (chart_area, table_area) = if width >= WIDE {
+            (Rect { x: TABLE + 2, width: width - TABLE - 2, ..area }, Rect { width: TABLE, ..area })
+        } else {
+            let rows = (area.height / 2).max(6).min(area.height);
+            (Rect { height: rows, ..area }, Rect { y: y + rows, height: area.height - rows, ..area })
+        };
+        let Some(finding) = experiment.findings.get(at) else { return };
+        chart(canvas, chart_area, experiment, finding, closing, all);
+        table(canvas, table_area, &pairs(experiment, finding), show);
+        let mut verdict = verdict(experiment, finding);
+        if let Some(last) = closing.last().filter(|_| !self.is_finished()) {
+            verdict = format!("{}. {verdict}", so_far(last, difference(finding)));
+        }
+        canvas.paragraph(0, bottom, (width, VERDICT_ROWS), &verdict, Role::Strong);
     }
-    progress(canvas, done as f64 / all.max(1) as f64, &fields);
-    let mut y = 2;
-    if let Some((text, role)) = remark(view) {
-        y += canvas.paragraph(0, y, (width, 3), &text, role);
-    }
-    let Some(experiment) = &view.experiment else { return };
-    // For trials only speed has an interval; the loss gate has none.
-    let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
-    let at = show.measure % measures.max(1);
-    for field in &about(experiment) {
-        canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
-        canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
-        y += 1;
-    }
-    let bottom = canvas.height().saturating_sub(VERDICT_ROWS);
-    let area = Rect::new(0, y, width, bottom.saturating_sub(y));
-    let closing = view.closing.get(at).map_or(&[][..], Vec::as_slice);
-    let (chart_area, table_area) = if width >= WIDE {
-        (Rect { x: TABLE + 2, width: width - TABLE - 2, ..area }, Rect { width: TABLE, ..area })
-    } else {
-        let rows = (area.height / 2).max(6).min(area.height);
-        (Rect { height: rows, ..area }, Rect { y: y + rows, height: area.height - rows, ..area })
-    };
-    let Some(finding) = experiment.findings.get(at) else { return };
-    chart(canvas, chart_area, experiment, finding, closing, all);
-    table(canvas, table_area, &pairs(experiment, finding), show);
-    let mut verdict = verdict(experiment, finding);
-    if let Some(last) = closing.last().filter(|_| !view.is_finished()) {
-        verdict = format!("{}. {verdict}", so_far(last, difference(finding)));
-    }
-    canvas.paragraph(0, bottom, (width, VERDICT_ROWS), &verdict, Role::Strong);
 }
 
 /// Describes the latest interval.

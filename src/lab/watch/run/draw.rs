@@ -51,43 +51,45 @@ fn smoothed(points: &[(f64, f64)], columns: u16) -> Points {
     smooth(points, window(points.len()), 2 * usize::from(columns))
 }
 
-/// Draws the frame of the run.
-pub fn frame(view: &RunView, canvas: &mut Canvas, show: &Show) {
-    let (width, height) = (canvas.width(), canvas.height());
-    let (words, role) = status(view);
-    heading(canvas, &view.name, &words, role);
-    // Without a readable summary the number of steps is unknown.
-    if view.summary.is_some() || view.trouble.is_none() {
-        steps_done(view, canvas);
+impl RunView {
+    /// Draws the frame of the run.
+    pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
+        let (width, height) = (canvas.width(), canvas.height());
+        let (words, role) = status(self);
+        heading(canvas, &self.name, &words, role);
+        // Without a readable summary the number of steps is unknown.
+        if self.summary.is_some() || self.trouble.is_none() {
+            steps_done(self, canvas);
+        }
+        losses(self, canvas, 2);
+        let mut top = 3;
+        for (text, role) in remarks(self) {
+            top += canvas.paragraph(0, top, (width, 3), &text, role);
+        }
+        let gauges = gauges(self);
+        let has_samples = self.summary.as_ref().is_some_and(|summary| !summary.samples.is_empty());
+        let (log_rows, sample_rows) = if height >= TALL { (4, 7) } else { (1, 3) };
+        let sample_rows = if has_samples { sample_rows } else { 0 };
+        let rank_rows = u16::from(self.ranks > Some(1));
+        let side = if width >= WIDE { width / 3 } else { 0 };
+        let spark_rows = if side > 0 { 0 } else { gauges.len().div_ceil(2) as u16 };
+        let chart_rows = height.saturating_sub(top + spark_rows + rank_rows + sample_rows + log_rows);
+        loss_chart(self, canvas, Rect::new(0, top, width - side, chart_rows), show);
+        let mut at = top + chart_rows;
+        if side > 0 {
+            let area = Rect::new(width - side + 2, top, side - 2, chart_rows);
+            side_charts(canvas, area, &gauges, steps(self, show));
+        } else {
+            sparklines(canvas, at, &gauges);
+            at += spark_rows;
+        }
+        if rank_rows > 0 {
+            canvas.fields(0, at, width, &ranks(self));
+            at += rank_rows;
+        }
+        sample(self, canvas, at, sample_rows);
+        log(self, canvas, at + sample_rows, log_rows);
     }
-    losses(view, canvas, 2);
-    let mut top = 3;
-    for (text, role) in remarks(view) {
-        top += canvas.paragraph(0, top, (width, 3), &text, role);
-    }
-    let gauges = gauges(view);
-    let has_samples = view.summary.as_ref().is_some_and(|summary| !summary.samples.is_empty());
-    let (log_rows, sample_rows) = if height >= TALL { (4, 7) } else { (1, 3) };
-    let sample_rows = if has_samples { sample_rows } else { 0 };
-    let rank_rows = u16::from(view.ranks > Some(1));
-    let side = if width >= WIDE { width / 3 } else { 0 };
-    let spark_rows = if side > 0 { 0 } else { gauges.len().div_ceil(2) as u16 };
-    let chart_rows = height.saturating_sub(top + spark_rows + rank_rows + sample_rows + log_rows);
-    loss_chart(view, canvas, Rect::new(0, top, width - side, chart_rows), show);
-    let mut at = top + chart_rows;
-    if side > 0 {
-        let area = Rect::new(width - side + 2, top, side - 2, chart_rows);
-        side_charts(canvas, area, &gauges, steps(view, show));
-    } else {
-        sparklines(canvas, at, &gauges);
-        at += spark_rows;
-    }
-    if rank_rows > 0 {
-        canvas.fields(0, at, width, &ranks(view));
-        at += rank_rows;
-    }
-    sample(view, canvas, at, sample_rows);
-    log(view, canvas, at + sample_rows, log_rows);
 }
 
 /// Returns the status in words, and its role.

@@ -244,6 +244,6 @@ impl View for RunView {
     }
 
     fn draw(&self, canvas: &mut Canvas, show: &Show) {
-        draw::frame(self, canvas, show);
+        self.draw_frame(canvas, show);
     }
 }

@@ -21,39 +21,41 @@ const NUMBERS: [(&str, u16); 5] = [("steps", 10), ("loss", 8), ("val. loss", 10)
 const WIDE: u16 = 120;
 const SCALE: u16 = 40;
 
-/// Returns the height of a frame that shows all cells.
-pub fn rows(view: &SweepView) -> u16 {
-    u16::try_from(view.cells.len()).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_CELLS)
-}
+impl SweepView {
+    /// Returns the height of a frame that shows all cells.
+    pub(super) fn height(&self) -> u16 {
+        u16::try_from(self.cells.len()).unwrap_or(u16::MAX).saturating_add(ROWS_BESIDE_CELLS)
+    }
 
-/// Draws the frame of the sweep.
-pub fn frame(view: &SweepView, canvas: &mut Canvas, show: &Show) {
-    let width = canvas.width();
-    let (done, all) = (view.done(), view.cells.len());
-    let (state, role) = match () {
-        () if done == all => ("● done", Role::Good),
-        () if view.condition.is_held => ("● running", Role::Training),
-        () => ("✗ no sweep runs", Role::Bad),
-    };
-    heading(canvas, &format!("sweep {}", view.name), state, role);
-    progress(canvas, done as f64 / all.max(1) as f64, &counts(view, done, all));
-    let mut y = 2;
-    if let Some((text, role)) = remark(view, done, all) {
-        y += canvas.paragraph(0, y, (width, 2), &text, role);
-    }
-    canvas.text(0, y, width, &format!("cells differ in {}", view.keys.join(", ")), Role::Muted);
-    header(canvas, y + 1);
-    let top = y + 2;
-    let rows = usize::from(canvas.height().saturating_sub(top + 1));
-    let first = first_row(view, show, rows);
-    let best = view.best();
-    for (at, cell) in view.cells.iter().enumerate().skip(first).take(rows) {
-        row(view, canvas, top + (at - first) as u16, cell, best == Some(at));
-    }
-    let below = all.saturating_sub(first + rows);
-    if first > 0 || below > 0 {
-        let text = format!("{first} above, {below} below: ↑ ↓ PgUp PgDn");
-        canvas.text(0, canvas.height() - 1, width, &text, Role::Muted);
+    /// Draws the frame of the sweep.
+    pub(super) fn draw_frame(&self, canvas: &mut Canvas, show: &Show) {
+        let width = canvas.width();
+        let (done, all) = (self.done(), self.cells.len());
+        let (state, role) = match () {
+            () if done == all => ("● done", Role::Good),
+            () if self.condition.is_held => ("● running", Role::Training),
+            () => ("✗ no sweep runs", Role::Bad),
+        };
+        heading(canvas, &format!("sweep {}", self.name), state, role);
+        progress(canvas, done as f64 / all.max(1) as f64, &counts(self, done, all));
+        let mut y = 2;
+        if let Some((text, role)) = remark(self, done, all) {
+            y += canvas.paragraph(0, y, (width, 2), &text, role);
+        }
+        canvas.text(0, y, width, &format!("cells differ in {}", self.keys.join(", ")), Role::Muted);
+        header(canvas, y + 1);
+        let top = y + 2;
+        let rows = usize::from(canvas.height().saturating_sub(top + 1));
+        let first = first_row(self, show, rows);
+        let best = self.best();
+        for (at, cell) in self.cells.iter().enumerate().skip(first).take(rows) {
+            row(self, canvas, top + (at - first) as u16, cell, best == Some(at));
+        }
+        let below = all.saturating_sub(first + rows);
+        if first > 0 || below > 0 {
+            let text = format!("{first} above, {below} below: ↑ ↓ PgUp PgDn");
+            canvas.text(0, canvas.height() - 1, width, &text, Role::Muted);
+        }
     }
 }
 

@@ -199,10 +199,10 @@ impl View for SweepView {
     }
 
     fn rows(&self) -> u16 {
-        draw::rows(self)
+        self.height()
     }
 
     fn draw(&self, canvas: &mut Canvas, show: &Show) {
-        draw::frame(self, canvas, show);
+        self.draw_frame(canvas, show);
     }
 }

@@ -62,11 +62,11 @@ macro_rules! functions {
     ($($field:ident = $name:literal($($argument:ty),*) -> $result:ty;)+) => {
         /// The functions that the engine calls.
         #[derive(Debug)]
-        pub(super) struct Api {
+        pub struct Api {
             $(
                 // SAFETY: the signatures have not changed since 2.14. Callers pass what the header requires:
                 // a live communicator, memory of its GPU with enough elements, a stream of that GPU.
-                pub(super) $field: unsafe extern "C" fn($($argument),*) -> $result,
+                pub $field: unsafe extern "C" fn($($argument),*) -> $result,
             )+
         }
 
