@@ -1,7 +1,7 @@
 //! Prints trials: a table of mean figures, and the speed in a sentence.
 
 use crate::compare::measured::{Columns, SPEED, STEP_TIME, TRAIN_LOSS};
-use crate::format::{Column, Table, short, significant, wall_time};
+use crate::format::{Column, Table, short, shortened, significant, wall_time};
 use crate::metrics;
 use crate::results::columns;
 use crate::results::experiment::{Experiment, Finding};
@@ -9,6 +9,9 @@ use crate::statistics::Verdict;
 
 /// Columns at the top of the table; they matter most in a comparison of speed.
 const FIRST: [&str; 3] = [SPEED, STEP_TIME, TRAIN_LOSS];
+
+/// The longest label of an arm that heads a column, in characters. The label of stored runs names them all.
+const LONGEST_LABEL: usize = 48;
 
 /// Describes the result of a trial in a line.
 pub fn trial(columns: &Columns) -> String {
@@ -61,7 +64,8 @@ pub fn table(experiment: &Experiment) -> String {
     let (baseline, candidate) = (experiment.baseline(), experiment.candidate());
     let count = |arm: usize| experiment.runs_in(arm).filter(|run| run.status.is_some()).count().to_string();
     let mut table = Table::new(&[Column::Left, Column::Right, Column::Right, Column::Right]);
-    table.row(["mean over trials", &baseline.label, &candidate.label, "change"]);
+    let [from, to] = [baseline, candidate].map(|arm| shortened(&arm.label, LONGEST_LABEL));
+    table.row(["mean over trials", &from, &to, "change"]);
     table.row(["trials".to_owned(), count(0), count(1)]);
     let mut names: Vec<&String> = baseline.measured.keys().chain(candidate.measured.keys()).collect();
     names.sort();
