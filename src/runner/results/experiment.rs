@@ -650,24 +650,6 @@ pub fn differences(runs: &[ExperimentRun], measure: &Measure) -> Vec<f64> {
     .collect()
 }
 
-impl Scale {
-    /// Converts a stored difference or smallest effect to the scale of [`differences`].
-    pub fn to_differences(self, stored: f64) -> f64 {
-        match self {
-            Self::Difference => stored,
-            Self::Ratio => stored.ln_1p(),
-        }
-    }
-
-    /// Converts a figure from the scale of [`differences`] to the form that is stored.
-    pub fn to_stored(self, difference: f64) -> f64 {
-        match self {
-            Self::Difference => difference,
-            Self::Ratio => difference.exp_m1(),
-        }
-    }
-}
-
 impl ExperimentRun {
     /// Returns true if the run's loss or gradient became NaN or infinite, and false if the run completed.
     /// `None` if it ended otherwise or has not ended.

@@ -98,6 +98,24 @@ pub enum Scale {
     Ratio,
 }
 
+impl Scale {
+    /// Converts a stored difference or smallest effect to the scale of statistics.
+    pub fn to_differences(self, stored: f64) -> f64 {
+        match self {
+            Self::Difference => stored,
+            Self::Ratio => stored.ln_1p(),
+        }
+    }
+
+    /// Converts a figure from the scale of statistics to the form that is stored.
+    pub fn to_stored(self, difference: f64) -> f64 {
+        match self {
+            Self::Difference => difference,
+            Self::Ratio => difference.exp_m1(),
+        }
+    }
+}
+
 impl MeasuredMetric {
     const ALL: [Self; 5] = [Self::ValLoss, Self::EmaValLoss, Self::BitsPerByte, Self::TrainLoss, Self::TokS];
 
