@@ -25,7 +25,10 @@ pub struct ArmsRequest {
     pub common: Vec<String>,
     /// Compare stored runs without running anything: the baseline, then the candidate. Join several runs of
     /// an arm with commas.
-    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "common", "repeats"])]
+    #[arg(
+        long, num_args = 2, value_names = ["BEFORE", "AFTER"],
+        conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "common", "repeats"]
+    )]
     pub runs: Option<Vec<String>>,
     /// Run the baseline with this xrun binary.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["before_rev", "before_cmd"])]
@@ -335,8 +338,8 @@ fn xrun(
 ) -> Result<PlannedArm> {
     let recipe = load(path, settings)?;
     let hash = hash_file(binary)?;
-    // The command line may ask for checkpoints and plots, which trials do not need. A binary of another version
-    // may not know the key for plots.
+    // The command line may ask for checkpoints and plots, which trials do not need. A binary of another
+    // version may not know the key for plots.
     let defaults = [Some(NO_CHECKPOINTS), (binary == own).then_some(NO_PLOTS)];
     let defaults: Vec<String> = defaults.into_iter().flatten().map(str::to_owned).collect();
     let trial_settings = merged_settings(&defaults, settings);

@@ -20,8 +20,8 @@ pub struct PairRuns<'a> {
     batch: CellBatch,
     pairs: usize,
     measures: Vec<Measure>,
-    /// True if the runs go one at a time, in the order A B B A, so that drift of the machine affects both arms
-    /// alike. Stored runs are then not reused, because they were not measured in turns.
+    /// True if the runs go one at a time, in the order A B B A, so that drift of the machine affects both
+    /// arms alike. Stored runs are then not reused, because they were not measured in turns.
     take_turns: bool,
     /// The comparison's name, for messages.
     name: String,

@@ -49,9 +49,9 @@ pub struct Ended {
     pub found: Coordinates,
 }
 
-/// Trains a recipe, at any width, at several widths, and writes what it finds into a new folder of the results
-/// folder. Before each training, calls `on_training` with its index from 0, the number of trainings, and a
-/// description.
+/// Trains a recipe, at any width, at several widths, and writes what it finds into a new folder of the
+/// results folder. Before each training, calls `on_training` with its index from 0, the number of trainings,
+/// and a description.
 ///
 /// # Errors
 /// If the recipe cannot have one of the widths, does not fit, or diverges, or if a file cannot be written.

@@ -27,8 +27,8 @@ pub(super) struct RunBinary {
 }
 
 impl Binaries {
-    /// Prepares the binaries of a replay: this one, or, if `builds`, those of the recorded commits. Nothing is
-    /// built yet.
+    /// Prepares the binaries of a replay: this one, or, if `builds`, those of the recorded commits. Nothing
+    /// is built yet.
     ///
     /// # Errors
     /// If this binary cannot be found, or a temporary folder cannot be created.

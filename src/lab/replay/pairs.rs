@@ -53,8 +53,8 @@ pub(super) fn replay(
     Ok(replayed.conclude(&stored.id, outcome, findings))
 }
 
-/// Decides the outcome for a comparison of `runs` runs. `are_within` says whether the new estimates lie within
-/// the recorded intervals; `None` if there are none.
+/// Decides the outcome for a comparison of `runs` runs. `are_within` says whether the new estimates lie
+/// within the recorded intervals; `None` if there are none.
 fn outcome(replayed: &ReplayedRuns, runs: usize, are_within: Option<bool>) -> Outcome {
     let has = |outcome| replayed.outcomes.contains(&outcome);
     match are_within {

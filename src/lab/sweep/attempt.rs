@@ -118,8 +118,8 @@ impl RunningAttempt {
         Ok(Self { header, ..Self::new(id, Instant::now()) })
     }
 
-    /// Attaches to an attempt that another sweep started `ago`, and reads what it has printed so far, the header
-    /// first. `None` if its output is gone.
+    /// Attaches to an attempt that another sweep started `ago`, and reads what it has printed so far, the
+    /// header first. `None` if its output is gone.
     ///
     /// # Errors
     /// If the output cannot be read.

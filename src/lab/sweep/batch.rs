@@ -120,8 +120,9 @@ impl CellBatch {
         Some(PlannedCell { key, corpus_hash, device, work: work.as_ref().ok()? })
     }
 
-    /// Runs the cells of a range that are not done, or all of them. Calls `ended` once for every end of a cell:
-    /// again if the cell is rerun after a fault of the machine. Cells that end badly are left to the caller.
+    /// Runs the cells of a range that are not done, or all of them. Calls `ended` once for every end of a
+    /// cell: again if the cell is rerun after a fault of the machine. Cells that end badly are left to the
+    /// caller.
     ///
     /// # Errors
     /// [`ErrorKind::Interrupted`] after a signal. Fails if the ledger cannot be written, or if `ended` fails.

@@ -48,8 +48,8 @@ const INHERITED_PREFIXES: [&str; 7] =
 /// Interval at which the parent polls its children.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum time between the end of a child's connection and its exit, whichever comes first. After an abort it
-/// is added to [`GRACE`].
+/// Maximum time between the end of a child's connection and its exit, whichever comes first. After an abort
+/// it is added to [`GRACE`].
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The first frame that a child receives.
@@ -183,9 +183,9 @@ impl Workers {
 
     /// Collects children that ended, and aborts the run if one failed. Returns true if all have ended.
     ///
-    /// A child sends its error before it exits, but the thread that reads its connection may receive the error
-    /// after this method sees the exit. So an exit counts only once `has_read_all` messages of that rank, or
-    /// after [`EXIT_TIMEOUT`], in case another process holds the connection open.
+    /// A child sends its error before it exits, but the thread that reads its connection may receive the
+    /// error after this method sees the exit. So an exit counts only once `has_read_all` messages of that
+    /// rank, or after [`EXIT_TIMEOUT`], in case another process holds the connection open.
     fn poll(&mut self, group: &Group, has_read_all: impl Fn(usize) -> bool) -> Result<bool> {
         for (rank, child) in self.children.iter_mut().enumerate() {
             if child.exited.is_none() {

@@ -2,8 +2,8 @@
 //! README.
 //!
 //! Content that several runs share (recipes, rows of equal runs, tables of algorithms) is stored once, in
-//! `objects/`. Rows and shared recipes are compressed, and columns of `timing.csv` that can be recomputed from
-//! others are left out. [`stored::read`](super::stored::read) restores the original bytes.
+//! `objects/`. Rows and shared recipes are compressed, and columns of `timing.csv` that can be recomputed
+//! from others are left out. [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
 mod prune;

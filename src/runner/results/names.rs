@@ -9,8 +9,8 @@ use jiff::tz::TimeZone;
 pub const RECIPE: &str = "recipe.toml";
 /// The recipe with every value filled in.
 pub const RESOLVED: &str = "resolved.toml";
-/// The environment of the process that started the run. [`environment_file`] also names those of processes that
-/// resumed it.
+/// The environment of the process that started the run. [`environment_file`] also names those of processes
+/// that resumed it.
 pub const ENVIRONMENT: &str = "env.json";
 /// The deterministic rows, one per step.
 pub const METRICS: &str = "metrics.csv";

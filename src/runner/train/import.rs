@@ -64,8 +64,8 @@ pub struct Imported {
 pub fn import(request: &ImportRequest) -> Result<Imported> {
     let folder = Folder::open(&request.folder)?;
     let keys = keys(&folder.config)?;
-    // The tokenizer reads this file again. Reading it here first checks that it is inside the folder and not too
-    // large.
+    // The tokenizer reads this file again. Reading it here first checks that it is inside the folder and not
+    // too large.
     let settings = folder.text(CONFIG_FILE, MAX_BYTES)?;
     let (tokenizer, named) = tokenizer(request, &folder)?;
     if tokenizer.vocab_size() > keys.vocab_size {

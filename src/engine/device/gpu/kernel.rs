@@ -23,9 +23,9 @@ impl Kernel {
         Self { file, entry, defines: Vec::new(), overlaps: false }
     }
 
-    /// Adds a definition. Number formats are named `f32`, `bf16` and `u32`, never by C++ keywords, because the
-    /// compiler's own headers see the definitions too and have templates over a `T`. f64 never reaches a GPU,
-    /// because plans reject it.
+    /// Adds a definition. Number formats are named `f32`, `bf16` and `u32`, never by C++ keywords, because
+    /// the compiler's own headers see the definitions too and have templates over a `T`. f64 never reaches a
+    /// GPU, because plans reject it.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.defines.push((name, value.to_string()));

@@ -12,8 +12,8 @@ const NOTE: usize = 40;
 
 /// The columns of a list.
 pub enum Columns {
-    /// The columns shown without `--columns`. If the runs measured a loss on different texts, the field is that
-    /// loss, and the texts are a column.
+    /// The columns shown without `--columns`. If the runs measured a loss on different texts, the field is
+    /// that loss, and the texts are a column.
     Usual(Option<Field>),
     /// Fields chosen with `--columns`.
     Chosen(Vec<Field>),
