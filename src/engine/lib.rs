@@ -21,6 +21,7 @@ pub mod ops;
 pub mod optim;
 pub mod passes;
 pub mod policy;
+pub mod regular;
 pub mod statistics;
 pub mod suggest;
 

@@ -128,15 +128,21 @@ impl Place {
         Running { child: command.spawn().unwrap(), heard: Vec::new() }
     }
 
-    /// Starts the binary with files limited to this many KiB; a larger write fails, as on a full disk.
-    pub fn start_limited(&self, kib: usize, arguments: &[&str]) -> Running {
+    /// Starts the binary under a limit of the shell, such as `ulimit -v 1000000`.
+    pub fn start_under(&self, limit: &str, arguments: &[&str]) -> Running {
         let mut command = Command::new("/bin/sh");
-        // `ulimit -f` counts blocks of 512 bytes.
-        let limited = format!("ulimit -f {}; exec \"$0\" \"$@\"", 2 * kib);
-        command.args(["-c", &limited, env!("CARGO_BIN_EXE_xrun")]).args(arguments);
+        command
+            .args(["-c", &format!("{limit}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_xrun")])
+            .args(arguments);
         command.current_dir(self.path()).env_clear();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running { child: command.spawn().unwrap(), heard: Vec::new() }
+    }
+
+    /// Starts the binary with files limited to this many KiB; a larger write fails, as on a full disk.
+    pub fn start_limited(&self, kib: usize, arguments: &[&str]) -> Running {
+        // `ulimit -f` counts blocks of 512 bytes.
+        self.start_under(&format!("ulimit -f {}", 2 * kib), arguments)
     }
 
     /// Runs the binary to its end.
@@ -366,7 +372,7 @@ fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     let mut files = BTreeMap::new();
     collect(from, &mut files);
     for (path, bytes) in files {

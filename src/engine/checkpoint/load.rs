@@ -5,6 +5,7 @@ use super::pace::Pace;
 use super::tensor_file::TensorFile;
 use super::{LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, folder_name, step_of};
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -251,7 +252,18 @@ pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
 
 /// Returns the checkpoint folders by step. A folder that was moved aside counts while its replacement is
 /// missing.
+///
+/// # Errors
+/// If the folder cannot be read, or it or a checkpoint is a link: its weights could be someone's private ones.
 pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
+    let refuse_link = |path: &Path| match path.is_symlink() {
+        true => Err(Error::failed(format!(
+            "{} is a link, and xrun follows no link in a run's folder; put the folder itself in its place",
+            path.display()
+        ))),
+        false => Ok(()),
+    };
+    refuse_link(dir)?;
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         entries => entries.at("read", dir)?,
@@ -262,10 +274,13 @@ pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
         let entry = entry.at("read", dir)?;
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
+        let (steps, name) = match name.strip_prefix(REPLACED) {
+            Some(name) => (&mut replaced, name),
+            None => (&mut whole, name),
+        };
         if let Some(step) = step_of(name) {
-            whole.insert(step, entry.path());
-        } else if let Some(step) = name.strip_prefix(REPLACED).and_then(step_of) {
-            replaced.insert(step, entry.path());
+            refuse_link(&entry.path())?;
+            steps.insert(step, entry.path());
         }
     }
     replaced.append(&mut whole);
@@ -275,10 +290,11 @@ pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
 /// Returns a warning if `latest` is damaged or names a missing checkpoint.
 fn missing_latest(dir: &Path, candidates: &BTreeMap<u64, PathBuf>) -> Option<String> {
     let path = dir.join(LATEST);
-    let size = fs::metadata(&path).ok()?.len();
-    let text =
-        if size > MAX_POINTER_BYTES { String::new() } else { fs::read_to_string(&path).unwrap_or_default() };
-    match step_of(text.trim_end()) {
+    if regular::is_missing(&path) {
+        return None;
+    }
+    let bytes = regular::read(&path, MAX_POINTER_BYTES).unwrap_or_default();
+    match step_of(String::from_utf8_lossy(&bytes).trim_end()) {
         None => Some(format!("{} is damaged; using the checkpoint folders instead", path.display())),
         Some(step) if candidates.keys().next_back().is_none_or(|&newest| newest < step) => {
             Some(format!("{} names {}, which does not exist", path.display(), folder_name(step)))

@@ -2,11 +2,10 @@
 //! manifest itself.
 
 use super::tensor_file::Content;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
+use crate::regular;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 /// Format version, written to every manifest. A reader rejects any other.
@@ -156,17 +155,7 @@ impl Manifest {
 
     /// Reads and checks a manifest.
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let file = File::open(path).at("open", path)?;
-        let bytes = file.metadata().at("read", path)?.len();
-        if bytes > MAX_BYTES {
-            return Err(Error::failed(format!(
-                "{} is too large for a manifest: {bytes} bytes",
-                path.display()
-            )));
-        }
-        let mut text = Vec::with_capacity(bytes as usize);
-        file.take(MAX_BYTES).read_to_end(&mut text).at("read", path)?;
-        Self::decode(&text)
+        Self::decode(&regular::read(path, MAX_BYTES)?)
     }
 }
 

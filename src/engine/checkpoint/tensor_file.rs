@@ -8,6 +8,7 @@ use super::fs::Fs;
 use super::pace::Pace;
 use super::tensors::{TensorView, check_name};
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -110,7 +111,7 @@ struct Entry {
 impl TensorFile {
     /// Opens a file of fp32 tensors after verifying its size and hash.
     pub(super) fn open(path: &Path, expected: Content, pace: &Pace) -> Result<Self> {
-        let mut file = File::open(path).at("open", path)?;
+        let mut file = regular::open(path)?;
         let bytes = file.metadata().at("read", path)?.len();
         if bytes != expected.bytes {
             return Err(Error::failed(format!(

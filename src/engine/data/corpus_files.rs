@@ -4,6 +4,7 @@ use super::source::{self, Format, Source};
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, IoContext, Result};
 use crate::policy::CorpusSource;
+use crate::regular;
 use crate::suggest::{nearest, nearest_beside};
 use std::path::{Path, PathBuf};
 
@@ -84,7 +85,7 @@ impl CorpusFiles {
     pub fn other_tokenizer(&self, tokenizer: &Tokenizer) -> Option<PathBuf> {
         let Self::Tokens(files) = self else { return None };
         let beside = files.all().first()?.with_file_name("tokenizer.json");
-        let json = std::fs::read_to_string(&beside).ok()?;
+        let json = regular::read_text_through_link(&beside).ok()?;
         (json != tokenizer.to_json()).then_some(beside)
     }
 }

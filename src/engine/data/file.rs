@@ -4,6 +4,7 @@
 //! the data changes under the reader.
 
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use jiff::Timestamp;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -82,12 +83,7 @@ impl CorpusFile {
     }
 
     fn open(path: PathBuf, hold: bool) -> Result<Self> {
-        // Checked before opening, because opening a FIFO waits for a writer.
-        let metadata = path.metadata().at("read", &path)?;
-        if !metadata.is_file() {
-            return Err(Error::usage(format!("{} is not a regular file", path.display())));
-        }
-        let file = File::open(&path).at("open", &path)?;
+        let file = regular::open_through_link(&path).map_err(|e| Error::usage(e.message()))?;
         let stamp = Stamp::from_metadata(&file.metadata().at("read", &path)?);
         Ok(Self { path, stamp, held: hold.then_some(file) })
     }
@@ -117,7 +113,7 @@ impl CorpusFile {
         let file = match &self.held {
             Some(file) => file,
             None => {
-                opened = File::open(&self.path).at("open", &self.path)?;
+                opened = regular::open_through_link(&self.path)?;
                 &opened
             }
         };

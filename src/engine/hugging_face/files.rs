@@ -2,7 +2,8 @@
 
 use crate::error::{Error, IoContext, Result};
 use crate::liveness::report_progress;
-use std::fs::{File, Metadata};
+use crate::regular;
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -46,14 +47,9 @@ pub(super) fn open(folder: &Path, name: &str) -> Result<Option<OpenedFile>> {
             target.display()
         )));
     }
-    let regular = |metadata: Metadata| match metadata.is_file() {
-        true => Ok(metadata.len()),
-        false => Err(wrong("not a regular file; a model's folder may have only files".to_owned())),
-    };
-    // Checked before opening, because opening a pipe waits for a writer.
-    regular(target.metadata().at("read", &path)?)?;
-    let file = File::open(&target).at("open", &path)?;
-    let bytes = regular(file.metadata().at("read", &path)?)?;
+    // What the path leads to is known by now, so a link in its place is refused.
+    let file = regular::open(&target).map_err(|e| Error::usage(e.message()))?;
+    let bytes = file.metadata().at("read", &path)?.len();
     Ok(Some(OpenedFile { path, file, bytes }))
 }
 

@@ -4,6 +4,7 @@ use super::terminal::eprint_line;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, builtin};
+use crate::regular;
 use crate::results::folder::folder_name;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -65,7 +66,7 @@ fn write_schema(path: &Path) -> Result<()> {
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(mut file) => file.write_all(text.as_bytes()).at("write", path),
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            if std::fs::read_to_string(path).at("read", path)? != text {
+            if regular::read_text_through_link(path)? != text {
                 let path = path.display();
                 eprint_line(&format!(
                     "{path} comes from another version; `xrun schema > {path}` replaces it"

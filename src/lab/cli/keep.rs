@@ -5,6 +5,7 @@ use super::terminal::{eprint_line, print};
 use super::what::Results;
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
+use crate::regular;
 use crate::report::blocks::{self, Scope};
 use crate::results::experiment::{self, COMPARISONS};
 use crate::results::folder::{KEPT, SWEEPS};
@@ -145,7 +146,7 @@ fn markdown(root: &Path, kept: &Path) -> Result<Vec<String>> {
                     folders.push(path);
                 }
             } else if name.ends_with(".md") {
-                texts.push(String::from_utf8_lossy(&std::fs::read(&path).at("read", &path)?).into_owned());
+                texts.push(String::from_utf8_lossy(&regular::read(&path, regular::MAX_TEXT)?).into_owned());
             }
         }
     }

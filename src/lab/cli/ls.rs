@@ -5,6 +5,7 @@ use crate::error::{IoContext, Result};
 use crate::format::{Column, Table};
 use crate::machine::Machine;
 use crate::recipe::{self, SECTIONS, builtin};
+use crate::regular;
 use std::iter::empty;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +59,7 @@ fn is_recipe(path: &Path) -> bool {
     };
     let is_extends =
         |line: &str| line.strip_prefix("extends").is_some_and(|rest| rest.trim_start().starts_with('='));
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let text = regular::read_text_through_link(path).unwrap_or_default();
     text.lines().map(str::trim_start).any(|line| is_header(line) || is_extends(line))
 }
 

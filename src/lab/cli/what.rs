@@ -86,7 +86,7 @@ impl RecipeArguments {
                 self.recipe.display()
             )));
         }
-        path.parent().filter(|run| run.join(SUMMARY).is_file()).map(Path::to_owned).ok_or_else(|| {
+        path.parent().filter(|run| find::has_summary(run)).map(Path::to_owned).ok_or_else(|| {
             Error::usage(format!(
                 "{} is not the recipe of a run, so no run's folder can keep the result; name a run, or `latest`",
                 self.recipe.display()
@@ -110,7 +110,7 @@ pub fn run_and_keys(words: &[String]) -> (Option<&str>, &[String]) {
 /// If the prefix matches several runs.
 pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
     let itself = || argument.to_owned();
-    if argument.join(SUMMARY).is_file() || find::has_lost_summary(argument) {
+    if find::has_summary(argument) || find::has_lost_summary(argument) {
         return recipe_in_run(argument);
     }
     match argument.to_str() {

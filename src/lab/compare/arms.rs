@@ -4,11 +4,15 @@ use super::revision;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Change, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
+use crate::regular;
 use crate::results::experiment::{Arm, BINARIES};
 use crate::results::folder::RESOLVED;
 use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
 use std::path::{Path, PathBuf};
+
+/// The largest binary that is copied into a comparison, in bytes.
+const MAX_BINARY: u64 = 4 << 30;
 
 /// What the user asked to compare, on the command line.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -254,7 +258,7 @@ impl PlannedArm {
         std::fs::create_dir_all(&folder).at("create", &folder)?;
         let stored = folder.join(hash);
         if !stored.is_file() {
-            let bytes = std::fs::read(&*binary).at("read", binary)?;
+            let bytes = regular::read_through_link(binary, MAX_BINARY)?;
             atomic::write(&stored, &bytes)?;
         }
         #[cfg(unix)]

@@ -9,8 +9,8 @@ use crate::device::cuda;
 use crate::error::{Error, IoContext, Result};
 use crate::ranks::process::own_program;
 use crate::ranks::{KilledTogether, Stop, signal_group};
+use crate::regular;
 use crate::results::names::SWEEPS;
-use crate::results::regular;
 use serde::Deserialize;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -149,7 +149,7 @@ impl Executor for LocalProcesses {
                 let path = kept_output(&self.results, name);
                 let [out, err] = create_kept(&path, header)?;
                 command.stdout(out).stderr(err);
-                (File::open(&path).at("open", &path)?, Stderr::Kept(path))
+                (regular::open(&path)?, Stderr::Kept(path))
             }
             Output::Captured { stderr } => {
                 let [stdout, to_stdout] = capture()?;
@@ -182,7 +182,7 @@ impl Executor for LocalProcesses {
         if !path.exists() {
             return Ok(None);
         }
-        let (stdout, stderr) = (File::open(&path).at("open", &path)?, Stderr::Kept(path));
+        let (stdout, stderr) = (regular::open(&path)?, Stderr::Kept(path));
         let run = LocalRun { process: None, stdout, stderr, stop_requested: false, _killed_together: None };
         Ok(Some(self.add(run)))
     }
@@ -198,7 +198,9 @@ impl Executor for LocalProcesses {
             run.kill_descendants();
             let mut stderr = Vec::new();
             match &mut run.stderr {
-                Stderr::Kept(stdout) => stderr = std::fs::read(kept_stderr(stdout)).unwrap_or_default(),
+                Stderr::Kept(stdout) => {
+                    stderr = regular::read(&kept_stderr(stdout), regular::MAX_TEXT).unwrap_or_default()
+                }
                 Stderr::Captured(file) => read_present(file, &mut stderr)?,
                 Stderr::Shown => {}
             }
@@ -261,7 +263,7 @@ impl LocalRun {
             pid: u32,
         }
         let Stderr::Kept(stdout) = &self.stderr else { return None };
-        let output = std::fs::read_to_string(stdout).ok()?;
+        let output = regular::read_text(stdout).ok()?;
         output.lines().find_map(|line| serde_json::from_str::<Begin>(line).ok()).map(|begin| begin.pid)
     }
 

@@ -6,7 +6,8 @@ use super::stored_run::StoredRun;
 use super::target::Target;
 use crate::error::Result;
 use crate::report::blocks;
-use crate::results::names::{EXPERIMENT, KEPT, SUMMARY};
+use crate::results::find;
+use crate::results::names::{EXPERIMENT, KEPT};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -54,7 +55,7 @@ pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
         let (target, gpu) = if let Some(runs) = runs_by_comparison.get(&id) {
             let gpu = runs.values().find_map(|run| run.environment.gpu.clone());
             (Target::Comparison(folder.clone()), gpu)
-        } else if folder.join(SUMMARY).is_file() {
+        } else if find::has_summary(&folder) {
             if runs_by_comparison.values().any(|runs| runs.contains_key(&id)) {
                 continue;
             }

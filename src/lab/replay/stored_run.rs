@@ -2,17 +2,18 @@
 
 use crate::checkpoint;
 use crate::data::tokenizer;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
+use crate::regular;
 use crate::results::difference::RowCells;
+use crate::results::find;
 use crate::results::folder::{is_held, read_summary};
 use crate::results::names::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY};
 use crate::results::provenance::Environment;
 use crate::results::stored::{self, MANIFEST, Manifest};
 use crate::results::summary::{Status, Summary};
 use crate::results::verify::{self, RunFiles};
-use crate::results::{find, regular};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -145,7 +146,7 @@ fn content(folder: &Path, file: &str, remarks: &mut Vec<String>) -> Result<Optio
     }
     let manifest = folder.join(MANIFEST).is_file().then(|| Manifest::read(folder)).transpose()?;
     let Some(kept) = manifest.as_ref().and_then(|manifest| manifest.file(file)) else {
-        return std::fs::read(&path).at("read", &path).map(Some);
+        return stored::read_plain(&path).map(Some);
     };
     let bytes = kept.read(folder)?;
     if !kept.matches(&bytes) {

@@ -1,8 +1,9 @@
 //! Figures as drawn, in every theme, and the paths of their files.
 
 use super::theme::{THEMES, Theme};
-use crate::error::{IoContext, Result};
+use crate::error::Result;
 use crate::liveness::report_progress;
+use crate::regular;
 use crate::results::atomic;
 use crate::results::folder::PLOTS;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ pub fn files(stem: &Path, svgs: Svgs) -> impl Iterator<Item = (PathBuf, String)>
 pub fn write(folder: &Path, pictures: &[Picture]) -> Result<()> {
     let plots = folder.join(PLOTS);
     if !pictures.is_empty() {
-        std::fs::create_dir_all(&plots).at("create", &plots)?;
+        regular::create_folder(&plots)?;
     }
     for picture in pictures {
         for (path, svg) in picture.paths(folder).iter().zip(&picture.svgs) {

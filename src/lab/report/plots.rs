@@ -5,9 +5,10 @@ use super::chart::{Figure, Look, Mark, Panel, Series};
 use super::picture::Picture;
 use super::theme::Hue;
 use crate::curve::{Points, Scale, points, robust_range, smooth, window};
-use crate::error::{IoContext, Result};
+use crate::error::Result;
 use crate::format::short;
 use crate::liveness::report_progress;
+use crate::regular;
 use crate::results::atomic;
 use crate::results::folder::{METRICS, PLOTS, SUMMARY, TIMING, read_summary};
 use crate::results::rows::{self, MetricsRow, TimingRow};
@@ -57,7 +58,7 @@ pub fn render(run: &Path, which: Pictures) -> Result<Vec<PathBuf>> {
     let folder = run.join(PLOTS);
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
     let ended = modified(&run.join(SUMMARY));
-    std::fs::create_dir_all(&folder).at("create", &folder)?;
+    regular::create_folder(&folder)?;
     let mut paths = Vec::new();
     let is_wanted = |path: &Path| {
         let drawn = modified(path);

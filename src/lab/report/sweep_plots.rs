@@ -8,9 +8,10 @@ use super::picture::{Picture, in_themes, write};
 use super::plots::{decimal, named_with_scale};
 use super::theme::{HUES, Hue};
 use crate::curve::{Points, Scale, finite_range};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::format::{plural, shortened};
 use crate::metrics;
+use crate::regular;
 use crate::results::configurations::{CONFIGURATIONS, Configuration, Configurations};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +31,7 @@ const MAX_NAME: usize = 32;
 /// If a file cannot be read or written.
 pub fn render(sweep: &Path) -> Result<()> {
     let path = sweep.join(CONFIGURATIONS);
-    let bytes = std::fs::read(&path).at("read", &path)?;
+    let bytes = regular::read(&path, regular::MAX_TEXT)?;
     let found: Configurations = serde_json::from_slice(&bytes)
         .map_err(|e| Error::failed(format!("{}: not the configurations of a sweep: {e}", path.display())))?;
     write(sweep, &draw(&found)?)

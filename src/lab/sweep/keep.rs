@@ -2,6 +2,7 @@
 
 use super::table::{CELLS, SweepCell, TABLE};
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use crate::results::keep::{Kept, store};
 use crate::results::ledger::{Attempt, LEDGER, Ledger, SWEEPS};
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
 /// If their list cannot be read.
 pub fn cells(folder: &Path) -> Result<Vec<SweepCell>> {
     let list = folder.join(CELLS);
-    let bytes = std::fs::read(&list).at("read", &list)?;
+    let bytes = regular::read(&list, regular::MAX_TEXT)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Error::failed(format!("{}:{}: not a list of cells: {e}", list.display(), e.line())))
 }

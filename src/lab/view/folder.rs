@@ -6,14 +6,15 @@
 //! or in a file that is sent on. The folder itself may be a link, because the user named it.
 
 use crate::error::{Error, Result};
+use crate::regular;
 use crate::results::configurations::CONFIGURATIONS;
+use crate::results::find;
 use crate::results::ledger::{self, Ledger};
 use crate::results::names::{
     COMPARISONS, COORDINATE_ROWS, COORDINATES, COORDINATES_JSON, ENVIRONMENT, EXPERIMENT, LOG, METRICS,
     PROFILE, RECIPE, RESOLVED, SUMMARY, SWEEPS, TIMING,
 };
 use crate::results::stored::{self, MANIFEST};
-use crate::results::{find, regular};
 use crate::sweep::{CELLS, TABLE};
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -3,6 +3,7 @@
 use super::builtin;
 use super::diagnostic::Diagnostic;
 use super::source::{Origin, Source};
+use crate::regular;
 use crate::suggest::{nearest, nearest_beside};
 use std::ops::Range;
 use std::path::Path;
@@ -79,12 +80,12 @@ fn same(a: &Source, b: &Source) -> bool {
     }
 }
 
-/// Reads a recipe file.
+/// Reads a recipe file of the user, who may have put a link in its place.
 ///
 /// # Errors
 /// The reason, if it cannot be read.
 pub(super) fn read(path: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(path).map_err(|e| e.to_string())?;
+    let metadata = path.metadata().map_err(|e| e.to_string())?;
     if metadata.is_dir() {
         return Err("it is a folder, neither a recipe nor a run".to_owned());
     }
@@ -92,7 +93,19 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     if size > MAX_BYTES {
         return Err(format!("it has {size} bytes, and a recipe has at most {MAX_BYTES}"));
     }
-    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    text(regular::read_through_link(path, MAX_BYTES))
+}
+
+/// Reads a recipe or summary in the folder of a run, which may come from someone else, so no link is followed.
+///
+/// # Errors
+/// The reason, if it cannot be read.
+pub(super) fn read_in_run(path: &Path) -> Result<String, String> {
+    text(regular::read(path, MAX_BYTES))
+}
+
+fn text(read: crate::error::Result<Vec<u8>>) -> Result<String, String> {
+    let bytes = read.map_err(|e| e.message().to_owned())?;
     String::from_utf8(bytes).map_err(|e| {
         let good = e.utf8_error().valid_up_to();
         let line = e.as_bytes()[..good].iter().filter(|&&b| b == b'\n').count() + 1;

@@ -37,7 +37,9 @@ pub fn load(
     let source = match builtin {
         Some((name, text)) => Source::new(Origin::BuiltIn(name), text),
         None => {
-            let text = files::read(path).map_err(|reason| {
+            let is_in_run = RunRecipe::from_path(path).is_some();
+            let read = if is_in_run { files::read_in_run } else { files::read };
+            let text = read(path).map_err(|reason| {
                 let mut text = format!("cannot read the recipe {}: {reason}", path.display());
                 if !path.exists() {
                     let names = builtin::names().collect::<Vec<_>>().join(", ");
@@ -229,7 +231,7 @@ fn recorded_name(folder: &Path) -> Option<String> {
         run: String,
     }
     let path = folder.join("summary.json");
-    let names: Names = serde_json::from_str(&files::read(&path).ok()?).ok()?;
+    let names: Names = serde_json::from_str(&files::read_in_run(&path).ok()?).ok()?;
     let is_name = !names.recipe.is_empty() && !names.recipe.contains(char::is_control);
     (is_run(&names.run) && is_name).then_some(names.recipe)
 }
@@ -251,7 +253,7 @@ fn defaults(path: &Path) -> Defaults {
     if recipe.is_resolved {
         return Defaults::from_resolved();
     }
-    let resolved = files::read(&recipe.run.join("resolved.toml")).ok();
+    let resolved = files::read_in_run(&recipe.run.join("resolved.toml")).ok();
     let keys = resolved.and_then(|text| StoredKeys::parse(&text).ok());
     keys.map_or_else(Defaults::default, |keys| Defaults::from_run_copy(&keys))
 }

@@ -1,9 +1,9 @@
 //! Writes result files whole, and formats the JSON and the CSV in them.
 
-use super::regular::read_through_link;
 pub use crate::atomic::{clear_leftovers, sync_folder, write, write_new, write_through, write_with};
 use crate::error::{Error, Result};
 use crate::format::harmless_json;
+use crate::regular;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
@@ -56,7 +56,7 @@ pub fn write_csv(path: &Path, rows: &[impl Serialize]) -> Result<()> {
 /// # Errors
 /// If the file cannot be read, or a row is malformed.
 pub fn read_csv<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
-    let bytes = read_through_link(path, u64::MAX)?;
+    let bytes = regular::read_rows(path)?;
     let rows = csv::Reader::from_reader(bytes.as_slice()).into_deserialize().collect::<Result<_, _>>();
     rows.map_err(|e| Error::failed(format!("{}: {e}", path.display())))
 }

@@ -1,7 +1,7 @@
 //! Finds out when a run or a comparison began.
 
 use super::names::{ENVIRONMENT, EXPERIMENT, SUMMARY, time_in_name};
-use super::regular;
+use crate::regular;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::path::Path;

@@ -4,8 +4,8 @@
 //! width and seed, `coordinates.json` with the fitted slopes, the recipe, the environment, and pictures.
 
 use super::atomic::{self, json, parse_json};
-use super::regular;
 use crate::error::Result;
+use crate::regular;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -149,7 +149,7 @@ pub fn write(folder: &Path, found: &Coordinates, rows: &[Coordinate]) -> Result<
 /// If a file is missing or has another format.
 pub fn read(folder: &Path) -> Result<(Coordinates, Vec<Coordinate>)> {
     let path = folder.join(COORDINATES_JSON);
-    let found = parse_json(&path, &regular::read_through_link(&path, regular::MAX_TEXT)?, "coordinates")?;
+    let found = parse_json(&path, &regular::read(&path, regular::MAX_TEXT)?, "coordinates")?;
     Ok((found, atomic::read_csv(&folder.join(COORDINATE_ROWS))?))
 }
 

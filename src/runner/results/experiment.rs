@@ -11,8 +11,8 @@ pub mod example;
 use super::atomic::{self, json, parse_json};
 use super::measure::{Measure, MeasureValue, Scale};
 pub use super::names::{BINARIES, COMPARISONS, EXPERIMENT};
-use super::regular;
 use crate::error::{Error, Result};
+use crate::regular;
 use crate::statistics::{Direction, Interval, PowerPlan, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -417,7 +417,7 @@ impl Experiment {
     /// If it cannot be read, or is not an experiment.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(EXPERIMENT);
-        Self::parse(&regular::read_through_link(&path, regular::MAX_TEXT)?, &path)
+        Self::parse(&regular::read(&path, regular::MAX_TEXT)?, &path)
     }
 
     /// Parses the content of `experiment.json`; `path` names the file in errors.

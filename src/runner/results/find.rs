@@ -9,6 +9,7 @@ use super::names::{
 use super::progress::eprint_line;
 use super::summary::Summary;
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -24,7 +25,7 @@ const MIN_PREFIX_LEN: usize = 4;
 /// Returns all run folders `RESULTS/RECIPE/RUN`, newest first, and none if the results folder is missing.
 pub fn runs(results: &Path) -> Result<Vec<PathBuf>> {
     let mut runs = run_folders(results)?;
-    runs.retain(|run| run.join(SUMMARY).is_file());
+    runs.retain(|run| has_summary(run));
     sort_newest_first(&mut runs);
     Ok(runs)
 }
@@ -50,10 +51,16 @@ pub fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
+/// Returns true for a folder with a summary, whether or not it can be read: a link, a FIFO or a damaged file in its
+/// place is a run whose row says so, not a folder that is passed over.
+pub fn has_summary(run: &Path) -> bool {
+    !regular::is_missing(&run.join(SUMMARY)) && run.is_dir()
+}
+
 /// Returns true for a run folder that has no summary and that no process holds.
 pub fn has_lost_summary(run: &Path) -> bool {
     let is_of_run = [RESOLVED, METRICS].iter().any(|file| run.join(file).is_file());
-    is_of_run && !run.join(SUMMARY).exists() && !is_held(run).unwrap_or(true)
+    is_of_run && !has_summary(run) && !is_held(run).unwrap_or(true)
 }
 
 /// Describes a run that has lost a file, and what can still be done with it.
@@ -87,8 +94,10 @@ pub fn newest_unfinished(results: &Path) -> Result<Option<PathBuf>> {
             continue;
         }
         // The run may have finished since its summary was read.
-        if !is_held(&path)? && read_summary(&path)?.status.is_unfinished() {
-            return Ok(Some(path));
+        match is_held(&path) {
+            Ok(false) if read_summary(&path)?.status.is_unfinished() => return Ok(Some(path)),
+            Ok(_) => {}
+            Err(e) => eprint_line(&format!("warning: {e}; this run is left out")),
         }
     }
     Ok(None)
@@ -125,7 +134,7 @@ pub fn find(results: &Path, name: &str) -> Result<PathBuf> {
 /// A usage error if no run has this name, or if several begin with it.
 pub fn find_where(results: &Path, name: &str, is_suitable: impl Fn(&Path) -> bool) -> Result<PathBuf> {
     let path = Path::new(name);
-    if path.join(SUMMARY).is_file() {
+    if has_summary(path) {
         return Ok(path.to_owned());
     }
     if name.is_empty() {
@@ -351,7 +360,7 @@ type AgeKey = (Option<Timestamp>, bool, Option<SystemTime>, u64);
 
 fn age_key(run: &Path) -> AgeKey {
     let name = run.file_name().unwrap_or_default().to_string_lossy();
-    let written = std::fs::metadata(run.join(RECIPE)).and_then(|file| file.modified()).ok();
+    let written = std::fs::symlink_metadata(run.join(RECIPE)).and_then(|file| file.modified()).ok();
     let number = name.splitn(3, '-').nth(2).and_then(|number| number.parse().ok());
     (began(run), parse_run_name(&name).is_some(), written, number.unwrap_or(1))
 }

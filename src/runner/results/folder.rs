@@ -3,12 +3,12 @@
 use super::atomic::{self, json, parse_json};
 pub use super::names::*;
 use super::provenance::{Environment, host_name};
-use super::regular::{self, MAX_TEXT};
 use super::rows::{self, Row, RowWriter};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
 use crate::format::printable;
 use crate::recipe::COPY_HEADER;
+use crate::regular::{self, MAX_TEXT};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
@@ -65,8 +65,7 @@ impl RunFolder {
     /// If the folder is not a run folder, or another process uses it, which the message names. The folder is
     /// then unchanged.
     pub fn open(path: &Path) -> Result<Self> {
-        let summary = path.join(SUMMARY);
-        if !summary.is_file() {
+        if regular::is_missing(&path.join(SUMMARY)) {
             return Err(Error::usage(format!(
                 "{} is not a run folder: it has no {SUMMARY}; `xrun` writes run folders to results/RECIPE/RUN",
                 path.display()
@@ -78,7 +77,7 @@ impl RunFolder {
     fn hold(path: &Path) -> Result<Self> {
         let lock = lock(path)?;
         atomic::clear_leftovers(path, Duration::ZERO)?;
-        if path.join(PLOTS).is_dir() {
+        if regular::is_folder(&path.join(PLOTS)) {
             atomic::clear_leftovers(&path.join(PLOTS), Duration::ZERO)?;
         }
         let log = regular::open_own(File::options().append(true).create(true), &path.join(LOG))?;
@@ -134,7 +133,7 @@ impl RunFolder {
     /// Returns the folder of checkpoints, and creates it if necessary.
     pub fn checkpoints(&self) -> Result<PathBuf> {
         let path = self.path.join(CHECKPOINT);
-        std::fs::create_dir_all(&path).at("create", &path)?;
+        regular::create_folder(&path)?;
         Ok(path)
     }
 }
@@ -155,7 +154,7 @@ impl Drop for RunFolder {
 /// If there is a copy that cannot be read.
 pub fn recipe_in_run(run: &Path) -> Result<PathBuf> {
     let copy = run.join(RECIPE);
-    let text = if copy.is_file() { std::fs::read_to_string(&copy).at("read", &copy)? } else { String::new() };
+    let text = if regular::is_missing(&copy) { String::new() } else { regular::read_text(&copy)? };
     Ok(if text.starts_with(COPY_HEADER) { copy } else { run.join(RESOLVED) })
 }
 
@@ -163,7 +162,7 @@ pub fn recipe_in_run(run: &Path) -> Result<PathBuf> {
 /// the rows, if these can be read.
 pub fn read_summary(run: &Path) -> Result<Summary> {
     let path = run.join(SUMMARY);
-    let mut summary = parse_summary(&path, &regular::read_through_link(&path, MAX_TEXT)?)?;
+    let mut summary = parse_summary(&path, &regular::read(&path, MAX_TEXT)?)?;
     let TrainingLosses { smoothed, last, .. } = summary.train_loss;
     if smoothed.is_none() && last.is_some() {
         let metrics = rows::read(&run.join(METRICS)).unwrap_or_default();

@@ -18,10 +18,10 @@ use super::names::{
     ALGORITHMS, COMPARISONS, EXPERIMENT, LEDGER, METRICS, RECIPE, SUMMARY, TIMING, environment_file,
 };
 use super::provenance::Environment;
-use super::regular;
 use super::stored::{self, COMPRESSED, KeptFile, MANIFEST, Manifest, OBJECTS, RunManifest};
 use super::verify::{self, RunFiles};
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 pub use prune::{Unused, folders, unused};
 pub use readme::README;
 use serde::de::DeserializeOwned;
@@ -208,7 +208,7 @@ impl Assembled {
         let mut processes = BTreeMap::new();
         for run in runs {
             let path = kept.join(run).join(MANIFEST);
-            let Ok(manifest) = std::fs::read(&path) else { continue };
+            let Ok(manifest) = regular::read(&path, regular::MAX_TEXT) else { continue };
             let manifest = blake3::hash(&manifest).to_hex().to_string();
             self.manifest.runs.push(RunManifest { run: (*run).to_owned(), manifest });
             if let Some(environment) = Environment::read(&kept.join(run)) {

@@ -50,7 +50,6 @@ pub mod profile;
 pub mod progress;
 pub mod provenance;
 pub mod quantiles;
-pub mod regular;
 pub mod rows;
 pub mod screen;
 pub mod steady;

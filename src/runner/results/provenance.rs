@@ -3,8 +3,8 @@
 
 use super::memory::total_bytes;
 use super::names::ENVIRONMENT;
-use super::regular::{self, MAX_TEXT};
 use crate::format::plural;
+use crate::regular::{self, MAX_TEXT};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -218,7 +218,7 @@ impl Environment {
     /// Reads the environment of the process that began a run, kept or not; `None` if there is no record that
     /// this version can read.
     pub fn read(run: &Path) -> Option<Self> {
-        serde_json::from_slice(&regular::read_through_link(&run.join(ENVIRONMENT), MAX_TEXT).ok()?).ok()
+        serde_json::from_slice(&regular::read(&run.join(ENVIRONMENT), MAX_TEXT).ok()?).ok()
     }
 
     /// Returns the device class, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2

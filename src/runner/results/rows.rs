@@ -3,9 +3,9 @@
 mod columns;
 mod unsaved;
 
-use super::regular;
 use crate::error::{Error, IoContext, Result};
 pub use crate::metrics::{MetricsRow, Phase, TimingRow};
+use crate::regular;
 pub(super) use columns::Columns;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -89,7 +89,7 @@ impl SavedRows {
     /// # Errors
     /// If the file begins with other bytes or cannot be read.
     pub fn verify(&self, path: &Path, step: u64) -> Result<()> {
-        let bytes = match regular::read(path, u64::MAX) {
+        let bytes = match regular::read_rows(path) {
             Err(_) if regular::is_missing(path) => Vec::new(),
             bytes => bytes?,
         };
@@ -181,7 +181,7 @@ impl<R: Row> RowWriter<R> {
         saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
         let mut options = File::options();
         let mut file = regular::open_own(options.read(true).write(true).create(true).truncate(false), path)?;
-        let bytes = regular::read(path, u64::MAX)?;
+        let bytes = regular::read_rows(path)?;
         let columns = Columns { fixed: R::COLUMNS, further: further.to_vec() };
         let header = columns.header();
         let mut kept = header.len();

@@ -10,8 +10,8 @@
 //!
 //! [`read`] returns the original bytes in every case, and verifies them if they were stored in another form.
 
-use super::regular;
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
@@ -276,16 +276,27 @@ fn decompress(bytes: &[u8], max: u64) -> std::io::Result<Vec<u8>> {
 /// # Errors
 /// If the file cannot be read or is not what was kept.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
-    let Some((folder, file)) = entry(path)? else { return std::fs::read(path).at("read", path) };
+    let Some((folder, file)) = entry(path)? else { return read_plain(path) };
     if file.derived.is_none() && file.stored_at(&folder) == path {
-        return std::fs::read(path).at("read", path);
+        return read_plain(path);
     }
     file.read_verified(&folder)
 }
 
+/// Reads a file of a folder as it is stored, without following a link in its place.
+///
+/// # Errors
+/// If it is not a regular file, or is larger than such a file can be.
+pub fn read_plain(path: &Path) -> Result<Vec<u8>> {
+    match path.extension().is_some_and(|ending| ending == "csv" || ending == "jsonl") {
+        true => regular::read_rows(path),
+        false => regular::read(path, regular::MAX_TEXT),
+    }
+}
+
 /// Returns true if a run has this file, in its folder or shared with other kept runs.
 pub fn is_file(path: &Path) -> bool {
-    path.is_file()
+    regular::is_file(path)
         || entry(path)
             .is_ok_and(|found| found.is_some_and(|(folder, file)| regular::is_file(&file.stored_at(&folder))))
 }

@@ -11,6 +11,7 @@ use crate::ir::{Node, Program};
 use crate::machine::{CpuPace, Gpus, Machine, NodeTime};
 use crate::plan::Plan;
 use crate::recipe;
+use crate::regular;
 use crate::results::provenance::{Build, Cpu};
 use crate::results::{atomic, quantiles};
 use std::io::Write;
@@ -83,7 +84,7 @@ fn cache_place(plan: &Plan, machine: &Machine) -> Option<(PathBuf, PathBuf)> {
 }
 
 fn read(path: &Path) -> Option<Arc<CpuPace>> {
-    let bytes = std::fs::read(path).ok()?;
+    let bytes = regular::read(path, regular::MAX_TEXT).ok()?;
     serde_json::from_slice(&bytes).ok().map(Arc::new)
 }
 

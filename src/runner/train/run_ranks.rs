@@ -15,7 +15,7 @@ use crate::format::printable;
 use crate::lock::lock;
 use crate::model::Weights;
 use crate::ranks::LocalRanks;
-use crate::results::regular;
+use crate::regular;
 use crate::results::summary::Startup;
 use std::io::Write;
 use std::path::Path;
@@ -207,7 +207,7 @@ impl RankLog {
     /// because that must not end a rank.
     fn open(run: &Path, rank: usize) -> Self {
         let logs = run.join("logs");
-        let visible = rank > 0 && run.is_dir() && std::fs::create_dir_all(&logs).is_ok();
+        let visible = rank > 0 && run.is_dir() && regular::create_folder(&logs).is_ok();
         let mut options = std::fs::File::options();
         let open = || {
             regular::open_own(options.append(true).create(true), &logs.join(format!("rank-{rank}.log"))).ok()

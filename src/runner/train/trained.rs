@@ -9,16 +9,15 @@ use crate::data::tokenizer::MAX_JSON_BYTES;
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::exec::{Engine, prepare};
 use crate::machine::Machine;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
+use crate::regular;
 use crate::results::names::CHECKPOINT;
 use crate::results::progress::eprint_line;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -159,9 +158,7 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
 /// If it cannot be read, or is not the one that the checkpoint was trained with.
 pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
     let path = run.join(TOKENIZER);
-    let file = File::open(&path).at("open", &path).map_err(|e| Error::usage(e.message()))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).at("read", &path)?;
+    let bytes = regular::read(&path, MAX_JSON_BYTES).map_err(|e| Error::usage(e.message()))?;
     let expected = &loaded.meta().tokenizer_hash;
     let hash = blake3::hash(&bytes).to_hex();
     if hash.as_str() != expected {

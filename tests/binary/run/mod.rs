@@ -15,6 +15,7 @@ mod export;
 mod failures;
 mod hostile;
 mod kills;
+mod odd_files;
 mod ramp;
 mod results;
 mod resume;

@@ -23,6 +23,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("error", ""),
     ("format", ""),
     ("atomic", "error"),
+    // How files of others are opened.
+    ("regular", "error"),
     // What long work reports and watchdogs read.
     ("liveness", ""),
     ("lock", ""),
@@ -34,7 +36,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("suggest", ""),
     // The table of metrics: columns, headings, units.
     ("metrics", ""),
-    ("device", "atomic liveness lock error"),
+    ("device", "atomic liveness lock regular error"),
     ("machine", "device suggest error"),
     ("ir", "device error"),
     ("ops", "ir device expression lock error"),
@@ -44,9 +46,9 @@ const MAY_USE: &[(&str, &str)] = &[
     ("exec", "passes ir device policy liveness lock error"),
     ("check", "exec passes optim ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers; shortened values.
-    ("recipe", "optim metrics machine policy expression suggest format error"),
+    ("recipe", "optim metrics machine policy expression suggest format regular error"),
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there.
-    ("data", "device policy suggest atomic liveness lock error"),
+    ("data", "device policy suggest atomic liveness lock regular error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
@@ -59,35 +61,35 @@ const MAY_USE: &[(&str, &str)] = &[
     ("forecast", "model plan data recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
-    ("results", "atomic statistics recipe metrics suggest lock format error"),
-    ("checkpoint", "liveness error"),
-    ("hugging_face", "liveness error"),
+    ("results", "atomic statistics recipe metrics machine suggest lock format regular error"),
+    ("checkpoint", "liveness regular error"),
+    ("hugging_face", "liveness regular error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness lock error"),
     // The columns of rows, and what was appended to a file that grows.
     ("curve", "results metrics"),
     // The names and classes of keys, for columns and for what makes two rows alike.
-    ("report", "curve atomic results statistics recipe metrics suggest liveness format error"),
+    ("report", "curve atomic results statistics recipe metrics suggest liveness format regular error"),
     (
         "train",
         "evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
-         data recipe machine exec ir device policy liveness lock format error",
+         data recipe machine exec ir device policy liveness lock format regular error",
     ),
     // The binary and the process groups of runs, the number of GPUs.
-    ("executor", "ranks results device error"),
+    ("executor", "ranks results device regular error"),
     // Which sampler draws the points.
     (
         "sweep",
         // The names of checkpoints, for cells that begin with another one's state.
         "executor train ranks checkpoint atomic results statistics metrics forecast model plan data \
-         recipe machine device policy format error",
+         recipe machine device policy format regular error",
     ),
     // The signals of runs, and the absolute paths of a recipe; comparisons of quality run as cells of sweeps
     // do; the figures of evaluation tasks, and how validation is chosen.
     (
         "compare",
         "executor sweep train ranks evaluation atomic results statistics forecast plan recipe metrics \
-         machine policy suggest format error",
+         machine device policy suggest format regular error",
     ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train atomic results forecast model plan recipe machine device policy format error"),
@@ -95,19 +97,22 @@ const MAY_USE: &[(&str, &str)] = &[
     (
         "replay",
         "executor compare report checkpoint data machine device ranks results statistics recipe policy \
-         format error",
+         format regular error",
     ),
     // The plan of a stored recipe's memory with the facts about its corpus, cells of sweeps.
     (
         "view",
-        "curve compare sweep atomic results metrics forecast plan data recipe machine lock format error",
+        "curve compare sweep atomic results metrics forecast plan data recipe machine lock format regular error",
     ),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
-    ("watch", "curve compare sweep train ranks results statistics metrics recipe machine format error"),
+    (
+        "watch",
+        "curve compare sweep train ranks results statistics metrics recipe machine format regular error",
+    ),
     (
         "cli",
         "watch view replay compare coordinates device sweep executor train ranks checkpoint report results \
-         atomic metrics statistics forecast check model plan data recipe machine policy suggest format error",
+         atomic metrics statistics forecast check model plan data recipe machine policy suggest format regular error",
     ),
     // The binary, which shows the way of a run.
     ("main", "cli train ranks report results forecast model plan data device error"),
@@ -127,6 +132,55 @@ const UNSAFE: [(&str, &str); 2] = [
     ("engine/device/", "memory, and views that several tasks write"),
     ("engine/ir/cpu_node.rs", "an op's tensors: addresses become views"),
 ];
+
+/// Where files are opened otherwise than through `regular`, with the calls and the reason. Whatever can come from
+/// someone else is opened through it, because a FIFO never ends, a link leads anywhere, and a sparse file fills
+/// the memory.
+const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
+    ("engine/regular.rs", &["File::options"], "the one place"),
+    ("engine/atomic.rs", &["File::open"], "syncs a folder"),
+    ("engine/build.rs", &["fs::read_to_string"], "the build"),
+    ("engine/checkpoint/fs.rs", &["File::open", "OpenOptions::new"], "syncs a folder, creates new files"),
+    ("engine/data/token_cache/mod.rs", &["File::options"], "a lock, by open_own"),
+    ("engine/device/cuda/doctor/mod.rs", &["fs::read_to_string"], "/proc and /sys"),
+    ("engine/device/cuda/monitor/nvml.rs", &["fs::read_to_string"], "/sys"),
+    ("engine/device/cuda/monitor/versions.rs", &["fs::read_to_string"], "/proc"),
+    ("engine/device/cuda/nccl/pinned.rs", &["fs::read_to_string"], "/proc"),
+    ("engine/device/cuda/peers/map.rs", &["fs::read_to_string"], "/proc"),
+    ("engine/machine/mod.rs", &["fs::read_to_string"], "/proc"),
+    ("runner/results/collection/annotations.rs", &["File::options"], "appends, by open_own"),
+    ("runner/results/folder.rs", &["File::options"], "locks and logs, by open_own"),
+    ("runner/results/keep.rs", &["File::create"], "a file of a new folder"),
+    ("runner/results/ledger/writer.rs", &["File::options", "fs::read_to_string"], "by open_own; /proc"),
+    ("runner/results/memory.rs", &["fs::read_to_string"], "/proc"),
+    ("runner/results/provenance.rs", &["fs::read_to_string"], "/proc"),
+    ("runner/results/rows.rs", &["File::options"], "a new file; rows by open_own"),
+    ("runner/results/tensorboard/mod.rs", &["File::options"], "a new file, by open_own"),
+    ("runner/train/run_ranks.rs", &["File::options"], "a rank's log, by open_own"),
+    ("lab/cli/init.rs", &["OpenOptions::new"], "a new recipe and schema"),
+    ("lab/compare/cpu_load.rs", &["fs::read_to_string"], "/proc"),
+    ("lab/executor/local.rs", &["File::options"], "the output of a run, by open_own; an unnamed file"),
+    ("lab/replay/binary.rs", &["fs::copy"], "a binary that was just built"),
+    ("lab/sweep/cell.rs", &["fs::read"], "the running program"),
+];
+
+/// Functions of the standard library that open a file or read one whole.
+const OPENING: [(&str, &[&str]); 3] = [
+    ("fs", &["read", "read_to_string", "copy", "hard_link"]),
+    ("File", &["open", "options", "create", "create_new"]),
+    ("OpenOptions", &["new"]),
+];
+
+/// Returns the calls in a file that open files by the standard library.
+fn opening_calls(source: &Source) -> BTreeSet<String> {
+    let used = source.uses.iter().map(|one| &one.path);
+    let called = source.paths.iter().map(|named| &named.path);
+    let ends = used.chain(called).filter_map(|path| path.last_chunk::<2>());
+    let opens = |[of, name]: &&[String; 2]| {
+        OPENING.iter().any(|(owner, names)| owner == of && names.contains(&name.as_str()))
+    };
+    ends.filter(opens).map(|[of, name]| format!("{of}::{name}")).collect()
+}
 
 /// Every source file below `src`, read once.
 static SOURCES: LazyLock<Vec<Source>> = LazyLock::new(read_sources);
@@ -229,6 +283,46 @@ fn unsafe_stays_where_it_is_allowed_and_says_why() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     let needless: Vec<_> = UNSAFE.iter().filter(|(path, _)| !used.contains(path)).collect();
     assert!(needless.is_empty(), "allowed and not used: {needless:?}");
+}
+
+#[test]
+fn files_are_opened_in_one_place() {
+    let mut wrong = Vec::new();
+    let mut used = BTreeSet::new();
+    for source in SOURCES.iter().filter(|source| !source.path.ends_with("/tests.rs")) {
+        for call in opening_calls(source) {
+            let allowed = |(path, calls, _): &&(&str, &[&str], &str)| {
+                *path == source.path && calls.contains(&call.as_str())
+            };
+            match OPENED_DIRECTLY.iter().find(allowed) {
+                Some((path, _, _)) => _ = used.insert((*path, call)),
+                None => wrong.push(format!("{}: {call}; open it through regular", source.path)),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let listed = OPENED_DIRECTLY.iter().flat_map(|(path, calls, _)| calls.iter().map(|call| (*path, *call)));
+    let needless: Vec<_> =
+        listed.filter(|(path, call)| !used.contains(&(*path, (*call).to_owned()))).collect();
+    assert!(needless.is_empty(), "allowed and not used: {needless:?}");
+}
+
+#[test]
+fn a_file_that_is_opened_directly_is_caught_wherever_it_stands() {
+    for text in [
+        "fn f() { std::fs::read(p); }",
+        "use std::fs; fn f() { fs::read(p); }",
+        "use std::fs::read; fn f() { read(p); }",
+        "fn f() { println!(\"{:?}\", std::fs::read(p)); }",
+    ] {
+        assert_eq!(
+            opening_calls(&Source::parse("x.rs", text)),
+            BTreeSet::from(["fs::read".to_owned()]),
+            "{text}"
+        );
+    }
+    let harmless = "fn f() { std::fs::remove_file(p); regular::read(p, 1); }\n#[cfg(test)] mod t { fn f() { std::fs::read(p); } }";
+    assert!(opening_calls(&Source::parse("x.rs", harmless)).is_empty());
 }
 
 /// The graph of a planted tree of files.

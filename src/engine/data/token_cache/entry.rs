@@ -12,6 +12,7 @@ use super::super::stream::decode_ids;
 use crate::atomic;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
+use crate::regular;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Error as IoError, Read};
@@ -67,10 +68,8 @@ impl Entry {
     /// `NotFound` if the file does not exist; another error if it is damaged or cannot be read.
     pub fn open(path: &Path) -> std::io::Result<Self> {
         let damaged = || IoError::from(std::io::ErrorKind::InvalidData);
-        if !path.metadata()?.is_file() {
-            return Err(damaged());
-        }
-        let mut file = File::open(path)?;
+        path.symlink_metadata()?;
+        let mut file = regular::open(path).map_err(|_| damaged())?;
         let mut head = [0; MAGIC.len() + 4];
         file.read_exact(&mut head)?;
         let (magic, length) = head.split_at(MAGIC.len());

@@ -11,6 +11,7 @@ use super::tokenizer::Tokenizer;
 use crate::device::cuda::{TOKENS as ENDING, tokens_folder};
 use crate::error::{Error, IoContext, Result};
 use crate::liveness::report_progress;
+use crate::regular;
 pub(super) use entry::{Entry, Header};
 use jiff::Timestamp;
 pub(super) use key::{Key, Part};
@@ -133,7 +134,9 @@ impl TokenCache {
     /// lock the old file and others a new one.
     fn lock(&self, key: &Key) -> Option<File> {
         let path = self.folder.join(format!("lock-{}", key.name.get(..2)?));
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path).ok()?;
+        let mut options = File::options();
+        let file =
+            regular::open_own(options.read(true).write(true).create(true).truncate(false), &path).ok()?;
         let began = Instant::now();
         loop {
             match file.try_lock() {

@@ -12,6 +12,7 @@ pub use guarded::GuardedTokenizer;
 
 use super::END_OF_TEXT;
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::path::Path;
@@ -100,7 +101,7 @@ impl Tokenizer {
                 "tokenizer {shown}: {bytes} bytes are too many for a tokenizer.json (at most {MAX_JSON_BYTES})"
             )));
         }
-        let raw = std::fs::read(path).at("read", path)?;
+        let raw = regular::read_through_link(path, MAX_JSON_BYTES)?;
         let json = String::from_utf8(raw)
             .map_err(|e| Error::usage(format!("tokenizer {shown}: not UTF-8: {}", e.utf8_error())))?;
         let named = named_end(&path.with_file_name("tokenizer_config.json"))?;
@@ -303,7 +304,7 @@ fn named_end(config: &Path) -> Result<Option<String>> {
     if !config.is_file() {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(config).at("read", config)?;
+    let text = regular::read_text_through_link(config).map_err(|e| Error::usage(e.message()))?;
     let value: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| Error::usage(format!("{}: {e}", config.display())))?;
     Ok(token_text(&value["eos_token"]))

@@ -6,10 +6,10 @@
 
 use crate::device::gpu::ProductShape;
 use crate::device::{DType, ProductPrecision};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
+use crate::regular;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 /// Code of products for our own kernel, used if the library has no algorithm.
@@ -102,7 +102,7 @@ impl Algorithms {
     /// # Errors
     /// If the file cannot be read or is not a table.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).at("read", path)?;
+        let text = regular::read_text_through_link(path)?;
         Self::from_json(&text).map_err(|e| Error::usage(format!("{} {e}", path.display())))
     }
 
@@ -192,6 +192,7 @@ impl KnownAlgorithms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_table_survives_its_file_and_damage_is_named() {

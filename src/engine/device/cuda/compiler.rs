@@ -7,12 +7,12 @@ use crate::atomic::write_cached;
 use crate::device::gpu::Kernel;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
+use crate::regular;
 use cudarc::nvrtc::sys;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
-use std::fs;
 use std::path::PathBuf;
 
 /// A kernel file with preprocessor definitions, compiled separately into one CUDA module.
@@ -70,7 +70,7 @@ impl Compiler {
     pub fn compile(&self, unit: &TranslationUnit) -> Result<Vec<u8>> {
         let options = self.options(unit);
         let cached = self.cached(unit, &options, "cubin");
-        if let Some(cubin) = cached.as_ref().and_then(|path| fs::read(path).ok()) {
+        if let Some(cubin) = cached.as_ref().and_then(|path| regular::read(path, regular::MAX_TEXT).ok()) {
             return Ok(cubin);
         }
         let (cubin, _) = compile(unit, &options)?;
@@ -90,7 +90,7 @@ impl Compiler {
         let mut options = self.options(unit);
         options.push("--ptxas-options=-v".to_string());
         let cached = self.cached(unit, &options, "log");
-        let known = cached.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        let known = cached.as_ref().and_then(|path| regular::read_text(path).ok());
         // A log that names no kernel is damaged: every unit has one.
         let known = known.map(|log| KernelResources::parse(&log)).filter(|kernels| !kernels.is_empty());
         if let Some(kernels) = known {

@@ -1,5 +1,6 @@
 //! The kernels' sources, embedded in the binary.
 
+use crate::regular;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -27,5 +28,5 @@ pub fn headers() -> Vec<(&'static str, Cow<'static, str>)> {
 /// Returns a file from the folder in [`FOLDER_VARIABLE`], if it exists.
 fn replaced(name: &str) -> Option<Cow<'static, str>> {
     let folder = std::env::var_os(FOLDER_VARIABLE)?;
-    std::fs::read_to_string(Path::new(&folder).join(name)).ok().map(Cow::Owned)
+    regular::read_text_through_link(&Path::new(&folder).join(name)).ok().map(Cow::Owned)
 }

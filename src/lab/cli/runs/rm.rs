@@ -6,7 +6,6 @@ use crate::format::plural;
 use crate::report::blocks;
 use crate::results::collection::{Located, LockedRun, Reference, Referrers, locate, remove};
 use crate::results::find;
-use crate::results::folder::SUMMARY;
 use std::collections::hash_map::{Entry, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -78,7 +77,7 @@ pub fn run(args: &Args, results: &Path) -> Result<()> {
 /// Fails with a usage error if there is no such run.
 fn single(results: &Path, name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
-    if path.join(SUMMARY).is_file() {
+    if find::has_summary(path) {
         return Ok(path.to_owned());
     }
     if let Some(damaged) = find::find_without_summary(results, name)? {

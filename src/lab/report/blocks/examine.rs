@@ -10,8 +10,8 @@ use super::spec::{BlockKind, Spec};
 use super::text::digits;
 use super::why::Why;
 use super::{chain, comparison, configurations, curves, quality, runs, series, sweep, value};
+use crate::regular;
 use crate::results::names::{COMPARISONS, SWEEPS};
-use crate::results::regular;
 use std::collections::BTreeSet;
 use std::path::Path;
 

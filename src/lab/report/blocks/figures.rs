@@ -7,11 +7,11 @@ use super::fixes::remove;
 use super::kept::{Source, unlisted_file};
 use super::quality_figure;
 use super::why::Why;
+use crate::regular;
 use crate::report::picture::files;
 use crate::report::plots;
 use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment};
 use crate::results::folder::PLOTS;
-use crate::results::regular;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 

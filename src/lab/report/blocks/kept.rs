@@ -4,9 +4,9 @@ use super::fixes::{remove, restore};
 use super::text::plain;
 use super::why::Why;
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
 use crate::results::folder::{METRICS, PLOTS, RESOLVED, environment_file, read_summary};
 use crate::results::provenance::Environment;
-use crate::results::regular;
 use crate::results::stored::{MANIFEST, Manifest, RunManifest};
 use crate::results::summary::Summary;
 use crate::results::verify::{self, RunFiles};
@@ -201,7 +201,7 @@ fn environments(folder: &Path) -> Result<Vec<Environment>> {
 /// Returns the values of `resolved.toml` by `section.key`, as text.
 pub fn recipe_values(folder: &Path) -> Result<BTreeMap<String, String>> {
     let path = folder.join(RESOLVED);
-    let text = regular::read_text(&path)?;
+    let text = regular::read_text_through_link(&path)?;
     let table: toml::Table = text
         .parse()
         .map_err(|e: toml::de::Error| Error::failed(format!("{}: {}", path.display(), e.message())))?;

@@ -11,9 +11,9 @@ use super::attributes::{self, Attributes};
 use super::kept::Source;
 use super::page_context::Rendered;
 use crate::error::Result;
+use crate::regular;
 use crate::results::atomic;
 use crate::results::names::COMPARISONS;
-use crate::results::regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::ErrorKind;
@@ -83,7 +83,7 @@ impl Lock {
         let path = root.join(LOCK);
         match std::fs::symlink_metadata(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(Self::default()),
-            _ => Ok(Self::parse(&regular::read_text(&path)?)),
+            _ => Ok(Self::parse(&regular::read_text_through_link(&path)?)),
         }
     }
 
@@ -122,7 +122,7 @@ impl Lock {
         let line = |(key, hashes): (&Key, &Hashes)| format!("{key} {} {}\n", hashes.kept, hashes.body);
         let text = format!("{TITLE}\n{}", self.lines.iter().map(line).collect::<String>());
         let path = root.join(LOCK);
-        let there = regular::read_text(&path).ok();
+        let there = regular::read_text_through_link(&path).ok();
         if there.as_ref() == Some(&text) || (there.is_none() && self.lines.is_empty()) {
             return Ok(());
         }

@@ -10,7 +10,8 @@ use super::page_context::PageContext;
 use super::text;
 use super::why::Why;
 use crate::error::{Error, ErrorKind, IoContext, Result};
-use crate::results::{atomic, regular};
+use crate::regular;
+use crate::results::atomic;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -293,7 +294,7 @@ impl Scope<'_> {
 
     /// Reads a page and examines its blocks.
     fn page(&self, path: &Path, lock: &Lock) -> Result<Page> {
-        let text = regular::read_text(path)?;
+        let text = regular::read_text_through_link(path)?;
         let (blocks, faults) = markers::parse(&text);
         let faults = faults.into_iter().map(|fault| self.fault(path, fault)).collect();
         let keys = lock::keys(&self.name_of(path), blocks.iter().map(|block| &block.attributes));

@@ -10,10 +10,10 @@ use super::{alike, provenance};
 use crate::error::Error;
 use crate::format::BLANK;
 use crate::metrics;
+use crate::regular;
 use crate::results::columns::Figures;
 use crate::results::ledger::{Attempt, LEDGER};
 use crate::results::names::SWEEPS;
-use crate::results::regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -104,7 +104,7 @@ fn read(kept: &Path, name: &str) -> Result<(Source, Vec<Attempt>), Vec<Why>> {
     if folder.file_name() != Some(held.as_ref()) {
         return Err(renamed(&folder, &format!("the sweep {}", plain(held))));
     }
-    let text = regular::read_text(&path).map_err(wrong)?;
+    let text = regular::read_text_through_link(&path).map_err(wrong)?;
     let mut cells: Vec<Attempt> = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let attempt: Attempt = serde_json::from_str(line).map_err(|e| {

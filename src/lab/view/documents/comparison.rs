@@ -3,10 +3,10 @@
 use super::number::or_null;
 use crate::compare::judge::{ClosingInterval, closing};
 use crate::error::Result;
+use crate::regular;
 use crate::results::experiment::{ARM_NAMES, EXPERIMENT, Experiment, ExperimentRun, Finding, RunPair};
 use crate::results::measure::Measure;
 use crate::results::quantiles::median;
-use crate::results::regular;
 use crate::view::folder::version;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

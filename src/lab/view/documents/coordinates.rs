@@ -1,9 +1,9 @@
 //! Sizes of activations over the width of a model.
 
 use crate::error::{Error, Result};
+use crate::regular;
 use crate::results::coordinates::{Coordinate, Coordinates};
 use crate::results::names::{COORDINATE_ROWS, COORDINATES_JSON};
-use crate::results::regular;
 use crate::view::folder::{read_json, version};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

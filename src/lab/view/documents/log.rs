@@ -2,8 +2,8 @@
 
 use crate::error::{IoContext, Result};
 use crate::format::printable;
+use crate::regular;
 use crate::results::names::LOG;
-use crate::results::regular;
 use crate::view::table::TableRun;
 use serde_json::{Value, json};
 use std::fs::File;

@@ -7,9 +7,9 @@
 use super::location::Located;
 use crate::error::{Error, IoContext, Result};
 use crate::format::{harmless_json, now, printable};
+use crate::regular;
 use crate::results::atomic::json_line;
 use crate::results::names::KEPT;
-use crate::results::regular;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};

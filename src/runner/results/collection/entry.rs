@@ -6,6 +6,7 @@ use crate::recipe::{
     self, COPY_HEADER, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, StoredKeys, UNSET, settings_outside_files,
     without_dashes,
 };
+use crate::regular;
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
 use crate::results::held_out::{HeldOutSet, MAIN_SET};
@@ -34,7 +35,7 @@ impl Stamps {
     /// Reads the stamps of a run's files.
     pub fn read(run: &Path) -> Self {
         Self(FILES.map(|file| {
-            let data = std::fs::metadata(run.join(file)).ok()?;
+            let data = run.join(file).symlink_metadata().ok()?;
             let (written, changed) = ([data.mtime(), data.mtime_nsec()], [data.ctime(), data.ctime_nsec()]);
             Some(Stamp(data.len(), written, changed))
         }))
@@ -118,7 +119,7 @@ impl Entry {
             figures: known(metrics::run_metrics(), |metric| figures.get(metric)),
             sets: sets.map(|(name, set)| (name.clone(), SetEntry::new(set, name, &figures))).collect(),
             val_part: summary.val_part,
-            remarks: remarks(&summary),
+            remarks: remarks(&summary).chain(unusable(run)).collect(),
             changed: changed(run, environment.as_ref()),
             device: environment.as_ref().map(Environment::device_class),
             commit: environment.and_then(|environment| {
@@ -161,14 +162,24 @@ fn text(run: &Path, file: &str) -> Option<String> {
 }
 
 /// Returns what a reader should know about a run besides its figures.
-fn remarks(summary: &Summary) -> Vec<String> {
+fn remarks(summary: &Summary) -> impl Iterator<Item = String> {
     let contended = summary.gpu.as_ref().is_some_and(|gpu| gpu.contended == Some(true));
     let marks = [
         (contended, "contended"),
         (summary.never_settled(), "speed never settled"),
         (summary.worse_than_guessing().is_some(), "worse than guessing"),
     ];
-    marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned()).collect()
+    marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned())
+}
+
+/// Names the files of a run that are not regular files or are too large to read. What they would say stays blank.
+fn unusable(run: &Path) -> impl Iterator<Item = String> {
+    let is_unusable = |file: &&str| {
+        let most = if *file == METRICS { regular::MAX_ROWS } else { regular::MAX_TEXT };
+        let data = run.join(file).symlink_metadata();
+        data.is_ok_and(|data| !data.is_file() || data.len() > most)
+    };
+    FILES.into_iter().filter(is_unusable).map(|file| format!("{file} cannot be read"))
 }
 
 /// Returns the settings that are not in a run's recipe file, without the ones that nobody typed.

@@ -10,7 +10,8 @@
 use super::entry::{Entry, Stamps};
 use crate::error::{IoContext, Result};
 use crate::metrics;
-use crate::results::{atomic, regular};
+use crate::regular;
+use crate::results::atomic;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

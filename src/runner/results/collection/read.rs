@@ -4,10 +4,11 @@ use super::annotations::{Annotation, read_annotations};
 use super::entry::{Entry, Stamps};
 use super::index::{self, IndexedRun, is_settled};
 use crate::error::{Error, Result};
+use crate::regular;
 use crate::results::began::began;
 use crate::results::folder::is_held;
 use crate::results::stored::MANIFEST;
-use crate::results::{Status, find, regular};
+use crate::results::{Status, find};
 use jiff::Timestamp;
 use rayon::prelude::*;
 use std::path::{Path, PathBuf};
@@ -100,10 +101,15 @@ impl Collection {
         for (((path, id), name), found) in paths.into_iter().zip(ids).zip(names).zip(found) {
             match found {
                 Ok((IndexedRun { entry, .. }, ..)) => {
-                    let status = match entry.status {
-                        Status::Running if is_held(&path)? => Status::Running,
-                        written => written.without_process(),
+                    let is_held = match entry.status {
+                        Status::Running => is_held(&path),
+                        _ => Ok(false),
                     };
+                    let is_held = is_held.unwrap_or_else(|error| {
+                        unreadable.push(error);
+                        false
+                    });
+                    let status = if is_held { Status::Running } else { entry.status.without_process() };
                     let annotation = annotations.remove(&id).unwrap_or_default();
                     runs.push(Run { began: began(&path), path, id, name, status, entry, annotation });
                 }

@@ -2,8 +2,8 @@
 
 use super::read::Collection;
 use crate::error::{IoContext, Result};
+use crate::regular;
 use crate::results::names::{COMPARISONS, KEPT, SWEEPS};
-use crate::results::regular;
 use crate::results::stored::MANIFEST;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -51,10 +51,10 @@ impl Referrers {
     /// If a folder, a record or a page cannot be read, because it might name a run.
     pub fn read(results: &Path, pages: &[PathBuf]) -> Result<Self> {
         let record = |path: PathBuf| {
-            let bytes = regular::read(&path, u64::MAX)?;
+            let bytes = regular::read(&path, regular::MAX_TEXT)?;
             Ok((path, String::from_utf8_lossy(&bytes).into_owned()))
         };
-        let page = |path: &PathBuf| Ok((path.clone(), regular::read_text(path)?));
+        let page = |path: &PathBuf| Ok((path.clone(), regular::read_text_through_link(path)?));
         let forks = Collection::read(results)?.runs.into_iter();
         let forks = forks.filter_map(|run| Some((run.path, run.entry.forked_from?.run)));
         Ok(Self {

@@ -3,7 +3,7 @@
 use crate::error::{Error, IoContext, Result};
 use crate::results::folder::{holder, lock};
 use crate::results::stored::MANIFEST;
-use crate::results::{atomic, find, names::SUMMARY};
+use crate::results::{atomic, find};
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl LockedRun {
                 run.display()
             )));
         }
-        if !run.join(SUMMARY).is_file() && !find::has_lost_summary(run) && holder(run)?.is_none() {
+        if !find::has_summary(run) && !find::has_lost_summary(run) && holder(run)?.is_none() {
             return Err(Error::usage(format!("{} is not a run folder", run.display())));
         }
         let lock = lock(run).map_err(|e| e.context("it cannot be removed while it runs"))?;
@@ -85,6 +85,7 @@ fn delete(folder: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::names::SUMMARY;
     use crate::results::{RunFolder, Summary};
 
     fn create(results: &Path) -> RunFolder {

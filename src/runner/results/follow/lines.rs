@@ -1,7 +1,7 @@
 //! Reads the lines that were appended to a file since the last poll.
 
 use crate::error::{Error, IoContext, Result};
-use crate::results::regular;
+use crate::regular;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};

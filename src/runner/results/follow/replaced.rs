@@ -1,7 +1,7 @@
 //! Reads a file each time it is replaced.
 
 use crate::error::{IoContext, Result};
-use crate::results::regular::{self, MAX_TEXT};
+use crate::regular::{self, MAX_TEXT};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 use crate::error::{Error, IoContext, Result};
 use crate::results::folder::holder;
 use crate::results::names::{ALGORITHMS, ENVIRONMENT, LOG, METRICS, RECIPE, RESOLVED, SUMMARY, TIMING};
-use crate::results::regular;
+use crate::results::stored;
 use std::path::Path;
 
 /// Larger logs are not kept.
@@ -26,7 +26,7 @@ pub fn snapshot(run: &Path) -> Result<Contents> {
     let read = read_files(run, small_files(run)?)?;
     check_free()?;
     // A process that came and went in between has rewritten the summary.
-    let summary = std::fs::read(run.join(SUMMARY)).at("read", &run.join(SUMMARY))?;
+    let summary = stored::read_plain(&run.join(SUMMARY))?;
     if !read.iter().any(|(bytes, path)| path == SUMMARY && *bytes == summary) {
         return Err(Error::failed(format!("{} was written while it was read; keep it again", run.display())));
     }
@@ -35,7 +35,7 @@ pub fn snapshot(run: &Path) -> Result<Contents> {
 
 /// Reads the given files of a folder.
 pub fn read_files(folder: &Path, files: Vec<String>) -> Result<Contents> {
-    let read = |path: String| Ok((regular::read(&folder.join(&path), u64::MAX)?, path));
+    let read = |path: String| Ok((stored::read_plain(&folder.join(&path))?, path));
     files.into_iter().map(read).collect()
 }
 

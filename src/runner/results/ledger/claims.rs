@@ -10,7 +10,8 @@
 
 use super::writer::{LEASE, Liveness, SignOfLife, life};
 use crate::error::{ErrorKind, IoContext, Result};
-use crate::results::{atomic, regular};
+use crate::regular;
+use crate::results::atomic;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;

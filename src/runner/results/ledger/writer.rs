@@ -3,9 +3,10 @@
 use super::attempt::{Attempt, with_key};
 use super::chain::Chain;
 use crate::error::{Error, IoContext, Result};
+use crate::regular;
+use crate::results::atomic;
 use crate::results::atomic::json_line;
 use crate::results::provenance::host_name;
-use crate::results::{atomic, regular};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -126,8 +127,7 @@ impl Source {
     pub fn read(&mut self) -> Result<Vec<(u64, Attempt)>> {
         let mut file = regular::open(&self.path)?;
         file.seek(SeekFrom::Start(self.position)).at("read", &self.path)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).at("read", &self.path)?;
+        let bytes = regular::read_rows_of(&file, &self.path)?;
         let before = self.clone();
         let lines = self.take(&bytes);
         if lines.is_err() {

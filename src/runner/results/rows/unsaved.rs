@@ -3,7 +3,8 @@
 //! cannot save either.
 
 use crate::error::{IoContext, Result};
-use crate::results::{atomic, regular};
+use crate::regular;
+use crate::results::atomic;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +32,7 @@ pub(super) fn keep(rows: &Path, dropped: &[u8]) -> Result<()> {
 /// Returns the last step in the copy; `None` without a copy.
 pub(super) fn last_step(rows: &Path) -> Result<Option<u64>> {
     let copy = path(rows);
-    match regular::read(&copy, u64::MAX) {
+    match regular::read_rows(&copy) {
         Err(_) if regular::is_missing(&copy) => Ok(None),
         bytes => Ok(parse_last_step(&bytes?)),
     }

@@ -3,13 +3,12 @@
 
 use crate::data::Tokenizer;
 use crate::data::tokenizer::token_text;
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
 use crate::model::hf_export::CHAT_TEMPLATE;
+use crate::regular;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, context};
-use std::fs::File;
-use std::io::{ErrorKind as IoErrorKind, Read};
 use std::path::Path;
 
 /// The settings of a tokenizer, which name its special tokens and may contain the template.
@@ -142,16 +141,12 @@ pub fn chat_template(run: &Path) -> Result<Option<String>> {
 
 /// Returns the text of a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<String>> {
-    let file = match File::open(path) {
-        Err(e) if e.kind() == IoErrorKind::NotFound => return Ok(None),
-        file => file.at("open", path)?,
-    };
-    let mut text = String::new();
-    file.take(MAX_BYTES + 1).read_to_string(&mut text).at("read", path)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(Error::usage(format!("{}: more than {MAX_BYTES} bytes", path.display())));
+    if regular::is_missing(path) {
+        return Ok(None);
     }
-    Ok(Some(text))
+    let bytes = regular::read(path, MAX_BYTES).map_err(|e| Error::usage(e.message()))?;
+    let text = String::from_utf8(bytes);
+    text.map(Some).map_err(|e| Error::usage(format!("{}: {}", path.display(), e.utf8_error())))
 }
 
 /// Describes an error of the template.
