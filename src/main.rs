@@ -10,6 +10,7 @@ use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
 use xrun::report::plots;
 use xrun::results::progress::{begin_json_stream, print_json_error};
 use xrun::results::provenance::Stamp;
+use xrun::results::streams::drain_at_end;
 use xrun::train::{Request, Run, mark_failed, prepare};
 
 /// Printed when the first signal arrives.
@@ -45,7 +46,8 @@ fn main() -> ExitCode {
             process::run_worker(|request: Request, ranks, stop| run(request.on_this_machine(), ranks, stop))
         }
     });
-    match ended {
+    let kind = ended.as_ref().err().map(Error::kind);
+    let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             if trains_with_json {
@@ -54,7 +56,9 @@ fn main() -> ExitCode {
             eprint_line(&e.last_line());
             ExitCode::from(e.kind().exit_code())
         }
-    }
+    };
+    drain_at_end(kind);
+    code
 }
 
 /// Launches the ranks of a run: threads of this process, child processes, or this process alone as one rank

@@ -4,12 +4,16 @@ use crate::device::communicator::Communicator;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::results::progress::eprint_line;
+use crate::results::streams::drain;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time that ranks have after an abort to end by themselves.
 pub const GRACE: Duration = Duration::from_secs(3);
+
+/// How long the exit waits for a reader of the error.
+const SAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 type ExitHook = Box<dyn FnOnce(&Error) + Send>;
 
@@ -59,6 +63,7 @@ impl ExitGuard {
         if let Some(hook) = lock(&self.0.hook).take() {
             hook(error);
         }
+        drain(SAY_TIMEOUT);
         std::process::exit(error.kind().exit_code().into());
     }
 }

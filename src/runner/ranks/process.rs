@@ -10,6 +10,7 @@ use super::{Connection, Group, LocalRanks, OnDisconnect, Peer, RemoteCommunicato
 use crate::device::communicator::Communicator;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::lock;
+use crate::results::streams::drain_at_end;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, OwnedFd};
@@ -283,6 +284,7 @@ pub fn run_worker<R: DeserializeOwned>(run: impl FnOnce(R, &LocalRanks, &Stop) -
         ranks.finish();
         result
     });
+    drain_at_end(result.as_ref().err().map(Error::kind));
     // The parent prints the error.
     std::process::exit(result.map_or_else(|e| e.kind().exit_code().into(), |()| 0))
 }

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
+use crate::results::streams::drain;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
@@ -101,6 +102,7 @@ fn print_line(text: &'static str) {
     let (saying, said) = channel::<()>();
     let line = move || {
         eprint_line(text);
+        drain(SAY_TIMEOUT);
         drop(saying);
     };
     if std::thread::Builder::new().name("xrun-says".to_owned()).spawn(line).is_ok() {

@@ -54,6 +54,7 @@ pub mod rows;
 pub mod screen;
 pub mod steady;
 pub mod stored;
+pub mod streams;
 pub mod summary;
 pub mod tensorboard;
 pub mod verify;

@@ -8,6 +8,7 @@ mod live;
 use super::held_out::MAIN_SET;
 use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
+use super::streams::{Handle, Lines, Stream};
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
 use crate::format::{harmless_json, printable, short, wall_time};
@@ -53,7 +54,8 @@ pub struct Pace {
 /// This process's live line, which other lines on stderr must not interrupt.
 static LIVE: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
-/// Shows the progress of one run. A closed stdout or stderr never ends the run.
+/// Shows the progress of one run. A closed stdout or stderr never ends the run, and one that nobody reads never
+/// stops it.
 pub struct Progress {
     sink: Sink,
     total_steps: u64,
@@ -143,9 +145,9 @@ impl Progress {
                 *lock(&LIVE) = Some(line.bar.downgrade());
                 Sink::Live(line)
             }
-            Mode::Auto | Mode::Plain => Sink::Plain(Box::new(std::io::stderr())),
-            Mode::Json => Sink::Json(Box::new(std::io::stdout())),
-            Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
+            Mode::Auto | Mode::Plain => Sink::Plain(Box::new(stderr())),
+            Mode::Json => Sink::Json(Box::new(json_stdout())),
+            Mode::Quiet => Sink::Quiet(Box::new(stderr())),
         };
         Self { val_part, ..Self::with_sink(sink, total_steps, floor) }
     }
@@ -181,7 +183,7 @@ impl Progress {
             Sink::Live(live) => {
                 live.show(row.step, &self.last_fields);
                 if row.val_loss.is_some() {
-                    live.bar.suspend(|| say(&mut std::io::stderr(), &line));
+                    live.bar.suspend(|| say(&mut stderr(), &line));
                 }
             }
             Sink::Plain(out) => say(out, &line),
@@ -226,7 +228,7 @@ impl Progress {
     /// Prints a line, except in quiet mode.
     pub fn note(&mut self, text: &str) {
         match &mut self.sink {
-            Sink::Live(live) => live.bar.suspend(|| say(&mut std::io::stderr(), text)),
+            Sink::Live(live) => live.bar.suspend(|| say(&mut stderr(), text)),
             Sink::Plain(out) => say(out, text),
             Sink::Json(out) => say_json(out, &Event::Note { text }),
             Sink::Quiet(_) => {}
@@ -244,7 +246,7 @@ impl Progress {
     /// Removes the live line, and prints the result of the run and where its files are. Leaves out why the
     /// run did not end as planned, because the error that follows says that.
     pub fn finish(self, summary: &Summary, run: &Path) {
-        self.finish_to(&mut std::io::stdout(), summary, run);
+        self.finish_to(&mut Handle::new(Stream::Out, Lines::ForPeople), summary, run);
     }
 
     fn finish_to(mut self, stdout: &mut dyn Write, summary: &Summary, run: &Path) {
@@ -383,7 +385,7 @@ fn time_besides_training(summary: &Summary, seconds: f64) -> String {
 /// A closed pipe is not an error.
 pub fn eprint_line(text: &str) {
     let live = lock(&LIVE).clone();
-    let line = || say(&mut std::io::stderr(), text);
+    let line = || say(&mut stderr(), text);
     match live.and_then(|bar| bar.upgrade()) {
         Some(bar) => bar.suspend(line),
         None => line(),
@@ -392,7 +394,17 @@ pub fn eprint_line(text: &str) {
 
 /// Writes an event to stdout as a line of JSON. A closed pipe is not an error.
 pub fn print_event(event: &impl Serialize) {
-    say_json(&mut std::io::stdout(), event);
+    say_json(&mut json_stdout(), event);
+}
+
+/// Returns stderr, which takes lines without ever waiting for their reader.
+fn stderr() -> Handle {
+    Handle::new(Stream::Err, Lines::ForPeople)
+}
+
+/// Returns stdout for programs, which takes lines without ever waiting for their reader.
+fn json_stdout() -> Handle {
+    Handle::new(Stream::Out, Lines::Json)
 }
 
 /// Writes a line for people. Control characters in names, texts and messages are shown, not obeyed.

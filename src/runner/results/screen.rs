@@ -1,9 +1,10 @@
 //! The terminal on which live lines are drawn. It may become narrower between two draws.
 
+use super::streams::{Handle, Lines, Stream};
 use crate::lock::lock;
 use console::{Term, measure_text_width};
 use indicatif::{ProgressDrawTarget, TermLike};
-use std::io;
+use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard};
 
 /// Moves to the first column and clears everything from there to the end of the screen.
@@ -11,7 +12,70 @@ const CLEAR_BELOW: &str = "\r\x1b[J";
 
 /// Returns the terminal on stderr, for drawing live lines.
 pub fn terminal() -> ProgressDrawTarget {
-    ProgressDrawTarget::term_like(Box::new(Screen::new(Term::stderr())))
+    ProgressDrawTarget::term_like(Box::new(Screen::new(Unblocked::default())))
+}
+
+/// The terminal on stderr, where a paused one (Ctrl-S) stops no run: what is drawn waits for it.
+#[derive(Debug)]
+struct Unblocked {
+    terminal: Term,
+    out: Mutex<Handle>,
+}
+
+impl Default for Unblocked {
+    fn default() -> Self {
+        Self { terminal: Term::stderr(), out: Mutex::new(Handle::new(Stream::Err, Lines::ForPeople)) }
+    }
+}
+
+impl Unblocked {
+    /// Moves the cursor by `count` in the direction of an ANSI code.
+    fn move_cursor(&self, count: usize, direction: char) -> io::Result<()> {
+        if count == 0 { Ok(()) } else { self.write_str(&format!("\x1b[{count}{direction}")) }
+    }
+}
+
+impl TermLike for Unblocked {
+    fn width(&self) -> u16 {
+        self.terminal.size().1
+    }
+
+    fn height(&self) -> u16 {
+        self.terminal.size().0
+    }
+
+    fn move_cursor_up(&self, rows: usize) -> io::Result<()> {
+        self.move_cursor(rows, 'A')
+    }
+
+    fn move_cursor_down(&self, rows: usize) -> io::Result<()> {
+        self.move_cursor(rows, 'B')
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.move_cursor(columns, 'C')
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.move_cursor(columns, 'D')
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.write_str(text)?;
+        self.write_str("\n")
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        lock(&self.out).write_all(text.as_bytes())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.write_str("\r\x1b[2K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        lock(&self.out).flush()
+    }
 }
 
 /// A terminal that redraws its live lines completely after it became narrower.

@@ -17,6 +17,7 @@ mod hostile;
 mod kills;
 mod odd_files;
 mod ramp;
+mod readers;
 mod results;
 mod resume;
 mod sample;
