@@ -438,8 +438,20 @@ fn a_commit_is_built_and_compared() {
     git(&["add", "src", "Cargo.toml", "Cargo.lock"]);
     git(&["commit", "--quiet", "-m", "one"]);
     let commit = git(&["rev-parse", "HEAD"]);
+    // What another user of the machine could put above the folder in which the commit is built. Each of these files
+    // names a program that cargo or rustup would run.
+    let above = tempfile::tempdir().unwrap();
+    let (evil, ran) = (above.path().join("evil"), above.path().join("ran"));
+    std::fs::write(&evil, format!("#!/bin/sh\ntouch {}\nexec \"$@\"\n", ran.display())).unwrap();
+    std::fs::set_permissions(&evil, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::create_dir(above.path().join(".cargo")).unwrap();
+    let wrapper = format!("[build]\nrustc-wrapper = {evil:?}\n");
+    let toolchain = format!("[toolchain]\npath = {:?}\n", above.path());
+    std::fs::write(above.path().join(".cargo/config.toml"), &wrapper).unwrap();
+    std::fs::write(above.path().join("rust-toolchain.toml"), &toolchain).unwrap();
     let run = |rev: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
+        command.env("TMPDIR", above.path()).env("XRUN_CACHE", above.path().join("cache"));
         command.args(["compare", "tiny.toml", "--before-rev", rev, "--repeats", "1"]).args(SHORT);
         command.current_dir(place.path()).output().unwrap()
     };
@@ -456,6 +468,19 @@ fn a_commit_is_built_and_compared() {
     );
     assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
     assert_eq!(git(&["worktree", "list"]).lines().count(), 1, "nothing is left of the checkout");
+
+    assert!(!ran.exists(), "a program of someone else was run");
+    let says = format!(
+        "building HEAD ({commit}) of {}, by a <a@b> on ",
+        place.path().canonicalize().unwrap().display()
+    );
+    assert!(said.contains(&says) && said.contains(": one …"), "{said}");
+
+    // A workspace above could replace what the commit is built from.
+    std::fs::write(above.path().join("Cargo.toml"), "[workspace]\nmembers = [\"cache\"]\n").unwrap();
+    let done = run("HEAD");
+    assert_eq!(done.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("Cargo.toml lies above the folder"));
 
     let done = run("no-such-commit");
     assert_eq!(done.status.code(), Some(2));
