@@ -1,12 +1,11 @@
 //! `xrun keep`: keeps a run, a comparison with its runs, or the rows of a sweep; and removes what no page
 //! names.
 
+use super::named::Named;
 use super::terminal::{eprint_line, print};
 use super::what::Results;
-use crate::error::{Error, IoContext, Result};
+use crate::error::Result;
 use crate::format::plural;
-use crate::regular;
-use crate::report::blocks::{self, Scope};
 use crate::results::experiment::{self, COMPARISONS};
 use crate::results::folder::{KEPT, SWEEPS};
 use crate::results::ledger::Ledger;
@@ -28,8 +27,8 @@ pub struct Args {
     /// Where results are.
     #[command(flatten)]
     results: Results,
-    /// List kept folders, shared files and figures that no Markdown file below the current folder names in a
-    /// block or a link.
+    /// List kept folders, shared files and figures that no page below the current folder names in a block or a
+    /// link. Pages are Markdown, HTML, notebooks and the like, in any folder but git's own.
     #[arg(long, conflicts_with = "run")]
     prune: bool,
     /// Remove what --prune lists.
@@ -47,6 +46,8 @@ pub fn run(args: &Args) -> Result<()> {
     let to = args.to.clone().unwrap_or_else(|| results.join(KEPT));
     let Some(name) = &args.run else { return prune(&to, args.yes) };
     let (run, comparison) = (find::find(results, name), find::find_comparison(results, name)?);
+    // A comparison is kept after its runs, which nothing names until then.
+    let _held = keep::hold(&to, keep::Use::Adds)?;
     let kept = match (run, comparison) {
         // If a recipe and its comparisons share a name, it means the run.
         (Ok(run), _) => keep::keep(&run, &to)?,
@@ -99,21 +100,14 @@ fn keep_hint(results: &Path, id: &str) -> Option<String> {
 
 /// Lists what no page uses, and removes it if `yes`.
 fn prune(kept: &Path, yes: bool) -> Result<()> {
-    let root = Path::new("");
-    let pages = blocks::pages(root)?;
-    if pages.is_empty() {
-        return Err(Error::usage(
-            "there is no README.md and no docs/**/*.md here, so everything would be removed",
-        ));
-    }
-    let (named, figures) = blocks::named(&Scope { pages: &pages, is_whole: true, kept, root })?;
-    let texts = markdown(Path::new("."), kept)?;
-    let is_named = |id: &str| named.contains(id) || texts.iter().any(|text| text.contains(id));
+    // What is kept meanwhile could share files with what is removed.
+    let _held = keep::hold(kept, keep::Use::Removes)?;
+    let named = Named::read(Path::new("."), kept)?;
     let is_shown = |figure: &Path| {
-        let inside = figure.strip_prefix(kept).unwrap_or(figure).to_string_lossy().into_owned();
-        figures.contains(figure) || texts.iter().any(|text| text.contains(&inside))
+        let inside = figure.strip_prefix(kept).unwrap_or(figure).to_string_lossy();
+        named.figure(figure, &inside)
     };
-    let unused = keep::unused(kept, &is_named, &is_shown)?;
+    let unused = keep::unused(kept, &|id| named.folder(id), &is_shown)?;
     for thing in &unused {
         print(&format!("{}: {} KiB\n", thing.path.display(), thing.bytes.div_ceil(1024)))?;
         if yes {
@@ -127,28 +121,4 @@ fn prune(kept: &Path, yes: bool) -> Result<()> {
         (count, false) => format!("no page names these {count} ({mib:.1} MiB); --yes removes them"),
     });
     Ok(())
-}
-
-/// Returns the text of every Markdown file below a folder, except in hidden folders, build outputs and kept
-/// folders.
-fn markdown(root: &Path, kept: &Path) -> Result<Vec<String>> {
-    let kept = std::path::absolute(kept).at("find", kept)?;
-    let (mut texts, mut folders) = (Vec::new(), vec![root.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).at("read", &folder)? {
-            let path = entry.at("read", &folder)?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if path.is_symlink() || name.starts_with('.') || name == "target" {
-                continue;
-            }
-            if path.is_dir() {
-                if std::path::absolute(&path).at("find", &path)? != kept {
-                    folders.push(path);
-                }
-            } else if name.ends_with(".md") {
-                texts.push(String::from_utf8_lossy(&regular::read(&path, regular::MAX_TEXT)?).into_owned());
-            }
-        }
-    }
-    Ok(texts)
 }

@@ -20,6 +20,7 @@ mod keep;
 mod ls;
 #[cfg(feature = "man")]
 mod man;
+mod named;
 mod ops;
 mod plan;
 mod profile;

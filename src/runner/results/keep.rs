@@ -6,6 +6,7 @@
 //! from others are left out. [`stored::read`](super::stored::read) restores the original bytes.
 
 mod columns;
+mod held;
 mod prune;
 mod readme;
 mod snapshot;
@@ -22,6 +23,7 @@ use super::stored::{self, COMPRESSED, KeptFile, MANIFEST, Manifest, OBJECTS, Run
 use super::verify::{self, RunFiles};
 use crate::error::{Error, IoContext, Result};
 use crate::regular;
+pub use held::{Use, hold};
 pub use prune::{Unused, folders, unused};
 pub use readme::README;
 use serde::de::DeserializeOwned;

@@ -6,6 +6,7 @@ mod curves;
 mod forged;
 mod locked;
 mod place;
+mod pruned;
 mod quality;
 mod swept;
 mod unusual;
