@@ -21,6 +21,9 @@ const MAY_NAME_HOST: [&str; 5] = ["lines", "environments", "notes", "reason", "c
 /// Private facts of environments, by the beginnings of their names.
 const PRIVATE_FACTS: [&str; 3] = ["variables", "gpu.nccl.variables", "system.host"];
 
+/// Folders whose folders have the names of people.
+const HOMES: [&str; 3] = ["/home/", "/Users/", "/root/"];
+
 /// Longer texts, in bytes, are not paths. Of a path with more folders than this, only the innermost are
 /// known.
 const MAX_PATH_BYTES: usize = 4096;
@@ -31,8 +34,8 @@ const MAX_PATH_DEPTH: usize = 64;
 pub struct Privacy {
     /// Known folders, longest first. They are found in a text whatever characters their names have.
     folders: Vec<KnownFolder>,
-    /// The name of this machine.
-    host: Option<String>,
+    /// The names of this machine in lower case: in full, and up to the first dot.
+    hosts: Vec<String>,
 }
 
 /// A folder whose path is known.
@@ -64,7 +67,12 @@ impl Privacy {
         let named = named.into_iter().map(|path| KnownFolder { path, is_own: false });
         let mut folders: Vec<KnownFolder> = own.chain(named).filter(|folder| folder.path.len() > 1).collect();
         folders.sort_by_key(|folder| std::cmp::Reverse(folder.path.len()));
-        Self { folders, host: host.filter(|host| !host.is_empty()) }
+        let host = host.unwrap_or_default().to_ascii_lowercase();
+        let short = host.split('.').next().unwrap_or_default().to_owned();
+        let mut hosts = vec![host, short];
+        hosts.dedup();
+        hosts.retain(|host| !host.is_empty());
+        Self { folders, hosts }
     }
 
     /// Removes private data from a document.
@@ -81,8 +89,8 @@ impl Privacy {
         match value {
             Value::String(text) => {
                 *text = self.without_paths(text);
-                if let Some(host) = self.host.as_ref().filter(|_| may_name_host) {
-                    *text = without_word(text, host);
+                for host in self.hosts.iter().filter(|_| may_name_host) {
+                    *text = without_host(text, host);
                 }
             }
             Value::Array(items) => {
@@ -118,12 +126,17 @@ impl Privacy {
             shown.push_str(before);
             let slashes = from.len() - from.trim_start_matches('/').len();
             let last = shown.chars().next_back();
-            // A slash after `<` ends an HTML element.
-            let may_begin = last.is_none_or(|c| !is_path_char(c) && c != '<');
+            let word = shown.rsplit(ends_path).next().unwrap_or_default();
+            // A slash after `<` ends an HTML element. A word before it is a folder, unless it is an option
+            // (`-I/usr/include`), or what follows is nobody's but a user's.
+            let may_begin = last.is_none_or(|c| !is_path_char(c) && c != '<')
+                || word.starts_with(['-', '~'])
+                || HOMES.iter().any(|home| from[slashes - 1..].starts_with(home));
             let begins = may_begin && from[slashes..].starts_with(is_path_char);
+            // Other addresses, such as `file://` and `ssh://`, have paths of a machine.
+            let is_address = slashes == 2 && (shown.ends_with("http:") || shown.ends_with("https:"));
             let end = match last {
-                // `http://…` is an address, not a path; a file address is `file:///…`.
-                Some(':') if slashes == 2 => from.find(char::is_whitespace).unwrap_or(from.len()),
+                Some(':') if is_address => from.find(char::is_whitespace).unwrap_or(from.len()),
                 _ if !begins => slashes,
                 // A text or quotation that begins with a path is a path to its end, including spaces.
                 None => from.find('\n').unwrap_or(from.len()),
@@ -131,7 +144,7 @@ impl Privacy {
                 Some(_) => from.find(ends_path).unwrap_or(from.len()),
             };
             let (path, after) = from.split_at(end);
-            if begins && !(last == Some(':') && slashes == 2) {
+            if begins && !is_address {
                 shown.push_str(FOLDERS);
                 let name = path.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
                 shown.push('/');
@@ -206,6 +219,24 @@ fn without_word(text: &str, word: &str) -> String {
     shown + rest
 }
 
+/// Replaces the name of a host, in lower case, wherever a text has it in any case. It may be part of a longer name, as
+/// in `node7.example.org`, but not of a longer word.
+fn without_host(text: &str, host: &str) -> String {
+    // Has the same bytes in the same places as the text, except for the case of ASCII letters.
+    let lower = text.to_ascii_lowercase();
+    let mut shown = String::with_capacity(text.len());
+    let mut end = 0;
+    for (start, _) in lower.match_indices(host) {
+        let after = start + host.len();
+        let is_whole = !text[..start].ends_with(char::is_alphanumeric)
+            && !text[after..].starts_with(char::is_alphanumeric);
+        shown.push_str(&text[end..start]);
+        shown.push_str(if is_whole { FOLDERS } else { &text[start..after] });
+        end = after;
+    }
+    shown + &text[end..]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,6 +257,11 @@ mod tests {
             ("corpus = \"/data/my texts/c.txt\" # from /etc/x.toml", "corpus = \"…/c.txt\" # from …/x.toml"),
             ("./target/xrun --results /tmp/q2 r.toml", "./target/xrun --results …/q2 r.toml"),
             ("data.corpus=/srv/x/y,z", "data.corpus=…/y,z"),
+            ("-I/home/bob/include -L/opt/bob/lib -isystem/srv/y", "-I…/include -L…/lib -isystem…/y"),
+            ("file://home/bob/x file://localhost/home/bob/y", "file:…/x file:…/y"),
+            ("ssh://node/home/bob/x sftp://bob@node//srv/y", "ssh:…/x sftp:…/y"),
+            ("https://example.org/home/bob", "https://example.org/home/bob"),
+            ("scp node:/home/bob/x, prefix/home/bob/x, ~bob/x/y", "scp node:…/x, prefix…/x, ~bob…/y"),
             ("file:///srv/x and http://example.org/a/b, /c/d", "file:…/x and http://example.org/a/b, …/d"),
             ("read /home/jo doe/trials/results/r/1/log", "read …/log"),
             ("in /home/jo doe: no", "in …: no"),
@@ -274,7 +310,7 @@ mod tests {
                 {"name": "variables.SECRET", "values": ["1"]}, {"name": "system.host", "values": ["ab12"]},
                 {"name": "cpu.model", "values": ["C"]},
             ],
-            "lines": ["on node7", "on node77"],
+            "lines": ["on node7", "on node77", "on NODE7.", "Node7.example.org:29500", "node7-ib0"],
             "samples": [{"text": "look in /etc/passwd on node7"}],
             "settings": [["data.corpus", "\"/srv/c.txt\""]],
         });
@@ -286,7 +322,7 @@ mod tests {
                     "system": {"os": "… Linux"}, "gpu": {"nccl": {"ranks": 2}}, "command": ["xrun", "…/b.toml"],
                 }}],
                 "environment": [{"name": "cpu.model", "values": ["C"]}],
-                "lines": ["on …", "on node77"],
+                "lines": ["on …", "on node77", "on ….", "….example.org:29500", "…-ib0"],
                 "samples": [{"text": "look in /etc/passwd on node7"}],
                 "settings": [["data.corpus", "\"…/c.txt\""]],
             })
