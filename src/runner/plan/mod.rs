@@ -8,11 +8,10 @@ mod execution;
 mod model;
 mod recompute_choice;
 mod resolve;
-mod schedule;
 mod seeds;
 
 pub use crate::data::CorpusFacts;
-pub use crate::recipe::Generation;
+pub use crate::recipe::{Generation, Schedule};
 pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;
@@ -20,7 +19,6 @@ pub use events::{Intervals, Period, is_due, times_due};
 pub use execution::Execution;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
-pub use schedule::Schedule;
 pub use seeds::Seeds;
 
 use crate::data::held_out_batches;

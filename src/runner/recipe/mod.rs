@@ -30,6 +30,7 @@ mod optimizer;
 mod optimizer_checks;
 mod position_checks;
 mod prediction;
+mod schedule;
 mod schema;
 mod settle;
 mod source;
@@ -55,6 +56,7 @@ pub use lookup::{
     NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, merged_settings, section_keys, suggested_key,
 };
 pub use prediction::{Predicted, Prediction};
+pub use schedule::Schedule;
 pub use schema::{
     ActivationCheckpoint, Checkpoint, Compare, Data, Ema, Engine, Generation, Job, KEYS, LrScheduler,
     MAX_RANKS, Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,

@@ -1,16 +1,20 @@
 //! Reads the files of a run that must agree with each other.
 
 use crate::error::{Error, Result};
-use crate::recipe::StoredKeys;
+use crate::machine::Machine;
+use crate::recipe::{self, Recipe, StoredKeys};
 use crate::results::find::names_of;
 use crate::results::folder::parse_summary;
-use crate::results::names::{ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING};
+use crate::results::names::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, TIMING, environment_file};
 use crate::results::provenance::Environment;
 use crate::results::rows::{self, MetricsRow, Row, TimingRow};
 use crate::results::stored;
 use crate::results::summary::Summary;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+
+/// No run was resumed more often.
+const MAX_PROCESSES: usize = 10_000;
 
 /// The files of a run that must agree.
 #[derive(Debug)]
@@ -24,6 +28,12 @@ pub struct RunFiles {
     /// `summary.json`, with the numbers as they are printed.
     pub(super) printed: Value,
     pub(super) keys: StoredKeys,
+    /// The resolved recipe as values; `None` if this version cannot load it.
+    pub(super) loaded: Option<Recipe>,
+    /// The copy of the recipe, if there is one.
+    pub(super) recipe_copy: Option<String>,
+    /// How many processes worked on the run.
+    pub(super) processes: usize,
     /// The environment of the process that began the run.
     pub(super) environment: Environment,
     pub(super) metrics: Vec<MetricsRow>,
@@ -80,6 +90,9 @@ impl RunFiles {
             run,
             summary: parse_summary(&folder.join(SUMMARY), &bytes)?,
             printed,
+            loaded: recipe::load_resolved(&folder.join(RESOLVED), &resolved, &[], &Machine::none()).ok(),
+            recipe_copy: read(RECIPE)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+            processes: processes(read)?,
             keys: StoredKeys::parse(&resolved).map_err(|why| wrong(RESOLVED, why))?,
             environment: serde_json::from_slice(&environment)
                 .map_err(|e| wrong(ENVIRONMENT, e.to_string()))?,
@@ -87,6 +100,15 @@ impl RunFiles {
             timing: rows_of(folder, TIMING, read)?,
         })
     }
+}
+
+/// Returns the number of environments, which every process of a run adds one to.
+fn processes(read: &dyn Fn(&str) -> Result<Option<Vec<u8>>>) -> Result<usize> {
+    let mut count = 0;
+    while count < MAX_PROCESSES && read(&environment_file(count + 1))?.is_some() {
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// Returns the rows of a file, and none if the run ended before it wrote the file.

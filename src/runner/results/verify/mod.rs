@@ -3,6 +3,8 @@
 //! ```text
 //! metrics.csv, timing.csv ─▶ figures in summary.json      recomputed by the rule that the summary states
 //! metrics.csv  ◀─▶  timing.csv  ◀─▶  resolved.toml         tokens per step, speeds, wall time
+//! resolved.toml ─▶ metrics.csv, timing.csv             rates, evaluations, warm-up
+//! recipe.toml ─▶ resolved.toml                            the keys that it sets
 //! resolved.toml ─▶ recipe hash ─▶ name of the run          over the keys in the file
 //! ```
 //!
@@ -11,6 +13,7 @@
 
 mod figures;
 mod files;
+mod follows;
 mod identity;
 mod speeds;
 #[cfg(test)]
@@ -21,7 +24,13 @@ pub use files::RunFiles;
 
 /// Returns a sentence for each contradiction, and none for a run that nobody changed.
 pub fn differences(run: &RunFiles) -> Vec<String> {
-    [identity::differences(run), figures::differences(run), speeds::differences(run)].concat()
+    [
+        identity::differences(run),
+        figures::differences(run),
+        speeds::differences(run),
+        follows::differences(run),
+    ]
+    .concat()
 }
 
 /// Checks that a run agrees with itself.

@@ -183,3 +183,157 @@ fn contention_is_said_everywhere_or_nowhere() {
     files.timing.iter_mut().for_each(|row| row.throttle = Some("power_cap+thermal".to_owned()));
     assert!(differences(&files)[0].contains("gpu.contended = false, but"));
 }
+
+/// Returns the contradictions in the kept run after a change of its rows, with the summary that these rows give.
+fn with_rows(change: impl Fn(&mut RunFiles)) -> Vec<String> {
+    let mut files = RunFiles::read(&kept().join(RUN)).unwrap();
+    change(&mut files);
+    files.summary.measure(&files.metrics, &files.timing, 5);
+    // This summary is of a version that did not have these.
+    let rule = files.printed["steady_state"]["rule"].as_str().unwrap().to_owned();
+    files.summary.steady_state.as_mut().unwrap().rule = rule;
+    files.printed = serde_json::from_str(&serde_json::to_string(&files.summary).unwrap()).unwrap();
+    differences(&files)
+}
+
+/// Rows are changed and everything that follows from them is computed again, so only the recipe and the other file
+/// of rows tell.
+#[test]
+fn rows_that_the_recipe_does_not_give_are_found() {
+    use crate::results::rows::Phase;
+    assert_eq!(with_rows(|_| {}), [""; 0]);
+    let metrics = |at: usize, change: fn(&mut crate::results::MetricsRow)| {
+        with_rows(|files| change(&mut files.metrics[at]))
+    };
+    let timing = |at: usize, change: fn(&mut TimingRow)| with_rows(|files| change(&mut files.timing[at]));
+    let step = |phase: Phase, step: u64| TimingRow { phase, step, ..TimingRow::default() };
+    let added = |row: TimingRow| {
+        with_rows(|files| {
+            let at = files.timing.iter().position(|other| other.step == row.step).unwrap() + 1;
+            let wall_s = files.timing[at - 1].wall_s;
+            files.timing.insert(at, TimingRow { wall_s, ..row.clone() });
+        })
+    };
+    for (found, says) in [
+        (metrics(400, |row| row.lr *= 1.01), "has lr = "),
+        (metrics(400, |row| row.lr = f64::NAN), "has lr = NaN"),
+        (metrics(400, |row| row.loss = -0.5), "has loss = -0.5 at step 401"),
+        (metrics(699, |row| row.val_loss = Some(0.3)), "has val_loss = 0.3 at step 700, but it is at least"),
+        (metrics(400, |row| row.grad_norm = -1.0), "has grad_norm = -1"),
+        (
+            metrics(400, |row| row.val_loss = Some(1.2)),
+            "metrics.csv has val_loss at step 401, but timing.csv",
+        ),
+        (
+            metrics(699, |row| row.val_loss = None),
+            "timing.csv has an evaluation of step 700, but metrics.csv",
+        ),
+        (timing(400, |row| row.tok_s = None), "timing.csv has no tok_s at step"),
+        (timing(400, |row| row.phase = Phase::Warmup), "timing.csv has 6 steps of warm-up in 2 parts"),
+        (timing(2, |row| row.phase = Phase::Train), "timing.csv has 4 steps of warm-up in 2 parts"),
+        (timing(0, |row| row.phase = Phase::Train), "timing.csv has 4 steps of warm-up in 1 parts"),
+        (timing(5, |row| row.phase = Phase::Warmup), "timing.csv has 6 steps of warm-up in 1 parts"),
+        (timing(400, |row| row.written_step = Some(350)), "not that the state was copied for it"),
+        (added(step(Phase::Eval, 401)), "timing.csv has an evaluation of step 401, but metrics.csv"),
+        (
+            with_rows(|files| {
+                files.metrics[400].val_loss = Some(1.2);
+                let at = files.timing.iter().position(|row| row.step == 401).unwrap() + 1;
+                let wall_s = files.timing[at - 1].wall_s;
+                let row = TimingRow { phase: Phase::Eval, step: 401, wall_s, ..TimingRow::default() };
+                files.timing.insert(at, row);
+            }),
+            "an evaluation of step 401, which resolved.toml does not evaluate",
+        ),
+        (
+            with_rows(|files| {
+                files.metrics[699].val_loss = None;
+                files.timing.retain(|row| row.phase != Phase::Eval || row.step != 700);
+            }),
+            "has no val_loss at step 700, which resolved.toml evaluates",
+        ),
+        (
+            with_rows(|files| {
+                let copied = TimingRow { phase: Phase::Snapshot, step: 300, ..TimingRow::default() };
+                let at = files.timing.iter().position(|row| row.step == 301).unwrap();
+                let wall_s = files.timing[at - 1].wall_s;
+                files.timing.insert(at, TimingRow { wall_s, ..copied });
+                files.timing[at + 1].written_step = Some(300);
+                files.timing[at + 50].written_step = Some(300);
+            }),
+            "says that the checkpoint of step 300 was written during step",
+        ),
+        (with_rows(|files| files.summary.samples[0].step = 650), "has a sample of step 650"),
+        (
+            with_rows(|files| {
+                let copy = format!("{}\n[optimizer]\nlr = 0.004 # x\n", crate::recipe::COPY_HEADER);
+                files.recipe_copy = Some(copy);
+            }),
+            "recipe.toml sets optimizer.lr = 0.004, but resolved.toml has 0.003",
+        ),
+    ] {
+        assert!(found.iter().any(|found| found.contains(says)), "{says}: {found:?}");
+    }
+}
+
+/// Fields of a summary that do not follow from the other files of the run, as `docs/reports.md` says.
+const NOT_CHECKED: [&str; 9] = [
+    "reason",
+    "corpus_hash",
+    "parameters",
+    "memory.baseline_rss_bytes",
+    "memory.peak_rss_bytes",
+    "samples",
+    "sentences",
+    "notes",
+    "steady_state.rule",
+];
+
+/// Every number and text in a summary is changed in turn.
+#[test]
+fn every_field_of_a_summary_is_checked_or_listed() {
+    let run = kept().join(RUN);
+    let text = String::from_utf8(stored::read(&run.join(SUMMARY)).unwrap()).unwrap();
+    let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut open = vec![(String::new(), whole.clone())];
+    let mut tried = 0;
+    while let Some((pointer, value)) = open.pop() {
+        let forged = match value {
+            serde_json::Value::Object(inner) => {
+                open.extend(inner.into_iter().map(|(name, value)| (format!("{pointer}/{name}"), value)));
+                continue;
+            }
+            serde_json::Value::Number(number) => match number.as_u64() {
+                Some(count) => serde_json::json!(count + 1),
+                None => serde_json::json!(number.as_f64().unwrap() * 1.01),
+            },
+            serde_json::Value::String(text) => serde_json::json!(format!("{text}1")),
+            serde_json::Value::Bool(value) => serde_json::json!(!value),
+            serde_json::Value::Null | serde_json::Value::Array(_) => continue,
+        };
+        let name = pointer[1..].replace('/', ".");
+        let mut changed = whole.clone();
+        *changed.pointer_mut(&pointer).unwrap() = forged;
+        let bytes = serde_json::to_vec_pretty(&changed).unwrap();
+        let (recipe, id) = RUN.split_once('/').unwrap();
+        let files = RunFiles::parse(&run, recipe.to_owned(), id.to_owned(), &|asked| {
+            let path = run.join(asked);
+            match asked == SUMMARY {
+                true => Ok(Some(bytes.clone())),
+                false => {
+                    if stored::is_file(&path) {
+                        stored::read(&path).map(Some)
+                    } else {
+                        Ok(None)
+                    }
+                }
+            }
+        });
+        // A value that cannot be read is noticed too.
+        let is_found = files.map_or(true, |files| !differences(&files).is_empty());
+        let is_listed = NOT_CHECKED.iter().any(|listed| name.starts_with(listed));
+        assert!(is_found || is_listed, "{name} can be changed");
+        tried += 1;
+    }
+    assert!(tried > 40, "{tried}");
+}

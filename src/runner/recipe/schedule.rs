@@ -1,7 +1,7 @@
 //! The learning rate over steps.
 
+use super::{LrScheduler, derived};
 use crate::policy::{Cooldown, Decay, OrFormula};
-use crate::recipe::{LrScheduler, derived};
 
 /// Warm-up, then a decay to a fraction of the peak.
 #[derive(Clone, Debug, PartialEq)]
