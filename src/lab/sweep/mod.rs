@@ -167,6 +167,7 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
         retry: request.retry,
         limits: request.limits,
         build: &sweep.build,
+        comparison: None,
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, &stop);

@@ -41,6 +41,8 @@ pub struct Ledger {
     attempts: Vec<Attempt>,
     /// Index of each cell's last line.
     last: HashMap<String, usize>,
+    /// Index of the line that shows each cell in the tables of sweeps.
+    shown: HashMap<String, usize>,
     /// Lines from other processes that [`Ledger::news`] has not returned yet.
     news: Vec<Attempt>,
 }
@@ -96,6 +98,7 @@ impl Ledger {
             order: Vec::new(),
             attempts: Vec::new(),
             last: HashMap::new(),
+            shown: HashMap::new(),
             news: Vec::new(),
         }
     }
@@ -142,7 +145,20 @@ impl Ledger {
         let mut all: Vec<((u64, String), Attempt)> = known.chain(new).collect();
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         (self.order, self.attempts) = all.into_iter().unzip();
-        self.last = self.attempts.iter().enumerate().map(|(at, line)| (line.key.clone(), at)).collect();
+        (self.last, self.shown) = Default::default();
+        (0..self.attempts.len()).for_each(|at| self.index(at));
+    }
+
+    /// Takes a line into account, as the last one of its cell and, perhaps, as the one that tables show.
+    fn index(&mut self, at: usize) {
+        let line = &self.attempts[at];
+        // A comparison may run a cell again, to measure it in turns. The row of a sweep is the run that the
+        // sweep made, or took over when it was finished.
+        let is_settled = |shown: &usize| self.attempts[*shown].status.is_result();
+        if line.comparison.is_none() || !self.shown.get(&line.key).is_some_and(is_settled) {
+            self.shown.insert(line.key.clone(), at);
+        }
+        self.last.insert(line.key.clone(), at);
     }
 
     /// Appends a line, which is on disk when this returns.
@@ -155,8 +171,8 @@ impl Ledger {
         writer.append(seq, &attempt)?;
         let name = writer.name.clone();
         self.order.push((seq, name));
-        self.last.insert(attempt.key.clone(), self.attempts.len());
         self.attempts.push(attempt);
+        self.index(self.attempts.len() - 1);
         Ok(())
     }
 
@@ -224,6 +240,12 @@ impl Ledger {
         self.last.get(key).map(|&at| &self.attempts[at])
     }
 
+    /// Returns the line that shows a cell in the tables of sweeps: the last one of a sweep or, if only
+    /// comparisons ran the cell, the first that is a result. Later runs by comparisons do not change it.
+    pub fn row(&self, key: &str) -> Option<&Attempt> {
+        self.shown.get(key).map(|&at| &self.attempts[at])
+    }
+
     /// Returns the attempts that have begun but not ended, in order.
     pub fn open_attempts(&self) -> Vec<Attempt> {
         let is_last = |at: &usize| self.last.get(&self.attempts[*at].key) == Some(at);
@@ -269,6 +291,9 @@ mod tests {
             build: "b".to_owned(),
             device: "d".to_owned(),
             run: None,
+            held_out: BTreeMap::new(),
+            rows: None,
+            comparison: None,
             at: "2026-01-02T03:04:05Z".to_owned(),
             measured,
         }

@@ -62,12 +62,17 @@ impl MeasuredRun {
         }
     }
 
-    /// Returns the BLAKE3 of `metrics.csv`, in hexadecimal. Equal hashes mean equal bits.
+    /// Returns [`rows_hash`] of the run.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn metrics_hash(&self) -> Result<String> {
-        Ok(blake3::hash(&stored::read(&self.folder.join(METRICS))?).to_hex().to_string())
+        rows_hash(&self.folder)
+    }
+
+    /// Returns the run's summary.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
     }
 
     /// Returns the energy that the run's GPUs used, in joules; `None` if it was not measured.
@@ -190,6 +195,14 @@ impl MeasuredRun {
             Error::failed(format!("the bytes of {of} are not known, so there are no bits per byte"))
         })
     }
+}
+
+/// Returns the BLAKE3 of a run's `metrics.csv`, in hexadecimal. Equal hashes mean equal bits.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn rows_hash(run: &Path) -> Result<String> {
+    Ok(blake3::hash(&stored::read(&run.join(METRICS))?).to_hex().to_string())
 }
 
 /// Checks that losses are finite, as they must be in a run that did not diverge.
