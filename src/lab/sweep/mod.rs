@@ -61,6 +61,7 @@ use std::path::{Path, PathBuf};
 use table::Tables;
 pub use table::{CELLS, SweepCell, TABLE};
 use trunk::Trunks;
+pub use work::Work;
 
 /// What the user asks a sweep to run.
 #[derive(Debug)]

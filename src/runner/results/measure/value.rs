@@ -102,6 +102,14 @@ impl MeasuredRun {
     }
 
     fn speed(&self) -> Result<MeasureValue> {
+        let gpu = self.summary.gpu.as_ref();
+        if let Some(gpu) = gpu.filter(|gpu| gpu.contended == Some(true)) {
+            let because = gpu.contended_because.as_deref().unwrap_or("another process used the GPU");
+            return Ok(MeasureValue::Missing(format!("times are not comparable: {because}")));
+        }
+        if self.summary.steady_state.as_ref().is_some_and(|steady| steady.settled == Some(false)) {
+            return Ok(MeasureValue::Missing("its step time never settled".to_owned()));
+        }
         let speed = self.summary.tok_s.filter(|speed| speed.is_finite() && *speed > 0.0);
         let why = "no steady state: the run is too short, or its step time never settled";
         Ok(speed.map_or_else(|| MeasureValue::Missing(why.to_owned()), MeasureValue::Value))
