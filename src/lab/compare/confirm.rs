@@ -1,9 +1,10 @@
 //! Repeats a stored comparison with seeds that it never used.
 
 use super::arms::{Arms, PlannedArm, Program, own_binary};
-use super::history::{self, StoredExperiment, fresh_seeds, same_change};
-use super::question::{Options, Question, confidence_per_measure};
+use super::history::{self, fresh_seeds, same_change};
+use super::question::{Options, Question, SeedChoice, confidence_per_measure};
 use super::seeds::Seeds;
+use super::setting::StoredExperiment;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Recipe};
@@ -63,9 +64,10 @@ fn question(
     let base_seeds = first.ok_or_else(|| Error::usage(format!("{confirmed} has no pairs")))?;
     let earlier = comparison.change().map(|change| same_change(stored, change)).unwrap_or_default();
     let count = comparison.design.max_pairs();
-    let seeds = match options.seeds.as_deref().map(Seeds::parse).transpose()? {
-        None => fresh_seeds(count, base_seeds, &earlier)?,
-        Some(Seeds::Count(count)) => fresh_seeds(count, base_seeds, &earlier)?,
+    let fresh = |count| Ok::<_, Error>((SeedChoice::Fresh, fresh_seeds(count, base_seeds, &earlier)?));
+    let (choice, seeds) = match options.seeds.as_deref().map(Seeds::parse).transpose()? {
+        None => fresh(count)?,
+        Some(Seeds::Count(count)) => fresh(count)?,
         Some(named @ Seeds::Named(_)) => {
             let seeds = named.pairs(base_seeds)?;
             let used = earlier.iter().find_map(|old| {
@@ -78,7 +80,7 @@ fn question(
                      comparison of this change has used. Leave out --seeds to have them chosen"
                 )));
             }
-            seeds
+            (SeedChoice::Named, seeds)
         }
     };
     let design = match &comparison.design {
@@ -96,6 +98,7 @@ fn question(
         curves: None,
         base_seeds,
         seeds,
+        choice,
         design,
         confidence: comparison.confidence,
         hypothesis: options.hypothesis.clone().or_else(|| comparison.hypothesis.clone()),

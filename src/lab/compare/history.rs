@@ -1,22 +1,16 @@
 //! Finds earlier comparisons of the same change, to report them with a verdict and to keep their seeds from
 //! being reused.
 
+use super::family::Family;
 use super::question::Question;
 use super::seeds::pair_of;
+use super::setting::StoredExperiment;
 use crate::error::{Error, Result};
-use crate::results::experiment::{Design, EarlierExperiment, Experiment};
+use crate::results::experiment::Experiment;
 use crate::results::find;
+use crate::results::ledger::AskedArm;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-
-/// A stored comparison and its folder.
-#[derive(Clone, Debug)]
-pub struct StoredExperiment {
-    /// Its folder.
-    pub folder: PathBuf,
-    /// Its record.
-    pub experiment: Experiment,
-}
+use std::path::Path;
 
 /// Reads all paired comparisons below a results folder, oldest first.
 ///
@@ -39,78 +33,30 @@ pub fn same_change<'a>(stored: &'a [StoredExperiment], change: [&str; 2]) -> Vec
     experiments.filter(|experiment| experiment.change() == Some(change)).collect()
 }
 
-/// Summarizes the stored comparisons of a new one's change. `seeds` are those of the new one.
-pub fn summaries(
-    new: &Experiment,
-    stored: &[StoredExperiment],
-    seeds: &[[u64; 2]],
-) -> Vec<EarlierExperiment> {
-    let earlier = new.change().map(|change| same_change(stored, change)).unwrap_or_default();
-    earlier.into_iter().map(|old| summarize_earlier(old, seeds)).collect()
-}
-
-/// Summarizes an earlier comparison for the record of a new one with these seeds.
-pub fn summarize_earlier(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExperiment {
-    let used = earlier.seeds();
-    let findings = earlier.findings.iter();
-    let ended: Vec<String> =
-        findings.map(|finding| format!("{}: {}", finding.measure, finding.verdict.words())).collect();
-    EarlierExperiment {
-        comparison: earlier.full_name(),
-        pairs: earlier.ended_pairs(),
-        shared_seeds: seeds.iter().filter(|pair| pair.iter().any(|seed| used.contains(seed))).count(),
-        ended: if earlier.finished { ended.join(", ") } else { "did not finish".to_owned() },
-    }
-}
-
 /// Rejects a change of pairs after a verdict: add pairs until you like the verdict, and you will find
 /// differences that do not exist.
 ///
-/// Once the verdict is known, only the same pairs, all of them, may be judged again. More or fewer pairs
-/// would be another look at known results, and the interval for a fixed number of pairs allows no second
-/// look. A sequential design may take over the pairs of a fixed-size comparison, from the first one on and in
-/// their order, because its interval allows for looks.
+/// Once a measure of these arms, in either order, has an answer, only the same pairs may be asked about again, and
+/// then no run is fresh. Other measures of the same arms are other questions of the family, which share its error.
 ///
 /// # Errors
 /// A usage error that says what to do instead.
-pub fn check_peeking(question: &Question, earlier: &[&Experiment]) -> Result<()> {
+pub fn check_peeking(question: &Question, arms: &[AskedArm], family: &Family) -> Result<()> {
     let asked: BTreeSet<u64> = question.seeds.iter().flatten().copied().collect();
-    for old in earlier.iter().filter(|old| old.finished) {
-        let used = old.seeds();
-        if used.is_disjoint(&asked) {
+    let measures = question.measures();
+    let answered = family.earlier.iter().filter(|old| old.answer.is_some() && old.asks_about(arms, &measures));
+    for old in answered {
+        let used: BTreeSet<u64> = old.line.seeds.iter().flatten().copied().collect();
+        if used.is_disjoint(&asked) || used == asked {
             continue;
         }
-        // A sequential comparison stops at the first look that decides, so reordering known pairs could
-        // change where it stops.
-        let old_pairs: Vec<[u64; 2]> =
-            old.pairs().map(|pair| pair.seeds().map(Option::unwrap_or_default)).collect();
-        let begins_with_it = question.seeds.starts_with(&old_pairs);
-        let is_same = match (&old.design, &question.design) {
-            (Design::Pairs { .. }, Design::Pairs { .. }) => used == asked,
-            (Design::Pairs { .. }, Design::Sequential { .. }) => begins_with_it,
-            (Design::Sequential { max_pairs, .. }, Design::Sequential { max_pairs: asked_max, .. }) => {
-                max_pairs == asked_max && begins_with_it
-            }
-            (Design::Sequential { .. }, Design::Pairs { .. }) => false,
-            // Trials have no seeds.
-            (Design::Trials { .. }, _) | (_, Design::Trials { .. }) => true,
-        };
-        if is_same {
-            continue;
-        }
-        let name = old.full_name();
+        let name = &old.line.comparison;
         let shared = used.intersection(&asked).count();
-        let sequential = match old.design {
-            Design::Trials { .. } | Design::Pairs { .. } => {
-                ", or add --sequential, whose interval allows for repeated looks; the comparison is then \
-                 recorded as sequential from its first pair"
-            }
-            Design::Sequential { .. } => "",
-        };
         return Err(Error::usage(format!(
-            "the verdict of {name} is known, and it used {shared} of these seeds. Changing the pairs after a \
-             verdict is peeking, which finds differences that do not exist. Repeat it with fresh seeds, \
-             `xrun compare --confirm {name}`{sequential}"
+            "the verdict of {name} ({}) is known, and it used {shared} of these seeds. Changing the pairs after a \
+             verdict is peeking, which finds differences that do not exist. Repeat it with fresh seeds: `xrun \
+             compare --confirm {name}`",
+            old.relation
         )));
     }
     Ok(())

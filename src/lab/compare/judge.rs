@@ -4,6 +4,7 @@ pub mod contention;
 pub mod curves;
 mod pairs;
 mod prediction;
+mod qualifiers;
 pub mod trials;
 
 use crate::results::experiment::{Design, Experiment, Finding};
@@ -34,6 +35,10 @@ pub fn judge(experiment: &mut Experiment) {
     let held = experiment.prediction.as_ref().and_then(|prediction| held(&prediction.text, experiment));
     if let Some(prediction) = &mut experiment.prediction {
         prediction.held = held;
+    }
+    if experiment.standing.is_some() {
+        experiment.qualifiers = qualifiers::qualifiers(experiment);
+        experiment.withhold_verdicts();
     }
 }
 

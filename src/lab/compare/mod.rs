@@ -8,10 +8,14 @@
 //! ```
 
 mod arms;
+mod asking;
+mod basis;
 mod comparable;
 mod confirm;
 mod cpu_load;
 mod external;
+mod family;
+mod fresh;
 mod history;
 pub mod judge;
 mod measured;

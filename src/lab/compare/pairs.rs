@@ -1,6 +1,8 @@
 //! Runs pairs as cells, with the scheduler and the ledger of sweeps: side by side, or in turns if a measure
 //! depends on the clock.
 
+use super::basis::{self, Records};
+use super::history;
 use super::question::Question;
 use super::setting::Setting;
 use super::trials::turns;
@@ -105,12 +107,14 @@ impl<'a> PairRuns<'a> {
             }
             return Ok(());
         }
-        // A stored run may be gone or disagree with its ledger line; such a run is repeated on its own.
+        // A stored run may be gone; such a run is repeated on its own.
         let ledger = Ledger::read(self.setting.results)?;
+        let stored = history::stored(self.setting.results)?;
+        let records = Records { ledger: &ledger, stored: &stored };
         for at in 2 * pairs.start..2 * pairs.end {
             let Some(cell) = self.batch.get(at) else { continue };
-            let line = ledger.last(cell.key).filter(|line| is_result(line.status));
-            if line.is_some() && !self.usable(line) {
+            let Some(line) = ledger.last(cell.key).filter(|line| is_result(line.status)) else { continue };
+            if !basis::check_reused(self.setting.results, line, &cell, &records)? {
                 self.start(at..at + 1, true, stop, &mut |_| Ok(()))?;
             }
         }

@@ -1,8 +1,8 @@
 //! The power plan: how many pairs it takes to see the smallest difference that matters, and what they cost.
 
-use super::history::StoredExperiment;
 use super::pairs::PairRuns;
 use super::question::Question;
+use super::setting::StoredExperiment;
 use crate::error::Result;
 use crate::format::{metric, plural, wall_time};
 use crate::results::experiment::{Experiment, ExperimentPlan, Finding, MeasurePlan, differences};

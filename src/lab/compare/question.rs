@@ -74,6 +74,18 @@ fn nats(text: &str) -> Result<f64, String> {
 /// The word in `--on` and `compare.on` for the speed of alternating trials.
 pub const SPEED_OF_TRIALS: &str = "speed";
 
+/// Where the seeds of pairs come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SeedChoice {
+    /// The user named them.
+    #[default]
+    Named,
+    /// The user gave a number of pairs.
+    Counted,
+    /// A confirmation takes the first ones that no earlier comparison had.
+    Fresh,
+}
+
 /// A checked question.
 #[derive(Clone, Debug)]
 pub struct Question {
@@ -91,6 +103,8 @@ pub struct Question {
     pub base_seeds: [u64; 2],
     /// The seeds of each pair, the baseline's first; empty for trials.
     pub seeds: Vec<[u64; 2]>,
+    /// Where the seeds come from. Unless they are named, they are settled when the question is asked.
+    pub choice: SeedChoice,
     /// Probability that all intervals hold at once.
     pub confidence: f64,
     /// Why the change should matter.
@@ -156,6 +170,7 @@ impl Question {
             curves: None,
             base_seeds: arms.both().map(seed),
             seeds: Vec::new(),
+            choice: SeedChoice::default(),
             confidence: options.confidence.unwrap_or(compare.confidence),
             hypothesis: hypothesis.filter(|text| !text.is_empty()),
             predicts: options.predicts.clone().or(compare.predicts),
@@ -204,8 +219,13 @@ impl Question {
         let recipes = arms.recipes()?;
         let base_seeds = recipes.map(|recipe| recipe.values().training.seed);
         let from_recipe = recipes[0].values().compare.seeds.to_string();
-        let seeds = Seeds::parse(options.seeds.as_ref().unwrap_or(&from_recipe))?.pairs(base_seeds)?;
-        Self::with_seeds(arms, on, seeds, options)?.checked()
+        let seeds = Seeds::parse(options.seeds.as_ref().unwrap_or(&from_recipe))?;
+        let choice = match seeds {
+            Seeds::Count(_) => SeedChoice::Counted,
+            Seeds::Named(_) => SeedChoice::Named,
+        };
+        let question = Self::with_seeds(arms, on, seeds.pairs(base_seeds)?, options)?;
+        Self { choice, ..question }.checked()
     }
 
     /// Asks about measures of stored runs with these seeds. There is no prediction, because after the runs

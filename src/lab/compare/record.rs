@@ -1,19 +1,21 @@
 //! Creates the record of a comparison and its folder before the first run, and tells whether an earlier
 //! record asks the same.
 
-use super::arms::{PlannedArm, Program, hash_file};
+use super::arms::{PlannedArm, Program};
+use super::basis;
 use super::judge;
 use super::question::Question;
 use crate::error::Result;
-use crate::plan::Plan;
-use crate::recipe::{Change, Recipe};
+use crate::recipe::{Change, Class, Recipe};
 use crate::results::experiment::{
-    Arm, BASELINE, Budget, CANDIDATE, COMPARISONS, Design, Experiment, ExperimentRun, Intent, Provenance,
+    Arm, BASELINE, Budget, CANDIDATE, COMPARISONS, Design, Experiment, ExperimentRun, Provenance,
     RegisteredPrediction,
 };
 use crate::results::folder::{self, create_timed, read_summary};
 use crate::results::ledger::Ledger;
-use crate::results::provenance::Build;
+use crate::results::provenance::{Build, Environment, own_binary_hash};
+use crate::results::summary::Summary;
+use crate::sweep::Work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -38,18 +40,18 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
             .predicts
             .as_ref()
             .map(|prediction| RegisteredPrediction { text: prediction.text.clone(), held: None }),
-        intent: if question.confirms.is_some() { Intent::Confirmatory } else { Intent::Exploratory },
         confirms: question.confirms.clone(),
         design: question.design.clone(),
         confidence: question.confidence,
         rule: judge::rule(&question.design, &question.findings),
         arms,
         changes: question.arms.changes.iter().map(in_words).collect(),
+        keys_set: keys_set(question),
         provenance: Provenance {
             version: Some(build.version),
             commit: build.commit,
             dirty: build.dirty,
-            binary: std::env::current_exe().ok().and_then(|own| hash_file(&own).ok()),
+            binary: own_binary_hash().map(str::to_owned),
             began: Some(crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
             ..Provenance::default()
         },
@@ -58,6 +60,16 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
         notes: question.notes.clone(),
         ..Experiment::default()
     })
+}
+
+/// Returns how many of the changed keys someone set in a recipe or on the command line, rather than that they
+/// follow from another key.
+fn keys_set(question: &Question) -> Option<usize> {
+    let recipes = question.arms.recipes().ok()?;
+    let is_set = |change: &&Change| {
+        change.class != Class::Bookkeeping && recipes.iter().any(|recipe| recipe.locate(change.key).is_some())
+    };
+    Some(question.arms.changes.iter().filter(is_set).count())
 }
 
 /// Records an arm before it runs.
@@ -76,10 +88,15 @@ fn planned_arm(planned: &PlannedArm) -> Arm {
     }
 }
 
-/// Returns the steps and tokens that each run of a plan may take.
-pub fn budget(plan: &Plan) -> Budget {
-    let steps = plan.steps as u64;
-    Budget { steps, tokens: plan.batch.tokens_in_first_steps(steps) }
+/// Returns what each run of a cell may take.
+pub fn budget(work: &Work) -> Budget {
+    let steps = work.plan.steps as u64;
+    Budget {
+        steps,
+        tokens: work.plan.batch.tokens_in_first_steps(steps),
+        parameters: None,
+        flops: Some(work.flops()),
+    }
 }
 
 /// Returns the planned runs of pairs with these seeds, pair by pair.
@@ -103,15 +120,40 @@ pub fn create_folder(results: &Path, experiment: &mut Experiment) -> Result<(Pat
     Ok((folder, lock))
 }
 
-/// Records the hashes of the held-out sets that the runs were measured on.
-pub fn note_held_out(results: &Path, experiment: &mut Experiment) {
+/// Records what the runs were measured on and with: held-out sets, the loss of a guess, parameters, programs. Checks
+/// that runs that are compared were measured on the same text.
+///
+/// # Errors
+/// If they were not.
+pub fn note_runs(results: &Path, experiment: &mut Experiment) -> Result<()> {
+    let names: Vec<String> = experiment.run_names().into_iter().map(str::to_owned).collect();
+    let summaries: BTreeMap<String, Summary> =
+        names.iter().filter_map(|run| Some((run.clone(), read_summary(&results.join(run)).ok()?))).collect();
     let mut hashes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let summaries =
-        experiment.run_names().into_iter().filter_map(|run| read_summary(&results.join(run)).ok());
-    for (name, set) in summaries.flat_map(|summary| summary.held_out) {
-        hashes.entry(name).or_default().extend(set.hash);
+    let mut tokens: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, set) in summaries.values().flat_map(|summary| &summary.held_out) {
+        hashes.entry(name.clone()).or_default().extend(set.hash.clone());
+        if let Some(count) = set.tokens {
+            let fewest = tokens.entry(name.clone()).or_insert(count);
+            *fewest = count.min(*fewest);
+        }
     }
-    experiment.provenance.held_out_hashes = (!hashes.is_empty()).then_some(hashes);
+    let guesses: Option<Vec<f64>> = summaries.values().map(|summary| summary.uniform_loss).collect();
+    let guess = guesses.filter(|all| all.windows(2).all(|pair| pair[0] == pair[1])).and_then(|all| all.first().copied());
+    let environments: Vec<Environment> =
+        names.iter().filter_map(|run| Environment::read(&results.join(run))).collect();
+    let first = |arm: usize| experiment.runs_in(arm).find_map(|run| summaries.get(run.run.as_ref()?)?.parameters);
+    let parameters = [first(BASELINE), first(CANDIDATE)];
+    for (arm, parameters) in experiment.arms.iter_mut().zip(parameters) {
+        if let Some(budget) = &mut arm.budget {
+            budget.parameters = parameters;
+        }
+    }
+    let provenance = &mut experiment.provenance;
+    provenance.held_out_hashes = (!hashes.is_empty()).then_some(hashes);
+    (provenance.evaluated_tokens, provenance.uniform_loss) = (tokens, guess);
+    provenance.programs = basis::programs(environments.iter());
+    basis::check_text(experiment, &summaries)
 }
 
 /// Returns true if two records ask the same of the same program, so that an unfinished one may be continued.
@@ -134,5 +176,6 @@ pub fn asks_the_same(a: &Experiment, b: &Experiment) -> bool {
         && a.name == b.name
         && a.change() == b.change()
         && asked(a) == asked(b)
+        && a.question == b.question
         && (prediction(a), &a.hypothesis, &a.confirms) == (prediction(b), &b.hypothesis, &b.confirms)
 }

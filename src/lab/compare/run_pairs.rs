@@ -2,10 +2,11 @@
 //! them.
 
 use super::arms::Arms;
-use super::history::{self, StoredExperiment};
+use super::asking::Asking;
+use super::history;
 use super::pairs::PairRuns;
-use super::question::Question;
-use super::setting::{FinishedComparison, Setting};
+use super::question::{Question, SeedChoice};
+use super::setting::{FinishedComparison, Setting, StoredExperiment};
 use super::{judge, plan, record};
 use crate::error::{Error, Result};
 use crate::forecast::shared_randomness;
@@ -25,7 +26,8 @@ use std::path::PathBuf;
 /// The same as for [`run`] before its first run, except that pairs after a known verdict may be planned.
 pub fn plan(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
     let stored = history::stored(setting.results)?;
-    Ok(RunningPairs::prepare(question, setting, &stored, &Stop::on_signals(None)?)?.experiment)
+    let asking = Asking::new(question, setting.results, &stored)?;
+    Ok(RunningPairs::prepare(&asking, setting, &stored, &Stop::on_signals(None)?)?.experiment)
 }
 
 /// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. If a run
@@ -33,19 +35,23 @@ pub fn plan(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
 ///
 /// # Errors
 /// A usage error for pairs after a known verdict. Fails if a recipe cannot be planned, if the ledger or the
-/// record cannot be written, and after a signal; the same command then continues.
+/// record cannot be written, if a stored run that would be used again was changed, and after a signal; the same
+/// command then continues.
 pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let stored = history::stored(setting.results)?;
-    let change = question.change()?;
-    history::check_peeking(question, &history::same_change(&stored, [&change[0], &change[1]]))?;
-    let mut running = RunningPairs::prepare(question, setting, &stored, stop)?;
+    let asking = Asking::new(question, setting.results, &stored)?;
+    history::check_peeking(&asking.question, &asking.arms, &asking.family)?;
+    let mut running = RunningPairs::prepare(&asking, setting, &stored, stop)?;
     let _held = running.create_folder(&stored)?;
     running.write()?;
+    let since = asking.ask(setting.results, &running.experiment)?;
     running.run_pairs(stop)?;
     running.experiment.finished = true;
-    record::note_held_out(setting.results, &mut running.experiment);
+    record::note_runs(setting.results, &mut running.experiment)?;
+    running.experiment.standing = Some(asking.standing(&since, setting.results, &running.experiment)?);
     judge::judge(&mut running.experiment);
     running.write()?;
+    asking.answer(setting.results, &running.experiment)?;
     Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed: None })
 }
 
@@ -62,11 +68,12 @@ struct RunningPairs<'a> {
 impl<'a> RunningPairs<'a> {
     /// Checks the question, runs the pilot, and prints the plan.
     fn prepare(
-        question: &'a Question,
+        asking: &'a Asking,
         setting: &'a Setting<'a>,
         stored: &[StoredExperiment],
         stop: &Stop,
     ) -> Result<Self> {
+        let question = &asking.question;
         if question.is_timed() && setting.jobs > 1 {
             return Err(Error::usage(
                 "--jobs: a measure that depends on the clock needs one run at a time; leave out --jobs",
@@ -76,7 +83,12 @@ impl<'a> RunningPairs<'a> {
         runs.check_fit()?;
         let mut experiment = record::from_question(question, record::planned_pairs(&question.seeds))?;
         describe_cells(&mut experiment, &question.arms, runs.first_pair());
-        experiment.history = history::summaries(&experiment, stored, &question.seeds);
+        asking.describe(&mut experiment);
+        if question.choice != SeedChoice::Named
+            && let Some([first, _]) = question.seeds.first().filter(|[first, _]| *first != question.base_seeds[0])
+        {
+            eprint_line(&format!("seeds from {first} on: no earlier run or comparison of the arms has used them"));
+        }
         if setting.pilot > 0 {
             let seeds = plan::pilot_seeds(question, setting.pilot)?;
             if seeds.iter().any(|pair| question.seeds.contains(pair)) {
@@ -167,7 +179,7 @@ fn describe_cells(experiment: &mut Experiment, arms: &Arms, cells: Option<[Plann
     let shared = shared_randomness(one, other);
     experiment.shared_randomness = Some(shared.to_string());
     for ((record, planned), cell) in experiment.arms.iter_mut().zip(arms.both()).zip([baseline, candidate]) {
-        record.budget = Some(record::budget(&cell.work.plan));
+        record.budget = Some(record::budget(cell.work));
         record.binary.clone_from(&planned.binary);
     }
 }

@@ -1,5 +1,6 @@
 //! Runs trials of both arms in turns, or reads stored runs instead, and judges their times and curves.
 
+use super::asking::Asking;
 use super::judge::{self, contention, curves::ExpectedCurve};
 use super::measured::{self, VAL_LOSS};
 use super::question::Question;
@@ -9,7 +10,8 @@ use super::{record, text};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use crate::recipe::{Change, Class};
-use crate::results::experiment::{ARM_NAMES, Experiment, ExperimentRun};
+use crate::results::experiment::{ARM_NAMES, Experiment, ExperimentRun, Standing};
+use crate::results::ledger::Place;
 use crate::results::measure::Measure;
 use crate::results::progress::eprint_line;
 use crate::statistics::Verdict;
@@ -22,14 +24,17 @@ use std::path::PathBuf;
 /// If a process cannot be started or a file cannot be written. A failed trial ends the comparison with its
 /// error in [`FinishedComparison::failed`].
 pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
-    let mut running = RunningTrials::start(question, setting)?;
+    let mut running = RunningTrials::start(question, setting.clone())?;
     let failed = match question.arms.stored_runs() {
         Some(runs) => running.read_stored_runs(runs),
         None => running.run_trials(stop),
     };
     let failed = failed.err();
-    running.conclude(failed.is_none());
+    running.conclude(failed.is_none())?;
     running.experiment.write(&running.folder)?;
+    if failed.is_none() {
+        running.asking.answer(setting.results, &running.experiment)?;
+    }
     Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed })
 }
 
@@ -37,6 +42,9 @@ pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<Fin
 struct RunningTrials<'a> {
     question: &'a Question,
     setting: Setting<'a>,
+    asking: Asking,
+    /// Where the question counts as asked.
+    since: Place,
     folder: PathBuf,
     experiment: Experiment,
     trials: Vec<FinishedTrial>,
@@ -55,9 +63,16 @@ impl<'a> RunningTrials<'a> {
         };
         let planned = order.into_iter().map(|arm| ExperimentRun { arm, ..ExperimentRun::default() });
         let mut experiment = record::from_question(question, planned.collect())?;
+        // Trials have no seeds by which earlier comparisons of pairs could know their outcome.
+        let asking = match question.arms.stored_runs() {
+            Some(_) => Asking::about_stored(question, question.asked_arms()?, setting.results, &[])?,
+            None => Asking::new(question, setting.results, &[])?,
+        };
+        asking.describe(&mut experiment);
         let (folder, held) = record::create_folder(setting.results, &mut experiment)?;
         experiment.write(&folder)?;
-        Ok(Self { question, setting, folder, experiment, trials: Vec::new(), _held: held })
+        let since = asking.ask(setting.results, &experiment)?;
+        Ok(Self { question, setting, asking, since, folder, experiment, trials: Vec::new(), _held: held })
     }
 
     fn read_stored_runs(&mut self, runs: [&[PathBuf]; 2]) -> Result<()> {
@@ -131,7 +146,10 @@ impl<'a> RunningTrials<'a> {
     }
 
     /// Judges the trials. `finished` is false if a trial failed.
-    fn conclude(&mut self, finished: bool) {
+    ///
+    /// # Errors
+    /// If the runs were not measured on the same text, or the ledger cannot be read.
+    fn conclude(&mut self, finished: bool) -> Result<()> {
         self.experiment.finished = finished;
         for (arm, record) in self.experiment.arms.iter_mut().enumerate() {
             let trials = self.trials.iter().filter(|trial| trial.record.arm == arm);
@@ -150,10 +168,17 @@ impl<'a> RunningTrials<'a> {
         let reasons = contention::reasons(&self.experiment, &self.trials, intends_devices);
         self.experiment.contended.extend(reasons);
         self.experiment.notes.extend(contention::notes(&self.trials));
-        record::note_held_out(self.setting.results, &mut self.experiment);
+        record::note_runs(self.setting.results, &mut self.experiment)?;
         self.judge_validation();
         self.judge_curves(finished);
+        let standing = match self.question.arms.stored_runs() {
+            Some(_) => self.asking.standing(&self.since, self.setting.results, &self.experiment)?,
+            // Every trial is a run of this comparison.
+            None => Standing::from_reasons(self.asking.reasons.clone()),
+        };
+        self.experiment.standing = Some(standing);
         judge::judge(&mut self.experiment);
+        Ok(())
     }
 
     /// Checks whether all trials measured the validation loss on the same text.

@@ -5,7 +5,7 @@ use crate::recipe::Recipe;
 use std::collections::BTreeSet;
 
 /// The largest seed, which is the largest TOML integer.
-const MAX_SEED: u64 = i64::MAX as u64;
+pub(super) const MAX_SEED: u64 = i64::MAX as u64;
 
 /// The most pairs in a comparison.
 const MAX_PAIRS: u64 = 10_000;

@@ -20,6 +20,15 @@ pub struct Setting<'a> {
     pub algorithms_from: Option<PathBuf>,
 }
 
+/// A stored comparison and its folder.
+#[derive(Clone, Debug)]
+pub struct StoredExperiment {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Its record.
+    pub experiment: Experiment,
+}
+
 /// A comparison that has ended.
 #[derive(Debug)]
 pub struct FinishedComparison {

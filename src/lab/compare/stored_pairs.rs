@@ -1,19 +1,20 @@
 //! Compares the quality of stored runs: pairs runs that were trained before, and runs nothing.
 
 use super::arms::{Arms, PlannedArm, changes_between, load_stored};
-use super::history::{self, StoredExperiment};
+use super::asking::Asking;
+use super::basis::{Records, VerifiedRun};
+use super::history;
 use super::question::{Options, Question};
-use super::setting::FinishedComparison;
+use super::setting::{FinishedComparison, StoredExperiment};
 use super::{judge, pairs, record};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::{Change, Class, Recipe};
 use crate::results::experiment::{Arm, BASELINE, CANDIDATE, ExperimentRun};
-use crate::results::folder::read_summary;
+use crate::results::find;
+use crate::results::ledger::Ledger;
 use crate::results::measure::{Measure, MeasuredRun};
-use crate::results::provenance::Environment;
 use crate::results::verify::{self, RunFiles};
-use crate::results::{Summary, find};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -28,12 +29,8 @@ struct StoredArm {
 /// A stored run that has ended.
 struct StoredRun {
     folder: PathBuf,
-    /// `RECIPE/RUN`.
-    name: String,
     recipe: Recipe,
-    /// The device class; `None` if the run's file cannot be read.
-    device: Option<String>,
-    summary: Summary,
+    verified: VerifiedRun,
 }
 
 /// Judges the quality of stored runs. `names` has the run names of each arm, separated by commas. Runs with
@@ -44,10 +41,13 @@ struct StoredRun {
 /// or a run has not ended. Otherwise the same as for [`Question::new`], and for [`run`](super::run) before
 /// its first run.
 pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Result<FinishedComparison> {
-    let [baseline, candidate] = [StoredArm::find(results, names[0])?, StoredArm::find(results, names[1])?];
+    let stored = history::stored(results)?;
+    let ledger = Ledger::read(results)?;
+    let records = Records { ledger: &ledger, stored: &stored };
+    let find = |names| StoredArm::find(results, names, &records);
+    let [baseline, candidate] = [find(names[0])?, find(names[1])?];
     check_seeds(&baseline, &candidate)?;
     let question = question(&baseline, &candidate, options)?;
-    let stored = history::stored(results)?;
     let arms = [&baseline, &candidate];
     let known = arms.map(|arm| arm.recorded_arm(&stored));
     let measures: Vec<Measure> = question.findings.iter().map(|asked| asked.measure.clone()).collect();
@@ -55,35 +55,46 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     let runs = partners.flat_map(|((seed, a), b)| {
         [a.record(BASELINE, *seed, &measures), b.record(CANDIDATE, *seed, &measures)]
     });
-    let mut experiment = record::from_question(&question, runs.collect())?;
+    let mut asked = question.asked_arms()?;
+    for (arm, known) in asked.iter_mut().zip(known) {
+        if let Some(hash) = known.and_then(|known| known.seedless_hash.as_ref()) {
+            arm.hash.clone_from(hash);
+        }
+    }
+    let asking = Asking::about_stored(&question, asked, results, &stored)?;
+    let question = &asking.question;
+    history::check_peeking(question, &asking.arms, &asking.family)?;
+    let mut experiment = record::from_question(question, runs.collect())?;
     for (arm, known) in experiment.arms.iter_mut().zip(known) {
         if let Some(known) = known {
             arm.recipe.clone_from(&known.recipe);
             arm.settings.clone_from(&known.settings);
             arm.seedless_hash.clone_from(&known.seedless_hash);
+            arm.budget = known.budget;
         }
     }
-    let earlier = experiment.change().map(|change| history::same_change(&stored, change)).unwrap_or_default();
-    history::check_peeking(&question, &earlier)?;
-    experiment.history = history::summaries(&experiment, &stored, &question.seeds);
+    asking.describe(&mut experiment);
     experiment.provenance.corpus_hashes = arms.iter().filter_map(|arm| arm.corpus_hash().cloned()).collect();
-    let devices = arms.iter().flat_map(|arm| arm.runs.values()).filter_map(|run| run.device.clone());
-    let devices: BTreeSet<String> = devices.collect();
+    let devices: BTreeSet<String> =
+        arms.iter().flat_map(|arm| arm.runs.values()).map(|run| run.verified.environment.device_class()).collect();
     experiment.provenance.device = devices.first().filter(|_| devices.len() == 1).cloned();
     experiment.finished = true;
-    record::note_held_out(results, &mut experiment);
-    judge::judge(&mut experiment);
+    record::note_runs(results, &mut experiment)?;
     let (folder, _held) = record::create_folder(results, &mut experiment)?;
+    let since = asking.ask(results, &experiment)?;
+    experiment.standing = Some(asking.standing(&since, results, &experiment)?);
+    judge::judge(&mut experiment);
     experiment.write(&folder)?;
+    asking.answer(results, &experiment)?;
     Ok(FinishedComparison { folder, experiment, failed: None })
 }
 
 impl StoredArm {
     /// Finds and verifies the runs.
-    fn find(results: &Path, names: &str) -> Result<Self> {
+    fn find(results: &Path, names: &str, records: &Records<'_>) -> Result<Self> {
         let mut runs: BTreeMap<u64, StoredRun> = BTreeMap::new();
         for name in names.split(',') {
-            let run = StoredRun::read(find::find(results, name.trim())?)?;
+            let run = StoredRun::read(find::find(results, name.trim())?, records)?;
             if let Some(first) = runs.values().next() {
                 first.check_same_arm(&run)?;
             }
@@ -91,7 +102,7 @@ impl StoredArm {
             if let Some(other) = runs.get(&seed) {
                 return Err(Error::usage(format!(
                     "{} and {} are in one arm and have the same training.seed = {seed}; name one of them",
-                    other.name, run.name
+                    other.name(), run.name()
                 )));
             }
             runs.insert(seed, run);
@@ -104,7 +115,7 @@ impl StoredArm {
     /// recipe.
     fn recorded_arm<'a>(&self, stored: &'a [StoredExperiment]) -> Option<&'a Arm> {
         let is_own = |run: &&ExperimentRun| {
-            run.run.as_ref().is_some_and(|name| self.runs.values().any(|own| own.name == *name))
+            run.run.as_ref().is_some_and(|name| self.runs.values().any(|own| own.name() == *name))
         };
         stored.iter().map(|one| &one.experiment).find_map(|experiment| {
             let run = experiment.runs.iter().chain(&experiment.pilot).find(is_own)?;
@@ -121,29 +132,27 @@ impl StoredArm {
     }
 
     fn corpus_hash(&self) -> Option<&String> {
-        self.runs.values().find_map(|run| run.summary.corpus_hash.as_ref())
+        self.runs.values().find_map(|run| run.verified.summary.corpus_hash.as_ref())
     }
 }
 
 impl StoredRun {
     /// Reads and verifies a run.
-    fn read(folder: PathBuf) -> Result<Self> {
+    fn read(folder: PathBuf, records: &Records<'_>) -> Result<Self> {
         verify::check(&RunFiles::read(&folder)?)?;
-        let summary = read_summary(&folder)?;
-        let name = find::folder_id(&folder);
+        let verified = VerifiedRun::read(&folder, records)?;
         if !MeasuredRun::open(&folder)?.is_complete() {
             return Err(Error::usage(format!(
-                "{name} is {}; quality is judged only for runs that ended with all of their rows",
-                summary.status.as_str()
+                "{} is {}; quality is judged only for runs that ended with all of their rows",
+                verified.name,
+                verified.summary.status.as_str()
             )));
         }
-        Ok(Self {
-            recipe: load_stored(&folder)?,
-            device: Environment::read(&folder).map(|environment| environment.device_class()),
-            folder,
-            name,
-            summary,
-        })
+        Ok(Self { recipe: load_stored(&folder)?, folder, verified })
+    }
+
+    fn name(&self) -> &str {
+        &self.verified.name
     }
 
     /// Checks that another run may be in the same arm: it may differ in its seed, and in keys that change no
@@ -155,12 +164,12 @@ impl StoredRun {
         let changes = changes_between(&self.recipe, &other.recipe);
         let differ = match changes.iter().find(matters) {
             Some(change) => format!("{} is {} and {}", change.key, change.old, change.new),
-            None if self.summary.corpus_hash != other.summary.corpus_hash => {
-                "they were trained on different text".to_owned()
-            }
-            None => return Ok(()),
+            None => match self.verified.difference(&other.verified) {
+                Some(why) => why,
+                None => return Ok(()),
+            },
         };
-        Err(Error::usage(format!("{} and {} are in one arm, but {differ}", self.name, other.name)))
+        Err(Error::usage(format!("{} and {} are in one arm, but {differ}", self.name(), other.name())))
     }
 
     /// Records the run with the values of its measures.
@@ -168,9 +177,9 @@ impl StoredRun {
         let run = ExperimentRun {
             arm,
             seed: Some(seed),
-            run: Some(self.name.clone()),
-            status: Some(self.summary.status.as_str().to_owned()),
-            reason: self.summary.reason.clone(),
+            run: Some(self.name().to_owned()),
+            status: Some(self.verified.summary.status.as_str().to_owned()),
+            reason: self.verified.summary.reason.clone(),
             reused: true,
             ..ExperimentRun::default()
         };
@@ -215,13 +224,13 @@ fn question(baseline: &StoredArm, candidate: &StoredArm, options: &Options) -> R
         ));
     }
     let pairs = baseline.runs.values().zip(candidate.runs.values());
-    let apart = pairs.filter(|(a, b)| a.device != b.device).count();
+    let device = |run: &StoredRun| run.verified.environment.device_class();
+    let apart = pairs.filter(|(a, b)| device(a) != device(b)).count();
     if apart > 0 {
         question.notes.push(format!(
             "the runs of {apart} pair{} ran on different devices, which round differently",
             plural(apart)
         ));
     }
-    question.notes.push("from stored runs: the question was asked after they had run".to_owned());
     Ok(question)
 }

@@ -5,11 +5,14 @@ use super::question::confidence_per_measure;
 use super::*;
 use crate::results::experiment::example::experiment;
 use crate::results::experiment::{
-    EXPERIMENT, Experiment, ExperimentRun, Finding, RegisteredPrediction, VerdictBasis,
+    EXPERIMENT, EarlierExperiment, Experiment, ExperimentRun, Finding, RegisteredPrediction, Standing, VerdictBasis,
 };
+use crate::results::ledger::{AskedArm, Ledger, QuestionLine};
 use crate::results::measure::{Measure, MeasureValue, parse_list};
 use crate::statistics::{Verdict, paired_difference};
-use history::{StoredExperiment, check_peeking, fresh_seeds, same_change};
+use family::Family;
+use history::{check_peeking, fresh_seeds, same_change};
+use setting::StoredExperiment;
 use std::path::{Path, PathBuf};
 
 /// Makes a speed comparison without runs, whose speed and curves are not judged yet.
@@ -281,36 +284,114 @@ fn question(seeds: &[u64], is_sequential: bool) -> Question {
     Question::new(arms, &options).unwrap()
 }
 
-#[test]
-fn other_pairs_after_a_verdict_are_peeking() {
-    // Seeds 0 to 3.
-    let fixed = judged("val_loss", &differing(&[0.1, 0.2, 0.3, 0.2]));
-    let mut sequential = fixed.clone();
-    sequential.design = Design::Sequential { max_pairs: 6, looks: Vec::new() };
-    let check = |old: &Experiment, seeds: &[u64], is_sequential: bool| {
-        check_peeking(&question(seeds, is_sequential), &[old])
+/// Makes the line of an answered question about these arms, measures and seeds.
+fn answered(name: &str, arms: &[AskedArm], measures: &str, seeds: &[u64]) -> [QuestionLine; 2] {
+    let asked = QuestionLine {
+        comparison: name.to_owned(),
+        question: format!("{name} {measures}"),
+        arms: arms.to_vec(),
+        measures: measures.split(',').map(str::to_owned).collect(),
+        seeds: seeds.iter().map(|seed| [*seed; 2]).collect(),
+        reasons: Vec::new(),
+        answer: None,
+        at: "2026-01-02T03:04:05Z".to_owned(),
     };
-    check(&fixed, &[0, 1, 2, 3], false).expect("the same again");
-    check(&fixed, &[3, 2, 1, 0], false).expect("in any order");
-    check(&fixed, &[10, 11, 12, 13], false).expect("fresh seeds");
-    check(&fixed, &[0, 1, 2, 3, 4, 5], true).expect("sequential from the first pair");
-    check(&sequential, &[0, 1, 2, 3, 4, 5], true).expect("the same maximum");
-    for (old, seeds, is_sequential) in [
-        (&fixed, &[0, 1, 2, 3, 4, 5][..], false),
-        (&fixed, &[0, 1, 2], false),
-        (&fixed, &[3, 10, 11], false),
-        (&fixed, &[1, 2, 3, 4, 5], true),
-        (&fixed, &[3, 2, 1, 0, 4, 5], true),
-        (&sequential, &[1, 0, 2, 3, 4, 5], true),
-        (&sequential, &[0, 1, 2, 3], false),
-        (&sequential, &[0, 1, 2, 3, 4, 5, 6, 7], true),
-    ] {
-        let error = check(old, seeds, is_sequential).unwrap_err();
-        assert!(error.message().contains("peeking") && error.message().contains("--confirm r/1"), "{error}");
+    let answer = Some(format!("{measures}: inconclusive"));
+    [asked.clone(), QuestionLine { answer, ..asked }]
+}
+
+/// Returns the family of a question, after these lines were written to a ledger.
+fn family(question: &Question, lines: &[QuestionLine]) -> (Vec<AskedArm>, Family) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::open(dir.path()).unwrap();
+    lines.iter().for_each(|line| ledger.ask(line.clone()).unwrap());
+    let read = Ledger::read(dir.path()).unwrap();
+    let asked = |ledger: &Ledger| ledger.questions().iter().map(|(_, line)| line.clone()).collect::<Vec<_>>();
+    assert_eq!(asked(&read), asked(&ledger), "lines read as they are written");
+    let arms = question.asked_arms().unwrap();
+    let family = Family::find(&arms, &read, &[]);
+    (arms, family)
+}
+
+/// Enumerates who asks again: with other pairs, in the other order, with another design, about other measures.
+#[test]
+fn other_pairs_after_a_verdict_are_peeking_whoever_asks() {
+    let swapped = |arms: &[AskedArm]| vec![arms[1].clone(), arms[0].clone()];
+    let old: [u64; 4] = [0, 1, 2, 3];
+    for is_swapped in [false, true] {
+        for is_sequential in [false, true] {
+            let check = |seeds: &[u64], measures: &str| {
+                let new = question(seeds, is_sequential);
+                let arms = new.asked_arms().unwrap();
+                let known = if is_swapped { swapped(&arms) } else { arms };
+                let (arms, family) = family(&new, &answered("r/1", &known, measures, &old));
+                assert_eq!(family.answered_before(&new.hash(&arms)), 1);
+                check_peeking(&new, &arms, &family)
+            };
+            check(&[0, 1, 2, 3], "val_loss").expect("the same pairs, which are then known");
+            check(&[3, 2, 1, 0], "val_loss").expect("in any order");
+            check(&[10, 11, 12, 13], "val_loss").expect("fresh seeds");
+            check(&[0, 1, 2, 3, 4], "train_loss").expect("another question, which shares the error");
+            for seeds in [&[0, 1, 2, 3, 4, 5][..], &[0, 1, 2, 9], &[3, 10, 11, 12], &[1, 2, 3, 4, 5]] {
+                let error = check(seeds, "val_loss").unwrap_err();
+                let message = error.message();
+                assert!(message.contains("peeking") && message.contains("--confirm r/1"), "{error}");
+                assert_eq!(message.contains("the arms swapped"), is_swapped, "{error}");
+            }
+            let open = question(&[0, 1, 2, 3, 4, 5], is_sequential);
+            let arms = open.asked_arms().unwrap();
+            let (arms, family) = family(&open, &answered("r/1", &arms, "val_loss", &old)[..1]);
+            check_peeking(&open, &arms, &family).expect("no verdict is known");
+        }
     }
-    let mut unfinished = fixed.clone();
-    unfinished.finished = false;
-    check(&unfinished, &[0, 1, 2, 3, 4, 5], false).expect("no verdict is known");
+}
+
+/// The same command has the same seeds and is the same question; anything else is another one.
+#[test]
+fn every_part_of_a_question_is_in_its_hash() {
+    let base = question(&[0, 1, 2, 3], false);
+    let hash = |question: &Question| question.hash(&question.asked_arms().unwrap());
+    let mut hashes = std::collections::BTreeSet::from([hash(&base)]);
+    assert!(!hashes.insert(hash(&question(&[0, 1, 2, 3], false))));
+    let mut others = vec![question(&[0, 1, 2, 4], false), question(&[0, 1, 2, 3], true)];
+    let mut with = |change: fn(&mut Question)| {
+        let mut changed = base.clone();
+        change(&mut changed);
+        others.push(changed);
+    };
+    with(|one| one.confidence = 0.9);
+    with(|one| one.findings[0].min_effect = Some(0.02));
+    with(|one| one.findings[0].measure = "train_loss".parse().unwrap());
+    with(|one| one.predicts = Some("better".parse().unwrap()));
+    with(|one| one.confirms = Some("r/1".to_owned()));
+    with(|one| one.seeds[0] = [7, 7]);
+    for other in others {
+        assert!(hashes.insert(hash(&other)), "{other:?}");
+    }
+    // Words about it are no part of it.
+    let named = Question { hypothesis: Some("why".to_owned()), name: "other".to_owned(), ..base.clone() };
+    assert!(!hashes.insert(hash(&named)));
+}
+
+#[test]
+fn an_exploratory_answer_has_intervals_and_no_verdict_anywhere() {
+    let mut found = comparison("val_loss,train_loss", &differing(&[-0.05, -0.04, -0.06, -0.05]));
+    found.prediction = Some(predicted("val_loss -1..0"));
+    found.earlier_questions = 1;
+    judge::judge(&mut found);
+    assert_eq!(found.prediction.as_ref().unwrap().held, Some(true));
+    found.standing = Some(Standing::from_reasons(vec!["8 of 8 runs are older".to_owned()]));
+    judge::judge(&mut found);
+    assert!(found.findings.iter().all(|one| one.verdict == Verdict::Inconclusive && one.interval.is_some()));
+    assert_eq!((found.verdict(), found.prediction.as_ref().unwrap().held), (Verdict::Inconclusive, None));
+    let text = report(&found);
+    assert!(!text.contains("better") && text.contains("`val_loss -1..0`: open"), "{text}");
+    let verdicts: Vec<&str> = text.lines().filter(|line| line.starts_with("verdict")).collect();
+    assert_eq!(verdicts.len(), 2);
+    for line in verdicts.into_iter().chain([found.verdict_words().as_str()]) {
+        assert!(line.contains("exploratory, no verdict") && line.contains("8 of 8 runs are older"), "{line}");
+        assert!(line.contains("asked after 1 other answer"), "{line}");
+    }
 }
 
 #[test]
@@ -324,8 +405,13 @@ fn history_has_the_same_two_recipes_and_fresh_seeds_are_above_it() {
         [first.clone(), other].map(|experiment| StoredExperiment { folder: PathBuf::new(), experiment });
     let earlier = same_change(&stored, ["a", "b"]);
     assert_eq!(earlier, [&first]);
-    let said = history::summarize_earlier(&first, &[[2, 2], [3, 3]]);
-    assert_eq!((said.pairs, said.shared_seeds, said.ended.as_str()), (3, 1, "val_loss: better"));
+    // Records of earlier versions are not in the ledger.
+    let dir = tempfile::tempdir().unwrap();
+    let arm = |hash: &str| AskedArm { hash: hash.to_owned(), ..AskedArm::default() };
+    let old = Family::find(&[arm("b"), arm("a")], &Ledger::read(dir.path()).unwrap(), &stored);
+    let said = old.history("r/2", &[[2, 2], [3, 3]]);
+    assert_eq!((said.len(), said[0].pairs, said[0].shared_seeds), (1, 3, 1));
+    assert_eq!((said[0].ended.as_str(), said[0].relation.as_deref()), ("val_loss: better", Some("the arms swapped")));
     assert_eq!(fresh_seeds(2, [0, 0], &earlier).unwrap(), [[71, 71], [72, 72]]);
     assert_eq!(fresh_seeds(1, [0, 100], &earlier).unwrap(), [[71, 171]]);
     assert_eq!(fresh_seeds(1, [100, 0], &earlier).unwrap(), [[171, 71]]);
@@ -337,7 +423,13 @@ fn the_report_has_pairs_verdict_prediction_and_history() {
     let mut found = judged("val_loss", &differing(&[-0.05, -0.04, -0.06]));
     found.prediction = Some(predicted("better"));
     found.hypothesis = Some("a \u{1b}[31mreason".to_owned());
-    let earlier = history::summarize_earlier(&found.clone(), &[[0, 0]]);
+    let earlier = EarlierExperiment {
+        comparison: "r/1".to_owned(),
+        pairs: 3,
+        shared_seeds: 1,
+        ended: "val_loss: better".to_owned(),
+        relation: None,
+    };
     found.history = vec![earlier.clone(), earlier];
     judge::judge(&mut found);
     let text = report(&found);

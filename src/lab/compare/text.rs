@@ -33,7 +33,7 @@ pub fn report(experiment: &Experiment) -> String {
     lines.extend(experiment.prediction.iter().map(|prediction| {
         ("prediction", format!("`{}`: {}", prediction.text, held_in_words(prediction.held)))
     }));
-    if !has_trials {
+    if !has_trials || !experiment.history.is_empty() {
         lines.push(("history", pairs::history(experiment)));
     }
     lines.extend(experiment.contended.iter().map(|reason| ("contended", reason.clone())));

@@ -9,6 +9,7 @@ use crate::results::Summary;
 use crate::results::columns::Figures;
 use crate::results::folder::{METRICS, TIMING, read_summary};
 use crate::results::ledger::{CellStatus, Measured};
+use crate::results::measure::rows_hash;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -54,6 +55,8 @@ pub struct AttemptResult {
     pub reason: Option<String>,
     /// `RECIPE/RUN`, if a run began.
     pub run: Option<String>,
+    /// BLAKE3 of its `metrics.csv`, if it has one.
+    pub rows: Option<String>,
     /// The measured figures.
     pub measured: Measured,
 }
@@ -61,7 +64,7 @@ pub struct AttemptResult {
 impl AttemptResult {
     /// Makes the result of an attempt that left no run.
     pub fn without_run(status: CellStatus, reason: &str) -> Self {
-        Self { status, reason: Some(reason.to_owned()), run: None, measured: Measured::default() }
+        Self { status, reason: Some(reason.to_owned()), run: None, rows: None, measured: Measured::default() }
     }
 }
 
@@ -216,7 +219,8 @@ impl RunningAttempt {
         let summary = self.run.as_ref().and_then(|run| read_summary(&results.join(run)).ok());
         let (status, reason) = self.status(summary.as_ref(), end);
         let measured = summary.as_ref().map(measured).unwrap_or_default();
-        AttemptResult { status, reason, run: self.run.clone(), measured }
+        let rows = self.run.as_ref().and_then(|run| rows_hash(&results.join(run)).ok());
+        AttemptResult { status, reason, run: self.run.clone(), rows, measured }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::results::configurations::SEED;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
 use crate::results::progress::Mode;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +51,8 @@ pub struct PlannedCell<'a> {
     pub key: &'a str,
     /// The hash of its corpus.
     pub corpus_hash: &'a str,
+    /// Hashes of the further held-out sets, by name.
+    pub held_out: &'a BTreeMap<String, String>,
     /// The device class that it runs on.
     pub device: &'a str,
     /// Its resolved recipe and its plan.
@@ -60,7 +62,7 @@ pub struct PlannedCell<'a> {
 /// How the cells of a batch are run.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchPolicy<'a> {
-    /// What the cells are for, in messages.
+    /// The comparison that the cells are for.
     pub name: &'a str,
     /// The results folder.
     pub results: &'a Path,
@@ -115,9 +117,9 @@ impl CellBatch {
 
     /// Returns a cell; `None` if the index is too large.
     pub fn get(&self, at: usize) -> Option<PlannedCell<'_>> {
-        let Cell { key, corpus_hash, device, work, .. } = self.cells.get(at)?;
+        let Cell { key, corpus_hash, held_out, device, work, .. } = self.cells.get(at)?;
         let (corpus_hash, device) = (corpus_hash.as_deref()?, device.as_deref()?);
-        Some(PlannedCell { key, corpus_hash, device, work: work.as_ref().ok()? })
+        Some(PlannedCell { key, corpus_hash, held_out, device, work: work.as_ref().ok()? })
     }
 
     /// Runs the cells of a range that are not done, or all of them. Calls `ended` once for every end of a
@@ -166,6 +168,7 @@ impl CellBatch {
                 retry,
                 limits: policy.limits,
                 build: &self.build,
+                comparison: Some(policy.name),
             };
             let schedule =
                 Schedule::new(&sweep, cells, &Design::Grid, ledger, executor, &mut output, display);

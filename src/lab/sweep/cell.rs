@@ -10,13 +10,12 @@ use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::machine::Machine;
 use crate::plan::{CorpusFacts, Plan, data_spec};
-use crate::ranks::process::own_program;
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, NO_PLOTS, Recipe, Values, merged_settings};
 use crate::results::configurations::Settings;
-use crate::results::provenance::{Build, Cpu, gpu_class};
+use crate::results::provenance::{Build, Cpu, gpu_class, own_binary_hash};
 use crate::train::check_initial_weights;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A cell of a sweep.
@@ -36,6 +35,8 @@ pub struct Cell {
     pub measuring: Settings,
     /// Hash of the corpus; `None` if it could not be opened.
     pub corpus_hash: Option<String>,
+    /// Hashes of the further held-out sets, by name.
+    pub held_out: BTreeMap<String, String>,
     /// The device class; `None` if nothing runs.
     pub device: Option<String>,
     /// True if `sweep.exclude` excludes the cell.
@@ -63,25 +64,39 @@ pub struct Source<'a> {
 
 /// Cache of opened corpora, so that each is read only once.
 #[derive(Debug, Default)]
-pub struct Corpora(Vec<(Spec, Result<(String, CorpusFacts)>)>);
+pub struct Corpora(Vec<(Spec, Result<OpenedCorpus>)>);
+
+/// What a cell needs to know about the text that it is trained and measured on.
+#[derive(Clone, Debug)]
+struct OpenedCorpus {
+    /// Hash of the tokens that are trained on and held out by `data.validation`, and of the tokenizer.
+    hash: String,
+    /// Hashes of the further held-out sets, by name.
+    held_out: BTreeMap<String, String>,
+    facts: CorpusFacts,
+}
 
 impl Corpora {
-    /// Returns the hash and the sizes of a recipe's corpus.
-    fn open(&mut self, recipe: &Recipe, machine: &Machine) -> Result<(String, CorpusFacts)> {
+    /// Opens a recipe's corpus, with its further held-out sets.
+    fn open(&mut self, recipe: &Recipe, machine: &Machine) -> Result<OpenedCorpus> {
         let spec = data_spec(recipe, machine);
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // Token streams do not depend on the window length, so one entry serves all; the window is
             // checked below.
             let opened = TokenCache::user()
                 .and_then(|cache| data::open(&spec, 0, None, cache.as_ref()))
-                .map(|set| (set.hash.clone(), CorpusFacts::from_dataset(&set)));
+                .map(|set| OpenedCorpus {
+                    hash: set.hash.clone(),
+                    held_out: set.sets.iter().map(|set| (set.name.clone(), set.hash.clone())).collect(),
+                    facts: CorpusFacts::from_dataset(&set),
+                });
             self.0.push((spec.clone(), opened));
             self.0.len() - 1
         });
-        let (hash, corpus) = self.0[at].1.clone()?;
+        let opened = self.0[at].1.clone()?;
         let seq_len = recipe.values().training.seq_len;
-        data::check_window(&spec, corpus.train_tokens, corpus.validation_tokens, seq_len)?;
-        Ok((hash, corpus))
+        data::check_window(&spec, opened.facts.train_tokens, opened.facts.validation_tokens, seq_len)?;
+        Ok(opened)
     }
 }
 
@@ -98,6 +113,7 @@ impl Cell {
             recipe_hash: None,
             measuring: Settings::new(),
             corpus_hash: None,
+            held_out: BTreeMap::new(),
             device: None,
             excluded: point.excluded.is_some(),
             checkpoints: recipe.checkpoints,
@@ -118,9 +134,10 @@ impl Cell {
         Launch::from_recipe(&recipe, environment::variables())?;
         self.recipe_hash = Some(recipe.hash());
         self.measuring = recipe.measuring();
-        let (corpus_hash, corpus) = corpora.open(&recipe, &machine)?;
+        let OpenedCorpus { hash: corpus_hash, held_out, facts } = corpora.open(&recipe, &machine)?;
         self.corpus_hash = Some(corpus_hash.clone());
-        let Planned { recipe, plan, .. } = Planned::new(&recipe, &corpus, &machine)?;
+        self.held_out = held_out;
+        let Planned { recipe, plan, .. } = Planned::new(&recipe, &facts, &machine)?;
         self.recipe_hash = Some(recipe.hash());
         let device = device_class(&plan)?;
         // Hash the number of ranks that `"auto"` resolves to, so that a cell that sets that number has the
@@ -131,6 +148,10 @@ impl Cell {
         let weights = check_initial_weights(&recipe, &plan)?;
         let weights = weights.map(|weights| weights.folder.content_hash()).transpose()?;
         parts.extend(weights.as_deref());
+        // Neither does it name the contents of further held-out sets, on which figures are measured.
+        let sets: Vec<String> =
+            self.held_out.iter().map(|(name, hash)| format!("validation.sets.{name} {hash}")).collect();
+        parts.extend(sets.iter().map(String::as_str));
         self.key = hash(&parts);
         self.device = Some(device);
         Ok(Box::new(Work { recipe, plan, machine }))
@@ -194,18 +215,14 @@ fn device_class(plan: &Plan) -> Result<String> {
     Ok(gpu_class(&model, gpus.len(), topology.as_deref()))
 }
 
-/// Names the program that runs the cells by version, commit and profile. A hash of the binary is added if the
-/// sources differ from the commit or the commit is unknown.
+/// Names the program that runs the cells by version, commit, profile and the hash of its file: features and
+/// flags make several programs of one commit.
 pub fn build_name() -> String {
     let build = Build::current();
     let commit = build.commit.as_deref().map_or("unknown", |commit| &commit[..commit.len().min(12)]);
     let profile = build.profile.as_deref().and_then(|p| p.split(',').next()).unwrap_or("unknown");
-    let name = format!("{} {commit} {profile}", build.version);
-    if build.commit.is_some() && build.dirty == Some(false) {
-        return name;
-    }
-    let binary = own_program().ok().and_then(|(running, _)| std::fs::read(running).ok()).unwrap_or_default();
-    format!("{name} binary {}", &blake3::hash(&binary).to_hex()[..12])
+    let binary = own_binary_hash().and_then(|hash| hash.get(..12)).unwrap_or("unknown");
+    format!("{} {commit} {profile} binary {binary}", build.version)
 }
 
 /// Hashes several strings into one.
@@ -306,6 +323,35 @@ mod tests {
             cell.key
         };
         assert_ne!(key("one text "), key("two texts "));
+    }
+
+    /// Replaces the content of every file that a recipe can measure or train on.
+    #[test]
+    fn a_key_changes_with_the_content_of_every_named_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = |name: &str| format!("{:?}", dir.path().join(name).to_str().unwrap());
+        let write = |name: &str, words: &str| std::fs::write(dir.path().join(name), words.repeat(300)).unwrap();
+        let names = ["corpus.txt", "held.txt", "a.txt", "b.txt"];
+        names.iter().for_each(|name| write(name, "the same text "));
+        let settings = [
+            ("data.corpus", text("corpus.txt")),
+            ("data.validation", text("held.txt")),
+            ("data.tokenizer", "\"byte\"".to_owned()),
+            ("validation.sets", format!("{{ a = {}, b = {} }}", text("a.txt"), text("b.txt"))),
+        ];
+        let settings: Vec<(&str, &str)> = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let key = || {
+            let cell = cell(dir.path(), &settings, "build");
+            assert!(cell.work.is_ok(), "{:?}", cell.work);
+            (cell.key, cell.held_out)
+        };
+        let (base, sets) = key();
+        assert_eq!((key(), sets.len()), ((base.clone(), sets.clone()), 2));
+        let mut seen = std::collections::BTreeSet::from([base]);
+        for name in names {
+            write(name, "another one!! ");
+            assert!(seen.insert(key().0), "{name}");
+        }
     }
 
     #[test]

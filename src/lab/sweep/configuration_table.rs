@@ -56,7 +56,7 @@ pub fn summarize(
     let outcomes: Vec<CellOutcome<'_>> = cells
         .iter()
         .map(|cell| {
-            let last = ledger.last(&cell.key);
+            let last = ledger.row(&cell.key);
             let value = last.and_then(|last| measure.value(last, results));
             CellOutcome { settings: &cell.settings, status: last.map(|last| last.status), value }
         })

@@ -63,7 +63,7 @@ impl Contest {
         ledger: &Ledger,
         results: &Path,
     ) -> Confirmation {
-        let last = |side| self.cells.iter().skip(side).step_by(2).map(move |cell| ledger.last(&cell.key));
+        let last = |side| self.cells.iter().skip(side).step_by(2).map(move |cell| ledger.row(&cell.key));
         let value = |line: Option<&Attempt>| measure.value(line?, results).filter(|value| value.is_finite());
         let values = [0, 1].map(|side| last(side).map(value).collect::<Vec<_>>());
         let is_diverged = |line: &&Attempt| line.status == CellStatus::Diverged;

@@ -58,7 +58,9 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let mut lines = Vec::new();
     let mut recipe = String::new();
     for cell in &cells {
-        for line in ledger.lines().iter().filter(|line| line.key == cell.key) {
+        let row = ledger.row(&cell.key);
+        let is_own = |line: &&Attempt| line.key == cell.key && (line.comparison.is_none() || Some(*line) == row);
+        for line in ledger.lines().iter().filter(is_own) {
             // Another sweep may have run the cell with other settings that give the same key.
             let line = Attempt { settings: cell.settings.clone(), ..line.clone() };
             serde_json::to_writer(&mut lines, &line)

@@ -61,6 +61,7 @@ use std::path::{Path, PathBuf};
 use table::Tables;
 pub use table::{CELLS, SweepCell, TABLE};
 use trunk::Trunks;
+pub use work::Work;
 
 /// What the user asks a sweep to run.
 #[derive(Debug)]
@@ -167,6 +168,7 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
         retry: request.retry,
         limits: request.limits,
         build: &sweep.build,
+        comparison: None,
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, &stop);

@@ -24,6 +24,10 @@ fn differences(last: &Attempt, next: &Attempt) -> String {
     compare("the build", &last.build, &next.build);
     compare("the device class", &last.device, &next.device);
     compare("the corpus", short(&corpus(last)), short(&corpus(next)));
+    for (name, new) in &next.held_out {
+        let old = last.held_out.get(name).map_or("", String::as_str);
+        compare(&format!("validation.sets.{name}"), short(old), short(new));
+    }
     for (key, new) in &next.measuring {
         compare(key, last.measuring.get(key).map_or("", String::as_str), new);
     }
@@ -53,6 +57,9 @@ mod tests {
             build: build.to_owned(),
             device: device.to_owned(),
             run: None,
+            held_out: Default::default(),
+            rows: None,
+            comparison: None,
             at: "2026-01-02T03:04:05Z".to_owned(),
             measured: Measured::default(),
         }

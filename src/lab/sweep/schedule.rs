@@ -46,6 +46,8 @@ pub struct SweepPolicy<'a> {
     pub limits: Limits,
     /// Name of the program that runs the cells.
     pub build: &'a str,
+    /// The comparison that the cells are for; `None` for a sweep.
+    pub comparison: Option<&'a str>,
 }
 
 /// Something that is rewritten from the ledger after every line.
@@ -381,12 +383,12 @@ impl<'a> Schedule<'a> {
         took: Option<Duration>,
         gpus: &[usize],
     ) -> Result<()> {
-        let AttemptResult { status, reason, run, mut measured } = result;
+        let AttemptResult { status, reason, run, rows, mut measured } = result;
         if measured.get(PLANNED).is_none() {
             // A whole number of bytes below 2^53.
             measured.figures.set(PLANNED, begun.measured.get(PLANNED).map(|bytes| bytes as u64));
         }
-        let line = Attempt { status, reason, run, measured, at: now(), ..begun.clone() };
+        let line = Attempt { status, reason, run, rows, measured, at: now(), ..begun.clone() };
         self.append_last(line.clone(), took, gpus)?;
         self.remove_checkpoints(&line);
         Ok(())
@@ -420,6 +422,9 @@ impl<'a> Schedule<'a> {
             measuring: cell.measuring.clone(),
             recipe_hash: cell.recipe_hash.clone().unwrap_or_default(),
             corpus_hash: cell.corpus_hash.clone(),
+            held_out: cell.held_out.clone(),
+            rows: None,
+            comparison: self.policy.comparison.map(str::to_owned),
             build: self.policy.build.to_owned(),
             device: cell.device.clone().unwrap_or_default(),
             run: None,

@@ -102,7 +102,7 @@ impl Tables {
     }
 
     fn row(&self, cell: &Cell, ledger: &Ledger) -> Vec<String> {
-        let last = ledger.last(&cell.key);
+        let last = ledger.row(&cell.key);
         let figure = |(key, metric): (&str, &Metric)| {
             text(last.and_then(|last| last.measured.get(key)).map(|value| value / metric.divisor))
         };

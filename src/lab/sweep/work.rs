@@ -4,7 +4,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::{RunNeeds, check_fits};
 use crate::machine::Machine;
-use crate::model::Programs;
+use crate::model::{Programs, flops_per_token};
 use crate::plan::Plan;
 use crate::recipe::Recipe;
 use crate::results::progress::eprint_line;
@@ -33,6 +33,11 @@ pub struct CellFit {
 }
 
 impl Work {
+    /// Returns the FLOPs of training all tokens, forward and backward.
+    pub fn flops(&self) -> f64 {
+        flops_per_token(&self.plan).value * self.plan.batch.tokens_in_first_steps(self.plan.steps as u64) as f64
+    }
+
     /// Compares the plan's memory with the available memory, and predicts time and disk.
     ///
     /// # Errors

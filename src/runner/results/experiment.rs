@@ -7,6 +7,7 @@
 
 #[doc(hidden)]
 pub mod example;
+mod standing;
 
 use super::atomic::{self, json, parse_json};
 use super::measure::{Measure, MeasureValue, Scale};
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::regular;
 use crate::statistics::{Direction, Interval, PowerPlan, Verdict};
 use serde::{Deserialize, Serialize};
+pub use standing::{NOT_RECORDED, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -38,8 +40,19 @@ pub struct Experiment {
     pub hypothesis: Option<String>,
     /// What was predicted before the first run.
     pub prediction: Option<RegisteredPrediction>,
-    /// Whether it tests a result that is known already.
-    pub intent: Intent,
+    /// Hash of the question, as in its line of the ledger; `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub question: Option<String>,
+    /// Whether the question was there before its runs; `None` in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<Standing>,
+    /// What every verdict must be read with, such as `at 50 % more tokens`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub qualifiers: Vec<String>,
+    /// How many questions about this change, or a near one, had been answered before this one was asked. Each
+    /// has its share of the error; see `docs/verdicts.md`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub earlier_questions: usize,
     /// The experiment, as `NAME/ID`, that this one repeats with fresh seeds.
     pub confirms: Option<String>,
     /// Which runs are made, in which order, and when they are judged.
@@ -57,6 +70,9 @@ pub struct Experiment {
     pub train_loss: TrainLoss,
     /// Keys that differ between the arms, as `key: baseline → candidate`.
     pub changes: Vec<String>,
+    /// How many of them someone set, rather than that they follow from another key; `None` if that is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys_set: Option<usize>,
     /// The random numbers that runs with the same seed share: initial values, data order, dropout masks.
     pub shared_randomness: Option<String>,
     /// Earlier experiments on the same change that were stored when this one began, oldest first.
@@ -97,19 +113,6 @@ pub struct RegisteredPrediction {
     pub text: String,
     /// Whether it held. `None` while it cannot be judged.
     pub held: Option<bool>,
-}
-
-/// What an experiment is for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Intent {
-    /// It looks for a result.
-    Exploratory,
-    /// It repeats a known result with fresh seeds.
-    Confirmatory,
-    /// It was stored before intents were recorded.
-    #[default]
-    Unknown,
 }
 
 /// Which runs are made, in which order, and when they are judged.
@@ -219,6 +222,16 @@ pub struct Budget {
     pub steps: u64,
     /// Tokens trained on.
     pub tokens: u64,
+    /// Parameters, with embedding and head; `None` if that was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<u64>,
+    /// FLOPs of all training steps, forward and backward; `None` if that was not recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops: Option<f64>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A run of an arm. Everything except the arm and the seed is blank until the run ends.
@@ -340,6 +353,10 @@ pub struct EarlierExperiment {
     pub shared_seeds: usize,
     /// How the experiment ended, such as `val_loss: better` or `did not finish`.
     pub ended: String,
+    /// What it has in common with this one, such as `the arms swapped`; `None` in records of earlier versions,
+    /// which list only the same two arms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relation: Option<String>,
 }
 
 /// What an experiment planned before its first run.
@@ -369,7 +386,7 @@ pub struct MeasurePlan {
 }
 
 /// What ran an experiment. Fields are `None` if the record does not say.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The version of xrun.
     pub version: Option<String>,
@@ -385,6 +402,15 @@ pub struct Provenance {
     pub corpus_hashes: Vec<String>,
     /// Hashes of the tokens of every held-out set that a run was measured on, by the set's name.
     pub held_out_hashes: Option<BTreeMap<String, BTreeSet<String>>>,
+    /// The loss of a uniform guess, in nats per token, if all runs have the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uniform_loss: Option<f64>,
+    /// The fewest tokens that an evaluation of a run predicts, by the set's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub evaluated_tokens: BTreeMap<String, u64>,
+    /// The programs of the runs, in words, if they were recorded; several only where stored runs are compared.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub programs: BTreeSet<String>,
     /// Hash of the newest line in each file of the ledger when the experiment began.
     pub ledger_heads: Option<BTreeMap<String, String>>,
     /// When the experiment began, UTC.
@@ -534,9 +560,14 @@ impl Experiment {
         }
     }
 
-    /// Returns the verdict in words: *faster* and *slower* for trials, else *better* and *worse*.
-    pub fn verdict_words(&self) -> &'static str {
-        if self.has_trials() { self.verdict().speed_words() } else { self.verdict().words() }
+    /// Returns the verdict in words, *faster* and *slower* for trials, else *better* and *worse*, with
+    /// everything that must be read with it.
+    pub fn verdict_words(&self) -> String {
+        match self.verdict() {
+            Verdict::SameBits => Verdict::SameBits.words().to_owned(),
+            verdict if self.has_trials() => self.words(verdict.speed_words()),
+            verdict => self.words(verdict.words()),
+        }
     }
 }
 

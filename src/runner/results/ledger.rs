@@ -7,19 +7,22 @@
 //! ```
 //!
 //! An attempt has a line when it starts and one when it ends, or only one if nothing was started. An attempt
-//! without a second line died with its sweep, and the next sweep records that in another line. Any number of
+//! without a second line died with its sweep, and the next sweep records that in another line. A comparison
+//! writes a line for its question before its first run, and one for the answer ([`QuestionLine`]). Any number of
 //! processes write at once, each to its own file, and readers merge the files. The table of a sweep consists
 //! of the last line of each cell.
 
 mod attempt;
 mod chain;
 mod claims;
+mod question;
 mod writer;
 
 pub use super::names::{LEDGER, LEDGERS, SWEEPS};
 use crate::error::{Error, Result};
 pub use attempt::{Attempt, CellStatus, Measured};
 use claims::Claims;
+pub use question::{AskedArm, QuestionLine};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use writer::{LEASE, Liveness, SignOfLife, Source, Writer};
@@ -37,13 +40,21 @@ pub struct Ledger {
     /// True if lines can be appended.
     is_open: bool,
     /// Number and writer of each line in `attempts`.
-    order: Vec<(u64, String)>,
+    order: Vec<Place>,
     attempts: Vec<Attempt>,
+    /// The lines about questions, in order, with number and writer.
+    questions: Vec<(Place, QuestionLine)>,
     /// Index of each cell's last line.
     last: HashMap<String, usize>,
+    /// Index of the line that shows each cell in the tables of sweeps.
+    shown: HashMap<String, usize>,
     /// Lines from other processes that [`Ledger::news`] has not returned yet.
     news: Vec<Attempt>,
 }
+
+/// Where a line stands in the merged ledger: its number, then its writer. A line with a lower place was written
+/// before, whatever the clocks said, unless two processes wrote without knowing of each other.
+pub type Place = (u64, String);
 
 /// The folder of claims, inside the folder of sweeps.
 pub const CLAIMS: &str = ".claims";
@@ -95,7 +106,9 @@ impl Ledger {
             is_open: false,
             order: Vec::new(),
             attempts: Vec::new(),
+            questions: Vec::new(),
             last: HashMap::new(),
+            shown: HashMap::new(),
             news: Vec::new(),
         }
     }
@@ -120,10 +133,14 @@ impl Ledger {
             if self.writer.as_ref().is_some_and(|own| own.name == name) {
                 continue;
             }
-            let lines = self.sources.entry(name.clone()).or_insert_with(|| Source::new(&path)).read()?;
+            let source = self.sources.entry(name.clone()).or_insert_with(|| Source::new(&path));
+            let lines = source.read()?;
+            let asked = source.take_questions().into_iter().map(|(seq, line)| ((seq, name.clone()), line));
+            self.questions.extend(asked);
             self.news.extend(lines.iter().map(|(_, attempt)| attempt.clone()));
             self.merge(&name, lines);
         }
+        self.questions.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(())
     }
 
@@ -142,7 +159,20 @@ impl Ledger {
         let mut all: Vec<((u64, String), Attempt)> = known.chain(new).collect();
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         (self.order, self.attempts) = all.into_iter().unzip();
-        self.last = self.attempts.iter().enumerate().map(|(at, line)| (line.key.clone(), at)).collect();
+        (self.last, self.shown) = Default::default();
+        (0..self.attempts.len()).for_each(|at| self.index(at));
+    }
+
+    /// Takes a line into account, as the last one of its cell and, perhaps, as the one that tables show.
+    fn index(&mut self, at: usize) {
+        let line = &self.attempts[at];
+        // A comparison may run a cell again, to measure it in turns. The row of a sweep is the run that the
+        // sweep made, or took over when it was finished.
+        let is_settled = |shown: &usize| self.attempts[*shown].status.is_result();
+        if line.comparison.is_none() || !self.shown.get(&line.key).is_some_and(is_settled) {
+            self.shown.insert(line.key.clone(), at);
+        }
+        self.last.insert(line.key.clone(), at);
     }
 
     /// Appends a line, which is on disk when this returns.
@@ -150,14 +180,58 @@ impl Ledger {
     /// # Errors
     /// If the line cannot be written, or the ledger was opened for reading.
     pub fn append(&mut self, attempt: Attempt) -> Result<()> {
-        let seq = self.order.last().map_or(0, |(seq, _)| *seq) + 1;
+        let seq = self.next_number();
         let writer = self.writer()?;
         writer.append(seq, &attempt)?;
         let name = writer.name.clone();
         self.order.push((seq, name));
-        self.last.insert(attempt.key.clone(), self.attempts.len());
         self.attempts.push(attempt);
+        self.index(self.attempts.len() - 1);
         Ok(())
+    }
+
+    fn next_number(&self) -> u64 {
+        let asked = self.questions.last().map_or(0, |((seq, _), _)| *seq);
+        self.order.last().map_or(0, |(seq, _)| *seq).max(asked) + 1
+    }
+
+    /// Appends a line about a question, which is on disk when this returns.
+    ///
+    /// # Errors
+    /// The same as for [`append`](Self::append).
+    pub fn ask(&mut self, question: QuestionLine) -> Result<()> {
+        let seq = self.next_number();
+        let writer = self.writer()?;
+        writer.ask(seq, &question)?;
+        let place = (seq, writer.name.clone());
+        self.questions.push((place, question));
+        Ok(())
+    }
+
+    /// Returns the lines about questions, in order.
+    pub fn questions(&self) -> &[(Place, QuestionLine)] {
+        &self.questions
+    }
+
+    /// Returns where the ledger says that a run, named `RECIPE/RUN`, was started; `None` if no line names it.
+    pub fn began(&self, run: &str) -> Option<&Place> {
+        let first = self.attempts.iter().find(|line| line.run.as_deref() == Some(run))?;
+        let is_start = |line: &Attempt| (&line.key, line.attempt) == (&first.key, first.attempt);
+        self.attempts.iter().position(is_start).map(|at| &self.order[at])
+    }
+
+    /// Returns the hash of a run's rows when it ended; `None` if no line recorded it.
+    pub fn rows(&self, run: &str) -> Option<&str> {
+        let own = self.attempts.iter().rev().filter(|line| line.run.as_deref() == Some(run));
+        own.filter_map(|line| line.rows.as_deref()).next()
+    }
+
+    /// Returns the file of the first of these heads that the ledger does not have any more: lines were cut off or
+    /// a file was removed.
+    pub fn lost<'a>(&self, heads: &'a BTreeMap<String, String>) -> Option<&'a str> {
+        let is_there =
+            |(name, head): &(&String, &String)| self.sources.get(*name).is_some_and(|one| one.has_line(head));
+        heads.iter().find(|head| !is_there(head)).map(|(name, _)| name.as_str())
     }
 
     /// Claims a cell, or something else that one process uses at a time. Returns false while another live
@@ -224,6 +298,12 @@ impl Ledger {
         self.last.get(key).map(|&at| &self.attempts[at])
     }
 
+    /// Returns the line that shows a cell in the tables of sweeps: the last one of a sweep or, if only
+    /// comparisons ran the cell, the first that is a result. Later runs by comparisons do not change it.
+    pub fn row(&self, key: &str) -> Option<&Attempt> {
+        self.shown.get(key).map(|&at| &self.attempts[at])
+    }
+
     /// Returns the attempts that have begun but not ended, in order.
     pub fn open_attempts(&self) -> Vec<Attempt> {
         let is_last = |at: &usize| self.last.get(&self.attempts[*at].key) == Some(at);
@@ -269,6 +349,9 @@ mod tests {
             build: "b".to_owned(),
             device: "d".to_owned(),
             run: None,
+            held_out: BTreeMap::new(),
+            rows: None,
+            comparison: None,
             at: "2026-01-02T03:04:05Z".to_owned(),
             measured,
         }

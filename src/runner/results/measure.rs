@@ -11,7 +11,7 @@ mod series;
 mod tests;
 mod value;
 
-pub use value::{MeasureValue, MeasuredRun};
+pub use value::{MeasureValue, MeasuredRun, rows_hash};
 
 use crate::metrics::{TaskFigure, task_figure};
 use crate::statistics::Direction;

@@ -42,6 +42,10 @@ pub struct Environment {
     pub variables: BTreeMap<String, String>,
     /// When the run started, UTC.
     pub started: Timestamp,
+    /// BLAKE3 of the program's file, because builds of one commit may differ. `None` if it could not be read,
+    /// and in records of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary: Option<String>,
 }
 
 /// Sources and compiler of the binary. Fields are `None` if the build could not tell, for example without
@@ -212,6 +216,23 @@ impl Environment {
                 (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
             })),
             started,
+            binary: own_binary_hash().map(str::to_owned),
+        }
+    }
+
+    /// Names the program by the hash of its file or, in records of earlier versions, by what it was built from.
+    pub fn program(&self) -> String {
+        self.binary.as_ref().map_or_else(
+            || self.build.in_words(),
+            |hash| format!("{} binary {}", self.build.version, hash.get(..12).unwrap_or(hash)),
+        )
+    }
+
+    /// Returns true if both were recorded by the same program, as far as both records tell.
+    pub fn has_same_program(&self, other: &Self) -> bool {
+        match (&self.binary, &other.binary) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.build == other.build,
         }
     }
 
@@ -246,6 +267,20 @@ pub struct Stamp {
     pub opt_level: Option<&'static str>,
     /// `name version` of the crates whose version can change numbers, separated by commas.
     pub crates: Option<&'static str>,
+}
+
+/// Returns the BLAKE3 of the running program's file, in hexadecimal; `None` if the file cannot be read.
+pub fn own_binary_hash() -> Option<&'static str> {
+    static HASH: OnceLock<Option<String>> = OnceLock::new();
+    // On Linux the link leads to the running program even if its file was replaced since.
+    let own = Path::new("/proc/self/exe");
+    let hash = || {
+        let path = if own.exists() { own.to_owned() } else { std::env::current_exe().ok()? };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_mmap(&path).ok()?;
+        Some(hasher.finalize().to_hex().to_string())
+    };
+    HASH.get_or_init(hash).as_deref()
 }
 
 static STAMP: OnceLock<Stamp> = OnceLock::new();

@@ -21,6 +21,9 @@ fn attempt(key: &str, dim: &str, status: CellStatus) -> Attempt {
         build: "0.1.0 d31aa781".to_owned(),
         device: "cpu avx512".to_owned(),
         run: None,
+        held_out: BTreeMap::new(),
+        rows: None,
+        comparison: None,
         at: "2026-11-22T00:00:00Z".to_owned(),
         measured: Measured::default(),
     }

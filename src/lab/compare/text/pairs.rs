@@ -30,6 +30,16 @@ pub fn history(comparison: &Experiment) -> String {
         }
     }
     let each: Vec<String> = ends.iter().map(|(ended, times)| format!("{times} × {ended}")).collect();
+    let relations: std::collections::BTreeSet<&str> = comparison
+        .history
+        .iter()
+        .filter_map(|earlier| earlier.relation.as_deref())
+        .filter(|relation| *relation != "the same arms")
+        .collect();
+    let relations = match relations.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", relations.into_iter().collect::<Vec<_>>().join("; ")),
+    };
     let newest = comparison.history.last().map_or(String::new(), |newest| {
         let shared = match newest.shared_seeds {
             0 => String::new(),
@@ -37,11 +47,33 @@ pub fn history(comparison: &Experiment) -> String {
         };
         format!("; the newest{shared} is {}", newest.comparison)
     });
-    format!("{count} earlier comparison{} of this change: {}{newest}", plural(count), each.join(", "))
+    format!("{count} earlier comparison{} of this change{relations}: {}{newest}", plural(count), each.join(", "))
 }
 
 /// Describes a verdict in a sentence, without naming the measure.
 pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
+    let qualifiers: String = comparison.qualifiers.iter().map(|one| format!(", {one}")).collect();
+    let reasons = comparison.exploratory_reasons();
+    if reasons.is_empty() || judged.verdict == Verdict::SameBits {
+        let qualifiers = if judged.verdict == Verdict::SameBits { "" } else { &qualifiers };
+        return describe_found(judged, comparison, qualifiers);
+    }
+    let found = judged.interval.map_or(String::new(), |interval| {
+        format!(
+            ": {} ({} %: {} to {}) over {} pair{}",
+            size(interval.estimate, judged, true),
+            significant(100.0 * judged.confidence),
+            size(interval.low, judged, false),
+            size(interval.high, judged, false),
+            judged.pairs,
+            plural(judged.pairs)
+        )
+    });
+    format!("exploratory, no verdict{found}; {}{qualifiers}", reasons.join("; "))
+}
+
+/// Describes a verdict; `qualifiers` follow it.
+fn describe_found(judged: &Finding, comparison: &Experiment, qualifiers: &str) -> String {
     let pairs = format!("over {} pair{}", judged.pairs, plural(judged.pairs));
     let p = judged.p.map(|p| format!(", p = {}", format_p(p))).unwrap_or_default();
     let because = judged.because.as_ref().map(|why| format!("; {why}")).unwrap_or_default();
@@ -54,8 +86,8 @@ pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
             let n = comparison.pairs().count();
             format!("{verdict} in {n} of {n} pairs")
         }
-        (VerdictBasis::DivergedRuns, _) => format!("{verdict}, by diverged runs{because}"),
-        (VerdictBasis::Ranks, _) => format!("{verdict}{p}, by exact ranks{because}"),
+        (VerdictBasis::DivergedRuns, _) => format!("{verdict}, by diverged runs{qualifiers}{because}"),
+        (VerdictBasis::Ranks, _) => format!("{verdict}{p}, by exact ranks{qualifiers}{because}"),
         (VerdictBasis::Nothing | VerdictBasis::Trials | VerdictBasis::Curves, _) | (_, None) => {
             format!("{verdict}: {} pair{} with a value{because}", judged.pairs, plural(judged.pairs))
         }
@@ -77,7 +109,7 @@ pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
             let confidence = significant(100.0 * judged.confidence);
             let sequential = if judged.basis == VerdictBasis::Sequential { ", sequential" } else { "" };
             format!(
-                "{verdict}{} {by}{} ({confidence} %: {} to {}){p}, {pairs}{sequential}{}{because}",
+                "{verdict}{} {by}{} ({confidence} %: {} to {}){p}, {pairs}{sequential}{qualifiers}{}{because}",
                 if is_decided(judged.verdict) { "" } else { ":" },
                 size(sign * interval.estimate, judged, true),
                 size(low, judged, false),

@@ -31,7 +31,7 @@ pub fn arms_are_equal(experiment: &Experiment) -> bool {
 
 /// Describes the finding on speed in a sentence.
 pub fn describe(speed: &Finding, experiment: &Experiment) -> String {
-    let verdict = speed.verdict.speed_words();
+    let verdict = experiment.words(speed.verdict.speed_words());
     let Some(interval) = speed.interval else {
         let why =
             if experiment.finished { "speeds of both arms are missing" } else { "not every trial finished" };
@@ -41,6 +41,7 @@ pub fn describe(speed: &Finding, experiment: &Experiment) -> String {
     let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(percent);
     let effect = significant(100.0 * speed.min_effect.unwrap_or_default());
     let why = match speed.verdict {
+        _ if !experiment.exploratory_reasons().is_empty() => String::new(),
         Verdict::Inconclusive if !experiment.contended.is_empty() => {
             ", but times are not comparable".to_owned()
         }

@@ -46,7 +46,7 @@ pub fn blocks(comparison: &Experiment) -> Option<Result<Svgs>> {
     parts.extend(comparison.speed().and_then(Finding::ratio).map(|ratio| {
         format!("after ÷ before {:.3} ({:.3} to {:.3})", ratio.estimate, ratio.low, ratio.high)
     }));
-    parts.push(comparison.verdict_words().to_owned());
+    parts.push(comparison.verdict_words());
     let y = if is_cut { pad(range, Scale::Linear, 0.08, 0.08) } else { (0.0, 1.08 * range.1) };
     let y_name = format!("tokens per second in blocks of steps{}", if is_cut { CUT } else { "" });
     let figure = Figure {

@@ -66,7 +66,7 @@ fn verdicts(found: &Experiment) -> String {
             judged.p.map_or(BLANK.to_owned(), p_shown),
             judged.min_effect.map_or(BLANK.to_owned(), |effect| effect_shown(judged.scale, effect)),
             judged.pairs.to_string(),
-            judged.verdict.words().to_owned() + &because,
+            found.finding_words(judged) + &because,
         ]
     };
     table(&headings.map(str::to_owned), &found.findings.iter().map(row).collect::<Vec<_>>())

@@ -86,7 +86,7 @@ fn rows(context: &PageContext<'_>, members: &[Member], over: &str) -> String {
             speed(found.baseline()),
             speed(found.candidate()),
             cell(found.speed().and_then(Finding::ratio).map(speed_ratio)),
-            found.verdict_words().to_owned(),
+            found.verdict_words(),
             gate(found).to_owned(),
             cell(found.prediction.as_ref().map(predicted)),
             cell(kept.changes()),

@@ -73,7 +73,7 @@ pub fn render_comparison_value(
 fn figure(comparison: &Experiment, column: &str, form: NumberForm) -> Result<String, Vec<Why>> {
     let ratio = comparison.speed().and_then(Finding::ratio);
     let ratio = match column {
-        "verdict" => return Ok(comparison.verdict_words().to_owned()),
+        "verdict" => return Ok(comparison.verdict_words()),
         "ratio" => ratio.map(|ratio| ratio.estimate),
         "ratio_low" => ratio.map(|ratio| ratio.low),
         "ratio_high" => ratio.map(|ratio| ratio.high),

@@ -72,6 +72,7 @@ impl TestSweep {
             retry: &self.retry,
             limits: self.limits,
             build: "build",
+            comparison: None,
         };
         let display = Display::new(Mode::Quiet, &[], self.sweep.cells.len());
         let (ledger, mut output) = (Ledger::open(&results).unwrap(), NoOutput);

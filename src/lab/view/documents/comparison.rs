@@ -96,7 +96,7 @@ fn measure(finding: &Finding, experiment: &Experiment, closing: Vec<ClosingInter
         "confidence": finding.confidence,
         "interval": finding.interval,
         "verdict": finding.verdict.as_str(),
-        "verdict_words": finding.verdict.words(),
+        "verdict_words": experiment.finding_words(finding),
         "because": finding.because,
         "history": history.collect::<Vec<_>>(),
         "pairs": experiment.pairs().map(row).collect::<Vec<_>>(),

@@ -29,7 +29,7 @@ fn line(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Value {
         Ok(cells) => cells,
         Err(e) => return json!({"id": id, "version": version, "damaged": e.message()}),
     };
-    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| ledger?.last(&cell.key)).collect();
+    let last: Vec<&Attempt> = cells.iter().filter_map(|cell| ledger?.row(&cell.key)).collect();
     json!({
         "id": id,
         "recipe": last.first().map_or(recipe_of(id), |attempt| attempt.recipe.as_str()),
@@ -48,7 +48,7 @@ pub fn document(id: &str, folder: &Path, ledger: Option<&Ledger>) -> Result<Valu
     let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
     let values: BTreeMap<&String, Vec<&str>> =
         keys.iter().map(|key| (*key, distinct_values(key, &cells))).collect();
-    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| ledger?.last(&cell.key)).collect();
+    let attempts: Vec<Option<&Attempt>> = cells.iter().map(|cell| ledger?.row(&cell.key)).collect();
     let has_figure = |key: &str| attempts.iter().flatten().any(|at| at.measured.get(key).is_some());
     let figures: Vec<(&str, &metrics::Metric)> =
         metrics::ledger_metrics().into_iter().filter(|(key, _)| has_figure(key)).collect();

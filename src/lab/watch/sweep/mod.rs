@@ -151,7 +151,10 @@ impl SweepView {
             } else {
                 cell.progress = None;
             }
-            cell.last = Some(line.clone());
+            // A comparison that runs the cell again does not change the row.
+            if line.comparison.is_none() || !cell.status().is_some_and(CellStatus::is_result) {
+                cell.last = Some(line.clone());
+            }
         }
     }
 

@@ -15,7 +15,6 @@ pub fn experiment(design: Design, findings: Vec<Finding>, runs: Vec<ExperimentRu
     Experiment {
         name: "r".to_owned(),
         id: "1".to_owned(),
-        intent: Intent::Exploratory,
         design,
         confidence: 0.95,
         arms: vec![arm("a"), arm("b")],

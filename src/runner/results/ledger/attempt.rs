@@ -27,12 +27,21 @@ pub struct Attempt {
     pub recipe_hash: String,
     /// Hash of the corpus.
     pub corpus_hash: Option<String>,
-    /// Version and commit of xrun.
+    /// Hashes of the further held-out sets that the run is measured on, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held_out: BTreeMap<String, String>,
+    /// Version, commit and binary of xrun.
     pub build: String,
     /// The device class, such as `NVIDIA H200` or `cpu avx512`.
     pub device: String,
     /// `RECIPE/RUN` of the run, if one started.
     pub run: Option<String>,
+    /// BLAKE3 of the run's `metrics.csv` when the run ended; `None` before, and in lines from earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<String>,
+    /// The comparison that ran the cell; `None` for a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<String>,
     /// When the line was written, UTC.
     pub at: String,
     /// Figures of the run; `None` if they were not measured.
@@ -111,6 +120,11 @@ impl CellStatus {
     /// again unless told to.
     pub fn is_final(self) -> bool {
         !matches!(self, CellStatus::Running | CellStatus::Halted | CellStatus::Killed | CellStatus::Unsaved)
+    }
+
+    /// Returns true if the run is a result: it completed, was dropped at a rung, or would end the same way again.
+    pub fn is_result(self) -> bool {
+        matches!(self, CellStatus::Ok | CellStatus::Diverged | CellStatus::Dropped)
     }
 
     /// Returns true if a cell with this status was trained to the end or cannot be. A sweep without rungs

@@ -2,12 +2,14 @@
 
 use super::attempt::{Attempt, with_key};
 use super::chain::Chain;
+use super::question::QuestionLine;
 use crate::error::{Error, IoContext, Result};
 use crate::regular;
 use crate::results::atomic;
 use crate::results::atomic::json_line;
 use crate::results::provenance::host_name;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -79,7 +81,16 @@ impl Writer {
 
     /// Appends a line, which is on disk when this returns.
     pub fn append(&mut self, seq: u64, attempt: &Attempt) -> Result<()> {
-        let line = self.chain.seal(&format!("{{\"seq\":{seq},{}", &json_line(attempt)?[1..])) + "\n";
+        self.write(&format!("{{\"seq\":{seq},{}", &json_line(attempt)?[1..]))
+    }
+
+    /// Appends a line about a question, which is on disk when this returns.
+    pub fn ask(&mut self, seq: u64, question: &QuestionLine) -> Result<()> {
+        self.write(&format!("{{\"seq\":{seq},\"asked\":{}}}", json_line(question)?))
+    }
+
+    fn write(&mut self, object: &str) -> Result<()> {
+        let line = self.chain.seal(object) + "\n";
         self.renewed = Instant::now();
         self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()).at("write", &self.path)
     }
@@ -102,11 +113,17 @@ pub(super) struct Source {
     position: u64,
     lines: usize,
     chain: Chain,
+    /// The hash of every line.
+    hashes: HashSet<String>,
+    /// The questions of the lines that were read last, with their sequence numbers.
+    questions: Vec<(u64, QuestionLine)>,
 }
 
 #[derive(Deserialize)]
 struct Sequence {
     seq: u64,
+    #[serde(default)]
+    asked: Option<QuestionLine>,
 }
 
 impl Source {
@@ -116,7 +133,25 @@ impl Source {
     }
 
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), owner: None, position: 0, lines: 0, chain: Chain::default() }
+        Self {
+            path: path.to_owned(),
+            owner: None,
+            position: 0,
+            lines: 0,
+            chain: Chain::default(),
+            hashes: HashSet::new(),
+            questions: Vec::new(),
+        }
+    }
+
+    /// Returns true if a line with this hash was read.
+    pub fn has_line(&self, hash: &str) -> bool {
+        self.hashes.contains(hash)
+    }
+
+    /// Returns the questions of the lines that were read since the last call.
+    pub fn take_questions(&mut self) -> Vec<(u64, QuestionLine)> {
+        std::mem::take(&mut self.questions)
     }
 
     /// Returns the new lines with their sequence numbers.
@@ -161,13 +196,18 @@ impl Source {
         if !self.chain.follow(text) {
             return Err("this line was changed, or the line before it was removed or moved".to_owned());
         }
+        self.hashes.extend(self.chain.head().map(str::to_owned));
         if self.owner.is_none() {
             let owner = serde_json::from_str(text).map_err(|e| format!("not the head of a ledger: {e}"))?;
             self.owner = Some(owner);
             return Ok(None);
         }
         let wrong = |e: serde_json::Error| format!("not a line of a ledger: {e}");
-        let Sequence { seq } = serde_json::from_str(text).map_err(wrong)?;
+        let Sequence { seq, asked } = serde_json::from_str(text).map_err(wrong)?;
+        if let Some(question) = asked {
+            self.questions.push((seq, question));
+            return Ok(None);
+        }
         let attempt = serde_json::from_str(text).map_err(wrong)?;
         Ok(Some((seq, with_key(attempt)?)))
     }

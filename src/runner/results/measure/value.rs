@@ -62,12 +62,17 @@ impl MeasuredRun {
         }
     }
 
-    /// Returns the BLAKE3 of `metrics.csv`, in hexadecimal. Equal hashes mean equal bits.
+    /// Returns [`rows_hash`] of the run.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn metrics_hash(&self) -> Result<String> {
-        Ok(blake3::hash(&stored::read(&self.folder.join(METRICS))?).to_hex().to_string())
+        rows_hash(&self.folder)
+    }
+
+    /// Returns the run's summary.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
     }
 
     /// Returns the energy that the run's GPUs used, in joules; `None` if it was not measured.
@@ -97,6 +102,14 @@ impl MeasuredRun {
     }
 
     fn speed(&self) -> Result<MeasureValue> {
+        let gpu = self.summary.gpu.as_ref();
+        if let Some(gpu) = gpu.filter(|gpu| gpu.contended == Some(true)) {
+            let because = gpu.contended_because.as_deref().unwrap_or("another process used the GPU");
+            return Ok(MeasureValue::Missing(format!("times are not comparable: {because}")));
+        }
+        if self.summary.steady_state.as_ref().is_some_and(|steady| steady.settled == Some(false)) {
+            return Ok(MeasureValue::Missing("its step time never settled".to_owned()));
+        }
         let speed = self.summary.tok_s.filter(|speed| speed.is_finite() && *speed > 0.0);
         let why = "no steady state: the run is too short, or its step time never settled";
         Ok(speed.map_or_else(|| MeasureValue::Missing(why.to_owned()), MeasureValue::Value))
@@ -190,6 +203,14 @@ impl MeasuredRun {
             Error::failed(format!("the bytes of {of} are not known, so there are no bits per byte"))
         })
     }
+}
+
+/// Returns the BLAKE3 of a run's `metrics.csv`, in hexadecimal. Equal hashes mean equal bits.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn rows_hash(run: &Path) -> Result<String> {
+    Ok(blake3::hash(&stored::read(&run.join(METRICS))?).to_hex().to_string())
 }
 
 /// Checks that losses are finite, as they must be in a run that did not diverge.

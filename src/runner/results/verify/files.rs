@@ -51,6 +51,16 @@ impl RunFiles {
         }
     }
 
+    /// Returns the run's summary.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Returns the environment of the process that began the run.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
     /// Reads the files of a run's folder, kept or not.
     ///
     /// # Errors

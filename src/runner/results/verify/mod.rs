@@ -38,7 +38,18 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
 /// # Errors
 /// If anything contradicts; the message lists everything that does.
 pub fn check(run: &RunFiles) -> Result<()> {
-    let found = differences(run);
+    refuse(run, &differences(run))
+}
+
+/// Checks that what a run trained and evaluated agrees with itself, whatever its times are.
+///
+/// # Errors
+/// If anything contradicts; the message lists everything that does.
+pub fn check_losses(run: &RunFiles) -> Result<()> {
+    refuse(run, &[identity::differences(run), figures::differences(run)].concat())
+}
+
+fn refuse(run: &RunFiles, found: &[String]) -> Result<()> {
     if found.is_empty() {
         return Ok(());
     }

@@ -1,0 +1,329 @@
+//! Families of questions: the same arms asked about again, in either order, near recipes, and other values of the
+//! same keys. The ledger remembers them, whatever becomes of a comparison's folder.
+
+use super::arms::PlannedArm;
+use super::question::Question;
+use super::setting::StoredExperiment;
+use crate::error::{Error, Result};
+use crate::recipe::{Class, Recipe, StoredKeys, find_path};
+use crate::results::experiment::{EarlierExperiment, Experiment};
+use crate::results::ledger::{AskedArm, Ledger, Place, QuestionLine};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The largest relative change of a number that leaves a recipe near: training 61 steps for 60 repeats a question.
+const NEAR: f64 = 0.1;
+
+/// The key that pairs vary.
+const SEED: &str = "training.seed";
+
+/// Describes an arm by its keys. `hash` identifies it exactly.
+pub fn asked_arm(recipe: &Recipe, hash: String) -> Result<AskedArm> {
+    let keys = StoredKeys::parse(&recipe.to_toml()).map_err(Error::failed)?;
+    Ok(AskedArm { hash, training: hashed_keys(&keys, true), execution: hashed_keys(&keys, false) })
+}
+
+/// Returns the keys of a stored recipe that have a value and change its losses: those of training, or those of
+/// execution.
+fn hashed_keys(keys: &StoredKeys, is_training: bool) -> BTreeMap<String, String> {
+    let class = if is_training { Class::Training } else { Class::Execution };
+    let matters = |path: &str| {
+        path != SEED && find_path(path).is_some_and(|key| key.class == class && (is_training || !key.same_bits))
+    };
+    let set = keys.iter().filter_map(|(path, value)| Some((path, value?)));
+    set.filter(|(path, _)| matters(path)).map(|(path, value)| (path.to_owned(), value.to_owned())).collect()
+}
+
+/// How much two arms, or two questions, have in common.
+#[derive(Clone, Debug, PartialEq)]
+enum Likeness {
+    /// Everything that changes losses.
+    Same,
+    /// Everything but numbers that hardly differ; holds them in words.
+    Near(String),
+    Other,
+}
+
+/// Returns the keys whose values differ, with both values.
+fn differing<'a>(
+    a: &'a BTreeMap<String, String>,
+    b: &'a BTreeMap<String, String>,
+) -> BTreeMap<&'a str, [Option<&'a str>; 2]> {
+    let keys: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    let value = |of: &'a BTreeMap<String, String>, key: &String| of.get(key).map(String::as_str);
+    let both = keys.into_iter().map(|key| (key.as_str(), [value(a, key), value(b, key)]));
+    both.filter(|(_, [a, b])| a != b).collect()
+}
+
+/// Compares the keys of two arms.
+fn likeness_of_keys(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Likeness {
+    let differ = differing(a, b);
+    let is_near = |[a, b]: &[Option<&str>; 2]| {
+        let number = |text: &Option<&str>| text.and_then(|text| text.replace('_', "").parse::<f64>().ok());
+        let (Some(a), Some(b)) = (number(a), number(b)) else { return false };
+        (a - b).abs() <= NEAR * a.abs().max(b.abs())
+    };
+    if !differ.values().all(is_near) {
+        return Likeness::Other;
+    }
+    let in_words =
+        |(key, [a, b]): (&&str, &[Option<&str>; 2])| format!("{key} = {} for {}", b.unwrap_or("unset"), a.unwrap_or("unset"));
+    match differ.iter().next() {
+        None => Likeness::Same,
+        Some(first) => Likeness::Near(in_words(first)),
+    }
+}
+
+fn likeness(a: &AskedArm, b: &AskedArm) -> Likeness {
+    match (a.hash == b.hash, a.execution == b.execution) {
+        (true, _) => Likeness::Same,
+        // Records of earlier versions have a hash and no keys.
+        _ if a.training.is_empty() || b.training.is_empty() => Likeness::Other,
+        (false, true) => likeness_of_keys(&a.training, &b.training),
+        (false, false) => Likeness::Other,
+    }
+}
+
+/// Returns what a question has in common with an earlier one, in words; `None` if they are of two families.
+fn relation(new: &[AskedArm], old: &[AskedArm]) -> Option<String> {
+    let ([a, b], [c, d]) = (new, old) else { return None };
+    let same_order = [likeness(c, a), likeness(d, b)];
+    let swapped = [likeness(d, a), likeness(c, b)];
+    match (&same_order, &swapped) {
+        ([Likeness::Same, Likeness::Same], _) => return Some("the same arms".to_owned()),
+        (_, [Likeness::Same, Likeness::Same]) => return Some("the arms swapped".to_owned()),
+        _ => {}
+    }
+    let near = |pair: &[Likeness; 2]| match pair {
+        [Likeness::Near(words), Likeness::Same | Likeness::Near(_)] | [Likeness::Same, Likeness::Near(words)] => {
+            Some(words.clone())
+        }
+        _ => None,
+    };
+    if let Some(words) = near(&same_order) {
+        return Some(words);
+    }
+    if let Some(words) = near(&swapped) {
+        return Some(format!("the arms swapped, {words}"));
+    }
+    // Other values of the same keys, with one arm in common.
+    let keys = |a: &AskedArm, b: &AskedArm| {
+        let training = differing(&a.training, &b.training).into_keys().map(str::to_owned);
+        let execution = differing(&a.execution, &b.execution).into_keys().map(str::to_owned);
+        training.chain(execution).collect::<BTreeSet<String>>()
+    };
+    let (own, others) = (keys(a, b), keys(c, d));
+    let shares_arm = same_order.iter().chain(&swapped).any(|likeness| *likeness != Likeness::Other);
+    (shares_arm && own == others && !own.is_empty())
+        .then(|| format!("other values of {}", own.into_iter().collect::<Vec<_>>().join(", ")))
+}
+
+/// A question that was asked before.
+#[derive(Clone, Debug)]
+pub struct EarlierQuestion {
+    /// The line that asked it; records of earlier versions have none, and their line is made from the record.
+    pub line: QuestionLine,
+    /// Where that line stands; `None` for such a record.
+    pub place: Option<Place>,
+    /// How it ended; `None` while that is open.
+    pub answer: Option<String>,
+    /// What it has in common with the new question.
+    pub relation: String,
+}
+
+/// The earlier questions of a question's family, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct Family {
+    /// All of them, also the same question asked before.
+    pub earlier: Vec<EarlierQuestion>,
+}
+
+impl Family {
+    /// Finds the earlier questions about these arms, in the ledger and among stored comparisons.
+    pub fn find(arms: &[AskedArm], ledger: &Ledger, stored: &[StoredExperiment]) -> Self {
+        let mut earlier: Vec<EarlierQuestion> = Vec::new();
+        let known: BTreeSet<&str> = ledger.questions().iter().map(|(_, line)| line.comparison.as_str()).collect();
+        let old = stored.iter().map(|one| &one.experiment).filter(|one| !known.contains(one.full_name().as_str()));
+        for experiment in old {
+            let Some(line) = line_of_record(experiment) else { continue };
+            let Some(relation) = relation(arms, &line.arms) else { continue };
+            let answer = experiment.finished.then(|| answer_in_words(experiment));
+            earlier.push(EarlierQuestion { line, place: None, answer, relation });
+        }
+        for (place, line) in ledger.questions().iter().filter(|(_, line)| line.answer.is_none()) {
+            let Some(relation) = relation(arms, &line.arms) else { continue };
+            let answers = ledger.questions().iter().filter(|(_, other)| other.comparison == line.comparison);
+            let answer = answers.filter_map(|(_, other)| other.answer.clone()).next_back();
+            earlier.push(EarlierQuestion { line: line.clone(), place: Some(place.clone()), answer, relation });
+        }
+        Self { earlier }
+    }
+
+    /// Returns the first time that the same question was asked.
+    pub fn first_asked(&self, question: &str) -> Option<&EarlierQuestion> {
+        self.earlier.iter().find(|one| one.line.question == question && one.place.is_some())
+    }
+
+    /// Returns how many other questions had been answered before this one was first asked.
+    pub fn answered_before(&self, question: &str) -> usize {
+        let first = self.earlier.iter().position(|one| one.line.question == question && one.place.is_some());
+        let before = &self.earlier[..first.unwrap_or(self.earlier.len())];
+        let answered = before.iter().filter(|one| one.answer.is_some());
+        answered.map(|one| one.line.question.as_str()).collect::<BTreeSet<_>>().len()
+    }
+
+    /// Summarizes the earlier questions for the record of a new one with these seeds, which is called `own`.
+    pub fn history(&self, own: &str, seeds: &[[u64; 2]]) -> Vec<EarlierExperiment> {
+        let others = self.earlier.iter().filter(|one| one.line.comparison != own);
+        others.map(|one| one.summarize(seeds)).collect()
+    }
+}
+
+impl EarlierQuestion {
+    fn summarize(&self, seeds: &[[u64; 2]]) -> EarlierExperiment {
+        let used: BTreeSet<u64> = self.line.seeds.iter().flatten().copied().collect();
+        EarlierExperiment {
+            comparison: self.line.comparison.clone(),
+            pairs: self.line.seeds.len(),
+            shared_seeds: seeds.iter().filter(|pair| pair.iter().any(|seed| used.contains(seed))).count(),
+            ended: self.answer.clone().unwrap_or_else(|| "did not finish".to_owned()),
+            relation: Some(self.relation.clone()),
+        }
+    }
+
+    /// Returns true if it is about exactly these arms, in either order, and judges one of these measures.
+    pub fn asks_about(&self, arms: &[AskedArm], measures: &[String]) -> bool {
+        let hashes = |arms: &[AskedArm]| arms.iter().map(|arm| arm.hash.clone()).collect::<BTreeSet<_>>();
+        hashes(arms) == hashes(&self.line.arms) && self.line.measures.iter().any(|one| measures.contains(one))
+    }
+}
+
+/// Makes the line that a record of an earlier version did not write; `None` for trials.
+fn line_of_record(experiment: &Experiment) -> Option<QuestionLine> {
+    let arms = experiment.change()?;
+    let arm = |hash: &str| AskedArm { hash: hash.to_owned(), ..AskedArm::default() };
+    let pairs = experiment.pairs().map(|pair| pair.seeds().map(Option::unwrap_or_default));
+    Some(QuestionLine {
+        comparison: experiment.full_name(),
+        question: experiment.full_name(),
+        arms: arms.map(arm).to_vec(),
+        measures: experiment.findings.iter().map(|finding| finding.measure.to_string()).collect(),
+        seeds: pairs.collect(),
+        reasons: Vec::new(),
+        answer: None,
+        at: String::new(),
+    })
+}
+
+/// Returns how an experiment ended, as `val_loss: better`.
+pub fn answer_in_words(experiment: &Experiment) -> String {
+    let is_exploratory = !experiment.exploratory_reasons().is_empty();
+    let words = |finding: &crate::results::experiment::Finding| match is_exploratory {
+        true => "exploratory",
+        false if experiment.has_trials() => finding.verdict.speed_words(),
+        false => finding.verdict.words(),
+    };
+    let findings = experiment.findings.iter();
+    findings.map(|finding| format!("{}: {}", finding.measure, words(finding))).collect::<Vec<_>>().join(", ")
+}
+
+impl Question {
+    /// Describes both arms by their keys.
+    ///
+    /// # Errors
+    /// If a hash cannot be computed.
+    pub fn asked_arms(&self) -> Result<Vec<AskedArm>> {
+        let seedless = if self.seeds.is_empty() { None } else { Some(self.change()?) };
+        let arm = |(at, arm): (usize, &PlannedArm)| {
+            let hash = match (&seedless, &arm.recipe) {
+                (Some(hashes), _) => hashes[at].clone(),
+                // Trials may be of two programs, or of commands.
+                (None, recipe) => {
+                    let recipe = recipe.as_ref().map_or_else(|| arm.command.clone(), Recipe::hash);
+                    format!("{recipe} {}", arm.binary.as_deref().unwrap_or_default())
+                }
+            };
+            match &arm.recipe {
+                Some(recipe) => asked_arm(recipe, hash),
+                None => Ok(AskedArm { hash, ..AskedArm::default() }),
+            }
+        };
+        self.arms.both().into_iter().enumerate().map(arm).collect()
+    }
+
+    /// Returns the measures in words.
+    pub fn measures(&self) -> Vec<String> {
+        self.findings.iter().map(|asked| asked.measure.to_string()).collect()
+    }
+
+    /// Returns the hash of everything that makes the question. `confidence` is the one that was asked for, before
+    /// earlier questions of the family took their share.
+    pub fn hash(&self, arms: &[AskedArm]) -> String {
+        let arms: Vec<&str> = arms.iter().map(|arm| arm.hash.as_str()).collect();
+        let effects: Vec<String> =
+            self.findings.iter().map(|asked| format!("{} {:?}", asked.measure, asked.min_effect)).collect();
+        let prediction = self.predicts.as_ref().map(|prediction| prediction.text.clone());
+        let design = (std::mem::discriminant(&self.design), self.design.max_pairs());
+        let all = format!(
+            "{arms:?} {effects:?} {} {design:?} {:?} {prediction:?} {:?}",
+            self.confidence, self.seeds, self.confirms
+        );
+        blake3::hash(all.as_bytes()).to_hex().to_string()
+    }
+}
+
+/// Returns the share of the error `1 - confidence` that a question has if `earlier` questions of its family were
+/// answered before it. The first has all of it. All later ones together have as much once more: 1/2, 1/6, 1/12, …,
+/// which sum to 1.
+pub fn confidence_after(confidence: f64, earlier: usize) -> f64 {
+    let share = if earlier == 0 { 1.0 } else { 1.0 / (earlier * (earlier + 1)) as f64 };
+    1.0 - (1.0 - confidence) * share
+}
+
+/// Returns true if an arm of these keys is that of a stored run, or nearly.
+pub fn is_run_of(arm: &AskedArm, run: &StoredKeys) -> bool {
+    likeness_of_keys(&arm.training, &hashed_keys(run, true)) != Likeness::Other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arm(keys: &[(&str, &str)]) -> AskedArm {
+        let training: BTreeMap<String, String> =
+            keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        AskedArm { hash: format!("{training:?}"), training, execution: BTreeMap::new() }
+    }
+
+    #[test]
+    fn every_way_to_ask_again_is_of_the_family() {
+        let base = [("training.steps", "60"), ("optimizer.lr", "0.003")];
+        let with = |key: &str, value: &str| {
+            let keys: Vec<(&str, &str)> =
+                base.iter().map(|(k, v)| (*k, if *k == key { value } else { *v })).collect();
+            arm(&keys)
+        };
+        let old = [arm(&base), with("optimizer.lr", "0.01")];
+        let longer = [("training.steps", "61"), ("optimizer.lr", "0.003")];
+        let longer_candidate = [("training.steps", "61"), ("optimizer.lr", "0.01")];
+        for (new, words) in [
+            ([old[0].clone(), old[1].clone()], Some("the same arms")),
+            ([old[1].clone(), old[0].clone()], Some("the arms swapped")),
+            ([arm(&longer), arm(&longer_candidate)], Some("training.steps = 61 for 60")),
+            ([arm(&longer_candidate), arm(&longer)], Some("the arms swapped, training.steps = 61 for 60")),
+            ([old[0].clone(), with("optimizer.lr", "0.02")], Some("other values of optimizer.lr")),
+            ([with("optimizer.lr", "0.02"), old[0].clone()], Some("other values of optimizer.lr")),
+            ([old[0].clone(), with("optimizer.lr", "0.0101")], Some("optimizer.lr = 0.0101 for 0.01")),
+            ([old[0].clone(), with("training.steps", "600")], None),
+            ([with("training.steps", "600"), with("training.steps", "900")], None),
+        ] {
+            assert_eq!(relation(&new, &old).as_deref(), words, "{new:?}");
+        }
+    }
+
+    #[test]
+    fn later_questions_of_a_family_share_one_error() {
+        assert_eq!(confidence_after(0.95, 0), 0.95);
+        let spent: f64 = (1..10_000).map(|earlier| 1.0 - confidence_after(0.95, earlier)).sum();
+        assert!(spent < 0.05 && spent > 0.0499, "{spent}");
+    }
+}

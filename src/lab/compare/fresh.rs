@@ -1,0 +1,109 @@
+//! Chooses seeds that neither arm has run with, and tells which seeds have.
+
+use super::family::{Family, is_run_of};
+use super::question::{Question, SeedChoice};
+use super::seeds::{MAX_SEED, pair_of};
+use crate::error::{Error, Result};
+use crate::format::plural;
+use crate::recipe::StoredKeys;
+use crate::results::folder::RESOLVED;
+use crate::results::ledger::AskedArm;
+use crate::results::{find, stored};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Most seeds that a reason names.
+const NAMED: usize = 6;
+
+/// The seeds that the arms have run with in a results folder, the baseline's first. Runs with nearly the same
+/// recipe count, because their outcome tells this one's.
+#[derive(Clone, Debug, Default)]
+pub struct SeedsBefore([BTreeSet<u64>; 2]);
+
+impl SeedsBefore {
+    /// Reads the recipes of all runs in a results folder.
+    ///
+    /// # Errors
+    /// If the folder cannot be read. A run without a readable recipe has no outcome either.
+    pub fn find(results: &Path, arms: &[AskedArm]) -> Result<Self> {
+        let mut before = Self::default();
+        for run in find::runs(results)? {
+            let text = stored::read(&run.join(RESOLVED)).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let Some(keys) = text.and_then(|text| StoredKeys::parse(&text).ok()) else { continue };
+            let Some(seed) = keys.value("training.seed").and_then(|seed| seed.parse().ok()) else { continue };
+            for (seeds, arm) in before.0.iter_mut().zip(arms) {
+                if is_run_of(arm, &keys) {
+                    seeds.insert(seed);
+                }
+            }
+        }
+        Ok(before)
+    }
+
+    fn has(&self, pair: [u64; 2]) -> bool {
+        self.0.iter().zip(pair).any(|(seeds, seed)| seeds.contains(&seed))
+    }
+
+    /// Returns why an answer from these pairs is exploratory; `None` if all of them are fresh.
+    fn reason(&self, pairs: &[[u64; 2]]) -> Option<String> {
+        let known: Vec<String> =
+            pairs.iter().filter(|pair| self.has(**pair)).map(|[seed, _]| seed.to_string()).collect();
+        let more = if known.len() > NAMED { format!(" and {} more", known.len() - NAMED) } else { String::new() };
+        (!known.is_empty()).then(|| {
+            format!(
+                "runs with the seed{} {}{more} were there before the question",
+                plural(known.len()),
+                known[..known.len().min(NAMED)].join(", ")
+            )
+        })
+    }
+}
+
+/// Settles the seeds of a question about pairs, and returns why they make its answer exploratory.
+///
+/// A number of pairs gets the seeds that the same arms and measures had before, so that the same command asks the
+/// same question; or else the next seeds that neither arm has run with.
+///
+/// # Errors
+/// If no seeds are left.
+pub fn settle(
+    question: &Question,
+    arms: &[AskedArm],
+    family: &Family,
+    before: &SeedsBefore,
+) -> Result<(Question, Vec<String>)> {
+    let mut settled = question.clone();
+    let count = question.seeds.len();
+    let [base, other] = question.base_seeds;
+    let measures = question.measures();
+    let asked = family.earlier.iter().find(|one| one.asks_about(arms, &measures) && !one.line.seeds.is_empty());
+    settled.seeds = match (question.choice, asked) {
+        (SeedChoice::Named, _) => question.seeds.clone(),
+        (SeedChoice::Counted, Some(asked)) => {
+            let first = asked.line.seeds.iter().map(|pair| pair[0]).min().unwrap_or(base);
+            block(first, count, base, other)?
+        }
+        (SeedChoice::Counted | SeedChoice::Fresh, _) => {
+            let mut first = question.seeds.first().map_or(base, |pair| pair[0]);
+            loop {
+                let pairs = block(first, count, base, other)?;
+                match pairs.iter().rev().find(|pair| before.has(**pair)) {
+                    None => break pairs,
+                    Some([seed, _]) => first = seed + 1,
+                }
+            }
+        }
+    };
+    let reasons = match family.first_asked(&settled.hash(arms)) {
+        Some(first) => first.line.reasons.clone(),
+        None => before.reason(&settled.seeds).into_iter().collect(),
+    };
+    Ok((settled, reasons))
+}
+
+/// Returns `count` pairs of consecutive seeds.
+fn block(first: u64, count: usize, base: u64, other: u64) -> Result<Vec<[u64; 2]>> {
+    let last = first.checked_add(count as u64).filter(|last| *last <= MAX_SEED);
+    let last = last.ok_or_else(|| Error::usage(format!("fewer than {count} seeds are left after {first}")))?;
+    (first..last).map(|seed| pair_of(seed, base, other)).collect()
+}

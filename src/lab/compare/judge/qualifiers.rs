@@ -1,0 +1,152 @@
+//! What every verdict of a comparison must be read with: unequal budgets, several changes at once, earlier
+//! questions of the family, arms that learned nothing, and little text.
+
+use crate::format::{plural, significant};
+use crate::results::experiment::{ARM_NAMES, Arm, Experiment, Finding};
+use crate::results::held_out::MAIN_SET;
+use crate::results::measure::{Measure, MeasuredMetric};
+
+/// Budgets that differ by less than this fraction are equal.
+const EQUAL: f64 = 0.005;
+
+/// An evaluation over fewer tokens than this says little about other text.
+const FEW_TOKENS: u64 = 10_000;
+
+/// Returns the qualifiers, as clauses that follow a verdict after a comma.
+pub fn qualifiers(experiment: &Experiment) -> Vec<String> {
+    let mut found = Vec::new();
+    if !experiment.has_trials() {
+        found.extend(budgets(experiment));
+    }
+    if let Some(count) = experiment.keys_set.filter(|count| *count > 1) {
+        found.push(format!("with {count} keys changed at once"));
+    }
+    if experiment.provenance.programs.len() > 1 {
+        found.push(format!("by runs of {} programs", experiment.provenance.programs.len()));
+    }
+    let earlier = experiment.earlier_questions;
+    if earlier > 0 {
+        let share = match experiment.has_trials() {
+            true => String::new(),
+            false => format!(" and judged at {} %", significant(100.0 * experiment.confidence)),
+        };
+        found.push(format!(
+            "asked after {earlier} other answer{} about this change or a near one{share}",
+            plural(earlier)
+        ));
+    }
+    let judged = experiment.findings.iter().filter(|finding| finding.measure != Measure::LossCurves);
+    found.extend(judged.clone().filter_map(|finding| guessing(finding, experiment)).next());
+    found.extend(little_text(experiment));
+    found
+}
+
+/// Returns how much more the candidate took, such as `at 50 % more tokens and 50 % more FLOPs`.
+fn budgets(experiment: &Experiment) -> Option<String> {
+    let both = [experiment.baseline(), experiment.candidate()];
+    let quantity = |name: &str, of: fn(&Arm) -> Option<f64>| {
+        let [a, b] = both.map(of);
+        let ratio = b? / a.filter(|a| *a > 0.0)? - 1.0;
+        let word = if ratio > 0.0 { "more" } else { "fewer" };
+        (ratio.abs() > EQUAL).then(|| format!("{} % {word} {name}", significant((1000.0 * ratio.abs()).round() / 10.0)))
+    };
+    let parts: Vec<String> = [
+        quantity("tokens", |arm| Some(arm.budget?.tokens as f64)),
+        quantity("FLOPs", |arm| arm.budget?.flops),
+        quantity("parameters", |arm| Some(arm.budget?.parameters? as f64)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let (last, first) = parts.split_last()?;
+    let first = first.join(", ");
+    Some(if first.is_empty() { format!("at {last}") } else { format!("at {first} and {last}") })
+}
+
+/// Returns a clause if arms are no better than a uniform guess.
+fn guessing(finding: &Finding, experiment: &Experiment) -> Option<String> {
+    let is_loss = matches!(
+        finding.measure,
+        Measure::Final { metric: MeasuredMetric::ValLoss | MeasuredMetric::EmaValLoss | MeasuredMetric::TrainLoss, .. }
+    );
+    let guess = experiment.provenance.uniform_loss.filter(|_| is_loss)?;
+    let arms = [finding.baseline, finding.candidate];
+    let worse: Vec<&str> =
+        ARM_NAMES.into_iter().zip(arms).filter(|(_, loss)| loss.is_some_and(|loss| loss >= guess)).map(|(name, _)| name).collect();
+    let who = match worse.as_slice() {
+        [] => return None,
+        [one] => format!("the {one} is"),
+        _ => "both arms are".to_owned(),
+    };
+    Some(format!("though {who} no better than a uniform guess ({guess:.4})"))
+}
+
+/// Returns a clause if held-out measures rest on little text, with the smallest difference that the pairs can see.
+fn little_text(experiment: &Experiment) -> Option<String> {
+    let of = |finding: &&Finding| finding.measure.metric().is_held_out();
+    let finding = experiment.findings.iter().find(of)?;
+    let tokens = *experiment.provenance.evaluated_tokens.get(finding.measure.set().unwrap_or(MAIN_SET))?;
+    if tokens >= FEW_TOKENS {
+        return None;
+    }
+    let visible = finding.interval.map(|interval| 0.5 * (interval.high - interval.low));
+    let visible = visible.filter(|_| finding.pairs > 1).map_or(String::new(), |half| {
+        format!(", on which {} pairs see no mean difference below {}", finding.pairs, significant(half))
+    });
+    Some(format!("on {tokens} held-out tokens alone{visible}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::experiment::example::experiment;
+    use crate::results::experiment::{Budget, Design};
+
+    /// Every qualifier, alone.
+    #[test]
+    fn what_a_verdict_must_be_read_with_is_said() {
+        let finding = || {
+            let measure: Measure = "val_loss".parse().unwrap();
+            Finding {
+                baseline: Some(5.0),
+                candidate: Some(4.9),
+                ..Finding::unjudged(measure, Some(0.01), 0.95)
+            }
+        };
+        let fair = experiment(Design::Pairs { pairs: 4 }, vec![finding()], Vec::new());
+        assert_eq!(qualifiers(&fair), [] as [String; 0]);
+        let with = |change: fn(&mut Experiment)| {
+            let mut changed = fair.clone();
+            let budget = Budget { steps: 10, tokens: 1000, parameters: Some(100), flops: Some(1e6) };
+            changed.arms.iter_mut().for_each(|arm| arm.budget = Some(budget));
+            change(&mut changed);
+            qualifiers(&changed).join("; ")
+        };
+        let cases: [(fn(&mut Experiment), &str); 9] = [
+            (|e| e.arms[1].budget.as_mut().unwrap().tokens = 1500, "at 50 % more tokens"),
+            (|e| e.arms[1].budget.as_mut().unwrap().flops = Some(5e5), "at 50 % fewer FLOPs"),
+            (|e| e.arms[1].budget.as_mut().unwrap().parameters = Some(125), "at 25 % more parameters"),
+            (
+                |e| {
+                    let budget = e.arms[1].budget.as_mut().unwrap();
+                    (budget.tokens, budget.flops, budget.parameters) = (1100, Some(2e6), Some(150));
+                },
+                "at 10 % more tokens, 100 % more FLOPs and 50 % more parameters",
+            ),
+            (|e| e.keys_set = Some(2), "with 2 keys changed at once"),
+            (|e| e.provenance.programs = ["a", "b"].map(str::to_owned).into(), "by runs of 2 programs"),
+            (
+                |e| (e.earlier_questions, e.confidence) = (2, 0.975),
+                "asked after 2 other answers about this change or a near one and judged at 97.5 %",
+            ),
+            (
+                |e| e.provenance.uniform_loss = Some(4.5),
+                "though both arms are no better than a uniform guess (4.5000)",
+            ),
+            (|e| _ = e.provenance.evaluated_tokens.insert(String::new(), 640), "on 640 held-out tokens alone"),
+        ];
+        for (change, said) in cases {
+            assert_eq!(with(change), said);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What an answer may claim: whether its question was there before its runs, and what must be read with it.
+
+use super::{Design, Experiment, Finding};
+use crate::results::measure::Measure;
+use crate::statistics::Verdict;
+use serde::{Deserialize, Serialize};
+
+/// Whether an answer tests a question, or looks at what is known already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Standing {
+    /// The question was stored before the first of its runs began, with seeds that no earlier run of either
+    /// arm had.
+    Confirmatory,
+    /// What the runs give could be known when the question was asked, so the answer has intervals but no
+    /// verdict.
+    Exploratory {
+        /// Why, in sentences without a period.
+        reasons: Vec<String>,
+    },
+}
+
+/// The word for an answer without a verdict.
+const EXPLORATORY: &str = "exploratory, no verdict";
+
+/// How the standing of a record from before standings were recorded is called.
+pub const NOT_RECORDED: &str = "not recorded";
+
+impl Standing {
+    /// Makes the standing from the reasons why the answer is exploratory.
+    pub fn from_reasons(reasons: Vec<String>) -> Self {
+        if reasons.is_empty() { Self::Confirmatory } else { Self::Exploratory { reasons } }
+    }
+
+    /// Returns the standing in a word.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Confirmatory => "confirmatory",
+            Self::Exploratory { .. } => "exploratory",
+        }
+    }
+}
+
+impl Experiment {
+    /// Returns why there is no verdict; empty for a confirmatory answer and for records without a standing.
+    pub fn exploratory_reasons(&self) -> &[String] {
+        match &self.standing {
+            Some(Standing::Exploratory { reasons }) => reasons,
+            Some(Standing::Confirmatory) | None => &[],
+        }
+    }
+
+    /// Returns the standing in words, with its reasons.
+    pub fn standing_words(&self) -> String {
+        match (&self.standing, self.exploratory_reasons()) {
+            (None, _) => NOT_RECORDED.to_owned(),
+            (Some(standing), []) => standing.as_str().to_owned(),
+            (Some(standing), reasons) => format!("{}: {}", standing.as_str(), reasons.join("; ")),
+        }
+    }
+
+    /// Returns the words of a verdict: the `verdict` itself, or that and why there is none, and everything that
+    /// must be read with it.
+    pub fn words(&self, verdict: &str) -> String {
+        let reasons = self.exploratory_reasons();
+        let mut words = if reasons.is_empty() {
+            verdict.to_owned()
+        } else {
+            format!("{EXPLORATORY} ({})", reasons.join("; "))
+        };
+        for qualifier in &self.qualifiers {
+            words += ", ";
+            words += qualifier;
+        }
+        words
+    }
+
+    /// Returns the words of a finding's verdict; see [`words`](Self::words). Equal bits are a fact, which no
+    /// question can spoil.
+    pub fn finding_words(&self, finding: &Finding) -> String {
+        match finding.verdict {
+            Verdict::SameBits => finding.verdict.words().to_owned(),
+            verdict if self.has_trials() => self.words(verdict.speed_words()),
+            verdict => self.words(verdict.words()),
+        }
+    }
+
+    /// Takes verdicts and the outcome of the prediction away from an exploratory answer.
+    pub fn withhold_verdicts(&mut self) {
+        if self.exploratory_reasons().is_empty() {
+            return;
+        }
+        for finding in &mut self.findings {
+            // Equal bits, and how far curves are apart, are facts that no question can spoil.
+            if finding.verdict != Verdict::SameBits && finding.measure != Measure::LossCurves {
+                finding.verdict = Verdict::Inconclusive;
+            }
+        }
+        if let Some(joint) = &mut self.joint {
+            (joint.verdict, joint.found) = (Verdict::Inconclusive, EXPLORATORY.to_owned());
+        }
+        if let Design::Sequential { looks, .. } = &mut self.design {
+            looks.iter_mut().flat_map(|look| look.verdicts.values_mut()).for_each(|one| *one = Verdict::Inconclusive);
+        }
+        if let Some(prediction) = &mut self.prediction {
+            prediction.held = None;
+        }
+    }
+}
