@@ -1,6 +1,7 @@
 //! Differences between two recipes by key, and their consequences for a run.
 
-use super::key::{Class, Key, UNSET};
+use super::condition::UNSET;
+use super::key::{Class, Key};
 use super::lookup::find_path;
 use super::schema::Values;
 use super::toml_text::values;

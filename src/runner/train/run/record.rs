@@ -215,6 +215,9 @@ fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[Stri
     for remark in plan.model.remarks() {
         recorder.note(&remark)?;
     }
+    for remark in job.recipe.remarks(plan.execution.gpu.is_none()).into_iter().chain(plan.batch.remark()) {
+        recorder.warn(&remark)?;
+    }
     for warning in dataset.warnings.iter().chain(&start.warnings) {
         recorder.warn(warning)?;
     }
