@@ -53,6 +53,7 @@ pub mod quantiles;
 pub mod regular;
 pub mod rows;
 pub mod screen;
+pub mod stdout;
 pub mod steady;
 pub mod stored;
 pub mod summary;

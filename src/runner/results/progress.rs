@@ -8,6 +8,8 @@ mod live;
 use super::held_out::MAIN_SET;
 use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
+use super::screen::draws_on_stderr;
+use super::stdout::Stdout;
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
 use crate::format::{harmless_json, printable, short, wall_time};
@@ -16,7 +18,7 @@ use indicatif::WeakProgressBar;
 use live::{Field, LiveLine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -126,6 +128,9 @@ pub fn print_json_error(error: &Error) {
     print_event(&Event::Error { kind: error.kind(), message: error.message() });
 }
 
+/// The recipe of a first run, which ends with what to do next.
+const FIRST_RECIPE: &str = "quickstart";
+
 enum Sink {
     Live(LiveLine),
     Plain(Box<dyn Write + Send>),
@@ -138,13 +143,13 @@ impl Progress {
     /// token, if known. `val_part` is the part of the held-out text on which validation losses are measured.
     pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>, val_part: Option<HeldOutPart>) -> Self {
         let sink = match mode {
-            Mode::Auto if std::io::stderr().is_terminal() => {
+            Mode::Auto if draws_on_stderr() => {
                 let line = LiveLine::on_stderr(total_steps);
                 *lock(&LIVE) = Some(line.bar.downgrade());
                 Sink::Live(line)
             }
             Mode::Auto | Mode::Plain => Sink::Plain(Box::new(std::io::stderr())),
-            Mode::Json => Sink::Json(Box::new(std::io::stdout())),
+            Mode::Json => Sink::Json(Box::new(Stdout)),
             Mode::Quiet => Sink::Quiet(Box::new(std::io::stderr())),
         };
         Self { val_part, ..Self::with_sink(sink, total_steps, floor) }
@@ -244,7 +249,7 @@ impl Progress {
     /// Removes the live line, and prints the result of the run and where its files are. Leaves out why the
     /// run did not end as planned, because the error that follows says that.
     pub fn finish(self, summary: &Summary, run: &Path) {
-        self.finish_to(&mut std::io::stdout(), summary, run);
+        self.finish_to(&mut Stdout, summary, run);
     }
 
     fn finish_to(mut self, stdout: &mut dyn Write, summary: &Summary, run: &Path) {
@@ -256,6 +261,10 @@ impl Progress {
             _ => {
                 let text = result(&Summary { reason: None, ..summary.clone() });
                 say(stdout, &format!("{text}\nresults in {}", run.display()));
+                if summary.recipe == FIRST_RECIPE && matches!(self.sink, Sink::Live(_) | Sink::Plain(_)) {
+                    let next = "`xrun init mine.toml` creates a recipe of your own";
+                    say(stdout, &format!("next: `xrun sample {}` generates text; {next}", run.display()));
+                }
             }
         }
     }
@@ -392,7 +401,7 @@ pub fn eprint_line(text: &str) {
 
 /// Writes an event to stdout as a line of JSON. A closed pipe is not an error.
 pub fn print_event(event: &impl Serialize) {
-    say_json(&mut std::io::stdout(), event);
+    say_json(&mut Stdout, event);
 }
 
 /// Writes a line for people. Control characters in names, texts and messages are shown, not obeyed.
