@@ -1,5 +1,7 @@
 //! Answers to words that are no commands of xrun: what there is instead, or that there is nothing.
 
+use crate::suggest::nearest_by;
+
 /// Words that people type as commands, what xrun has for them, and the command to try next.
 struct Answer {
     words: &'static [&'static str],
@@ -11,7 +13,7 @@ const ANSWERS: &[Answer] = &[
     Answer {
         words: &["train", "fit", "pretrain", "start", "launch", "execute"],
         says: "`xrun RECIPE` trains a recipe",
-        next: "xrun quickstart",
+        next: "xrun run quickstart",
     },
     Answer {
         words: &["eval", "evaluate", "evaluation", "test", "validate", "valid", "perplexity", "ppl", "score"],
@@ -196,6 +198,17 @@ pub(super) fn answer(word: &str) -> Option<String> {
         "there is no command `xrun {word}`: {}\n  next: {}\n  docs/not-supported.md says what xrun does not do",
         found.says, found.next
     ))
+}
+
+/// Shortest word that is taken for a misspelled one.
+const LEAST_MISSPELT: usize = 5;
+
+/// Returns the command that the answer to a similarly spelled word names.
+pub(super) fn nearest_answered(word: &str) -> Option<&'static str> {
+    let long = word.len() >= LEAST_MISSPELT;
+    let words = ANSWERS.iter().flat_map(|answer| answer.words.iter().map(move |word| (answer, *word)));
+    let answer = nearest_by(word, words.filter(|(_, word)| long && word.len() >= LEAST_MISSPELT))?;
+    answer.next.split(' ').nth(1)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Normalizes the shorthands of the command line before parsing, and suggests commands and keys for misspelt
 //! ones.
 
-use super::answers::answer;
+use super::answers::{answer, nearest_answered};
 use super::command::Cli;
 use super::words::{first_word, takes_keys};
 use crate::recipe::{self, without_dashes};
@@ -26,12 +26,12 @@ pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsSt
     arguments
 }
 
-/// Returns the subcommand that is spelled similarly to `word`.
+/// Returns the subcommand that is spelled similarly to `word`, or that the answer to a similar word names.
 pub fn nearest_command(word: &str) -> Option<String> {
     let command = Cli::command();
     let names =
         || command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
-    nearest(word, names()).map(str::to_owned)
+    nearest(word, names()).or_else(|| nearest_answered(word)).map(str::to_owned)
 }
 
 /// Parses a command line.
@@ -162,9 +162,14 @@ mod tests {
     }
     #[test]
     fn a_misspelt_command_has_a_nearest_one() {
-        for (word, meant) in
-            [("sampel", "sample"), ("reprot", "report"), ("comapre", "compare"), ("int", "init")]
-        {
+        for (word, meant) in [
+            ("sampel", "sample"),
+            ("reprot", "report"),
+            ("comapre", "compare"),
+            ("int", "init"),
+            ("trian", "run"),
+            ("contineu", "resume"),
+        ] {
             assert_eq!(nearest_command(word).as_deref(), Some(meant));
         }
         for word in ["mine", "quickstrat", "dim38", ""] {

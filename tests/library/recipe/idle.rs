@@ -142,6 +142,8 @@ fn values_of(key: &Key, now: Option<&str>) -> Vec<String> {
         Type::WordOrFormula(list, _) => words(list),
         Type::Bool => vec!["true".to_owned(), "false".to_owned()],
         _ if key.path == "training.batch_ramp" => vec!["[[2, 16]]".to_owned(), "[[2, 32]]".to_owned()],
+        // The example is the default of one of the optimizers.
+        _ if key.name() == "momentum" => vec!["0.5".to_owned()],
         // The example is larger than the tiny model, like the default.
         _ if key.path == "parallelism.bucket_mib" => vec!["0.001".to_owned()],
         _ => vec![key.example.replace('_', "")],
