@@ -2,14 +2,15 @@
 
 use std::process::ExitCode;
 use std::time::Duration;
-use xrun::cli::{self, Next, dispatch, eprint_line};
+use xrun::cli::{self, Next, NotParsed, dispatch, eprint_line};
 use xrun::device::host_allocator::{HostAllocator, on_refusal};
 use xrun::error::{Error, Result};
 use xrun::ranks::rendezvous::Secret;
-use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process};
+use xrun::ranks::{Launch, LocalRanks, Stop, ignore_file_size_signal, process, stack_fault};
 use xrun::report::plots;
 use xrun::results::progress::{begin_json_stream, print_json_error};
 use xrun::results::provenance::Stamp;
+use xrun::results::stdout::{stdout_fault, stdout_has_text};
 use xrun::results::streams::drain_at_end;
 use xrun::train::{Request, Run, mark_failed, prepare};
 
@@ -32,7 +33,15 @@ static ALLOCATOR: HostAllocator = HostAllocator;
 
 fn main() -> ExitCode {
     STAMP.set();
-    let cli = cli::parse(std::env::args_os());
+    if let Some(e) = stack_fault() {
+        eprint_line(&e.last_line());
+        return ExitCode::from(e.kind().exit_code());
+    }
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    let cli = match cli::parse(std::env::args_os()) {
+        Ok(cli) => cli,
+        Err(not_parsed) => return report(&not_parsed, json),
+    };
     let trains_with_json = cli.trains_with_json();
     if trains_with_json {
         begin_json_stream();
@@ -46,11 +55,15 @@ fn main() -> ExitCode {
             process::run_worker(|request: Request, ranks, stop| run(request.on_this_machine(), ranks, stop))
         }
     });
+    let ended = ended.and_then(|()| {
+        drain_at_end(None);
+        stdout_fault().map_or(Ok(()), Err)
+    });
     let kind = ended.as_ref().err().map(Error::kind);
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            if trains_with_json {
+            if trains_with_json || (json && !stdout_has_text()) {
                 print_json_error(&e);
             }
             eprint_line(&e.last_line());
@@ -59,6 +72,31 @@ fn main() -> ExitCode {
     };
     drain_at_end(kind);
     code
+}
+
+/// Prints why a command line runs nothing, or the help that it asks for.
+fn report(not_parsed: &NotParsed, json: bool) -> ExitCode {
+    let fault = not_parsed.fault();
+    if let Some(message) = fault.as_ref().filter(|_| json) {
+        print_json_error(&Error::usage(message));
+    }
+    let code = match not_parsed {
+        NotParsed::Clap(e) => {
+            if let Err(e) = e.print()
+                && e.kind() != std::io::ErrorKind::BrokenPipe
+            {
+                eprint_line(&format!("error: cannot write to stdout: {e}"));
+                return ExitCode::FAILURE;
+            }
+            u8::try_from(e.exit_code()).unwrap_or(1)
+        }
+        NotParsed::Answered(text) => {
+            eprint_line(&format!("error: {text}"));
+            Error::usage("").kind().exit_code()
+        }
+    };
+    drain_at_end(None);
+    ExitCode::from(code)
 }
 
 /// Launches the ranks of a run: threads of this process, child processes, or this process alone as one rank

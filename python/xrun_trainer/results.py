@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Union
 
@@ -164,13 +165,30 @@ class Results:
         rows: List[Sequence[Cell]] = [
             [
                 *(line.get(name) for name in types),
-                *(line["settings"].get(key) for key in settings),
+                *(self.cell_value(line, key) for key in settings),
                 *(line["measured"].get(key) for key in measured),
             ]
             for line in lines
         ]
         figures = {key: int if key in WHOLE else bool if key in TRUTHS else float for key in measured}
         return Table({**types, **dict.fromkeys(settings, str), **figures}, rows).to(self.frames)
+
+    def cell_value(self, line: Dict[str, Any], key: str) -> Optional[str]:
+        """Returns the value of a recipe key in a sweep's cell: what the sweep set, else what its run had."""
+        value = line["settings"].get(key)
+        if value is not None or not line.get("run"):
+            return plain(value)
+        folder = self.folder / line["run"]
+        found = Run(folder, self.frames).settings.get(key) if kept.exists(folder / "resolved.toml") else None
+        return None if found is None else str(cell(found))
+
+
+def plain(value: Any) -> Optional[str]:
+    """Converts a value in TOML to plain text: a string without its quotes, anything else as it is."""
+    if isinstance(value, str) and value.startswith('"'):
+        text: str = json.loads(value)
+        return text
+    return None if value is None else str(value)
 
 
 def subfolders(folder: Path) -> List[Path]:

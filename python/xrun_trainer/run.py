@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional
 
 from . import kept
 from .errors import ResultsError
+from .implied import IMPLIED
 from .rows import read_csv, read_json
 from .table import Cell, Table
 
@@ -49,8 +50,8 @@ class Run:
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """The values of the resolved recipe by dotted key, such as `optimizer.lr`."""
-        return flat(read_toml(self.folder / "resolved.toml"))
+        """The values of the resolved recipe by dotted key, such as `optimizer.lr`, defaults included."""
+        return {**IMPLIED, **flat(read_toml(self.folder / "resolved.toml"))}
 
     def metrics(self) -> Any:
         """Returns `metrics.csv`, the results of training: a row per step."""

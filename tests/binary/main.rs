@@ -2,6 +2,7 @@
 //! ends.
 #![cfg(unix)]
 
+mod answers;
 mod compare;
 #[cfg(target_os = "linux")]
 mod launch;

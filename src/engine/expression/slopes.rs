@@ -209,6 +209,11 @@ impl Steps {
         self.scaled(factor, bell)
     }
 
+    /// Computes `u` times the slope `du`. A slope that is 0 everywhere adds nothing, whatever u is.
+    fn times_slope(&mut self, u: usize, du: usize) -> usize {
+        if self.value(du) == Some(0.0) { du } else { self.binary(Multiply, du, u) }
+    }
+
     /// Returns the slope of the step `at`, a function of u and v, given their slopes.
     fn binary_slope(
         &mut self,
@@ -217,15 +222,18 @@ impl Steps {
         (u, v): (usize, usize),
         (du, dv): (usize, usize),
     ) -> usize {
+        if [du, dv].into_iter().all(|slope| self.value(slope) == Some(0.0)) {
+            return du;
+        }
         match function {
             Add | Subtract => self.binary(function, du, dv),
             Multiply => {
-                let left = self.binary(Multiply, du, v);
-                let right = self.binary(Multiply, u, dv);
+                let left = self.times_slope(v, du);
+                let right = self.times_slope(u, dv);
                 self.binary(Add, left, right)
             }
             Divide => {
-                let right = self.binary(Multiply, at, dv);
+                let right = self.times_slope(at, dv);
                 let change = self.binary(Subtract, du, right);
                 self.binary(Divide, change, v)
             }
@@ -233,8 +241,8 @@ impl Steps {
                 let (low, high) = if function == Min { (u, v) } else { (v, u) };
                 let first = self.binary(Greater, high, low);
                 let second = self.binary(Greater, low, high);
-                let left = self.binary(Multiply, first, du);
-                let right = self.binary(Multiply, second, dv);
+                let left = self.times_slope(first, du);
+                let right = self.times_slope(second, dv);
                 let apart = self.binary(Add, left, right);
                 // Equal operands have no kink if their slopes are equal too, as in `min(relu(x), x)` for x >
                 // 0. If one slope is 0 everywhere, the term below adds nothing.

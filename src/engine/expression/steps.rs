@@ -171,12 +171,13 @@ impl Steps {
             Add if left == zero => v,
             Add | Subtract if right == zero => u,
             Subtract if left == zero => self.unary(Unary::Negate, v),
-            Multiply | Chain if left == zero || right == zero => self.constant(0.0),
+            // A product with 0 and a quotient of 0 are not folded: they are NaN where the other operand is
+            // not finite.
+            Chain if left == zero || right == zero => self.constant(0.0),
             Multiply | Chain if left == one => v,
             Multiply | Chain | Divide if right == one => u,
             Multiply if left == minus_one => self.unary(Unary::Negate, v),
             Multiply if right == minus_one => self.unary(Unary::Negate, u),
-            Divide if left == zero => self.constant(0.0),
             Min | Max if u == v => u,
             _ if function.commutes() && u > v => self.step(Step::Binary(function, v, u)),
             _ => self.step(Step::Binary(function, u, v)),

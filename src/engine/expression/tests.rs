@@ -124,6 +124,8 @@ fn errors_are_marked() {
         ("x * 1e-99", "1e-99", "is below the numbers of fp32, which begin at 1.2e-38", "fp32"),
         ("x + 1 / (2 - 2)", "1 / (2 - 2)", "is beyond the numbers of fp32, which end at 3.4e38", "fp32"),
         ("x + log(-1)", "log(-1)", "is not a number", "fp32"),
+        ("x * (0 / 0)", "0 / 0", "is not a number", "fp32"),
+        ("x + 0 * log(-1)", "log(-1)", "is not a number", "fp32"),
         ("x^1000", "1000", "an exponent of 1000", "at most 64"),
         ("(-2)^x", "(-2)", "not above 0", "above 0"),
     ] {
@@ -227,7 +229,123 @@ fn a_part_without_a_finite_value_is_seen() {
     assert!(parts_are_moderate(&part(quotient(2.0)), 1.5) && !parts_are_moderate(&part(quotient(0.0)), 1.5));
 }
 
+/// Computes `u^n` by squaring.
+fn multiplied(u: f64, n: u32) -> f64 {
+    match n {
+        0 => 1.0,
+        1 => u,
+        _ => {
+            let half = multiplied(u, n / 2);
+            if n.is_multiple_of(2) { half * half } else { half * half * u }
+        }
+    }
+}
+
+/// Computes a tree as it is written, part by part, without folding anything.
+fn as_written(tree: &Tree, x: f64) -> f64 {
+    use super::Unary::{Abs, Cos, Erf, Exp, Log, NormalCdf, Sigmoid, Sign, Sin, Softplus, Sqrt, Tanh};
+    match tree {
+        Tree::Number(value) => *value,
+        Tree::Constant(index) => CONSTANTS[*index].1,
+        Tree::Variable(_) => x,
+        Tree::Negative(part) => -as_written(part, x),
+        Tree::Operation(operator, left, right) => {
+            let (u, v) = (as_written(left, x), as_written(right, x));
+            match operator {
+                Operator::Add => u + v,
+                Operator::Subtract => u - v,
+                Operator::Multiply => u * v,
+                Operator::Divide => u / v,
+                Operator::Power if right.has_variables() || (2.0 * v).fract() != 0.0 => (v * u.ln()).exp(),
+                Operator::Power if !left.has_variables() => u.powf(v),
+                Operator::Power => {
+                    let whole = multiplied(u, v.abs().floor() as u32);
+                    let power = if v.fract() == 0.0 { whole } else { whole * u.sqrt() };
+                    if v < 0.0 { 1.0 / power } else { power }
+                }
+            }
+        }
+        Tree::Call(function, arguments) => {
+            let u = as_written(&arguments[0], x);
+            let second = || as_written(&arguments[1], x);
+            let unary = match function {
+                Function::Exp => Exp,
+                Function::Log => Log,
+                Function::Sqrt => Sqrt,
+                Function::Abs => Abs,
+                Function::Sign => Sign,
+                Function::Sin => Sin,
+                Function::Cos => Cos,
+                Function::Tanh => Tanh,
+                Function::Sigmoid => Sigmoid,
+                Function::Erf => Erf,
+                Function::Softplus => Softplus,
+                Function::Min => return super::Binary::Min.value(u, second()),
+                Function::Max => return super::Binary::Max.value(u, second()),
+                Function::Relu => return super::Binary::Max.value(u, 0.0),
+                Function::Silu => return u * Sigmoid.value(u),
+                Function::Gelu => return u * NormalCdf.value(u),
+                Function::GeluTanh => {
+                    let cubic = 0.044_715 * 1.595_769_121_605_730_7 * (u * u);
+                    return u * Sigmoid.value(u * (cubic + 1.595_769_121_605_730_7));
+                }
+            };
+            unary.value(u)
+        }
+    }
+}
+
+#[test]
+fn folding_keeps_what_is_not_finite() {
+    for (text, x) in [
+        ("0 / x", 0.0),
+        ("0 / (x - x)", 1.0),
+        ("0 * log(x)", -1.0),
+        ("x + 0 * log(x - 2)", 1.0),
+        ("log(x) * 0", 0.0),
+        ("0 * (x / (x - x))", 1.0),
+        ("x + -0 * exp(x * x * x)", 100.0),
+    ] {
+        assert!(activation(text).value(&[x]).is_nan(), "{text} at {x}");
+    }
+}
+
+/// Returns true if a tree divides something else than 0 by 0 at x. The result is infinite, and its sign
+/// depends on the sign of the 0, which folding `0 + u` may change.
+fn divides_by_zero(tree: &Tree, x: f64) -> bool {
+    tree.any(&mut |part| match part {
+        Tree::Operation(Operator::Divide, left, right) => {
+            as_written(right, x) == 0.0 && as_written(left, x) != 0.0
+        }
+        Tree::Operation(Operator::Power, left, right) => {
+            as_written(left, x) == 0.0 && as_written(right, x) < 0.0
+        }
+        _ => false,
+    })
+}
+
+/// Numbers that folding treats specially, and few others, so that trees have many of them.
+fn special() -> impl Strategy<Value = f64> + Clone {
+    prop::sample::select(vec![0.0, 0.0, 1.0, 1.0, 2.0, 0.5, 3.0])
+}
+
 proptest! {
+    /// Wherever a formula is computed, folded steps give what its text says: the same number, the same
+    /// infinity, or NaN.
+    #[test]
+    fn folded_formulas_have_the_values_of_their_text(
+        tree in trees_with(special()),
+        x in prop_oneof![Just(0.0), Just(1.0), Just(-1.0), -3.0..3.0f64],
+    ) {
+        if Formula::parse(&tree.text(&["x"]), Scope::Activation).is_ok() && !divides_by_zero(&tree, x) {
+            for steps in [steps_of(&tree, None), steps_of(&tree, Some(1))] {
+                let (folded, written) = (steps.evaluate(&[x])[0], as_written(&tree, x));
+                let same = folded.is_nan() && written.is_nan() || folded == written;
+                prop_assert!(same, "{} at {x}: {folded}, {written}", tree.text(&["x"]));
+            }
+        }
+    }
+
     #[test]
     fn no_text_breaks_the_parser(text in "[-+*/^(), .0-9a-zé]{0,60}") {
         for scope in [Scope::Activation, Scope::Schedule] {

@@ -57,7 +57,7 @@ impl Tree {
         self.any(&mut |tree| matches!(tree, Self::Variable(_)))
     }
 
-    fn any(&self, holds: &mut dyn FnMut(&Self) -> bool) -> bool {
+    pub(super) fn any(&self, holds: &mut dyn FnMut(&Self) -> bool) -> bool {
         holds(self)
             || match self {
                 Self::Number(_) | Self::Constant(_) | Self::Variable(_) => false,

@@ -517,7 +517,8 @@ impl StateBuilder {
 fn starts(requests: &[ParamRequest], groups: &[GroupRequest], step: usize) -> (Vec<usize>, usize) {
     let mut alignments = vec![step; requests.len()];
     for group in groups {
-        group.params.iter().for_each(|&i| alignments[i] = group.alignment.max(step));
+        // A parameter may be in several groups: that of its optimizer, and that of the average.
+        group.params.iter().for_each(|&i| alignments[i] = alignments[i].max(group.alignment));
     }
     let (mut starts, mut next, mut before) = (Vec::with_capacity(requests.len()), 0usize, step);
     for (r, &alignment) in requests.iter().zip(&alignments) {

@@ -59,6 +59,20 @@ pub enum Value {
     Word(Cow<'static, str>),
 }
 
+impl Value {
+    /// Returns another value of the same form, to see whether anything reads the value.
+    #[must_use]
+    pub fn other(&self) -> Self {
+        match self {
+            Self::Flag(is_set) => Self::Flag(!is_set),
+            Self::Number(x) => Self::Number(x + 1.0),
+            Self::Count(n) => Self::Count(n + 1),
+            Self::Pair([first, second]) => Self::Pair([first + 1.0, second + 1.0]),
+            Self::Word(word) => Self::Word(format!("not {word}").into()),
+        }
+    }
+}
+
 impl Hyperparameter {
     /// Converts a value as written in a recipe to the form of this hyperparameter.
     pub fn value(&self, written: &Value) -> Value {
@@ -108,6 +122,22 @@ impl Values {
     pub fn scaled(mut self, name: &str, factor: f64) -> Self {
         if let Some(Value::Number(x)) = self.0.get_mut(name) {
             *x *= factor;
+        }
+        self
+    }
+
+    /// Returns the values without the one of this name.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> Self {
+        self.0.remove(name);
+        self
+    }
+
+    /// Returns the values with another value of this name, if there is one.
+    #[must_use]
+    pub fn with_other(mut self, name: &str) -> Self {
+        if let Some(value) = self.0.get_mut(name) {
+            *value = value.other();
         }
         self
     }

@@ -1,6 +1,7 @@
 //! Normalizes the shorthands of the command line before parsing, and suggests commands and keys for misspelt
 //! ones.
 
+use super::answers::{answer, nearest_answered};
 use super::command::Cli;
 use super::words::{first_word, takes_keys};
 use crate::recipe::{self, without_dashes};
@@ -10,7 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, Parser};
 use std::any::TypeId;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// `xrun RECIPE …` becomes `xrun run RECIPE …`; `xrun --results DIR COMMAND` becomes `xrun COMMAND --results
 /// DIR`; `--section.key=value` and `--section.key value` become `section.key=value`.
@@ -26,42 +27,61 @@ pub fn normalize_args(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsSt
     arguments
 }
 
-/// Words that other programs use for our commands.
-const SYNONYMS: [(&str, &str); 13] = [
-    ("train", "run"),
-    ("fit", "run"),
-    ("status", "runs"),
-    ("show", "runs"),
-    ("list", "runs"),
-    ("history", "runs"),
-    ("ps", "runs"),
-    ("generate", "sample"),
-    ("continue", "resume"),
-    ("new", "init"),
-    ("bench", "profile"),
-    ("grid", "sweep"),
-    ("coord-check", "coordinates"),
-];
-
-/// Returns the subcommand that `word` probably means: one with that synonym, or one that is spelled
-/// similarly.
+/// Returns the subcommand that is spelled similarly to `word`, or that the answer to a similar word names.
 pub fn nearest_command(word: &str) -> Option<String> {
     let command = Cli::command();
     let names =
         || command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
-    let command_for_synonym =
-        |word: &str| SYNONYMS.iter().find(|(other, _)| *other == word).map(|(_, name)| *name);
-    let misspelt =
-        |word| nearest(word, SYNONYMS.iter().map(|(other, _)| *other)).and_then(command_for_synonym);
-    let name = command_for_synonym(word).or_else(|| nearest(word, names())).or_else(|| misspelt(word));
-    name.map(str::to_owned)
+    nearest(word, names()).or_else(|| nearest_answered(word)).map(str::to_owned)
 }
 
-/// Parses a command line. Exits with clap's message if it is invalid.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
+/// Parses a command line.
+///
+/// # Errors
+/// If it is invalid, asks for help, or names a command that does not exist.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, NotParsed> {
     let arguments = with_home(normalize_args(arguments));
-    Cli::try_parse_from(&arguments).unwrap_or_else(|e| suggest_key(e, &arguments).exit())
+    if let Some(answer) = unknown_command(&arguments) {
+        return Err(NotParsed::Answered(answer));
+    }
+    Cli::try_parse_from(&arguments).map_err(|e| NotParsed::Clap(suggest_key(e, &arguments)))
 }
+
+/// A command line that runs nothing.
+#[derive(Debug)]
+pub enum NotParsed {
+    /// Clap's message: a mistake, or the help or version that was asked for.
+    Clap(clap::Error),
+    /// What there is instead of a command that does not exist.
+    Answered(String),
+}
+
+impl NotParsed {
+    /// Returns the message if the command line was wrong; `None` if it asked for help or the version.
+    pub fn fault(&self) -> Option<String> {
+        match self {
+            Self::Clap(e) if e.use_stderr() => {
+                let text = e.to_string();
+                Some(text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned())
+            }
+            Self::Clap(_) => None,
+            Self::Answered(text) => Some(text.clone()),
+        }
+    }
+}
+
+/// Returns the answer to a word in the place of a recipe that is neither a recipe nor a file, whatever
+/// follows it.
+fn unknown_command(arguments: &[OsString]) -> Option<String> {
+    let at = first_word(arguments).filter(|&at| arguments[at] == "run")?;
+    let word = arguments.get(at + 1..)?.iter().find(|word| !word.to_string_lossy().starts_with('-'))?;
+    let word = word.to_str().filter(|word| !Path::new(word).exists() && !word.contains(['.', '/', '=']))?;
+    answer(word)
+}
+
+/// Options by which other programs name the folder of results.
+const OUTPUT_OPTIONS: [&str; 9] =
+    ["o", "out", "output", "output_dir", "out_dir", "results_dir", "result_dir", "save_dir", "run_dir"];
 
 /// Puts the user's home folder in place of a leading `~` in options and words that are paths. A shell does so
 /// only where a word begins, and not in `--out=~/shards`. The arguments are normalized.
@@ -108,6 +128,15 @@ fn suggest_key(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
         return error;
     };
     let name = option.trim_start_matches('-').replace('-', "_");
+    if OUTPUT_OPTIONS.contains(&name.as_str()) {
+        let tip = StyledStr::from("runs are written below the folder of --results DIR".to_owned());
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        return error;
+    }
+    // A letter is part of too many keys.
+    if name.len() < 2 {
+        return error;
+    }
     let Some(key) = recipe::suggested_key(&name) else { return error };
     let option = option.as_str();
     let joined = |word: &OsString| Some(word.to_str()?.strip_prefix(option)?.strip_prefix('=')?.to_owned());
@@ -169,12 +198,8 @@ mod tests {
             ("reprot", "report"),
             ("comapre", "compare"),
             ("int", "init"),
-            ("train", "run"),
             ("trian", "run"),
             ("contineu", "resume"),
-            ("status", "runs"),
-            ("list", "runs"),
-            ("show", "runs"),
         ] {
             assert_eq!(nearest_command(word).as_deref(), Some(meant));
         }

@@ -80,9 +80,20 @@ fn built() -> clap::Command {
     command
 }
 
+/// Most threads that read corpora and hash files, four times as many as the largest machines have.
+const MOST_SHARED_THREADS: usize = 2048;
+
 /// Starts the threads that read corpora and hash files. Rayon would start them at first use, and panic if the
 /// OS refuses.
 fn start_shared_pool() -> Result<()> {
+    const THREADS: &str = "RAYON_NUM_THREADS";
+    let threads = std::env::var(THREADS).ok().and_then(|threads| threads.trim().parse::<usize>().ok());
+    if let Some(threads) = threads.filter(|threads| *threads > MOST_SHARED_THREADS) {
+        return Err(Error::usage(format!(
+            "{THREADS} = {threads} asks for more threads than the {MOST_SHARED_THREADS} that can be started in reasonable \
+             time; unset it, or set it to the number of processors"
+        )));
+    }
     rayon::ThreadPoolBuilder::new()
         .build_global()
         .map_err(|e| Error::failed(format!("cannot start the threads that read corpora: {e}")))

@@ -1,5 +1,6 @@
 //! The command line: one thin file per subcommand.
 
+mod answers;
 mod arguments;
 mod chat;
 mod command;
@@ -41,7 +42,7 @@ mod watch;
 mod what;
 mod words;
 
-pub use arguments::parse;
+pub use arguments::{NotParsed, parse};
 pub use command::{Cli, Command};
 pub use dispatch::{Next, dispatch};
 pub use terminal::eprint_line;

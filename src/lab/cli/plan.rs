@@ -83,6 +83,9 @@ pub fn run(args: &Args) -> Result<()> {
     let needs = RunNeeds::new(&plan, &programs, &here, recipe.values().metrics.plots);
     let forecast =
         Forecast::new(&plan, &programs, needs, &machines)?.with_fit_here(&plan, &programs, &here)?;
+    let forecast = forecast.with_remarks(
+        recipe.remarks(plan.execution.gpu.is_none()).into_iter().chain(plan.batch.remark()).collect(),
+    );
     print_value(&forecast, args.json)?;
     let refusals: Vec<&str> = forecast.refusals().map(|v| v.on).collect();
     if refusals.is_empty() {

@@ -1,12 +1,13 @@
 //! `xrun sample [RUN]`.
 
 use super::chat;
-use super::terminal::{print_exact, print_json_line};
+use super::terminal::{eprint_line, print_exact, print_json_line};
 use super::what::{Results, run_and_keys, run_with_checkpoint};
 use crate::error::Result;
 use crate::model::WeightsKind;
 use crate::results::find;
 use crate::train::{GenerationTime, Sampled, TrainedRun, bench_generation, sample};
+use std::io::IsTerminal;
 
 /// Arguments of `xrun sample`.
 #[derive(clap::Args, Debug)]
@@ -81,6 +82,10 @@ pub fn run(args: &Args) -> Result<()> {
         } else {
             print_exact(&format!("{prompt}{text}\n\n"))?;
         }
+    }
+    let names_seed = keys.iter().any(|key| key.contains("generation.seed"));
+    if std::io::stderr().is_terminal() && !args.json && !names_seed {
+        eprint_line("the run's generation.seed gives these texts again; add generation.seed=1 for others");
     }
     Ok(())
 }

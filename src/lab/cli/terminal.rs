@@ -4,6 +4,7 @@ pub use crate::results::progress::eprint_line;
 
 use crate::error::{Error, Result};
 use crate::format::{harmless_json, printable};
+use crate::results::stdout::Stdout;
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -56,7 +57,7 @@ pub(super) fn print_exact(text: &str) -> Result<()> {
 
 /// Writes to stdout. A reader that has closed the pipe (`xrun schema | head`) is not an error.
 fn print_bytes(text: &str) -> Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
+    match Stdout.write_all(text.as_bytes()).and_then(|()| Stdout.flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => {
             Err(Error::failed(format!("cannot write to stdout: {e}")))
         }

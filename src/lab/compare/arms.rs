@@ -3,7 +3,7 @@
 use super::revision;
 use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
-use crate::recipe::{self, Change, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
+use crate::recipe::{self, Change, IdleKey, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
 use crate::regular;
 use crate::results::experiment::{Arm, BINARIES};
 use crate::results::folder::RESOLVED;
@@ -131,6 +131,7 @@ impl Arms {
         let candidate = xrun(&own, &own, second.as_deref().unwrap_or(path), &settings, &changes)?;
         let baseline = baseline(request, path, &own)?;
         let mut arms = Self::from_planned(baseline, candidate);
+        arms.refuse_idle_changes()?;
         if other_program {
             // A later build must not replace the binaries that a comparison rests on.
             arms.baseline.store_binary(results)?;
@@ -151,6 +152,21 @@ impl Arms {
             arms.candidate.label += " (after)";
         }
         arms
+    }
+
+    /// Refuses two recipes that differ only in keys without effect: both arms would be the same runs.
+    fn refuse_idle_changes(&self) -> Result<()> {
+        let recipes = self.baseline.recipe.iter().chain(&self.candidate.recipe);
+        let idle: Vec<IdleKey> = recipes.flat_map(|recipe| recipe.idle_keys(false)).collect();
+        let why = |change: &Change| idle.iter().find(|idle| idle.key == change.key);
+        let reasons: Option<Vec<&IdleKey>> = self.changes.iter().map(why).collect();
+        match reasons.as_deref() {
+            Some([first, ..]) if self.same_binary() => Err(Error::usage(format!(
+                "the arms differ only in {}, which has no effect {}; change another key",
+                first.key, first.reason
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Returns both arms, the baseline first.

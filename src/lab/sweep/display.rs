@@ -5,11 +5,10 @@ use super::axes::name_of;
 use crate::format::{printable, short, wall_time};
 use crate::results::ledger::{Attempt, CellStatus};
 use crate::results::progress::{Mode, begin_json_stream, eprint_line, print_event};
-use crate::results::screen::terminal;
+use crate::results::screen::{draws_on_stderr, terminal};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 /// Displays a sweep. If stdout or stderr is closed, the sweep continues.
@@ -56,7 +55,7 @@ impl Display {
     /// Creates a display for `cells` cells, which are named after their values of `keys`.
     pub fn new(mode: Mode, keys: &[String], cells: usize) -> Self {
         let sink = match mode {
-            Mode::Auto if std::io::stderr().is_terminal() => {
+            Mode::Auto if draws_on_stderr() => {
                 let all = MultiProgress::with_draw_target(terminal());
                 let bar = all.add(ProgressBar::new(cells as u64).with_style(bar_style()));
                 Sink::Live { all, bar, lines: BTreeMap::new() }

@@ -102,12 +102,15 @@ struct Sweep {
     design: Design,
 }
 
+/// Most remarks about cells that a sweep prints.
+const MOST_REMARKS: usize = 5;
+
 impl Sweep {
     fn new(request: &Request<'_>) -> Result<Self> {
         let arguments = Arguments::read(request.arguments)?;
         let base = recipe::load(request.recipe, &arguments.sweep, recipe::environment(), &Machine::none())?;
         folder::folder_name(base.name())?;
-        let axes = Axes::new(&base, &arguments)?;
+        let mut axes = Axes::new(&base, &arguments)?;
         let build = build_name();
         let mut corpora = Corpora::default();
         let machine = environment::machine();
@@ -117,6 +120,18 @@ impl Sweep {
         let recipe = Source { path: request.recipe, name: base.name(), machine: &machine, checkpoints };
         let cell = |point| Cell::new(&recipe, point, &build, &mut corpora);
         let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
+        let mut remarks: Vec<String> = Vec::new();
+        for work in cells.iter().filter_map(|cell| cell.work.as_ref().ok()) {
+            for remark in work.recipe.remarks(work.plan.execution.gpu.is_none()) {
+                if !remarks.contains(&remark) {
+                    remarks.push(remark);
+                }
+            }
+        }
+        let more = remarks.len().saturating_sub(MOST_REMARKS);
+        remarks.truncate(MOST_REMARKS);
+        axes.notes.extend(remarks.into_iter().map(|remark| format!("in some cells, {remark}")));
+        axes.notes.extend((more > 0).then(|| format!("{more} more keys have no effect in some cells")));
         // If every cell has an error, the command itself fails with it.
         if cells.iter().all(|cell| cell.work.is_err())
             && let Some(wrong) = cells.iter().position(|cell| !cell.excluded)

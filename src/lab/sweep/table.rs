@@ -5,6 +5,7 @@ use super::cell::{Cell, hash};
 use super::schedule::Output;
 use crate::error::{Error, IoContext, Result};
 use crate::metrics::{self, Metric};
+use crate::recipe::plain_text;
 use crate::results::atomic;
 use crate::results::configurations::Settings;
 use crate::results::ledger::{Ledger, SWEEPS};
@@ -106,7 +107,11 @@ impl Tables {
         let figure = |(key, metric): (&str, &Metric)| {
             text(last.and_then(|last| last.measured.get(key)).map(|value| value / metric.divisor))
         };
-        let mut row: Vec<String> = self.keys.iter().map(|key| text(cell.settings.get(key))).collect();
+        let mut row: Vec<String> = self
+            .keys
+            .iter()
+            .map(|key| cell.settings.get(key).map_or(String::new(), |v| plain_text(v).into_owned()))
+            .collect();
         row.push(text(last.map(|last| last.status)));
         row.extend(metrics::ledger_metrics().into_iter().map(figure));
         row.extend([

@@ -24,7 +24,8 @@ pub struct Forecast {
     pub parameters: Parameters,
     /// Fraction of the parameters in embedding and head.
     pub vocabulary_share: f64,
-    /// Sentences about this fraction, if it is large, and about widths that do not match the stream's.
+    /// Sentences about this fraction, if it is large, about widths that do not match the stream's, and about
+    /// keys without effect.
     pub remarks: Vec<String>,
     /// Model FLOPs per token.
     pub flops: Formula,
@@ -159,6 +160,13 @@ impl Forecast {
             here: None,
             on,
         })
+    }
+
+    /// Adds remarks about the recipe.
+    #[must_use]
+    pub fn with_remarks(mut self, remarks: Vec<String>) -> Self {
+        self.remarks.extend(remarks);
+        self
     }
 
     /// Adds whether the plan fits this machine. Not fitting is no error, because the plan may be meant for

@@ -49,6 +49,9 @@ pub struct Stage {
     pub micro_steps: usize,
 }
 
+/// Micro-steps of a step from which on its length is remarked on.
+const MANY_MICRO_STEPS: usize = 1000;
+
 impl BatchPlan {
     /// Returns the batch of a recipe, divided among ranks and micro-steps.
     ///
@@ -75,6 +78,17 @@ impl BatchPlan {
             scaling: if training.global_batch_size.is_some() { Scaling::Strong } else { Scaling::Weak },
             micro,
             micro_steps,
+        })
+    }
+
+    /// Returns a sentence if a step has so many micro-steps that nothing is shown for long.
+    pub fn remark(&self) -> Option<String> {
+        (self.micro_steps >= MANY_MICRO_STEPS).then(|| {
+            format!(
+                "a step has {} micro-steps of {} sequences, and nothing is shown before the first step ends; a larger \
+                 `training.local_batch_size` has fewer",
+                self.micro_steps, self.micro
+            )
         })
     }
 

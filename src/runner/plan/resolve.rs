@@ -6,7 +6,7 @@ use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::evaluation::tasks;
 use crate::machine::Machine;
-use crate::optim::{GroupRole, RoleRule, UpdateGroup, WeightEma};
+use crate::optim::{GroupRole, RoleRule, UpdateGroup, Value, WeightEma};
 use crate::policy::TrainingDtype;
 use crate::recipe::Recipe;
 
@@ -68,7 +68,31 @@ fn update_groups(recipe: &Recipe, model: &Model) -> Result<Vec<UpdateGroup>> {
     let rules = rules.ok_or_else(|| {
         recipe.error(&["optimizer.name"], "there is no such optimizer", "`xrun schema` lists them")
     })?;
+    if let Some((rule, name, x)) = rules.iter().find_map(vanishing) {
+        return Err(recipe.error(
+            &["model.base_dim", "optimizer.name"],
+            format!(
+                "at this width, {name} of {} is {x:e} for parameters of {}, which vanishes in fp32",
+                rule.entry.name,
+                rule.role.word()
+            ),
+            format!("take a larger optimizer.{name}, or a base width closer to model.dim"),
+        ));
+    }
     Ok(UpdateGroup::join(&rules))
+}
+
+/// Returns the first number of a rule that is not 0 but vanishes in fp32, with its name. A recipe's own
+/// numbers do not, but a factor of the width multiplies them.
+fn vanishing(rule: &RoleRule) -> Option<(&RoleRule, &'static str, f64)> {
+    let hyperparameters =
+        rule.entry.hyperparameters.iter().filter_map(|h| match rule.values.get(h.name)? {
+            Value::Number(x) => Some((h.name, *x)),
+            _ => None,
+        });
+    let mut numbers = hyperparameters.chain([("lr", rule.lr)]);
+    let (name, x) = numbers.find(|(_, x)| *x != 0.0 && x.abs() < f64::from(f32::MIN_POSITIVE))?;
+    Some((rule, name, x))
 }
 
 /// Rejects sizes whose byte counts would overflow 64 bits, long before anything is laid out.

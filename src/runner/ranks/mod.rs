@@ -38,7 +38,7 @@ pub use launch::Launch;
 pub use local_ranks::{LocalRanks, launch};
 pub use remote::{Peer, RemoteCommunicator};
 pub use server::{OnDisconnect, Server};
-pub use stop::{KilledTogether, Stop, ignore_file_size_signal, signal_group};
+pub use stop::{KilledTogether, Stop, ignore_file_size_signal, signal_group, stack_fault};
 pub use timed::TimedCommunicator;
 pub use watchdog::{Watchdog, named_ranks};
 

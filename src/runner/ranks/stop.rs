@@ -121,3 +121,20 @@ pub fn signal_group(leader: u32, at_once: bool) {
         let _ = kill_process_group(leader, signal);
     }
 }
+
+/// Smallest stack of the first thread, in bytes. Commands take a fraction of it; some systems start with
+/// less.
+const LEAST_STACK: u64 = 1 << 20;
+
+/// Returns an error if the limit on the stack (`ulimit -s`) is so small that the process would be aborted
+/// without a message.
+pub fn stack_fault() -> Option<Error> {
+    use rustix::process::{Resource, getrlimit};
+    let limit = getrlimit(Resource::Stack).current.filter(|limit| *limit < LEAST_STACK)?;
+    Some(Error::failed(format!(
+        "the stack of this process is limited to {} KiB, and xrun needs {}; raise it with `ulimit -s {}`",
+        limit >> 10,
+        LEAST_STACK >> 10,
+        8 * (LEAST_STACK >> 10)
+    )))
+}

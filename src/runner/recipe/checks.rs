@@ -3,6 +3,7 @@
 use super::batch;
 use super::derived;
 use super::diagnostic::Diagnostic;
+use super::idle;
 use super::loaded::Recipe;
 use super::optimizer_checks;
 use super::position_checks;
@@ -35,6 +36,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     ema(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
+    idle::contradictions(recipe, &mut found);
     found
 }
 

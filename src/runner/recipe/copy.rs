@@ -118,7 +118,7 @@ fn files_in(lines: &[&str]) -> Vec<(String, Vec<String>)> {
 }
 
 /// Replaces control characters other than tabs, which TOML comments must not contain.
-fn in_comment(text: &str) -> String {
+pub(super) fn in_comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 

@@ -1,6 +1,7 @@
 //! Differences between two recipes by key, and their consequences for a run.
 
-use super::key::{Class, Key, Type, UNSET};
+use super::condition::UNSET;
+use super::key::{Class, Key, Type};
 use super::lookup::find_path;
 use super::schema::Values;
 use super::toml_text::{hashed_text, parse_value, path_in, values};

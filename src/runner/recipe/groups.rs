@@ -3,7 +3,8 @@
 //! A group's key has the name `groups.ROLE.KEY` in the section `[optimizer]`, so every layer sets it like any
 //! other key. It is unset by default.
 
-use super::key::{Key, UNSET};
+use super::condition::UNSET;
+use super::key::Key;
 use crate::optim::{self, GroupRole, Value};
 use crate::policy::WeightDecay;
 use crate::suggest::nearest;

@@ -1,5 +1,6 @@
 //! One row of the table of keys: class, type, bounds, unit, description.
 
+use super::condition::{UNSET, When};
 use crate::expression::Scope;
 use serde::Serialize;
 use std::fmt;
@@ -45,12 +46,61 @@ pub struct NumberRange {
     pub low: Bound<f64>,
     /// Upper end.
     pub high: Bound<f64>,
+    /// The format in which a run uses the number.
+    pub used_as: NumberFormat,
+}
+
+/// The format in which a run uses a number, which must not change what the number says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NumberFormat {
+    /// A number in fp32, as kernels and optimizers use it. bf16 has the same range.
+    Fp32,
+    /// A number in fp64, as the host uses it.
+    Fp64,
+    /// A whole number of these parts of the key's unit.
+    Whole {
+        /// Parts per unit of the key.
+        per_unit: u64,
+        /// Name of a part.
+        part: &'static str,
+    },
+}
+
+impl NumberFormat {
+    /// Bytes, for keys in MiB.
+    pub const BYTES_PER_MIB: Self = Self::Whole { per_unit: 1 << 20, part: "byte" };
+    /// Bytes, for keys in GiB.
+    pub const BYTES_PER_GIB: Self = Self::Whole { per_unit: 1 << 30, part: "byte" };
+    /// Nanoseconds, for keys in seconds.
+    pub const NANOSECONDS: Self = Self::Whole { per_unit: 1_000_000_000, part: "nanosecond" };
+    /// Nanoseconds, for keys in minutes.
+    pub const NANOSECONDS_PER_MINUTE: Self = Self::Whole { per_unit: 60_000_000_000, part: "nanosecond" };
 }
 
 impl NumberRange {
     /// Returns true if the range contains `x`; false for NaN.
     pub fn contains(&self, x: f64) -> bool {
         x.is_finite() && (self.low, self.high).contains(&x)
+    }
+
+    /// Returns what becomes of a number of this range in the format in which it is used, if that is another
+    /// number to the run: 0, infinite, or out of range. Rounding alone is not reported.
+    pub fn format_fault(&self, x: f64) -> Option<String> {
+        match self.used_as {
+            NumberFormat::Fp64 => None,
+            NumberFormat::Fp32 => {
+                let used = f64::from(x as f32);
+                if x != 0.0 && used.abs() < f64::from(f32::MIN_POSITIVE) {
+                    Some("vanishes in fp32, whose numbers begin at 1.2e-38".to_owned())
+                } else if !used.is_finite() {
+                    Some("is beyond fp32, whose numbers end at 3.4e38".to_owned())
+                } else {
+                    (!self.contains(used)).then(|| format!("becomes {used:?} in fp32"))
+                }
+            }
+            NumberFormat::Whole { per_unit, part } => (x != 0.0 && x.abs() * (per_unit as f64) < 1.0)
+                .then(|| format!("is less than one {part}, and counts as 0")),
+        }
     }
 }
 
@@ -207,10 +257,12 @@ pub struct Key {
     /// the behavior before the key existed, so that hashes of earlier recipes stay valid. A resolved recipe
     /// without the key has this value, whatever the default is.
     pub implied: Option<&'static str>,
+    /// Conditions under which the key has no effect. A value that is set nevertheless is reported.
+    pub idle: &'static [When],
+    /// Conditions under which the key has no effect and a value is refused, because a result would claim more
+    /// than it has.
+    pub refused: &'static [When],
 }
-
-/// How an unset value is written.
-pub const UNSET: &str = "unset";
 
 /// Returns the text of a doc comment, without the space between the slashes and its first word.
 pub(super) const fn doc_text(doc: &'static str) -> &'static str {
@@ -237,6 +289,8 @@ impl Key {
             aliases: &[],
             same_bits: false,
             implied: None,
+            idle: &[],
+            refused: &[],
         }
     }
 
@@ -262,6 +316,16 @@ impl Key {
 
     pub(super) const fn implied(mut self, value: &'static str) -> Self {
         self.implied = Some(value);
+        self
+    }
+
+    pub(super) const fn idle(mut self, when: &'static [When]) -> Self {
+        self.idle = when;
+        self
+    }
+
+    pub(super) const fn refused(mut self, when: &'static [When]) -> Self {
+        self.refused = when;
         self
     }
 

@@ -5,7 +5,8 @@ use super::files::follow;
 use super::groups;
 use super::key::{Key, Type};
 use super::lookup::{
-    find, find_path, is_table, nearest_key, nearest_keys, nearest_section, other_framework_hint, section_keys,
+    find, find_path, hint, is_table, nearest_key, nearest_keys, nearest_section, other_framework_hint,
+    section_keys,
 };
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
@@ -297,7 +298,7 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
         }
     };
     let meant: Vec<String> = nearest_keys(section, name).into_iter().map(written).collect();
-    let help = match other_framework_hint(name) {
+    let help = match hint(section, name) {
         Some(instead) => instead.to_owned(),
         None if meant.is_empty() => format!("[{section}] has {}", plain.join(", ")),
         None => format!("did you mean {}?", meant.join(" or ")),

@@ -1,10 +1,11 @@
 //! A loaded recipe: checked and unchangeable, with the origin of each value.
 
 use super::batch::{self, BatchSizes, batch};
-use super::copy::copy;
+use super::condition::UNSET;
+use super::copy::{copy, in_comment};
 use super::derived::drop_superseded;
 use super::diagnostic::{self, Diagnostic};
-use super::key::{Class, Key, UNSET};
+use super::key::{Class, Key};
 use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::settle::settle;
@@ -193,12 +194,6 @@ impl Recipe {
         diagnostic
     }
 
-    /// Returns the resolved recipe as TOML, section by section, with unset keys as comments. Parsing it gives
-    /// the same values.
-    pub fn to_toml(&self) -> String {
-        to_toml(&self.settled)
-    }
-
     /// Returns the values that the hash covers: as written, with the chosen recompute mode.
     fn hashed(&self) -> Values {
         let mut hashed = self.settled.clone();
@@ -227,15 +222,16 @@ impl Recipe {
     pub fn to_stored(&self) -> StoredRecipe {
         StoredRecipe {
             name: self.name.clone(),
-            written: to_toml(&self.hashed()),
+            written: to_toml(&self.hashed(), |_| None),
             world_size: self.world_size,
             copy: self.copy.clone(),
         }
     }
 }
 
-/// Writes values as TOML, section by section, with unset keys as comments.
-fn to_toml(recipe: &Values) -> String {
+/// Writes values as TOML, section by section, with unset keys as comments and what `note` says of a key as a
+/// comment behind its value.
+pub(super) fn to_toml(recipe: &Values, note: impl Fn(&Key) -> Option<String>) -> String {
     let mut text = String::new();
     let values = values(recipe);
     for (section, _) in SECTIONS {
@@ -246,7 +242,10 @@ fn to_toml(recipe: &Values) -> String {
         };
         for (key, value) in values.iter().filter(written) {
             let _ = match value {
-                Some(value) => writeln!(text, "{} = {value}", key.name()),
+                Some(value) => {
+                    let note = note(key).map_or(String::new(), |note| format!("  # {note}"));
+                    writeln!(text, "{} = {value}{}", key.name(), in_comment(&note))
+                }
                 None => writeln!(text, "# {} is unset: {}", key.name(), key.unset),
             };
         }

@@ -17,6 +17,30 @@ const OTHER_FRAMEWORKS: [(&[&str], &str); 2] = [
     ),
 ];
 
+/// Names that programs use for the length of a training run in other units than steps.
+const LENGTHS: [&str; 12] = [
+    "tokens",
+    "num_tokens",
+    "max_tokens",
+    "total_tokens",
+    "token_budget",
+    "budget",
+    "flops",
+    "max_flops",
+    "minutes",
+    "hours",
+    "max_time",
+    "time_limit",
+];
+
+/// Returns what to write instead of a name in a section that no key has.
+pub(super) fn hint(section: &str, name: &str) -> Option<&'static str> {
+    let length = "training.steps is the length of a run, in optimizer steps; `xrun plan` shows the tokens, FLOPs and \
+                  time that they take";
+    let is_length = section == "training" && LENGTHS.contains(&name);
+    is_length.then_some(length).or_else(|| other_framework_hint(name))
+}
+
 /// Returns what to write instead of a name from another framework.
 pub(super) fn other_framework_hint(name: &str) -> Option<&'static str> {
     OTHER_FRAMEWORKS.iter().find(|(names, _)| names.contains(&name)).map(|(_, instead)| *instead)

@@ -4,8 +4,9 @@
 //! below it as a whole, and the keys of `[sweep] grid` keep their order. So figment sees only two levels per
 //! layer, section and key, and every value is an opaque string of TOML.
 
+use super::condition::UNSET;
 use super::diagnostic::{self, Diagnostic};
-use super::key::{Key, UNSET};
+use super::key::Key;
 use super::layers::Document;
 use super::optimizer;
 use super::schema::{KEYS, Values};

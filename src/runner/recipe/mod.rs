@@ -12,6 +12,7 @@
 mod batch;
 pub mod builtin;
 mod checks;
+mod condition;
 mod copy;
 mod define;
 pub mod derived;
@@ -20,6 +21,7 @@ mod diff;
 mod files;
 mod groups;
 mod home;
+mod idle;
 mod json_schema;
 mod key;
 mod layers;
@@ -47,11 +49,13 @@ mod width_checks;
 
 pub use crate::policy::Validation;
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_KEYS, ramp_fault};
+pub use condition::{UNSET, When};
 pub use copy::{COPY_HEADER, settings_outside_files};
 pub use diff::{Change, diff, measuring_changes};
 pub use home::expand_home;
+pub use idle::IdleKey;
 pub use json_schema::json_schema;
-pub use key::{Class, Key, NumberRange, RangeScale, Type, UNSET};
+pub use key::{Class, Key, NumberFormat, NumberRange, RangeScale, Type};
 pub use load::{environment, load, load_resolved, load_str, setting};
 pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{

@@ -1,14 +1,15 @@
 //! The `[optimizer]` section: a name, a peak learning rate, the hyperparameters that the named optimizer
 //! declares, and tables of parameter groups that change some of these.
 
+use super::condition::{Fact, UNSET, When};
 use super::groups::{self, Group, leak};
-use super::key::{Class::Training, Key, NumberRange, Type, UNSET};
+use super::key::{Class::Training, Key, NumberFormat, NumberRange, Type};
 use crate::optim::{self, Entry, Form, GroupRole, Hyperparameter, OPTIMIZERS, RoleRule, Value, Values};
 use crate::policy::WeightDecay;
 use serde::Deserialize;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::collections::BTreeMap;
-use std::ops::Bound::Included;
+use std::ops::Bound::{self, Included};
 
 /// `[optimizer]`: the optimizer and its settings.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -101,11 +102,17 @@ impl Serialize for Optimizer {
     }
 }
 
+/// When a key of `[optimizer]` or of a group has no effect.
+const UNREAD: &[When] = &[When::Fact(Fact::NoParameterReads)];
+
+/// The same for weight decay, whose factor may also round away.
+const VANISHES: &[When] = &[When::Fact(Fact::NoParameterReads), When::Fact(Fact::DecayRoundsAway)];
+
 /// Returns the keys of `[optimizer]`: the common ones, then the hyperparameters of every optimizer (a shared
 /// name only once), then the same keys for every group.
 pub(super) fn keys() -> Vec<Key> {
     let names: Vec<&'static str> = OPTIMIZERS.iter().map(|entry| entry.name).collect();
-    let lr = Type::Number(NumberRange { low: Included(0.0), high: Included(10.0) });
+    let lr = Type::Number(fp32(Included(0.0), Included(10.0)));
     let decay = "What weight decay is relative to: the learning rate, or its share of the peak, whatever the peak is \
                  (Wortsman et al. 2023).";
     let mut keys = vec![
@@ -126,6 +133,10 @@ pub(super) fn keys() -> Vec<Key> {
                 None => keys.push(key.unset(unset)),
             }
         }
+    }
+    keys.iter_mut().for_each(|key| *key = key.idle(UNREAD));
+    for key in keys.iter_mut().filter(|key| key.name() == groups::WEIGHT_DECAY) {
+        *key = key.idle(VANISHES);
     }
     let group_keys: Vec<Key> =
         GroupRole::ALL.into_iter().flat_map(|role| groups::keys(role, &keys)).collect();
@@ -156,11 +167,16 @@ fn is_default(entry: &Entry) -> bool {
     entry.name == OPTIMIZERS[0].name
 }
 
+/// Optimizers compute in fp32.
+const fn fp32(low: Bound<f64>, high: Bound<f64>) -> NumberRange {
+    NumberRange { low, high, used_as: NumberFormat::Fp32 }
+}
+
 /// Returns a hyperparameter as a key of `[optimizer]`.
 pub(super) fn key(hyperparameter: &Hyperparameter) -> Key {
     let kind = match hyperparameter.form {
-        Form::Number(low, high) => Type::Number(NumberRange { low, high }),
-        Form::Pair(low, high) => Type::Pair(NumberRange { low, high }),
+        Form::Number(low, high) => Type::Number(fp32(low, high)),
+        Form::Pair(low, high) => Type::Pair(fp32(low, high)),
         Form::Count { min, max } => Type::Count { min, max },
         Form::Flag => Type::Bool,
         Form::Word(words) => Type::Word(words),

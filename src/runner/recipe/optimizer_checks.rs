@@ -1,5 +1,6 @@
 //! Checks the optimizer's keys against the chosen optimizers, and groups against the model.
 
+use super::derived;
 use super::diagnostic::Diagnostic;
 use super::groups;
 use super::loaded::Recipe;
@@ -16,6 +17,38 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     groups().for_each(|group| independent_decay(recipe, group, found));
     GroupRole::ALL.iter().for_each(|role| not_updated(recipe, *role, found));
     absent_roles(recipe, found);
+    vanishing_rates(recipe, found);
+}
+
+/// Reports learning rates that are 0 in fp32 at some step, though neither the peak nor the ratio is 0:
+/// optimizers compute in fp32, and a rate is a product.
+fn vanishing_rates(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    const RATIO: &str = "lr_scheduler.min_lr_ratio";
+    let values = recipe.values();
+    let (schedule, steps) = (&values.lr_scheduler, values.training.steps);
+    let warmup = derived::warmup_steps(schedule, steps);
+    let last = if warmup < steps { schedule.min_lr_ratio } else { 1.0 };
+    let first = if warmup > 0 { 1.0 / warmup as f64 } else { 1.0 };
+    let vanishes = |rate: f64| rate > 0.0 && rate < f64::from(f32::MIN_POSITIVE);
+    for role in GroupRole::ALL {
+        let Some(rule) = values.optimizer.rule(role) else { continue };
+        let own = path(Some(role), "lr");
+        let key = if recipe.locate(&own).is_some() { own.as_str() } else { "optimizer.lr" };
+        let other = if vanishes(rule.lr * last) {
+            RATIO
+        } else if vanishes(rule.lr * first) {
+            "lr_scheduler.warmup_steps"
+        } else {
+            continue;
+        };
+        let rate = if other == RATIO { rule.lr * last } else { rule.lr * first };
+        found.push(recipe.diagnostic(
+            &[key, other],
+            format!("a learning rate of {rate:e} vanishes in fp32, whose numbers begin at 1.2e-38"),
+            format!("take a larger {key}"),
+        ));
+        return;
+    }
 }
 
 /// Returns the path of a key of `[optimizer]` or of a group.

@@ -18,8 +18,9 @@
 //! The doc comments are the descriptions in `docs/recipes.md`. The attributes after `=>` are optional. With
 //! `from module`, the module defines the struct, and its function `keys` returns the keys.
 
+use super::condition::{Fact, GENERATED, UNSET, When, set, unset};
 use super::define::{section, sections};
-use super::key::{NumberRange, RangeScale, Type, UNSET};
+use super::key::{NumberFormat, NumberRange, RangeScale, Type};
 use super::prediction::Prediction;
 use super::values::WorldSize;
 use crate::expression::Scope;
@@ -56,11 +57,21 @@ const fn count(min: u64, max: u64) -> Type {
 }
 
 const fn interval(low: Bound<f64>, high: Bound<f64>) -> NumberRange {
-    NumberRange { low, high }
+    NumberRange { low, high, used_as: NumberFormat::Fp64 }
 }
 
+/// A number that a run uses in fp32.
 const fn number(low: Bound<f64>, high: Bound<f64>) -> Type {
+    parts(NumberFormat::Fp32, low, high)
+}
+
+/// A number that a run uses on the host, in fp64.
+const fn host_number(low: Bound<f64>, high: Bound<f64>) -> Type {
     Type::Number(interval(low, high))
+}
+
+const fn parts(used_as: NumberFormat, low: Bound<f64>, high: Bound<f64>) -> Type {
+    Type::Number(NumberRange { low, high, used_as })
 }
 
 sections! {
@@ -141,10 +152,11 @@ sections! {
         qk_norm_weight: bool = true; Training, Type::Bool, "false" => implied("true");
         /// Base θ of the frequencies of the rotary position embedding.
         rope_theta: f64 = 10_000.0;
-            Training, number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]);
+            Training, host_number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]),
+                   idle(&[When::Fact(Fact::OnePairRotates)]);
         /// Share of each head that is rotated: its first elements.
         rope_fraction: f64 = 1.0;
-            Training, number(Excluded(0.0), Included(1.0)), "0.25"
+            Training, host_number(Excluded(0.0), Included(1.0)), "0.25"
                 => implied("1.0"), aliases(&["partial_rotary_factor"]);
         /// Sense of the rotation.
         rope_direction: RopeDirection = RopeDirection::Positive;
@@ -154,7 +166,7 @@ sections! {
             Training, Type::Word(RopeScaling::WORDS), "\"yarn\"" => implied("\"none\"");
         /// How many times longer the new context is; used with `rope_scaling`.
         rope_factor: Option<f64> = None;
-            Training, number(Included(1.0), Included(1e6)), "8.0"
+            Training, host_number(Included(1.0), Included(1e6)), "8.0"
                 => unset("required by `rope_scaling`"), implied(UNSET);
         /// Length of the context that the frequencies were chosen for; used by `yarn` and `llama3`.
         rope_original_context: Option<usize> = None;
@@ -163,10 +175,10 @@ sections! {
                    aliases(&["original_max_position_embeddings"]);
         /// Turns within the original context above which `yarn` keeps a frequency.
         rope_beta_fast: f64 = 32.0;
-            Training, number(Excluded(0.0), Included(1e6)), "16.0" => unit("turns"), implied("32.0");
+            Training, host_number(Excluded(0.0), Included(1e6)), "16.0" => unit("turns"), implied("32.0");
         /// Turns within the original context below which `yarn` divides a frequency by the factor.
         rope_beta_slow: f64 = 1.0;
-            Training, number(Excluded(0.0), Included(1e6)), "2.0" => unit("turns"), implied("1.0");
+            Training, host_number(Excluded(0.0), Included(1e6)), "2.0" => unit("turns"), implied("1.0");
         /// Factor of the cosines and sines with `yarn`.
         rope_attention_factor: Option<f64> = None;
             Training, number(Excluded(0.0), Included(100.0)), "1.0"
@@ -174,19 +186,21 @@ sections! {
         /// With `llama3`, frequencies whose wavelength exceeds the original context divided by this number
         /// are divided by the factor.
         rope_low_freq_factor: f64 = 1.0;
-            Training, number(Excluded(0.0), Included(1e6)), "2.0" => implied("1.0");
+            Training, host_number(Excluded(0.0), Included(1e6)), "2.0" => implied("1.0");
         /// With `llama3`, frequencies whose wavelength is below the original context divided by this number
         /// are kept.
         rope_high_freq_factor: f64 = 4.0;
-            Training, number(Excluded(0.0), Included(1e6)), "8.0" => implied("4.0");
+            Training, host_number(Excluded(0.0), Included(1e6)), "8.0" => implied("4.0");
         /// Maximum number of keys that a query attends to, its own included; unset, all keys before it.
         window: Option<usize> = None;
             Training, count(1, 1_048_576), "256"
-                => unit("tokens"), unset("no limit"), implied(UNSET), aliases(&["sliding_window"]);
+                => unit("tokens"), unset("no limit"), implied(UNSET), aliases(&["sliding_window"]),
+                   idle(&[When::AtLeast("model.window", "training.seq_len"), When::Is("model.global_interval", &["1"])]);
         /// With a window, the last of every `global_interval` blocks attends to all keys.
         global_interval: Option<usize> = None;
             Training, count(1, 1024), "4"
-                => unit("blocks"), unset("none does"), implied(UNSET), aliases(&["sliding_window_pattern"]);
+                => unit("blocks"), unset("none does"), implied(UNSET), aliases(&["sliding_window_pattern"]),
+                   idle(&[When::Above("model.global_interval", "model.n_layers"), When::AtLeast("model.window", "training.seq_len")]);
         /// Soft cap of attention scores: `cap · tanh(score / cap)`.
         score_cap: Option<f64> = None;
             Training, number(Excluded(0.0), Included(1e3)), "50.0"
@@ -208,13 +222,16 @@ sections! {
         /// residual stream.
         init_std: Option<f64> = None;
             Training, number(Excluded(0.0), Included(1.0)), "0.02"
-                => unset("`1 / sqrt(3 · inputs)` of each matrix"), implied(UNSET), aliases(&["initializer_range"]);
+                => unset("`1 / sqrt(3 · inputs)` of each matrix"), implied(UNSET), aliases(&["initializer_range"]),
+                   idle(&[set("model.init_from")]);
         /// Initial values of the products that write the residual stream.
         residual_init: ResidualInit = ResidualInit::DepthScaled;
-            Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\"");
+            Training, Type::Word(ResidualInit::WORDS), "\"zero\"" => implied("\"depth_scaled\""),
+                   idle(&[set("model.init_from")]);
         /// Initial values of the head, if it is not the embedding.
         head_init: HeadInit = HeadInit::Normal;
-            Training, Type::Word(HeadInit::WORDS), "\"zero\"" => implied("\"normal\"");
+            Training, Type::Word(HeadInit::WORDS), "\"zero\"" => implied("\"normal\""),
+                   idle(&[set("model.init_from")]);
         /// What depends on the width besides shapes: nothing, or, as in muP, the initial values, the factor
         /// of the logits and, by role, the optimizer's learning rate, epsilon and decay, so that the best
         /// learning rate at `base_dim` is also the best at other widths.
@@ -223,7 +240,8 @@ sections! {
         /// The width at which `mup` equals `standard`; it has no effect in `standard`.
         base_dim: Option<usize> = None;
             Training, count(1, 65_536), "128"
-                => unit("elements"), unset("required by `mup`"), implied(UNSET), aliases(&["dim_model_base", "mup_base_hidden_size"]);
+                => unit("elements"), unset("required by `mup`"), implied(UNSET), aliases(&["dim_model_base", "mup_base_hidden_size"]),
+                   idle(&[When::Is("model.parametrization", &["\"standard\""])]);
         /// Use one matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
         /// Folder of a model in HuggingFace format, whose weights are the initial values of the parameters.
@@ -265,7 +283,8 @@ sections! {
         batch_ramp: Vec<[usize; 2]> = Vec::new();
             Training, Type::Stages { max_steps: MAX_TRAINING_STEPS, max: MAX_GLOBAL_BATCH },
             "[[100, 32], [300, 64]]"
-                => unit("optimizer steps, sequences"), implied("[]");
+                => unit("optimizer steps, sequences"), implied("[]"),
+                   idle(&[When::Fact(Fact::RampIsFull)]);
         /// Length of the training run.
         steps: usize = 1000;
             Training, count(1, MAX_TRAINING_STEPS), "20_000"
@@ -283,25 +302,29 @@ sections! {
         label_smoothing: f64 = 0.0;
             Training, number(Included(0.0), Excluded(1.0)), "0.1" => unit("probability"), implied("0.0");
         /// Seed of initialization, data order and dropout; `[seeds]` sets them one by one.
-        seed: u64 = 0; Training, count(0, MAX_SEED), "42";
+        seed: u64 = 0; Training, count(0, MAX_SEED), "42"
+                => idle(&[When::Fact(Fact::SeedsAreFixed)]);
     }
 
     /// Separate seeds for parts of the training run, to vary one and keep the others.
     seeds: Seeds {
         /// Seed of the initial values of parameters.
         init: Option<u64> = None;
-            Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
+            Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET),
+                   idle(&[set("model.init_from")]);
         /// Seed of the order in which windows of the corpus are read.
         order: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
         /// Seed of the dropout masks.
         dropout: Option<u64> = None;
-            Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
+            Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET),
+                   idle(&[When::Is("model.dropout", &["0.0"])]);
         /// What determines the initial values of a parameter besides the seed: its name, so that two recipes
         /// give the same values to every parameter that both have, or its index, as in runs from before this
         /// key existed.
         scheme: SeedScheme = SeedScheme::Name;
-            Training, Type::Word(SeedScheme::WORDS), "\"index\"" => implied("\"index\"");
+            Training, Type::Word(SeedScheme::WORDS), "\"index\"" => implied("\"index\""),
+                   idle(&[set("model.init_from")]);
     }
 
     /// Optimizer and its hyperparameters.
@@ -316,26 +339,32 @@ sections! {
         /// The same length as a fraction of all steps, so that it follows `training.steps`. The higher layer
         /// wins; setting both in one layer is an error.
         warmup_ratio: Option<f64> = None;
-            Training, number(Included(0.0), Included(1.0)), "0.1" => unset("`warmup_steps` holds"), implied(UNSET);
+            Training, host_number(Included(0.0), Included(1.0)), "0.1" => unset("`warmup_steps` holds"), implied(UNSET),
+                   idle(&[When::Fact(Fact::WarmupIsNone)]);
         /// Learning rate at the end, as a fraction of the peak.
         min_lr_ratio: f64 = 0.1;
             Training, number(Included(0.0), Included(1.0)), "0.0"
-                => aliases(&["min_lr_factor", "min_lr_rate"]);
+                => aliases(&["min_lr_factor", "min_lr_rate"]),
+                   idle(&[When::Fact(Fact::WarmupIsAll)]);
         /// Shape of the decay: cosine, linear, `1 − √x` of the share x that is done, exponential, or constant
         /// with a decay phase at the end (warm-up, stable, decay). Or a formula with values from 0 to 1:
         /// docs/formulas.md.
         decay: OrFormula<Decay> = Decay::Cosine.into();
-            Training, Type::WordOrFormula(Decay::WORDS, Scope::Schedule), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]);
+            Training, Type::WordOrFormula(Decay::WORDS, Scope::Schedule), "\"wsd\"" => aliases(&["decay_type", "lr_scheduler_type"]),
+                   idle(&[When::Is("lr_scheduler.min_lr_ratio", &["1.0"]), When::Fact(Fact::DecayIsOneStep)]);
         /// Fraction of all steps in the decay phase of `wsd`.
-        decay_ratio: f64 = 0.2; Training, number(Excluded(0.0), Included(1.0)), "0.1";
+        decay_ratio: f64 = 0.2; Training, host_number(Excluded(0.0), Included(1.0)), "0.1"
+                => idle(&[When::Not("lr_scheduler.decay", &["\"wsd\""]), set("lr_scheduler.decay_steps"), When::Is("lr_scheduler.min_lr_ratio", &["1.0"]), When::Fact(Fact::WarmupIsAll)]);
         /// Length of the decay phase of `wsd` in steps, in place of `decay_ratio`. The higher layer wins;
         /// within a layer, `decay_steps` does.
         decay_steps: Option<usize> = None;
             Training, count(1, MAX_STEP_COUNT), "250"
-                => unit("optimizer steps"), unset("`decay_ratio` of `training.steps`"), implied(UNSET);
+                => unit("optimizer steps"), unset("`decay_ratio` of `training.steps`"), implied(UNSET),
+                   idle(&[When::Not("lr_scheduler.decay", &["\"wsd\""]), When::Is("lr_scheduler.min_lr_ratio", &["1.0"]), When::Fact(Fact::WarmupIsAll)]);
         /// Shape of the decay phase of `wsd`.
         cooldown: Cooldown = Cooldown::Linear;
-            Training, Type::Word(Cooldown::WORDS), "\"one_minus_sqrt\"" => implied("\"linear\"");
+            Training, Type::Word(Cooldown::WORDS), "\"one_minus_sqrt\"" => implied("\"linear\""),
+                   idle(&[When::Not("lr_scheduler.decay", &["\"wsd\""]), When::Is("lr_scheduler.min_lr_ratio", &["1.0"]), When::Fact(Fact::WarmupIsAll), When::Is("lr_scheduler.decay_steps", &["1"])]);
     }
 
     /// Recomputation of activations in the backward pass, which trades time for memory.
@@ -359,40 +388,48 @@ sections! {
             Execution, Type::Word(Launcher::WORDS), "\"env\"" => same_bits();
         /// All-reduce of gradients: in buckets, each as soon as the backward pass has completed it, or
         /// parameter by parameter, in one NCCL group at the end.
-        reduction: Reduction = Reduction::Bucketed; Execution, Type::Word(Reduction::WORDS), "\"grouped\"";
+        reduction: Reduction = Reduction::Bucketed; Execution, Type::Word(Reduction::WORDS), "\"grouped\""
+                => idle(&[When::Is("parallelism.world_size", &["1"]), When::Is("engine.communication", &["\"off\""])]);
         /// Minimum size of a gradient bucket, which one all-reduce sums; the head's gradient is its own
         /// bucket, the first. 0 reduces parameter by parameter. With copies between GPUs, 16 MiB are enough.
         bucket_mib: f64 = 25.0;
-            Execution, number(Included(0.0), Included(65_536.0)), "50.0"
-                => unit("MiB"), aliases(&["bucket_cap_mb"]);
+            Execution, parts(NumberFormat::BYTES_PER_MIB, Included(0.0), Included(65_536.0)), "50.0"
+                => unit("MiB"), aliases(&["bucket_cap_mb"]),
+                   idle(&[When::Is("parallelism.world_size", &["1"]), When::Is("engine.communication", &["\"off\""]), When::Is("parallelism.reduction", &["\"grouped\""])]);
         /// Reduce gradients while the backward pass still runs.
-        overlap: bool = true; Execution, Type::Bool, "false" => same_bits();
+        overlap: bool = true; Execution, Type::Bool, "false" => same_bits(),
+                   idle(&[When::Is("parallelism.world_size", &["1"]), When::Is("engine.communication", &["\"off\""]), When::Is("parallelism.reduction", &["\"grouped\""])]);
         /// Exchange only the rows of the embedding's gradient that the batch touches, if that takes fewer
         /// bytes than reducing all of it.
-        embedding_exchange: bool = true; Execution, Type::Bool, "false";
+        embedding_exchange: bool = true; Execution, Type::Bool, "false"
+                => idle(&[When::Is("parallelism.world_size", &["1"]), When::Is("engine.communication", &["\"off\""]), When::Is("model.tie_embeddings", &["true"]), When::Is("parallelism.reduction", &["\"grouped\""]), When::Fact(Fact::SeveralMicroSteps)]);
         /// What is divided among the ranks instead of held in full by each: nothing, or the optimizer's slots
         /// (and, with bf16, the fp32 weights), so that each rank updates only its part. `"auto"` divides the
         /// optimizer's slots among two to four ranks on GPUs of one host, which exchange data by copies.
         shard: Shard = Shard::Auto;
             Execution, Type::Word(Shard::WORDS), "\"optimizer\""
-                => implied("\"auto\"");
+                => implied("\"auto\""),
+                   idle(&[When::Is("parallelism.world_size", &["1"])]);
         /// How GPUs exchange data: by copies between their memories, which take no multiprocessors, or by
         /// NCCL. `"auto"` takes copies if the ranks are on one host, divide the optimizer's slots and can
         /// access each other's memory.
         transport: Transport = Transport::Auto;
             Execution, Type::Word(Transport::WORDS), "\"nccl\""
-                => implied("\"auto\"");
+                => implied("\"auto\""),
+                   idle(&[When::Is("parallelism.world_size", &["1"])]);
         /// NCCL channels (thread blocks of a GPU) per collective: fewer leave more of the GPU to the backward
         /// pass that runs at the same time.
         channels: Option<usize> = None;
             Execution, count(1, 64), "8"
-                => unit("channels"), unset("NCCL chooses"), aliases(&["nccl_max_nchannels"]);
+                => unit("channels"), unset("NCCL chooses"), aliases(&["nccl_max_nchannels"]),
+                   idle(&[When::Is("parallelism.world_size", &["1"])]);
         /// Steps between comparisons of the parameters of all ranks; 0 compares only before saves and at the
         /// end.
-        check_interval: usize = 100; Bookkeeping, count(0, MAX_STEP_COUNT), "1000" => unit("optimizer steps");
+        check_interval: usize = 100; Bookkeeping, count(0, MAX_STEP_COUNT), "1000" => unit("optimizer steps"),
+                   idle(&[When::Is("parallelism.world_size", &["1"]), When::Is("engine.communication", &["\"off\""]), When::AtLeast("parallelism.check_interval", "training.steps")]);
         /// How long a rank may go without progress before the run fails; also the time limit for ranks to
         /// find each other at the start.
-        timeout_s: f64 = 600.0; Bookkeeping, number(Excluded(0.0), Included(1e9)), "60.0" => unit("s");
+        timeout_s: f64 = 600.0; Bookkeeping, parts(NumberFormat::NANOSECONDS, Excluded(0.0), Included(1e9)), "60.0" => unit("s");
     }
 
     /// Training and held-out data.
@@ -407,22 +444,28 @@ sections! {
                 => aliases(&["tokenizer_path"]);
         /// Text that separates two documents of a text corpus.
         document_separator: Option<String> = None;
-            Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document");
+            Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document"),
+                   idle(&[When::Is("data.corpus", GENERATED)]);
         /// Extensions of the files to read from a folder of text, in any case; `""` reads files without one.
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
-            Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]");
+            Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]"),
+                   idle(&[When::Is("data.corpus", GENERATED), When::Fact(Fact::NoFolderIsRead)]);
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false";
         /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text,
         /// or the end of a single document; or a separate corpus.
         validation: Validation = Validation::Fraction(0.05);
-            Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1";
+            Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1"
+                => idle(&[When::Is("data.corpus", GENERATED)]);
         /// Size of a generated corpus.
-        train_tokens: usize = 2_000_000; Training, count(1, MAX_CORPUS_TOKENS), "500_000" => unit("tokens");
+        train_tokens: usize = 2_000_000; Training, count(1, MAX_CORPUS_TOKENS), "500_000" => unit("tokens"),
+                   idle(&[When::Not("data.corpus", GENERATED)]);
         /// Held-out size of a generated corpus.
-        validation_tokens: usize = 16_384; Training, count(1, MAX_CORPUS_TOKENS), "65_536" => unit("tokens");
+        validation_tokens: usize = 16_384; Training, count(1, MAX_CORPUS_TOKENS), "65_536" => unit("tokens"),
+                   idle(&[When::Not("data.corpus", GENERATED)]);
         /// Seed of the generator, and of the choice of held-out documents.
-        seed: u64 = 0; Training, count(0, MAX_SEED), "7";
+        seed: u64 = 0; Training, count(0, MAX_SEED), "7"
+                => idle(&[When::All(&[When::Not("data.corpus", GENERATED), When::Fact(Fact::HeldOutIsOwnCorpus)])]);
     }
 
     /// Saving the training state, and resuming from it.
@@ -430,10 +473,12 @@ sections! {
         /// Steps between checkpoints; 0 saves only at the end.
         interval: Option<usize> = None;
             Bookkeeping, count(0, MAX_STEP_COUNT), "500"
-                => unit("optimizer steps"), unset("every `minutes`"), aliases(&["save_steps"]);
+                => unit("optimizer steps"), unset("every `minutes`"), aliases(&["save_steps"]),
+                   idle(&[When::Is("checkpoint.keep", &["0"])]);
         /// Time between checkpoints if `interval` is unset; 0 saves only at the end.
         minutes: f64 = 10.0;
-            Bookkeeping, number(Included(0.0), Included(1e6)), "30.0" => unit("minutes");
+            Bookkeeping, parts(NumberFormat::NANOSECONDS_PER_MINUTE, Included(0.0), Included(1e6)), "30.0" => unit("minutes"),
+                   idle(&[set("checkpoint.interval"), When::Is("checkpoint.keep", &["0"])]);
         /// Number of newest checkpoints to keep; 0 saves none at all, for runs that only measure. Sweeps and
         /// comparisons save none unless their command sets it.
         keep: usize = 2;
@@ -442,21 +487,26 @@ sections! {
         /// Further steps after which a checkpoint is saved. These are kept besides the newest, for forks.
         steps: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
-                => unit("optimizer steps"), unset("none");
+                => unit("optimizer steps"), unset("none"),
+                   idle(&[When::Is("checkpoint.keep", &["0"]), When::Fact(Fact::StepsAreBeyond)]);
         /// Ratio of further, log-spaced steps after which a checkpoint is saved and kept: 2 saves after the
         /// steps 1, 2, 4, 8, …, and 1.5 after 1, 2, 3, 5, 8, ….
         log_spacing: Option<f64> = None;
-            Bookkeeping, number(Included(1.01), Included(1e6)), "2.0" => unset("none");
+            Bookkeeping, host_number(Included(1.01), Included(1e6)), "2.0" => unset("none"),
+                   idle(&[When::Is("checkpoint.keep", &["0"]), When::Is("training.steps", &["1"])]);
         /// Save a checkpoint after every evaluation with the lowest validation loss so far, and keep the best
         /// one besides the newest.
-        keep_best: bool = false; Bookkeeping, Type::Bool, "true";
+        keep_best: bool = false; Bookkeeping, Type::Bool, "true"
+                => idle(&[When::Is("checkpoint.keep", &["0"])]);
         /// Save without the optimizer's state: `"kept"` for checkpoints that are kept besides the newest,
         /// `"all"` for all. Such checkpoints can be sampled, exported and evaluated, but not resumed.
-        weights_only: WeightsOnly = WeightsOnly::None; Bookkeeping, Type::Word(WeightsOnly::WORDS), "\"kept\"";
+        weights_only: WeightsOnly = WeightsOnly::None; Bookkeeping, Type::Word(WeightsOnly::WORDS), "\"kept\""
+                => idle(&[When::Is("checkpoint.keep", &["0"]), When::All(&[When::Is("checkpoint.weights_only", &["\"kept\""]), set("checkpoint.interval"), unset("checkpoint.steps"), unset("checkpoint.log_spacing"), When::Is("checkpoint.keep_best", &["false"])])]);
         /// Write checkpoints while training continues, from a copy of the state: if the copy fits the memory,
         /// always, or never.
         background: BackgroundSaves = BackgroundSaves::Auto;
-            Bookkeeping, Type::Word(BackgroundSaves::WORDS), "\"never\"";
+            Bookkeeping, Type::Word(BackgroundSaves::WORDS), "\"never\""
+                => idle(&[When::Is("checkpoint.keep", &["0"]), When::Fact(Fact::SavesOnlyAtEnd)]);
         /// Resume from the newest complete checkpoint of this recipe.
         resume: Resume = Resume::Never; Bookkeeping, Type::Word(Resume::WORDS), "\"auto\"";
     }
@@ -466,7 +516,8 @@ sections! {
         /// Steps between evaluations; 0 evaluates only at the end.
         interval: usize = 0;
             Bookkeeping, count(0, MAX_STEP_COUNT), "100"
-                => unit("optimizer steps"), aliases(&["eval_steps", "eval_interval", "freq"]);
+                => unit("optimizer steps"), aliases(&["eval_steps", "eval_interval", "freq"]),
+                   idle(&[When::AtLeast("validation.interval", "training.steps")]);
         /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0
         /// takes all of it.
         steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
@@ -497,24 +548,31 @@ sections! {
     /// Samples that the model generates during and after training.
     generation: Generation {
         /// Steps between generations; 0 generates only at the end.
-        interval: usize = 0; Bookkeeping, count(0, MAX_STEP_COUNT), "500" => unit("optimizer steps");
+        interval: usize = 0; Bookkeeping, count(0, MAX_STEP_COUNT), "500" => unit("optimizer steps"),
+                   idle(&[When::Is("generation.samples", &["0"]), When::AtLeast("generation.interval", "training.steps")]);
         /// Samples per generation; 0 generates nothing.
         samples: usize = 0;
             Bookkeeping, count(0, 4096), "2" => unit("samples"), aliases(&["num_return_sequences"]);
         /// New tokens per sample.
         tokens: usize = 64;
-            Bookkeeping, count(1, 1_048_576), "128" => unit("tokens"), aliases(&["max_new_tokens"]);
+            Bookkeeping, count(1, 1_048_576), "128" => unit("tokens"), aliases(&["max_new_tokens"]),
+                   idle(&[When::Is("generation.samples", &["0"])]);
         /// Prompt that every sample continues.
-        prompt: String = String::new(); Bookkeeping, Type::Text, "\"Once upon\"";
+        prompt: String = String::new(); Bookkeeping, Type::Text, "\"Once upon\""
+                => idle(&[When::Is("generation.samples", &["0"])]);
         /// Sampling temperature, which divides the logits; 0 takes the most probable token (greedy).
-        temperature: f64 = 0.8; Bookkeeping, number(Included(0.0), Included(100.0)), "1.0";
+        temperature: f64 = 0.8; Bookkeeping, number(Included(0.0), Included(100.0)), "1.0"
+                => idle(&[When::Is("generation.samples", &["0"]), When::Is("generation.top_k", &["1"])]);
         /// Sample among this many most probable tokens; 0 samples among all.
-        top_k: usize = 0; Bookkeeping, count(0, 1_048_576), "40" => unit("tokens");
+        top_k: usize = 0; Bookkeeping, count(0, 1_048_576), "40" => unit("tokens"),
+                   idle(&[When::Is("generation.samples", &["0"]), When::Is("generation.temperature", &["0.0"])]);
         /// Sample among the most probable tokens whose probabilities add up to this (nucleus sampling); 1
         /// samples among all.
-        top_p: f64 = 1.0; Bookkeeping, number(Excluded(0.0), Included(1.0)), "0.9" => unit("probability");
+        top_p: f64 = 1.0; Bookkeeping, host_number(Excluded(0.0), Included(1.0)), "0.9" => unit("probability"),
+                   idle(&[When::Is("generation.samples", &["0"]), When::Is("generation.temperature", &["0.0"]), When::Is("generation.top_k", &["1"])]);
         /// Seed of the sampling.
-        seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
+        seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1"
+                => idle(&[When::Is("generation.samples", &["0"]), When::Is("generation.temperature", &["0.0"]), When::Is("generation.top_k", &["1"])]);
     }
 
     /// Progress lines, and the steps that count as steady state.
@@ -544,7 +602,7 @@ sections! {
             Execution, count(1, MAX_THREADS), "4" => unit("threads"), unset("all"), same_bits();
         /// Memory limit per rank: a plan that needs more is refused.
         memory_limit_gib: Option<f64> = None;
-            Execution, number(Excluded(0.0), Included(1e6)), "32.0"
+            Execution, parts(NumberFormat::BYTES_PER_GIB, Excluded(0.0), Included(1e6)), "32.0"
                 => unit("GiB"), unset("what the device has"), same_bits();
         /// Memory of transient tensors: one arena with planned offsets, a caching allocator, or an allocation
         /// per tensor.
@@ -552,17 +610,20 @@ sections! {
             Execution, Type::Word(Placement::WORDS), "\"naive\"" => same_bits();
         /// Replay whole steps as CUDA graphs.
         cuda_graphs: Option<bool> = None;
-            Execution, Type::Bool, "false" => unset("on a GPU with `placement = \"arena\"`"), same_bits();
+            Execution, Type::Bool, "false" => unset("on a GPU with `placement = \"arena\"`"), same_bits(),
+                   idle(&[When::Fact(Fact::OnCpu), When::Not("engine.placement", &["\"arena\""])]);
         /// Run fused ops; off replaces each by the smaller ops that it fuses.
         fused: bool = true; Execution, Type::Bool, "false";
         /// FlashAttention, or unfused attention that stores the matrix of scores.
         attention: Attention = Attention::Flash; Execution, Type::Word(Attention::WORDS), "\"unfused\"";
         /// Compute the sequences of a batch together, or one after another.
-        batching: Batching = Batching::Batched; Execution, Type::Word(Batching::WORDS), "\"looped\"";
+        batching: Batching = Batching::Batched; Execution, Type::Word(Batching::WORDS), "\"looped\""
+                => idle(&[When::Fact(Fact::OneSequence)]);
         /// Exchange of gradients between ranks; off measures what the exchange costs, and trains nothing
         /// useful.
         communication: Communication = Communication::On;
-            Training, Type::Word(Communication::WORDS), "\"off\"";
+            Training, Type::Word(Communication::WORDS), "\"off\""
+                => idle(&[When::Is("parallelism.world_size", &["1"])]);
         /// Fill the memory of tensors that are not yet written or no longer needed with NaN, so that reading
         /// it is noticed.
         poison: bool = false; Execution, Type::Bool, "true" => same_bits();
@@ -590,17 +651,20 @@ sections! {
         samples: usize = 0; Bookkeeping, count(0, MAX_SAMPLES), "27" => unit("samples");
         /// How samples are drawn: along a scrambled Sobol sequence, which fills the ranges evenly, or
         /// independently at random.
-        sampler: Sampler = Sampler::Sobol; Bookkeeping, Type::Word(Sampler::WORDS), "\"random\"";
+        sampler: Sampler = Sampler::Sobol; Bookkeeping, Type::Word(Sampler::WORDS), "\"random\""
+                => idle(&[When::Is("sweep.samples", &["0"])]);
         /// Seed of the samples.
-        seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1";
+        seed: u64 = 0; Bookkeeping, count(0, MAX_SEED), "1"
+                => idle(&[When::Is("sweep.samples", &["0"])]);
         /// Number of seeds that every cell runs with, from `training.seed` on.
-        seeds: usize = 1; Bookkeeping, count(1, 1000), "5" => unit("seeds");
+        seeds: usize = 1; Bookkeeping, count(1, 1000), "5" => unit("seeds"),
+                   refused(&[When::Fact(Fact::SeedsAreFixed)]);
         /// Figure of a run by which configurations are compared.
         on: String = "val_loss".to_owned(); Bookkeeping, Type::Text, "\"tok_s\"";
         /// Probability that the interval of a mean contains its true value, and that the set of the best
         /// configurations contains the best.
         confidence: f64 = 0.95;
-            Bookkeeping, number(Included(0.5), Excluded(1.0)), "0.99" => unit("probability");
+            Bookkeeping, host_number(Included(0.5), Excluded(1.0)), "0.99" => unit("probability");
         /// Steps of successive halving: after each of them, which has an evaluation, the best 1/`eta` of the
         /// configurations by validation loss continue, and the others end.
         rungs: Option<Vec<usize>> = None;
@@ -612,7 +676,8 @@ sections! {
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[1000, 2000]"
                 => unit("optimizer steps"), unset("every cell has the length of the recipe");
         /// One of this many configurations continues after a rung.
-        eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations");
+        eta: usize = 3; Bookkeeping, count(2, 1000), "2" => unit("configurations"),
+                   idle(&[unset("sweep.rungs")]);
         /// Number of new seeds with which the best and the second best configuration run again at the end; 0
         /// confirms nothing.
         confirm: usize = 0; Bookkeeping, count(0, 1000), "5" => unit("seeds");
@@ -628,16 +693,20 @@ sections! {
         predicts: Option<Prediction> = None;
             Bookkeeping, Type::Prediction, "\"tok_s +30..+60%\"" => unset("no prediction");
         /// Runs of each arm, alternating.
-        repeats: usize = 3; Bookkeeping, count(1, 1000), "5" => unit("runs");
+        repeats: usize = 3; Bookkeeping, count(1, 1000), "5" => unit("runs"),
+                   idle(&[set("compare.on")]);
         /// Smallest relative difference in tokens per second that counts as faster or slower.
-        min_effect: f64 = 0.01; Bookkeeping, number(Included(0.0), Excluded(1.0)), "0.02" => unit("fraction");
+        min_effect: f64 = 0.01; Bookkeeping, host_number(Included(0.0), Excluded(1.0)), "0.02" => unit("fraction");
         /// Measures of quality to judge, separated by commas, in pairs of runs with the same seed.
         on: Option<String> = None;
             Bookkeeping, Type::Text, "\"val_loss\"" => unset("speed is compared");
         /// Pairs of runs, with seeds from `training.seed` on.
-        seeds: usize = 8; Bookkeeping, count(1, 10_000), "16" => unit("pairs");
+        seeds: usize = 8; Bookkeeping, count(1, 10_000), "16" => unit("pairs"),
+                   idle(&[unset("compare.on")]),
+                   refused(&[When::All(&[set("compare.on"), When::Fact(Fact::SeedsAreFixed)])]);
         /// Probability that the intervals of all measures of quality contain the true differences.
         confidence: f64 = 0.95;
-            Bookkeeping, number(Excluded(0.5), Excluded(1.0)), "0.99" => unit("probability");
+            Bookkeeping, host_number(Excluded(0.5), Excluded(1.0)), "0.99" => unit("probability"),
+                   idle(&[unset("compare.on")]);
     }
 }

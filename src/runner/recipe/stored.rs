@@ -3,8 +3,9 @@
 //! A recipe that another version resolved has that version's keys, in its order. Its hash is verified over
 //! the keys in the text, so runs from before a key was added keep their hash.
 
+use super::condition::UNSET;
 use super::diff::class_between;
-use super::key::{Class, UNSET};
+use super::key::Class;
 use super::lookup::{find_path, is_table};
 use super::toml_text::hashed_text;
 use serde::Serialize;

@@ -85,8 +85,8 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         (Type::CountOrWord { word, .. }, DeValue::String(text)) if text == word => {
             Ok(Value::String(word.to_owned()))
         }
-        (Type::Count { min, max } | Type::CountOrWord { min, max, .. }, value) => {
-            whole(value, min, max).map_err(refused)
+        (Type::Count { min, max } | Type::CountOrWord { min, max, .. }, of) => {
+            whole(of, min, max).map_err(|refusal| refused(unquoted(value, refusal)))
         }
         (Type::Counts { max }, DeValue::Array(items)) => {
             distinct_list(items, |item| whole(item, 0, max)).map_err(refused)
@@ -95,8 +95,8 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
             stages(items, (max_steps, max)).map_err(refused)
         }
         (Type::Extensions, DeValue::Array(items)) => distinct_list(items, extension).map_err(refused),
-        (Type::Number(interval) | Type::FractionOrPath(interval), value) => {
-            number(value, interval).map_err(refused)
+        (Type::Number(interval) | Type::FractionOrPath(interval), of) => {
+            number(of, interval).map_err(|refusal| refused(unquoted(value, refusal)))
         }
         (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
         (Type::NamedPaths, DeValue::Table(table)) => named_paths(key, table).map(Value::Table),
@@ -124,9 +124,31 @@ fn word(words: &[&str], text: &str) -> Result<Value, Refusal> {
     if words.contains(&text) { Ok(Value::String(text.to_owned())) } else { Err(unknown(words, text)) }
 }
 
+/// Words of other programs for values, with ours.
+const OTHER_WORDS: [(&str, &str); 16] = [
+    ("gpu", "cuda"),
+    ("nvidia", "cuda"),
+    ("cuda:0", "cuda"),
+    ("host", "cpu"),
+    ("float32", "fp32"),
+    ("float", "fp32"),
+    ("fp16", "bf16"),
+    ("float16", "bf16"),
+    ("half", "bf16"),
+    ("bfloat16", "bf16"),
+    ("adam", "adamw"),
+    ("layernorm", "layer_norm"),
+    ("rmsnorm", "rms_norm"),
+    ("rotary", "rope"),
+    ("absolute", "learned"),
+    ("ddp", "process"),
+];
+
 fn unknown(words: &[&str], text: &str) -> Refusal {
     let refusal = Refusal::new("unknown value");
-    match nearest(text, words.iter().copied()) {
+    let lower = text.to_lowercase();
+    let other = OTHER_WORDS.iter().find(|(other, own)| *other == lower && words.contains(own));
+    match other.map(|(_, own)| *own).or_else(|| nearest(text, words.iter().copied())) {
         Some(near) => refusal.fix(format!("did you mean {near:?}?")),
         None => refusal,
     }
@@ -189,7 +211,7 @@ fn whole(value: &DeValue<'_>, min: u64, max: u64) -> Result<Value, Refusal> {
                 _ => Err(refusal),
             }
         }
-        DeValue::String(text) => Err(unquote(text, |t| t.parse::<u64>().is_ok())),
+        DeValue::String(text) => Err(unquote(text, |t| t.parse::<u64>().ok().map(|n| n.to_string()))),
         other => Err(Refusal::new(sort(other))),
     }
 }
@@ -198,11 +220,17 @@ fn number(value: &DeValue<'_>, interval: NumberRange) -> Result<Value, Refusal> 
     let x = match value {
         DeValue::Float(written) => written.as_str().parse::<f64>().ok(),
         DeValue::Integer(written) => integer(written).map(|n| n as f64),
-        DeValue::String(text) => return Err(unquote(text, |t| t.parse::<f64>().is_ok_and(f64::is_finite))),
+        DeValue::String(text) => {
+            let number = |t: &str| t.parse::<f64>().ok().filter(|x| x.is_finite()).map(|x| format!("{x:?}"));
+            return Err(unquote(text, number));
+        }
         other => return Err(Refusal::new(sort(other))),
     };
     match x {
-        Some(x) if interval.contains(x) => Ok(Value::Float(x)),
+        Some(x) if interval.contains(x) => match interval.format_fault(x) {
+            Some(fault) => Err(Refusal::new(fault)),
+            None => Ok(Value::Float(x)),
+        },
         Some(x) if x.is_finite() => Err(Refusal::new("out of range")),
         _ => Err(Refusal::new("not a finite number")),
     }
@@ -415,9 +443,26 @@ fn flatten(
     Ok(())
 }
 
-fn unquote(text: &str, fits: impl Fn(&str) -> bool) -> Refusal {
+/// Refuses a string in place of a number. `number` returns the number that the text means, as TOML.
+fn unquote(text: &str, number: impl Fn(&str) -> Option<String>) -> Refusal {
     let refusal = Refusal::new("a string");
-    if fits(text) { refusal.fix(format!("write {text} without the quotes")) } else { refusal }
+    match number(text) {
+        Some(number) => refusal.fix(format!("write {number} without the quotes")),
+        None => refusal,
+    }
+}
+
+/// Corrects what is said about a value that has no quotes: on the command line, `.001` and `007` are not
+/// numbers of TOML, and count as strings.
+fn unquoted(value: &Spanned<DeValue<'_>>, refusal: Refusal) -> Refusal {
+    let has_quotes = value.get_ref().as_str().is_none_or(|text| value.span().len() > text.len());
+    match (&refusal.fix, has_quotes) {
+        (Some(fix), false) => {
+            let fix = fix.strip_suffix(" without the quotes").unwrap_or(fix).to_owned();
+            Refusal::new("not a number as TOML writes it").fix(fix)
+        }
+        _ => refusal,
+    }
 }
 
 /// Returns the value for a message: shortened, on one line.

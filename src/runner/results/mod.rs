@@ -52,6 +52,7 @@ pub mod provenance;
 pub mod quantiles;
 pub mod rows;
 pub mod screen;
+pub mod stdout;
 pub mod steady;
 pub mod stored;
 pub mod streams;

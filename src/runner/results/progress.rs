@@ -8,6 +8,7 @@ mod live;
 use super::held_out::MAIN_SET;
 use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
+use super::screen::draws_on_stderr;
 use super::streams::{Handle, Lines, Stream};
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
@@ -17,7 +18,7 @@ use indicatif::WeakProgressBar;
 use live::{Field, LiveLine};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -128,6 +129,9 @@ pub fn print_json_error(error: &Error) {
     print_event(&Event::Error { kind: error.kind(), message: error.message() });
 }
 
+/// The recipe of a first run, which ends with what to do next.
+const FIRST_RECIPE: &str = "quickstart";
+
 enum Sink {
     Live(LiveLine),
     Plain(Box<dyn Write + Send>),
@@ -140,7 +144,7 @@ impl Progress {
     /// token, if known. `val_part` is the part of the held-out text on which validation losses are measured.
     pub fn new(mode: Mode, total_steps: u64, floor: Option<f64>, val_part: Option<HeldOutPart>) -> Self {
         let sink = match mode {
-            Mode::Auto if std::io::stderr().is_terminal() => {
+            Mode::Auto if draws_on_stderr() => {
                 let line = LiveLine::on_stderr(total_steps);
                 *lock(&LIVE) = Some(line.bar.downgrade());
                 Sink::Live(line)
@@ -258,6 +262,10 @@ impl Progress {
             _ => {
                 let text = result(&Summary { reason: None, ..summary.clone() });
                 say(stdout, &format!("{text}\nresults in {}", run.display()));
+                if summary.recipe == FIRST_RECIPE && matches!(self.sink, Sink::Live(_) | Sink::Plain(_)) {
+                    let next = "`xrun init mine.toml` creates a recipe of your own";
+                    say(stdout, &format!("next: `xrun sample {}` generates text; {next}", run.display()));
+                }
             }
         }
     }

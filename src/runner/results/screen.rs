@@ -4,14 +4,25 @@ use super::streams::{Handle, Lines, Stream};
 use crate::lock::lock;
 use console::{Term, measure_text_width};
 use indicatif::{ProgressDrawTarget, TermLike};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard};
 
 /// Moves to the first column and clears everything from there to the end of the screen.
 const CLEAR_BELOW: &str = "\r\x1b[J";
 
+/// Returns true if live lines are drawn: stderr is a terminal that can move its cursor. `TERM=dumb`, as in
+/// Emacs and in some CI, says that it cannot.
+pub fn draws_on_stderr() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 /// Returns the terminal on stderr, for drawing live lines.
 pub fn terminal() -> ProgressDrawTarget {
+    // https://no-color.org: an empty variable switches nothing off, which `console` does.
+    if std::env::var_os("NO_COLOR").is_some_and(|value| value.is_empty()) {
+        console::set_colors_enabled(true);
+        console::set_colors_enabled_stderr(true);
+    }
     ProgressDrawTarget::term_like(Box::new(Screen::new(Unblocked::default())))
 }
 

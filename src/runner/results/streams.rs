@@ -5,6 +5,7 @@
 //! otherwise it goes to a queue, which a thread writes. If the queue is full, its oldest lines are left out, and
 //! their number is written in their place.
 
+use super::stdout::Stdout;
 use crate::error::ErrorKind;
 use crate::lock::lock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -164,7 +165,7 @@ impl Console {
     /// Writes bytes, however long that takes.
     fn put(&self, bytes: &[u8]) {
         let _ = match self.stream {
-            Stream::Out => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
+            Stream::Out => Stdout.write_all(bytes).and_then(|()| Stdout.flush()),
             Stream::Err => io::stderr().write_all(bytes),
         };
     }

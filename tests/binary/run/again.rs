@@ -206,6 +206,6 @@ fn runs_are_listed_sorted_and_filtered() {
     assert_eq!(best.iter().filter_map(val).collect::<Vec<_>>(), [lowest]);
     let names: BTreeSet<String> = rows(&["--json"]).iter().map(|row| row["path"].to_string()).collect();
     assert_eq!(names.len(), 3);
-    place.xrun(&["status"]).ended(2).says(&["or did you mean `xrun runs`?"]);
-    place.xrun(&["train", "quickstart"]).ended(2).says(&["or did you mean `xrun run`?"]);
+    place.xrun(&["status"]).ended(2).says(&["`xrun runs` lists the runs here"]);
+    place.xrun(&["train", "quickstart"]).ended(2).says(&["`xrun RECIPE` trains a recipe"]);
 }

@@ -188,7 +188,7 @@ pub struct Trained {
 }
 
 impl Trained {
-    fn new(rank: &mut Rank, steps: usize) -> Result<Self> {
+    pub fn new(rank: &mut Rank, steps: usize) -> Result<Self> {
         let (mut curve, mut bad) = (Vec::new(), None);
         for _ in 0..steps {
             let report = rank.train_step()?;

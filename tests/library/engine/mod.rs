@@ -2,6 +2,7 @@
 //! keys.
 
 mod bits;
+mod combinations;
 mod ema;
 mod evaluation;
 mod exchange;
@@ -9,7 +10,7 @@ mod formulas;
 mod generation;
 mod gpu_queue;
 mod gradient;
-mod harness;
+pub mod harness;
 mod initial_values;
 mod keys;
 mod learning;

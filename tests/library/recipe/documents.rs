@@ -5,7 +5,7 @@ use std::path::Path;
 use xrun::expression::{CONSTANTS, Function, MAX_DEPTH, MAX_EXPONENT, MAX_LENGTH, MAX_NODES};
 use xrun::machine::Machine;
 use xrun::policy::Activation;
-use xrun::recipe;
+use xrun::recipe::{self, KEYS, UNSET};
 
 const BEGIN: &str = "<!-- reference: generated from the table of keys -->\n";
 const END: &str = "<!-- end of reference -->";
@@ -98,4 +98,29 @@ fn the_message_of_a_wrong_formula_is_as_shown() {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/formulas.md"));
     let shown = format!("error: {}", error.message());
     assert!(page.expect("docs/formulas.md").contains(&shown), "{shown}");
+}
+
+/// The Python reader fills in the values at which resolved recipes leave keys out.
+/// `UPDATE_DOCS=1 cargo test --test library recipe::` rewrites its table.
+#[test]
+fn the_python_reader_knows_the_values_that_resolved_recipes_leave_out() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/xrun_trainer/implied.py");
+    let mut text = "\"\"\"Values of the keys that a resolved recipe leaves out, generated from the table of keys.\"\"\"\n\n\
+                    from typing import Any, Dict\n\nIMPLIED: Dict[str, Any] = {\n"
+        .to_owned();
+    for key in KEYS.iter() {
+        let Some(value) = key.implied.filter(|value| *value != UNSET && *value != "{}") else { continue };
+        let value = match value {
+            "true" => "True",
+            "false" => "False",
+            value => value,
+        };
+        text += &format!("    {:?}: {value},\n", key.path);
+    }
+    text += "}\n";
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &text).expect("the table can be written");
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == text, "{} differs from the table of keys", path.display());
 }

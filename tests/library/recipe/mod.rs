@@ -5,5 +5,6 @@ mod documents;
 mod files;
 mod garbled;
 mod hashes;
+mod idle;
 mod reference;
 mod wrong;

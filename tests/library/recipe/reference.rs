@@ -1,10 +1,11 @@
 //! The table of recipe keys as Markdown, for `docs/recipes.md`.
 
 use std::fmt::Write;
+use std::ops::Bound;
 use std::path::Path;
 use xrun::machine::Machine;
 use xrun::optim::{self, Form, GroupRole, Hyperparameter, OPTIMIZERS};
-use xrun::recipe::{Class, Key, Layer, NumberRange, SECTIONS, Type, load_str, section_keys};
+use xrun::recipe::{Class, Key, Layer, NumberFormat, NumberRange, SECTIONS, Type, load_str, section_keys};
 
 /// Header of a Markdown table of keys.
 const TABLE_HEADER: &str = "| key | class | meaning | values | unit | default | example | aliases |\n\
@@ -55,13 +56,22 @@ fn groups() -> String {
 /// Returns the row of a key. Without a `default`, the cell says what happens if the key is unset.
 fn key_row(key: &Key, default: Option<&str>) -> String {
     let default = default.map_or_else(|| format!("unset: {}", key.unset), |value| format!("`{value}`"));
-    row([key.name(), key.meaning, key.unit, key.example], key.class, key.kind, &default, key.aliases)
+    let idle: Vec<String> = key.idle.iter().map(ToString::to_string).collect();
+    let meaning = match idle.is_empty() {
+        true => key.meaning.to_owned(),
+        false => format!("{} No effect {}.", key.meaning, idle.join(", or ")),
+    };
+    row([key.name(), &meaning, key.unit, key.example], key.class, key.kind, &default, key.aliases)
+}
+
+fn fp32(low: Bound<f64>, high: Bound<f64>) -> NumberRange {
+    NumberRange { low, high, used_as: NumberFormat::Fp32 }
 }
 
 fn hyperparameter_row(own: &Hyperparameter) -> String {
     let kind = match own.form {
-        Form::Number(low, high) => Type::Number(NumberRange { low, high }),
-        Form::Pair(low, high) => Type::Pair(NumberRange { low, high }),
+        Form::Number(low, high) => Type::Number(fp32(low, high)),
+        Form::Pair(low, high) => Type::Pair(fp32(low, high)),
         Form::Count { min, max } => Type::Count { min, max },
         Form::Flag => Type::Bool,
         Form::Word(words) => Type::Word(words),

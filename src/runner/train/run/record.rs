@@ -225,6 +225,9 @@ fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[Stri
     for remark in plan.model.remarks() {
         recorder.note(&remark)?;
     }
+    for remark in job.recipe.remarks(plan.execution.gpu.is_none()).into_iter().chain(plan.batch.remark()) {
+        recorder.warn(&remark)?;
+    }
     let unreached = plan.unreached_tokens();
     for warning in dataset.warnings.iter().chain(&unreached).chain(&start.warnings) {
         recorder.warn(warning)?;

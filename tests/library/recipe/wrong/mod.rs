@@ -2,6 +2,7 @@
 //! whole messages are in [`messages`].
 
 mod contradictions;
+mod formats;
 mod formulas;
 mod messages;
 mod optimizers;

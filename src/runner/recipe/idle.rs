@@ -1,0 +1,280 @@
+//! Finds keys that a recipe sets but that have no effect, because other keys make them idle.
+//!
+//! The table of keys declares the conditions ([`When`]); this file evaluates them on a recipe. A run and a
+//! plan report what is found, and the resolved recipe marks it, so that it does not claim what was not used.
+
+use super::condition::{Fact, When};
+use super::derived;
+use super::diagnostic::Diagnostic;
+use super::groups;
+use super::key::Key;
+use super::loaded::{self, Recipe};
+use super::schema::{Optimizer, Values};
+use super::source::Origin;
+use super::toml_text::values;
+use crate::optim::{GroupRole, RoleRule, Value};
+use crate::policy::{CorpusSource, Decay, OrFormula, Position, Validation, WeightDecay};
+use std::collections::BTreeMap;
+
+/// A key that a recipe sets without effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdleKey {
+    /// Full path of the key.
+    pub key: &'static str,
+    /// Why it has no effect, to follow "no effect".
+    pub reason: String,
+    /// True if a recipe inside the binary sets it, so the user did not.
+    is_builtin: bool,
+}
+
+impl Recipe {
+    /// Returns the resolved recipe as TOML, section by section, with unset keys as comments, and a comment
+    /// behind every value that was set without effect. Parsing it gives the same values.
+    pub fn to_toml(&self) -> String {
+        let idle: BTreeMap<_, _> =
+            self.idle_keys(false).into_iter().map(|idle| (idle.key, idle.reason)).collect();
+        loaded::to_toml(self.values(), |key| {
+            idle.get(key.path).map(|reason| format!("no effect {}", reason.replace('`', "")))
+        })
+    }
+
+    /// Returns the keys that are set to other values than the default but have no effect, with the reason.
+    /// `on_cpu` is true if the ranks are known to use the CPU.
+    pub fn idle_keys(&self, on_cpu: bool) -> Vec<IdleKey> {
+        self.without_effect(on_cpu, |key| key.idle)
+    }
+
+    /// Returns a sentence for each key that the user set without effect, as a run and a plan report it.
+    pub fn remarks(&self, on_cpu: bool) -> Vec<String> {
+        let own = self.idle_keys(on_cpu).into_iter().filter(|idle| !idle.is_builtin);
+        own.map(|idle| format!("`{}` has no effect {}", idle.key, idle.reason)).collect()
+    }
+
+    fn without_effect(&self, on_cpu: bool, conditions: fn(&Key) -> &'static [When]) -> Vec<IdleKey> {
+        let state = State::new(self, on_cpu);
+        let written = values(self.written());
+        let defaults = values(&Values::default());
+        let mut found = Vec::new();
+        for ((key, value), (_, default)) in written.iter().zip(&defaults) {
+            let Some(at) = self.locate(key.path).filter(|_| value.is_some() && value != default) else {
+                continue;
+            };
+            let Some(when) = conditions(key).iter().find(|when| state.holds(when, key)) else { continue };
+            let reason = when.reason(key.path, &|other| state.value(other));
+            let is_builtin = matches!(at.source.origin, Origin::BuiltIn(_));
+            found.push(IdleKey { key: key.path, reason, is_builtin });
+        }
+        found
+    }
+}
+
+/// Reports keys without effect whose values would make a result claim more than it has.
+pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    for IdleKey { key, reason, .. } in recipe.without_effect(false, |key| key.refused) {
+        found.push(recipe.diagnostic(
+            &[key],
+            format!("{key} has no effect {reason}"),
+            format!("leave {key} out, or change what makes it idle"),
+        ));
+    }
+}
+
+/// The values that conditions are evaluated on.
+struct State<'a> {
+    recipe: &'a Recipe,
+    on_cpu: bool,
+    /// The resolved values as TOML, without those that are unset.
+    texts: BTreeMap<&'static str, String>,
+}
+
+impl<'a> State<'a> {
+    fn new(recipe: &'a Recipe, on_cpu: bool) -> Self {
+        let texts = values(recipe.values());
+        let texts = texts.into_iter().filter_map(|(key, value)| Some((key.path, value?))).collect();
+        Self { recipe, on_cpu, texts }
+    }
+
+    fn value(&self, key: &str) -> Option<String> {
+        self.texts.get(key).cloned()
+    }
+
+    fn number(&self, key: &str) -> Option<f64> {
+        self.texts.get(key)?.parse().ok()
+    }
+
+    fn holds(&self, when: &When, key: &Key) -> bool {
+        let is = |key: &str, words: &[&str]| {
+            let value = self.texts.get(key).map_or(super::UNSET, String::as_str);
+            words.contains(&value)
+        };
+        let numbers = |a: &str, b: &str| self.number(a).zip(self.number(b));
+        match *when {
+            When::Is(other, words) => is(other, words),
+            When::Not(other, words) => !is(other, words),
+            When::AtLeast(a, b) => numbers(a, b).is_some_and(|(a, b)| a >= b),
+            When::Above(a, b) => numbers(a, b).is_some_and(|(a, b)| a > b),
+            When::All(conditions) => conditions.iter().all(|when| self.holds(when, key)),
+            When::Fact(fact) => self.is_true(fact, key),
+        }
+    }
+
+    fn is_true(&self, fact: Fact, key: &Key) -> bool {
+        let values = self.recipe.values();
+        let Values { model, training, seeds, lr_scheduler: schedule, data, checkpoint, .. } = values;
+        let steps = training.steps;
+        let after_warmup = steps.saturating_sub(derived::warmup_steps(schedule, steps));
+        match fact {
+            Fact::SeedsAreFixed => {
+                (seeds.init.is_some() || model.init_from.is_some())
+                    && seeds.order.is_some()
+                    && (seeds.dropout.is_some() || model.dropout == 0.0)
+            }
+            Fact::OnePairRotates => {
+                model.position == Position::Rope
+                    && derived::rotated_dim(derived::head_dim(model), model.rope_fraction) == 2
+            }
+            Fact::RampIsFull => self.recipe.batch_or_reason().is_ok_and(|batch| {
+                training.batch_ramp.iter().all(|[_, sequences]| *sequences == batch.global)
+            }),
+            Fact::WarmupIsAll => after_warmup == 0,
+            Fact::DecayIsOneStep => {
+                let ends_low = matches!(schedule.decay, OrFormula::Word(decay) if decay != Decay::Wsd);
+                after_warmup == 0 || (after_warmup == 1 && ends_low)
+            }
+            Fact::WarmupIsNone => {
+                let replaces = self.recipe.locate("lr_scheduler.warmup_steps").is_some();
+                derived::warmup_steps(schedule, steps) == 0 && !replaces
+            }
+            Fact::NoParameterReads => !self.is_read(key),
+            Fact::DecayRoundsAway => self.decay_rounds_away(key),
+            Fact::StepsAreBeyond => {
+                let named = checkpoint.steps.as_deref().unwrap_or_default();
+                !named.is_empty() && named.iter().all(|step| *step > steps)
+            }
+            Fact::NoFolderIsRead => {
+                let is_folder = |path: &std::path::Path| !path.is_file();
+                let corpus = matches!(&data.corpus, CorpusSource::Path(path) if is_folder(path));
+                let held_out = matches!(&data.validation, Validation::Path(path) if is_folder(path));
+                let sets = values.validation.sets.values().any(|path| is_folder(path.as_ref()));
+                !corpus && !held_out && !sets
+            }
+            Fact::HeldOutIsOwnCorpus => matches!(data.validation, Validation::Path(_)),
+            Fact::OneSequence => self.recipe.batch_or_reason().is_ok_and(|batch| batch.local == 1),
+            Fact::SeveralMicroSteps => self
+                .recipe
+                .batch_or_reason()
+                .is_ok_and(|batch| batch.accumulation > 1 && training.batch_ramp.is_empty()),
+            Fact::OnCpu => self.on_cpu,
+            Fact::SavesOnlyAtEnd => {
+                let never = |interval: usize| interval == 0 || interval >= steps;
+                let by_time = checkpoint.interval.is_none() && checkpoint.minutes > 0.0;
+                !by_time
+                    && checkpoint.interval.is_none_or(never)
+                    && checkpoint.steps.as_deref().unwrap_or_default().iter().all(|step| *step >= steps)
+                    && checkpoint.log_spacing.is_none()
+                    && !checkpoint.keep_best
+            }
+        }
+    }
+
+    /// Returns the roles that the model has parameters of.
+    fn roles(&self) -> impl Iterator<Item = GroupRole> + use<> {
+        let model = &self.recipe.values().model;
+        let (positions, head) = (model.position == Position::Learned, !model.tie_embeddings);
+        let vectors = model.norm_weight || model.bias || (model.qk_norm && model.qk_norm_weight);
+        GroupRole::ALL.into_iter().filter(move |role| match role {
+            GroupRole::Positions => positions,
+            GroupRole::Head => head,
+            GroupRole::Vector => vectors,
+            _ => true,
+        })
+    }
+
+    /// Returns true if the update of some parameter changes when the key of `[optimizer]` does.
+    fn is_read(&self, key: &Key) -> bool {
+        let own = &self.recipe.values().optimizer;
+        let other = with_other_value(own, key);
+        let read = |optimizer: &Optimizer, role| optimizer.rule(role).map(ReadRule::new);
+        *own == other || self.roles().any(|role| read(own, role) != read(&other, role))
+    }
+
+    /// Returns true if the factor of weight decay is 1 in fp32 for every parameter that the key decays.
+    fn decay_rounds_away(&self, key: &Key) -> bool {
+        let own = &self.recipe.values().optimizer;
+        let other = with_other_value(own, key);
+        let decay = |rule: &RoleRule| match rule.values.get(groups::WEIGHT_DECAY) {
+            Some(Value::Number(decay)) if rule.decays => *decay,
+            _ => 0.0,
+        };
+        let mut changed =
+            self.roles().filter_map(|role| own.rule(role).zip(other.rule(role))).filter(|(own, other)| {
+                decay(own) != decay(other) && decay(own) > 0.0 && own.entry.decoupled_decay
+            });
+        let rounds_away = |rule: &RoleRule| {
+            let rate = if rule.decay == WeightDecay::Independent { 1.0 } else { rule.lr };
+            (1.0 - rate * decay(rule)) as f32 == 1.0
+        };
+        let mut any = false;
+        changed.all(|(own, _)| {
+            any = true;
+            rounds_away(&own)
+        }) && any
+    }
+}
+
+/// The parts of a rule that an update reads.
+#[derive(Debug, PartialEq)]
+struct ReadRule {
+    name: &'static str,
+    values: crate::optim::Values,
+    lr: f64,
+    decay: Option<WeightDecay>,
+}
+
+impl ReadRule {
+    fn new(rule: RoleRule) -> Self {
+        let number = |name: &str| match rule.values.get(name) {
+            Some(Value::Number(x)) => Some(*x),
+            _ => None,
+        };
+        let decays = rule.decays && number(groups::WEIGHT_DECAY).is_some_and(|decay| decay > 0.0);
+        let mut values = rule.values.clone();
+        if number("momentum") == Some(0.0) {
+            values = values.without("nesterov");
+        }
+        if !decays {
+            values = values.without(groups::WEIGHT_DECAY);
+        }
+        let decay = (decays && rule.entry.decoupled_decay).then_some(rule.decay);
+        Self { name: rule.entry.name, values, lr: rule.lr, decay }
+    }
+}
+
+/// Returns the optimizer's section with another value of `key`, to see whether anything reads it.
+fn with_other_value(section: &Optimizer, key: &Key) -> Optimizer {
+    let mut other = section.clone();
+    let another = |name: &str| if name == "sgd" { "lion" } else { "sgd" }.to_owned();
+    let opposite = |decay| match decay {
+        WeightDecay::Coupled => WeightDecay::Independent,
+        WeightDecay::Independent => WeightDecay::Coupled,
+    };
+    match groups::role_and_name(key) {
+        Some((role, name)) => {
+            if let Some(group) = other.groups.get_mut(&role) {
+                match name {
+                    "name" => group.name = group.name.as_deref().map(another),
+                    "lr" => group.lr = group.lr.map(|lr| lr + 1.0),
+                    "decay" => group.decay = group.decay.map(opposite),
+                    name => group.values.extend(group.values.get(name).map(|v| (name.to_owned(), v.other()))),
+                }
+            }
+        }
+        None => match key.name() {
+            "name" => other.name = another(&section.name),
+            "lr" => other.lr += 1.0,
+            "decay" => other.decay = opposite(section.decay),
+            name => other.values = other.values.with_other(name),
+        },
+    }
+    other
+}
