@@ -3,6 +3,7 @@
 #![cfg(unix)]
 
 mod compare;
+mod fooling;
 #[cfg(target_os = "linux")]
 mod launch;
 mod place;

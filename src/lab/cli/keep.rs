@@ -3,10 +3,11 @@
 
 use super::terminal::{eprint_line, print};
 use super::what::Results;
+use crate::compare;
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Scope};
-use crate::results::experiment::{self, COMPARISONS};
+use crate::results::experiment::{self, COMPARISONS, Experiment};
 use crate::results::folder::{KEPT, SWEEPS};
 use crate::results::ledger::Ledger;
 use crate::results::{find, keep};
@@ -55,6 +56,15 @@ pub fn run(args: &Args) -> Result<()> {
                 if results.join(&run).is_dir() || !to.join(&run).is_dir() {
                     keep::keep(&find::find(results, &run)?, &to)?;
                 }
+            }
+            let found = compare::contradictions(&Experiment::read(&comparison)?, &to);
+            if !found.is_empty() {
+                return Err(Error::failed(format!(
+                    "{} does not agree with its runs: {}. Its record was changed after it was written; restore it, or \
+                     compare again",
+                    comparison.display(),
+                    found.join("; ")
+                )));
             }
             keep::keep_comparison(&comparison, &to)?
         }
@@ -105,7 +115,8 @@ fn prune(kept: &Path, yes: bool) -> Result<()> {
             "there is no README.md and no docs/**/*.md here, so everything would be removed",
         ));
     }
-    let (named, figures) = blocks::named(&Scope { pages: &pages, is_whole: true, kept, root })?;
+    let (named, figures) =
+        blocks::named(&Scope { pages: &pages, is_whole: true, kept, root, judge: compare::contradictions })?;
     let texts = markdown(Path::new("."), kept)?;
     let is_named = |id: &str| named.contains(id) || texts.iter().any(|text| text.contains(id));
     let is_shown = |figure: &Path| {
