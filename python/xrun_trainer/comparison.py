@@ -17,11 +17,16 @@ VERDICTS: Dict[str, type] = {
     **dict.fromkeys(("name", "id", "kind", "baseline", "candidate", "measure", "unit"), str),
     **dict.fromkeys(("estimate", "low", "high", "min_effect"), float),
     "verdict": str,
+    "standing": str,
+    "qualifiers": str,
     "finished": bool,
     "hypothesis": str,
     "predicts": str,
     "prediction_held": bool,
 }
+
+#: The standing of a comparison from before standings were recorded.
+NOT_RECORDED = "not recorded"
 
 #: The names of the two arms, in the order of the record.
 ARMS = ("baseline", "candidate")
@@ -76,16 +81,24 @@ class Comparison:
                 rows.append([number, ARMS[trial["arm"]], trial.get("run"), trial.get("status"), block, speed])
         return Table(types, rows).to(self.frames)
 
+    def reasons(self) -> List[str]:
+        """Returns why the answer is exploratory, so that it has no verdict; empty if it is not."""
+        return list((self.data.get("standing") or {}).get("reasons", []))
+
     def verdicts(self) -> List[Sequence[Cell]]:
         """Returns this comparison's rows in the table of comparisons, with the columns of `VERDICTS`.
 
         An interval holds candidate - baseline. For speeds and for what training takes (steps, tokens, time), it
-        holds candidate / baseline - 1.
+        holds candidate / baseline - 1. `standing` is `confirmatory` if the question was stored before its runs,
+        `exploratory` if not, and then there is no verdict, or `not recorded` in records of earlier versions.
+        `qualifiers` has what a verdict must be read with, such as `at 50 % more tokens`.
         """
         data = self.data
         prediction = data.get("prediction") or {}
         head: List[Cell] = [*self.id.split("/"), self.kind, *(arm["label"] for arm in data["arms"][: len(ARMS)])]
-        tail: List[Cell] = [data["finished"], data.get("hypothesis"), prediction.get("text"), prediction.get("held")]
+        standing = (data.get("standing") or {"kind": NOT_RECORDED})["kind"]
+        said: List[Cell] = [standing, "; ".join([*self.reasons(), *data.get("qualifiers", [])])]
+        tail: List[Cell] = [*said, data["finished"], data.get("hypothesis"), prediction.get("text"), prediction.get("held")]
 
         def row(finding: Dict[str, Any]) -> Sequence[Cell]:
             interval = finding.get("interval") or {}

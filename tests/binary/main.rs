@@ -4,6 +4,7 @@
 
 mod answers;
 mod compare;
+mod fooling;
 #[cfg(target_os = "linux")]
 mod launch;
 mod place;

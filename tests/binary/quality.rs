@@ -4,7 +4,7 @@
 use crate::place::{Done, Place, are_gone};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xrun::results::experiment::{Design, Experiment, ExperimentRun, Standing, VerdictBasis};
+use xrun::results::experiment::{Experiment, ExperimentRun, Standing, VerdictBasis};
 use xrun::results::find::find_comparison;
 use xrun::results::ledger::{CellStatus, Ledger};
 use xrun::results::measure::MeasureValue;
@@ -96,8 +96,10 @@ fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
     }
     assert_eq!(started(&place), 8);
 
-    // The same question runs nothing; neither do fewer pairs, or other measures of the same runs.
-    let done = compare(&place, &[&asked[..5], &["--json"]].concat()).succeeds();
+    assert_eq!(found.standing, Some(Standing::Confirmatory));
+
+    // The same question runs nothing and has the same answer.
+    let done = compare(&place, &[&asked[..], &["--json"]].concat()).succeeds();
     assert_eq!(started(&place), 8, "stored runs are used again");
     let printed: Experiment = serde_json::from_str(&done.stdout).unwrap();
     assert!(printed.runs.iter().all(|run| run.reused));
@@ -105,12 +107,23 @@ fn a_change_is_judged_by_pairs_and_the_record_repeats_the_verdict() {
     let [earlier] = printed.history.as_slice() else { panic!("{:?}", printed.history) };
     assert_eq!((earlier.pairs, earlier.shared_seeds, earlier.ended.as_str()), (4, 4, "val_loss: better"));
 
+    assert_eq!((printed.standing, printed.question), (Some(Standing::Confirmatory), found.question.clone()));
+
     // A stored run that is gone runs again.
     let run = found.runs[3].run.as_ref().unwrap();
     std::fs::remove_dir_all(results(&place).join(run)).unwrap();
-    compare(&place, &asked[..5]).succeeds();
+    compare(&place, &asked).succeeds();
     let last = comparisons(&place).pop().unwrap();
     assert_eq!((started(&place), &last.findings), (9, &found.findings));
+
+    // Without the prediction it is another question, and its runs are older.
+    let done = compare(&place, &asked[..5]).succeeds();
+    assert!(
+        done.stdout.contains("exploratory, no verdict: -") && !done.stdout.contains("better"),
+        "{}",
+        done.stdout
+    );
+    assert_eq!(started(&place), 9);
 }
 
 #[test]
@@ -329,7 +342,7 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     assert!(again.provenance.device.as_ref().unwrap().starts_with("cpu"));
     assert_eq!(again.provenance.corpus_hashes, found.provenance.corpus_hashes);
     assert!(again.finished && again.runs.iter().all(|run| run.reused));
-    assert!(again.notes.iter().any(|note| note.contains("asked after they had run")));
+    assert_eq!(again.standing, Some(Standing::Confirmatory), "the question was asked before its runs");
     // It is about the same change as the comparison that made the runs.
     assert_eq!(again.change(), found.change());
     assert_eq!(again.history[0].comparison, found.full_name());
@@ -338,8 +351,8 @@ fn stored_runs_with_the_same_seeds_are_pairs() {
     let [baseline, candidate] = [before.join(","), after.join(",")];
     let kept = ["--results", "results/kept"];
     let asked = ["compare", "--runs", &baseline, &candidate, "--on", "val_loss", "--name", "of-kept-runs"];
-    let done = place.xrun(&[&kept[..], &asked].concat());
-    assert!([Some(0), Some(3)].contains(&done.code), "{}", done.stderr);
+    let done = place.xrun(&[&kept[..], &asked].concat()).succeeds();
+    assert!(done.stdout.contains("the question was asked after its runs had been made"), "{}", done.stdout);
     let name = find_comparison(&results(&place).join("kept"), "of-kept-runs").unwrap().unwrap();
     let name = name.to_str().unwrap();
     place.xrun(&[&kept[..], &["keep", name, "--to", "elsewhere"]].concat()).succeeds();

@@ -514,8 +514,13 @@ fn pages() {
         input.set(bytes);
         let pages = [input.path.clone()];
         let kept = root.join("results/none");
-        let scope =
-            xrun::report::blocks::Scope { pages: &pages, is_whole: false, kept: &kept, root: input.folder() };
+        let scope = xrun::report::blocks::Scope {
+            pages: &pages,
+            is_whole: false,
+            kept: &kept,
+            root: input.folder(),
+            judge: xrun::compare::contradictions,
+        };
         xrun::report::blocks::check(&scope).is_ok()
     });
 }

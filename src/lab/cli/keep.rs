@@ -4,9 +4,10 @@
 use super::named::Named;
 use super::terminal::{eprint_line, print};
 use super::what::Results;
-use crate::error::Result;
+use crate::compare;
+use crate::error::{Error, Result};
 use crate::format::plural;
-use crate::results::experiment::{self, COMPARISONS};
+use crate::results::experiment::{self, COMPARISONS, Experiment};
 use crate::results::folder::{KEPT, SWEEPS};
 use crate::results::ledger::Ledger;
 use crate::results::{find, keep};
@@ -57,6 +58,15 @@ pub fn run(args: &Args) -> Result<()> {
                 if results.join(&run).is_dir() || !to.join(&run).is_dir() {
                     keep::keep(&find::find(results, &run)?, &to)?;
                 }
+            }
+            let found = compare::contradictions(&Experiment::read(&comparison)?, &to);
+            if !found.is_empty() {
+                return Err(Error::failed(format!(
+                    "{} does not agree with its runs: {}. Its record was changed after it was written; restore it, or \
+                     compare again",
+                    comparison.display(),
+                    found.join("; ")
+                )));
             }
             keep::keep_comparison(&comparison, &to)?
         }

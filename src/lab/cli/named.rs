@@ -1,6 +1,7 @@
 //! Which kept things the files below a folder name, in a block or in any link or text. `xrun keep --prune` removes
 //! the others, so every doubt counts as a name.
 
+use crate::compare;
 use crate::error::{Error, IoContext, Result};
 use crate::regular;
 use crate::report::blocks::{self, Scope};
@@ -57,8 +58,13 @@ impl Named {
             texts.extend((plain != text).then_some(plain));
             texts.push(text);
         }
-        let (folders, figures) =
-            blocks::named(&Scope { pages: &pages, is_whole: true, kept, root: Path::new("") })?;
+        let (folders, figures) = blocks::named(&Scope {
+            pages: &pages,
+            is_whole: true,
+            kept,
+            root: Path::new(""),
+            judge: compare::contradictions,
+        })?;
         let kept = kept.canonicalize().unwrap_or_else(|_| kept.to_owned());
         let kept = kept.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { kept, folders, figures, texts })

@@ -2,6 +2,7 @@
 
 use super::terminal::{eprint_line, print};
 use super::what::Results;
+use crate::compare;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::plural;
 use crate::report::blocks::{self, Checked, KINDS, PageProblem, Scope};
@@ -47,7 +48,13 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Error::usage("there is no README.md and no docs/**/*.md here; name the pages"));
     }
     let kept = results.join(KEPT);
-    let scope = Scope { pages: &pages, is_whole: args.files.is_empty(), kept: &kept, root: Path::new("") };
+    let scope = Scope {
+        pages: &pages,
+        is_whole: args.files.is_empty(),
+        kept: &kept,
+        root: Path::new(""),
+        judge: compare::contradictions,
+    };
     let (checked, problems) =
         if args.check { blocks::check(&scope)? } else { blocks::update(&scope, &args.forget)? };
     for line in &args.forget {

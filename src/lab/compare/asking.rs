@@ -1,5 +1,5 @@
-//! Asks a question: finds its family, settles its seeds and its share of the error, and writes it to the ledger
-//! before its first run, so that every later question knows of it.
+//! Asks a question: finds its family, settles its seeds and its share of the error, and writes it to the
+//! ledger before its first run, so that every later question knows of it.
 
 use super::family::{Family, answer_in_words, confidence_after};
 use super::fresh::{SeedsBefore, settle};
@@ -8,10 +8,12 @@ use super::setting::StoredExperiment;
 use crate::error::{Error, Result};
 use crate::results::experiment::{Design, Experiment, Standing};
 use crate::results::ledger::{AskedArm, Ledger, Place, QuestionLine};
+use crate::results::names::time_in_name;
 use crate::statistics::SequentialDesign;
 use std::path::Path;
 
-/// How far the clock may be behind a line of the ledger, in seconds: clocks of machines that share a folder differ.
+/// How far the clock may be behind a line of the ledger, in seconds: clocks of machines that share a folder
+/// differ.
 const CLOCK_TOLERANCE_S: i64 = 600;
 
 /// A question that is about to be asked.
@@ -25,6 +27,8 @@ pub struct Asking {
     pub hash: String,
     /// The earlier questions of its family.
     pub family: Family,
+    /// How many of them had been answered.
+    earlier: usize,
     /// Why its answer is exploratory whatever becomes of its runs.
     pub reasons: Vec<String>,
     /// Where the same question was first asked; `None` if it is new.
@@ -80,8 +84,10 @@ impl Asking {
             reasons.extend(lost_lines(ledger, stored));
             reasons.extend(clock_behind(ledger));
         }
-        if !matches!(question.design, Design::Trials { .. }) {
-            question.confidence = confidence_after(question.confidence, family.answered_before(&hash));
+        let has_trials = matches!(question.design, Design::Trials { .. });
+        let earlier = if has_trials { family.answered() } else { family.answered_before(&hash) };
+        if !has_trials {
+            question.confidence = confidence_after(question.confidence, earlier);
             let measures = question.findings.iter().map(|asked| &asked.measure);
             let each = confidence_per_measure(question.confidence, measures);
             question.findings.iter_mut().for_each(|asked| asked.confidence = each);
@@ -94,20 +100,21 @@ impl Asking {
                 )));
             }
         }
-        Ok(Self { question, arms, hash, family, reasons, since })
+        Ok(Self { question, arms, hash, family, earlier, reasons, since })
     }
 
     /// Completes the record of the question before anything has run.
     pub fn describe(&self, experiment: &mut Experiment) {
         experiment.question = Some(self.hash.clone());
-        experiment.earlier_questions = self.family.answered_before(&self.hash);
+        experiment.earlier_questions = self.earlier;
         experiment.history = self.family.history(&experiment.full_name(), &self.question.seeds);
         if !self.reasons.is_empty() {
             experiment.standing = Some(Standing::from_reasons(self.reasons.clone()));
         }
     }
 
-    /// Writes to the ledger that the question is asked, and returns where it counts as asked: at the first time.
+    /// Writes to the ledger that the question is asked, and returns where it counts as asked: at the first
+    /// time.
     ///
     /// # Errors
     /// If the line cannot be written.
@@ -131,6 +138,17 @@ impl Asking {
         if older > 0 {
             reasons.push(format!("{older} of {} runs are older than the question", runs.len()));
         }
+        let start = |run: &str| run.rsplit('/').next().and_then(time_in_name);
+        let late = |run: &&str| {
+            start(run)
+                .is_some_and(|start| start.duration_since(crate::format::now()).as_secs() > CLOCK_TOLERANCE_S)
+        };
+        reasons.extend(
+            runs.iter()
+                .copied()
+                .find(late)
+                .map(|run| format!("the clock was set back: {run} began after the question, by its name")),
+        );
         Ok(Standing::from_reasons(reasons))
     }
 
@@ -156,7 +174,8 @@ impl Asking {
     }
 }
 
-/// Returns the reason if the ledger misses a line that a stored comparison had seen: what was asked is not known.
+/// Returns the reason if the ledger misses a line that a stored comparison had seen: what was asked is not
+/// known.
 fn lost_lines(ledger: &Ledger, stored: &[StoredExperiment]) -> Option<String> {
     stored.iter().find_map(|one| {
         let heads = one.experiment.provenance.ledger_heads.as_ref()?;

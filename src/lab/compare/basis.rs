@@ -1,5 +1,6 @@
-//! What the figures of a stored run rest on, checked whenever the run is used: its rows are those that it wrote, it
-//! was measured on the text that is there now, and it is the run that its ledger line and its cell describe.
+//! What the figures of a stored run rest on, checked whenever the run is used: its rows are those that it
+//! wrote, it was measured on the text that is there now, and it is the run that its ledger line and its cell
+//! describe.
 
 use super::arms::{changes_between, load_stored};
 use super::setting::StoredExperiment;
@@ -59,7 +60,11 @@ impl VerifiedRun {
         if let [Some(one), Some(other)] = corpus
             && one != other
         {
-            return Some(format!("they were trained on different text (hashes {} and {})", short(one), short(other)));
+            return Some(format!(
+                "they were trained on different text (hashes {} and {})",
+                short(one),
+                short(other)
+            ));
         }
         for (name, set) in &self.summary.held_out {
             let second = other.summary.held_out.get(name).and_then(|set| set.hash.as_deref());
@@ -98,8 +103,8 @@ impl Records<'_> {
     }
 }
 
-/// Checks that the stored run of a ledger line may stand for its cell. Returns false if the run is gone, so that
-/// the cell has to run again.
+/// Checks that the stored run of a ledger line may stand for its cell. Returns false if the run is gone, so
+/// that the cell has to run again.
 ///
 /// # Errors
 /// If the run is not the one that the cell asks for, or its files were changed.
@@ -127,7 +132,9 @@ pub fn check_reused(
         Class::Bookkeeping => false,
     };
     let recipe = load_stored(&folder)?;
-    if let Some(Change { key, old, new, .. }) = changes_between(&cell.work.recipe, &recipe).iter().find(matters) {
+    if let Some(Change { key, old, new, .. }) =
+        changes_between(&cell.work.recipe, &recipe).iter().find(matters)
+    {
         return Err(refuse(format!("its {key} is {new}, and {old} is asked for")));
     }
     let planned = cell.work.plan.steps as u64;
@@ -149,8 +156,8 @@ pub fn check_reused(
     Ok(true)
 }
 
-/// Checks that every run of an experiment was measured on the same text. `summaries` holds the summaries of its
-/// runs, by `RECIPE/RUN`.
+/// Checks that every run of an experiment was measured on the same text. `summaries` holds the summaries of
+/// its runs, by `RECIPE/RUN`.
 ///
 /// # Errors
 /// If two runs that are compared were not; the message names both.
@@ -158,7 +165,8 @@ pub fn check_text(experiment: &Experiment, summaries: &BTreeMap<String, Summary>
     let changes = |prefix: &str| experiment.changes.iter().any(|change| change.starts_with(prefix));
     for measure in experiment.findings.iter().map(|finding| &finding.measure) {
         // Token ids of two tokenizers have different hashes for one text.
-        let arms_may_differ = changes("data.tokenizer:") || !measure.metric().is_held_out() && changes("data.");
+        let arms_may_differ =
+            changes("data.tokenizer:") || !measure.metric().is_held_out() && changes("data.");
         let runs = experiment.runs.iter().filter_map(|run| Some((run, text_of(measure, run, summaries)?)));
         let mut first: BTreeMap<usize, (&ExperimentRun, &str)> = BTreeMap::new();
         for (run, hash) in runs {
@@ -181,7 +189,11 @@ pub fn check_text(experiment: &Experiment, summaries: &BTreeMap<String, Summary>
 }
 
 /// Returns the hash of the text that a measure of a run rests on, if it was recorded.
-fn text_of<'a>(measure: &Measure, run: &ExperimentRun, summaries: &'a BTreeMap<String, Summary>) -> Option<&'a str> {
+fn text_of<'a>(
+    measure: &Measure,
+    run: &ExperimentRun,
+    summaries: &'a BTreeMap<String, Summary>,
+) -> Option<&'a str> {
     let summary = summaries.get(run.run.as_ref()?)?;
     match measure.metric() {
         MeasuredMetric::TokS => None,

@@ -1,17 +1,21 @@
-//! Families of questions: the same arms asked about again, in either order, near recipes, and other values of the
-//! same keys. The ledger remembers them, whatever becomes of a comparison's folder.
+//! Families of questions: the same arms asked about again, in either order, near recipes, and other values of
+//! the same keys. The ledger remembers them, whatever becomes of a comparison's folder.
 
 use super::arms::PlannedArm;
 use super::question::Question;
 use super::setting::StoredExperiment;
 use crate::error::{Error, Result};
 use crate::recipe::{Class, Recipe, StoredKeys, find_path};
-use crate::results::experiment::{EarlierExperiment, Experiment};
+use crate::results::experiment::{Arm, Design, EarlierExperiment, Experiment, Finding};
 use crate::results::ledger::{AskedArm, Ledger, Place, QuestionLine};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The largest relative change of a number that leaves a recipe near: training 61 steps for 60 repeats a question.
+/// The largest relative change of a number that leaves a recipe near: training 61 steps for 60 repeats a
+/// question.
 const NEAR: f64 = 0.1;
+
+/// How an answer without a verdict ends.
+const EXPLORATORY: &str = "exploratory";
 
 /// The key that pairs vary.
 const SEED: &str = "training.seed";
@@ -22,12 +26,13 @@ pub fn asked_arm(recipe: &Recipe, hash: String) -> Result<AskedArm> {
     Ok(AskedArm { hash, training: hashed_keys(&keys, true), execution: hashed_keys(&keys, false) })
 }
 
-/// Returns the keys of a stored recipe that have a value and change its losses: those of training, or those of
-/// execution.
+/// Returns the keys of a stored recipe that have a value and change its losses: those of training, or those
+/// of execution.
 fn hashed_keys(keys: &StoredKeys, is_training: bool) -> BTreeMap<String, String> {
     let class = if is_training { Class::Training } else { Class::Execution };
     let matters = |path: &str| {
-        path != SEED && find_path(path).is_some_and(|key| key.class == class && (is_training || !key.same_bits))
+        path != SEED
+            && find_path(path).is_some_and(|key| key.class == class && (is_training || !key.same_bits))
     };
     let set = keys.iter().filter_map(|(path, value)| Some((path, value?)));
     set.filter(|(path, _)| matters(path)).map(|(path, value)| (path.to_owned(), value.to_owned())).collect()
@@ -65,8 +70,9 @@ fn likeness_of_keys(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) 
     if !differ.values().all(is_near) {
         return Likeness::Other;
     }
-    let in_words =
-        |(key, [a, b]): (&&str, &[Option<&str>; 2])| format!("{key} = {} for {}", b.unwrap_or("unset"), a.unwrap_or("unset"));
+    let in_words = |(key, [a, b]): (&&str, &[Option<&str>; 2])| {
+        format!("{key} = {} for {}", b.unwrap_or("unset"), a.unwrap_or("unset"))
+    };
     match differ.iter().next() {
         None => Likeness::Same,
         Some(first) => Likeness::Near(in_words(first)),
@@ -94,9 +100,8 @@ fn relation(new: &[AskedArm], old: &[AskedArm]) -> Option<String> {
         _ => {}
     }
     let near = |pair: &[Likeness; 2]| match pair {
-        [Likeness::Near(words), Likeness::Same | Likeness::Near(_)] | [Likeness::Same, Likeness::Near(words)] => {
-            Some(words.clone())
-        }
+        [Likeness::Near(words), Likeness::Same | Likeness::Near(_)]
+        | [Likeness::Same, Likeness::Near(words)] => Some(words.clone()),
         _ => None,
     };
     if let Some(words) = near(&same_order) {
@@ -141,8 +146,10 @@ impl Family {
     /// Finds the earlier questions about these arms, in the ledger and among stored comparisons.
     pub fn find(arms: &[AskedArm], ledger: &Ledger, stored: &[StoredExperiment]) -> Self {
         let mut earlier: Vec<EarlierQuestion> = Vec::new();
-        let known: BTreeSet<&str> = ledger.questions().iter().map(|(_, line)| line.comparison.as_str()).collect();
-        let old = stored.iter().map(|one| &one.experiment).filter(|one| !known.contains(one.full_name().as_str()));
+        let known: BTreeSet<&str> =
+            ledger.questions().iter().map(|(_, line)| line.comparison.as_str()).collect();
+        let old =
+            stored.iter().map(|one| &one.experiment).filter(|one| !known.contains(one.full_name().as_str()));
         for experiment in old {
             let Some(line) = line_of_record(experiment) else { continue };
             let Some(relation) = relation(arms, &line.arms) else { continue };
@@ -153,7 +160,12 @@ impl Family {
             let Some(relation) = relation(arms, &line.arms) else { continue };
             let answers = ledger.questions().iter().filter(|(_, other)| other.comparison == line.comparison);
             let answer = answers.filter_map(|(_, other)| other.answer.clone()).next_back();
-            earlier.push(EarlierQuestion { line: line.clone(), place: Some(place.clone()), answer, relation });
+            earlier.push(EarlierQuestion {
+                line: line.clone(),
+                place: Some(place.clone()),
+                answer,
+                relation,
+            });
         }
         Self { earlier }
     }
@@ -163,11 +175,17 @@ impl Family {
         self.earlier.iter().find(|one| one.line.question == question && one.place.is_some())
     }
 
+    /// Returns how many comparisons had an answer. Trials are measured anew each time, so the same question
+    /// counts.
+    pub fn answered(&self) -> usize {
+        self.earlier.iter().filter(|one| one.has_verdict()).count()
+    }
+
     /// Returns how many other questions had been answered before this one was first asked.
     pub fn answered_before(&self, question: &str) -> usize {
         let first = self.earlier.iter().position(|one| one.line.question == question && one.place.is_some());
         let before = &self.earlier[..first.unwrap_or(self.earlier.len())];
-        let answered = before.iter().filter(|one| one.answer.is_some());
+        let answered = before.iter().filter(|one| one.has_verdict());
         answered.map(|one| one.line.question.as_str()).collect::<BTreeSet<_>>().len()
     }
 
@@ -188,6 +206,11 @@ impl EarlierQuestion {
             ended: self.answer.clone().unwrap_or_else(|| "did not finish".to_owned()),
             relation: Some(self.relation.clone()),
         }
+    }
+
+    /// Returns true if it was answered by a verdict: an exploratory answer has none.
+    pub fn has_verdict(&self) -> bool {
+        self.answer.as_ref().is_some_and(|answer| !answer.contains(EXPLORATORY))
     }
 
     /// Returns true if it is about exactly these arms, in either order, and judges one of these measures.
@@ -217,8 +240,8 @@ fn line_of_record(experiment: &Experiment) -> Option<QuestionLine> {
 /// Returns how an experiment ended, as `val_loss: better`.
 pub fn answer_in_words(experiment: &Experiment) -> String {
     let is_exploratory = !experiment.exploratory_reasons().is_empty();
-    let words = |finding: &crate::results::experiment::Finding| match is_exploratory {
-        true => "exploratory",
+    let words = |finding: &Finding| match is_exploratory {
+        true => EXPLORATORY,
         false if experiment.has_trials() => finding.verdict.speed_words(),
         false => finding.verdict.words(),
     };
@@ -255,28 +278,77 @@ impl Question {
         self.findings.iter().map(|asked| asked.measure.to_string()).collect()
     }
 
-    /// Returns the hash of everything that makes the question. `confidence` is the one that was asked for, before
-    /// earlier questions of the family took their share.
+    /// Returns the hash of everything that makes the question. `confidence` is the one that was asked for,
+    /// before earlier questions of the family took their share.
     pub fn hash(&self, arms: &[AskedArm]) -> String {
         let arms: Vec<&str> = arms.iter().map(|arm| arm.hash.as_str()).collect();
-        let effects: Vec<String> =
-            self.findings.iter().map(|asked| format!("{} {:?}", asked.measure, asked.min_effect)).collect();
-        let prediction = self.predicts.as_ref().map(|prediction| prediction.text.clone());
-        let design = (std::mem::discriminant(&self.design), self.design.max_pairs());
-        let all = format!(
-            "{arms:?} {effects:?} {} {design:?} {:?} {prediction:?} {:?}",
-            self.confidence, self.seeds, self.confirms
-        );
-        blake3::hash(all.as_bytes()).to_hex().to_string()
+        let prediction = self.predicts.as_ref().map(|prediction| prediction.text.as_str());
+        hash(
+            &arms,
+            &self.findings,
+            self.confidence,
+            &self.design,
+            &self.seeds,
+            [prediction, self.confirms.as_deref()],
+        )
     }
 }
 
-/// Returns the share of the error `1 - confidence` that a question has if `earlier` questions of its family were
-/// answered before it. The first has all of it. All later ones together have as much once more: 1/2, 1/6, 1/12, …,
-/// which sum to 1.
+fn hash(
+    arms: &[&str],
+    findings: &[Finding],
+    confidence: f64,
+    design: &Design,
+    seeds: &[[u64; 2]],
+    prediction_and_confirmed: [Option<&str>; 2],
+) -> String {
+    let effects: Vec<String> =
+        findings.iter().map(|asked| format!("{} {:?}", asked.measure, asked.min_effect)).collect();
+    let kind = match design {
+        Design::Trials { .. } => "trials",
+        Design::Pairs { .. } => "pairs",
+        Design::Sequential { .. } => "sequential",
+    };
+    let all = format!(
+        "{arms:?} {effects:?} {confidence:.9} {kind} {} {seeds:?} {prediction_and_confirmed:?}",
+        design.max_pairs()
+    );
+    blake3::hash(all.as_bytes()).to_hex().to_string()
+}
+
+/// Returns the hash of a record's question, as [`Question::hash`] had it; `None` if an arm has no hash.
+pub fn question_hash(experiment: &Experiment) -> Option<String> {
+    let arm = |arm: &Arm| match experiment.has_trials() {
+        false => arm.seedless_hash.clone(),
+        true => {
+            let recipe = arm.recipe_hash.as_ref().unwrap_or(&arm.command);
+            Some(format!("{recipe} {}", arm.binary.as_deref().unwrap_or_default()))
+        }
+    };
+    let arms = [arm(experiment.baseline())?, arm(experiment.candidate())?];
+    let confidence = match experiment.has_trials() {
+        true => experiment.confidence,
+        false => 1.0 - (1.0 - experiment.confidence) / share(experiment.earlier_questions),
+    };
+    let seeds: Vec<[u64; 2]> = match experiment.has_trials() {
+        true => Vec::new(),
+        false => experiment.pairs().map(|pair| pair.seeds().map(Option::unwrap_or_default)).collect(),
+    };
+    let prediction = experiment.prediction.as_ref().map(|prediction| prediction.text.as_str());
+    let arms = arms.each_ref().map(String::as_str);
+    let asked = [prediction, experiment.confirms.as_deref()];
+    Some(hash(&arms, &experiment.findings, confidence, &experiment.design, &seeds, asked))
+}
+
+/// Returns the share of the error `1 - confidence` that a question has if `earlier` questions of its family
+/// were answered before it. The first has all of it. All later ones together have as much once more: 1/2,
+/// 1/6, 1/12, …, which sum to 1.
 pub fn confidence_after(confidence: f64, earlier: usize) -> f64 {
-    let share = if earlier == 0 { 1.0 } else { 1.0 / (earlier * (earlier + 1)) as f64 };
-    1.0 - (1.0 - confidence) * share
+    1.0 - (1.0 - confidence) * share(earlier)
+}
+
+fn share(earlier: usize) -> f64 {
+    if earlier == 0 { 1.0 } else { 1.0 / (earlier * (earlier + 1)) as f64 }
 }
 
 /// Returns true if an arm of these keys is that of a stored run, or nearly.

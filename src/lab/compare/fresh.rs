@@ -48,7 +48,8 @@ impl SeedsBefore {
     fn reason(&self, pairs: &[[u64; 2]]) -> Option<String> {
         let known: Vec<String> =
             pairs.iter().filter(|pair| self.has(**pair)).map(|[seed, _]| seed.to_string()).collect();
-        let more = if known.len() > NAMED { format!(" and {} more", known.len() - NAMED) } else { String::new() };
+        let more =
+            if known.len() > NAMED { format!(" and {} more", known.len() - NAMED) } else { String::new() };
         (!known.is_empty()).then(|| {
             format!(
                 "runs with the seed{} {}{more} were there before the question",
@@ -61,8 +62,8 @@ impl SeedsBefore {
 
 /// Settles the seeds of a question about pairs, and returns why they make its answer exploratory.
 ///
-/// A number of pairs gets the seeds that the same arms and measures had before, so that the same command asks the
-/// same question; or else the next seeds that neither arm has run with.
+/// A number of pairs gets the seeds that the same arms and measures had before, so that the same command asks
+/// the same question; or else the next seeds that neither arm has run with.
 ///
 /// # Errors
 /// If no seeds are left.
@@ -76,7 +77,14 @@ pub fn settle(
     let count = question.seeds.len();
     let [base, other] = question.base_seeds;
     let measures = question.measures();
-    let asked = family.earlier.iter().find(|one| one.asks_about(arms, &measures) && !one.line.seeds.is_empty());
+    // An exploratory answer leaves the question open. What depends on the clock is measured anew, so an answered question is asked again with other seeds.
+    let may_repeat = |answer: &Option<String>| answer.is_none() || !question.is_timed();
+    let asked = family.earlier.iter().find(|one| {
+        one.asks_about(arms, &measures)
+            && one.line.reasons.is_empty()
+            && !one.line.seeds.is_empty()
+            && may_repeat(&one.answer)
+    });
     settled.seeds = match (question.choice, asked) {
         (SeedChoice::Named, _) => question.seeds.clone(),
         (SeedChoice::Counted, Some(asked)) => {
@@ -104,6 +112,7 @@ pub fn settle(
 /// Returns `count` pairs of consecutive seeds.
 fn block(first: u64, count: usize, base: u64, other: u64) -> Result<Vec<[u64; 2]>> {
     let last = first.checked_add(count as u64).filter(|last| *last <= MAX_SEED);
-    let last = last.ok_or_else(|| Error::usage(format!("fewer than {count} seeds are left after {first}")))?;
+    let last =
+        last.ok_or_else(|| Error::usage(format!("fewer than {count} seeds are left after {first}")))?;
     (first..last).map(|seed| pair_of(seed, base, other)).collect()
 }

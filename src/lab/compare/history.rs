@@ -36,15 +36,16 @@ pub fn same_change<'a>(stored: &'a [StoredExperiment], change: [&str; 2]) -> Vec
 /// Rejects a change of pairs after a verdict: add pairs until you like the verdict, and you will find
 /// differences that do not exist.
 ///
-/// Once a measure of these arms, in either order, has an answer, only the same pairs may be asked about again, and
-/// then no run is fresh. Other measures of the same arms are other questions of the family, which share its error.
+/// Once a measure of these arms, in either order, has an answer, only the same pairs may be asked about
+/// again, and then no run is fresh. Other measures of the same arms are other questions of the family, which
+/// share its error.
 ///
 /// # Errors
 /// A usage error that says what to do instead.
 pub fn check_peeking(question: &Question, arms: &[AskedArm], family: &Family) -> Result<()> {
     let asked: BTreeSet<u64> = question.seeds.iter().flatten().copied().collect();
     let measures = question.measures();
-    let answered = family.earlier.iter().filter(|old| old.answer.is_some() && old.asks_about(arms, &measures));
+    let answered = family.earlier.iter().filter(|old| old.has_verdict() && old.asks_about(arms, &measures));
     for old in answered {
         let used: BTreeSet<u64> = old.line.seeds.iter().flatten().copied().collect();
         if used.is_disjoint(&asked) || used == asked {

@@ -7,6 +7,7 @@
 //!                      └─ history, power plan, prediction, all stored before the first run
 //! ```
 
+mod again;
 mod arms;
 mod asking;
 mod basis;
@@ -32,6 +33,7 @@ mod stored_pairs;
 mod text;
 mod trials;
 
+pub use again::contradictions;
 pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_file, load_stored, own_binary};
 pub use confirm::confirm;
 pub use pairs::with_values;

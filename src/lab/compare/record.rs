@@ -120,8 +120,8 @@ pub fn create_folder(results: &Path, experiment: &mut Experiment) -> Result<(Pat
     Ok((folder, lock))
 }
 
-/// Records what the runs were measured on and with: held-out sets, the loss of a guess, parameters, programs. Checks
-/// that runs that are compared were measured on the same text.
+/// Records what the runs were measured on and with: held-out sets, the loss of a guess, parameters, programs.
+/// Checks that runs that are compared were measured on the same text.
 ///
 /// # Errors
 /// If they were not.
@@ -139,10 +139,13 @@ pub fn note_runs(results: &Path, experiment: &mut Experiment) -> Result<()> {
         }
     }
     let guesses: Option<Vec<f64>> = summaries.values().map(|summary| summary.uniform_loss).collect();
-    let guess = guesses.filter(|all| all.windows(2).all(|pair| pair[0] == pair[1])).and_then(|all| all.first().copied());
+    let guess = guesses
+        .filter(|all| all.windows(2).all(|pair| pair[0] == pair[1]))
+        .and_then(|all| all.first().copied());
     let environments: Vec<Environment> =
         names.iter().filter_map(|run| Environment::read(&results.join(run))).collect();
-    let first = |arm: usize| experiment.runs_in(arm).find_map(|run| summaries.get(run.run.as_ref()?)?.parameters);
+    let first =
+        |arm: usize| experiment.runs_in(arm).find_map(|run| summaries.get(run.run.as_ref()?)?.parameters);
     let parameters = [first(BASELINE), first(CANDIDATE)];
     for (arm, parameters) in experiment.arms.iter_mut().zip(parameters) {
         if let Some(budget) = &mut arm.budget {

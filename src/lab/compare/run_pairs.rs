@@ -33,10 +33,9 @@ pub fn plan(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
 /// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. If a run
 /// keeps failing because of the machine, its pair has no value.
 ///
-/// # Errors
-/// A usage error for pairs after a known verdict. Fails if a recipe cannot be planned, if the ledger or the
-/// record cannot be written, if a stored run that would be used again was changed, and after a signal; the same
-/// command then continues.
+/// # Errors A usage error for pairs after a known verdict. Fails if a recipe cannot be planned, if the ledger
+/// or the record cannot be written, if a stored run that would be used again was changed, and after a signal;
+/// the same command then continues.
 pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let stored = history::stored(setting.results)?;
     let asking = Asking::new(question, setting.results, &stored)?;
@@ -85,9 +84,12 @@ impl<'a> RunningPairs<'a> {
         describe_cells(&mut experiment, &question.arms, runs.first_pair());
         asking.describe(&mut experiment);
         if question.choice != SeedChoice::Named
-            && let Some([first, _]) = question.seeds.first().filter(|[first, _]| *first != question.base_seeds[0])
+            && let Some([first, _]) =
+                question.seeds.first().filter(|[first, _]| *first != question.base_seeds[0])
         {
-            eprint_line(&format!("seeds from {first} on: no earlier run or comparison of the arms has used them"));
+            eprint_line(&format!(
+                "seeds from {first} on: no earlier run or comparison of the arms has used them"
+            ));
         }
         if setting.pilot > 0 {
             let seeds = plan::pilot_seeds(question, setting.pilot)?;

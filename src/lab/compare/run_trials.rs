@@ -1,6 +1,7 @@
 //! Runs trials of both arms in turns, or reads stored runs instead, and judges their times and curves.
 
 use super::asking::Asking;
+use super::basis::{Records, VerifiedRun};
 use super::judge::{self, contention, curves::ExpectedCurve};
 use super::measured::{self, VAL_LOSS};
 use super::question::Question;
@@ -11,12 +12,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ranks::Stop;
 use crate::recipe::{Change, Class};
 use crate::results::experiment::{ARM_NAMES, Experiment, ExperimentRun, Standing};
-use crate::results::ledger::Place;
+use crate::results::ledger::{Ledger, Place};
 use crate::results::measure::Measure;
 use crate::results::progress::eprint_line;
 use crate::statistics::Verdict;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Runs the trials of a question, or reads its stored runs, and judges them.
 ///
@@ -24,6 +25,9 @@ use std::path::PathBuf;
 /// If a process cannot be started or a file cannot be written. A failed trial ends the comparison with its
 /// error in [`FinishedComparison::failed`].
 pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
+    if let Some(runs) = question.arms.stored_runs() {
+        check_stored_arms(runs, setting.results)?;
+    }
     let mut running = RunningTrials::start(question, setting.clone())?;
     let failed = match question.arms.stored_runs() {
         Some(runs) => running.read_stored_runs(runs),
@@ -36,6 +40,27 @@ pub fn run(question: &Question, setting: Setting<'_>, stop: &Stop) -> Result<Fin
         running.asking.answer(setting.results, &running.experiment)?;
     }
     Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed })
+}
+
+/// Checks that the stored runs of an arm were made by one program and on one text.
+///
+/// # Errors
+/// If a run was changed, or a usage error if two runs of an arm differ.
+fn check_stored_arms(arms: [&[PathBuf]; 2], results: &Path) -> Result<()> {
+    let ledger = Ledger::read(results)?;
+    let records = Records { ledger: &ledger, stored: &[] };
+    for runs in arms {
+        let verified: Vec<VerifiedRun> =
+            runs.iter().map(|run| VerifiedRun::read(run, &records)).collect::<Result<_>>()?;
+        let Some((first, others)) = verified.split_first() else { continue };
+        for other in others {
+            if let Some(why) = first.difference(other) {
+                let (first, other) = (&first.name, &other.name);
+                return Err(Error::usage(format!("{first} and {other} are in one arm, but {why}")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Trials in progress.

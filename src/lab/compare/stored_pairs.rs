@@ -75,8 +75,11 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     }
     asking.describe(&mut experiment);
     experiment.provenance.corpus_hashes = arms.iter().filter_map(|arm| arm.corpus_hash().cloned()).collect();
-    let devices: BTreeSet<String> =
-        arms.iter().flat_map(|arm| arm.runs.values()).map(|run| run.verified.environment.device_class()).collect();
+    let devices: BTreeSet<String> = arms
+        .iter()
+        .flat_map(|arm| arm.runs.values())
+        .map(|run| run.verified.environment.device_class())
+        .collect();
     experiment.provenance.device = devices.first().filter(|_| devices.len() == 1).cloned();
     experiment.finished = true;
     record::note_runs(results, &mut experiment)?;
@@ -102,7 +105,8 @@ impl StoredArm {
             if let Some(other) = runs.get(&seed) {
                 return Err(Error::usage(format!(
                     "{} and {} are in one arm and have the same training.seed = {seed}; name one of them",
-                    other.name(), run.name()
+                    other.name(),
+                    run.name()
                 )));
             }
             runs.insert(seed, run);

@@ -5,7 +5,8 @@ use super::question::confidence_per_measure;
 use super::*;
 use crate::results::experiment::example::experiment;
 use crate::results::experiment::{
-    EXPERIMENT, EarlierExperiment, Experiment, ExperimentRun, Finding, RegisteredPrediction, Standing, VerdictBasis,
+    EXPERIMENT, EarlierExperiment, Experiment, ExperimentRun, Finding, RegisteredPrediction, Standing,
+    VerdictBasis,
 };
 use crate::results::ledger::{AskedArm, Ledger, QuestionLine};
 use crate::results::measure::{Measure, MeasureValue, parse_list};
@@ -313,7 +314,8 @@ fn family(question: &Question, lines: &[QuestionLine]) -> (Vec<AskedArm>, Family
     (arms, family)
 }
 
-/// Enumerates who asks again: with other pairs, in the other order, with another design, about other measures.
+/// Enumerates who asks again: with other pairs, in the other order, with another design, about other
+/// measures.
 #[test]
 fn other_pairs_after_a_verdict_are_peeking_whoever_asks() {
     let swapped = |arms: &[AskedArm]| vec![arms[1].clone(), arms[0].clone()];
@@ -411,7 +413,10 @@ fn history_has_the_same_two_recipes_and_fresh_seeds_are_above_it() {
     let old = Family::find(&[arm("b"), arm("a")], &Ledger::read(dir.path()).unwrap(), &stored);
     let said = old.history("r/2", &[[2, 2], [3, 3]]);
     assert_eq!((said.len(), said[0].pairs, said[0].shared_seeds), (1, 3, 1));
-    assert_eq!((said[0].ended.as_str(), said[0].relation.as_deref()), ("val_loss: better", Some("the arms swapped")));
+    assert_eq!(
+        (said[0].ended.as_str(), said[0].relation.as_deref()),
+        ("val_loss: better", Some("the arms swapped"))
+    );
     assert_eq!(fresh_seeds(2, [0, 0], &earlier).unwrap(), [[71, 71], [72, 72]]);
     assert_eq!(fresh_seeds(1, [0, 100], &earlier).unwrap(), [[71, 171]]);
     assert_eq!(fresh_seeds(1, [100, 0], &earlier).unwrap(), [[171, 71]]);

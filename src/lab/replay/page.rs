@@ -4,6 +4,7 @@ use super::comparison::StoredComparison;
 use super::run::gpus_here;
 use super::stored_run::StoredRun;
 use super::target::Target;
+use crate::compare;
 use crate::error::Result;
 use crate::report::blocks;
 use crate::results::find;
@@ -36,7 +37,7 @@ pub struct PageEntries {
 /// If the page or a kept file cannot be read.
 pub fn entries(page: &Path, results: &Path) -> Result<PageEntries> {
     let kept = results.join(KEPT);
-    let found = blocks::sources(page, &kept)?;
+    let found = blocks::sources(page, &kept, compare::contradictions)?;
     let mut ids: Vec<String> = Vec::new();
     for id in found.ids {
         if !ids.contains(&id) {

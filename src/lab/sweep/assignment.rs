@@ -74,6 +74,7 @@ mod tests {
             set_tokens: BTreeMap::new(),
             floor: None,
             memory_bytes: 0,
+            warnings: Vec::new(),
         };
         let mut plan = Plan::new(&recipe, &corpus, &Machine::none()).unwrap();
         plan.execution.gpu = gpus.first().copied();

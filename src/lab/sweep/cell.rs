@@ -83,12 +83,13 @@ impl Corpora {
         let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // Token streams do not depend on the window length, so one entry serves all; the window is
             // checked below.
-            let opened = TokenCache::user()
-                .and_then(|cache| data::open(&spec, 0, None, cache.as_ref()))
-                .map(|set| OpenedCorpus {
-                    hash: set.hash.clone(),
-                    held_out: set.sets.iter().map(|set| (set.name.clone(), set.hash.clone())).collect(),
-                    facts: CorpusFacts::from_dataset(&set),
+            let opened =
+                TokenCache::user().and_then(|cache| data::open(&spec, 0, None, cache.as_ref())).map(|set| {
+                    OpenedCorpus {
+                        hash: set.hash.clone(),
+                        held_out: set.sets.iter().map(|set| (set.name.clone(), set.hash.clone())).collect(),
+                        facts: CorpusFacts::from_dataset(&set),
+                    }
                 });
             self.0.push((spec.clone(), opened));
             self.0.len() - 1
@@ -330,7 +331,8 @@ mod tests {
     fn a_key_changes_with_the_content_of_every_named_text() {
         let dir = tempfile::tempdir().unwrap();
         let text = |name: &str| format!("{:?}", dir.path().join(name).to_str().unwrap());
-        let write = |name: &str, words: &str| std::fs::write(dir.path().join(name), words.repeat(300)).unwrap();
+        let write =
+            |name: &str, words: &str| std::fs::write(dir.path().join(name), words.repeat(300)).unwrap();
         let names = ["corpus.txt", "held.txt", "a.txt", "b.txt"];
         names.iter().for_each(|name| write(name, "the same text "));
         let settings = [
@@ -339,7 +341,8 @@ mod tests {
             ("data.tokenizer", "\"byte\"".to_owned()),
             ("validation.sets", format!("{{ a = {}, b = {} }}", text("a.txt"), text("b.txt"))),
         ];
-        let settings: Vec<(&str, &str)> = settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
+        let settings: Vec<(&str, &str)> =
+            settings.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let key = || {
             let cell = cell(dir.path(), &settings, "build");
             assert!(cell.work.is_ok(), "{:?}", cell.work);

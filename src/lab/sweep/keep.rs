@@ -59,7 +59,8 @@ pub fn keep(results: &Path, folder: &Path, to: &Path) -> Result<Kept> {
     let mut recipe = String::new();
     for cell in &cells {
         let row = ledger.row(&cell.key);
-        let is_own = |line: &&Attempt| line.key == cell.key && (line.comparison.is_none() || Some(*line) == row);
+        let is_own =
+            |line: &&Attempt| line.key == cell.key && (line.comparison.is_none() || Some(*line) == row);
         for line in ledger.lines().iter().filter(is_own) {
             // Another sweep may have run the cell with other settings that give the same key.
             let line = Attempt { settings: cell.settings.clone(), ..line.clone() };

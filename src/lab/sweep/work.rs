@@ -35,7 +35,8 @@ pub struct CellFit {
 impl Work {
     /// Returns the FLOPs of training all tokens, forward and backward.
     pub fn flops(&self) -> f64 {
-        flops_per_token(&self.plan).value * self.plan.batch.tokens_in_first_steps(self.plan.steps as u64) as f64
+        flops_per_token(&self.plan).value
+            * self.plan.batch.tokens_in_first_steps(self.plan.steps as u64) as f64
     }
 
     /// Compares the plan's memory with the available memory, and predicts time and disk.

@@ -8,6 +8,7 @@
 #[doc(hidden)]
 pub mod example;
 mod standing;
+mod words;
 
 use super::atomic::{self, json, parse_json};
 use super::measure::{Measure, MeasureValue, Scale};
@@ -70,7 +71,8 @@ pub struct Experiment {
     pub train_loss: TrainLoss,
     /// Keys that differ between the arms, as `key: baseline → candidate`.
     pub changes: Vec<String>,
-    /// How many of them someone set, rather than that they follow from another key; `None` if that is unknown.
+    /// How many of them someone set, rather than that they follow from another key; `None` if that is
+    /// unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys_set: Option<usize>,
     /// The random numbers that runs with the same seed share: initial values, data order, dropout masks.
@@ -353,8 +355,8 @@ pub struct EarlierExperiment {
     pub shared_seeds: usize,
     /// How the experiment ended, such as `val_loss: better` or `did not finish`.
     pub ended: String,
-    /// What it has in common with this one, such as `the arms swapped`; `None` in records of earlier versions,
-    /// which list only the same two arms.
+    /// What it has in common with this one, such as `the arms swapped`; `None` in records of earlier
+    /// versions, which list only the same two arms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relation: Option<String>,
 }
@@ -408,7 +410,8 @@ pub struct Provenance {
     /// The fewest tokens that an evaluation of a run predicts, by the set's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub evaluated_tokens: BTreeMap<String, u64>,
-    /// The programs of the runs, in words, if they were recorded; several only where stored runs are compared.
+    /// The programs of the runs, in words, if they were recorded; several only where stored runs are
+    /// compared.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub programs: BTreeSet<String>,
     /// Hash of the newest line in each file of the ledger when the experiment began.

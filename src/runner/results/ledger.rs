@@ -8,9 +8,9 @@
 //!
 //! An attempt has a line when it starts and one when it ends, or only one if nothing was started. An attempt
 //! without a second line died with its sweep, and the next sweep records that in another line. A comparison
-//! writes a line for its question before its first run, and one for the answer ([`QuestionLine`]). Any number of
-//! processes write at once, each to its own file, and readers merge the files. The table of a sweep consists
-//! of the last line of each cell.
+//! writes a line for its question before its first run, and one for the answer ([`QuestionLine`]). Any number
+//! of processes write at once, each to its own file, and readers merge the files. The table of a sweep
+//! consists of one line of each cell ([`Ledger::row`]).
 
 mod attempt;
 mod chain;
@@ -52,8 +52,8 @@ pub struct Ledger {
     news: Vec<Attempt>,
 }
 
-/// Where a line stands in the merged ledger: its number, then its writer. A line with a lower place was written
-/// before, whatever the clocks said, unless two processes wrote without knowing of each other.
+/// Where a line stands in the merged ledger: its number, then its writer. A line with a lower place was
+/// written before, whatever the clocks said, unless two processes wrote without knowing of each other.
 pub type Place = (u64, String);
 
 /// The folder of claims, inside the folder of sweeps.
@@ -226,8 +226,8 @@ impl Ledger {
         own.filter_map(|line| line.rows.as_deref()).next()
     }
 
-    /// Returns the file of the first of these heads that the ledger does not have any more: lines were cut off or
-    /// a file was removed.
+    /// Returns the file of the first of these heads that the ledger does not have any more: lines were cut
+    /// off or a file was removed.
     pub fn lost<'a>(&self, heads: &'a BTreeMap<String, String>) -> Option<&'a str> {
         let is_there =
             |(name, head): &(&String, &String)| self.sources.get(*name).is_some_and(|one| one.has_line(head));

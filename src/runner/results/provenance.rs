@@ -220,7 +220,8 @@ impl Environment {
         }
     }
 
-    /// Names the program by the hash of its file or, in records of earlier versions, by what it was built from.
+    /// Names the program by the hash of its file or, in records of earlier versions, by what it was built
+    /// from.
     pub fn program(&self) -> String {
         self.binary.as_ref().map_or_else(
             || self.build.in_words(),

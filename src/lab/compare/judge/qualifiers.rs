@@ -48,7 +48,8 @@ fn budgets(experiment: &Experiment) -> Option<String> {
         let [a, b] = both.map(of);
         let ratio = b? / a.filter(|a| *a > 0.0)? - 1.0;
         let word = if ratio > 0.0 { "more" } else { "fewer" };
-        (ratio.abs() > EQUAL).then(|| format!("{} % {word} {name}", significant((1000.0 * ratio.abs()).round() / 10.0)))
+        (ratio.abs() > EQUAL)
+            .then(|| format!("{} % {word} {name}", significant((1000.0 * ratio.abs()).round() / 10.0)))
     };
     let parts: Vec<String> = [
         quantity("tokens", |arm| Some(arm.budget?.tokens as f64)),
@@ -67,12 +68,19 @@ fn budgets(experiment: &Experiment) -> Option<String> {
 fn guessing(finding: &Finding, experiment: &Experiment) -> Option<String> {
     let is_loss = matches!(
         finding.measure,
-        Measure::Final { metric: MeasuredMetric::ValLoss | MeasuredMetric::EmaValLoss | MeasuredMetric::TrainLoss, .. }
+        Measure::Final {
+            metric: MeasuredMetric::ValLoss | MeasuredMetric::EmaValLoss | MeasuredMetric::TrainLoss,
+            ..
+        }
     );
     let guess = experiment.provenance.uniform_loss.filter(|_| is_loss)?;
     let arms = [finding.baseline, finding.candidate];
-    let worse: Vec<&str> =
-        ARM_NAMES.into_iter().zip(arms).filter(|(_, loss)| loss.is_some_and(|loss| loss >= guess)).map(|(name, _)| name).collect();
+    let worse: Vec<&str> = ARM_NAMES
+        .into_iter()
+        .zip(arms)
+        .filter(|(_, loss)| loss.is_some_and(|loss| loss >= guess))
+        .map(|(name, _)| name)
+        .collect();
     let who = match worse.as_slice() {
         [] => return None,
         [one] => format!("the {one} is"),
@@ -81,7 +89,8 @@ fn guessing(finding: &Finding, experiment: &Experiment) -> Option<String> {
     Some(format!("though {who} no better than a uniform guess ({guess:.4})"))
 }
 
-/// Returns a clause if held-out measures rest on little text, with the smallest difference that the pairs can see.
+/// Returns a clause if held-out measures rest on little text, with the smallest difference that the pairs can
+/// see.
 fn little_text(experiment: &Experiment) -> Option<String> {
     let of = |finding: &&Finding| finding.measure.metric().is_held_out();
     let finding = experiment.findings.iter().find(of)?;
@@ -143,7 +152,10 @@ mod tests {
                 |e| e.provenance.uniform_loss = Some(4.5),
                 "though both arms are no better than a uniform guess (4.5000)",
             ),
-            (|e| _ = e.provenance.evaluated_tokens.insert(String::new(), 640), "on 640 held-out tokens alone"),
+            (
+                |e| _ = e.provenance.evaluated_tokens.insert(String::new(), 640),
+                "on 640 held-out tokens alone",
+            ),
         ];
         for (change, said) in cases {
             assert_eq!(with(change), said);

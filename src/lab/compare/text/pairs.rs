@@ -47,7 +47,11 @@ pub fn history(comparison: &Experiment) -> String {
         };
         format!("; the newest{shared} is {}", newest.comparison)
     });
-    format!("{count} earlier comparison{} of this change{relations}: {}{newest}", plural(count), each.join(", "))
+    format!(
+        "{count} earlier comparison{} of this change{relations}: {}{newest}",
+        plural(count),
+        each.join(", ")
+    )
 }
 
 /// Describes a verdict in a sentence, without naming the measure.

@@ -42,6 +42,14 @@ impl KeptComparison {
             return Err(renamed(folder, &format!("the comparison {}", plain(other))));
         }
         let runs = kept_runs(context, &source, &found)?;
+        let contradictions = (context.judge)(&found, context.kept);
+        if !contradictions.is_empty() {
+            let why = |what: &String| {
+                let why = format!("{} does not agree with its runs: {what}", source.id);
+                Why::fixed_by(why, restore(&[folder]))
+            };
+            return Err(contradictions.iter().map(why).collect());
+        }
         Ok(Self { found, source, runs })
     }
 

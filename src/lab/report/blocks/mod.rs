@@ -1,11 +1,8 @@
 //! Blocks of Markdown pages that are rendered from kept runs: `xrun report` writes them, `xrun report
 //! --check` verifies them.
 //!
-//! ```text
-//! page ─▶ markers ─▶ spec ─▶ kept files, verified ─▶ rows alike? ─▶ Markdown ─▶ compared with the page, or
-//! put into it
-//!                                                                    hashes ─▶ compared with report.lock, or put into it
-//! ```
+//! ```text page ─▶ markers ─▶ spec ─▶ kept files, verified ─▶ rows alike? ─▶ Markdown ─▶ compared with the
+//! page, or put into it hashes ─▶ compared with report.lock, or put into it ```
 //!
 //! `report.lock` holds two hashes per block. The hash of its sources' manifests changes when kept files do;
 //! the hash of its text changes when the text is edited.
@@ -41,5 +38,6 @@ mod value;
 mod why;
 
 pub use lock::LOCK;
+pub use page_context::JudgeAgain;
 pub use pages::{Checked, Found, PageProblem, PageSources, Scope, check, named, pages, sources, update};
 pub use spec::{KINDS, template};

@@ -5,6 +5,7 @@ use super::text;
 use super::why::Why;
 use crate::error::Result;
 use crate::report::picture::{self, Svgs};
+use crate::results::experiment::Experiment;
 use crate::results::names::{COMPARISONS, PLOTS};
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,13 @@ pub struct PageContext<'a> {
     pub kept: &'a Path,
     /// The folder that contains the page.
     pub page: &'a Path,
+    /// Judges kept comparisons again.
+    pub judge: JudgeAgain,
 }
+
+/// Returns a sentence for each contradiction between a comparison's record and its runs, which lie in a
+/// folder as `RECIPE/RUN`. What judges stands above reports, so callers pass it.
+pub type JudgeAgain = fn(&Experiment, &Path) -> Vec<String>;
 
 impl PageContext<'_> {
     /// Returns `to` as a relative link from the page.

@@ -6,7 +6,7 @@ use super::figures;
 use super::fixes::{is_versioned, remove};
 use super::lock::{self, Key, LOCK, Lock};
 use super::markers::{self, first_in_code};
-use super::page_context::PageContext;
+use super::page_context::{JudgeAgain, PageContext};
 use super::text;
 use super::why::Why;
 use crate::error::{Error, ErrorKind, IoContext, Result};
@@ -78,6 +78,8 @@ pub struct Scope<'a> {
     pub kept: &'a Path,
     /// The folder of the lock.
     pub root: &'a Path,
+    /// Judges kept comparisons again.
+    pub judge: JudgeAgain,
 }
 
 /// A page with its blocks.
@@ -231,8 +233,8 @@ pub struct PageSources {
 ///
 /// # Errors
 /// If the page cannot be read.
-pub fn sources(page: &Path, kept: &Path) -> Result<PageSources> {
-    let scope = Scope { pages: &[], is_whole: false, kept, root: Path::new("") };
+pub fn sources(page: &Path, kept: &Path, judge: JudgeAgain) -> Result<PageSources> {
+    let scope = Scope { pages: &[], is_whole: false, kept, root: Path::new(""), judge };
     let Page { blocks, faults, .. } = scope.page(page, &Lock::default())?;
     let mut found = PageSources::default();
     found.problems.extend(faults.iter().map(|fault| format!("line {}: {}", fault.line, fault.why)));
@@ -298,7 +300,8 @@ impl Scope<'_> {
         let (blocks, faults) = markers::parse(&text);
         let faults = faults.into_iter().map(|fault| self.fault(path, fault)).collect();
         let keys = lock::keys(&self.name_of(path), blocks.iter().map(|block| &block.attributes));
-        let context = PageContext { kept: self.kept, page: path.parent().unwrap_or(Path::new("")) };
+        let context =
+            PageContext { kept: self.kept, page: path.parent().unwrap_or(Path::new("")), judge: self.judge };
         let examined = |(block, key)| examine(&context, &text, block, key, lock);
         let blocks = blocks.into_iter().zip(keys).map(examined).collect();
         Ok(Page { blocks, faults, text })

@@ -93,6 +93,8 @@ fn findings(kept: &KeptComparison) -> String {
         ),
     }];
     lines.extend(found.joint.as_ref().map(|joint| format!("Both as one question: {}.", plain(&joint.found))));
+    // Records of earlier versions have no standing.
+    lines.extend(found.standing.as_ref().map(|_| format!("Standing: {}.", plain(&found.standing_words()))));
     lines.extend(found.prediction.as_ref().map(|one| format!("Prediction {}.", predicted(one))));
     lines.extend(kept.changes().map(|changes| format!("Changed keys: {changes}.")));
     let shared = found.shared_randomness.as_ref();

@@ -71,6 +71,7 @@
   /** Shows what was asked: the change, the hypothesis, the prediction. */
   function question(comparison) {
     const { prediction, arms } = comparison;
+    const { standing } = comparison;
     const held = { true: 'it held', false: 'it did not hold' }[prediction?.held] ?? 'not judged';
     const entries = [
       ['baseline', element('code', {}, visible(arms[0]?.command ?? BLANK))],
@@ -83,6 +84,7 @@
       ],
       ['hypothesis', comparison.hypothesis ? visible(comparison.hypothesis) : null],
       ['prediction', prediction ? `${visible(prediction.text)}: ${held}` : null],
+      ['standing', standing ? visible([standing.kind, ...(standing.reasons ?? [])].join('; ')) : 'not recorded'],
       ['shared', comparison.shared_randomness ? visible(comparison.shared_randomness) : null],
       ['confirms', comparison.confirms ? visible(comparison.confirms) : null],
     ].filter(([, value]) => value);

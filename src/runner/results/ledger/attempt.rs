@@ -36,7 +36,8 @@ pub struct Attempt {
     pub device: String,
     /// `RECIPE/RUN` of the run, if one started.
     pub run: Option<String>,
-    /// BLAKE3 of the run's `metrics.csv` when the run ended; `None` before, and in lines from earlier versions.
+    /// BLAKE3 of the run's `metrics.csv` when the run ended; `None` before, and in lines from earlier
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<String>,
     /// The comparison that ran the cell; `None` for a sweep.
@@ -122,7 +123,8 @@ impl CellStatus {
         !matches!(self, CellStatus::Running | CellStatus::Halted | CellStatus::Killed | CellStatus::Unsaved)
     }
 
-    /// Returns true if the run is a result: it completed, was dropped at a rung, or would end the same way again.
+    /// Returns true if the run is a result: it completed, was dropped at a rung, or would end the same way
+    /// again.
     pub fn is_result(self) -> bool {
         matches!(self, CellStatus::Ok | CellStatus::Diverged | CellStatus::Dropped)
     }
