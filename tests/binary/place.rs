@@ -139,6 +139,16 @@ impl Place {
         Running { child: command.spawn().unwrap(), heard: Vec::new() }
     }
 
+    /// Starts the binary with a signal ignored, as `nohup` does.
+    pub fn start_ignoring(&self, signal: &str, arguments: &[&str]) -> Running {
+        let mut command = Command::new("/bin/sh");
+        let ignoring = format!("trap '' {signal}; exec \"$0\" \"$@\"");
+        command.args(["-c", &ignoring, env!("CARGO_BIN_EXE_xrun")]).args(arguments);
+        command.current_dir(self.path()).env_clear();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running { child: command.spawn().unwrap(), heard: Vec::new() }
+    }
+
     /// Runs the binary to its end.
     pub fn xrun(&self, arguments: &[&str]) -> Done {
         self.start(arguments).ends()
@@ -366,7 +376,7 @@ fn collect(folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     let mut files = BTreeMap::new();
     collect(from, &mut files);
     for (path, bytes) in files {

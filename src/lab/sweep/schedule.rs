@@ -320,6 +320,13 @@ impl<'a> Schedule<'a> {
             return self.append_last(line, None, &assignment.gpus);
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
+        if let (StartPoint::Stopped(run), Some(until)) = (beginning, self.until)
+            && let Some(measured) = self.measured_at(run, until)
+        {
+            let run = Some(run.clone());
+            let result = AttemptResult { status: CellStatus::Halted, reason: None, run, measured };
+            return self.end(&line, result, None, &assignment.gpus);
+        }
         let (task, arguments) = match beginning {
             // The run already has its recipe.
             StartPoint::Stopped(run) => (Task::Resume(run.clone()), assignment.arguments().collect()),

@@ -15,6 +15,8 @@ mod export;
 mod failures;
 mod hostile;
 mod kills;
+mod lineage;
+mod origins;
 mod ramp;
 mod results;
 mod resume;
