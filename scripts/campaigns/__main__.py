@@ -6,12 +6,16 @@
     python3 scripts/campaigns --xrun ./xrun --out dist --seconds 3600                  # an hour for each
     python3 scripts/campaigns --xrun ./xrun --out dist --only disks --replay 7-disks-41
 
-    interruptions  sends SIGKILL, SIGTERM, SIGINT, SIGHUP or SIGSTOP to a run, a sweep or a comparison, then resumes it:
+    interruptions  sends SIGKILL, SIGTERM, SIGHUP, SIGUSR1 or others to a run, a sweep or a comparison, then resumes it:
                    it must end with the bits of an uninterrupted one
     halving        does the same to a sweep of 27 cells with rungs: each cell's rows must equal those of the whole grid
     saves          sends SIGKILL, once per trial, while checkpoints are written in the background, then resumes
     disks          fills the disk at a random byte or moment: xrun must not claim a save that failed, and once there is
                    space, a resume must end with the same bits
+    origins        kills forks, imports and runs with initial weights, most of them before their first checkpoint: each must
+                   end with the same bits, or be refused if what it began from is gone
+    damage         kills a run and damages rows, copies of rows and pointers behind its checkpoint, then resumes it
+    ledgers        kills a sweep with rungs and tears its ledger: the same cells must win with the same rows
     ranks          kills or suspends a rank, under every launcher: no process may hang or be left over, and a resume must
                    end with the same bits
 
@@ -31,14 +35,26 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import damage
 import disks
 import halving
 import interruptions
+import ledgers
+import origins
 import ranks
 import saves
 from trial import Failed, Trial, strangers
 
-CAMPAIGNS = {"interruptions": interruptions, "halving": halving, "saves": saves, "disks": disks, "ranks": ranks}
+CAMPAIGNS = {
+    "interruptions": interruptions,
+    "halving": halving,
+    "saves": saves,
+    "origins": origins,
+    "damage": damage,
+    "ledgers": ledgers,
+    "disks": disks,
+    "ranks": ranks,
+}
 
 
 def arguments() -> argparse.Namespace:

@@ -61,7 +61,7 @@ def cells(folder: Path) -> dict:
     """Returns each cell's last line in the ledger, with the rows of its run, by the cell's settings."""
     found = {}
     files = (folder / "results/sweeps/ledger").glob("*.jsonl")
-    lines = [(json.loads(line), file.name) for file in files for line in file.read_text().splitlines()]
+    lines = [(parsed(line), file.name) for file in files for line in file.read_text().splitlines()]
     for line, _ in sorted(lines, key=lambda one: (one[0].get("seq", 0), one[1])):
         # The first line of each file names its process and has no `seq`.
         if "seq" in line:
@@ -69,6 +69,14 @@ def cells(folder: Path) -> dict:
     for line in found.values():
         line["rows"] = (folder / "results" / line["run"] / "metrics.csv").read_text() if line["run"] else ""
     return found
+
+
+def parsed(line: str) -> dict:
+    """Returns a line of the ledger; empty for one that is torn."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return {}
 
 
 def compare(halved: dict, whole: dict) -> None:

@@ -241,7 +241,7 @@ def newest(run: Path) -> Path:
 
 
 def same_bits(run: Path, expected: Path, weights: bool = True) -> None:
-    """Checks that a run ended like another one: summary, rows and, with `weights`, weights and moments."""
+    """Checks that a run ended like another one: summary, rows and, with `weights`, checkpoints and pointers."""
     mine, other = summary(run), summary(expected)
     for key in ("status", "steps", "tokens_seen", "train_loss", "val_loss", "samples"):
         if mine.get(key) != other.get(key):
@@ -253,6 +253,15 @@ def same_bits(run: Path, expected: Path, weights: bool = True) -> None:
     for ours, theirs in pairs:
         if ours.read_bytes() != theirs.read_bytes():
             raise Failed(f"{ours.name} differs from the undisturbed run's")
+    if weights and checkpoints(run) != checkpoints(expected):
+        raise Failed(f"the checkpoints are {checkpoints(run)}, but {checkpoints(expected)} in the undisturbed run")
+
+
+def checkpoints(run: Path) -> dict[str, str]:
+    """Returns the names in a run's checkpoint folder, with the text of the pointers."""
+    return {
+        path.name: path.read_text(errors="replace") if path.is_file() else "" for path in (run / "checkpoint").iterdir()
+    }
 
 
 def go_on(folder: Path, fresh: list[str], recipe: str = "tiny") -> list[str]:

@@ -1,6 +1,7 @@
 //! Files that are replaced atomically: readers see the old version or the new one, never a mixture.
 
 use crate::error::{Error, IoContext, Result};
+use crate::interrupts::{self, Repeated};
 use std::fs::{File, Metadata};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
@@ -71,36 +72,41 @@ fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<(
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
     let file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
-    let mut out = BufWriter::new(&file);
+    let mut out = BufWriter::new(Repeated(&file));
     fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
     drop(out);
     if let Some(there) = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file) {
         file.as_file().set_permissions(there.permissions()).at("write", path)?;
     }
-    file.as_file().sync_all().at("write", path)?;
+    interrupts::sync_all(file.as_file()).at("write", path)?;
     Ok(file)
 }
 
 /// Removes temporary files that killed processes left in a folder, if they are at least `age` old. A caller
 /// that holds the folder's lock may pass zero; others must leave young files to the processes that may still
-/// write them.
-pub fn clear_leftovers(folder: &Path, age: Duration) -> Result<()> {
-    for entry in std::fs::read_dir(folder).at("read", folder)? {
-        let entry = entry.at("read", folder)?;
+/// write them. Returns a sentence about each file that stays: nothing depends on its removal.
+pub fn clear_leftovers(folder: &Path, age: Duration) -> Vec<String> {
+    let entries = match std::fs::read_dir(folder).at("read", folder) {
+        Ok(entries) => entries,
+        Err(e) => return vec![e.to_string()],
+    };
+    let mut stay = Vec::new();
+    for entry in entries.flatten() {
         let modified = entry.metadata().and_then(|file| file.modified()).ok();
         let is_old = || modified.is_none_or(|at| at.elapsed().is_ok_and(|since| since >= age));
         if entry.file_name().to_string_lossy().starts_with(TEMPORARY) && (age.is_zero() || is_old()) {
-            std::fs::remove_file(entry.path()).at("remove", &entry.path())?;
+            let removed = std::fs::remove_file(entry.path()).at("remove", &entry.path());
+            stay.extend(removed.err().map(|e| e.to_string()));
         }
     }
-    Ok(())
+    stay
 }
 
 /// Makes the entries of a folder durable, so that a file renamed into it survives a power cut.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     // Only Unix opens folders as files; elsewhere the rename itself is as durable as it gets.
     if cfg!(unix) {
-        File::open(folder).and_then(|f| f.sync_all()).at("sync", folder)?;
+        File::open(folder).and_then(|f| interrupts::sync_all(&f)).at("sync", folder)?;
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! The crate's error type: a message for a person, and the exit code that a script sees.
 
+mod advice;
+
 use crate::format::shortened_lines;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -47,6 +49,8 @@ pub struct Error {
     message: String,
     problems: Vec<RecipeProblem>,
     from_other_rank: bool,
+    /// Number of the operating system's error, if one is the cause.
+    os_error: Option<i32>,
 }
 
 /// One mistake in a recipe, for code that must know what is wrong and where without reading the message.
@@ -65,7 +69,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Creates an error of the given kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: shortened_lines(message.into()), problems: Vec::new(), from_other_rank: false }
+        let (message, problems) = (shortened_lines(message.into()), Vec::new());
+        Self { kind, message, problems, from_other_rank: false, os_error: None }
     }
 
     /// Creates the error for a failed run (exit 1).
@@ -118,6 +123,12 @@ impl Error {
         Self { problems, ..self }
     }
 
+    /// Returns what to do next after an error of a file system, as a sentence without its period: to free
+    /// space on a full disk, but to mount a read-only one for writing.
+    pub fn advice(&self) -> &'static str {
+        advice::advice(self.os_error)
+    }
+
     /// Prefixes the message with what was being done.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display) -> Self {
@@ -152,6 +163,9 @@ pub trait IoContext<T> {
 
 impl<T> IoContext<T> for std::io::Result<T> {
     fn at(self, verb: &str, path: &Path) -> Result<T> {
-        self.map_err(|e| Error::failed(format!("cannot {verb} {}: {e}", path.display())))
+        self.map_err(|e| Error {
+            os_error: e.raw_os_error(),
+            ..Error::failed(format!("cannot {verb} {}: {e}", path.display()))
+        })
     }
 }

@@ -12,6 +12,7 @@ pub mod exec;
 pub mod expression;
 pub mod format;
 pub mod hugging_face;
+pub mod interrupts;
 pub mod ir;
 pub mod liveness;
 pub mod lock;

@@ -145,6 +145,11 @@ impl Place {
         self.start_under(&format!("ulimit -f {}", 2 * kib), arguments)
     }
 
+    /// Starts the binary with a signal ignored, as `nohup` does.
+    pub fn start_ignoring(&self, signal: &str, arguments: &[&str]) -> Running {
+        self.start_under(&format!("trap '' {signal}"), arguments)
+    }
+
     /// Runs the binary to its end.
     pub fn xrun(&self, arguments: &[&str]) -> Done {
         self.start(arguments).ends()

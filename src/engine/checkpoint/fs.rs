@@ -3,6 +3,7 @@
 //!
 //! Only operations that change the disk are here; reads use `std::fs` directly.
 
+use crate::interrupts::{self, Repeated};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -37,7 +38,7 @@ impl Fs for DiskFs {
     }
 
     fn create_file(&self, path: &Path) -> io::Result<Box<dyn SyncWrite>> {
-        Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
+        Ok(Box::new(Repeated(OpenOptions::new().write(true).create_new(true).open(path)?)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -45,7 +46,7 @@ impl Fs for DiskFs {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        interrupts::sync_all(&File::open(path)?)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -53,9 +54,9 @@ impl Fs for DiskFs {
     }
 }
 
-impl SyncWrite for File {
+impl SyncWrite for Repeated<File> {
     fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
+        interrupts::sync_all(&self.0)
     }
 }
 

@@ -17,6 +17,7 @@ const MAX_POINTER_BYTES: u64 = 64;
 #[derive(Debug)]
 pub struct Loaded {
     path: PathBuf,
+    state_hash: String,
     meta: Meta,
     files: [TensorFile; 2],
     warnings: Vec<String>,
@@ -26,6 +27,17 @@ impl Loaded {
     /// Returns the checkpoint's folder.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns a hash of the step, the tokens and the content of all files, in hexadecimal.
+    pub fn state_hash(&self) -> &str {
+        &self.state_hash
+    }
+
+    /// Closes the files after the last tensor was read; later reads fail. On some file systems, such as NFS,
+    /// a folder with open files cannot be removed.
+    pub fn close(&self) {
+        self.files.iter().for_each(TensorFile::close);
     }
 
     /// Returns the metadata: the run, the step and the versions.
@@ -225,6 +237,15 @@ pub(super) fn next_serial(dir: &Path) -> Result<u64> {
     Ok(serials.map(|m| m.serial).max().unwrap_or(0).saturating_add(1))
 }
 
+/// Returns the steps of the checkpoints in the order in which they were saved; unreadable manifests are
+/// skipped.
+pub(super) fn steps_as_saved(dir: &Path) -> Result<Vec<u64>> {
+    let serial = |path: PathBuf| Some(Manifest::read(&path.join(MANIFEST)).ok()?.serial);
+    let saved = candidates(dir)?.into_iter().filter_map(|(step, path)| Some((serial(path)?, step)));
+    let by_serial: BTreeMap<u64, u64> = saved.collect();
+    Ok(by_serial.into_values().collect())
+}
+
 /// Describes the first difference between two states: a tensor that only one of them has, a different shape,
 /// or the first element whose bits differ. `None` if all tensors are equal bit for bit.
 pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
@@ -316,5 +337,6 @@ pub(super) fn verify(path: &Path, pace: &Pace) -> Result<Loaded> {
     if step != Some(manifest.meta.step) {
         return Err(Error::failed(format!("the manifest belongs to step {}", manifest.meta.step)));
     }
-    Ok(Loaded { path: path.to_path_buf(), meta: manifest.meta, files, warnings: Vec::new() })
+    let state_hash = manifest.state_hash()?;
+    Ok(Loaded { path: path.to_path_buf(), state_hash, meta: manifest.meta, files, warnings: Vec::new() })
 }

@@ -125,6 +125,14 @@ impl Manifest {
         Ok(Content { bytes: record.bytes, hash })
     }
 
+    /// Returns a hash of the step, the tokens and the content of all files, in hexadecimal. It stays the same
+    /// if a resumed run saves the same state again.
+    pub(super) fn state_hash(&self) -> Result<String> {
+        let state = serde_json::to_vec(&(self.meta.step, self.meta.tokens_seen, &self.files))
+            .map_err(|e| Error::failed(format!("cannot encode a manifest: {e}")))?;
+        Ok(blake3::hash(&state).to_hex().to_string())
+    }
+
     /// Encodes the manifest as JSON that ends with a BLAKE3 hash of everything before it.
     pub(super) fn encode(&self) -> Result<String> {
         let json = serde_json::to_string_pretty(self)

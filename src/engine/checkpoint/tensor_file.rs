@@ -8,14 +8,15 @@ use super::fs::Fs;
 use super::pace::Pace;
 use super::tensors::{TensorView, check_name};
 use crate::error::{Error, IoContext, Result};
+use crate::interrupts;
 use crate::regular;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 /// Bytes read or written at a time.
 const CHUNK: usize = 4 << 20;
@@ -97,7 +98,8 @@ fn header(tensors: &[TensorView]) -> Result<Vec<u8>> {
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
-    file: File,
+    /// `None` once the file is closed.
+    file: RwLock<Option<File>>,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -124,7 +126,12 @@ impl TensorFile {
             return Err(Error::failed(format!("the content of {} does not match its hash", path.display())));
         }
         let entries = read_header(&file, bytes).map_err(|e| e.context(path.display()))?;
-        Ok(Self { path: path.to_path_buf(), file, entries })
+        Ok(Self { path: path.to_path_buf(), file: RwLock::new(Some(file)), entries })
+    }
+
+    /// Closes the file; later reads fail.
+    pub fn close(&self) {
+        *self.file.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Returns the names of the tensors, sorted.
@@ -155,7 +162,10 @@ impl TensorFile {
                 out.len()
             )));
         }
-        self.file.read_exact_at(out, entry.offset).at("read", &self.path)
+        match &*self.file.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(file) => interrupts::read_exact_at(file, out, entry.offset).at("read", &self.path),
+            None => Err(Error::failed(format!("{} was closed before {name} was read", self.path.display()))),
+        }
     }
 }
 
@@ -165,14 +175,12 @@ fn hash(file: &mut File, bytes: u64, pace: &Pace) -> std::io::Result<blake3::Has
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; CHUNK.min(usize::try_from(bytes).unwrap_or(CHUNK)).max(1)];
     loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(hasher.finalize()),
-            Ok(n) => {
+        match interrupts::repeat(|| file.read(&mut buffer))? {
+            0 => return Ok(hasher.finalize()),
+            n => {
                 pace.hash(&mut hasher, &buffer[..n]);
                 pace.count_part();
             }
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
         }
     }
 }
@@ -182,7 +190,7 @@ fn hash(file: &mut File, bytes: u64, pace: &Pace) -> std::io::Result<blake3::Has
 fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
     let io = |e: std::io::Error| Error::failed(format!("cannot read the header: {e}"));
     let mut prefix = [0; PREFIX as usize];
-    file.read_exact_at(&mut prefix, 0).map_err(io)?;
+    interrupts::read_exact_at(file, &mut prefix, 0).map_err(io)?;
     let length = u64::from_le_bytes(prefix);
     let longest = bytes.saturating_sub(PREFIX).min(MAX_HEADER_BYTES);
     if length > longest {
@@ -191,7 +199,7 @@ fn read_header(file: &File, bytes: u64) -> Result<BTreeMap<String, Entry>> {
         )));
     }
     let mut json = vec![0; length as usize];
-    file.read_exact_at(&mut json, PREFIX).map_err(io)?;
+    interrupts::read_exact_at(file, &mut json, PREFIX).map_err(io)?;
     let header: Metadata =
         serde_json::from_slice(&json).map_err(|e| Error::failed(format!("the header is wrong: {e}")))?;
 

@@ -5,6 +5,7 @@
 
 mod cpu_pace;
 pub mod hardware;
+mod host_memory;
 
 pub use cpu_pace::{CpuPace, NodeTime};
 pub use hardware::{Hardware, Limits};
@@ -22,7 +23,8 @@ pub struct Machine {
     pub hardware: Option<&'static Hardware>,
     /// CPU threads that this process may use.
     pub threads: usize,
-    /// Bytes of host memory, if known.
+    /// Bytes of host memory that this process may use, if known: a control group may have less than the
+    /// machine.
     pub memory_bytes: Option<u64>,
     /// GPUs of the machine.
     pub gpus: Gpus,
@@ -72,7 +74,8 @@ impl Machine {
         let several = matches!(&gpus, Gpus::Found(models) if models.len() > 1);
         let nccl_missing = (several && Nvidia::Nccl.open().is_none()).then(|| Nvidia::Nccl.remedy());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { threads, memory_bytes: host_memory_bytes(), gpus, nccl_missing, ..Self::none() }
+        let memory_bytes = host_memory::usable_bytes();
+        Self { threads, memory_bytes, gpus, nccl_missing, ..Self::none() }
     }
 
     /// Returns a machine about which nothing is known. Every recipe can be read and planned for it.
@@ -147,13 +150,6 @@ fn found_gpus() -> Result<Vec<GpuModel>, String> {
         Ok(GpuModel { name: properties.name, memory_bytes: properties.memory_bytes as u64 })
     };
     (0..cuda::usable()?).map(model).collect()
-}
-
-/// Returns the bytes of host memory; `None` if the OS is not Linux.
-fn host_memory_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix("kB")?;
-    kib.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]

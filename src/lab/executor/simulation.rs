@@ -150,6 +150,9 @@ impl SimulatedRun {
             assert!(saved.is_dir(), "{} is not there to begin with", saved.display());
             summary.steps = *step;
         }
+        // A run cannot be trained to a step that it has passed.
+        let is_past = spec.until.is_some_and(|until| until <= summary.steps);
+        let fate = if is_past { Fate::Fails } else { fate };
         let list =
             spec.arguments.iter().rev().find_map(|argument| argument.strip_prefix("checkpoint.steps="));
         let mut run = Self {

@@ -231,7 +231,7 @@ fn name_of(run: &Path) -> Option<String> {
 }
 
 /// Returns the figures of a summary that the ledger keeps; figures that were not measured are blank.
-fn measured(summary: &Summary) -> Measured {
+pub fn measured(summary: &Summary) -> Measured {
     let mut figures = Figures::as_printed(summary).for_ledger();
     if summary.steps == 0 {
         figures.set("steps", None::<u64>);

@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::executor::{Executor, Limits, Output as RunOutput, RunSpec, Task};
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, machine_claim};
+use crate::results::measure::rows_hash;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -322,6 +323,14 @@ impl<'a> Schedule<'a> {
             return self.append_last(line, None, &assignment.gpus);
         }
         line.recipe_hash = assignment.recipe_hash(work)?;
+        if let (StartPoint::Stopped(run), Some(until)) = (beginning, self.until)
+            && let Some(measured) = self.measured_at(run, until)
+        {
+            let rows = rows_hash(&self.policy.results.join(run)).ok();
+            let run = Some(run.clone());
+            let result = AttemptResult { status: CellStatus::Halted, reason: None, run, rows, measured };
+            return self.end(&line, result, None, &assignment.gpus);
+        }
         let (task, arguments) = match beginning {
             // The run already has its recipe.
             StartPoint::Stopped(run) => (Task::Resume(run.clone()), assignment.arguments().collect()),

@@ -10,6 +10,7 @@ use crate::results::atomic;
 use crate::results::configurations::Settings;
 use crate::results::ledger::{Ledger, SWEEPS};
 use crate::results::markdown::{self, plain};
+use crate::results::progress::eprint_line;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,7 +81,8 @@ impl Tables {
     /// If the folder cannot be created.
     pub fn within(folder: PathBuf, keys: &[String], cells: &[Cell]) -> Result<Self> {
         std::fs::create_dir_all(&folder).at("create", &folder)?;
-        atomic::clear_leftovers(&folder, LEFTOVER)?;
+        let stay = atomic::clear_leftovers(&folder, LEFTOVER);
+        stay.iter().for_each(|leftover| eprint_line(&format!("warning: {leftover}")));
         let list: Vec<SweepCell> = cells
             .iter()
             .map(|cell| SweepCell { key: cell.key.clone(), settings: cell.settings.clone() })

@@ -1,15 +1,24 @@
-//! SIGINT and SIGTERM: the first one requests the run to save and stop, a second one ends it at once. Both
-//! are acknowledged on arrival, because the current step may take minutes.
+//! Signals: the first one requests the run to save and stop, and a second SIGINT or SIGTERM ends it at once.
+//! Both are acknowledged on arrival, because the current step may take minutes.
 
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
 use crate::results::streams::drain;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
+
+/// Signals with which a person or a program asks for the end. A second one is a demand.
+const REQUESTS: [i32; 2] = [SIGINT, SIGTERM];
+
+/// Signals that announce the end: the terminal or the connection closes (SIGHUP), the batch system or the
+/// user's script warns (SIGUSR1 and SIGUSR2, as Slurm's `--signal`), or the limit of processor time is near
+/// (SIGXCPU, once per second). They ask for the same, but however many come, none of them ends the process
+/// before it has saved. Neither xrun nor NCCL uses them otherwise.
+const NOTICES: [i32; 4] = [SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU];
 
 /// Signals that follow the first one within this time count as the same: `timeout` sends one to the process
 /// and one to its group.
@@ -57,18 +66,24 @@ impl Stop {
     pub fn on_signals(acknowledgement: Option<&'static str>) -> Result<Self> {
         let stop = Self::default();
         let refused = |e: std::io::Error| Error::failed(format!("cannot listen to signals: {e}"));
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
+        let ignored = ignored_signals();
+        // What `nohup` ignores stays ignored.
+        let heeded = NOTICES.iter().filter(|signal| !ignored.contains(signal));
+        let mut signals = Signals::new(REQUESTS.iter().chain(heeded)).map_err(refused)?;
         let for_thread = stop.clone();
         let listen = move || {
-            let mut first: Option<Instant> = None;
+            let (mut first, mut is_acknowledged): (Option<Instant>, bool) = (None, false);
             for signal in signals.forever() {
                 for_thread.request();
                 // Only signals count as a second request, not requests from other ranks.
-                let Some(first) = first else {
-                    first = Some(Instant::now());
+                let before = first;
+                if REQUESTS.contains(&signal) {
+                    first = first.or_else(|| Some(Instant::now()));
+                }
+                if !std::mem::replace(&mut is_acknowledged, true) {
                     acknowledgement.into_iter().for_each(print_line);
-                    continue;
-                };
+                }
+                let Some(first) = before.filter(|_| REQUESTS.contains(&signal)) else { continue };
                 if first.elapsed() >= SAME_REQUEST {
                     signal_group(for_thread.0.group.load(Ordering::SeqCst), true);
                     print_line("second signal: exiting without saving");
@@ -95,6 +110,20 @@ impl Stop {
         self.0.group.store(leader, Ordering::SeqCst);
         KilledTogether(self.clone())
     }
+}
+
+/// Returns the signals that this process ignores, as the process that started it decided; none on systems
+/// other than Linux.
+fn ignored_signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    parse_ignored(&status)
+}
+
+/// Parses the ignored signals from the content of `/proc/PID/status`: a mask in hexadecimal, from signal 1.
+fn parse_ignored(status: &str) -> Vec<i32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (0..64).filter(|bit| mask >> bit & 1 == 1).map(|bit| bit + 1).collect()
 }
 
 /// Prints a line to stderr, and waits for that no longer than [`SAY_TIMEOUT`].
@@ -137,4 +166,17 @@ pub fn stack_fault() -> Option<Error> {
         LEAST_STACK >> 10,
         8 * (LEAST_STACK >> 10)
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        assert_eq!(parse_ignored("Name:\txrun\nSigIgn:\t0000000000001001\nSigCgt:\tff\n"), [SIGHUP, 13]);
+        for text in ["", "SigIgn:\tx\n", "SigIgn:\n"] {
+            assert!(parse_ignored(text).is_empty());
+        }
+    }
 }

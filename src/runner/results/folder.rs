@@ -2,17 +2,19 @@
 
 use super::atomic::{self, json, parse_json};
 pub use super::names::*;
+use super::progress::eprint_line;
 use super::provenance::{Environment, host_name};
 use super::rows::{self, Row, RowWriter};
 use super::summary::{Status, Summary, TrainingLosses, training_losses};
 use crate::error::{Error, IoContext, Result};
 use crate::format::printable;
+use crate::interrupts::Repeated;
 use crate::recipe::COPY_HEADER;
 use crate::regular::{self, MAX_TEXT};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -76,10 +78,10 @@ impl RunFolder {
 
     fn hold(path: &Path) -> Result<Self> {
         let lock = lock(path)?;
-        atomic::clear_leftovers(path, Duration::ZERO)?;
-        if regular::is_folder(&path.join(PLOTS)) {
-            atomic::clear_leftovers(&path.join(PLOTS), Duration::ZERO)?;
-        }
+        let folders = [path.to_owned(), path.join(PLOTS)];
+        let stay = folders.iter().filter(|folder| regular::is_folder(folder));
+        let stay = stay.flat_map(|folder| atomic::clear_leftovers(folder, Duration::ZERO));
+        stay.for_each(|leftover| eprint_line(&format!("warning: {leftover}")));
         let log = regular::open_own(File::options().append(true).create(true), &path.join(LOG))?;
         Ok(Self { path: path.to_owned(), log, lock })
     }
@@ -122,7 +124,7 @@ impl RunFolder {
     pub fn log(&self, text: &str) -> Result<()> {
         let now = crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ");
         let line = format!("{now} {}\n", printable(text.trim_end()).replace('\n', "\n    "));
-        (&self.log).write_all(line.as_bytes()).at("write", &self.path.join(LOG))
+        Repeated(&self.log).write_all(line.as_bytes()).at("write", &self.path.join(LOG))
     }
 
     /// Creates the file for a row type: [`METRICS`] or [`TIMING`].
@@ -159,16 +161,42 @@ pub fn recipe_in_run(run: &Path) -> Result<PathBuf> {
 }
 
 /// Reads the summary of a run without locking it. Values that earlier versions did not store are derived from
-/// the rows, if these can be read.
+/// the rows, if these can be read. A run writes its summary only now and then, so how far an unfinished one
+/// got is read from its last row.
 pub fn read_summary(run: &Path) -> Result<Summary> {
     let path = run.join(SUMMARY);
     let mut summary = parse_summary(&path, &regular::read(&path, MAX_TEXT)?)?;
     let TrainingLosses { smoothed, last, .. } = summary.train_loss;
     if smoothed.is_none() && last.is_some() {
         let metrics = rows::read(&run.join(METRICS)).unwrap_or_default();
-        summary.train_loss.smoothed = training_losses(&metrics).smoothed;
+        summary.train_loss.smoothed = training_losses(&metrics, &summary.losses_before).smoothed;
+    }
+    if summary.status.is_unfinished()
+        && let Some((step, tokens_seen)) = last_step(&run.join(METRICS))
+        && step > summary.steps
+    {
+        (summary.steps, summary.tokens_seen) = (step, tokens_seen);
     }
     Ok(summary)
+}
+
+/// Bytes at the end of `metrics.csv` in which its last row is looked for; rows are much shorter.
+const LAST_ROW_BYTES: u64 = 64 << 10;
+
+/// Returns the step and the tokens of the last complete row of `metrics.csv`, which are its first columns.
+/// `None` if there is no readable row.
+fn last_step(metrics: &Path) -> Option<(u64, u64)> {
+    let mut file = regular::open(metrics).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LAST_ROW_BYTES))).ok()?;
+    let mut end = Vec::new();
+    file.take(LAST_ROW_BYTES).read_to_end(&mut end).ok()?;
+    let complete = end.iter().rposition(|byte| *byte == b'\n')?;
+    let row = |line: &[u8]| {
+        let mut columns = std::str::from_utf8(line).ok()?.split(',').map(|column| column.parse().ok());
+        Some((columns.next()??, columns.next()??))
+    };
+    end[..complete].rsplit(|byte| *byte == b'\n').find_map(row)
 }
 
 /// Parses the content of the summary at `path`, without deriving anything.

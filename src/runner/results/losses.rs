@@ -20,7 +20,8 @@ pub struct LossAt {
 }
 
 /// The training loss that results report: the mean over the last `min(50, a tenth of the steps, at least 1)`
-/// steps. The loss of a single step comes from one batch, so it is noisy.
+/// steps. The steps before a fork count, so a fork and a run from step 0 with the same bits have the same
+/// figure. The loss of a single step comes from one batch, so it is noisy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SmoothedLoss {
     /// The mean, in nats per token.
@@ -41,7 +42,13 @@ impl SmoothedLoss {
     /// Returns the smoothed loss, given the losses of all steps in order. Ignores NaN and infinite losses
     /// among the last ones; `None` if no finite loss is left.
     pub fn from_losses(losses: &[f64]) -> Option<Self> {
-        let count = Self::window(losses.len());
+        Self::after_steps(losses, losses.len())
+    }
+
+    /// Returns the smoothed loss after `steps` steps, like [`SmoothedLoss::from_losses`]. Only the losses of
+    /// the last steps are given.
+    pub fn after_steps(losses: &[f64], steps: usize) -> Option<Self> {
+        let count = Self::window(steps);
         let last = &losses[losses.len().saturating_sub(count)..];
         let last: Vec<f64> = last.iter().copied().filter(|loss| loss.is_finite()).collect();
         if last.is_empty() {
@@ -76,10 +83,19 @@ pub struct TrainingLosses {
 impl TrainingLosses {
     /// Returns the training losses of a run, given the loss of each step in order.
     pub fn from_series(losses: impl IntoIterator<Item = LossAt>) -> Self {
+        Self::after(&[], losses)
+    }
+
+    /// Returns the training losses of a run, given the loss of each step in order, and the losses of its
+    /// parent's last steps before it. Only the smoothed loss covers steps of the parent.
+    pub fn after(before: &[Option<f32>], losses: impl IntoIterator<Item = LossAt>) -> Self {
         let losses: Vec<LossAt> = losses.into_iter().collect();
         let Losses { last, best } = Losses::from_series(losses.iter().copied());
-        let values: Vec<f64> = losses.iter().map(|at| f64::from(at.loss)).collect();
-        Self { smoothed: SmoothedLoss::from_losses(&values), last, best }
+        let before = before.iter().map(|loss| loss.map_or(f64::NAN, f64::from));
+        let values: Vec<f64> = before.chain(losses.iter().map(|at| f64::from(at.loss))).collect();
+        let steps = losses.last().map_or(0, |at| usize::try_from(at.step).unwrap_or(usize::MAX));
+        let smoothed = if losses.is_empty() { None } else { SmoothedLoss::after_steps(&values, steps) };
+        Self { smoothed, last, best }
     }
 
     /// Adds the loss of a later step while the run goes on. The smoothed loss is only known at the end.

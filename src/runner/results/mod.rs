@@ -46,6 +46,7 @@ pub mod measure;
 pub mod memory;
 pub mod names;
 pub mod numbers;
+pub mod origin;
 pub mod profile;
 pub mod progress;
 pub mod provenance;

@@ -16,6 +16,8 @@ pub const ENVIRONMENT: &str = "env.json";
 pub const METRICS: &str = "metrics.csv";
 /// The measured rows, such as times.
 pub const TIMING: &str = "timing.csv";
+/// What the run began from.
+pub const ORIGIN: &str = "origin.json";
 /// The summary of the run.
 pub const SUMMARY: &str = "summary.json";
 /// The loss of every held-out document at the last evaluation, as

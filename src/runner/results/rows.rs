@@ -4,6 +4,7 @@ mod columns;
 mod unsaved;
 
 use crate::error::{Error, IoContext, Result};
+use crate::interrupts::{self, Repeated};
 pub use crate::metrics::{MetricsRow, Phase, TimingRow};
 use crate::regular;
 pub(super) use columns::Columns;
@@ -120,6 +121,8 @@ pub struct ResumedRows<R> {
     pub steps_cut: Option<(u64, u64)>,
     /// Number of bytes removed from the end of the file.
     pub bytes_cut: u64,
+    /// The first damage among what was removed, with its line.
+    pub damage: Option<String>,
 }
 
 /// Appends rows to a CSV file with one `write` per row, so that a killed process loses at most the row it was
@@ -162,8 +165,9 @@ impl<R: Row> RowWriter<R> {
     }
 
     /// Continues a file after a checkpoint. Removes rows past `step` and an incomplete last row; earlier
-    /// bytes do not change. A missing file, or one with an incomplete header, is created again. Complete rows
-    /// are copied before they are removed, and [`RowWriter::saved`] deletes the copy.
+    /// bytes do not change. A missing file, or one with an incomplete header, is created again. What is
+    /// removed is copied first, except an incomplete last row, and [`RowWriter::saved`] deletes the copy. It
+    /// may be damaged, because it is not needed.
     ///
     /// `saved` is the checkpoint's record of the file, and `None` for checkpoints of earlier versions. With
     /// it, rows up to `step` that the checkpoint does not know are removed as well, except the row of its own
@@ -171,7 +175,7 @@ impl<R: Row> RowWriter<R> {
     ///
     /// # Errors
     /// If the file does not begin with the bytes that the checkpoint knows, has other columns, or has a
-    /// damaged row before its last; or if the copy cannot be written.
+    /// damaged row among those to keep; or if the copy cannot be written.
     pub fn resume(
         path: &Path,
         step: u64,
@@ -179,41 +183,95 @@ impl<R: Row> RowWriter<R> {
         further: &[String],
     ) -> Result<(Self, ResumedRows<R>)> {
         saved.map_or(Ok(()), |saved| saved.verify(path, step))?;
+        let keep = |rows: &[Scanned<R>]| {
+            let Some(saved) = saved else { return rows.partition_point(|row| row.row.step() <= step) };
+            let known = rows.partition_point(|row| row.end as u64 <= saved.bytes);
+            let next = rows.get(known).map(|row| &row.row);
+            known + usize::from(next.is_some_and(|row| row.step() == step && row.is_save()))
+        };
+        let needed = |rows: &[Scanned<R>], header: usize| {
+            let end = rows.last().map_or(header, |row| row.end);
+            // Without a record, the rows must reach the checkpoint's step.
+            saved.map_or_else(
+                || rows.last().is_none_or(|row| row.row.step() < step),
+                |saved| (end as u64) < saved.bytes,
+            )
+        };
+        Self::cut(path, further, keep, needed)
+    }
+
+    /// Begins a file again: removes all rows as [`RowWriter::resume`] does, for a run without a checkpoint.
+    ///
+    /// # Errors
+    /// If the file or the copy cannot be written.
+    pub fn restart(path: &Path, further: &[String]) -> Result<(Self, ResumedRows<R>)> {
+        Self::cut(path, further, |_| 0, |_, _| false)
+    }
+
+    /// Removes the rows after the first `keep`, which gets the complete and undamaged rows at the beginning
+    /// of the file. `needed` gets them with the length of the header, and returns true if rows to keep are
+    /// missing among them.
+    fn cut(
+        path: &Path,
+        further: &[String],
+        keep: impl Fn(&[Scanned<R>]) -> usize,
+        needed: impl Fn(&[Scanned<R>], usize) -> bool,
+    ) -> Result<(Self, ResumedRows<R>)> {
         let mut options = File::options();
         let mut file = regular::open_own(options.read(true).write(true).create(true).truncate(false), path)?;
         let bytes = regular::read_rows(path)?;
         let columns = Columns { fixed: R::COLUMNS, further: further.to_vec() };
         let header = columns.header();
         let mut kept = header.len();
-        let mut cut = ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 };
-        if header.starts_with(&bytes) && bytes.len() < header.len() {
+        let mut cut = ResumedRows {
+            last: None,
+            rows_kept: 0,
+            rows_cut: 0,
+            steps_cut: None,
+            bytes_cut: 0,
+            damage: None,
+        };
+        let is_new = header.starts_with(&bytes) && bytes.len() < header.len();
+        if is_new {
             file.set_len(0).at("truncate", path)?;
             file.write_all(&header).at("write", path)?;
         } else {
-            let mut rows = scan::<R>(path, &bytes, &columns)?;
-            let mut known = rows.partition_point(|row| row.row.step() <= step);
-            if let Some(saved) = saved {
-                known = rows.partition_point(|row| row.end as u64 <= saved.bytes);
-                let next = rows.get(known).map(|row| &row.row);
-                known += usize::from(next.is_some_and(|row| row.step() == step && row.is_save()));
+            let Scan { mut rows, damage } = scan::<R>(path, &bytes, &columns);
+            if let Some(damage) = damage {
+                if needed(&rows, header.len()) {
+                    return Err(damage);
+                }
+                cut.damage = Some(damage.message().to_owned());
             }
-            let dropped = rows.split_off(known);
-            if let (Some(first), Some(last)) = (dropped.first(), dropped.last()) {
-                let from = rows.last().map_or(header.len(), |row| row.end);
-                unsaved::keep(path, &[&header, &bytes[from..last.end]].concat())?;
-                cut.steps_cut = Some((first.row.step(), last.row.step()));
+            let dropped = rows.split_off(keep(&rows));
+            // A damaged header is copied as well.
+            let start = if bytes.starts_with(&header) { header.len() } else { 0 };
+            let from = rows.last().map_or(start, |row| row.end);
+            let until = match cut.damage {
+                Some(_) => bytes.len(),
+                None => dropped.last().map_or(from, |row| row.end),
+            };
+            if until > from {
+                unsaved::keep(path, &[&header, &bytes[from..until]].concat())?;
             }
+            cut.steps_cut = dropped.first().zip(dropped.last()).map(|(a, b)| (a.row.step(), b.row.step()));
             (cut.rows_kept, cut.rows_cut) = (rows.len(), dropped.len());
             if let Some(last) = rows.pop() {
                 kept = last.end;
                 cut.last = Some(last.row);
             }
-            cut.bytes_cut = (bytes.len() - kept) as u64;
-            file.set_len(kept as u64).at("truncate", path)?;
+            cut.bytes_cut = bytes.len().saturating_sub(kept) as u64;
+            if bytes.starts_with(&header) {
+                file.set_len(kept as u64).at("truncate", path)?;
+            } else {
+                // A damaged header, of which no row is kept.
+                file.set_len(0).at("truncate", path)?;
+                file.write_all(&header).at("write", path)?;
+            }
         }
         file.seek(SeekFrom::Start(kept as u64)).at("seek in", path)?;
         let unsaved_until = unsaved::last_step(path)?;
-        let kept = bytes.get(..kept).unwrap_or(&header);
+        let kept = bytes.get(..kept).filter(|kept| kept.starts_with(&header)).unwrap_or(&header);
         Ok((Self { unsaved_until, ..Self::at_end(file, path, kept, columns.further) }, cut))
     }
 
@@ -231,7 +289,7 @@ impl<R: Row> RowWriter<R> {
 
     /// Passes the waiting rows to the operating system.
     fn flush(&mut self) -> Result<()> {
-        if let Err(e) = self.file.write_all(&self.waiting) {
+        if let Err(e) = Repeated(&self.file).write_all(&self.waiting) {
             // The next attempt starts where the complete rows end. If truncating fails too, that attempt
             // overwrites the rest.
             let _ = self.file.set_len(self.written);
@@ -251,7 +309,7 @@ impl<R: Row> RowWriter<R> {
     /// If a row cannot be written or made durable.
     pub fn sync(&mut self) -> Result<()> {
         self.flush()?;
-        self.file.sync_data().at("sync", &self.path)
+        interrupts::sync_data(&self.file).at("sync", &self.path)
     }
 
     /// Passes all rows to the operating system without waiting for the disk. The returned function makes them
@@ -263,7 +321,7 @@ impl<R: Row> RowWriter<R> {
     pub fn deferred_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<R>> {
         self.flush()?;
         let (file, path) = (self.file.try_clone().at("share", &self.path)?, self.path.clone());
-        Ok(move || file.sync_data().at("sync", &path))
+        Ok(move || interrupts::sync_data(&file).at("sync", &path))
     }
 
     /// Returns the content of the file as a checkpoint records it. Waiting rows are not in it.
@@ -294,7 +352,9 @@ pub fn read<R: Row>(path: &Path) -> Result<Vec<R>> {
 /// Parses the content of the file at `path`, as [`read`] does.
 pub fn parse<R: Row>(path: &Path, bytes: &[u8]) -> Result<Vec<R>> {
     let columns = header_columns::<R>(path, bytes)?;
-    Ok(scan::<R>(path, bytes, &columns)?.into_iter().map(|r| r.row).collect())
+    let Scan { rows, damage } = scan::<R>(path, bytes, &columns);
+    damage.map_or(Ok(()), Err)?;
+    Ok(rows.into_iter().map(|r| r.row).collect())
 }
 
 /// A parsed row, and the byte offset of the line after it.
@@ -303,38 +363,42 @@ struct Scanned<R> {
     end: usize,
 }
 
-/// Parses the complete lines of a file. Checks the header, and that steps never decrease.
-fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Result<Vec<Scanned<R>>> {
+/// The rows at the beginning of a file, up to the first damage.
+struct Scan<R> {
+    rows: Vec<Scanned<R>>,
+    /// The error for the first line that is not a row, or that does not follow the row before it.
+    damage: Option<Error>,
+}
+
+/// Parses the complete lines of a file up to the first damage. Checks the header, and that steps never
+/// decrease.
+fn scan<R: Row>(path: &Path, bytes: &[u8], columns: &Columns) -> Scan<R> {
     let header = columns.header();
-    if !bytes.starts_with(&header) {
-        return Err(wrong_header(path, bytes, &header));
-    }
     let mut rows: Vec<Scanned<R>> = Vec::new();
+    if !bytes.starts_with(&header) {
+        return Scan { rows, damage: Some(wrong_header(path, bytes, &header)) };
+    }
     let mut start = header.len();
     while let Some(length) = bytes[start..].iter().position(|b| *b == b'\n') {
         let (line, end) = (&bytes[start..start + length], start + length + 1);
         let number = rows.len() + 2;
-        match decode::<R>(line, columns) {
-            Ok(row) => {
-                if let Some(last) = rows.last().filter(|last| last.row.step() > row.step()) {
-                    return Err(Error::failed(format!(
-                        "{}:{number}: step {} comes after step {}",
-                        path.display(),
-                        row.step(),
-                        last.row.step()
-                    )));
+        let wrong = match decode::<R>(line, columns) {
+            Ok(row) => match rows.last().filter(|last| last.row.step() > row.step()) {
+                Some(last) => format!("step {} comes after step {}", row.step(), last.row.step()),
+                None => {
+                    rows.push(Scanned { row, end });
+                    start = end;
+                    continue;
                 }
-                rows.push(Scanned { row, end });
-            }
+            },
             // A power cut can leave a last line that has the right length but wrong bytes.
             Err(_) if end == bytes.len() => break,
-            Err(reason) => {
-                return Err(Error::failed(format!("{}:{number}: not a row: {reason}", path.display())));
-            }
-        }
-        start = end;
+            Err(reason) => format!("not a row: {reason}"),
+        };
+        let damage = Some(Error::failed(format!("{}:{number}: {wrong}", path.display())));
+        return Scan { rows, damage };
     }
-    Ok(rows)
+    Scan { rows, damage: None }
 }
 
 /// Returns the error for a file that does not begin with `header`.

@@ -263,6 +263,10 @@ pub struct Summary {
     /// The run and step that this one was forked from, if it is a fork. Summaries of earlier versions lack
     /// it.
     pub forked_from: Option<ForkedFrom>,
+    /// Training losses of the parent's last steps before a fork, which the smoothed loss covers while the
+    /// fork has trained fewer steps itself; `None` for a loss that is not finite.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses_before: Vec<Option<f32>>,
     /// The folder whose weights the run starts from, if the recipe names one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub begun_with: Option<BegunWith>,
@@ -351,7 +355,7 @@ impl Summary {
     pub fn measure(&mut self, metrics: &[MetricsRow], timing: &[TimingRow], warmup: usize) {
         self.steps = metrics.last().map_or(0, |row| row.step);
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
-        self.train_loss = training_losses(metrics);
+        self.train_loss = training_losses(metrics, &self.losses_before);
         // Summaries of earlier versions have no held-out sets, so the main one is measured separately.
         let mut main = HeldOutSet::default();
         main.measure(MAIN_SET, metrics);
@@ -432,9 +436,10 @@ impl Summary {
     }
 }
 
-/// Returns the training losses in these rows.
-pub(super) fn training_losses(metrics: &[MetricsRow]) -> TrainingLosses {
-    TrainingLosses::from_series(metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss }))
+/// Returns the training losses in these rows, which follow the losses of a parent's last steps.
+pub(super) fn training_losses(metrics: &[MetricsRow], before: &[Option<f32>]) -> TrainingLosses {
+    let series = metrics.iter().map(|row| LossAt { step: row.step, loss: row.loss });
+    TrainingLosses::after(before, series)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::{Outcome, Recorder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::NonFiniteTensor;
 use crate::results::folder::{SUMMARY, overwrite_running, read_summary};
-use crate::results::{RunFolder, Status, atomic};
+use crate::results::{RunFolder, Status, Summary, atomic};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -92,12 +92,12 @@ fn conclude_trained(mut recorder: Recorder, ending: &Outcome) -> Result<Ended> {
     let (status, reason, outcome) = match (&recorder.saves.unsaved, stopped_by) {
         (Some(lost), stopped_by) => {
             let from = match recorder.saves.saved_step {
-                0 => "there is no earlier checkpoint, so it starts at step 0".to_owned(),
+                0 => format!("there is no earlier checkpoint, so it {}", restart(&recorder.summary)),
                 step => format!("it starts from the checkpoint of step {step}"),
             };
             let cause = stopped_by.unwrap_or_else(|| "all steps are trained".to_owned());
             let reason = format!("{cause}, but {lost}");
-            let error = format!("{reason}. Free space, then `xrun resume {}`: {from}", path.display());
+            let error = format!("{reason}. {}, then `xrun resume {}`: {from}", lost.advice(), path.display());
             (Status::Unsaved, Some(reason), Err(Error::new(ErrorKind::Unsaved, error)))
         }
         (None, Some(by)) if halted_as_requested => (Status::Interrupted, Some(by), Ok(())),
@@ -108,7 +108,10 @@ fn conclude_trained(mut recorder: Recorder, ending: &Outcome) -> Result<Ended> {
                         .to_owned()
                 }
                 true => format!("saved; continue with `xrun resume {}`", path.display()),
-                false => "with nothing saved (checkpoint.keep = 0): a resume starts at step 0".to_owned(),
+                false => format!(
+                    "with nothing saved (checkpoint.keep = 0): a resume {}",
+                    restart(&recorder.summary)
+                ),
             };
             let error = format!("{by} after step {}, {then}", recorder.step);
             (Status::Interrupted, Some(by), Err(Error::new(ErrorKind::Interrupted, error)))
@@ -120,6 +123,14 @@ fn conclude_trained(mut recorder: Recorder, ending: &Outcome) -> Result<Ended> {
         // The reason why the run ended matters more than a failure to record it.
         (Err(_), Err(e)) if e.kind() == ErrorKind::Unsaved => Err(e),
         (Err(e), _) => Err(e),
+    }
+}
+
+/// Describes where a run without a checkpoint of its own begins again.
+fn restart(summary: &Summary) -> String {
+    match &summary.forked_from {
+        None => "starts at step 0".to_owned(),
+        Some(fork) => format!("begins again with the state of {} at step {}", fork.run, fork.step),
     }
 }
 

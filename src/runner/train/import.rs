@@ -16,6 +16,7 @@ use crate::plan::Model;
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
 use crate::results::folder::{METRICS, TIMING};
+use crate::results::origin::{BeganFrom, Origin};
 use crate::results::provenance::Environment;
 use crate::results::rows::{MetricsRow, TimingRow};
 use crate::results::summary::BegunWith;
@@ -235,6 +236,18 @@ impl Source<'_> {
                 Ok(Cow::Owned(weights.read(&name, &shape)?))
             })
         });
+        let origin = Origin {
+            run: run.name(),
+            recipe: recipe.name().to_owned(),
+            resolved_recipe_toml: recipe.to_toml(),
+            corpus_hash: String::new(),
+            tokenizer_hash: tokenizer.hash(),
+            began_from: BeganFrom::Weights {
+                folder: shown(&weights.folder.path)?,
+                blake3: (*hash).to_owned(),
+            },
+        };
+        origin.write(run.path())?;
         let store = Store::open(&run.checkpoints()?, 1)?;
         store.save(&untrained_meta(recipe, tokenizer, Some(*hash)), &Snapshot::new(views, []))?;
         let mut summary = Summary::started(recipe.name(), &run.name(), &recipe.hash(), 0);

@@ -103,6 +103,7 @@ impl OneRank<'_> {
         let dataset = Arc::clone(&job.dataset);
         let rank = kept.insert(Rank::with_zeros(plan, programs, dataset, device, Arc::clone(comm))?);
         self.set_state(rank, &message)?;
+        self.zero.iter().for_each(|zero| zero.start.close());
         if let Some(recorder) = &mut recorder {
             self.begin_record(recorder, rank, took, waited_for_kernels)?;
         }

@@ -2,8 +2,10 @@
 //! `checkpoint.resume = "auto"`, also the run that it continues.
 
 mod changes;
+mod origin;
 
 pub(super) use changes::corpus_files;
+pub(super) use origin::run_of;
 
 use super::initial::weights::InitialWeights;
 use super::job::Job;
@@ -19,6 +21,7 @@ use crate::policy::{Recompute, Resume, WeightsOnly};
 use crate::ranks::fault;
 use crate::recipe::{self, Class, Recipe};
 use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
+use crate::results::origin::Origin as RunOrigin;
 use crate::results::summary::ForkedFrom;
 use crate::results::{RunFolder, find, stored};
 use changes::{
@@ -33,6 +36,13 @@ use std::path::{Path, PathBuf};
 pub(super) struct Start {
     /// Checkpoint to continue from; `None` to start at step 0.
     pub loaded: Option<Loaded>,
+    /// True if the run itself saved the checkpoint, so its folder has the rows of the earlier steps. False
+    /// for a fork that begins, also again after it ended before its first checkpoint.
+    pub is_own: bool,
+    /// True if all steps are trained, so nothing is opened to begin with.
+    is_finished: bool,
+    /// What the run to resume began from; `None` for a new run, or one of an earlier version.
+    origin: Option<RunOrigin>,
     /// Initial weights of the recipe; `None` if the run continues from a checkpoint.
     pub initial: Option<InitialWeights>,
     /// Matrix-product algorithms to reuse; `None` to choose them.
@@ -45,6 +55,8 @@ pub(super) struct Start {
     pub moved: Vec<String>,
     /// The run and step that a fork starts from.
     pub forked_from: Option<ForkedFrom>,
+    /// Training losses of the last steps before a fork; `None` for one that is not finite.
+    pub losses_before: Vec<Option<f32>>,
     /// Values that a fork inherits, and that a run from step 0 would not have.
     pub kept: Vec<String>,
 }
@@ -68,11 +80,12 @@ impl Start {
         }
         check_until(job, start.step())?;
         fault::check(job.plan.batch.world_size, start.step(), job.steps())?;
-        if start.loaded.is_none() {
+        if start.loaded.is_none() && !start.is_finished {
             start.initial = InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer)?;
+            origin::check_weights(start.origin.as_ref(), start.initial.as_ref(), &request.origin)?;
         }
         let named = request.algorithms_from.as_deref();
-        start.algorithms = algorithms(&request.origin, named, &job.plan)?;
+        start.algorithms = algorithms(&request.origin, start.loaded.as_ref(), named, &job.plan)?;
         if named.is_none() {
             start.warnings.extend(start.algorithms_warning());
         }
@@ -95,17 +108,27 @@ impl Start {
             )));
         }
         let summary = read_summary(run)?;
-        let (before, corpus_hash) = match &loaded {
-            Some(loaded) => {
-                check_tokenizer(loaded, dataset)?;
+        let origin = RunOrigin::read(run)?;
+        origin.as_ref().map_or(Ok(()), |origin| origin.check_summary(run, &summary))?;
+        let is_finished = summary.is_finished();
+        let (before, corpus_hash) = match (&loaded, &origin) {
+            (Some(loaded), _) => {
+                check_tokenizer(loaded.path(), &loaded.meta().tokenizer_hash, dataset)?;
                 (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone()))
             }
-            // Without a checkpoint, the recipe in the run's folder still applies.
-            None => {
+            (None, Some(origin)) => {
+                check_tokenizer(run, &origin.tokenizer_hash, dataset)?;
+                let (name, toml) =
+                    (Path::new("the recipe that the run began with"), &origin.resolved_recipe_toml);
+                let before = recipe::load_resolved(name, toml, &[], &Machine::none())?;
+                (before, Some(origin.corpus_hash.clone()))
+            }
+            (None, None) if is_finished => {
                 let written = run.join(RESOLVED);
                 let before = recipe::load(&written, &[], std::iter::empty(), &Machine::none())?;
                 (before, summary.corpus_hash.clone())
             }
+            (None, None) => return Err(origin::unknown(run)),
         };
         let place = loaded.as_ref().map_or(run, Loaded::path);
         let same_corpus = corpus_hash.as_ref() == Some(&dataset.hash);
@@ -116,7 +139,11 @@ impl Start {
             same_sets: same_sets(&summary.held_out, dataset),
         };
         let Changes { changed, moved } = changes(&before, data, recipe, run, place)?;
-        Ok(Self { loaded, changes: changed, moved, ..Self::default() })
+        let is_own = loaded.is_some();
+        if !is_own && !is_finished {
+            loaded = origin.as_ref().map_or(Ok(None), |origin| origin::reopen(run, origin))?;
+        }
+        Ok(Self { loaded, is_own, is_finished, origin, changes: changed, moved, ..Self::default() })
     }
 
     fn fork(run: &Path, step: Option<u64>, job: &Job) -> Result<Self> {
@@ -139,9 +166,11 @@ impl Start {
             start.kept = kept_by_fork(run, &before, recipe);
         }
         let parent = read_summary(run)?;
+        RunOrigin::read(run)?.map_or(Ok(()), |origin| origin.check_summary(run, &parent))?;
         if !loaded.is_weights_only() {
             start.changes.extend(other_corpus(&loaded.meta().corpus_hash, &parent.corpus_files, dataset));
         }
+        start.losses_before = origin::last_losses(run, &loaded, &parent);
         start.forked_from = Some(ForkedFrom {
             run: parent.run,
             step: loaded.meta().step,
@@ -158,6 +187,17 @@ impl Start {
     /// Returns the number of tokens trained on before this process.
     pub fn tokens(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.meta().tokens_seen)
+    }
+
+    /// Returns the step of the run's own checkpoint that it continues from; 0 if it has none.
+    pub fn saved_step(&self) -> u64 {
+        if self.is_own { self.step() } else { 0 }
+    }
+
+    /// Closes the files of the checkpoint once the state is set. The run removes old checkpoints, and on some
+    /// file systems a folder with open files cannot be removed.
+    pub fn close(&self) {
+        self.loaded.iter().for_each(Loaded::close);
     }
 
     /// Returns the checkpoint whose whole state is restored, if there is one.
@@ -215,14 +255,22 @@ fn check_until(job: &Job, from_step: u64) -> Result<()> {
     Err(Error::usage(format!("--until {until}: {wrong}")))
 }
 
-/// Returns the matrix-product algorithms to reuse, from the run `named` or the run that is continued. This
-/// makes both arms of a comparison, and both halves of a resumed run, round alike.
-fn algorithms(origin: &Origin, named: Option<&Path>, plan: &Plan) -> Result<Option<Algorithms>> {
+/// Returns the matrix-product algorithms to reuse, from the run `named`, the run that is continued, or the
+/// run of the checkpoint. This makes both arms of a comparison, and both halves of a resumed run, round
+/// alike.
+fn algorithms(
+    origin: &Origin,
+    loaded: Option<&Loaded>,
+    named: Option<&Path>,
+    plan: &Plan,
+) -> Result<Option<Algorithms>> {
     let Some(gpu) = plan.execution.gpu else { return Ok(None) };
     let own = match origin {
         Origin::Resume(run) | Origin::Fork { run, .. } => Some(run.join(ALGORITHMS)),
         Origin::Fresh => None,
     };
+    let of_checkpoint = loaded.and_then(|loaded| Some(origin::run_of(loaded)?.join(ALGORITHMS)));
+    let own = own.filter(|path| path.exists()).or(of_checkpoint);
     let table = match (named, own) {
         (Some(run), _) => read_algorithms(&run.join(ALGORITHMS))?,
         (None, Some(path)) if path.exists() => read_algorithms(&path)?,
@@ -259,7 +307,8 @@ pub(super) fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) ->
     Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
 }
 
-/// Returns the newest unfinished run of a recipe, found by its hash, its paths and measuring keys. Fails if another
+/// Returns the newest unfinished run of a recipe, found by its hash, its paths, its measuring keys and what it
+/// began from: a fork began with the state of another run, so it is not the recipe's. Fails if another
 /// process works on it, because `checkpoint.resume = "auto"` must not start a second run beside it.
 ///
 /// # Errors
@@ -273,6 +322,7 @@ fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
         if hashes.contains(&summary.recipe_hash)
             && summary.status.is_unfinished()
             && reads_alike(&path, recipe)
+            && origin::began_alike(&path, recipe)
         {
             return RunFolder::open(&path).map(|_| Some(path));
         }

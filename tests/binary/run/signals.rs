@@ -1,7 +1,7 @@
-//! SIGTERM and SIGINT: the step ends, the state is saved, and the exit code is 75; a second signal ends the
-//! process at once.
+//! SIGTERM, SIGINT and the signals that announce an end: the step ends, the state is saved, and the exit code
+//! is 75; a second SIGTERM or SIGINT ends the process at once.
 
-use crate::place::{Done, Place, Run};
+use crate::place::{Done, Place, Run, SAME_REQUEST};
 use xrun::results::Status;
 
 /// Long enough to be stopped in the middle.
@@ -51,6 +51,47 @@ fn terminate_saves_and_resumes() {
 #[test]
 fn interrupt_saves_and_resumes() {
     is_stopped_and_resumable("INT", &[]);
+}
+
+/// The terminal closes, a batch system warns, or the limit of processor time is near.
+#[test]
+fn every_notice_saves_and_resumes() {
+    for signal in ["HUP", "USR1", "USR2", "XCPU", "HUP HUP USR1"] {
+        is_stopped_and_resumable(signal, &[]);
+    }
+}
+
+/// `nohup` ignores SIGHUP for the program that it starts.
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let place = Place::new();
+    let mut running = place.start_ignoring("HUP", &["tiny.toml", "training.steps=100000"]);
+    assert!(running.until(|| place.runs().first().is_some_and(|run| run.rows() > 0)));
+    let rows = place.run().rows();
+    running.signal("HUP");
+    assert!(running.until(|| place.run().rows() > rows + 20), "it trains on");
+    running.signal("USR1");
+    running.ends().ended(75);
+}
+
+/// However many notices come, the run saves first.
+#[test]
+fn a_notice_is_no_demand() {
+    let place = Place::new();
+    let mut running = place.start(&["tiny.toml", "training.accumulation=100000", "data.train_tokens=200000"]);
+    assert!(running.until(|| {
+        place.runs().first().is_some_and(|run| run.path.join("log").metadata().is_ok_and(|log| log.len() > 0))
+    }));
+    assert!(running.signal_twice("USR1", ACKNOWLEDGED, "HUP"));
+    for signal in ["XCPU", "USR2", "TERM"] {
+        std::thread::sleep(SAME_REQUEST);
+        assert!(!running.is_over(), "it ended before {signal}");
+        running.signal(signal);
+    }
+    std::thread::sleep(SAME_REQUEST);
+    assert!(!running.is_over(), "the first SIGTERM asks");
+    running.signal("TERM");
+    running.ends().ended(143).says(&["without saving"]);
 }
 
 /// `timeout` signals its child, and then the child's whole group.

@@ -2,6 +2,7 @@
 
 use crate::checkpoint::faulty_fs::{EIO, ENOSPC, EROFS, Fault, FaultyFs};
 use crate::checkpoint::state::{State, newest_of, scratch};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use xrun::checkpoint::{Saved, Store, newest};
@@ -217,6 +218,110 @@ fn a_power_loss_right_after_a_save_takes_nothing_back() {
             bench.check(true);
             bench.recover();
         }
+    }
+}
+
+/// Returns the checkpoints and the pointers with their text; leftovers are left out.
+fn content(dir: &Path) -> BTreeMap<String, String> {
+    let shown = |name: &String| !name.starts_with('.');
+    let text = |name: &String| fs::read_to_string(dir.join(name)).unwrap_or_default();
+    names(dir).into_iter().filter(shown).map(|name| (name.clone(), text(&name))).collect()
+}
+
+/// A process that is killed anywhere in a save leaves it to the next process to finish: the pointers, the
+/// best checkpoint and what is pruned.
+#[test]
+fn the_next_process_finishes_what_a_killed_save_began() {
+    let best = |store: &mut Store| store.keeps_best = true;
+    for scenario in &SCENARIOS {
+        for keeps_best in [false, true] {
+            let open = |bench: &Bench, fs: &FaultyFs| {
+                bench.open(fs).map(|mut store| {
+                    if keeps_best {
+                        best(&mut store);
+                    }
+                    store
+                })
+            };
+            let save = |bench: &Bench, fs: &FaultyFs| {
+                let mut meta = bench.new.meta().clone();
+                meta.set_validation_loss(keeps_best.then_some(1.5));
+                open(bench, fs)?.save(&meta, &bench.new.snapshot())
+            };
+            let (old, new) = (Bench::new(scenario), Bench::new(scenario));
+            assert_eq!(open(&old, &old.calm()).unwrap().repair(), Vec::<String>::new());
+            let calm = new.calm();
+            assert!(save(&new, &calm).unwrap().warnings.is_empty());
+            for k in 0..calm.operations() {
+                let bench = Bench::new(scenario);
+                let fs = bench.calm();
+                fs.arm(k, Fault::Kill);
+                let _ = save(&bench, &fs);
+                let store = open(&bench, &bench.calm()).unwrap();
+                assert_eq!(store.repair(), Vec::<String>::new(), "{} at {k}", scenario.name);
+                let found = content(&bench.dir());
+                assert!(
+                    found == content(&old.dir()) || found == content(&new.dir()),
+                    "{} at {k}: {found:?}",
+                    scenario.name
+                );
+                assert_eq!(names(&bench.dir()).len(), found.len(), "{} at {k}: leftovers", scenario.name);
+                assert_eq!(store.repair(), Vec::<String>::new());
+                assert_eq!(content(&bench.dir()), found, "a second repair changes nothing");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_that_a_person_may_restore_is_not_removed_by_a_repair() {
+    let bench = Bench::new(&SCENARIOS[2]);
+    for file in ["manifest.json", "model.safetensors"] {
+        let path = bench.dir().join("step-000300").join(file);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[1..]).unwrap();
+        let before = names(&bench.dir()).len();
+        bench.open(&bench.calm()).unwrap().repair();
+        assert!(path.exists());
+        assert!(before - names(&bench.dir()).len() <= 1, "an older one is surplus at most: {file}");
+        assert!(newest(&bench.dir()).unwrap().is_some(), "{file}");
+        fs::write(&path, whole).unwrap();
+    }
+}
+
+/// On NFS and sshfs, a folder of which another process has a file open cannot be removed.
+#[test]
+fn saves_do_not_depend_on_removals() {
+    for scenario in &SCENARIOS {
+        let bench = Bench::new(scenario);
+        let fs = bench.calm();
+        fs.keep_open_files(true);
+        let store = bench.open(&fs).unwrap();
+        store.probe().unwrap();
+        // The same step twice, because a replaced checkpoint also stays.
+        let steps = [scenario.step, 1000, 1000, 1000, 2000, 3000];
+        let states: Vec<State> =
+            (0u32..).zip(steps).map(|(seed, step)| State::new(step, 50 + seed)).collect();
+        let mut warnings = Vec::new();
+        for state in &states {
+            let saved = store.save(state.meta(), &state.snapshot()).unwrap();
+            warnings.extend(saved.warnings);
+            assert_eq!(newest_of(&bench.dir(), &[state]), Some(0), "{}", scenario.name);
+            let loaded = newest(&bench.dir()).unwrap().unwrap();
+            assert!(loaded.warnings().is_empty(), "{:?}", loaded.warnings());
+        }
+        assert!(warnings.iter().all(|warning| warning.contains("cannot remove")), "{warnings:?}");
+        let count = warnings.len();
+        warnings.sort();
+        warnings.dedup();
+        assert_eq!(warnings.len(), count, "what stays is said once");
+        // Another process that can remove nothing either begins and saves.
+        let store = bench.open(&fs).unwrap();
+        store.repair();
+        store.save(states[5].meta(), &states[5].snapshot()).unwrap();
+        fs.keep_open_files(false);
+        drop(store);
+        bench.recover();
     }
 }
 

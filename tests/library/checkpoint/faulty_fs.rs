@@ -33,6 +33,9 @@ pub const EROFS: i32 = 30;
 /// Input/output error.
 pub const EIO: i32 = 5;
 
+/// The folder is not empty.
+const ENOTEMPTY: i32 = 39;
+
 /// Shared by the store and the test.
 #[derive(Clone)]
 pub struct FaultyFs(Arc<Mutex<State>>);
@@ -47,6 +50,8 @@ struct State {
     /// Whether syncing does anything: off, a test can see that it matters.
     syncs: bool,
     corrupts: bool,
+    /// Whether a folder keeps a file that another process has open, as on NFS, and cannot be removed.
+    keeps_open_files: bool,
     effects: Vec<Effect>,
     unsynced: Vec<Option<File>>,
     graveyard: PathBuf,
@@ -71,6 +76,7 @@ impl FaultyFs {
             write_at_most: usize::MAX,
             syncs: true,
             corrupts: false,
+            keeps_open_files: false,
             effects: Vec::new(),
             unsynced: Vec::new(),
             graveyard: graveyard.to_path_buf(),
@@ -105,6 +111,11 @@ impl FaultyFs {
     /// From now on what is written is not what was asked for.
     pub fn corrupt_writes(&self) {
         self.0.lock().unwrap().corrupts = true;
+    }
+
+    /// Whether removing a folder leaves a renamed file in it from now on, as NFS does with open files.
+    pub fn keep_open_files(&self, keeps: bool) {
+        self.0.lock().unwrap().keeps_open_files = keeps;
     }
 
     /// From now on syncing does nothing.
@@ -292,6 +303,13 @@ impl Fs for FaultyFs {
                 state.remove(&child).unwrap();
             }
         })?;
+        if state.keeps_open_files && path.is_dir() {
+            for entry in fs::read_dir(path)? {
+                fs::remove_file(entry?.path())?;
+            }
+            fs::write(path.join(".nfs0001"), "open")?;
+            return Err(io::Error::from_raw_os_error(ENOTEMPTY));
+        }
         state.remove(path)
     }
 }

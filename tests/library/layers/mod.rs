@@ -22,7 +22,9 @@ use source::Source;
 const MAY_USE: &[(&str, &str)] = &[
     ("error", "format"),
     ("format", ""),
-    ("atomic", "error"),
+    // Writes and syncs that are interrupted.
+    ("interrupts", ""),
+    ("atomic", "interrupts error"),
     // How files of others are opened.
     ("regular", "error"),
     // What long work reports and watchdogs read.
@@ -62,8 +64,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("forecast", "model plan data recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
-    ("results", "atomic statistics recipe metrics machine suggest lock format regular error"),
-    ("checkpoint", "liveness regular error"),
+    ("results", "atomic interrupts statistics recipe metrics machine suggest lock format regular error"),
+    ("checkpoint", "interrupts liveness lock regular error"),
     ("hugging_face", "liveness regular error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness lock error"),

@@ -1,10 +1,12 @@
 //! Decides at the rungs of a sweep which cells continue, and from which run, according to the ledger.
 
 use super::Schedule;
+use crate::checkpoint;
 use crate::error::Result;
 use crate::results::folder::{CHECKPOINT, METRICS, read_summary};
-use crate::results::ledger::{Attempt, CellStatus, Ledger};
+use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured};
 use crate::results::rows::{self, MetricsRow};
+use crate::sweep::attempt::measured;
 use crate::sweep::cell::{Cell, KEEP};
 use crate::sweep::design::Design;
 use crate::sweep::halving::{CellResult, Halving, HalvingProgress};
@@ -92,6 +94,15 @@ impl Schedule<'_> {
         let folder = self.policy.results.join(&run);
         let is_unfinished = read_summary(&folder).is_ok_and(|summary| summary.status.is_unfinished());
         (is_unfinished && has_checkpoint(&folder)).then_some(run)
+    }
+
+    /// Returns the figures of a stopped run if it has been trained to the step `until` or further. The ledger
+    /// may have lost the line that says so, and a run cannot be trained to a step that it has passed.
+    pub(super) fn measured_at(&self, run: &str, until: u64) -> Option<Measured> {
+        let folder = self.policy.results.join(run);
+        let saved = checkpoint::steps(&folder.join(CHECKPOINT)).ok()?;
+        saved.last().filter(|step| **step >= until)?;
+        read_summary(&folder).ok().map(|summary| measured(&summary))
     }
 
     /// Removes the checkpoints of all done cells, because an earlier sweep may have been killed before it

@@ -5,6 +5,7 @@ use crate::error::ErrorKind;
 use crate::executor::Capacity;
 use crate::executor::simulation::{Fate, Simulation};
 use crate::machine::Machine;
+use crate::results::names::{LEDGERS, SWEEPS};
 use crate::results::progress::Mode;
 use crate::sweep::{Request, Sweep};
 use std::path::PathBuf;
@@ -227,6 +228,51 @@ fn rungs_are_climbed_by_the_best_from_their_checkpoints_whoever_dies() {
         assert_eq!(resumed, 3, "two go on from the first rung, one from the second");
         assert_eq!(until, [Some(1), Some(1), Some(1), Some(1), Some(2), Some(2), None]);
     }
+}
+
+/// Removes the end of the newest ledger file: its last line, or all but `kept` bytes of it.
+fn tear(place: &TestSweep, kept: usize) {
+    let entries = std::fs::read_dir(place.results().join(SWEEPS).join(LEDGERS)).unwrap();
+    let files = entries.map(|entry| entry.unwrap().path());
+    let newest = files.filter(|path| path.extension().is_some_and(|e| e == "jsonl"));
+    let newest = newest.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap();
+    let bytes = std::fs::read(&newest).unwrap();
+    let last = bytes.trim_ascii_end().iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    std::fs::write(&newest, &bytes[..(last + kept).min(bytes.len())]).unwrap();
+}
+
+/// A power cut may take the last lines of the ledger, though the runs that they describe are on the disk.
+#[test]
+fn rungs_are_climbed_alike_whichever_lines_the_ledger_loses() {
+    let rates = ["sweep.rungs=[1, 2]", "sweep.eta=2", "optimizer.lr=1e-3,2e-3,3e-3,4e-3"];
+    let loss = |spec: &RunSpec| {
+        let rate = spec.arguments.iter().find_map(|argument| argument.strip_prefix("optimizer.lr="));
+        rate.map_or(0.5, |rate| rate.parse::<f64>().unwrap())
+    };
+    let mut recognized = 0;
+    for (dies_at, torn) in
+        (2..12).flat_map(|dies_at| [vec![0], vec![40], vec![0, 0]].map(|torn| (dies_at, torn)))
+    {
+        let place = TestSweep::new(&rates);
+        let mut simulation = Simulation::new(cpu(1), STEPS, |spec| Fate::Completes(loss(spec)));
+        simulation.dies_at = Some(dies_at);
+        let died = place.run(&mut simulation).is_err();
+        simulation.dies_at = None;
+        torn.iter().for_each(|kept| tear(&place, *kept));
+        place.run(&mut simulation).unwrap();
+        let status: Vec<CellStatus> = place.statuses().into_iter().map(|(status, _)| status).collect();
+        let (first, second) = (CellStatus::Ok, CellStatus::Dropped);
+        assert_eq!(status, [first, second, second, second], "died at {dies_at}: {died}, torn {torn:?}");
+        let ledger = place.ledger();
+        assert!(ledger.lines().iter().all(|line| line.status != CellStatus::Failed), "{dies_at} {torn:?}");
+        let has = |line: &Attempt, status| {
+            let same = |other: &&Attempt| (&other.key, other.attempt) == (&line.key, line.attempt);
+            ledger.lines().iter().filter(same).any(|other| other.status == status)
+        };
+        let halted = ledger.lines().iter().filter(|line| line.status == CellStatus::Halted);
+        recognized += halted.filter(|line| !has(line, CellStatus::Running)).count();
+    }
+    assert!(recognized > 0, "no cell was found where its run had stopped");
 }
 
 #[test]

@@ -196,8 +196,10 @@ impl RunView {
     /// Returns the mean of the last losses, over the same window as in results, and how many they are.
     fn smoothed_loss(&self) -> Option<(f64, usize)> {
         let steps = self.last_metrics.as_ref()?.step as usize;
-        let last = self.metrics.column("loss").iter().rev().take(SmoothedLoss::window(steps));
-        let last: Vec<f64> = last.map(|point| point.1).filter(|loss| loss.is_finite()).collect();
+        let before = self.summary.iter().flat_map(|summary| summary.losses_before.iter().rev());
+        let before = before.map(|loss| loss.map_or(f64::NAN, f64::from));
+        let all = self.metrics.column("loss").iter().rev().map(|point| point.1).chain(before);
+        let last: Vec<f64> = all.take(SmoothedLoss::window(steps)).filter(|loss| loss.is_finite()).collect();
         (!last.is_empty()).then(|| (last.iter().sum::<f64>() / last.len() as f64, last.len()))
     }
 

@@ -121,11 +121,14 @@ impl MeasuredRun {
         set: Option<&str>,
         last: Option<usize>,
     ) -> Result<MeasureValue> {
-        let losses = self.losses(metric, set)?;
+        let mut losses = self.losses(metric, set)?;
         let factor = self.factor(metric, set)?;
         let count = match (metric, last) {
             // The same window as for the training loss in the summary.
-            (MeasuredMetric::TrainLoss, None) => SmoothedLoss::window(losses.len()),
+            (MeasuredMetric::TrainLoss, None) => {
+                losses = self.with_losses_before(losses);
+                SmoothedLoss::window(losses.last().map_or(0, |loss| loss.step as usize))
+            }
             (_, last) => last.unwrap_or(1),
         };
         let Some(from) = losses.len().checked_sub(count) else {
@@ -189,6 +192,18 @@ impl MeasuredRun {
             true => Err(Error::failed(format!("{METRICS} lacks rows of {column}: rows were lost"))),
             false => Ok(values),
         }
+    }
+
+    /// Adds the losses of the parent's last steps to those of a fork.
+    fn with_losses_before(&self, own: Vec<SeriesValue>) -> Vec<SeriesValue> {
+        let before = &self.summary.losses_before;
+        let first = own.first().map_or(0, |loss| loss.step).saturating_sub(before.len() as u64);
+        let value = |(step, loss): (u64, &Option<f32>)| SeriesValue {
+            step,
+            tokens: 0,
+            value: loss.unwrap_or(f32::NAN),
+        };
+        (first..).zip(before).map(value).chain(own).collect()
     }
 
     /// Returns the factor that turns a loss in nats per token into the metric: 1, or the one for bits per

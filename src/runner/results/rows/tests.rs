@@ -93,7 +93,8 @@ fn resume_gives_the_uninterrupted_bytes_whatever_was_torn() {
         let bytes_cut = removed.len() as u64;
         let steps_cut = (rows_cut > 0).then_some((8, 7 + rows_cut as u64));
         let last = Some(metrics(7));
-        assert_eq!(cut, ResumedRows { last, rows_kept: 7, rows_cut, steps_cut, bytes_cut }, "{length}");
+        let expected_cut = ResumedRows { last, rows_kept: 7, rows_cut, steps_cut, bytes_cut, damage: None };
+        assert_eq!(cut, expected_cut, "{length}");
         for step in 8..=12 {
             writer.append(&metrics(step)).unwrap();
         }
@@ -199,7 +200,14 @@ fn resume_says_how_far_the_rows_reach() {
     let (_, cut) = RowWriter::<MetricsRow>::resume(&path, 9, None, &[]).unwrap();
     assert_eq!(
         cut,
-        ResumedRows { last: Some(metrics(1)), rows_kept: 1, rows_cut: 0, steps_cut: None, bytes_cut: 0 }
+        ResumedRows {
+            last: Some(metrics(1)),
+            rows_kept: 1,
+            rows_cut: 0,
+            steps_cut: None,
+            bytes_cut: 0,
+            damage: None
+        }
     );
     // A file cut off within its header, or missing, starts anew.
     for bytes in [Some(&b"step,tok"[..]), Some(b""), None] {
@@ -208,7 +216,15 @@ fn resume_says_how_far_the_rows_reach() {
             std::fs::write(&path, bytes).unwrap();
         }
         let (mut writer, cut) = RowWriter::resume(&path, 9, None, &[]).unwrap();
-        assert_eq!(cut, ResumedRows { last: None, rows_kept: 0, rows_cut: 0, steps_cut: None, bytes_cut: 0 });
+        let nothing = ResumedRows {
+            last: None,
+            rows_kept: 0,
+            rows_cut: 0,
+            steps_cut: None,
+            bytes_cut: 0,
+            damage: None,
+        };
+        assert_eq!(cut, nothing);
         writer.append(&metrics(1)).unwrap();
         assert_eq!(read::<MetricsRow>(&path).unwrap(), [metrics(1)]);
     }
@@ -366,4 +382,75 @@ proptest! {
         let _ = read::<MetricsRow>(&path);
         let _ = RowWriter::<MetricsRow>::resume(&path, 3, None, &[]);
     }
+}
+
+/// Ways in which a power cut or a disk damages the end of a file.
+const DAMAGE: [fn(&mut [u8]); 5] = [
+    |bytes| bytes.fill(0),
+    |bytes| bytes.fill(0xff),
+    |bytes| bytes.fill(b'\n'),
+    |bytes| bytes.fill(b'1'),
+    |bytes| bytes.reverse(),
+];
+
+/// Writes ten rows of either kind, and returns the bytes with the checkpoint's record at step 6.
+fn with_checkpoint<R: Row>(path: &Path, row: impl Fn(u64) -> R) -> (Vec<u8>, SavedRows) {
+    let _ = std::fs::remove_file(path);
+    let mut writer = RowWriter::create(path).unwrap();
+    (1..=6).for_each(|step| writer.append(&row(step)).unwrap());
+    let saved = writer.content();
+    (7..=10).for_each(|step| writer.append(&row(step)).unwrap());
+    (std::fs::read(path).unwrap(), saved)
+}
+
+/// Damages every stretch behind the checkpoint, and checks that a resume drops it and keeps its bytes.
+fn survives_damage<R: Row + PartialEq + std::fmt::Debug>(file: &str, row: impl Fn(u64) -> R) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(file);
+    let (whole, saved) = with_checkpoint(&path, &row);
+    let behind = saved.bytes as usize;
+    for damage in DAMAGE {
+        for (from, length) in
+            (behind..whole.len()).step_by(7).flat_map(|from| [(from, 1), (from, 9), (from, 40)])
+        {
+            let mut bytes = whole.clone();
+            damage(&mut bytes[from..(from + length).min(whole.len())]);
+            std::fs::write(&path, &bytes).unwrap();
+            let (mut writer, cut) = RowWriter::<R>::resume(&path, 6, Some(&saved), &[]).unwrap();
+            assert_eq!((cut.rows_kept, &cut.last), (6, &Some(row(6))), "{from}");
+            if cut.damage.is_some() {
+                let copy = std::fs::read(dir.path().join(format!("unsaved-{file}"))).unwrap();
+                assert!(copy.ends_with(&bytes[behind..]), "what is dropped is kept as it was");
+            }
+            (7..=10).for_each(|step| writer.append(&row(step)).unwrap());
+            assert_eq!(std::fs::read(&path).unwrap(), whole);
+            writer.saved(u64::MAX).unwrap();
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+            // Without a checkpoint nothing is needed of the file.
+            std::fs::write(&path, &bytes).unwrap();
+            let (mut writer, cut) = RowWriter::<R>::restart(&path, &[]).unwrap();
+            assert_eq!(cut.rows_kept, 0);
+            (1..=10).for_each(|step| writer.append(&row(step)).unwrap());
+            assert_eq!(std::fs::read(&path).unwrap(), whole);
+            writer.saved(u64::MAX).unwrap();
+        }
+        // The same before the checkpoint's end is an error, and changes nothing.
+        let mut bytes = whole.clone();
+        damage(&mut bytes[behind - 9..behind]);
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(RowWriter::<R>::resume(&path, 6, Some(&saved), &[]).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+    let mut bytes = whole.clone();
+    bytes[0] = 0;
+    std::fs::write(&path, &bytes).unwrap();
+    let (_, cut) = RowWriter::<R>::restart(&path, &[]).unwrap();
+    assert!(cut.damage.is_some_and(|damage| damage.contains(":1: the header is")));
+    assert!(std::fs::read(dir.path().join(format!("unsaved-{file}"))).unwrap().ends_with(&bytes));
+}
+
+#[test]
+fn damage_behind_the_checkpoint_is_dropped_with_its_rows() {
+    survives_damage("metrics.csv", metrics);
+    survives_damage("timing.csv", |step| timing(step, Phase::Train));
 }

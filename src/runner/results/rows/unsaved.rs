@@ -15,8 +15,8 @@ pub(super) fn path(rows: &Path) -> PathBuf {
     rows.with_file_name(format!("{PREFIX}{}", rows.file_name().unwrap_or_default().to_string_lossy()))
 }
 
-/// Copies the header and the complete rows that a resume is about to remove. An existing copy stays if it
-/// reaches further.
+/// Copies the header and the rows that a resume is about to remove, some of which may be damaged. An existing
+/// copy stays if it reaches further.
 ///
 /// # Errors
 /// If the copy cannot be written. The caller must not remove any rows then.
@@ -46,11 +46,14 @@ pub(super) fn remove(rows: &Path) -> Result<()> {
     }
 }
 
-/// Parses the first column of the last row.
+/// Returns the step of the last row that has a readable one, and 0 if none has: what is damaged throughout is
+/// needed no longer than until the next checkpoint.
 fn parse_last_step(bytes: &[u8]) -> Option<u64> {
-    let last = bytes.strip_suffix(b"\n").unwrap_or(bytes).rsplit(|byte| *byte == b'\n').next()?;
-    let step = last.split(|byte| *byte == b',').next()?;
-    std::str::from_utf8(step).ok()?.parse().ok()
+    let step = |line: &[u8]| {
+        let step = line.split(|byte| *byte == b',').next()?;
+        std::str::from_utf8(step).ok()?.parse().ok()
+    };
+    Some(bytes.rsplit(|byte| *byte == b'\n').find_map(step).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -70,5 +73,21 @@ mod tests {
         assert_eq!(std::fs::read(path(&rows)).unwrap(), b"step,loss\n9,1.25\n10,1.0\n");
         remove(&rows).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_copy_of_damaged_rows_is_kept_up_to_the_last_readable_step() {
+        let dir = tempfile::tempdir().unwrap();
+        let rows = dir.path().join("metrics.csv");
+        for (dropped, step) in [
+            (&b"step,loss\n8,1.5\n\0\0\0\0\n"[..], 8),
+            (b"step,loss\n\0\0\0\n9,1.25\n\0\0", 9),
+            (b"step,loss\n\0\0\0\0", 0),
+        ] {
+            keep(&rows, dropped).unwrap();
+            assert_eq!(last_step(&rows).unwrap(), Some(step));
+            assert_eq!(std::fs::read(path(&rows)).unwrap(), dropped);
+            remove(&rows).unwrap();
+        }
     }
 }

@@ -40,7 +40,8 @@ impl Recorder {
             Err(e) if trained => Err(Error::new(
                 ErrorKind::Unsaved,
                 format!(
-                    "the results of the run are not complete: {e}. Free space, then `xrun resume {path}`"
+                    "the results of the run are not complete: {e}. {}, then `xrun resume {path}`",
+                    e.advice()
                 ),
             )),
             Err(e) => Err(e),
@@ -51,7 +52,9 @@ impl Recorder {
     fn close(&mut self, status: Status, reason: Option<String>) -> Result<()> {
         if status == Status::Ok {
             // A run without checkpoints has trained all its dropped rows again by now.
-            self.files.saved(self.step)?;
+            if let Err(e) = self.files.saved(self.step) {
+                self.log(&format!("warning: {e}"))?;
+            }
         }
         let metrics: Vec<MetricsRow> = rows::read(&self.folder.path().join(METRICS))?;
         let timing: Vec<TimingRow> = rows::read(&self.folder.path().join(TIMING))?;

@@ -23,6 +23,8 @@ pub(super) struct RowFiles {
 pub(super) struct EarlierRows {
     /// The kept and removed rows of `metrics.csv`.
     pub metrics: ResumedRows<MetricsRow>,
+    /// The damage among the removed rows of `timing.csv`.
+    pub damaged_timing: Option<String>,
     /// Wall time of the run up to the last kept row, in seconds.
     pub wall_s: f64,
     /// True if the checkpoint has no hashes of the files.
@@ -30,9 +32,8 @@ pub(super) struct EarlierRows {
 }
 
 impl RowFiles {
-    /// Opens the row files at a step, and drops the rows beyond it. `has_rows` is true if the folder has the
-    /// rows of the earlier steps. `saved` has sizes and hashes of the files in the checkpoint to resume;
-    /// `None` if there is no checkpoint.
+    /// Opens the row files at a step, and drops the rows beyond it. `saved` has sizes and hashes of the files
+    /// in the run's own checkpoint. It is `None` for a run without one, none of whose rows are kept.
     ///
     /// # Errors
     /// If a file cannot be written, differs from the checkpoint's record of it, or lacks rows up to the step.
@@ -40,24 +41,35 @@ impl RowFiles {
         folder: &RunFolder,
         plan: &Plan,
         summary: &Summary,
-        (step, has_rows): (u64, bool),
+        step: u64,
         saved: Option<&BTreeMap<String, FileRecord>>,
     ) -> Result<(Self, EarlierRows)> {
+        let path = |file: &str| folder.path().join(file);
+        let columns = extra_columns(plan, summary);
+        let Some(saved) = saved else {
+            let (metrics, cut) = RowWriter::<MetricsRow>::restart(&path(METRICS), &columns)?;
+            let (timing, cut_timing) = RowWriter::<TimingRow>::restart(&path(TIMING), &[])?;
+            let earlier = EarlierRows {
+                metrics: cut,
+                damaged_timing: cut_timing.damage,
+                wall_s: 0.0,
+                are_unchecked: false,
+            };
+            return Ok((Self { metrics, timing, events: None }, earlier));
+        };
         let saved_rows = |file: &str| {
-            let FileRecord { bytes, blake3 } = saved?.get(file)?.clone();
+            let FileRecord { bytes, blake3 } = saved.get(file)?.clone();
             Some(SavedRows { bytes, blake3 })
         };
-        let path = |file: &str| folder.path().join(file);
         let (saved_metrics, saved_timing) = (saved_rows(METRICS), saved_rows(TIMING));
         if let Some(saved) = &saved_timing {
             // This check must come before `metrics.csv` is truncated.
             saved.verify(&path(TIMING), step)?;
         }
-        let columns = extra_columns(plan, summary);
         let (metrics, kept) =
             RowWriter::<MetricsRow>::resume(&path(METRICS), step, saved_metrics.as_ref(), &columns)?;
         let last = kept.last.as_ref().map_or(0, |row| row.step);
-        if has_rows && last != step {
+        if last != step {
             return Err(Error::failed(format!(
                 "{} ends at step {last}, but the checkpoint is of step {step}: rows were lost. Restore the file, or \
                  start a new run from the checkpoint with `xrun resume RUN --fork`",
@@ -67,8 +79,9 @@ impl RowFiles {
         let (timing, cut) = RowWriter::<TimingRow>::resume(&path(TIMING), step, saved_timing.as_ref(), &[])?;
         let earlier = EarlierRows {
             metrics: kept,
+            damaged_timing: cut.damage,
             wall_s: cut.last.map_or(0.0, |row| row.wall_s),
-            are_unchecked: saved.is_some() && (saved_metrics.is_none() || saved_timing.is_none()),
+            are_unchecked: saved_metrics.is_none() || saved_timing.is_none(),
         };
         Ok((Self { metrics, timing, events: None }, earlier))
     }

@@ -20,14 +20,13 @@ use crate::forecast::memory::peak_bytes;
 use crate::metrics::HeldOutColumn;
 use crate::plan::Plan;
 use crate::policy::CorpusSource;
-use crate::results::folder::{ALGORITHMS, DOCUMENTS, METRICS, TIMING};
+use crate::results::folder::{ALGORITHMS, DOCUMENTS, METRICS, SUMMARY, TIMING};
 use crate::results::held_out::MAIN_SET;
 use crate::results::progress::Progress;
-use crate::results::rows::ResumedRows;
 use crate::results::summary::{LossAt, Sample, Sentences};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic};
 use clock::Clock;
-use files::RowFiles;
+use files::{EarlierRows, RowFiles};
 use saves::Saves;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +36,21 @@ const SUMMARY_PERIOD: Duration = Duration::from_secs(5);
 
 /// Time between progress lines in the log, in addition to the lines of evaluations.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
+
+/// Key in [`Meta::extra`] for the hash of the samples up to the checkpoint.
+const SAMPLES: &str = "samples";
+
+/// Returns a hash of samples, in hexadecimal.
+fn samples_hash(samples: &[Sample]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for Sample { step, prompt, text } in samples {
+        hasher.update(&step.to_le_bytes());
+        for part in [prompt, text] {
+            hasher.update(&(part.len() as u64).to_le_bytes()).update(part.as_bytes());
+        }
+    }
+    hasher.finalize().to_hex().to_string()
+}
 
 /// The files and the progress display of one run.
 pub struct Recorder {
@@ -64,15 +78,13 @@ pub struct Recorder {
 
 impl Recorder {
     /// Checks that checkpoints can be written, opens the row files at the step where the run starts, and
-    /// drops the rows beyond it. `meta` describes checkpoints. `is_resumed` is true if the folder belongs to
-    /// an earlier process.
+    /// drops the rows beyond it. `meta` describes checkpoints.
     ///
     /// # Errors
     /// If the folder cannot be written, or lacks rows up to the step.
     pub(super) fn open(
         (job, start): (&Job, &Start),
         folder: RunFolder,
-        is_resumed: bool,
         mut summary: Summary,
         meta: Meta,
         progress: Progress,
@@ -80,11 +92,17 @@ impl Recorder {
         let (plan, step) = (&job.plan, start.step());
         let background = Saving::new(plan, &job.programs, &job.machine).beside_training;
         // Comes before any row is dropped: if the disk is still full, nothing may change.
-        let saves = Saves::open(&folder, plan, meta, step, background)?;
-        let loaded = start.loaded.as_ref().filter(|_| is_resumed);
+        let saves = Saves::open(&folder, plan, meta, start, background)?;
+        let loaded = start.loaded.as_ref().filter(|_| start.is_own);
         let saved = loaded.map(|loaded| &loaded.meta().rows);
-        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, (step, is_resumed), saved)?;
+        let (mut files, earlier) = RowFiles::open(&folder, plan, &summary, step, saved)?;
         summary.samples.retain(|sample| sample.step <= step);
+        // The rows are verified, but nothing else tells whether the texts are those that were generated.
+        let samples = loaded.and_then(|loaded| loaded.meta().extra.get(SAMPLES));
+        let changed_samples = samples.is_some_and(|hash| *hash != samples_hash(&summary.samples));
+        if changed_samples {
+            summary.samples.clear();
+        }
         summary.status = Status::Running;
         summary.reason = None;
         summary.steps = step;
@@ -109,14 +127,23 @@ impl Recorder {
             last_logged: Instant::now(),
             write_error: None,
         };
-        recorder.note_rows(earlier.are_unchecked, &earlier.metrics)?;
+        recorder.note_rows(&earlier, start)?;
+        if changed_samples {
+            recorder.warn(&format!(
+                "the samples in {SUMMARY} were changed since the checkpoint of step {step}, so they are left out; the log \
+                 has them as they were generated"
+            ))?;
+        }
+        for warning in recorder.saves.store.repair() {
+            recorder.warn(&format!("checkpoints of an earlier process: {warning}"))?;
+        }
         Ok(recorder)
     }
 
     /// Reports which rows of an earlier process are kept unchecked, and which are dropped.
-    fn note_rows(&mut self, hashes_missing: bool, kept: &ResumedRows<MetricsRow>) -> Result<()> {
-        let from_step = self.step;
-        if hashes_missing {
+    fn note_rows(&mut self, earlier: &EarlierRows, start: &Start) -> Result<()> {
+        let (from_step, kept) = (self.step, &earlier.metrics);
+        if earlier.are_unchecked {
             self.note(&format!(
                 "the checkpoint of step {from_step} was written by an earlier version, without hashes of {METRICS} and {TIMING}: \
                  their rows up to this step are kept unchecked"
@@ -127,12 +154,23 @@ impl Recorder {
                 1 => format!("the row of step {first} is dropped and trained again"),
                 rows => format!("the {rows} rows of steps {first} to {last} are dropped and trained again"),
             };
-            match from_step {
-                0 => self.warn(&format!(
+            match (from_step, start.is_own) {
+                (0, _) => self.warn(&format!(
                     "there is no checkpoint to continue from, so the run starts at step 0; {dropped}"
                 ))?,
-                step => self.note(&format!("resuming from step {step}; {dropped}"))?,
+                (step, false) => self.warn(&format!(
+                    "the fork has no checkpoint of its own to continue from, so it begins again at step {step}; {dropped}"
+                ))?,
+                (step, true) => self.note(&format!("resuming from step {step}; {dropped}"))?,
             }
+        }
+        let damaged = [(METRICS, &kept.damage), (TIMING, &earlier.damaged_timing)];
+        for (file, damage) in damaged.into_iter().filter_map(|(file, damage)| Some((file, damage.as_ref()?)))
+        {
+            self.warn(&format!(
+                "{damage}. This line and those after it are behind the checkpoint, so they are dropped with its rows; \
+                 unsaved-{file} holds a copy until a checkpoint reaches them"
+            ))?;
         }
         Ok(())
     }

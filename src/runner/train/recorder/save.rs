@@ -1,6 +1,6 @@
 //! Saves checkpoints of a run, either while training waits or beside it.
 
-use super::Recorder;
+use super::{Recorder, SAMPLES, samples_hash};
 use crate::checkpoint::{Saved, Write, Written};
 use crate::error::Result;
 use crate::format::{binary, duration};
@@ -172,6 +172,7 @@ impl Recorder {
         self.saves.meta.step = step;
         self.saves.meta.tokens_seen = self.tokens_at(step);
         self.saves.meta.set_weights_only(!due.whole);
+        self.saves.meta.extra.insert(SAMPLES.to_owned(), samples_hash(&self.summary.samples));
         if self.plan.intervals.checkpoint.keep_best {
             let loss = self.saves.evaluated.filter(|(evaluated, _)| *evaluated == step).map(|(_, loss)| loss);
             self.saves.meta.set_validation_loss(loss);

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::results::RunFolder;
 use crate::train::held::SnapshotCopy;
+use crate::train::start::Start;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -40,7 +41,7 @@ impl Saves {
         folder: &RunFolder,
         plan: &Plan,
         meta: Meta,
-        from_step: u64,
+        start: &Start,
         background: bool,
     ) -> Result<Self> {
         let intervals = &plan.intervals;
@@ -49,7 +50,7 @@ impl Saves {
         store.keeps_best = intervals.checkpoint.keep_best;
         store.probe()?;
         let store = Arc::new(store);
-        let best_loss = if intervals.checkpoint.keep_best { store.best_loss(from_step)? } else { None };
+        let best_loss = if intervals.checkpoint.keep_best { store.best_loss(start.step())? } else { None };
         Ok(Self {
             writer: BackgroundWriter::new(Arc::clone(&store)),
             store,
@@ -58,7 +59,7 @@ impl Saves {
             best_loss,
             evaluated: None,
             meta,
-            saved_step: from_step,
+            saved_step: start.saved_step(),
             last_save: Instant::now(),
             unsaved: None,
         })

@@ -145,15 +145,15 @@ impl Run {
         launch: &[String],
     ) -> Result<Recorder> {
         progress.begin(folder.path());
-        record::write_provenance(&folder, job, &self.request.command)?;
+        let is_new = !matches!(self.request.origin, Origin::Resume(_));
+        record::write_provenance(&folder, (job, start), is_new, &self.request.command)?;
         let summary = record::describe(summary, job, start)?;
         let meta = record::meta(job, start);
         // Comes before the recorder starts the run's clock.
         let may_measure = self.request.progress != Mode::Quiet && job.plan.batch.world_size == 1;
         let needs = (start.step() == 0).then(|| record::run_needs(job, may_measure));
         let path = folder.path().to_owned();
-        let is_resumed = matches!(self.request.origin, Origin::Resume(_));
-        let begun = Recorder::open((job, start), folder, is_resumed, summary, meta, progress);
+        let begun = Recorder::open((job, start), folder, summary, meta, progress);
         let begun = begun.and_then(|mut recorder| {
             record::write_notes(&mut recorder, job, start, launch, needs.as_ref())?;
             Ok(recorder)

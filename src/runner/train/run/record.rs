@@ -1,7 +1,7 @@
 //! What is recorded of a run before its first step: its folder, its summary, the metadata of its checkpoints,
 //! and the first lines of its log.
 
-use crate::checkpoint::{INITIAL_WEIGHTS, Meta};
+use crate::checkpoint::{INITIAL_WEIGHTS, Meta, Store};
 use crate::data::{Dataset, HeldOut};
 use crate::device::cuda::{self, Gpu};
 use crate::error::Result;
@@ -17,6 +17,7 @@ use crate::ranks::LocalRanks;
 use crate::recipe::Recipe;
 use crate::results::folder::{PLOTS, read_summary};
 use crate::results::held_out::HeldOutSet;
+use crate::results::origin::{BeganFrom, Origin};
 use crate::results::progress::{Progress, eprint_line};
 use crate::results::summary::{BegunWith, HeldOutPart};
 use crate::results::{RunFolder, Summary, atomic, memory};
@@ -28,7 +29,7 @@ use crate::train::initial::weights::{InitialWeights, TOKENIZER};
 use crate::train::job::Job;
 use crate::train::recorder::Recorder;
 use crate::train::run_ranks::announce_finished;
-use crate::train::start::{Start, corpus_files};
+use crate::train::start::{Start, corpus_files, run_of};
 use std::path::Path;
 
 /// Returns the folder of a run with its summary: either `resumed`, or a new one with a copy of the recipe.
@@ -53,7 +54,7 @@ pub(super) fn open(
 /// Leaves a run unchanged whose steps are all trained, and tells the user and the other ranks.
 ///
 /// # Errors
-/// If a rank is lost, or its recipe differs.
+/// If a rank is lost, its recipe differs, or the folder of checkpoints cannot be opened.
 pub(super) fn leave_finished(
     folder: RunFolder,
     ranks: &LocalRanks,
@@ -62,7 +63,13 @@ pub(super) fn leave_finished(
     mut progress: Progress,
 ) -> Result<Ended> {
     let draws = job.recipe.values().metrics.plots;
-    note_finished(&mut progress, folder.path(), job.steps(), start.loaded.is_some(), draws);
+    if start.is_own {
+        // The last save may have failed to point to its checkpoint. Nothing of a finished run is removed.
+        let mut store = Store::open(&folder.checkpoints()?, usize::MAX)?;
+        store.keeps_best = job.plan.intervals.checkpoint.keep_best;
+        store.repair().iter().for_each(|warning| progress.warn(&format!("warning: {warning}")));
+    }
+    note_finished(&mut progress, folder.path(), job.steps(), start.is_own, draws);
     announce_finished(ranks, job, folder.path())?;
     Ok(Ended { folder: Some(folder), was_finished: true, outcome: Ok(()) })
 }
@@ -73,7 +80,8 @@ fn adopt_summary(job: &mut Job, start: &mut Start, summary: &Summary) {
     // of the recipe as written.
     if start.changes.is_empty() {
         // Prefers the checkpoint's hash, because it is verified.
-        let saved = start.loaded.as_ref().map(|loaded| &loaded.meta().recipe_hash);
+        let own = start.loaded.as_ref().filter(|_| start.is_own);
+        let saved = own.map(|loaded| &loaded.meta().recipe_hash);
         job.recipe_hash.clone_from(saved.unwrap_or(&summary.recipe_hash));
     }
     if start.step() > 0 && summary.val_part.is_none() && held_out_part(&job.plan).is_some() {
@@ -90,14 +98,52 @@ fn create(results: &Path, job: &Job) -> Result<(RunFolder, Summary)> {
     Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
 }
 
-/// Writes everything that the run depends on: the resolved recipe, the environment, the tokenizer.
+/// Writes everything that the run depends on: the resolved recipe, the environment, the tokenizer and, if the
+/// run is new, what it begins from.
 ///
 /// # Errors
 /// If the folder cannot be written, or the driver cannot describe a GPU.
-pub(super) fn write_provenance(folder: &RunFolder, job: &Job, command: &[String]) -> Result<()> {
+pub(super) fn write_provenance(
+    folder: &RunFolder,
+    (job, start): (&Job, &Start),
+    is_new: bool,
+    command: &[String],
+) -> Result<()> {
+    if is_new {
+        write_origin(folder, job, start)?;
+    }
     folder.write_resolved(&job.recipe.to_toml())?;
     folder.write_environment(&environment(&job.plan, command.to_vec())?)?;
     atomic::write(&folder.path().join(TOKENIZER), job.dataset.tokenizer.to_json().as_bytes())
+}
+
+/// Records what a new run begins from.
+///
+/// # Errors
+/// If the file cannot be written.
+fn write_origin(folder: &RunFolder, job: &Job, start: &Start) -> Result<()> {
+    let began_from = match (&start.forked_from, &start.loaded, &start.initial) {
+        (Some(fork), Some(loaded), _) => BeganFrom::Checkpoint {
+            folder: shown(run_of(loaded).unwrap_or(loaded.path()))?,
+            run: fork.run.clone(),
+            step: fork.step,
+            tokens_seen: fork.tokens_seen,
+            state: loaded.state_hash().to_owned(),
+        },
+        (_, _, Some(InitialWeights { weights, hash })) => {
+            BeganFrom::Weights { folder: shown(&weights.folder.path)?, blake3: hash.clone() }
+        }
+        _ => BeganFrom::InitialValues,
+    };
+    let origin = Origin {
+        run: folder.name(),
+        recipe: job.plan.name.clone(),
+        resolved_recipe_toml: job.recipe.to_toml(),
+        corpus_hash: job.dataset.hash.clone(),
+        tokenizer_hash: job.dataset.tokenizer.hash(),
+        began_from,
+    };
+    origin.write(folder.path())
 }
 
 /// Tells the user that nothing is left to train, and what the run can still be used for. A run with a
@@ -160,6 +206,7 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
     if let Some(fork) = &start.forked_from {
         summary.forked_from = Some(fork.clone());
+        summary.losses_before.clone_from(&start.losses_before);
     }
     if let Some(InitialWeights { weights, hash }) = &start.initial {
         let folder = shown(&weights.folder.path)?;

@@ -195,17 +195,17 @@ pub(super) fn changes(
     )))
 }
 
-/// Rejects a tokenizer that differs from the checkpoint's. The corpus hash cannot show this, because both
-/// tokenizers may give the same ids.
-pub(super) fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
-    let (before, now) = (&loaded.meta().tokenizer_hash, dataset.tokenizer.hash());
-    if *before == now {
+/// Rejects a tokenizer that differs from the one of the checkpoint or run at `place`, whose hash is `before`.
+/// The corpus hash cannot show this, because both tokenizers may give the same ids.
+pub(super) fn check_tokenizer(place: &Path, before: &str, dataset: &Dataset) -> Result<()> {
+    let now = dataset.tokenizer.hash();
+    if before == now {
         return Ok(());
     }
     Err(Error::usage(format!(
         "this is not the run that {} belongs to: the tokenizer has hash {now} (was {before})\nundo the change of \
          data.tokenizer, or start a new run from the checkpoint with `xrun resume RUN --fork`",
-        loaded.path().display()
+        place.display()
     )))
 }
 

@@ -1,0 +1,135 @@
+//! What a run began from: opened again by a run that ended before its first checkpoint, and compared before
+//! one run is taken for another.
+
+use crate::checkpoint::{self, Loaded};
+use crate::error::{Error, Result};
+use crate::hugging_face::Folder;
+use crate::recipe::Recipe;
+use crate::results::folder::{CHECKPOINT, METRICS};
+use crate::results::losses::SmoothedLoss;
+use crate::results::names::ORIGIN;
+use crate::results::origin::{BeganFrom, Origin};
+use crate::results::progress::eprint_line;
+use crate::results::rows::{self, MetricsRow, SavedRows};
+use crate::results::{Summary, find};
+use crate::train::initial::weights::InitialWeights;
+use crate::train::request;
+use std::path::{Path, PathBuf};
+
+/// Returns the folder of the run that a checkpoint belongs to.
+pub(in crate::train) fn run_of(loaded: &Loaded) -> Option<&Path> {
+    loaded.path().parent()?.parent()
+}
+
+/// Returns the error for a run of which neither a checkpoint nor its origin is left.
+pub(super) fn unknown(run: &Path) -> Error {
+    Error::usage(format!(
+        "{} has neither a checkpoint nor {ORIGIN}, so nothing tells what it began from, and it cannot be continued. \
+         `xrun {}` trains its recipe again, in a new run",
+        run.display(),
+        run.display()
+    ))
+}
+
+/// Opens the checkpoint that a run began from, for a run that has none of its own; `None` if it began at step
+/// 0. The other run may have moved together with this one.
+///
+/// # Errors
+/// A usage error if the checkpoint is gone, was replaced by another one, or is damaged.
+pub(super) fn reopen(run: &Path, origin: &Origin) -> Result<Option<Loaded>> {
+    let BeganFrom::Checkpoint { folder, run: name, step, state, .. } = &origin.began_from else {
+        return Ok(None);
+    };
+    let recorded = PathBuf::from(folder);
+    let [recipe, parent] = find::names_of(&recorded);
+    let own = std::path::absolute(run).unwrap_or_else(|_| run.to_owned());
+    let beside = own.parent().and_then(Path::parent).map(|results| results.join(recipe).join(parent));
+    let mut why = Vec::new();
+    for place in beside.into_iter().chain([recorded]) {
+        match checkpoint::at_step(&place.join(CHECKPOINT), *step) {
+            Ok(loaded) if loaded.state_hash() == state => return Ok(Some(loaded)),
+            Ok(loaded) => why.push(format!("{} holds another state", loaded.path().display())),
+            Err(e) => why.push(e.message().to_owned()),
+        }
+    }
+    why.dedup();
+    Err(Error::usage(format!(
+        "{} has no checkpoint of its own. It began as a fork of {name} at step {step}, and that state is gone: {}. Restore \
+         the checkpoint, or begin another fork",
+        run.display(),
+        why.join("; ")
+    )))
+}
+
+/// Rejects initial weights other than those that a run began with, if it begins again.
+///
+/// # Errors
+/// A usage error with both hashes.
+pub(super) fn check_weights(
+    origin: Option<&Origin>,
+    initial: Option<&InitialWeights>,
+    request: &request::Origin,
+) -> Result<()> {
+    let (Some(origin), request::Origin::Resume(run)) = (origin, request) else { return Ok(()) };
+    let before = match &origin.began_from {
+        BeganFrom::Weights { blake3, .. } => Some(blake3),
+        BeganFrom::InitialValues | BeganFrom::Checkpoint { .. } => None,
+    };
+    let now = initial.map(|initial| &initial.hash);
+    if before == now {
+        return Ok(());
+    }
+    let short = |hash: Option<&String>| hash.map_or("none".to_owned(), |hash| hash.chars().take(8).collect());
+    Err(Error::usage(format!(
+        "{} has no checkpoint, so it begins again, but the content of model.init_from has changed since it began: its hash \
+         is {} (was {}). Restore the folder, or train the recipe in a new run",
+        run.display(),
+        short(now),
+        short(before)
+    )))
+}
+
+/// Returns true if a run began as a new run of the recipe would: with its initial values, or with the present
+/// content of `model.init_from`.
+pub(super) fn began_alike(run: &Path, recipe: &Recipe) -> bool {
+    let origin = match Origin::read(run) {
+        Ok(Some(origin)) => origin,
+        Ok(None) => return false,
+        Err(e) => {
+            eprint_line(&format!("warning: {e}; this run is not continued"));
+            return false;
+        }
+    };
+    let named = &recipe.values().model.init_from;
+    match (origin.began_from, named) {
+        (BeganFrom::InitialValues, None) => true,
+        (BeganFrom::Weights { blake3, .. }, Some(folder)) => {
+            let now = Folder::open(Path::new(folder)).and_then(|folder| folder.content_hash());
+            now.is_ok_and(|now| now == blake3)
+        }
+        _ => false,
+    }
+}
+
+/// Returns the training losses of a parent's last steps before a fork, as many as the smoothed loss of the
+/// fork may need. None if the parent's rows are not those of its checkpoint.
+pub(super) fn last_losses(run: &Path, loaded: &Loaded, parent: &Summary) -> Vec<Option<f32>> {
+    let (meta, path) = (loaded.meta(), run.join(METRICS));
+    let Some(saved) = meta.rows.get(METRICS) else { return Vec::new() };
+    let saved = SavedRows { bytes: saved.bytes, blake3: saved.blake3.clone() };
+    let verified = saved.verify(&path, meta.step).and_then(|()| rows::read::<MetricsRow>(&path));
+    let rows = match verified {
+        Ok(rows) => rows,
+        Err(e) => {
+            eprint_line(&format!(
+                "warning: {e}; the smoothed training loss covers only the steps of the fork"
+            ));
+            return Vec::new();
+        }
+    };
+    let own = rows.iter().filter(|row| row.step <= meta.step).map(|row| row.loss);
+    let own = own.map(|loss| loss.is_finite().then_some(loss));
+    let losses: Vec<Option<f32>> = parent.losses_before.iter().copied().chain(own).collect();
+    let needed = SmoothedLoss::window(usize::try_from(meta.step).unwrap_or(usize::MAX).saturating_add(1));
+    losses[losses.len().saturating_sub(needed)..].to_vec()
+}
