@@ -141,7 +141,7 @@ sections! {
         qk_norm_weight: bool = true; Training, Type::Bool, "false" => implied("true");
         /// Base θ of the frequencies of the rotary position embedding.
         rope_theta: f64 = 10_000.0;
-            Training, number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]);
+            Training, number(Included(1.0), Included(1e12)), "1000000.0" => aliases(&["rope_base"]);
         /// Share of each head that is rotated: its first elements.
         rope_fraction: f64 = 1.0;
             Training, number(Excluded(0.0), Included(1.0)), "0.25"

@@ -4,6 +4,7 @@ mod record;
 
 pub use record::cpu_fallback_warning;
 
+use super::companions;
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::device_order::DeviceOrder;
 use super::generate::check_prompt;
@@ -146,6 +147,7 @@ impl Run {
     ) -> Result<Recorder> {
         progress.begin(folder.path());
         record::write_provenance(&folder, job, &self.request.command)?;
+        companions::begin(folder.path(), &self.request.origin, &job.recipe, start)?;
         let summary = record::describe(summary, job, start)?;
         let meta = record::meta(job, start);
         // Comes before the recorder starts the run's clock.
