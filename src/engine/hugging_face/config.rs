@@ -220,8 +220,9 @@ mod tests {
         assert_eq!((config.remove("t.k"), config.remove("b"), config.remove("a.b")), (None, None, None));
         assert_eq!(config.remove("a"), Some(1.into()));
         config.set("b", true.into());
-        let left: Vec<(&str, String)> =
+        let mut left: Vec<(&str, String)> =
             config.entries().map(|(key, value)| (key, value.to_string())).collect();
+        left.sort();
         assert_eq!(left, [("b", "true".to_owned()), ("t", r#"{"l":3}"#.to_owned())]);
     }
 
