@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
 use xrun::error::ErrorKind;
 use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
+use xrun::model::hugging_face::Companions;
 use xrun::plan::Model;
 use xrun::policy::Norm;
 use xrun::recipe;
@@ -35,7 +36,14 @@ fn tiny() -> Export {
         ..recipe::Model::default()
     };
     let model = Model::from_keys(&keys, 11);
-    Export { model, seq_len: 16, end_token_id: 10, dtype: Dtype::F32, reference: None, chat_template: None }
+    Export {
+        model,
+        seq_len: 16,
+        end_token_id: 10,
+        dtype: Dtype::F32,
+        reference: None,
+        companions: Companions::default(),
+    }
 }
 
 /// The tiny model with one dimension changed.
@@ -563,6 +571,145 @@ fn training_begins_with_the_weights_of_a_folder() {
     xrun(at.path(), &other).code(2).stderr(contains("model.vocab_size is 300"));
     fs::remove_file(model.join("model.safetensors")).unwrap();
     xrun(at.path(), &drawn).code(2).stderr(contains("there are no weights"));
+}
+
+/// The files of a folder that say which tokens are special and how texts are written, with what xrun would
+/// not write itself.
+fn companions() -> BTreeMap<&'static str, String> {
+    let settings = serde_json::json!({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>",
+        "pad_token": {"content": "a", "special": true}, "model_max_length": 7,
+        "chat_template": [{"name": "default", "template": "{{ bos_token }}"}, {"name": "tool", "template": "x"}]});
+    BTreeMap::from([
+        ("generation_config.json", r#"{"eos_token_id": [10, 4], "temperature": 0.7}"#.to_owned()),
+        ("tokenizer_config.json", settings.to_string()),
+        ("special_tokens_map.json", r#"{"cls_token": "b"}"#.to_owned()),
+        ("chat_template.jinja", "{{ messages[0].content }}".to_owned()),
+    ])
+}
+
+/// Imported, trained further as a fork, and trained from a recipe that names the folder; each with all files
+/// and without each of them.
+#[test]
+fn what_a_folder_says_about_tokens_comes_out_of_every_run() {
+    let at = tempfile::tempdir().unwrap();
+    run_folder(&at.path().join("run"), RECIPE);
+    xrun_export(&at.path().join("run"), &at.path().join("plain"), &[]).success();
+    fs::write(at.path().join("letters.txt"), "abcdefghij".repeat(400)).unwrap();
+    let train = [
+        "data.corpus=letters.txt",
+        "training.steps=1",
+        "training.local_batch_size=2",
+        "metrics.plots=false",
+        "--quiet",
+    ];
+    let all = companions();
+    for (i, missing) in [None].into_iter().chain(all.keys().map(Some)).enumerate() {
+        let model = at.path().join(format!("model-{i}"));
+        fs::create_dir(&model).unwrap();
+        for file in ["model.safetensors", "tokenizer.json", "config.json"] {
+            fs::copy(at.path().join("plain").join(file), model.join(file)).unwrap();
+        }
+        let text = fs::read_to_string(model.join("config.json")).unwrap();
+        let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
+        config.remove("bos_token_id");
+        config.insert("eos_token_id".into(), serde_json::json!([10, 4]));
+        config.insert("pad_token_id".into(), serde_json::Value::Null);
+        config.insert("max_position_embeddings".into(), 64.into());
+        fs::write(model.join("config.json"), serde_json::Value::from(config.clone()).to_string()).unwrap();
+        let expected: BTreeMap<_, _> = all.iter().filter(|(name, _)| Some(*name) != missing).collect();
+        expected.iter().for_each(|(name, text)| fs::write(model.join(name), text).unwrap());
+
+        let results = format!("results-{i}");
+        let place = ["--results", results.as_str()];
+        let done = xrun(
+            at.path(),
+            &[&["import", model.to_str().unwrap(), "--name", "m", "--seq-len", "16"][..], &place].concat(),
+        );
+        let imported =
+            String::from_utf8(done.success().get_output().stdout.clone()).unwrap().trim_end().to_owned();
+        let recipe = format!("{imported}/recipe.toml");
+        xrun(at.path(), &[&["resume", &imported, "--fork"][..], &train, &place].concat()).success();
+        xrun(at.path(), &[&["run", &recipe][..], &train, &place].concat()).success();
+        let runs = xrun::results::find::runs(&at.path().join(&results)).unwrap();
+        assert_eq!(runs.len(), 3);
+        for (j, run) in runs.iter().enumerate() {
+            let out = at.path().join(format!("out-{i}-{j}"));
+            xrun_export(run, &out, &["--no-reference"]).success();
+            let mut names: Vec<String> =
+                fs::read_dir(&out).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.retain(|name| {
+                !["model.safetensors", "tokenizer.json", "config.json"].contains(&name.as_str())
+            });
+            names.sort();
+            assert_eq!(
+                names,
+                expected.keys().map(|name| (**name).to_owned()).collect::<Vec<_>>(),
+                "{missing:?} {j}"
+            );
+            for (name, text) in &expected {
+                assert_eq!(
+                    &fs::read_to_string(out.join(name)).unwrap(),
+                    *text,
+                    "{name} without {missing:?}, run {j}"
+                );
+            }
+            let text = fs::read_to_string(out.join("config.json")).unwrap();
+            let out: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap();
+            assert_eq!(out, config, "{missing:?}, run {j}");
+        }
+    }
+}
+
+/// A run folder of others, in which the files that an export reads are links to private files.
+#[test]
+fn links_in_place_of_companions_are_not_followed() {
+    use predicates::str::contains;
+    let at = tempfile::tempdir().unwrap();
+    run_folder(&at.path().join("run"), RECIPE);
+    fs::write(at.path().join("private"), r#"{"chat_template.jinja": "secret"}"#).unwrap();
+    std::os::unix::fs::symlink(at.path().join("private"), at.path().join("run/companions.json")).unwrap();
+    xrun_export(&at.path().join("run"), &at.path().join("to"), &[])
+        .failure()
+        .stderr(contains("companions.json"));
+    assert!(!at.path().join("to").exists());
+}
+
+/// Every way to write one model differently from what an export of it says.
+#[test]
+fn a_model_accepts_its_own_recipe() {
+    let at = tempfile::tempdir().unwrap();
+    fs::write(at.path().join("letters.txt"), "abcdefghij".repeat(400)).unwrap();
+    fs::write(at.path().join("tokenizer.json"), TOKENIZER).unwrap();
+    let common = "[model]\ndim = 16\nn_layers = 2\n{}\n[training]\nseq_len = 16\nsteps = 1\nlocal_batch_size = 2\n\
+        [data]\ncorpus = \"letters.txt\"\ntokenizer = \"tokenizer.json\"\n[metrics]\nplots = false\n";
+    for (i, keys) in [
+        "",
+        "n_heads = 2",
+        "n_heads = 2\nn_kv_heads = 2\nhead_dim = 8\nffn_dim = 64",
+        "activation = \"silu(a) * b\"",
+        "n_heads = 2\nwindow = 4\nglobal_interval = 8",
+        "n_heads = 2\nwindow = 4\nglobal_interval = 1",
+        "n_heads = 2\nwindow = 4",
+        "rope_scaling = \"yarn\"\nrope_factor = 2.0\nrope_original_context = 8",
+        "norm_bias = false\nqk_norm = false",
+        "norm = \"layer_norm\"\nposition = \"learned\"\nbias = true\nqk_norm = false\nactivation = \"gelu\"",
+        "norm = \"layer_norm\"\nnorm_bias = true\nposition = \"learned\"\nbias = true\nqk_norm = false\nactivation = \"gelu(x)\"",
+        "dropout = 0.1\ninit_std = 0.1\nresidual_init = \"zero\"",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let recipe = format!("r{i}.toml");
+        fs::write(at.path().join(&recipe), common.replace("{}", keys)).unwrap();
+        let results = format!("results-{i}");
+        xrun(at.path(), &["run", &recipe, "--results", &results, "--quiet"]).success();
+        let run = &xrun::results::find::runs(&at.path().join(&results)).unwrap()[0];
+        let to = at.path().join(format!("model-{i}"));
+        xrun_export(run, &to, &["--no-reference"]).success();
+        let init = format!("model.init_from={}", to.display());
+        let begun = xrun(at.path(), &["run", &recipe, &init, "--results", &results, "--quiet"]);
+        begun.try_success().unwrap_or_else(|e| panic!("{keys}: {e}"));
+    }
 }
 
 #[test]

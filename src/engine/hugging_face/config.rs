@@ -10,8 +10,8 @@ use std::path::Path;
 /// 500 KiB.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Values of a configuration, or of a table in it. A `null` value counts as absent unless a method says
-/// otherwise.
+/// Values of a configuration, or of a table in it. What `null` means differs from key to key, so readers ask
+/// [`Config::is_null`] where it is not the same as absent.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The file, and the table in it, for messages.
@@ -46,6 +46,35 @@ impl Config {
     /// Returns true if the key is present, even if it is `null`.
     pub fn has(&self, key: &str) -> bool {
         self.values.contains_key(key)
+    }
+
+    /// Returns true if the key is present and `null`.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.values.get(key).is_some_and(Value::is_null)
+    }
+
+    /// Returns the file, and the table in it, for messages.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// Returns the keys with their values, `null` included.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Sets a key.
+    pub fn set(&mut self, key: &str, value: Value) {
+        self.values.insert(key.to_owned(), value);
+    }
+
+    /// Removes a key, or `TABLE.KEY` of a table, and returns its value; `None` if there is no such key.
+    pub fn remove(&mut self, path: &str) -> Option<Value> {
+        if let Some(value) = self.values.remove(path) {
+            return Some(value);
+        }
+        let (table, key) = path.split_once('.')?;
+        self.values.get_mut(table)?.as_object_mut()?.remove(key)
     }
 
     /// Returns the number of a key that counts something, or `default` if it is absent.
@@ -117,7 +146,8 @@ impl Config {
 
     /// Makes the error for a value that xrun has no model for.
     pub fn refuse(&self, key: &str, instead: &str) -> Error {
-        let value = self.get(key).map_or("absent".to_owned(), |value| shortened(&value.to_string()));
+        let value = self.values.get(key);
+        let value = value.map_or("absent".to_owned(), |value| shortened(&value.to_string()));
         Error::usage(format!("{}: {key} is {value}, and {instead}", self.place))
     }
 
@@ -130,11 +160,12 @@ impl Config {
     ) -> Result<T> {
         match self.get(key) {
             Some(value) => convert(value).ok_or_else(|| self.refuse(key, &format!("{what} is expected"))),
-            None => default.ok_or_else(|| {
-                Error::usage(format!(
+            None => default.ok_or_else(|| match self.is_null(key) {
+                true => self.refuse(key, &format!("{what} is expected")),
+                false => Error::usage(format!(
                     "{}: there is no {key}, and the model cannot be built without it",
                     self.place
-                ))
+                )),
             }),
         }
     }
@@ -169,6 +200,8 @@ mod tests {
         );
         assert!(message(config.count("x", None).map(drop)).contains("x is 0.00001"));
         assert!(message(config.count("absent", None).map(drop)).contains("there is no absent"));
+        assert!(message(config.count("null", None).map(drop)).contains("null is null, and a whole number"));
+        assert!(config.is_null("null") && !config.is_null("absent") && !config.is_null("n"));
         assert!(message(config.words("mixed").map(drop)).contains("a list of texts is expected"));
         assert!(
             message(config.table("t").unwrap().unwrap().flag("k", false).map(drop))
@@ -178,6 +211,19 @@ mod tests {
             message(config.require("word", &"b".into(), "xrun has b"))
                 .contains("word is \"a\", and xrun has b")
         );
+    }
+
+    #[test]
+    fn keys_of_tables_are_removed_by_path() {
+        let mut config = config(r#"{"a": 1, "t": {"k": 2, "l": 3}}"#).unwrap();
+        assert_eq!(config.remove("t.k"), Some(2.into()));
+        assert_eq!((config.remove("t.k"), config.remove("b"), config.remove("a.b")), (None, None, None));
+        assert_eq!(config.remove("a"), Some(1.into()));
+        config.set("b", true.into());
+        let mut left: Vec<(&str, String)> =
+            config.entries().map(|(key, value)| (key, value.to_string())).collect();
+        left.sort();
+        assert_eq!(left, [("b", "true".to_owned()), ("t", r#"{"l":3}"#.to_owned())]);
     }
 
     #[test]

@@ -16,6 +16,9 @@ const CONFIG: &str = "config.json";
 /// File name of the weights if they are in a single file.
 const WEIGHTS: &str = "model.safetensors";
 
+/// Adapters of PEFT, which transformers adds to the weights of the folder.
+const ADAPTER: &str = "adapter_config.json";
+
 /// Extensions of files that Python unpickles, which runs the code in them.
 const PICKLES: [&str; 4] = ["bin", "pt", "pth", "ckpt"];
 
@@ -70,32 +73,47 @@ impl Folder {
             files: vec![config],
             tensors: BTreeMap::new(),
         };
+        if files::open(path, ADAPTER)?.is_some() {
+            return Err(Error::usage(format!(
+                "{}: {ADAPTER} adds an adapter to the weights, which xrun does not read; merge it \
+                 (`model.merge_and_unload().save_pretrained(NEW_FOLDER)`), or remove the file for the model without it",
+                path.display()
+            )));
+        }
         match (files::open(path, WEIGHTS)?, files::open(path, INDEX)?) {
             (Some(weights), None) => folder.add(weights, None)?,
-            (None, Some(index)) => {
+            (single, Some(index)) => {
                 let listed = index::read(&index)?;
-                folder.files.push(index);
-                for (file, names) in listed {
-                    let weights = files::open(path, &file)?.ok_or_else(|| {
-                        let more = if names.len() == 1 { "tensor" } else { "tensors" };
-                        Error::usage(format!(
-                            "{}: {file} is missing, with {} {more} by {INDEX}: download it",
-                            path.display(),
-                            names.len()
-                        ))
-                    })?;
-                    folder.add(weights, Some(&names))?;
+                // MLX writes an index beside a single file, too.
+                if single.is_some() && !listed.keys().eq([WEIGHTS]) {
+                    return Err(Error::usage(format!(
+                        "{}: there are both {WEIGHTS} and {INDEX}, which names other files, and it is unclear which holds \
+                         the model; remove one",
+                        path.display()
+                    )));
                 }
-            }
-            (Some(_), Some(_)) => {
-                return Err(Error::usage(format!(
-                    "{}: there are both {WEIGHTS} and {INDEX}, and it is unclear which holds the model; remove one",
-                    path.display()
-                )));
+                folder.files.push(index);
+                folder.add_listed(listed)?;
             }
             (None, None) => return Err(without_weights(path)),
         }
         Ok(folder)
+    }
+
+    /// Adds the tensors of the files that an index lists, each with its tensors.
+    fn add_listed(&mut self, listed: BTreeMap<String, Vec<String>>) -> Result<()> {
+        for (file, names) in listed {
+            let weights = files::open(&self.path, &file)?.ok_or_else(|| {
+                let more = if names.len() == 1 { "tensor" } else { "tensors" };
+                Error::usage(format!(
+                    "{}: {file} is missing, with {} {more} by {INDEX}: download it",
+                    self.path.display(),
+                    names.len()
+                ))
+            })?;
+            self.add(weights, Some(&names))?;
+        }
+        Ok(())
     }
 
     /// Adds the tensors of a file. `listed` are the names that the index lists for it, sorted.
@@ -274,7 +292,10 @@ mod tests {
             ("x-1.safetensors", &first),
             ("x-2.safetensors", &second),
         ]);
-        let [whole, sharded] = [whole, sharded].map(|at| {
+        let all_in_one: &[u8] = br#"{"weight_map": {"a": "model.safetensors", "b": "model.safetensors", "c": "model.safetensors", "m": "model.safetensors"}}"#;
+        let weights = safetensors(&[a, b, c, m]);
+        let indexed = folder(&[(CONFIG, b"{}"), (WEIGHTS, &weights), (INDEX, all_in_one)]);
+        let [whole, sharded, _] = [whole, sharded, indexed].map(|at| {
             let folder = Folder::open(at.path()).unwrap();
             assert_eq!(folder.tensors().map(|(name, _)| name).collect::<Vec<_>>(), ["a", "b", "c", "m"]);
             assert_eq!(folder.read("a", &[2]).unwrap(), [1.5, -2.0]);
@@ -319,6 +340,11 @@ mod tests {
             (&[config], "there are no weights"),
             (&[config, ("pytorch_model.bin", b"x")], "pytorch_model.bin is a pickle"),
             (&[config, (WEIGHTS, &one), (INDEX, index)], "there are both"),
+            (
+                &[config, (WEIGHTS, &one), (INDEX, br#"{"weight_map": {"b": "model.safetensors"}}"#)],
+                "says that it has tensor b, but it does not",
+            ),
+            (&[config, (WEIGHTS, &one), (ADAPTER, b"{}")], "adds an adapter to the weights"),
             (
                 &[config, (INDEX, index), ("x-1.safetensors", &one)],
                 "x-2.safetensors is missing, with 1 tensor by",

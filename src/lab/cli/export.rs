@@ -5,13 +5,14 @@ use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
-use crate::model::hf_export::{self, Dtype, Export, Stored};
+use crate::model::hf_export::{self, CHAT_TEMPLATE, Dtype, Export, Stored};
+use crate::model::hugging_face::Companions;
 use crate::model::{CheckpointWeights, FoldedHead, WeightsKind};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
 use crate::results::names::CHECKPOINT;
-use crate::train::{chat_template, recipe_of, reference, tokenizer_json};
+use crate::train::{chat_template, companions, recipe_of, reference, tokenizer_json};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun export`.
@@ -60,7 +61,13 @@ pub fn run(args: &Args) -> Result<()> {
     let recipe = recipe_of(&checkpoint)?;
     check(&recipe, &checkpoint)?;
     let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
-    export.chat_template = chat_template(&run)?;
+    export.companions = companions(&run)?;
+    if let Some(template) = chat_template(&run)? {
+        export.companions.0.insert(CHAT_TEMPLATE.to_owned(), template);
+    }
+    if checkpoint.meta().step > 0 {
+        export.companions.add_end(export.end_token_id)?;
+    }
     let weights = FoldedHead::new(&weights, &mut export.model);
     if !args.no_reference {
         // Reports a model that no class covers before computing a forward pass.
@@ -135,7 +142,7 @@ fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtyp
         end_token_id: end_token_id(checkpoint, tokenizer_json)?,
         dtype,
         reference: None,
-        chat_template: None,
+        companions: Companions::default(),
     })
 }
 

@@ -23,6 +23,10 @@ pub struct Args {
     /// Context length in tokens [default: the model's own, at most 4096 unless positions are trained].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub seq_len: Option<u32>,
+    /// Leave out a key of config.json that xrun does not know, because it does not change what the model
+    /// computes; TABLE.KEY for a key of a table. Can be repeated.
+    #[arg(long, value_name = "KEY")]
+    pub ignore: Vec<String>,
     /// The tokenizer: a file or a built-in one [default: the folder's].
     #[arg(long, value_name = "TOKENIZER")]
     pub tokenizer: Option<String>,
@@ -38,6 +42,7 @@ pub fn run(args: &Args) -> Result<()> {
         results: args.results.folder.clone(),
         name: args.name.clone(),
         seq_len: args.seq_len.map(|n| n as usize),
+        ignore: args.ignore.clone(),
         tokenizer: args.tokenizer.clone(),
         command: this_command(),
     })?;

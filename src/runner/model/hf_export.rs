@@ -4,7 +4,10 @@
 //! bytes. It appears complete or not at all. Weights of any size go into one `model.safetensors`: sharding
 //! only serves hosts with a limit per file, and every reader of the format accepts one file.
 
-use super::hugging_face::{HfFacts, HfModel, HfTensor, express};
+pub use super::hugging_face::CHAT_TEMPLATE;
+use super::hugging_face::{
+    CONFIG, Companions, GENERATION, HfFacts, HfModel, HfTensor, SETTINGS, TOKEN_MAP, express,
+};
 pub use super::weights::Weights;
 use crate::checkpoint::tensor_file;
 use crate::checkpoint::{DiskFs, Fs, TensorView, write_synced};
@@ -19,9 +22,6 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// File name of a chat template, as transformers expects it.
-pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 
 /// The element type of exported weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -47,8 +47,8 @@ pub struct Export {
     pub dtype: Dtype,
     /// Logits of the weights as they are written ([`Stored`]), with which a reader can check itself.
     pub reference: Option<Reference>,
-    /// Chat template of the tokenizer.
-    pub chat_template: Option<String>,
+    /// Files beside the weights and the tokenizer that the run began with.
+    pub companions: Companions,
 }
 
 /// Weights rounded to the element type in which they are written.
@@ -116,11 +116,7 @@ pub fn write_on(
     check_names(layers, &given, &hf)?;
     let target = Target::new(dir)?;
 
-    let files = [
-        ("config.json", hf.config),
-        ("generation_config.json", generation_config(export)),
-        ("tokenizer_config.json", tokenizer_config(export, &end_token)),
-    ];
+    let files = files(export, hf.config, &end_token)?;
     target.fill(fs, |temporary| {
         let tensors: Vec<_> = hf.tensors.iter().map(|t| view(t, export.dtype, weights)).collect();
         tensor_file::write(fs, &temporary.join("model.safetensors"), &tensors)?;
@@ -128,14 +124,11 @@ pub fn write_on(
             let path = temporary.join(name);
             write_synced(fs, &path, text.as_bytes()).at("write", &path)
         };
-        for (name, json) in files {
-            write(name, &format!("{json:#}\n"))?;
+        for (name, text) in &files {
+            write(name, text)?;
         }
         if let Some(reference) = &export.reference {
             write(REFERENCE, &reference.to_json()?)?;
-        }
-        if let Some(template) = &export.chat_template {
-            write(CHAT_TEMPLATE, template)?;
         }
         write("tokenizer.json", tokenizer_json)
     })
@@ -204,6 +197,24 @@ fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
         .ok_or_else(|| Error::usage(format!("tokenizer.json has no token {id}, the end of a document")))
 }
 
+/// Returns the files besides weights and tokenizer.json. What a folder said about its tokens goes out as it came
+/// in, and what it did not say is not invented.
+fn files(export: &Export, config: serde_json::Value, end_token: &str) -> Result<Vec<(&'static str, String)>> {
+    let text = |json: serde_json::Value| format!("{json:#}\n");
+    let companions = &export.companions;
+    let kept = |name: &'static str| companions.get(name).map(|text| (name, text.to_owned()));
+    let mut files = vec![(CONFIG, text(companions.restore(config)?))];
+    if companions.has_model() {
+        files.extend(kept(GENERATION));
+        files.extend(kept(SETTINGS));
+    } else {
+        files.push((GENERATION, text(generation_config(export))));
+        files.push((SETTINGS, text(tokenizer_config(export, end_token)?)));
+    }
+    files.extend([TOKEN_MAP, CHAT_TEMPLATE].into_iter().filter_map(kept));
+    Ok(files)
+}
+
 fn generation_config(export: &Export) -> serde_json::Value {
     json!({
         "bos_token_id": export.end_token_id,
@@ -212,14 +223,29 @@ fn generation_config(export: &Export) -> serde_json::Value {
     })
 }
 
-fn tokenizer_config(export: &Export, end_token: &str) -> serde_json::Value {
-    json!({
+/// Returns the settings of the tokenizer of a model that xrun trained from the start: those beside its
+/// tokenizer.json, or its end token, which also begins every document.
+fn tokenizer_config(export: &Export, end_token: &str) -> Result<serde_json::Value> {
+    let own = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": export.seq_len,
         "bos_token": end_token,
         "eos_token": end_token,
         "clean_up_tokenization_spaces": false,
-    })
+    });
+    let Some(text) = export.companions.get(SETTINGS) else { return Ok(own) };
+    let wrong = |e: &dyn std::fmt::Display| Error::usage(format!("{SETTINGS} beside the tokenizer: {e}"));
+    let mut settings: serde_json::Value = serde_json::from_str(text).map_err(|e| wrong(&e))?;
+    let fields = settings.as_object_mut().ok_or_else(|| wrong(&"it is not a JSON object"))?;
+    if fields.keys().all(|key| key == "eos_token") {
+        return Ok(own);
+    }
+    for (key, value) in [("tokenizer_class", "PreTrainedTokenizerFast"), ("eos_token", end_token)] {
+        if fields.get(key).is_none_or(serde_json::Value::is_null) {
+            fields.insert(key.to_owned(), value.into());
+        }
+    }
+    Ok(settings)
 }
 
 /// The folder to create, and the temporary folder that is renamed to it when complete.

@@ -192,6 +192,26 @@ impl Model {
         }
     }
 
+    /// Returns the model with one form for each function: a formula of a built-in activation as its word, a
+    /// window that no block has as none, and the factor of YaRN spelled out.
+    #[must_use]
+    pub fn canonical(&self) -> Self {
+        let mut model = self.clone();
+        if let Some(word) = self.activation.built_in() {
+            model.activation = word.into();
+        }
+        let globals = (0..self.n_layers).filter(|i| self.is_global(*i)).count();
+        if globals == self.n_layers {
+            (model.window, model.global_interval) = (None, None);
+        } else if globals == 0 {
+            model.global_interval = None;
+        }
+        if self.rope.scaling == RopeScaling::Yarn && self.rope.attention_factor.is_none() {
+            model.rope.attention_factor = self.rope.factor.map(|factor| 0.1 * factor.ln() + 1.0);
+        }
+        model
+    }
+
     /// Returns the width divided by the base width, which determines the whole maximal update
     /// parametrization; 1 in the standard one.
     pub fn width_ratio(&self) -> f64 {

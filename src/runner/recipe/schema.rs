@@ -152,7 +152,7 @@ sections! {
         qk_norm_weight: bool = true; Training, Type::Bool, "false" => implied("true");
         /// Base θ of the frequencies of the rotary position embedding.
         rope_theta: f64 = 10_000.0;
-            Training, host_number(Included(1.0), Included(1e9)), "1000000.0" => aliases(&["rope_base"]),
+            Training, host_number(Included(1.0), Included(1e12)), "1000000.0" => aliases(&["rope_base"]),
                    idle(&[When::Fact(Fact::OnePairRotates)]);
         /// Share of each head that is rotated: its first elements.
         rope_fraction: f64 = 1.0;

@@ -1,16 +1,17 @@
 //! Imports a folder in HuggingFace's form as a run with a checkpoint.
 
-use super::chat::template::{CONFIG_FILE, MAX_BYTES, in_config};
+use super::companions;
 use super::initial::weights::TOKENIZER;
 use super::reference::logits;
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
 use crate::data::Tokenizer;
-use crate::data::tokenizer::MAX_JSON_BYTES;
+use crate::data::tokenizer::{BUILT_IN, MAX_JSON_BYTES};
 use crate::error::{Error, IoContext, Result};
 use crate::hugging_face::{Folder, REFERENCE, Reference};
 use crate::machine::Machine;
-use crate::model::hf_export::CHAT_TEMPLATE;
-use crate::model::hugging_face::{ImportedWeights, Keys, keys};
+use crate::model::hugging_face::{
+    CONFIG, Companions, ImportedWeights, Keys, OF_MODEL, OF_TOKENIZER, SETTINGS, ignore, keys,
+};
 use crate::model::{Weights, parameters};
 use crate::plan::Model;
 use crate::policy::Position;
@@ -41,6 +42,8 @@ pub struct ImportRequest {
     pub name: Option<String>,
     /// Length of the context; `None` for the model's own, limited to 4096 tokens.
     pub seq_len: Option<usize>,
+    /// Keys of `config.json` to leave out, because they do not change the model.
+    pub ignore: Vec<String>,
     /// A tokenizer, named as in `data.tokenizer`; `None` for the folder's.
     pub tokenizer: Option<String>,
     /// Command line, for the provenance.
@@ -63,12 +66,18 @@ pub struct Imported {
 /// With a usage error if the folder is damaged, xrun does not have its model, or its weights do not give the
 /// logits that it states.
 pub fn import(request: &ImportRequest) -> Result<Imported> {
-    let folder = Folder::open(&request.folder)?;
+    let mut folder = Folder::open(&request.folder)?;
+    request.ignore.iter().try_for_each(|key| ignore(&mut folder.config, key))?;
     let keys = keys(&folder.config)?;
-    // The tokenizer reads this file again. Reading it here first checks that it is inside the folder and not
-    // too large.
-    let settings = folder.text(CONFIG_FILE, MAX_BYTES)?;
+    // The tokenizer reads some of these files again. Reading them here first checks that they are inside the
+    // folder and not too large.
+    let mut companions = companions::from_folder(&folder, &OF_MODEL)?;
+    let of_tokenizer = companions::from_folder(&folder, &OF_TOKENIZER)?;
     let (tokenizer, named) = tokenizer(request, &folder)?;
+    companions.0.extend(match &request.tokenizer {
+        None => of_tokenizer.0,
+        Some(name) => of_other_tokenizer(name, &tokenizer)?.0,
+    });
     if tokenizer.vocab_size() > keys.vocab_size {
         return Err(Error::usage(format!(
             "{}: the tokenizer has {} entries, but vocab_size in config.json is {}: it belongs to another model; name \
@@ -78,20 +87,20 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
             keys.vocab_size
         )));
     }
-    let mut notes = Vec::new();
+    let mut notes = keys.notes.clone();
+    notes.extend(request.ignore.iter().map(|key| format!("{key} in config.json is left out (--ignore)")));
     let seq_len = context(request, &keys, &mut notes)?;
     let recipe = recipe_of(request, &keys, seq_len, &named)?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
-    let template = chat_template(&folder, settings.as_deref())?;
     let weights = ImportedWeights::new(folder, &model)?;
+    notes.extend(weights.notes.iter().cloned());
     notes.push(compare_logits(&recipe, &model, &weights)?);
     let hash = weights.folder.content_hash()?;
     let run = RunFolder::create(&request.results, recipe.name(), &recipe.hash()[..8], crate::format::now())?;
     let path = run.path().to_owned();
     let source =
         Source { recipe: &recipe, model: &model, weights: &weights, hash: &hash, tokenizer: &tokenizer };
-    let files = [(CHAT_TEMPLATE, template), (CONFIG_FILE, settings)];
-    let written = source.write(&run, &files, &request.command, &notes);
+    let written = source.write(&run, &companions, &request.command, &notes);
     written.inspect_err(|_| {
         // The caller needs the original error, not an error of the cleanup.
         let _ = std::fs::remove_dir_all(&path);
@@ -120,12 +129,22 @@ fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, Str
     Ok((Tokenizer::open(&named)?, named))
 }
 
+/// Returns the companions of a tokenizer that is not the folder's. A built-in one has only an end token.
+fn of_other_tokenizer(name: &str, tokenizer: &Tokenizer) -> Result<Companions> {
+    if !BUILT_IN.contains(&name) {
+        return companions::beside_tokenizer(name);
+    }
+    let end = tokenizer.decode(&[tokenizer.end_token()])?;
+    let settings = serde_json::json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end });
+    Ok(Companions(BTreeMap::from([(SETTINGS.to_owned(), format!("{settings:#}\n"))])))
+}
+
 /// Returns the length of the context.
 fn context(request: &ImportRequest, keys: &Keys, notes: &mut Vec<String>) -> Result<usize> {
     let learned = keys
         .model
         .iter()
-        .any(|(key, value)| *key == "position" && *value == format!("\"{}\"", Position::Learned));
+        .any(|set| set.key == "position" && set.value == format!("\"{}\"", Position::Learned));
     let wrong = |text: String| {
         Err(Error::usage(format!("--seq-len {}: {text}", request.seq_len.unwrap_or_default())))
     };
@@ -163,21 +182,11 @@ fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &s
         quoted(&shown),
         quoted(tokenizer)
     );
-    let recipe =
-        recipe::load_str(Path::new("imported.toml"), &text, &[], std::iter::empty(), &Machine::none())?;
+    let path = Path::new("the recipe that these keys make");
+    let recipe = recipe::load_str(path, &text, &[], std::iter::empty(), &Machine::none());
+    let place = request.folder.join(CONFIG);
+    let recipe = recipe.map_err(|e| keys.explain(&e, &place.display().to_string()))?;
     Ok(recipe.with_name(name))
-}
-
-/// Returns the chat template of a folder, from its own file or from the tokenizer's settings. If the settings
-/// hold several, takes the one named `default`.
-fn chat_template(folder: &Folder, settings: Option<&str>) -> Result<Option<String>> {
-    if let Some(template) = folder.text(CHAT_TEMPLATE, MAX_BYTES)? {
-        return Ok(Some(template));
-    }
-    let Some(text) = settings else { return Ok(None) };
-    let settings: serde_json::Value = serde_json::from_str(text)
-        .map_err(|e| Error::usage(format!("{}: {e}", folder.path.join(CONFIG_FILE).display())))?;
-    Ok(in_config(&settings["chat_template"]))
 }
 
 /// Compares the logits that a folder states with the logits of its weights. Returns a sentence with the
@@ -212,7 +221,7 @@ impl Source<'_> {
     fn write(
         &self,
         run: &RunFolder,
-        files: &[(&str, Option<String>)],
+        companions: &Companions,
         command: &[String],
         notes: &[String],
     ) -> Result<()> {
@@ -223,11 +232,7 @@ impl Source<'_> {
         let environment = Environment::detect(threads, crate::format::now());
         run.write_environment(&Environment { command: command.to_vec(), ..environment })?;
         atomic::write(&run.path().join(TOKENIZER), tokenizer.to_json().as_bytes())?;
-        for (name, text) in files {
-            if let Some(text) = text {
-                atomic::write(&run.path().join(name), text.as_bytes())?;
-            }
-        }
+        companions::write(run.path(), companions)?;
         drop(run.start_rows::<MetricsRow>(METRICS)?);
         drop(run.start_rows::<TimingRow>(TIMING)?);
         let views = parameters(model).into_iter().map(|param| {

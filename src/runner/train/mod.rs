@@ -6,6 +6,7 @@
 mod agreement;
 mod calibrate;
 mod chat;
+mod companions;
 mod conclude;
 mod device_order;
 mod energy;
@@ -37,6 +38,7 @@ pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
 pub use chat::Chat;
 pub use chat::template::chat_template;
+pub use companions::companions;
 pub use conclude::{Ended, mark_failed};
 pub use gauges::environment;
 pub use generate::{Generating, prompt_tokens};

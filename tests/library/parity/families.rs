@@ -104,7 +104,7 @@ fn comes_back(case: &str) {
         end_token_id: 0,
         dtype: Dtype::F32,
         reference: None,
-        chat_template: None,
+        companions: Companions::default(),
     };
     let at = tempfile::tempdir().unwrap();
     let to = at.path().join("exported");

@@ -8,17 +8,20 @@ use crate::hugging_face::Config;
 use crate::plan::Model;
 use serde_json::json;
 
-/// Sets the keys of a configuration's sizes and activation. `activation` is the default.
-pub(super) fn read_sizes(config: &Config, keys: &mut Keys, activation: &str, gated: bool) -> Result<()> {
-    let (dim, heads) = (config.count("hidden_size", None)?, config.count("num_attention_heads", None)?);
-    keys.set("dim", dim);
-    keys.set("n_layers", config.count("num_hidden_layers", None)?);
-    keys.set("n_heads", heads);
-    keys.set("n_kv_heads", config.count("num_key_value_heads", Some(heads))?);
-    keys.set("head_dim", config.count("head_dim", Some((dim / heads).max(1)))?);
-    keys.set("ffn_dim", config.count("intermediate_size", None)?);
-    keys.set_word("activation", activations::read(config, "hidden_act", activation, gated)?);
-    Ok(())
+/// Starts the keys of a configuration with its sizes and its activation. `gated` says whether the class's
+/// layer has a gate.
+pub(super) fn sizes(class: &'static str, config: &Config, gated: bool) -> Result<Keys> {
+    let count = |key| config.count(key, None);
+    let mut keys = Keys::new(class, count("vocab_size")?, count("max_position_embeddings")?);
+    let (dim, heads) = (count("hidden_size")?, count("num_attention_heads")?);
+    keys.set("dim", "hidden_size", dim);
+    keys.set("n_layers", "num_hidden_layers", count("num_hidden_layers")?);
+    keys.set("n_heads", "num_attention_heads", heads);
+    keys.set("n_kv_heads", "num_key_value_heads", config.count("num_key_value_heads", Some(heads))?);
+    keys.set("head_dim", "head_dim", config.count("head_dim", Some((dim / heads).max(1)))?);
+    keys.set("ffn_dim", "intermediate_size", count("intermediate_size")?);
+    keys.set_word("activation", "hidden_act", activations::read(config, "hidden_act", gated)?);
+    Ok(keys)
 }
 
 /// Rejects a configuration with biases in the products of attention alone.

@@ -1,5 +1,6 @@
 //! The trait of a transformers class.
 
+use super::fields::Field;
 use super::keys::Keys;
 use super::lacks::UnsupportedKeys;
 use super::tensor::{HfFacts, HfTensor};
@@ -15,6 +16,17 @@ pub(super) trait Class: Sync {
 
     /// Returns the `model_type` of its configurations.
     fn model_type(&self) -> &'static str;
+
+    /// Returns the name of the class without a head.
+    fn bare_name(&self) -> &'static str;
+
+    /// Returns the keys of its configurations that this class reads.
+    fn fields(&self) -> &'static [Field];
+
+    /// Returns other names of keys, each with the key. They have precedence over the keys.
+    fn aliases(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
 
     /// Returns the prefix of its tensor names. Files of a bare model, without a head, omit it.
     fn prefix(&self) -> &'static str {
@@ -47,7 +59,8 @@ pub(super) trait Class: Sync {
     /// Returns every tensor of a model that the class can express, in the order of the file.
     fn tensors(&self, m: &Model) -> Vec<HfTensor>;
 
-    /// Returns the recipe keys that correspond to a configuration of the class.
+    /// Returns the recipe keys that correspond to a configuration of the class, whose absent keys have been
+    /// set to their defaults ([`super::fields::resolve`]).
     ///
     /// # Errors
     /// With a usage error that names a configuration key for which xrun has no model.
@@ -55,7 +68,7 @@ pub(super) trait Class: Sync {
 
     /// Returns true for tensors without weights, such as masks, which older versions saved.
     fn is_buffer(&self, name: &str) -> bool {
-        name.ends_with(".rotary_emb.inv_freq")
+        name.ends_with("rotary_emb.inv_freq")
     }
 }
 

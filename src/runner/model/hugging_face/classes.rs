@@ -1,19 +1,22 @@
 //! Finds the class of a model or a configuration.
 
 use super::class::{Class, config_json};
+use super::fields::{is_harmless, is_read, resolve};
 use super::gpt2::Gpt2;
 use super::keys::Keys;
 use super::lacks::UnsupportedKeys;
 use super::llama::Llama;
 use super::nanochat::NanoChat;
 use super::qwen3::Qwen3;
+use super::rope;
 use super::tensor::{HfFacts, HfModel};
 use crate::error::{Error, Result};
 use crate::hugging_face::Config;
 use crate::plan::Model;
+use serde_json::Value;
 
 /// The classes. A model that several of them can express gets the first.
-static CLASSES: [&dyn Class; 4] = [&Qwen3, &Llama, &Gpt2, &NanoChat];
+pub(super) static CLASSES: [&dyn Class; 4] = [&Qwen3, &Llama, &Gpt2, &NanoChat];
 
 /// Returns the model in the form of the first class that can express it.
 ///
@@ -55,16 +58,23 @@ pub(super) fn class_for(config: &Config) -> Result<&'static dyn Class> {
         }
     }
     let kind = config.word("model_type", None)?;
-    let known = || CLASSES.map(|class| class.name()).join(", ");
+    let names = || CLASSES.map(|class| class.name()).join(", ");
     let Some(class) = CLASSES.into_iter().find(|class| class.model_type() == kind) else {
-        return Err(config.refuse("model_type", &format!("xrun has models of {}", known())));
+        return Err(config.refuse("model_type", &format!("xrun has models of {}", names())));
     };
-    match config.words("architectures")? {
-        Some(names) if !names.iter().any(|name| name == class.name()) => {
-            Err(config.refuse("architectures", &format!("for {kind} xrun has {}", class.name())))
-        }
-        _ => Ok(class),
+    let known = |name: &str| name == class.name() || name == class.bare_name();
+    let fits = match config.get("architectures") {
+        None => true,
+        Some(Value::String(name)) => known(name),
+        Some(_) => config
+            .words("architectures")?
+            .is_none_or(|names| names.is_empty() || names.iter().any(|name| known(name))),
+    };
+    if fits {
+        return Ok(class);
     }
+    let instead = format!("for {kind} xrun has {} and {}", class.name(), class.bare_name());
+    Err(config.refuse("architectures", &instead))
 }
 
 /// Translates a configuration into recipe keys.
@@ -72,7 +82,28 @@ pub(super) fn class_for(config: &Config) -> Result<&'static dyn Class> {
 /// # Errors
 /// With a usage error that names a configuration key for which xrun has no model.
 pub fn keys(config: &Config) -> Result<Keys> {
-    class_for(config)?.keys(config)
+    let class = class_for(config)?;
+    class.keys(&resolve(class, config)?)
+}
+
+/// Leaves a key out of a configuration, or `TABLE.KEY` of a table in it.
+///
+/// # Errors
+/// With a usage error if there is no such key, or if its effect is known.
+pub fn ignore(config: &mut Config, path: &str) -> Result<()> {
+    let class = class_for(config)?;
+    let wrong = |text: &str| Error::usage(format!("--ignore {path}: {text}"));
+    let known = match path.split_once('.') {
+        Some((_, key)) if !config.has(path) => rope::is_known(key),
+        _ => is_harmless(path) || is_read(class, path),
+    };
+    if known {
+        return Err(wrong("xrun knows what this key means, so it is not left out; change it in the file"));
+    }
+    match config.remove(path) {
+        Some(_) => Ok(()),
+        None => Err(wrong(&format!("{} has no such key", config.place()))),
+    }
 }
 
 /// Rejects sizes whose products overflow.

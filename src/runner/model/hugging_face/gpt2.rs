@@ -1,9 +1,10 @@
-//! `GPT2LMHeadModel` (`models/gpt2` of transformers 5.23): learned positions, LayerNorm with weight and bias,
+//! `GPT2LMHeadModel` (`models/gpt2` of transformers 5.24): learned positions, LayerNorm with weight and bias,
 //! a feed-forward layer without a gate, biases everywhere. Its `Conv1D` stores weights as
 //! `[inputs, outputs]`, and the attention's `Conv1D` has queries, keys and values side by side.
 
 use super::activations;
 use super::class::Class;
+use super::fields::Field;
 use super::keys::Keys;
 use super::lacks::{UnsupportedKeys, or_unset, word};
 use super::tensor::{HfFacts, HfTensor};
@@ -15,6 +16,30 @@ use serde_json::{Value, json};
 
 pub(super) struct Gpt2;
 
+/// `GPT2Config`.
+const FIELDS: [Field; 12] = [
+    Field::count("vocab_size", 50_257),
+    Field::count("n_positions", 1024),
+    Field::count("n_embd", 768),
+    Field::count("n_layer", 12),
+    Field::count("n_head", 12),
+    Field::derived("n_inner").or_null(),
+    Field::word("activation_function", "gelu_new"),
+    Field::number("layer_norm_epsilon", 1e-5),
+    Field::flag("scale_attn_weights", true),
+    Field::flag("scale_attn_by_inverse_layer_idx", false),
+    Field::flag("add_cross_attention", false),
+    Field::flag("tie_word_embeddings", true),
+];
+
+/// `GPT2Config.attribute_map`.
+const ALIASES: [(&str, &str); 4] = [
+    ("hidden_size", "n_embd"),
+    ("max_position_embeddings", "n_positions"),
+    ("num_attention_heads", "n_head"),
+    ("num_hidden_layers", "n_layer"),
+];
+
 impl Class for Gpt2 {
     fn name(&self) -> &'static str {
         "GPT2LMHeadModel"
@@ -22,6 +47,18 @@ impl Class for Gpt2 {
 
     fn model_type(&self) -> &'static str {
         "gpt2"
+    }
+
+    fn bare_name(&self) -> &'static str {
+        "GPT2Model"
+    }
+
+    fn fields(&self) -> &'static [Field] {
+        &FIELDS
+    }
+
+    fn aliases(&self) -> &'static [(&'static str, &'static str)] {
+        &ALIASES
     }
 
     fn prefix(&self) -> &'static str {
@@ -116,19 +153,23 @@ impl Class for Gpt2 {
     }
 
     fn keys(&self, config: &Config) -> Result<Keys> {
-        let context = config.count("n_positions", Some(1024))?;
-        let mut keys = Keys::new(self.name(), config.count("vocab_size", None)?, context);
-        let dim = config.count("n_embd", None)?;
-        keys.set("dim", dim);
-        keys.set("n_layers", config.count("n_layer", None)?);
-        keys.set("n_heads", config.count("n_head", None)?);
-        keys.set("ffn_dim", config.count("n_inner", Some(dim.saturating_mul(4)))?);
-        keys.set_word("activation", activations::read(config, "activation_function", "gelu_new", false)?);
-        keys.set("bias", true);
-        keys.set_word("norm", Norm::LayerNorm);
-        keys.set_number("norm_eps", config.number("layer_norm_epsilon", Some(1e-5))?);
-        keys.set_word("position", Position::Learned);
-        keys.set("qk_norm", false);
+        let count = |key| config.count(key, None);
+        let mut keys = Keys::new(self.name(), count("vocab_size")?, count("n_positions")?);
+        let (dim, heads) = (count("n_embd")?, count("n_head")?);
+        if !dim.is_multiple_of(heads) {
+            return Err(config.refuse("n_head", &format!("it must divide n_embd = {dim}")));
+        }
+        keys.set("dim", "n_embd", dim);
+        keys.set("n_layers", "n_layer", count("n_layer")?);
+        keys.set("n_heads", "n_head", heads);
+        keys.set("ffn_dim", "n_inner", config.count("n_inner", Some(dim.saturating_mul(4)))?);
+        let activation = activations::read(config, "activation_function", false)?;
+        keys.set_word("activation", "activation_function", activation);
+        keys.set("bias", "", true);
+        keys.set_word("norm", "", Norm::LayerNorm);
+        keys.set_number("norm_eps", "layer_norm_epsilon", config.number("layer_norm_epsilon", None)?);
+        keys.set_word("position", "", Position::Learned);
+        keys.set("qk_norm", "", false);
         config.require(
             "scale_attn_weights",
             &json!(true),
@@ -137,7 +178,7 @@ impl Class for Gpt2 {
         let same = "xrun scales the scores of all layers alike: false";
         config.require("scale_attn_by_inverse_layer_idx", &json!(false), same)?;
         config.require("add_cross_attention", &json!(false), "xrun's models are only decoders: false")?;
-        keys.set("tie_embeddings", config.flag("tie_word_embeddings", true)?);
+        keys.set("tie_embeddings", "tie_word_embeddings", config.flag("tie_word_embeddings", true)?);
         Ok(keys)
     }
 

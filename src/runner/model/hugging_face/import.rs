@@ -1,7 +1,7 @@
 //! Imports the weights of a folder under the names of xrun's parameters.
 
-use super::class::Class;
 use super::classes::class_for;
+use super::names::TensorNames;
 use super::tensor::HfTensor;
 use crate::error::{Error, Result};
 use crate::hugging_face::Folder;
@@ -19,6 +19,8 @@ pub struct ImportedWeights {
     parts: BTreeMap<String, Vec<HfTensor>>,
     /// A tensor that repeats the embedding: the head of a model with tied embeddings.
     repeated: Option<String>,
+    /// Sentences about how the tensors were found.
+    pub notes: Vec<String>,
 }
 
 /// Name of the embedding in xrun, and of the head in the files of all classes.
@@ -37,37 +39,35 @@ impl ImportedWeights {
         if let Some(lack) = class.unsupported_keys(m).0.first() {
             return Err(Error::usage(format!("{shown}: {lack}, as {}", class.name())));
         }
+        let names = TensorNames::new(&folder, class)?;
         let mut tensors = class.tensors(m);
-        let bare = bare_prefix(&folder, class);
         let mut used = BTreeSet::new();
         for tensor in &mut tensors {
-            if let Some(name) = bare.and_then(|prefix| tensor.name.strip_prefix(prefix)) {
-                tensor.name = name.to_owned();
-            }
-            let Some(found) = folder.tensor(&tensor.name) else {
-                return Err(Error::usage(format!(
-                    "{shown}: there is no tensor {}, which has shape {:?} by config.json: the folder is incomplete, or its \
-                     config.json belongs to another model",
-                    tensor.name, tensor.shape
-                )));
+            tensor.name = match names.find(&tensor.name)? {
+                Some(stored) => stored.to_owned(),
+                // transformers ties the two whichever of them is stored.
+                None if tensor.source == EMBEDDING && m.tie_embeddings => names
+                    .find(HEAD)?
+                    .map_or_else(|| Err(names.missing(tensor)), |name| Ok(name.to_owned()))?,
+                None => return Err(names.missing(tensor)),
             };
-            if found.shape() != tensor.shape {
+            let found = folder.tensor(&tensor.name).map_or(&[][..], |found| found.shape());
+            if found != tensor.shape {
                 return Err(Error::usage(format!(
-                    "{shown}: tensor {} has shape {:?}, but {:?} by config.json: the config.json belongs to \
+                    "{shown}: tensor {} has shape {found:?}, but {:?} by config.json: the config.json belongs to \
                      another model",
-                    tensor.name,
-                    found.shape(),
-                    tensor.shape
+                    tensor.name, tensor.shape
                 )));
             }
             folder.check_format(&tensor.name)?;
             used.insert(tensor.name.clone());
         }
         let mut repeated = None;
+        let head = names.find(HEAD)?;
         for (name, tensor) in
             folder.tensors().filter(|(name, _)| !used.contains(*name) && !class.is_buffer(name))
         {
-            if name == HEAD && m.tie_embeddings && tensor.shape() == [m.vocab_size, m.dim] {
+            if Some(name) == head && m.tie_embeddings && tensor.shape() == [m.vocab_size, m.dim] {
                 repeated = Some(name.to_owned());
                 continue;
             }
@@ -82,7 +82,8 @@ impl ImportedWeights {
             parts.entry(tensor.source.clone()).or_default().push(tensor);
         }
         check_parameters(m, &parts)?;
-        Ok(Self { folder, parts, repeated })
+        let notes = names.note().into_iter().collect();
+        Ok(Self { folder, parts, repeated, notes })
     }
 
     /// Returns the values of a parameter, row-major and without padding.
@@ -120,12 +121,6 @@ impl Weights for ImportedWeights {
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
         Ok(self.values(name, shape)?.iter().flat_map(|x| x.to_le_bytes()).collect())
     }
-}
-
-/// Returns the prefix that a folder's tensor names omit. Files of a bare model, without its head, omit it.
-fn bare_prefix(folder: &Folder, class: &dyn Class) -> Option<&'static str> {
-    let has_prefix = folder.tensors().any(|(name, _)| name.starts_with(class.prefix()));
-    (!has_prefix).then(|| class.prefix())
 }
 
 /// Checks that the tensors make up every parameter of a model, each element exactly once.

@@ -1,7 +1,8 @@
-//! `LlamaForCausalLM` (`models/llama` of transformers 5.23): RMSNorm, rotated queries and keys, a gated
+//! `LlamaForCausalLM` (`models/llama` of transformers 5.24): RMSNorm, rotated queries and keys, a gated
 //! feed-forward layer, biases in all products or in none.
 
 use super::class::Class;
+use super::fields::{Field, ROPE};
 use super::keys::Keys;
 use super::lacks::{UnsupportedKeys, or_unset, word};
 use super::tensor::{HfFacts, HfTensor};
@@ -14,6 +15,28 @@ use serde_json::{Value, json};
 
 pub(super) struct Llama;
 
+/// `LlamaConfig`.
+const FIELDS: [Field; 18] = [
+    Field::count("vocab_size", 32_000),
+    Field::count("hidden_size", 4096),
+    Field::count("intermediate_size", 11_008),
+    Field::count("num_hidden_layers", 32),
+    Field::count("num_attention_heads", 32),
+    Field::derived("num_key_value_heads").or_null(),
+    Field::derived("head_dim").or_null(),
+    Field::word("hidden_act", "silu"),
+    Field::count("max_position_embeddings", 2048),
+    Field::number("rms_norm_eps", 1e-6),
+    Field::flag("tie_word_embeddings", false),
+    Field::flag("attention_bias", false),
+    Field::flag("mlp_bias", false),
+    ROPE[0],
+    ROPE[1],
+    ROPE[2],
+    ROPE[3],
+    ROPE[4],
+];
+
 impl Class for Llama {
     fn name(&self) -> &'static str {
         "LlamaForCausalLM"
@@ -21,6 +44,14 @@ impl Class for Llama {
 
     fn model_type(&self) -> &'static str {
         "llama"
+    }
+
+    fn bare_name(&self) -> &'static str {
+        "LlamaModel"
+    }
+
+    fn fields(&self) -> &'static [Field] {
+        &FIELDS
     }
 
     fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
@@ -60,20 +91,23 @@ impl Class for Llama {
     }
 
     fn keys(&self, config: &Config) -> Result<Keys> {
-        let context = config.count("max_position_embeddings", Some(2048))?;
-        let mut keys = Keys::new(self.name(), config.count("vocab_size", None)?, context);
-        blocks::read_sizes(config, &mut keys, "silu", true)?;
+        let mut keys = blocks::sizes(self.name(), config, true)?;
+        // transformers rejects other configurations (`validate_architecture`), whatever `head_dim` is.
+        let (dim, heads) = (config.count("hidden_size", None)?, config.count("num_attention_heads", None)?);
+        if !dim.is_multiple_of(heads) {
+            return Err(config.refuse("num_attention_heads", &format!("it must divide hidden_size = {dim}")));
+        }
         let bias = config.flag("attention_bias", false)?;
         let instead =
             format!("attention_bias is {bias}: xrun's models have biases in all products or in none");
         if config.flag("mlp_bias", false)? != bias {
             return Err(config.refuse("mlp_bias", &instead));
         }
-        keys.set("bias", bias);
-        keys.set("qk_norm", false);
-        keys.set_number("norm_eps", config.number("rms_norm_eps", Some(1e-6))?);
-        rope::read(config, context, &mut keys)?;
-        keys.set("tie_embeddings", config.flag("tie_word_embeddings", false)?);
+        keys.set("bias", "attention_bias", bias);
+        keys.set("qk_norm", "", false);
+        keys.set_number("norm_eps", "rms_norm_eps", config.number("rms_norm_eps", None)?);
+        rope::read(config, keys.context, &mut keys)?;
+        keys.set("tie_embeddings", "tie_word_embeddings", config.flag("tie_word_embeddings", false)?);
         Ok(keys)
     }
 }

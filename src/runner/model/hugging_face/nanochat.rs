@@ -1,8 +1,9 @@
-//! `NanoChatForCausalLM` (`models/nanochat` of transformers 5.23): RMSNorm without weights, also after the
+//! `NanoChatForCausalLM` (`models/nanochat` of transformers 5.24): RMSNorm without weights, also after the
 //! embedding; queries and keys rotated backwards and then normalized, without weights; a feed-forward layer
 //! without a gate; no biases; a soft cap of logits.
 
 use super::class::Class;
+use super::fields::{Field, ROPE};
 use super::keys::Keys;
 use super::lacks::{UnsupportedKeys, or_unset, word};
 use super::tensor::{HfFacts, HfTensor};
@@ -17,8 +18,28 @@ pub(super) struct NanoChat;
 
 const CAP: &str = "final_logit_softcapping";
 
-/// The cap of a configuration without that key.
-const DEFAULT_CAP: f64 = 15.0;
+/// `NanoChatConfig`.
+const FIELDS: [Field; 18] = [
+    Field::count("vocab_size", 50_304),
+    Field::count("hidden_size", 768),
+    Field::count("intermediate_size", 8192),
+    Field::count("num_hidden_layers", 12),
+    Field::count("num_attention_heads", 6),
+    Field::derived("num_key_value_heads").or_null(),
+    // Not a field of the configuration class, but the model uses it if it is present.
+    Field::derived("head_dim"),
+    Field::word("hidden_act", "relu2"),
+    Field::count("max_position_embeddings", 2048),
+    Field::number("rms_norm_eps", 1e-6),
+    Field::number(CAP, 15.0).or_null(),
+    Field::flag("tie_word_embeddings", false),
+    Field::flag("attention_bias", false),
+    ROPE[0],
+    ROPE[1],
+    ROPE[2],
+    ROPE[3],
+    ROPE[4],
+];
 
 impl Class for NanoChat {
     fn name(&self) -> &'static str {
@@ -27,6 +48,14 @@ impl Class for NanoChat {
 
     fn model_type(&self) -> &'static str {
         "nanochat"
+    }
+
+    fn bare_name(&self) -> &'static str {
+        "NanoChatModel"
+    }
+
+    fn fields(&self) -> &'static [Field] {
+        &FIELDS
     }
 
     fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
@@ -43,8 +72,6 @@ impl Class for NanoChat {
         }
         let negative = m.rope.direction == RopeDirection::Negative;
         lacks.require("model.rope_direction", negative, word(m.rope.direction), "\"negative\"");
-        let whole = m.n_heads.checked_mul(m.head_dim) == Some(m.dim);
-        lacks.require("model.head_dim", whole, m.head_dim, "model.dim / model.n_heads");
         lacks.require("model.window", m.window.is_none(), or_unset(m.window), "none");
         lacks
     }
@@ -63,9 +90,13 @@ impl Class for NanoChat {
         })
     }
 
-    fn last_config(&self, _m: &Model) -> Value {
+    fn last_config(&self, m: &Model) -> Value {
         // The class would not train the embedding of a padding token.
-        json!({ "pad_token_id": null })
+        let mut last = json!({ "pad_token_id": null });
+        if m.n_heads.checked_mul(m.head_dim) != Some(m.dim) {
+            last["head_dim"] = m.head_dim.into();
+        }
+        last
     }
 
     fn tensors(&self, m: &Model) -> Vec<HfTensor> {
@@ -81,24 +112,21 @@ impl Class for NanoChat {
     }
 
     fn keys(&self, config: &Config) -> Result<Keys> {
-        let context = config.count("max_position_embeddings", Some(2048))?;
-        let mut keys = Keys::new(self.name(), config.count("vocab_size", None)?, context);
-        // `head_dim` is not a field of the configuration class, but the model uses it if it is present.
-        blocks::read_sizes(config, &mut keys, "relu2", false)?;
-        keys.set("norm_weight", false);
-        keys.set("embedding_norm", true);
-        keys.set_number("norm_eps", config.number("rms_norm_eps", Some(1e-6))?);
-        keys.set("qk_norm", true);
-        keys.set_word("qk_norm_place", QkNormPlace::AfterRope);
-        keys.set("qk_norm_weight", false);
-        keys.set_word("rope_direction", RopeDirection::Negative);
-        rope::read(config, context, &mut keys)?;
+        let mut keys = blocks::sizes(self.name(), config, false)?;
+        keys.set("norm_weight", "", false);
+        keys.set("embedding_norm", "", true);
+        keys.set_number("norm_eps", "rms_norm_eps", config.number("rms_norm_eps", None)?);
+        keys.set("qk_norm", "", true);
+        keys.set_word("qk_norm_place", "", QkNormPlace::AfterRope);
+        keys.set("qk_norm_weight", "", false);
+        keys.set_word("rope_direction", "", RopeDirection::Negative);
+        rope::read(config, keys.context, &mut keys)?;
         blocks::require_no_bias(config)?;
         // `null` means a model without a cap.
-        if !config.has(CAP) || config.get(CAP).is_some() {
-            keys.set_number("logit_cap", config.number(CAP, Some(DEFAULT_CAP))?);
+        if config.get(CAP).is_some() {
+            keys.set_number("logit_cap", CAP, config.number(CAP, None)?);
         }
-        keys.set("tie_embeddings", config.flag("tie_word_embeddings", false)?);
+        keys.set("tie_embeddings", "tie_word_embeddings", config.flag("tie_word_embeddings", false)?);
         Ok(keys)
     }
 }

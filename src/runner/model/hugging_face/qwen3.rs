@@ -1,7 +1,8 @@
-//! `Qwen3ForCausalLM` (`models/qwen3` of transformers 5.23): RMSNorm, queries and keys normalized per head
+//! `Qwen3ForCausalLM` (`models/qwen3` of transformers 5.24): RMSNorm, queries and keys normalized per head
 //! before they are rotated, a gated feed-forward layer, no biases, and a window in some layers.
 
 use super::class::Class;
+use super::fields::{Field, ROPE};
 use super::keys::Keys;
 use super::lacks::{UnsupportedKeys, or_unset, word};
 use super::tensor::{HfFacts, HfTensor};
@@ -14,6 +15,33 @@ use serde_json::{Value, json};
 
 pub(super) struct Qwen3;
 
+/// `Qwen3Config`.
+const FIELDS: [Field; 21] = [
+    Field::count("vocab_size", 151_936),
+    Field::count("hidden_size", 4096),
+    Field::count("intermediate_size", 22_016),
+    Field::count("num_hidden_layers", 32),
+    Field::count("num_attention_heads", 32),
+    // `null` means as many as query heads.
+    Field::count("num_key_value_heads", 32).or_null(),
+    Field::count("head_dim", 128),
+    Field::word("hidden_act", "silu"),
+    Field::count("max_position_embeddings", 32_768),
+    Field::number("rms_norm_eps", 1e-6),
+    Field::flag("tie_word_embeddings", false),
+    Field::flag("attention_bias", false),
+    Field::flag("use_sliding_window", false),
+    // `null` means no window.
+    Field::count("sliding_window", 4096).or_null(),
+    Field::count("max_window_layers", 28),
+    Field::derived("layer_types").or_null(),
+    ROPE[0],
+    ROPE[1],
+    ROPE[2],
+    ROPE[3],
+    ROPE[4],
+];
+
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
@@ -24,6 +52,14 @@ impl Class for Qwen3 {
 
     fn model_type(&self) -> &'static str {
         "qwen3"
+    }
+
+    fn bare_name(&self) -> &'static str {
+        "Qwen3Model"
+    }
+
+    fn fields(&self) -> &'static [Field] {
+        &FIELDS
     }
 
     fn unsupported_keys(&self, m: &Model) -> UnsupportedKeys {
@@ -74,24 +110,12 @@ impl Class for Qwen3 {
     }
 
     fn keys(&self, config: &Config) -> Result<Keys> {
-        let context = config.count("max_position_embeddings", Some(32_768))?;
-        let mut keys = Keys::new(self.name(), config.count("vocab_size", None)?, context);
-        let heads = config.count("num_attention_heads", None)?;
-        let layers = config.count("num_hidden_layers", None)?;
-        keys.set("dim", config.count("hidden_size", None)?);
-        keys.set("n_layers", layers);
-        keys.set("n_heads", heads);
-        // `null` means as many as query heads; a missing key means 32.
-        let kv_heads = if config.has("num_key_value_heads") { heads } else { 32 };
-        keys.set("n_kv_heads", config.count("num_key_value_heads", Some(kv_heads))?);
-        keys.set("head_dim", config.count("head_dim", Some(128))?);
-        keys.set("ffn_dim", config.count("intermediate_size", None)?);
-        keys.set_word("activation", activations::read(config, "hidden_act", "silu", true)?);
-        keys.set_number("norm_eps", config.number("rms_norm_eps", Some(1e-6))?);
-        rope::read(config, context, &mut keys)?;
+        let mut keys = blocks::sizes(self.name(), config, true)?;
+        keys.set_number("norm_eps", "rms_norm_eps", config.number("rms_norm_eps", None)?);
+        rope::read(config, keys.context, &mut keys)?;
         blocks::require_no_bias(config)?;
-        window(config, layers, &mut keys)?;
-        keys.set("tie_embeddings", config.flag("tie_word_embeddings", false)?);
+        window(config, config.count("num_hidden_layers", None)?, &mut keys)?;
+        keys.set("tie_embeddings", "tie_word_embeddings", config.flag("tie_word_embeddings", false)?);
         Ok(keys)
     }
 }
@@ -101,41 +125,52 @@ const MAX_LAYERS: usize = 4096;
 
 /// Sets the window, and which layers are global.
 fn window(config: &Config, layers: usize, keys: &mut Keys) -> Result<()> {
-    if !config.flag("use_sliding_window", false)? {
-        let types = config.words("layer_types")?.unwrap_or_default();
-        if types.iter().all(|kind| kind == FULL) {
-            return Ok(());
-        }
-        return Err(config.refuse("layer_types", "without use_sliding_window all are \"full_attention\""));
+    let has_window = config.flag("use_sliding_window", false)? && !config.is_null("sliding_window");
+    let types = config.words("layer_types")?;
+    if types.is_none() && !has_window {
+        return Ok(());
     }
-    let window = config.count("sliding_window", Some(4096))?;
     if layers > MAX_LAYERS {
         return Err(config.refuse("num_hidden_layers", &format!("at most {MAX_LAYERS} are read")));
     }
-    let is_global: Vec<bool> = match config.words("layer_types")? {
-        Some(types) => types.iter().map(|kind| kind == FULL).collect(),
+    let is_global: Vec<bool> = match types {
+        Some(types) => types.iter().map(|kind| is_full(config, kind)).collect::<Result<_>>()?,
         None => {
-            // Zero is a valid value of this key.
-            let first = config.get("max_window_layers").map_or(Some(28), Value::as_u64);
+            // Zero and negative numbers are valid values of this key.
+            let first = config.get("max_window_layers").and_then(Value::as_i64);
             let first =
                 first.ok_or_else(|| config.refuse("max_window_layers", "a whole number is expected"))?;
-            (0..layers as u64).map(|i| i < first).collect()
+            (0..layers as i64).map(|i| i < first).collect()
         }
     };
     if is_global.len() != layers {
         return Err(config.refuse("layer_types", &format!("num_hidden_layers is {layers}")));
     }
-    if is_global.iter().all(|global| *global) {
-        return Ok(());
+    let Some(first_window) = is_global.iter().position(|global| !global) else { return Ok(()) };
+    if !has_window {
+        let reason = format!(
+            "without use_sliding_window and sliding_window all are \"{FULL}\", but layer {first_window} is not"
+        );
+        return Err(config.refuse("layer_types", &reason));
     }
-    keys.set("window", window);
+    keys.set("window", "sliding_window", config.count("sliding_window", None)?);
     let Some(first) = is_global.iter().position(|global| *global) else { return Ok(()) };
     let interval = first + 1;
     let regular = is_global.iter().enumerate().all(|(i, global)| *global == (i + 1).is_multiple_of(interval));
     if !regular || interval == 1 {
         let reason = "xrun has one layer of full attention at the end of every group of layers";
-        return Err(config.refuse("layer_types", reason));
+        let key = if config.get("layer_types").is_some() { "layer_types" } else { "max_window_layers" };
+        return Err(config.refuse(key, reason));
     }
-    keys.set("global_interval", interval);
+    keys.set("global_interval", "layer_types", interval);
     Ok(())
+}
+
+/// Returns true if a layer of this kind attends to all keys. `attention` is an older word for it.
+fn is_full(config: &Config, kind: &str) -> Result<bool> {
+    match kind {
+        FULL | "attention" => Ok(true),
+        SLIDING => Ok(false),
+        _ => Err(config.refuse("layer_types", &format!("xrun has \"{FULL}\" and \"{SLIDING}\""))),
+    }
 }

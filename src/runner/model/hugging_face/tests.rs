@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-fn config(value: &Value) -> Config {
+pub(super) fn config(value: &Value) -> Config {
     Config::parse(Path::new("config.json"), value.to_string().as_bytes()).unwrap()
 }
 
@@ -32,7 +32,7 @@ fn refusal(value: &Value) -> String {
     keys(&config(value)).unwrap_err().message().to_owned()
 }
 
-fn model_from(keys: &Keys) -> Model {
+pub(super) fn model_from(keys: &Keys) -> Model {
     let recipe =
         recipe::load_str(Path::new("r.toml"), &keys.to_toml(), &[], std::iter::empty(), &Machine::none())
             .unwrap();
@@ -46,7 +46,7 @@ fn with_positions(model: Model, context: usize) -> Model {
 }
 
 /// `openai-community/gpt2`.
-fn gpt2() -> Value {
+pub(super) fn gpt2() -> Value {
     json!({
         "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
         "bos_token_id": 50256, "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02,
@@ -57,7 +57,7 @@ fn gpt2() -> Value {
 }
 
 /// `HuggingFaceTB/SmolLM2-135M`.
-fn smollm2() -> Value {
+pub(super) fn smollm2() -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0,
         "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
@@ -69,7 +69,7 @@ fn smollm2() -> Value {
 }
 
 /// `Qwen/Qwen3-0.6B`.
-fn qwen3() -> Value {
+pub(super) fn qwen3() -> Value {
     json!({
         "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
         "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
@@ -82,7 +82,7 @@ fn qwen3() -> Value {
 }
 
 /// `NanoChatConfig`, as transformers 5.23 saves it.
-fn nanochat() -> Value {
+pub(super) fn nanochat() -> Value {
     json!({
         "architectures": ["NanoChatForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0,
         "eos_token_id": 1, "final_logit_softcapping": 15.0, "hidden_act": "relu2", "hidden_size": 768,
@@ -93,7 +93,7 @@ fn nanochat() -> Value {
     })
 }
 
-fn with(mut value: Value, changes: Value) -> Value {
+pub(super) fn with(mut value: Value, changes: Value) -> Value {
     for (key, change) in changes.as_object().unwrap() {
         value[key] = change.clone();
     }
@@ -205,6 +205,8 @@ fn exported_configurations_equal_imported_ones() {
     let layers: Vec<&str> =
         (0..28).map(|i| if i % 4 == 3 { "full_attention" } else { "sliding_attention" }).collect();
     let window = json!({"use_sliding_window": true, "sliding_window": 256, "layer_types": layers});
+    let mscale = json!({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192,
+        "mscale": 0.7, "mscale_all_dim": 1.3}});
     let all_sliding = json!({"use_sliding_window": true, "sliding_window": 256, "max_window_layers": 0});
     for value in [
         gpt2(),
@@ -215,9 +217,13 @@ fn exported_configurations_equal_imported_ones() {
         with(smollm2(), json!({"rope_scaling": {"type": "linear", "factor": 2.0}})),
         qwen3(),
         with(qwen3(), yarn),
+        with(qwen3(), mscale),
         with(qwen3(), window),
         with(qwen3(), all_sliding),
         nanochat(),
+        with(nanochat(), json!({"head_dim": 64})),
+        with(gpt2(), json!({"activation_function": "relu"})),
+        with(qwen3(), json!({"hidden_act": "quick_gelu"})),
         with(nanochat(), json!({"final_logit_softcapping": null, "tie_word_embeddings": true})),
     ] {
         let before = keys(&config(&value)).unwrap();
@@ -266,14 +272,17 @@ fn unsupported_configurations_are_refused_with_key_and_value() {
             with(qwen3(), json!({"model_type": "mixtral"})),
             "model_type is \"mixtral\", and xrun has models of",
         ),
-        (with(qwen3(), json!({"model_type": null})), "there is no model_type"),
-        (with(qwen3(), json!({"architectures": ["Qwen3Model"]})), "architectures is [\"Qwen3Model\"]"),
+        (with(qwen3(), json!({"model_type": null})), "model_type is null"),
+        (with(qwen3(), json!({"architectures": ["Qwen3ForSequenceClassification"]})), "architectures is ["),
         (with(qwen3(), json!({"auto_map": {"AutoModel": "m.M"}})), "code of a folder is not run"),
         (with(qwen3(), json!({"quantization_config": {"bits": 4}})), "quantization_config is {\"bits\":4}"),
         (with(qwen3(), json!({"attention_bias": true})), "attention_bias is true"),
-        (with(qwen3(), json!({"hidden_act": "tanh"})), "hidden_act is \"tanh\", and xrun has silu"),
+        (with(qwen3(), json!({"hidden_act": "sigmoid"})), "hidden_act is \"sigmoid\", and xrun has silu"),
         (with(qwen3(), json!({"hidden_size": -3})), "hidden_size is -3"),
-        (with(qwen3(), json!({"hidden_size": null})), "there is no hidden_size"),
+        (
+            with(qwen3(), json!({"hidden_size": null})),
+            "hidden_size is null, and transformers refuses that: set it, or remove the key for the default, 4096",
+        ),
         (with(qwen3(), json!({"rms_norm_eps": "small"})), "rms_norm_eps is \"small\", and a number"),
         (with(qwen3(), json!({"rope_scaling": {"rope_type": "longrope"}})), "rope_type is \"longrope\""),
         (with(qwen3(), json!({"rope_scaling": {"rope_type": "linear"}})), "there is no factor"),
@@ -284,15 +293,34 @@ fn unsupported_configurations_are_refused_with_key_and_value() {
         ),
         (
             with(qwen3(), json!({"use_sliding_window": true, "max_window_layers": 21})),
-            "layer_types is absent, and xrun has one layer of full attention",
+            "max_window_layers is 21, and xrun has one layer of full attention",
         ),
-        (with(qwen3(), json!({"layer_types": ["sliding_attention"]})), "without use_sliding_window"),
+        (with(qwen3(), json!({"layer_types": ["sliding_attention"]})), "num_hidden_layers is 28"),
+        (
+            with(qwen3(), json!({"num_hidden_layers": 1, "layer_types": ["sliding_attention"]})),
+            "without use_sliding_window and sliding_window",
+        ),
+        (
+            with(qwen3(), json!({"num_hidden_layers": 1, "layer_types": ["chunked_attention"]})),
+            "layer_types is [\"chunked_attention\"], and xrun has",
+        ),
+        (with(qwen3(), json!({"head_dim": null})), "head_dim is null"),
+        (with(qwen3(), json!({"rope_theta": null})), "rope_theta is null, and a number is expected"),
+        (
+            with(smollm2(), json!({"rope_scaling": {"type": "dynamic", "factor": 2.0}})),
+            "type is \"dynamic\", and xrun has",
+        ),
+        (with(smollm2(), json!({"hidden_size": 577})), "num_attention_heads is 9, and it must divide"),
+        (
+            with(smollm2(), json!({"attention_multiplier": 0.5})),
+            "attention_multiplier is 0.5, and it is not a key of",
+        ),
         (with(smollm2(), json!({"mlp_bias": true})), "mlp_bias is true, and attention_bias is false"),
         (
             with(gpt2(), json!({"scale_attn_by_inverse_layer_idx": true})),
             "scale_attn_by_inverse_layer_idx is true",
         ),
-        (with(gpt2(), json!({"activation_function": "relu"})), "activation_function is \"relu\""),
+        (with(gpt2(), json!({"activation_function": "relu6"})), "activation_function is \"relu6\""),
         (with(nanochat(), json!({"attention_bias": true})), "attention_bias is true"),
     ] {
         let message = refusal(&value);
@@ -301,7 +329,7 @@ fn unsupported_configurations_are_refused_with_key_and_value() {
 }
 
 /// A small Llama with tied embeddings.
-fn small() -> Value {
+pub(super) fn small() -> Value {
     with(
         smollm2(),
         json!({"vocab_size": 5, "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1,
@@ -310,10 +338,10 @@ fn small() -> Value {
 }
 
 /// A tensor in a file: its name, format, shape and bytes.
-type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
+pub(super) type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
 
 /// The tensors of the small model. Elements count up across tensors.
-fn tensors(model: &Model) -> Vec<Stored> {
+pub(super) fn tensors(model: &Model) -> Vec<Stored> {
     let facts = HfFacts { torch_dtype: "float32", seq_len: 8, end_token_id: 0 };
     let mut next = 0u16;
     let mut bytes = |count: usize| -> Vec<u8> {
@@ -325,7 +353,7 @@ fn tensors(model: &Model) -> Vec<Stored> {
     tensors.map(|t| (t.name, Dtype::F32, t.shape.clone(), bytes(t.shape.iter().product()))).collect()
 }
 
-fn imported(config: &Value, tensors: &[Stored]) -> Result<ImportedWeights> {
+pub(super) fn imported(config: &Value, tensors: &[Stored]) -> Result<ImportedWeights> {
     let at = tempfile::tempdir().unwrap();
     std::fs::write(at.path().join("config.json"), config.to_string()).unwrap();
     let view = |(name, dtype, shape, bytes): &Stored| {

@@ -12,11 +12,11 @@ use minijinja::{Environment, ErrorKind, context};
 use std::path::Path;
 
 /// The settings of a tokenizer, which name its special tokens and may contain the template.
-pub(in crate::train) const CONFIG_FILE: &str = "tokenizer_config.json";
+const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// Maximum size of a template's file or of settings. Templates in use stay below 64 KiB, and settings with
 /// long lists of added tokens below 4 MiB.
-pub(in crate::train) const MAX_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// Maximum size of a template.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
@@ -123,7 +123,7 @@ impl Template {
 }
 
 /// Returns the template in a tokenizer_config.json: either a string, or the entry named `default` in a list.
-pub(in crate::train) fn in_config(template: &serde_json::Value) -> Option<String> {
+fn in_config(template: &serde_json::Value) -> Option<String> {
     let default = |named: &Vec<serde_json::Value>| {
         let named = named.iter().find(|named| named["name"] == "default")?;
         named["template"].as_str().map(str::to_owned)

@@ -12,7 +12,7 @@ use crate::ir::Param;
 use crate::liveness::report_progress;
 use crate::machine::Machine;
 use crate::model::Weights;
-use crate::model::hugging_face::{ImportedWeights, Keys, keys};
+use crate::model::hugging_face::{CONFIG, ImportedWeights, Keys, keys};
 use crate::plan::{Model, Plan};
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
@@ -71,21 +71,40 @@ pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<Impo
     ImportedWeights::new(folder, &plan.model).map(Some)
 }
 
-/// Rejects a recipe that describes a different model than the configuration.
+/// Rejects a recipe that describes a different model than the configuration. Two ways to write one model, such
+/// as an unset key and its default, are the same.
 fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
     let name = Path::new("config.json");
-    let theirs = recipe::load_str(name, &keys.to_toml(), &[], std::iter::empty(), &Machine::none())?;
-    let model = Model::from_keys(&theirs.values().model, keys.vocab_size);
-    let mut differing: Vec<(&str, String, String)> = recipe::diff(recipe.values(), theirs.values())
-        .into_iter()
-        .filter(|change| change.key.starts_with("model.") && !MAY_DIFFER.contains(&change.key))
-        // If these two keys are unset, they follow from others.
-        .filter(|change| change.key != "model.norm_bias" || model.norm_bias != plan.model.norm_bias)
-        .filter(|change| change.key != "model.vocab_size" || model.vocab_size != plan.model.vocab_size)
-        .map(|change| (change.key, change.old, change.new))
-        .collect();
-    if model.position == Position::Learned && keys.context != plan.batch.seq_len {
-        differing.push(("training.seq_len", plan.batch.seq_len.to_string(), keys.context.to_string()));
+    let load = |toml: &str, changes: &[String]| {
+        recipe::load_str(name, toml, changes, std::iter::empty(), &Machine::none())
+    };
+    let place = Path::new(recipe.values().model.init_from.as_deref().unwrap_or_default()).join(CONFIG);
+    let theirs = load(&keys.to_toml(), &[]).map_err(|e| keys.explain(&e, &place.display().to_string()))?;
+    let model = |recipe: &Recipe| Model::from_keys(&recipe.values().model, keys.vocab_size).canonical();
+    let in_folder = model(&theirs);
+    let learned_positions = plan.model.learned_positions;
+    let in_recipe = Model { learned_positions: 0, ..plan.model.canonical() };
+    let mut differing = Vec::new();
+    if with_initial_values_of(&in_folder, in_recipe.clone()) != in_folder {
+        let changes = recipe::diff(recipe.values(), theirs.values()).into_iter();
+        let changes = changes.filter(|c| c.key.starts_with("model.") && !MAY_DIFFER.contains(&c.key));
+        // The folder's model with the recipe's value of a key.
+        let with_value = |key: &str, value: &str| match value {
+            recipe::UNSET => load(&keys.without(key.trim_start_matches("model.")).to_toml(), &[]),
+            value => load(&keys.to_toml(), &[format!("{key}={value}")]),
+        };
+        let changes_model = |key: &str, value: &str| {
+            with_value(key, value)
+                .map_or(true, |changed| with_initial_values_of(&in_folder, model(&changed)) != in_folder)
+        };
+        differing = changes
+            .filter(|change| change.key != "model.vocab_size" || in_recipe.vocab_size != in_folder.vocab_size)
+            .filter(|change| change.key == "model.vocab_size" || changes_model(change.key, &change.old))
+            .map(|change| (change.key, change.old, change.new))
+            .collect();
+    }
+    if in_folder.position == Position::Learned && keys.context != learned_positions {
+        differing.push(("training.seq_len", learned_positions.to_string(), keys.context.to_string()));
     }
     if differing.is_empty() {
         return Ok(());
@@ -102,6 +121,12 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
         ),
         "use the values of the folder; `xrun import FOLDER` writes a recipe with them",
     ))
+}
+
+/// Returns a model with the initial values and the dropout of another, which are not part of a folder.
+fn with_initial_values_of(other: &Model, model: Model) -> Model {
+    let Model { dropout, init_std, residual_init, head_init, .. } = *other;
+    Model { dropout, init_std, residual_init, head_init, ..model }
 }
 
 /// Rejects a tokenizer whose vocabulary differs from the folder's.

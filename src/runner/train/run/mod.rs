@@ -4,6 +4,7 @@ mod record;
 
 pub use record::cpu_fallback_warning;
 
+use super::companions;
 use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::device_order::DeviceOrder;
 use super::generate::check_prompt;
@@ -147,6 +148,7 @@ impl Run {
         progress.begin(folder.path());
         let is_new = !matches!(self.request.origin, Origin::Resume(_));
         record::write_provenance(&folder, (job, start), is_new, &self.request.command)?;
+        companions::begin(folder.path(), &self.request.origin, &job.recipe, start)?;
         let summary = record::describe(summary, job, start)?;
         let meta = record::meta(job, start);
         // Comes before the recorder starts the run's clock.

@@ -14,6 +14,7 @@ use xrun::machine::Machine;
 use xrun::metrics::DocumentLoss;
 use xrun::model::Programs;
 use xrun::model::hf_export::{self, Dtype, Export};
+use xrun::model::hugging_face::Companions;
 use xrun::passes::Block;
 use xrun::plan::{Model, Plan};
 use xrun::ranks::Stop;
@@ -215,7 +216,7 @@ pub fn export(to: &Path) -> Result<()> {
         end_token_id: tokenizer.end_token(),
         dtype: Dtype::F32,
         reference: None,
-        chat_template: None,
+        companions: Companions::default(),
     };
     hf_export::write(to, &export, &loaded, tokenizer.to_json())
 }
