@@ -2,19 +2,14 @@
 
 use super::corpus::Corpus;
 use super::corpus_files::{CorpusFiles, TextFiles};
+use super::sample::sample;
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Dataset, Spec, Validation, generated, shard, source};
+use super::{Dataset, Spec, Validation, generated, shard};
 use crate::error::{Error, Result};
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Bytes of a text corpus tokenized at each sampled place.
-const SAMPLE_BYTES: usize = 32 << 10;
-
-/// Places of a text corpus that are sampled.
-const SAMPLES: u64 = 4;
 
 /// Most held-out stories, in tokens, that are generated to compute the floor. A longer held-out set gets the
 /// floor of its first part.
@@ -69,7 +64,7 @@ pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFa
     };
     let opened = LazyCell::new(|| match tokenizer {
         Some(tokenizer) => Ok(Arc::clone(tokenizer)),
-        None => Tokenizer::open(&spec.tokenizer).map(Arc::new),
+        None => Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref()).map(Arc::new),
     });
     let tokenizer = || (*opened).clone();
     let mut facts = CorpusFacts { vocab_size, exact: true, ..CorpusFacts::default() };
@@ -153,21 +148,8 @@ fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &OpenTokenizer<'_>) -> Res
 
 /// Estimates the tokens in text files: their bytes times the tokens per byte of a sample.
 fn estimate(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<usize> {
-    let files = source::open(text.list(&spec.extensions)?)?;
-    let total: u64 = files.iter().map(|content| content.file().bytes()).sum();
-    let (mut bytes, mut tokens) = (0, 0);
-    for i in 0..SAMPLES {
-        // Samples are spread evenly over all bytes; each stays within its file.
-        let mut at = total / SAMPLES * i;
-        let mut file = 0;
-        while file + 1 < files.len() && at >= files[file].file().bytes() {
-            at -= files[file].file().bytes();
-            file += 1;
-        }
-        let sample = files[file].sample(at, SAMPLE_BYTES)?;
-        bytes += sample.file_bytes;
-        tokens += tokenizer.encode(&text.source.sampled(&sample.content))?.len();
-    }
-    let per_byte = if bytes == 0 { 0.0 } else { tokens as f64 / bytes as f64 };
-    Ok((total as f64 * per_byte) as usize)
+    let sampled = sample(text, spec, tokenizer)?;
+    let per_byte =
+        if sampled.file_bytes == 0 { 0.0 } else { sampled.tokens as f64 / sampled.file_bytes as f64 };
+    Ok((sampled.all_bytes as f64 * per_byte) as usize)
 }

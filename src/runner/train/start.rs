@@ -22,8 +22,8 @@ use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
 use crate::results::summary::ForkedFrom;
 use crate::results::{RunFolder, find, stored};
 use changes::{
-    changed_by_fork, changed_sets, changes, check_fork, check_tokenizer, engine_warning, kept_by_fork,
-    other_corpus,
+    changed_by_fork, changed_sets, changes, check_fork, check_fork_tokenizer, check_tokenizer,
+    engine_warning, kept_by_fork, other_corpus,
 };
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,7 @@ impl Start {
         fault::check(job.plan.batch.world_size, start.step(), job.steps())?;
         if start.loaded.is_none() {
             start.initial = InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer)?;
+            start.warnings.extend(start.initial.iter().filter_map(|initial| initial.warning.clone()));
         }
         let named = request.algorithms_from.as_deref();
         start.algorithms = algorithms(&request.origin, named, &job.plan)?;
@@ -128,7 +129,8 @@ impl Start {
         let mut start = Self::default();
         // A recipe that no longer loads must not keep a fork from training.
         if let Ok(before) = recipe_of(&loaded) {
-            start.changes = changed_by_fork(&before, recipe);
+            start.changes.extend(check_fork_tokenizer(&loaded, dataset, &before, recipe)?);
+            start.changes.extend(changed_by_fork(&before, recipe));
             start.kept = kept_by_fork(run, &before, recipe);
         }
         let parent = read_summary(run)?;

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 /// Version of the rules that turn text into tokens: which documents a file has, what is held out, where end
 /// tokens stand. Increase it whenever a rule changes, so that tokens made by older rules are no longer found.
-const RULES: u32 = 1;
+const RULES: u32 = 2;
 
 /// Texts of fewer bytes are not cached: tokenizing them takes a moment.
 const MIN_BYTES: u64 = 1 << 20;
@@ -52,6 +52,7 @@ impl Key {
         add(&RULES.to_le_bytes());
         add(tokenizer.hash().as_bytes());
         add(&tokenizer.end_token().to_le_bytes());
+        add(&tokenizer.opening_token().to_le_bytes());
         add(spec.document_separator.as_deref().unwrap_or_default().as_bytes());
         let held = match (part, &spec.validation) {
             (Part::Whole, _) => {

@@ -1,6 +1,7 @@
 //! Finds what differs between a run and the checkpoint that it continues, and rejects what must not differ.
 
-use crate::checkpoint::Loaded;
+use crate::checkpoint::{END_TOKEN_ID, Loaded};
+use crate::data::tokenizer::SETTINGS;
 use crate::data::{Dataset, FileStamp, HeldOut};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -157,13 +158,46 @@ pub(super) fn changes(
 /// Rejects a tokenizer that differs from the checkpoint's. The corpus hash cannot show this, because both
 /// tokenizers may give the same ids.
 pub(super) fn check_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Result<()> {
-    let (before, now) = (&loaded.meta().tokenizer_hash, dataset.tokenizer.hash());
+    let Some(what) = other_tokenizer(loaded, dataset) else { return Ok(()) };
+    Err(Error::usage(format!(
+        "this is not the run that {} belongs to: {what}\nundo the change of data.tokenizer or of the files beside it, or \
+         start a new run from the checkpoint with `xrun resume RUN --fork data.tokenizer=PATH`",
+        loaded.path().display()
+    )))
+}
+
+/// Describes how the tokenizer differs from the checkpoint's; `None` if it is the same.
+pub(super) fn other_tokenizer(loaded: &Loaded, dataset: &Dataset) -> Option<String> {
+    let (meta, tokenizer) = (loaded.meta(), &dataset.tokenizer);
+    let (before, now) = (&meta.tokenizer_hash, tokenizer.hash());
     if *before == now {
-        return Ok(());
+        return None;
+    }
+    let end = meta.extra.get(END_TOKEN_ID).filter(|id| **id != tokenizer.end_token().to_string());
+    Some(match end {
+        Some(end) => format!(
+            "the end token is {} (was {end}); {SETTINGS} beside the tokenizer.json names it",
+            tokenizer.end_in_words()
+        ),
+        None => format!("the tokenizer has hash {now} (was {before})"),
+    })
+}
+
+/// Rejects a fork whose tokenizer changed without its recipe: the files at the path are no longer the ones
+/// that the parent was trained with. Returns what differs if the recipe names another tokenizer.
+pub(super) fn check_fork_tokenizer(
+    loaded: &Loaded,
+    dataset: &Dataset,
+    before: &Recipe,
+    recipe: &Recipe,
+) -> Result<Option<String>> {
+    let Some(what) = other_tokenizer(loaded, dataset) else { return Ok(None) };
+    if before.values().data.tokenizer != recipe.values().data.tokenizer {
+        return Ok(Some(what));
     }
     Err(Error::usage(format!(
-        "this is not the run that {} belongs to: the tokenizer has hash {now} (was {before})\nundo the change of \
-         data.tokenizer, or start a new run from the checkpoint with `xrun resume RUN --fork`",
+        "{} was trained with another tokenizer: {what}\nundo the change of the files at data.tokenizer, or name another \
+         tokenizer with data.tokenizer=PATH",
         loaded.path().display()
     )))
 }
