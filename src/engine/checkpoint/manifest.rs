@@ -54,6 +54,10 @@ const WEIGHTS_ONLY: &str = "weights_only";
 /// Key in [`Meta::extra`] for the validation loss of the step, in nats per token.
 const VALIDATION_LOSS: &str = "validation_loss";
 
+/// Key in [`Meta::extra`] for the tokens that end a generated text besides the end token, with commas
+/// between.
+const STOP_TOKEN_IDS: &str = "stop_token_ids";
+
 impl Meta {
     /// Returns true if the checkpoint was saved without optimizer state.
     pub fn is_weights_only(&self) -> bool {
@@ -63,6 +67,18 @@ impl Meta {
     /// Sets or clears the mark of a checkpoint without optimizer state.
     pub fn set_weights_only(&mut self, weights_only: bool) {
         set(&mut self.extra, WEIGHTS_ONLY, weights_only.then(|| "true".to_owned()));
+    }
+
+    /// Returns the tokens that end a generated text besides the end token.
+    pub fn stop_token_ids(&self) -> Vec<u32> {
+        let ids = self.extra.get(STOP_TOKEN_IDS).into_iter().flat_map(|ids| ids.split(','));
+        ids.filter_map(|id| id.parse().ok()).collect()
+    }
+
+    /// Sets the tokens that end a generated text besides the end token.
+    pub fn set_stop_token_ids(&mut self, ids: &[u32]) {
+        let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        set(&mut self.extra, STOP_TOKEN_IDS, (!ids.is_empty()).then_some(ids));
     }
 
     /// Returns the validation loss of the step, in nats per token. `None` if the step was not evaluated, or
@@ -245,6 +261,9 @@ mod tests {
         meta.set_validation_loss(Some(f32::NAN));
         assert_eq!(meta.validation_loss(), None, "it is not the best of any");
         meta.set_validation_loss(None);
+        meta.set_stop_token_ids(&[2, 10]);
+        assert_eq!(meta.stop_token_ids(), [2, 10]);
+        meta.set_stop_token_ids(&[]);
         meta.set_weights_only(true);
         assert!(meta.is_weights_only());
         meta.set_weights_only(false);

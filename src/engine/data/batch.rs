@@ -24,11 +24,10 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Reads one window per sequence index. A window shorter than `seq_len + 1` is padded with end tokens
+    /// Reads one window per sequence index. A window shorter than `seq_len + 1` is padded with opening tokens
     /// whose targets are [`IGNORED`].
     ///
-    /// Without `cross_documents`, positions and spans restart at every end token, because it opens a
-    /// document.
+    /// Without `cross_documents`, positions and spans restart at every `opening_token`.
     ///
     /// # Errors
     /// If a token file cannot be read or was written to, or a token is outside the vocabulary of `vocab`
@@ -37,7 +36,7 @@ impl Batch {
         stream: &Stream,
         windows: impl IntoIterator<Item = (usize, Range<usize>)>,
         seq_len: usize,
-        (vocab, end_token): (usize, u32),
+        (vocab, opening_token): (usize, u32),
         cross_documents: bool,
     ) -> Result<Self> {
         let mut batch = Self::default();
@@ -45,10 +44,10 @@ impl Batch {
             let mut tokens = stream.tokens_in_vocab(window, vocab)?;
             let targets = tokens.iter().skip(1).copied().chain(std::iter::repeat(IGNORED)).take(seq_len);
             batch.targets.extend(targets);
-            tokens.resize(seq_len, end_token);
+            tokens.resize(seq_len, opening_token);
             let mut start = 0;
             for (t, &token) in tokens.iter().enumerate() {
-                if token == end_token && !cross_documents {
+                if token == opening_token && !cross_documents {
                     start = t;
                 }
                 batch.positions.push((t - start) as u32);
@@ -58,6 +57,11 @@ impl Batch {
             batch.sequences.push(sequence as u32);
         }
         Ok(batch)
+    }
+
+    /// Leaves a token out of the targets.
+    pub(super) fn ignore_target(&mut self, token: u32) {
+        self.targets.iter_mut().filter(|target| **target == token).for_each(|target| *target = IGNORED);
     }
 
     /// Returns the number of targets that the loss counts.

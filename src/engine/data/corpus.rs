@@ -2,10 +2,11 @@
 
 use super::corpus_files::{CorpusFiles, TextFiles, TokenFiles};
 use super::documents::Documents;
+use super::manifest::ShardManifest;
 use super::stories::Split;
 use super::stream::Stream;
 use super::token_cache::{Header, Key, Part, TextTokens, TokenCache};
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{LostBytes, Tokenizer};
 use super::{Spec, Validation, encode, generated, shard, split};
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
@@ -39,6 +40,17 @@ pub struct CorpusSummary {
     pub text_bytes: Option<u64>,
     /// Bytes of the held-out text, if known without its tokens.
     pub held_out_bytes: Option<u64>,
+    /// Bytes of the text that the tokens lost; `None` if the corpus was already tokens.
+    pub lost: Option<LostBytes>,
+    /// Bytes of the held-out text that the tokens lost, or more; `None` if they are unknown.
+    pub held_out_lost: Option<LostBytes>,
+}
+
+impl CorpusSummary {
+    /// Returns a warning if the tokens lost bytes of the text.
+    pub fn lost_warning(&self) -> Option<String> {
+        self.lost?.warning("the text", self.text_bytes?)
+    }
 }
 
 /// Both splits of a corpus.
@@ -55,6 +67,8 @@ pub(super) struct Whole {
     pub tokens: Stream,
     /// Bytes of text that were tokenized; `None` if the corpus was already tokens.
     pub text_bytes: Option<u64>,
+    /// Bytes of the text that the tokens lost; `None` if they are unknown.
+    pub lost: Option<LostBytes>,
     /// Notes for the user.
     pub warnings: Vec<String>,
 }
@@ -133,6 +147,8 @@ impl Corpus {
                     warned: fed.warnings.len() > uncached_warnings(text, spec)?.len(),
                     text_bytes: fed.text_bytes,
                     held_out_bytes: fed.held_out_bytes,
+                    lost: fed.lost.unwrap_or_default(),
+                    held_out_lost: fed.held_out_lost.unwrap_or_default(),
                     ..header(&text.path, spec)
                 };
                 Ok(TextTokens { train, held_out, header })
@@ -153,6 +169,8 @@ impl Corpus {
                 description: named + &header.contents,
                 text_bytes: header.text_bytes,
                 held_out_bytes: header.held_out_bytes,
+                lost: Some(header.lost),
+                held_out_lost: Some(header.held_out_lost),
             },
         }))
     }
@@ -222,7 +240,9 @@ impl Corpus {
             CorpusFiles::Text(text) => text,
             CorpusFiles::Tokens(files) => {
                 let warnings = Vec::from_iter(files.passed_over());
-                return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, warnings });
+                let manifest = files.all().first().map_or(Ok(None), |shard| ShardManifest::beside(shard))?;
+                let lost = manifest.and_then(|manifest| manifest.lost);
+                return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, lost, warnings });
             }
         };
         let make = || {
@@ -232,7 +252,8 @@ impl Corpus {
                 append(spec, held, &mut train, t)
             })?;
             let warned = !documents.content_warnings(spec)?.is_empty();
-            let header = Header { text_bytes: Some(bytes), warned, ..header(path, spec) };
+            let header =
+                Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(path, spec) };
             Ok(TextTokens { train, header, ..TextTokens::default() })
         };
         let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten();
@@ -247,8 +268,8 @@ impl Corpus {
             false => Vec::from_iter(text.passed_over(&spec.extensions)?),
         };
         warnings.extend(remark);
-        let text_bytes = tokens.header.text_bytes;
-        Ok(Whole { tokens: Stream::from_tokens(tokens.train), text_bytes, warnings })
+        let (text_bytes, lost) = (tokens.header.text_bytes, Some(tokens.header.lost));
+        Ok(Whole { tokens: Stream::from_tokens(tokens.train), text_bytes, lost, warnings })
     }
 }
 
@@ -256,17 +277,17 @@ impl Corpus {
 /// written from their tokens would carry the wrong tokenizer for good.
 ///
 /// # Errors
-/// If the corpus is missing, or the `tokenizer.json` beside the shards differs. The message names both
-/// tokenizers and the right option.
+/// If the corpus is missing, or the manifest or the `tokenizer.json` beside the shards differs. The message
+/// names both tokenizers and the right option.
 pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
     let corpus = Corpus::find(spec)?;
     let held_out = match &spec.validation {
         Validation::Path(path) => Some(CorpusFiles::at(path)?),
         Validation::Fraction(_) => None,
     };
-    let both = corpus.files().into_iter().chain(&held_out);
-    let Some(beside) = both.filter_map(|files| files.other_tokenizer(tokenizer)).next() else {
-        return Ok(());
+    let mut both = corpus.files().into_iter().chain(&held_out);
+    let Some(beside) = both.clone().find_map(|files| files.other_tokenizer(tokenizer)) else {
+        return both.try_for_each(|files| files.check_tokenizer(tokenizer).map(drop));
     };
     let beside = beside.display();
     Err(Error::usage(format!(
@@ -290,24 +311,43 @@ fn load_tokens(
     cache: Option<&TokenCache>,
 ) -> Result<Loaded> {
     let train = shard::open(&files.train)?;
+    let manifest = files.train.first().map_or(Ok(None), |shard| ShardManifest::beside(shard))?;
     let mut held_out_bytes = None;
     let mut warnings = Vec::from_iter(files.passed_over());
-    let (train, validation) = match &spec.validation {
+    let (train, validation, held_out_lost) = match &spec.validation {
         Validation::Path(path) => {
             let held = Corpus::whole(path, spec, tokenizer, 0, cache)?;
             held_out_bytes = held.text_bytes;
             warnings.extend(held.warnings);
-            (train, held.tokens)
+            (train, held.tokens, held.lost)
         }
-        Validation::Fraction(_) if !files.validation.is_empty() => (train, shard::open(&files.validation)?),
+        Validation::Fraction(_) if !files.validation.is_empty() => {
+            let lost = manifest.as_ref().and_then(|manifest| manifest.held_out_lost);
+            (train, shard::open(&files.validation)?, lost)
+        }
         Validation::Fraction(_) => {
             let fraction = spec.fraction()?.unwrap_or_default();
-            let (a, b) = split::tail_at_document(&train, fraction, tokenizer.end_token())?;
-            (train.slice(a), train.slice(b))
+            let (a, b) = split::tail_at_document(&train, fraction, tokenizer.opening_token())?;
+            let lost = manifest.as_ref().and_then(|manifest| manifest.lost);
+            (train.slice(a), train.slice(b), lost)
         }
     };
     let description = format!("{}: {} token files", spec.corpus, files.all().len());
-    let summary = CorpusSummary { warnings, description, held_out_bytes, ..CorpusSummary::default() };
+    let lost = manifest.and_then(|manifest| manifest.lost);
+    if let Some(lost) = lost.filter(|lost| lost.total() > 0) {
+        warnings.push(format!(
+            "the shards lack {} bytes of their text, which the tokenizer has no entry for",
+            lost.total()
+        ));
+    }
+    let summary = CorpusSummary {
+        warnings,
+        description,
+        held_out_bytes,
+        lost,
+        held_out_lost,
+        ..CorpusSummary::default()
+    };
     Ok(Loaded { train, validation, summary })
 }
 
@@ -324,8 +364,16 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     let warnings = floor.is_none().then(|| NO_FLOOR.to_owned()).into_iter().collect();
     let description =
         format!("stories: {} to train on and {} held out, seed {}", train.count, held.count, spec.seed);
-    let text_bytes = Some(train.text_bytes + held.text_bytes);
-    Ok(CorpusSummary { floor, warnings, description, text_bytes, held_out_bytes: Some(held.text_bytes) })
+    Ok(CorpusSummary {
+        floor,
+        warnings,
+        description,
+        text_bytes: Some(train.text_bytes + held.text_bytes),
+        held_out_bytes: Some(held.text_bytes),
+        lost: None,
+        // Every held-out story decodes to its text if there is a floor.
+        held_out_lost: floor.map(|_| LostBytes::default()),
+    })
 }
 
 /// Returns the text of a corpus and of its separate held-out corpus.
@@ -386,25 +434,42 @@ fn text(
         let warnings = [warnings, held.warnings].concat();
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
         copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
-        let (text_bytes, held_out_bytes) = (held.text_bytes.map(|b| b + bytes), held.text_bytes);
-        return Ok(CorpusSummary { floor: None, warnings, description, text_bytes, held_out_bytes });
+        return Ok(CorpusSummary {
+            floor: None,
+            warnings,
+            description,
+            text_bytes: held.text_bytes.map(|held| held + bytes.all),
+            held_out_bytes: held.text_bytes,
+            lost: Some(bytes.lost),
+            held_out_lost: held.lost,
+        });
     }
     let fraction = spec.fraction()?.unwrap_or_default();
-    let (bytes, held_out_bytes) = if count == 1 {
+    let (bytes, held_out_bytes, held_out_lost) = if count == 1 {
         let mut tokens = Vec::new();
         let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |t| append(spec, 0, &mut tokens, t))?;
         let (train, held) = split::tail(tokens.len(), fraction);
         sink(Split::Train, &tokens[train])?;
         sink(Split::Validation, &tokens[held])?;
         // The tail may begin within a document, so the bytes of its text are unknown.
-        (bytes, None)
+        (bytes, None, bytes.lost)
     } else {
         let (train, held) = split::documents(&documents, fraction, spec.seed)?;
         let train = encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?;
         let held = encode::tokenize(&documents, held, tokenizer, &mut |t| sink(Split::Validation, t))?;
-        (train + held, Some(held))
+        let mut both = train;
+        both += held;
+        (both, Some(held.all), held.lost)
     };
-    Ok(CorpusSummary { floor: None, warnings, description, text_bytes: Some(bytes), held_out_bytes })
+    Ok(CorpusSummary {
+        floor: None,
+        warnings,
+        description,
+        text_bytes: Some(bytes.all),
+        held_out_bytes,
+        lost: Some(bytes.lost),
+        held_out_lost: Some(held_out_lost),
+    })
 }
 
 /// Refuses to hold more tokens in memory than the spec allows.

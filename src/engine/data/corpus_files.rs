@@ -1,8 +1,9 @@
 //! The files of the corpus at a path, and what is passed over.
 
 use super::file::CorpusFile;
+use super::manifest::ShardManifest;
 use super::source;
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{SETTINGS, Tokenizer};
 use crate::error::{Error, IoContext, Result};
 use crate::policy::CorpusSource;
 use crate::regular;
@@ -105,22 +106,48 @@ impl CorpusFiles {
         }
     }
 
-    /// Warns if the tokenizer.json beside shards is not the tokenizer in use.
-    pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Option<String> {
-        self.other_tokenizer(tokenizer).map(|beside| {
+    /// Rejects shards whose manifest names another tokenizer. Without a manifest, warns if the tokenizer.json
+    /// beside them is not the tokenizer in use.
+    ///
+    /// # Errors
+    /// If the manifest is damaged or names another tokenizer.
+    pub fn check_tokenizer(&self, tokenizer: &Tokenizer) -> Result<Option<String>> {
+        if let (Some(shard), Some(manifest)) = (self.first_shard(), self.manifest()?) {
+            manifest.check(&shard, tokenizer)?;
+            return Ok(None);
+        }
+        Ok(self.other_tokenizer(tokenizer).map(|beside| {
             format!(
-                "{} is not the tokenizer in use; if it made these shards, set data.tokenizer to that file",
+                "{} is not the tokenizer in use, or {SETTINGS} beside it names another end token; if it made these \
+                 shards, set data.tokenizer to that file",
                 beside.display()
             )
-        })
+        }))
+    }
+
+    /// Returns the manifest of shards, if there is one.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    pub fn manifest(&self) -> Result<Option<ShardManifest>> {
+        self.first_shard().map_or(Ok(None), |shard| ShardManifest::beside(&shard))
+    }
+
+    /// Returns a shard; `None` if the corpus is text.
+    fn first_shard(&self) -> Option<PathBuf> {
+        let Self::Tokens(files) = self else { return None };
+        files.all().into_iter().next()
     }
 
     /// Returns the tokenizer.json beside shards if it is not the tokenizer in use.
     pub fn other_tokenizer(&self, tokenizer: &Tokenizer) -> Option<PathBuf> {
-        let Self::Tokens(files) = self else { return None };
-        let beside = files.all().first()?.with_file_name("tokenizer.json");
+        let beside = self.first_shard()?.with_file_name("tokenizer.json");
         let json = regular::read_text_through_link(&beside).ok()?;
-        (json != tokenizer.to_json()).then_some(beside)
+        if json != tokenizer.to_json() {
+            return Some(beside);
+        }
+        let end = Tokenizer::open(beside.to_str()?).ok()?.end_token();
+        (end != tokenizer.end_token()).then_some(beside)
     }
 }
 

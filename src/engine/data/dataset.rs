@@ -6,7 +6,8 @@ use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::stories::Split;
 use super::token_cache::TokenCache;
-use super::{Spec, Stream, Tokenizer};
+use super::tokenizer::LostBytes;
+use super::{Spec, Stream, Tokenizer, Validation};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,9 +57,9 @@ impl Dataset {
         self.train.memory_bytes() + self.held_out().map(|set| set.tokens.memory_bytes()).sum::<usize>()
     }
 
-    /// Returns the number of tokenizer entries and the end token.
+    /// Returns the number of tokenizer entries and the token that opens a document.
     pub(super) fn vocabulary(&self) -> (usize, u32) {
-        (self.tokenizer.vocab_size(), self.tokenizer.end_token())
+        (self.tokenizer.vocab_size(), self.tokenizer.opening_token())
     }
 }
 
@@ -77,11 +78,13 @@ pub fn open(
 ) -> Result<Dataset> {
     let tokenizer = match tokenizer {
         Some(tokenizer) => Arc::clone(tokenizer),
-        None => Arc::new(Tokenizer::open(&spec.tokenizer)?),
+        None => Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?),
     };
     let corpus = Corpus::find(spec)?;
     let Loaded { train, validation, summary } = corpus.load(spec, &tokenizer, cache)?;
+    let lost = summary.lost_warning();
     let CorpusSummary { floor, mut warnings, description, held_out_bytes, .. } = summary;
+    warnings.extend(lost);
     let vocab = tokenizer.vocab_size();
     check_window(spec, train.len(), validation.len(), seq_len)?;
     let digest =
@@ -89,22 +92,32 @@ pub fn open(
     let (train_hash, held_hash) = (digest(&train)?, digest(&validation)?);
     let mut hasher = blake3::Hasher::new();
     hasher.update(train_hash.as_bytes()).update(held_hash.as_bytes()).update(tokenizer.hash().as_bytes());
-    let bytes = tokenizer.token_byte_counts()?.map(Arc::new);
+    let bytes = tokenizer.token_byte_counts().map(Arc::new);
+    let loses_bytes = loses_bytes(&tokenizer, bytes.is_some(), summary.held_out_lost);
+    if loses_bytes && summary.held_out_lost.is_some() {
+        warnings.push(format!("the held-out text {NO_BITS_PER_BYTE}"));
+    }
     let validation = HeldOut {
         name: String::new(),
         tokens: validation,
         hash: held_hash.to_hex().to_string(),
         text: match corpus {
             Corpus::Random => TextBytes::Unknown,
-            _ => TextBytes::new(bytes.as_ref(), held_out_bytes),
+            _ => TextBytes::new(bytes.as_ref(), held_out_bytes, loses_bytes),
         },
     };
     let held = train.len() + validation.tokens.len();
     let sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut warnings)?;
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
-    warnings.extend(corpus.files().and_then(|files| files.check_tokenizer(&tokenizer)));
+    let held_out = match &spec.validation {
+        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Fraction(_) => None,
+    };
+    for files in corpus.files().into_iter().chain(&held_out) {
+        warnings.extend(files.check_tokenizer(&tokenizer)?);
+    }
     for path in spec.sets.values() {
-        warnings.extend(CorpusFiles::at(path)?.check_tokenizer(&tokenizer));
+        warnings.extend(CorpusFiles::at(path)?.check_tokenizer(&tokenizer)?);
     }
     Ok(Dataset {
         tokenizer,
@@ -119,6 +132,18 @@ pub fn open(
     })
 }
 
+/// Says of a text why its bits per byte are not reported.
+const NO_BITS_PER_BYTE: &str = "has bytes that the tokenizer loses, so bits per byte are not reported for it: a model is not asked to predict them";
+
+/// Returns true if tokens of a text lose bytes of it, or may do so. `lost` is what is known of the text, and
+/// `counts_bytes` true if the bytes of each token are known.
+fn loses_bytes(tokenizer: &Tokenizer, counts_bytes: bool, lost: Option<LostBytes>) -> bool {
+    match lost {
+        Some(lost) => lost.total() > 0,
+        None => counts_bytes && !tokenizer.keeps_every_byte(),
+    }
+}
+
 /// Opens the further held-out sets. `held` is the number of tokens already in memory.
 fn open_sets(
     spec: &Spec,
@@ -129,13 +154,21 @@ fn open_sets(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<HeldOut>> {
     let mut open = |(name, path): (&String, &PathBuf)| -> Result<HeldOut> {
-        let Whole { tokens, text_bytes: whole, warnings: found } =
+        let Whole { tokens, text_bytes: whole, lost, warnings: found } =
             Corpus::whole(path, spec, tokenizer, held, cache)?;
         warnings.extend(found);
+        warnings.extend(
+            lost.zip(whole)
+                .and_then(|(lost, whole)| lost.warning(&format!("the held-out set {name}"), whole)),
+        );
+        let loses_bytes = loses_bytes(tokenizer, bytes.is_some(), lost);
+        if loses_bytes && lost.is_some() {
+            warnings.push(format!("the held-out set {name} {NO_BITS_PER_BYTE}"));
+        }
         check_set(path, tokens.len())?;
         held += tokens.memory_bytes() / size_of::<u32>();
         let hash = tokens.digest(tokenizer.vocab_size())?.to_hex().to_string();
-        Ok(HeldOut { name: name.clone(), tokens, hash, text: TextBytes::new(bytes, whole) })
+        Ok(HeldOut { name: name.clone(), tokens, hash, text: TextBytes::new(bytes, whole, loses_bytes) })
     };
     let named = |name: &str| format!("validation.sets.{name}");
     spec.sets.iter().map(|set| open(set).map_err(|e| e.context(named(set.0)))).collect()

@@ -2,7 +2,7 @@
 
 use super::documents::Documents;
 use super::text::BLOCK_BYTES;
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{LostBytes, Tokenizer, timed};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
@@ -11,6 +11,22 @@ use rayon::prelude::*;
 /// core busy.
 const GROUP_BYTES: usize = 8 << 20;
 
+/// The bytes of text that were tokenized.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TokenizedBytes {
+    /// All of them.
+    pub all: u64,
+    /// The bytes that the tokens lost.
+    pub lost: LostBytes,
+}
+
+impl std::ops::AddAssign for TokenizedBytes {
+    fn add_assign(&mut self, more: Self) {
+        self.all += more.all;
+        self.lost += more.lost;
+    }
+}
+
 /// A piece of a document that is tokenized on its own.
 struct Piece {
     text: String,
@@ -18,7 +34,8 @@ struct Piece {
 }
 
 /// Hands the stream of the documents numbered `which` to `sink`: end token, document, end token, document, …,
-/// end token. Returns the bytes of their text.
+/// end token. If documents open with another token than the end token, it stands before each document, and
+/// the end token only after each. Returns the bytes of their text.
 ///
 /// Holds at most one group of pieces and the piece being read. If the tokenizer allows no cut, that piece is
 /// the whole document.
@@ -30,9 +47,9 @@ pub(super) fn tokenize(
     which: impl IntoIterator<Item = usize>,
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
-) -> Result<u64> {
+) -> Result<TokenizedBytes> {
     let mut group = Vec::new();
-    let (mut bytes, mut total) = (0, 0);
+    let (mut bytes, mut total, mut is_first) = (0, TokenizedBytes::default(), true);
     for i in which {
         let (mut reader, mut text, mut opens) = (documents.reader(i)?, String::new(), true);
         loop {
@@ -47,10 +64,10 @@ pub(super) fn tokenize(
                 }
                 taken = piece.end;
                 bytes += piece.len();
-                total += piece.len() as u64;
+                total.all += piece.len() as u64;
                 group.push(Piece { text: text[piece].to_owned(), opens: std::mem::take(&mut opens) });
                 if bytes >= GROUP_BYTES {
-                    flush(&mut group, tokenizer, sink)?;
+                    total.lost += flush(&mut group, tokenizer, &mut is_first, sink)?;
                     bytes = 0;
                 }
             }
@@ -60,25 +77,41 @@ pub(super) fn tokenize(
             }
         }
     }
-    flush(&mut group, tokenizer, sink)?;
+    total.lost += flush(&mut group, tokenizer, &mut is_first, sink)?;
     sink(&[tokenizer.end_token()])?;
     Ok(total)
 }
 
+/// Tokenizes the pieces and hands them on. `is_first` is true until a document was opened. Returns the bytes
+/// that were lost.
 fn flush(
     group: &mut Vec<Piece>,
     tokenizer: &Tokenizer,
+    is_first: &mut bool,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
-) -> Result<()> {
-    let encoded: Vec<Vec<u32>> = group
-        .par_iter()
-        .map(|u| tokenizer.encode(&u.text).inspect(|_| report_progress()))
-        .collect::<Result<_>>()?;
-    for (unit, tokens) in group.drain(..).zip(encoded) {
-        if unit.opens {
-            sink(&[tokenizer.end_token()])?;
+) -> Result<LostBytes> {
+    let pieces = std::mem::take(group);
+    let bytes = pieces.iter().map(|piece| piece.text.len()).sum();
+    let worker = tokenizer.clone();
+    let encoded = timed(bytes, move || {
+        let encode = |piece: Piece| -> Result<(bool, Vec<u32>, LostBytes)> {
+            let (tokens, lost) = worker.encode_counting(&piece.text)?;
+            report_progress();
+            Ok((piece.opens, tokens, lost))
+        };
+        pieces.into_par_iter().map(encode).collect::<Result<Vec<_>>>()
+    })??;
+    let mut all_lost = LostBytes::default();
+    for (opens, tokens, lost) in encoded {
+        if opens {
+            match tokenizer.opening_after_end() {
+                Some(opening) if std::mem::take(is_first) => sink(&[opening])?,
+                Some(opening) => sink(&[tokenizer.end_token(), opening])?,
+                None => sink(&[tokenizer.end_token()])?,
+            }
         }
         sink(&tokens)?;
+        all_lost += lost;
     }
-    Ok(())
+    Ok(all_lost)
 }

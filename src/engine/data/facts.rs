@@ -2,9 +2,10 @@
 //! from starting. Small text is tokenized; of more, every file is checked and the sizes are estimated.
 
 use super::corpus::Corpus;
-use super::corpus_files::{CorpusFiles, TextFiles};
+use super::corpus_files::CorpusFiles;
 use super::dataset::{check_set, check_window};
 use super::documents::Documents;
+use super::sample::{Sampled, sample};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
 use super::{Dataset, Spec, Stream, Validation, generated, shard};
@@ -12,12 +13,6 @@ use crate::error::{Error, Result};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Bytes of a text corpus tokenized at each sampled place.
-const SAMPLE_BYTES: usize = 32 << 10;
-
-/// Places of a text corpus that are sampled.
-const SAMPLES: u64 = 4;
 
 /// Text up to this length, in bytes, is tokenized to plan with exact numbers.
 const EXACT_BYTES: u64 = 1 << 20;
@@ -106,7 +101,7 @@ pub fn facts(spec: &Spec, seq_len: usize, tokenizer: Option<&Arc<Tokenizer>>) ->
         facts.exact &= set.exact;
         facts.memory_bytes = facts.memory_bytes.saturating_add(set.memory_bytes());
         facts.warnings.extend(set.warnings);
-        facts.warnings.extend(files.check_tokenizer(tokenizer.get()?));
+        facts.warnings.extend(files.check_tokenizer(tokenizer.get()?)?);
         facts.set_tokens.insert(name.clone(), set.tokens);
     }
     Ok(facts)
@@ -123,7 +118,9 @@ impl OnDemand<'_> {
     fn get(&self) -> Result<&Arc<Tokenizer>> {
         if self.opened.get().is_none() {
             // Nothing else sets it, so a value that is there already is this one.
-            let _ = self.opened.set(Arc::new(Tokenizer::open(&self.spec.tokenizer)?));
+            let _ = self
+                .opened
+                .set(Arc::new(Tokenizer::open_for(&self.spec.tokenizer, self.spec.begin_token.as_deref())?));
         }
         self.opened.get().ok_or_else(|| Error::failed("the tokenizer was not kept"))
     }
@@ -196,11 +193,12 @@ fn from_files(
         for stream in [&loaded.train, &loaded.validation] {
             check_ids(stream, tokenizer).map_err(in_corpus)?;
         }
+        let lost = loaded.summary.lost_warning();
         Ok(CorpusFacts {
             train_tokens: loaded.train.len(),
             validation_tokens: loaded.validation.len(),
             memory_bytes: loaded.train.memory_bytes() + loaded.validation.memory_bytes(),
-            warnings: loaded.summary.warnings,
+            warnings: loaded.summary.warnings.into_iter().chain(lost).collect(),
             exact: true,
             ..facts
         })
@@ -224,7 +222,8 @@ fn from_files(
         (CorpusFiles::Text(text), None) => {
             let fraction = spec.fraction()?.unwrap_or_default();
             let documents = Documents::open(text, spec)?;
-            let tokens = estimate(&documents, tokenizer)?;
+            let sampled = sample(&documents, tokenizer)?;
+            let tokens = sampled.estimate();
             facts.validation_tokens = (tokens as f64 * fraction) as usize;
             facts.train_tokens = tokens - facts.validation_tokens;
             let least = facts.train_tokens.min(facts.validation_tokens);
@@ -233,12 +232,15 @@ fn from_files(
             } else {
                 facts.memory_bytes = in_memory(tokens);
                 facts.warnings = documents.warnings(spec)?;
+                facts.warnings.extend(lost_in_sample(&sampled));
                 facts.warnings.extend(super::corpus::stories_tokenizer_warning(spec));
                 facts
             }
         }
     };
-    facts.warnings.extend(files.check_tokenizer(tokenizer));
+    for files in std::iter::once(files).chain(&held) {
+        facts.warnings.extend(files.check_tokenizer(tokenizer)?);
+    }
     Ok(facts)
 }
 
@@ -275,15 +277,23 @@ fn whole(
         }
     };
     let documents = Documents::open(text, spec)?;
-    let warnings = documents.warnings(spec)?;
-    let estimated = estimate(&documents, tokenizer)?;
-    let exact = documents.total_bytes() <= EXACT_BYTES || estimated < doubtful;
-    let tokens = if exact { counted(text, spec, tokenizer)? } else { estimated };
+    let mut warnings = documents.warnings(spec)?;
+    let sampled = sample(&documents, tokenizer)?;
+    let exact = documents.total_bytes() <= EXACT_BYTES || sampled.estimate() < doubtful;
+    let (tokens, lost) = if exact {
+        let whole = Corpus::whole(&text.path, spec, tokenizer, 0, None)?;
+        let lost = whole.lost.zip(whole.text_bytes);
+        let named = format!("the text of {}", text.path.display());
+        (whole.tokens.len(), lost.and_then(|(lost, bytes)| lost.warning(&named, bytes)))
+    } else {
+        (sampled.estimate(), lost_in_sample(&sampled))
+    };
+    warnings.extend(lost);
     Ok(WholeFacts { tokens, exact, is_in_memory: true, warnings })
 }
 
-fn counted(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<usize> {
-    Ok(Corpus::whole(&text.path, spec, tokenizer, 0, None)?.tokens.len())
+fn lost_in_sample(sampled: &Sampled) -> Option<String> {
+    sampled.lost.warning("a sample of the text", sampled.text_bytes)
 }
 
 /// Checks ids against the vocabulary: all of them, or evenly spread parts of a long stream.
@@ -297,25 +307,4 @@ fn check_ids(stream: &Stream, tokenizer: &Tokenizer) -> Result<()> {
         let start = (stream.len() - part) / (CHECKED_PARTS - 1) * i;
         stream.tokens_in_vocab(start..start + part, vocab).map(drop)
     })
-}
-
-/// Estimates the tokens of documents: the bytes of their files times the tokens per byte of a sample.
-fn estimate(documents: &Documents, tokenizer: &Tokenizer) -> Result<usize> {
-    let files = documents.files();
-    let total: u64 = files.iter().map(|file| file.content.file().bytes()).sum();
-    let (mut bytes, mut tokens) = (0, 0);
-    for i in 0..SAMPLES {
-        // Samples are spread evenly over all bytes; each stays within its file.
-        let mut at = total / SAMPLES * i;
-        let mut file = 0;
-        while file + 1 < files.len() && at >= files[file].content.file().bytes() {
-            at -= files[file].content.file().bytes();
-            file += 1;
-        }
-        let sample = files[file].content.sample(at, SAMPLE_BYTES)?;
-        bytes += sample.file_bytes;
-        tokens += tokenizer.encode(&files[file].source.sampled(&sample.content))?.len();
-    }
-    let per_byte = if bytes == 0 { 0.0 } else { tokens as f64 / bytes as f64 };
-    Ok((total as f64 * per_byte) as usize)
 }

@@ -24,6 +24,8 @@ pub(super) struct Stories {
     pub tokens: usize,
     /// Number of stories.
     pub count: usize,
+    /// Tokens that only open a story, which are not predicted.
+    openings: usize,
     /// Bytes of the stories' text.
     pub text_bytes: u64,
     /// −ln p, summed over all stories.
@@ -33,10 +35,11 @@ pub(super) struct Stories {
 }
 
 impl Stories {
-    /// Returns the floor in nats per predicted token, which is every token but the first. It holds for any
-    /// tokenizer that keeps the text, because a story and its tokens then determine each other.
+    /// Returns the floor in nats per predicted token, which is every token but the first and the ones that
+    /// only open a story. It holds for any tokenizer that keeps the text, because a story and its tokens then
+    /// determine each other.
     pub fn floor(&self) -> Option<f64> {
-        self.lossless.then(|| self.nats / (self.tokens - 1) as f64)
+        self.lossless.then(|| self.nats / (self.tokens - 1 - self.openings) as f64)
     }
 }
 
@@ -77,9 +80,9 @@ pub(super) fn generate(
         let lossless = native || split == Split::Train || tokenizer.decode(&tokens)? == text;
         Ok(Encoded { tokens, bytes: text.len() as u64, ln_p: drawn.ln_p, lossless })
     };
-    let end = tokenizer.end_token();
-    sink(&[end])?;
-    let mut out = Stories { tokens: 1, count: 0, text_bytes: 0, nats: 0.0, lossless: true };
+    let (end, opening) = (tokenizer.end_token(), tokenizer.opening_after_end());
+    sink(&[tokenizer.opening_token()])?;
+    let mut out = Stories { tokens: 1, count: 0, openings: 0, text_bytes: 0, nats: 0.0, lossless: true };
     let mut next = 0;
     loop {
         let chunk: Vec<_> = (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
@@ -87,6 +90,8 @@ pub(super) fn generate(
         report_progress();
         for mut story in chunk {
             story.tokens.push(end);
+            story.tokens.extend(opening);
+            out.openings += usize::from(opening.is_some());
             sink(&story.tokens)?;
             out.tokens += story.tokens.len();
             out.count += 1;

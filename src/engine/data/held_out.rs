@@ -20,15 +20,15 @@ pub struct HeldOut {
 
 impl HeldOut {
     /// Returns the positions where documents begin, which tell the document that each token belongs to. A
-    /// document begins at its end token; the end token after the last document opens none. If the set begins
+    /// document begins at an `opening_token`; one after the last document opens none. If the set begins
     /// within a document, that document begins at position 0.
     ///
     /// # Errors
     /// If a token file cannot be read or was written to.
-    pub fn document_starts(&self, end_token: u32) -> Result<Vec<usize>> {
+    pub fn document_starts(&self, opening_token: u32) -> Result<Vec<usize>> {
         let mut starts = vec![0];
         let mut from = 1;
-        while let Some(at) = self.tokens.find(end_token, from)? {
+        while let Some(at) = self.tokens.find(opening_token, from)? {
             starts.push(at);
             from = at + 1;
         }
@@ -52,9 +52,11 @@ pub enum TextBytes {
 
 impl TextBytes {
     /// Combines what is known: `bytes` per token, if the tokenizer's tokens always stand for the same bytes,
-    /// or the bytes of the `whole` text, if it was read.
-    pub(super) fn new(bytes: Option<&Arc<Vec<u32>>>, whole: Option<u64>) -> Self {
+    /// or the bytes of the `whole` text, if it was read. Nothing is known if bytes of the text are lost, or
+    /// may be: the model did not predict those.
+    pub(super) fn new(bytes: Option<&Arc<Vec<u32>>>, whole: Option<u64>, loses_bytes: bool) -> Self {
         match (bytes, whole) {
+            _ if loses_bytes => Self::Unknown,
             (Some(bytes), _) => Self::PerToken(Arc::clone(bytes)),
             (None, Some(whole)) => Self::Whole(whole),
             (None, None) => Self::Unknown,

@@ -149,6 +149,8 @@ fn spread(count: usize, all: usize) -> impl Iterator<Item = usize> {
 pub struct ValidationBatches<'d> {
     set: &'d HeldOut,
     vocabulary: (usize, u32),
+    /// The token that only opens a document: it is placed, not predicted.
+    unpredicted: Option<u32>,
     spec: LoaderSpec,
     windows: usize,
     /// True if the batches of all ranks together predict every token of the set.
@@ -178,7 +180,8 @@ impl<'d> ValidationBatches<'d> {
         };
         left.reverse();
         let takes_all = left.len() == all;
-        Ok(Self { set, vocabulary: dataset.vocabulary(), spec, windows, takes_all, left })
+        let unpredicted = dataset.tokenizer.opening_after_end();
+        Ok(Self { set, vocabulary: dataset.vocabulary(), unpredicted, spec, windows, takes_all, left })
     }
 }
 
@@ -197,7 +200,13 @@ impl Iterator for ValidationBatches<'_> {
             let start = window * spec.seq_len;
             (window, start..stream.len().min(start + spec.seq_len + 1))
         });
-        Some(Batch::read(stream, windows, spec.seq_len, vocabulary, spec.cross_documents))
+        let batch = Batch::read(stream, windows, spec.seq_len, vocabulary, spec.cross_documents);
+        Some(batch.map(|mut batch| {
+            if let Some(unpredicted) = self.unpredicted {
+                batch.ignore_target(unpredicted);
+            }
+            batch
+        }))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -2,7 +2,8 @@
 //!
 //! A corpus becomes two streams of token ids, one to train on and one held out. In a stream, the end token
 //! stands before every document and after the last, and nowhere else. It closes one document and opens the
-//! next, so each token of a document, including its end, is predicted exactly once.
+//! next, so each token of a document, including its end, is predicted exactly once. If documents open with a
+//! token of their own (`data.begin_token`), it stands after each end token, and is not predicted.
 
 mod batch;
 mod corpus;
@@ -15,7 +16,9 @@ mod file;
 mod generated;
 mod held_out;
 mod loader;
+mod manifest;
 mod ramp;
+mod sample;
 mod sampler;
 mod shard;
 mod source;
@@ -36,6 +39,7 @@ pub use facts::{CorpusFacts, facts};
 pub use file::FileStamp;
 pub use held_out::{HeldOut, TextBytes};
 pub use loader::{Loader, LoaderSpec, ValidationBatches, held_out_batches};
+pub use manifest::ShardManifest;
 pub use ramp::Ramp;
 pub use sampler::Windows;
 pub use shard::{SHARD_TOKENS, Writer as ShardWriter};

@@ -21,6 +21,8 @@ pub struct Spec {
     pub corpus: CorpusSource,
     /// One of [`tokenizer::BUILT_IN`](super::tokenizer::BUILT_IN), or the path of a tokenizer.json.
     pub tokenizer: String,
+    /// The entry that texts begin with: empty for none, and `None` for the end token.
+    pub begin_token: Option<String>,
     /// Text that separates the documents of a text file.
     pub document_separator: Option<String>,
     /// Extensions of the files read from a folder of text, dots included.
@@ -45,6 +47,7 @@ impl Spec {
         Self {
             corpus: corpus.into(),
             tokenizer: tokenizer.to_owned(),
+            begin_token: None,
             document_separator: None,
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
             validation: Validation::Fraction(HELD_OUT_SHARE),

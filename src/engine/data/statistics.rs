@@ -10,6 +10,8 @@ use std::fmt;
 #[derive(Clone, Debug)]
 pub struct Counts {
     end: u32,
+    /// The token that only opens a document, if there is one.
+    opening: Option<u32>,
     tokens: u64,
     documents: u64,
     longest: u64,
@@ -21,7 +23,8 @@ impl Counts {
     /// Starts with all counts at zero.
     pub fn new(tokenizer: &Tokenizer) -> Self {
         let used = vec![false; tokenizer.vocab_size()];
-        Self { end: tokenizer.end_token(), tokens: 0, documents: 0, longest: 0, open: 0, used }
+        let (end, opening) = (tokenizer.end_token(), tokenizer.opening_after_end());
+        Self { end, opening, tokens: 0, documents: 0, longest: 0, open: 0, used }
     }
 
     /// Counts the next tokens of the stream.
@@ -38,7 +41,7 @@ impl Counts {
             *seen = true;
             if t == self.end {
                 self.close();
-            } else {
+            } else if Some(t) != self.opening {
                 self.open += 1;
             }
         }

@@ -48,7 +48,7 @@ impl SetDocuments {
         let seq_len = batch.targets.len() / batch.sequences.len().max(1);
         let rows = batch.targets.chunks(seq_len).zip(losses.chunks(seq_len));
         for (&window, (targets, losses)) in batch.sequences.iter().zip(rows) {
-            let counted = targets.iter().take_while(|&&target| target != IGNORED).count();
+            let counted = targets.iter().rposition(|&target| target != IGNORED).map_or(0, |last| last + 1);
             // The target of row t is the token after it.
             let first = window as usize * seq_len + 1;
             let mut at = 0;
@@ -57,12 +57,14 @@ impl SetDocuments {
                 let document = self.starts.partition_point(|&start| start < first + at).saturating_sub(1);
                 let next = self.starts.get(document + 1).map_or(usize::MAX, |&start| start + 1);
                 let end = counted.min(next.saturating_sub(first));
+                // The token that only opens a document is not predicted.
+                let predicted = (at..end).filter(|&row| targets[row] != IGNORED);
                 self.pieces.push(Piece {
                     window: window.into(),
                     document: document as u64,
-                    tokens: (end - at) as u64,
+                    tokens: predicted.clone().count() as u64,
                     bytes: set.text.target_bytes(&targets[at..end]).unwrap_or_default(),
-                    loss: losses[at..end].iter().sum(),
+                    loss: predicted.map(|row| losses[row]).sum(),
                 });
                 at = end;
             }

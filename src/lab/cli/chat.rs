@@ -2,7 +2,7 @@
 
 use super::terminal::{eprint_line, print_exact};
 use crate::error::{Error, Result};
-use crate::train::{Chat, TrainedRun};
+use crate::train::{Chat, Renderer, TrainedRun};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// Starts a new conversation when typed as a message.
@@ -14,7 +14,7 @@ const CLEAR: &str = "/clear";
 /// Fails if [`Chat::open`] does, or if input or output fails. If a single message is invalid, the error is
 /// printed and the chat continues on a terminal; otherwise it ends the command.
 pub fn run(run: TrainedRun, tokens: Option<usize>) -> Result<()> {
-    let mut chat = Chat::open(run, tokens)?;
+    let mut chat = Chat::open(run, tokens, Renderer::Child)?;
     let interactive = std::io::stdin().is_terminal();
     if interactive {
         eprint_line(&format!(
@@ -32,8 +32,9 @@ pub fn run(run: TrainedRun, tokens: Option<usize>) -> Result<()> {
         match line.trim() {
             "" => continue,
             CLEAR => chat.clear(),
-            text => {
-                let replied = chat.reply(text, |part| {
+            // White space at the ends is part of a message, such as the indent of code.
+            _ => {
+                let replied = chat.reply(&line, |part| {
                     print_exact(part)?;
                     flush()
                 });

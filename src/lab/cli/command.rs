@@ -10,6 +10,7 @@ use super::{
 };
 use crate::ranks;
 use crate::results::provenance::Build;
+use crate::train::RENDER_COMMAND;
 use clap::{Parser, Subcommand};
 use std::sync::LazyLock;
 
@@ -105,6 +106,9 @@ pub enum Command {
     #[cfg(feature = "man")]
     #[command(hide = true)]
     Man(man::Args),
+    /// Render a chat template within limits; only xrun starts it.
+    #[command(hide = true, name = RENDER_COMMAND)]
+    RenderTemplate,
     /// Run one rank of a training whose launcher is `process`; only xrun starts it.
     #[command(hide = true, name = ranks::process::WORKER)]
     Worker,

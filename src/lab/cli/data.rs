@@ -2,11 +2,10 @@
 
 use super::data_cache;
 use super::terminal::{eprint_line, print, print_json};
-use crate::atomic;
 use crate::data::stories::Split;
 use crate::data::{
-    self, Counts, HELD_OUT_SHARE, SHARD_TOKENS, ShardWriter, Spec, Statistics, TEXT_EXTENSIONS, Tokenizer,
-    Validation,
+    self, Counts, HELD_OUT_SHARE, SHARD_TOKENS, ShardManifest, ShardWriter, Spec, Statistics,
+    TEXT_EXTENSIONS, Tokenizer, Validation,
 };
 use crate::error::{Error, IoContext, Result};
 use crate::recipe::expand_home;
@@ -24,6 +23,9 @@ pub struct Args {
     /// "gpt2", "byte", "stories" or the path of a tokenizer.json.
     #[arg(long, default_value = "gpt2")]
     tokenizer: String,
+    /// The token that every document begins with, if it is not the end token (`data.begin_token`).
+    #[arg(long, value_name = "TOKEN")]
+    begin_token: Option<String>,
     /// Folder for the shards and tokenizer.json; created if missing, refused if it already holds shards.
     #[arg(long, value_name = "DIR", required_unless_present_any = CACHE)]
     out: Option<PathBuf>,
@@ -88,6 +90,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     let spec = Spec {
         corpus: expand_home(corpus).into(),
         tokenizer: expand_home(&args.tokenizer),
+        begin_token: args.begin_token.clone(),
         document_separator: args.separator.clone(),
         extensions: args.extensions.iter().map(|ending| with_dot(ending)).collect(),
         validation,
@@ -97,7 +100,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         seed: args.seed,
         memory_bytes: None,
     };
-    let tokenizer = Arc::new(Tokenizer::open(&spec.tokenizer)?);
+    let tokenizer = Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?);
     let expected = data::facts(&spec, 1, Some(&tokenizer))?;
     data::refuse_other_tokenizer(&spec, &tokenizer)?;
     prepare(out)?;
@@ -117,9 +120,11 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         Ok(())
     })?;
     let shards = train.finish()?.len() + held_out.finish()?.len();
-    atomic::write(&out.join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
+    tokenizer.write(out)?;
+    ShardManifest::new(&tokenizer, fed.lost, fed.held_out_lost).write(out)?;
     bar.finish_and_clear();
-    fed.warnings.iter().for_each(|w| eprint_line(&format!("warning: {w}")));
+    let lost = fed.lost_warning();
+    fed.warnings.iter().chain(&lost).for_each(|w| eprint_line(&format!("warning: {w}")));
     let statistics = Statistics::new(&train_counts, &held_counts, &fed, shards);
     eprint_line(&format!("{}; tokenizer {}", fed.description, args.tokenizer));
     eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", out.display()));

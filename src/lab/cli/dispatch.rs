@@ -10,7 +10,7 @@ use super::{
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
 use crate::ranks::Launch;
-use crate::train::Request;
+use crate::train::{Request, render_from_stdin};
 use clap::CommandFactory;
 use std::path::Path;
 
@@ -34,6 +34,10 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
     // processes, which must not inherit the change.
     if matches!(cli.command, Command::Run(_) | Command::Resume(_)) {
         pin_environment();
+    }
+    if matches!(cli.command, Command::RenderTemplate) {
+        // Before threads take address space, which is limited.
+        return render_from_stdin().map(|()| Next::Done);
     }
     start_shared_pool()?;
     let train = |(launch, request)| Next::Train(launch, Box::new(request));
@@ -60,6 +64,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Profile(a) => profile::run(&a),
         Command::Ops(a) => ops::run(&a),
         Command::Plan(a) => plan::run(&a),
+        Command::RenderTemplate => render_from_stdin(),
         Command::Replay(a) => replay::run(&a),
         Command::Report(a) => report::run(&a),
         Command::Runs(a) => runs::run(&a),

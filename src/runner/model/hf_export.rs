@@ -230,6 +230,7 @@ fn tokenizer_config(export: &Export, end_token: &str) -> Result<serde_json::Valu
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": export.seq_len,
         "bos_token": end_token,
+        "add_bos_token": true,
         "eos_token": end_token,
         "clean_up_tokenization_spaces": false,
     });

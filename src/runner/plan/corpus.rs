@@ -12,6 +12,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     Spec {
         corpus: data.corpus.clone(),
         tokenizer: data.tokenizer.clone(),
+        begin_token: data.begin_token.clone(),
         document_separator: data.document_separator.clone(),
         extensions: data.extensions.clone(),
         validation: data.validation.clone(),

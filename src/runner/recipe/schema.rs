@@ -442,6 +442,11 @@ sections! {
         tokenizer: String = "stories".to_owned();
             Training, Type::NameOrPath(&["gpt2", "byte", "stories"]), "\"gpt2\""
                 => aliases(&["tokenizer_path"]);
+        /// Token that texts begin with, if it is not the end token: every prompt, and every document of a
+        /// text corpus, whose end token then only ends it. It is not predicted in evaluations. If it is
+        /// empty, prompts begin with nothing. `xrun import` sets it as the model's tokenizer says.
+        begin_token: Option<String> = None;
+            Training, Type::Text, "\"<s>\"" => unset("the end token"), implied(UNSET);
         /// Text that separates two documents of a text corpus.
         document_separator: Option<String> = None;
             Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document"),

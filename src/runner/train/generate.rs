@@ -18,21 +18,39 @@ const STEPS_AHEAD: usize = 3;
 /// all rows of a prompt and all prompts differ.
 pub(super) const PRIME_STRIDE: usize = 7919;
 
-/// Returns the tokens of a prompt, with the end token first.
-///
-/// # Errors
-/// If they leave no room for another token in the model's context.
-pub fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, seq_len: usize) -> Result<Vec<u32>> {
-    let mut tokens = vec![tokenizer.end_token()];
-    tokens.extend(tokenizer.encode(prompt)?);
-    if tokens.len() >= seq_len {
-        return Err(Error::usage(format!(
-            "the prompt takes {} tokens with its end token, but the model's context is training.seq_len = {seq_len}; \
-             shorten generation.prompt",
-            tokens.len()
-        )));
+/// A prompt as tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// All tokens, with the one that texts begin with.
+    pub tokens: Vec<u32>,
+    /// The number of tokens before the ones of its text.
+    before_text: usize,
+}
+
+impl Prompt {
+    /// Encodes a prompt.
+    ///
+    /// # Errors
+    /// If its tokens leave no room for another one in the model's context.
+    pub fn new(prompt: &str, tokenizer: &Tokenizer, seq_len: usize) -> Result<Self> {
+        let (tokens, before_text) = tokenizer.prompt(prompt)?;
+        if tokens.len() >= seq_len {
+            return Err(Error::usage(format!(
+                "the prompt takes {} tokens with the one that texts begin with, but the model's context is \
+                 training.seq_len = {seq_len}; shorten generation.prompt",
+                tokens.len()
+            )));
+        }
+        Ok(Self { tokens, before_text })
     }
-    Ok(tokens)
+
+    /// Returns the text of tokens that continue the prompt.
+    ///
+    /// # Errors
+    /// If a token is outside the vocabulary.
+    pub fn decode(&self, tokenizer: &Tokenizer, tokens: &[u32]) -> Result<String> {
+        tokenizer.decode_after(&self.tokens[self.before_text..], tokens)
+    }
 }
 
 /// Checks that the prompt of a run's samples leaves room for a token in the model's context, and that it fits
@@ -41,7 +59,7 @@ pub fn prompt_tokens(prompt: &str, tokenizer: &Tokenizer, seq_len: usize) -> Res
 /// # Errors
 /// With a usage error that states the length of the prompt.
 pub fn check_prompt(plan: &Plan, tokenizer: &Tokenizer) -> Result<()> {
-    let tokens = prompt_tokens(&plan.generation.prompt, tokenizer, plan.batch.seq_len)?.len();
+    let tokens = Prompt::new(&plan.generation.prompt, tokenizer, plan.batch.seq_len)?.tokens.len();
     let room = prompt_shape(plan).rows;
     if tokens > room {
         return Err(Error::usage(format!(

@@ -5,7 +5,7 @@ use super::initial::weights::TOKENIZER;
 use super::reference::logits;
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
 use crate::data::Tokenizer;
-use crate::data::tokenizer::{BUILT_IN, MAX_JSON_BYTES};
+use crate::data::tokenizer::{BUILT_IN, Begin, MAX_JSON_BYTES, MAX_SETTINGS_BYTES, begin_token};
 use crate::error::{Error, IoContext, Result};
 use crate::hugging_face::{Folder, REFERENCE, Reference};
 use crate::machine::Machine;
@@ -21,7 +21,7 @@ use crate::results::origin::{BeganFrom, Origin};
 use crate::results::provenance::Environment;
 use crate::results::rows::{MetricsRow, TimingRow};
 use crate::results::summary::BegunWith;
-use crate::results::{RunFolder, Status, Summary, atomic};
+use crate::results::{RunFolder, Status, Summary};
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,6 +30,15 @@ use std::path::{Path, PathBuf};
 /// Maximum context of an imported run unless a longer one is requested. The cache of keys and values of
 /// longer contexts takes gigabytes.
 const MAX_CONTEXT: usize = 4096;
+
+/// Characters of a wrong value that a message shows.
+const MAX_SHOWN: usize = 80;
+
+/// How a model generates; it names the tokens that end a text.
+const GENERATION_CONFIG: &str = "generation_config.json";
+
+/// The key of these tokens, here and in config.json.
+const EOS_TOKEN_ID: &str = "eos_token_id";
 
 /// The request of an import.
 #[derive(Clone, Debug)]
@@ -90,7 +99,11 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let mut notes = keys.notes.clone();
     notes.extend(request.ignore.iter().map(|key| format!("{key} in config.json is left out (--ignore)")));
     let seq_len = context(request, &keys, &mut notes)?;
-    let recipe = recipe_of(request, &keys, seq_len, &named)?;
+    let begin = begin_token(tokenizer.to_json(), tokenizer.settings()).unwrap_or_default();
+    let tokenizer = tokenizer.beginning_with(Some(&begin))?;
+    let stops = stop_token_ids(&folder, &keys, &tokenizer)?;
+    let begin = (tokenizer.begins() != Begin::End).then_some(begin);
+    let recipe = recipe_of(request, &keys, seq_len, &named, begin.as_deref())?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
     let weights = ImportedWeights::new(folder, &model)?;
     notes.extend(weights.notes.iter().cloned());
@@ -98,8 +111,14 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let hash = weights.folder.content_hash()?;
     let run = RunFolder::create(&request.results, recipe.name(), &recipe.hash()[..8], crate::format::now())?;
     let path = run.path().to_owned();
-    let source =
-        Source { recipe: &recipe, model: &model, weights: &weights, hash: &hash, tokenizer: &tokenizer };
+    let source = Source {
+        recipe: &recipe,
+        model: &model,
+        weights: &weights,
+        hash: &hash,
+        tokenizer: &tokenizer,
+        stops: &stops,
+    };
     let written = source.write(&run, &companions, &request.command, &notes);
     written.inspect_err(|_| {
         // The caller needs the original error, not an error of the cleanup.
@@ -167,8 +186,43 @@ fn context(request: &ImportRequest, keys: &Keys, notes: &mut Vec<String>) -> Res
     }
 }
 
+/// Returns the tokens besides the end token that end a generated text: `eos_token_id`, a number or a list, in
+/// generation_config.json or, without one there, in config.json.
+fn stop_token_ids(folder: &Folder, keys: &Keys, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    let mut named = folder.config.get(EOS_TOKEN_ID).cloned();
+    let mut file = "config.json";
+    if let Some(text) = folder.text(GENERATION_CONFIG, MAX_SETTINGS_BYTES)? {
+        let settings: serde_json::Value = serde_json::from_str(&text)
+            .map_err(|e| Error::usage(format!("{}: {e}", folder.path.join(GENERATION_CONFIG).display())))?;
+        if !settings[EOS_TOKEN_ID].is_null() {
+            (named, file) = (Some(settings[EOS_TOKEN_ID].clone()), GENERATION_CONFIG);
+        }
+    }
+    let Some(named) = named else { return Ok(Vec::new()) };
+    let listed = named.as_array().map_or(std::slice::from_ref(&named), Vec::as_slice);
+    let id = |value: &serde_json::Value| {
+        let id = value.as_u64().filter(|id| *id < keys.vocab_size as u64);
+        id.and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+            Error::usage(format!(
+                "{}: {EOS_TOKEN_ID} holds {}, which is not an id below vocab_size = {}",
+                folder.path.join(file).display(),
+                value.to_string().chars().take(MAX_SHOWN).collect::<String>(),
+                keys.vocab_size
+            ))
+        })
+    };
+    let ids = listed.iter().map(id).collect::<Result<Vec<u32>>>()?;
+    Ok(ids.into_iter().filter(|id| *id != tokenizer.end_token()).collect())
+}
+
 /// Returns the recipe of the run.
-fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &str) -> Result<Recipe> {
+fn recipe_of(
+    request: &ImportRequest,
+    keys: &Keys,
+    seq_len: usize,
+    tokenizer: &str,
+    begin: Option<&str>,
+) -> Result<Recipe> {
     let folder = std::path::absolute(&request.folder).at("find", &request.folder)?;
     let own_name = folder.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = request.name.clone().or(own_name).unwrap_or_else(|| "imported".to_owned());
@@ -176,11 +230,12 @@ fn recipe_of(request: &ImportRequest, keys: &Keys, seq_len: usize, tokenizer: &s
     let shown = folder.to_string_lossy();
     let text = format!(
         "# The model of {shown}, a {} of HuggingFace's transformers.\n\n{}init_from = {}\n\n[training]\nseq_len = \
-         {seq_len}\n\n[data]\ntokenizer = {}\n",
+         {seq_len}\n\n[data]\ntokenizer = {}\n{}",
         keys.class,
         keys.to_toml(),
         quoted(&shown),
-        quoted(tokenizer)
+        quoted(tokenizer),
+        begin.map_or(String::new(), |begin| format!("begin_token = {}\n", quoted(begin)))
     );
     let path = Path::new("the recipe that these keys make");
     let recipe = recipe::load_str(path, &text, &[], std::iter::empty(), &Machine::none());
@@ -214,6 +269,7 @@ struct Source<'a> {
     weights: &'a ImportedWeights,
     hash: &'a str,
     tokenizer: &'a Tokenizer,
+    stops: &'a [u32],
 }
 
 impl Source<'_> {
@@ -225,13 +281,14 @@ impl Source<'_> {
         command: &[String],
         notes: &[String],
     ) -> Result<()> {
-        let Self { recipe, model, weights, hash, tokenizer } = self;
+        let Self { recipe, model, weights, hash, tokenizer, stops } = self;
         run.write_recipe(recipe.copy())?;
         run.write_resolved(&recipe.to_toml())?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let environment = Environment::detect(threads, crate::format::now());
         run.write_environment(&Environment { command: command.to_vec(), ..environment })?;
-        atomic::write(&run.path().join(TOKENIZER), tokenizer.to_json().as_bytes())?;
+        tokenizer.write(run.path())?;
+        // The settings as they came in replace those that name only special tokens.
         companions::write(run.path(), companions)?;
         drop(run.start_rows::<MetricsRow>(METRICS)?);
         drop(run.start_rows::<TimingRow>(TIMING)?);
@@ -254,7 +311,9 @@ impl Source<'_> {
         };
         origin.write(run.path())?;
         let store = Store::open(&run.checkpoints()?, 1)?;
-        store.save(&untrained_meta(recipe, tokenizer, Some(*hash)), &Snapshot::new(views, []))?;
+        let mut meta = untrained_meta(recipe, tokenizer, Some(*hash));
+        meta.set_stop_token_ids(stops);
+        store.save(&meta, &Snapshot::new(views, []))?;
         let mut summary = Summary::started(recipe.name(), &run.name(), &recipe.hash(), 0);
         summary.status = Status::Ok;
         summary.parameters = Some(parameter_count(model));

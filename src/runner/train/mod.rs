@@ -36,12 +36,12 @@ mod trained;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
-pub use chat::Chat;
 pub use chat::template::chat_template;
+pub use chat::{Chat, RENDER_COMMAND, Renderer, render_from_stdin};
 pub use companions::companions;
 pub use conclude::{Ended, mark_failed};
 pub use gauges::environment;
-pub use generate::{Generating, prompt_tokens};
+pub use generate::{Generating, Prompt};
 pub use import::{ImportRequest, Imported, import};
 pub use initial::weights::{InitialWeights, check_initial_weights};
 pub use initial::{InitialValues, initialize, refresh_compute_copy};
@@ -55,7 +55,7 @@ pub use request::{Origin, Request};
 pub use run::{Run, cpu_fallback_warning};
 pub use sample::{GenerationTime, Sampled, bench_generation, sample};
 pub use time_left::TimeLeft;
-pub use trained::{TrainedRun, recipe_of, tokenizer_json};
+pub use trained::{TrainedRun, recipe_of, tokenizer_json, tokenizer_of};
 
 use crate::device::communicator::RankPhase;
 use crate::error::Result;

@@ -7,7 +7,7 @@ mod state;
 mod timed;
 
 use super::agreement::{Agreement, StepRequest, StepVote, agree};
-use super::generate::{Generating, prompt_tokens};
+use super::generate::{Generating, Prompt};
 use super::initial::InitialValues;
 use crate::data::{Batch, Dataset, Loader, LoaderSpec};
 use crate::device::Device;
@@ -407,11 +407,11 @@ impl Rank {
         };
         let (tokenizer, generation) = (Arc::clone(&self.dataset.tokenizer), &self.plan.generation);
         let seq_len = self.plan.batch.seq_len;
-        let prompt = prompt_tokens(&generation.prompt, &tokenizer, seq_len)?;
+        let prompt = Prompt::new(&generation.prompt, &tokenizer, seq_len)?;
         let ends = [tokenizer.end_token()];
         let generating = Generating { prefill, decode, ends: &ends, tokens: generation.tokens, seq_len };
-        let texts = generating.run(&mut self.engine, &[prompt], |_, _| Ok(()))?;
-        texts.iter().map(|tokens| tokenizer.decode(tokens)).collect()
+        let texts = generating.run(&mut self.engine, std::slice::from_ref(&prompt.tokens), |_, _| Ok(()))?;
+        texts.iter().map(|tokens| prompt.decode(&tokenizer, tokens)).collect()
     }
 
     /// Runs forward and backward of the first micro-step of the next step, and returns its batch. Updates

@@ -1,7 +1,7 @@
 //! Generates text from a trained run, or measures how fast it generates: the prompts and the new tokens,
 //! timed separately.
 
-use super::generate::{Generating, PRIME_STRIDE, prompt_tokens};
+use super::generate::{Generating, PRIME_STRIDE, Prompt};
 use super::trained::{Trained, TrainedRun};
 use crate::error::{Error, Result};
 use crate::model::{Generator, PromptShape, prompt_rows};
@@ -31,8 +31,9 @@ pub fn sample(run: &TrainedRun, prompts: &[String]) -> Result<Vec<Sampled>> {
     let seq_len = plan.batch.seq_len;
     let own = std::slice::from_ref(&plan.generation.prompt);
     let prompts = if prompts.is_empty() { own } else { prompts };
-    let tokens: Vec<Vec<u32>> =
-        prompts.iter().map(|prompt| prompt_tokens(prompt, tokenizer, seq_len)).collect::<Result<_>>()?;
+    let encoded: Vec<Prompt> =
+        prompts.iter().map(|prompt| Prompt::new(prompt, tokenizer, seq_len)).collect::<Result<_>>()?;
+    let tokens: Vec<Vec<u32>> = encoded.iter().map(|prompt| prompt.tokens.clone()).collect();
     let longest = tokens.iter().map(Vec::len).max().unwrap_or(0);
     if let Some(cut) = cut_short(plan, longest) {
         eprint_line(&cut);
@@ -40,7 +41,7 @@ pub fn sample(run: &TrainedRun, prompts: &[String]) -> Result<Vec<Sampled>> {
     let shape = PromptShape { prompts: prompts.len(), rows: prompt_rows(longest, seq_len) };
     let generator = Generator::new(plan, &[shape])?;
     let mut engine = trained.engine(&generator)?;
-    let ends = [tokenizer.end_token()];
+    let ends = trained.ends();
     let generating = Generating {
         prefill: &generator.prefills[0],
         decode: &generator.decode,
@@ -51,7 +52,7 @@ pub fn sample(run: &TrainedRun, prompts: &[String]) -> Result<Vec<Sampled>> {
     let texts = generating.run(&mut engine, &tokens, |_, _| Ok(()))?;
     let each = texts.len() / prompts.len();
     let sampled = |(i, tokens): (usize, Vec<u32>)| {
-        let text = tokenizer.decode(&tokens)?;
+        let text = encoded[i / each].decode(tokenizer, &tokens)?;
         Ok(Sampled { prompt: prompts[i / each].clone(), text, tokens })
     };
     texts.into_iter().enumerate().map(sampled).collect()
@@ -64,7 +65,7 @@ fn cut_short(plan: &Plan, prompt: usize) -> Option<String> {
     (wanted > room).then(|| {
         format!(
             "texts end after {room} tokens, not {wanted}: the model's context is training.seq_len = {seq_len}, and the \
-             prompt takes {prompt} of it with its end token"
+             prompt takes {prompt} of it with the token that texts begin with"
         )
     })
 }

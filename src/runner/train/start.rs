@@ -25,8 +25,8 @@ use crate::results::origin::Origin as RunOrigin;
 use crate::results::summary::ForkedFrom;
 use crate::results::{RunFolder, find, stored};
 use changes::{
-    Changes, DataBefore, changed_by_fork, changed_sets, changes, check_fork, check_tokenizer, engine_warning,
-    kept_by_fork, other_corpus, same_sets,
+    Changes, DataBefore, TokenizerBefore, changed_by_fork, changed_sets, changes, check_fork,
+    check_fork_tokenizer, check_tokenizer, engine_warning, kept_by_fork, other_corpus, same_sets,
 };
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,7 @@ impl Start {
         if start.loaded.is_none() && !start.is_finished {
             start.initial = InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer)?;
             origin::check_weights(start.origin.as_ref(), start.initial.as_ref(), &request.origin)?;
+            start.warnings.extend(start.initial.iter().filter_map(|initial| initial.warning.clone()));
         }
         let named = request.algorithms_from.as_deref();
         start.algorithms = algorithms(&request.origin, start.loaded.as_ref(), named, &job.plan)?;
@@ -113,11 +114,11 @@ impl Start {
         let is_finished = summary.is_finished();
         let (before, corpus_hash) = match (&loaded, &origin) {
             (Some(loaded), _) => {
-                check_tokenizer(loaded.path(), &loaded.meta().tokenizer_hash, dataset)?;
+                check_tokenizer(loaded.path(), &TokenizerBefore::from_checkpoint(loaded), dataset)?;
                 (recipe_of(loaded)?, Some(loaded.meta().corpus_hash.clone()))
             }
             (None, Some(origin)) => {
-                check_tokenizer(run, &origin.tokenizer_hash, dataset)?;
+                check_tokenizer(run, &TokenizerBefore { hash: &origin.tokenizer_hash, end: None }, dataset)?;
                 let (name, toml) =
                     (Path::new("the recipe that the run began with"), &origin.resolved_recipe_toml);
                 let before = recipe::load_resolved(name, toml, &[], &Machine::none())?;
@@ -162,7 +163,8 @@ impl Start {
         let mut start = Self::default();
         // A recipe that no longer loads must not keep a fork from training.
         if let Ok(before) = recipe_of(&loaded) {
-            start.changes = changed_by_fork(&before, recipe);
+            start.changes.extend(check_fork_tokenizer(&loaded, dataset, &before, recipe)?);
+            start.changes.extend(changed_by_fork(&before, recipe));
             start.kept = kept_by_fork(run, &before, recipe);
         }
         let parent = read_summary(run)?;

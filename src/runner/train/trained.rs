@@ -104,11 +104,19 @@ impl Trained {
         if samples != generation.samples {
             recipe = recipe.with_overrides(&[format!("generation.samples={samples}")], &machine)?;
         }
-        let end = loaded.meta().extra.get(checkpoint::END_TOKEN_ID).and_then(|id| id.parse().ok());
-        let tokenizer = Tokenizer::from_run(tokenizer_json(run, &loaded)?, end)?;
+        let begin = recipe.values().data.begin_token.clone();
+        let tokenizer = tokenizer_of(run, &loaded)?.beginning_with(begin.as_deref())?;
         let corpus = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
         let plan = Plan::new(&recipe, &corpus, &machine)?;
         Ok(Self { plan, tokenizer, loaded, weights })
+    }
+
+    /// Returns the tokens that end a generated text: the end token, and others that the model was imported
+    /// with.
+    pub(super) fn ends(&self) -> Vec<u32> {
+        let mut ends = vec![self.tokenizer.end_token()];
+        ends.extend(self.loaded.meta().stop_token_ids());
+        ends
     }
 
     /// Returns an engine with the run's weights for the programs of a generator.
@@ -155,19 +163,41 @@ pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
 /// Returns the tokenizer.json of a run.
 ///
 /// # Errors
-/// If it cannot be read, or is not the one that the checkpoint was trained with.
+/// Fails like [`tokenizer_of`].
 pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
+    Ok(tokenizer_of(run, loaded)?.to_json().to_owned())
+}
+
+/// Opens the tokenizer of a run, with the end token that its checkpoint names.
+///
+/// # Errors
+/// If its tokenizer.json cannot be read, or is not the one that the checkpoint was trained with.
+pub fn tokenizer_of(run: &Path, loaded: &Loaded) -> Result<Tokenizer> {
     let path = run.join(TOKENIZER);
     let bytes = regular::read(&path, MAX_JSON_BYTES).map_err(|e| Error::usage(e.message()))?;
-    let expected = &loaded.meta().tokenizer_hash;
-    let hash = blake3::hash(&bytes).to_hex();
-    if hash.as_str() != expected {
-        return Err(Error::failed(format!(
-            "{} was changed since the run: its hash is {hash}, but {} was trained with {expected}. Restore the file",
+    let json = String::from_utf8(bytes)
+        .map_err(|e| Error::failed(format!("{} is not UTF-8: {}", path.display(), e.utf8_error())))?;
+    let (meta, at) = (loaded.meta(), loaded.path().display());
+    let changed = |hash: &str| {
+        Error::failed(format!(
+            "{} was changed since the run: its hash with the end token is {hash}, but {at} was trained with {}. Restore \
+             the file",
             path.display(),
-            loaded.path().display()
-        )));
-    }
-    String::from_utf8(bytes)
-        .map_err(|e| Error::failed(format!("{} is not UTF-8: {}", path.display(), e.utf8_error())))
+            meta.tokenizer_hash
+        ))
+    };
+    let end = match meta.extra.get(checkpoint::END_TOKEN_ID) {
+        Some(id) => Some(id.parse().map_err(|_| {
+            Error::failed(format!(
+                "the end token {id:?} in {at} is not a token id; the checkpoint is damaged"
+            ))
+        })?),
+        None => None,
+    };
+    let tokenizer = match Tokenizer::from_run(json, end) {
+        Ok(tokenizer) => tokenizer,
+        Err(e) => return Err(changed("unknown").context(e.message())),
+    };
+    let hash = tokenizer.hash();
+    if hash == meta.tokenizer_hash { Ok(tokenizer) } else { Err(changed(&hash)) }
 }

@@ -9,6 +9,7 @@
 //! Numbers are little-endian. A file is used only after its hash is verified.
 
 use super::super::stream::decode_ids;
+use super::super::tokenizer::LostBytes;
 use crate::atomic;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
@@ -45,6 +46,10 @@ pub(in super::super) struct Header {
     pub text_bytes: Option<u64>,
     /// Bytes of the held-out text, if known.
     pub held_out_bytes: Option<u64>,
+    /// Bytes of all text that the tokens lost.
+    pub lost: LostBytes,
+    /// Bytes of the held-out text that the tokens lost, or more.
+    pub held_out_lost: LostBytes,
     /// Tokens to train on.
     pub train: u64,
     /// Held-out tokens.

@@ -53,6 +53,7 @@ impl Key {
         add(&RULES.to_le_bytes());
         add(tokenizer.hash().as_bytes());
         add(&tokenizer.end_token().to_le_bytes());
+        add(&tokenizer.opening_token().to_le_bytes());
         add(spec.document_separator.as_deref().unwrap_or_default().as_bytes());
         let held = match (part, &spec.validation) {
             (Part::Whole, _) => {

@@ -35,15 +35,31 @@ struct AddedToken {
 struct Model {
     #[serde(rename = "type", default)]
     kind: String,
+    unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
     end_of_word_suffix: Option<String>,
 }
 
-/// Returns the number of text bytes of every token, by id, for a byte-level BPE that keeps each byte of a
-/// text. Such a tokenizer has no normalizer, adds no space before words, removes nothing, and has an entry
-/// for every byte. Special tokens, including the end token, are not text and count 0. Returns `None` for
-/// other tokenizers: their tokens may stand for different bytes in different places.
-pub(super) fn token_byte_counts(json: &str, vocab: &HashMap<String, u32>) -> Option<Vec<u32>> {
+/// The bytes of text behind each token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TokenBytes {
+    /// By token id.
+    pub counts: Vec<u32>,
+    /// True if every byte has an entry. Otherwise a byte without one is behind no token.
+    pub is_complete: bool,
+}
+
+/// Returns the number of text bytes of every token, for a byte-level BPE whose tokens keep the bytes that
+/// they stand for. Such a tokenizer has no normalizer, adds no space before words and removes nothing.
+/// Special tokens, the end token and the unknown token are not text and count 0. Returns `None` for other
+/// tokenizers: their tokens may stand for different bytes in different places. `ids` is the number of token
+/// ids.
+pub(super) fn token_bytes(
+    json: &str,
+    vocab: &HashMap<String, u32>,
+    ids: usize,
+    end: u32,
+) -> Option<TokenBytes> {
     let parts: Parts = serde_json::from_str(json).ok()?;
     let is_kind = |value: &Value, kind: &str| value["type"] == kind;
     let affixes = [&parts.model.continuing_subword_prefix, &parts.model.end_of_word_suffix];
@@ -53,20 +69,24 @@ pub(super) fn token_byte_counts(json: &str, vocab: &HashMap<String, u32>) -> Opt
         && is_kind(&parts.decoder, "ByteLevel")
         && keeps_bytes(&parts.pre_tokenizer)
         && parts.added_tokens.iter().all(|token| token.special || !(token.lstrip || token.rstrip));
-    let chars = byte_chars();
-    if !is_plain || chars.iter().any(|c| !vocab.contains_key(c.encode_utf8(&mut [0; 4]) as &str)) {
+    if !is_plain {
         return None;
     }
-    let mut bytes = vec![0; vocab.len()];
+    let mut counts = vec![0; ids];
     for (entry, &id) in vocab {
         // Each character of an entry represents one byte.
-        *bytes.get_mut(id as usize)? = entry.chars().count() as u32;
+        *counts.get_mut(id as usize)? = entry.chars().count() as u32;
     }
     for token in &parts.added_tokens {
         let text = if token.special { 0 } else { token.content.len() as u32 };
-        *bytes.get_mut(token.id as usize)? = text;
+        *counts.get_mut(token.id as usize)? = text;
     }
-    Some(bytes)
+    let unknown = parts.model.unk_token.as_ref().and_then(|name| vocab.get(name));
+    for id in unknown.into_iter().chain([&end]) {
+        *counts.get_mut(*id as usize)? = 0;
+    }
+    let is_complete = byte_chars().iter().all(|c| vocab.contains_key(c.encode_utf8(&mut [0; 4]) as &str));
+    Some(TokenBytes { counts, is_complete })
 }
 
 /// Returns true if a pre-tokenizer maps text to the byte level and neither adds nor removes anything.

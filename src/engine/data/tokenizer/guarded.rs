@@ -1,6 +1,8 @@
 //! The only access to the tokenizers library. The library panics on some tokenizer.json files and allocates
 //! whatever size others claim, and these files come from third parties.
 
+use super::kind::{in_words, other_file};
+use super::timed::timed;
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -9,9 +11,14 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
+use tokenizers::{AddedToken, PostProcessorWrapper};
 
 /// A tokenizer of the library. Every call returns a result or an error; none panics.
-pub struct GuardedTokenizer(tokenizers::Tokenizer);
+#[derive(Clone)]
+pub struct GuardedTokenizer {
+    inner: tokenizers::Tokenizer,
+    unknown: Option<Unknown>,
+}
 
 /// The parts of a tokenizer.json that are checked before the library reads it.
 #[derive(Deserialize)]
@@ -23,6 +30,7 @@ struct Probe {
     #[serde(default)]
     decoder: Value,
     #[serde(default)]
+    post_processor: Value,
     model: ModelProbe,
 }
 
@@ -30,6 +38,15 @@ struct Probe {
 #[serde(default)]
 struct ModelProbe {
     dropout: Value,
+    unk_token: Value,
+    unk_id: Value,
+}
+
+/// The name or the id of the token that stands for text without an entry.
+#[derive(Clone, Debug)]
+enum Unknown {
+    Named(String),
+    Id(u32),
 }
 
 impl GuardedTokenizer {
@@ -39,11 +56,15 @@ impl GuardedTokenizer {
     /// # Errors
     /// If the file is malformed, or the library refuses it.
     pub fn parse(json: &str) -> Result<Self> {
-        let wrong =
-            |e: &dyn std::fmt::Display| Error::usage(format!("not a HuggingFace tokenizer.json: {e}"));
+        let wrong = |e: &dyn std::fmt::Display| {
+            Error::usage(format!("not a HuggingFace tokenizer.json: {}", in_words(&e.to_string())))
+        };
         // The library panics on some malformed JSON (0.23, decoders), so the syntax is checked first.
         serde_json::from_str::<IgnoredAny>(json).map_err(|e| wrong(&e))?;
-        let probe: Probe = serde_json::from_str(json).map_err(|e| wrong(&e))?;
+        let probe: Probe = serde_json::from_str(json)
+            .map_err(|e| wrong(&other_file(json).unwrap_or_else(|| e.to_string())))?;
+        let parts = [&probe.normalizer, &probe.pre_tokenizer, &probe.decoder, &probe.post_processor];
+        check_parts(parts).map_err(|e| wrong(&e))?;
         check_normalizer(&probe.normalizer).map_err(|e| wrong(&e))?;
         check_growth("normalizer", &probe.normalizer).map_err(|e| wrong(&e))?;
         check_growth("decoder", &probe.decoder).map_err(|e| wrong(&e))?;
@@ -55,19 +76,57 @@ impl GuardedTokenizer {
             document["model"]["dropout"] = Value::Null;
             without_dropout = Some(document.to_string());
         }
-        let json = without_dropout.as_deref().unwrap_or(json);
-        let parsed = guard(|| tokenizers::Tokenizer::from_bytes(json))?;
+        let json = without_dropout.unwrap_or_else(|| json.to_owned());
+        let parsed = timed(json.len(), move || guard(|| tokenizers::Tokenizer::from_bytes(json)))??;
         let mut inner = parsed.map_err(|e| wrong(&e))?;
+        // It places special tokens around a text, which xrun places itself. A template of many parts would
+        // copy the text as many times.
+        inner.with_post_processor(None::<PostProcessorWrapper>);
         let no_limit = guard(|| inner.with_truncation(None).map(|_| ()))?;
         no_limit.map_err(|e| Error::usage(format!("cannot switch truncation off: {e}")))?;
         inner.with_padding(None);
         inner.set_encode_special_tokens(true);
-        Ok(Self(inner))
+        let unknown = match (&probe.model.unk_token, &probe.model.unk_id) {
+            (Value::String(name), _) => Some(Unknown::Named(name.clone())),
+            (_, id) => id.as_u64().and_then(|id| u32::try_from(id).ok()).map(Unknown::Id),
+        };
+        Ok(Self { inner, unknown })
+    }
+
+    /// Marks an entry as special, so that its name in a text is plain text. Its id stays the same.
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn make_special(&mut self, id: u32) -> Result<()> {
+        let added = guard(|| self.inner.get_added_tokens_decoder().get(&id).cloned())?;
+        let Some(token) = added.filter(|token| !token.special) else { return Ok(()) };
+        let added = guard(|| self.inner.add_special_tokens([AddedToken { special: true, ..token }]))?;
+        added.map(|_| ()).map_err(|e| Error::failed(format!("cannot mark token {id} as special: {e}")))
+    }
+
+    /// Returns the token that stands for text without an entry, if the tokenizer has one.
+    pub fn unknown_token(&self) -> Option<u32> {
+        match self.unknown.as_ref()? {
+            Unknown::Named(name) => self.token_to_id(name),
+            Unknown::Id(id) => Some(*id),
+        }
+    }
+
+    /// Returns the bytes of a text behind occurrences of a token.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot express the text.
+    pub fn bytes_behind(&self, token: u32, text: &str) -> Result<u64> {
+        let encoding = guard(|| self.inner.encode(text, false))?;
+        let encoding =
+            encoding.map_err(|e| Error::usage(format!("the tokenizer cannot encode the text: {e}")))?;
+        let spans = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(spans.filter(|(id, _)| **id == token).map(|(_, (from, to))| (to - from) as u64).sum())
     }
 
     /// Encodes the names of special tokens in a text as these tokens, not as plain text.
     pub fn recognize_special_tokens(&mut self) {
-        self.0.set_encode_special_tokens(false);
+        self.inner.set_encode_special_tokens(false);
     }
 
     /// Returns the token ids of a text, without special tokens around it.
@@ -75,7 +134,7 @@ impl GuardedTokenizer {
     /// # Errors
     /// If the tokenizer cannot express the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = guard(|| self.0.encode_fast(text, false))?;
+        let encoding = guard(|| self.inner.encode_fast(text, false))?;
         let encoding =
             encoding.map_err(|e| Error::usage(format!("the tokenizer cannot encode the text: {e}")))?;
         Ok(encoding.get_ids().to_vec())
@@ -86,7 +145,8 @@ impl GuardedTokenizer {
     /// # Errors
     /// If the library fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        guard(|| self.0.decode(ids, false))?.map_err(|e| Error::failed(format!("cannot decode tokens: {e}")))
+        guard(|| self.inner.decode(ids, false))?
+            .map_err(|e| Error::failed(format!("cannot decode tokens: {e}")))
     }
 
     /// Returns every entry with its id, added tokens included.
@@ -94,17 +154,17 @@ impl GuardedTokenizer {
     /// # Errors
     /// If the library fails.
     pub fn vocab(&self) -> Result<HashMap<String, u32>> {
-        guard(|| self.0.get_vocab(true))
+        guard(|| self.inner.get_vocab(true))
     }
 
     /// Returns the id of an entry.
     pub fn token_to_id(&self, token: &str) -> Option<u32> {
-        guard(|| self.0.token_to_id(token)).ok().flatten()
+        guard(|| self.inner.token_to_id(token)).ok().flatten()
     }
 
     /// Returns the entry with an id.
     pub fn id_to_token(&self, id: u32) -> Option<String> {
-        guard(|| self.0.id_to_token(id)).ok().flatten()
+        guard(|| self.inner.id_to_token(id)).ok().flatten()
     }
 }
 
@@ -161,9 +221,30 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// The most parts in the four sequences of a file. Tokenizers in use have about ten.
+const MAX_PARTS: usize = 128;
+
+/// Checks the number of normalizers, pre-tokenizers, decoders and post-processors: each copies the text.
+fn check_parts(parts: [&Value; 4]) -> Result<(), String> {
+    fn count(part: &Value) -> usize {
+        let nested = ["normalizers", "pretokenizers", "decoders", "processors"];
+        let inside = nested.iter().filter_map(|name| part[name].as_array()).flatten().map(count);
+        inside.fold(1, usize::saturating_add)
+    }
+    let found = parts.into_iter().map(count).fold(0, usize::saturating_add);
+    match found > MAX_PARTS {
+        true => Err(format!(
+            "its normalizers, pre-tokenizers, decoders and post-processors have {found} parts; at most {MAX_PARTS} are \
+             read"
+        )),
+        false => Ok(()),
+    }
+}
+
 /// How many times longer a normalizer or decoder may make a text. Real ones turn a space into the three bytes
-/// of `▁`; a sequence of replacements that each double the text would take all memory.
-const MAX_GROWTH: usize = 1024;
+/// of `▁`; a sequence of replacements that each double the text would take all memory. The library needs
+/// seventeen bytes for each byte of a normalized text.
+const MAX_GROWTH: usize = 16;
 
 /// Checks how much longer the replacements of a normalizer or decoder can make a text.
 fn check_growth(what: &str, part: &Value) -> Result<(), String> {
@@ -178,6 +259,9 @@ fn growth(part: &Value) -> Option<usize> {
     let parts = part["normalizers"].as_array().or(part["decoders"].as_array());
     let mut factor =
         parts.into_iter().flatten().try_fold(1usize, |all, part| all.checked_mul(growth(part)?))?;
+    if part["prepend"].as_str().is_some_and(|text| text.len() > MAX_GROWTH) {
+        return None;
+    }
     if let Some(content) = part["content"].as_str() {
         // A regular expression may match the empty string before every byte.
         let pattern = part["pattern"]["String"].as_str().map_or(0, str::len);
@@ -302,10 +386,7 @@ mod tests {
         let long = replace(serde_json::json!({"Regex": ""}), &"a".repeat(2000));
         for part in [serde_json::json!({"type": "Sequence", "normalizers": doubled}), long.clone()] {
             let error = GuardedTokenizer::parse(&with(|document| document["normalizer"] = part)).unwrap_err();
-            assert!(
-                error.message().contains("its normalizer may make a text more than 1024 times"),
-                "{error}"
-            );
+            assert!(error.message().contains("its normalizer may make a text more than 16 times"), "{error}");
         }
         let decoders = serde_json::json!({"type": "Sequence", "decoders": [long]});
         let error = GuardedTokenizer::parse(&with(|document| document["decoder"] = decoders)).unwrap_err();

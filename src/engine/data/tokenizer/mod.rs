@@ -3,19 +3,34 @@
 
 mod builtin;
 mod bytes;
+mod coding;
+mod cut;
 mod gpt2;
 mod guarded;
+mod kind;
+mod lost;
+mod special;
 #[cfg(test)]
 mod tests;
+mod timed;
 
 pub use guarded::GuardedTokenizer;
+pub use lost::LostBytes;
+pub use special::{Begin, MAX_SETTINGS_BYTES, SETTINGS, begin_token, token_text};
+pub(super) use timed::timed;
 
-use super::END_OF_TEXT;
+use crate::atomic;
 use crate::error::{Error, IoContext, Result};
 use crate::regular;
-use rayon::prelude::*;
-use std::ops::Range;
+use bytes::TokenBytes;
+use cut::Cut;
+use lost::Characters;
+use special::{END_TOKENS, Settings, implied_end};
 use std::path::Path;
+use std::sync::Arc;
+
+/// File name of a tokenizer in a folder.
+pub const FILE: &str = "tokenizer.json";
 
 /// Names of the built-in tokenizers.
 pub const BUILT_IN: [&str; 3] = ["gpt2", "byte", "stories"];
@@ -26,39 +41,36 @@ const GPT2_VOCAB: usize = 50_257;
 /// Largest tokenizer.json that is read; the largest in common use are below 40 MB.
 pub const MAX_JSON_BYTES: u64 = 256 << 20;
 
-/// Bytes per piece when text is cut to be encoded in parallel.
-const PIECE_BYTES: usize = 64 << 10;
-
-/// Common names of end tokens, tried in order if no tokenizer_config.json names one.
-const END_TOKENS: [&str; 7] =
-    [END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|im_end|>"];
-
-/// Where the text of a document may be cut without changing its tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
-    /// Between any two characters.
-    Anywhere,
-    /// Between a character that is not white space and one that is. No token spans the two, and what follows
-    /// does not affect how the text before is split.
-    BeforeSpace,
-    /// Nowhere: no cut is safe for every tokenizer.json.
-    Nowhere,
-}
+/// Most entries that the ids of a tokenizer may leave out, as a multiple of its entries. GPT-4o's leave out
+/// 19 of 200,019.
+const MAX_HOLES: usize = 1;
 
 /// Turns text into token ids and back. Special tokens written in text are encoded as plain text: only the
-/// loader places the end token.
-#[derive(Debug)]
+/// loader places the tokens that open and end a document. Cheap to clone.
+#[derive(Clone, Debug)]
 pub struct Tokenizer {
-    inner: GuardedTokenizer,
-    json: String,
+    inner: Arc<GuardedTokenizer>,
+    json: Arc<str>,
+    /// The settings to store beside the tokenizer.json.
+    settings: Arc<str>,
     stories: bool,
+    /// True for a tokenizer.json of others, whose code runs within a time.
+    foreign: bool,
+    /// True if special tokens written in text are encoded as themselves.
+    recognizes_special: bool,
     vocab: usize,
     end: u32,
+    /// The end token that the tokenizer.json implies by itself.
+    implied_end: Option<u32>,
+    begin: Begin,
+    /// What is known about the bytes behind tokens, if they always stand for the same bytes.
+    bytes: Option<Arc<TokenBytes>>,
+    characters: Arc<Characters>,
     cut: Cut,
 }
 
 impl Tokenizer {
-    /// Opens a built-in tokenizer by name, or the tokenizer.json at a path.
+    /// Opens a built-in tokenizer by name, or the tokenizer.json at a path with the files beside it.
     ///
     /// # Errors
     /// If the tokenizer.json is unreadable, malformed or inconsistent, or has no end token.
@@ -73,6 +85,14 @@ impl Tokenizer {
         }
     }
 
+    /// Opens a tokenizer like [`Tokenizer::open`], and begins texts like [`Tokenizer::beginning_with`].
+    ///
+    /// # Errors
+    /// If either fails.
+    pub fn open_for(name: &str, begin: Option<&str>) -> Result<Self> {
+        Self::open(name)?.beginning_with(begin)
+    }
+
     /// Returns the vocabulary size and the end token, without building the tokenizer if it is a built-in one.
     pub fn size(name: &str) -> Result<(usize, u32)> {
         match name {
@@ -84,7 +104,8 @@ impl Tokenizer {
     }
 
     fn built_in(json: String, cut: Cut) -> Result<Self> {
-        Self::from_json(json, Some(END_OF_TEXT), cut)
+        let opened = Self::from_json(json, &Settings::default(), None, cut)?;
+        Ok(Self { foreign: false, ..opened })
     }
 
     fn from_file(path: &Path) -> Result<Self> {
@@ -102,52 +123,101 @@ impl Tokenizer {
             )));
         }
         let raw = regular::read_through_link(path, MAX_JSON_BYTES)?;
-        let json = String::from_utf8(raw)
-            .map_err(|e| Error::usage(format!("tokenizer {shown}: not UTF-8: {}", e.utf8_error())))?;
-        let named = named_end(&path.with_file_name("tokenizer_config.json"))?;
-        Self::from_json(json, named.as_deref(), Cut::Nowhere)
+        let json = String::from_utf8(raw).map_err(|e| {
+            Error::usage(format!(
+                "tokenizer {shown}: not a tokenizer.json, which is text in UTF-8 ({}); a tokenizer.model of sentencepiece \
+                 has to be converted, as `save_pretrained` of a fast tokenizer does",
+                e.utf8_error()
+            ))
+        })?;
+        let settings = Settings::beside(path).map_err(|e| e.context(format!("beside tokenizer {shown}")))?;
+        Self::from_json(json, &settings, None, Cut::Nowhere)
             .map_err(|e| e.context(format!("tokenizer {shown}")))
     }
 
     /// Opens the tokenizer.json of a run. `end` is the token that ends a document, from the run's checkpoint,
-    /// so no tokenizer_config.json is needed.
+    /// so no file beside it is needed.
     ///
     /// # Errors
     /// If [`Tokenizer::open`] would fail, or the end token is outside the vocabulary.
     pub fn from_run(json: String, end: Option<u32>) -> Result<Self> {
-        let Some(end) = end else { return Self::from_json(json, None, Cut::Nowhere) };
-        let inner = GuardedTokenizer::parse(&json)?;
-        let vocab = check_dense(&inner)?;
-        if end as usize >= vocab {
-            return Err(Error::failed(format!(
-                "the end token {end} is outside the vocabulary of {vocab} entries"
-            )));
-        }
-        Ok(Self { inner, json, stories: false, vocab, end, cut: Cut::Nowhere })
+        Self::from_json(json, &Settings::default(), end, Cut::Nowhere)
     }
 
-    fn from_json(json: String, end: Option<&str>, cut: Cut) -> Result<Self> {
-        let inner = GuardedTokenizer::parse(&json)?;
-        let vocab = check_dense(&inner)?;
-        let end = match end {
-            Some(name) => inner.token_to_id(name).ok_or_else(|| {
-                Error::usage(format!("the end token {name:?} that tokenizer_config.json names is not in it"))
+    /// Opens a tokenizer.json whose end token has the id `end` or, without one, the name in the settings.
+    fn from_json(json: String, settings: &Settings, end: Option<u32>, cut: Cut) -> Result<Self> {
+        let mut inner = GuardedTokenizer::parse(&json)?;
+        let vocab = check_ids(&inner)?;
+        let implied_end = implied_end(|name| inner.token_to_id(name));
+        let end = match (end, settings.end()?) {
+            (Some(id), _) if inner.id_to_token(id).is_some() => id,
+            (Some(id), _) => {
+                return Err(Error::failed(format!(
+                    "the end token {id} is outside the vocabulary of {vocab} entries, or has no entry there"
+                )));
+            }
+            (None, Some((name, file))) => inner.token_to_id(&name).ok_or_else(|| {
+                Error::usage(format!("the end token {name:?} that {file} names is not in it"))
             })?,
-            None => END_TOKENS.iter().find_map(|t| inner.token_to_id(t)).ok_or_else(|| {
+            (None, None) => implied_end.ok_or_else(|| {
                 Error::usage(format!(
-                    "it has no end token (looked for {}); name it as \"eos_token\" in a tokenizer_config.json \
-                     beside it",
+                    "it has no end token (looked for {}); name it as \"eos_token\" in a {SETTINGS} beside it",
                     END_TOKENS.join(", ")
                 ))
             })?,
         };
-        Ok(Self { inner, json, stories: false, vocab, end, cut })
+        let name = inner.id_to_token(end).unwrap_or_default();
+        inner.make_special(end)?;
+        let bytes = bytes::token_bytes(&json, &inner.vocab()?, vocab, end).map(Arc::new);
+        Ok(Self {
+            inner: Arc::new(inner),
+            json: json.into(),
+            settings: settings.with_end(&name).into(),
+            stories: false,
+            foreign: true,
+            recognizes_special: false,
+            vocab,
+            end,
+            implied_end,
+            begin: Begin::End,
+            bytes,
+            characters: Arc::new(Characters::new()),
+            cut,
+        })
+    }
+
+    /// Begins texts as `data.begin_token` says: with the end token if it is `None`, with nothing if it is
+    /// empty, or with the entry of this name.
+    ///
+    /// # Errors
+    /// If there is no such entry.
+    pub fn beginning_with(mut self, token: Option<&str>) -> Result<Self> {
+        self.begin = match token {
+            None => Begin::End,
+            Some("") => Begin::Nothing,
+            Some(name) => {
+                let id = self.token_to_id(name).ok_or_else(|| {
+                    Error::usage(format!(
+                        "data.begin_token = {name:?} is not an entry of the tokenizer; name one, or leave the key out to \
+                         begin texts with the end token {:?}",
+                        self.inner.id_to_token(self.end).unwrap_or_default()
+                    ))
+                })?;
+                Arc::make_mut(&mut self.inner).make_special(id)?;
+                if let Some(bytes) = &mut self.bytes {
+                    Arc::make_mut(bytes).counts[id as usize] = 0;
+                }
+                if id == self.end { Begin::End } else { Begin::Token(id) }
+            }
+        };
+        Ok(self)
     }
 
     /// Encodes special tokens written in text as themselves, because chat templates write them.
     #[must_use]
     pub fn recognizing_special_tokens(mut self) -> Self {
-        self.inner.recognize_special_tokens();
+        Arc::make_mut(&mut self.inner).recognize_special_tokens();
+        self.recognizes_special = true;
         // No cuts: a cut could fall inside a special token.
         self.cut = Cut::Nowhere;
         self
@@ -173,15 +243,89 @@ impl Tokenizer {
         self.end
     }
 
+    /// Returns what texts begin with.
+    pub fn begins(&self) -> Begin {
+        self.begin
+    }
+
+    /// Returns the token that opens every document of a stream.
+    pub fn opening_token(&self) -> u32 {
+        match self.begin {
+            Begin::Token(id) => id,
+            Begin::End | Begin::Nothing => self.end,
+        }
+    }
+
+    /// Returns the token that stands between the end token of a document and the next document, if it is not
+    /// the end token itself.
+    pub(super) fn opening_after_end(&self) -> Option<u32> {
+        match self.begin {
+            Begin::Token(id) => Some(id),
+            Begin::End | Begin::Nothing => None,
+        }
+    }
+
+    /// Returns the tokens of a prompt, and how many of them stand before its text. A prompt without text
+    /// begins with the opening token, because a model needs one to predict the next.
+    ///
+    /// # Errors
+    /// Fails like [`Tokenizer::encode`].
+    pub fn prompt(&self, text: &str) -> Result<(Vec<u32>, usize)> {
+        let mut tokens = match self.begin {
+            Begin::Nothing => Vec::new(),
+            Begin::End | Begin::Token(_) => vec![self.opening_token()],
+        };
+        let mut before = tokens.len();
+        tokens.extend(self.encode(text)?);
+        if tokens.is_empty() {
+            tokens.push(self.end);
+            before = 1;
+        }
+        Ok((tokens, before))
+    }
+
+    /// Writes the tokenizer into a folder: its tokenizer.json, and beside it a tokenizer_config.json that
+    /// names its end token. Settings there that already do so are left alone.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        let json = folder.join(FILE);
+        atomic::write(&json, self.json.as_bytes())?;
+        let name = self.inner.id_to_token(self.end);
+        let named = Settings::beside(&json).and_then(|settings| settings.end()).ok().flatten();
+        match named.is_some() && named.map(|(named, _)| named) == name {
+            true => Ok(()),
+            false => atomic::write(&folder.join(SETTINGS), self.settings.as_bytes()),
+        }
+    }
+
+    /// Returns the tokenizer_config.json that is stored with the tokenizer; it names its end token.
+    pub fn settings(&self) -> &str {
+        &self.settings
+    }
+
     /// Returns the HuggingFace tokenizer.json that encodes the same way. For a file it is the file's own
     /// text.
     pub fn to_json(&self) -> &str {
         &self.json
     }
 
-    /// Returns the BLAKE3 hash of [`Tokenizer::to_json`], in hexadecimal.
+    /// Returns the hash of the tokenizer, in hexadecimal: the BLAKE3 hash of [`Tokenizer::to_json`] and, if
+    /// that implies another end token than the one in use, of the end token.
     pub fn hash(&self) -> String {
-        blake3::hash(self.json.as_bytes()).to_hex().to_string()
+        let json = blake3::hash(self.json.as_bytes());
+        if self.implied_end == Some(self.end) {
+            return json.to_hex().to_string();
+        }
+        let mut both = blake3::Hasher::new_derive_key("xrun tokenizer.json and end token");
+        both.update(json.as_bytes()).update(&self.end.to_le_bytes());
+        both.finalize().to_hex().to_string()
+    }
+
+    /// Describes the tokenizer's end token for a message, by id and name.
+    pub fn end_in_words(&self) -> String {
+        format!("{} ({:?})", self.end, self.inner.id_to_token(self.end).unwrap_or_default())
     }
 
     /// Returns true if the tokenizer.json has the same entries with the same ids.
@@ -189,99 +333,29 @@ impl Tokenizer {
     /// # Errors
     /// If it is malformed.
     pub fn has_same_vocabulary(&self, json: &str) -> Result<bool> {
-        Ok(json == self.json || GuardedTokenizer::parse(json)?.vocab()? == self.inner.vocab()?)
+        Ok(json == &*self.json || GuardedTokenizer::parse(json)?.vocab()? == self.inner.vocab()?)
     }
 
     /// Returns the number of text bytes behind each token, by id; 0 for special tokens, which are not text.
     /// `None` if a token may stand for different bytes in different places, or the tokenizer does not keep
-    /// text byte for byte.
-    ///
-    /// # Errors
-    /// If the library fails.
-    pub fn token_byte_counts(&self) -> Result<Option<Vec<u32>>> {
-        Ok(bytes::token_byte_counts(&self.json, &self.inner.vocab()?))
+    /// text byte for byte. Bytes without an entry are behind no token ([`Tokenizer::keeps_every_byte`]).
+    pub fn token_byte_counts(&self) -> Option<Vec<u32>> {
+        self.bytes.as_ref().map(|bytes| bytes.counts.clone())
     }
 
-    /// Encodes a text. Long text is encoded in parallel if cutting provably does not change the tokens.
-    ///
-    /// # Errors
-    /// If the tokenizer cannot express the text (a tokenizer.json without an unknown token or byte fallback).
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let pieces: Vec<Range<usize>> = self.pieces(text).collect();
-        if let [whole] = &pieces[..] {
-            return self.encode_piece(&text[whole.clone()]);
-        }
-        let encoded: Vec<Vec<u32>> =
-            pieces.into_par_iter().map(|p| self.encode_piece(&text[p])).collect::<Result<_>>()?;
-        Ok(encoded.concat())
-    }
-
-    fn encode_piece(&self, text: &str) -> Result<Vec<u32>> {
-        if self.cut == Cut::Anywhere {
-            // In the `byte` tokenizer, ids are the bytes. Its tokenizer.json gives the same result, a hundred
-            // times slower.
-            return Ok(text.bytes().map(u32::from).collect());
-        }
-        self.inner.encode(text)
-    }
-
-    /// Cuts a text into byte ranges that cover it in order. The tokens of the pieces joined are the tokens of
-    /// the whole.
-    pub(super) fn pieces<'t>(&self, text: &'t str) -> impl Iterator<Item = Range<usize>> + 't {
-        let cut = self.cut;
-        let mut start = 0;
-        let mut whole = text.is_empty();
-        std::iter::from_fn(move || {
-            if start == text.len() && !std::mem::take(&mut whole) {
-                return None;
-            }
-            let end = cut.after(text, start.saturating_add(PIECE_BYTES));
-            let piece = start..end;
-            start = end;
-            Some(piece)
-        })
-    }
-
-    /// Decodes token ids. The end token is shown by its name, and bytes that are not UTF-8 become `�`.
-    ///
-    /// # Errors
-    /// If an id is outside the vocabulary.
-    pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        if let Some(id) = ids.iter().find(|&&id| id as usize >= self.vocab) {
-            return Err(Error::failed(format!(
-                "token {id} is outside the vocabulary of {} entries",
-                self.vocab
-            )));
-        }
-        self.inner.decode(ids)
+    /// Returns true if the tokenizer is known to have an entry for every byte of every text.
+    pub fn keeps_every_byte(&self) -> bool {
+        self.bytes.as_ref().is_some_and(|bytes| bytes.is_complete)
     }
 }
 
-impl Cut {
-    /// Returns the first position at or after byte `from` where `text` may be cut.
-    fn after(self, text: &str, from: usize) -> usize {
-        if from >= text.len() || self == Cut::Nowhere {
-            return text.len();
-        }
-        let from = (from..text.len()).find(|&i| text.is_char_boundary(i)).unwrap_or(text.len());
-        if self == Cut::Anywhere {
-            return from;
-        }
-        let mut spaced = true;
-        for (i, c) in text[from..].char_indices() {
-            if c.is_whitespace() && !spaced {
-                return from + i;
-            }
-            spaced = c.is_whitespace();
-        }
-        text.len()
-    }
-}
-
-/// Checks that every entry has its own id below the number of entries, and returns that number.
-fn check_dense(inner: &GuardedTokenizer) -> Result<usize> {
+/// Checks that every entry has its own id, and that ids leave out few numbers. Returns the number of ids, the
+/// highest one plus 1. Numbers without an entry decode to nothing.
+fn check_ids(inner: &GuardedTokenizer) -> Result<usize> {
     let vocab = inner.vocab()?;
-    let mut seen = vec![false; vocab.len()];
+    let ids = vocab.len().saturating_mul(1 + MAX_HOLES);
+    let mut seen = vec![false; ids];
+    let mut highest = 0;
     for (token, &id) in &vocab {
         match seen.get_mut(id as usize) {
             Some(slot) if !*slot => *slot = true,
@@ -295,22 +369,10 @@ fn check_dense(inner: &GuardedTokenizer) -> Result<usize> {
                 )));
             }
         }
+        highest = highest.max(id as usize);
     }
-    Ok(vocab.len())
-}
-
-/// Reads `eos_token` from a HuggingFace tokenizer_config.json, if the file exists.
-fn named_end(config: &Path) -> Result<Option<String>> {
-    if !config.is_file() {
-        return Ok(None);
+    if vocab.is_empty() {
+        return Err(Error::usage("it has no entries"));
     }
-    let text = regular::read_text_through_link(config).map_err(|e| Error::usage(e.message()))?;
-    let value: serde_json::Value =
-        serde_json::from_str(&text).map_err(|e| Error::usage(format!("{}: {e}", config.display())))?;
-    Ok(token_text(&value["eos_token"]))
-}
-
-/// Returns a token in a tokenizer_config.json: either a string, or an object with `content`.
-pub fn token_text(token: &serde_json::Value) -> Option<String> {
-    token.as_str().or_else(|| token["content"].as_str()).map(str::to_owned)
+    Ok(highest + 1)
 }

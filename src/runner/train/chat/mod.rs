@@ -1,15 +1,20 @@
 //! A conversation with a trained run, formatted by its tokenizer's chat template.
 
+mod child;
+mod rendering;
 pub(super) mod template;
 #[cfg(test)]
 mod tests;
+
+pub use child::{COMMAND as RENDER_COMMAND, Renderer, render_from_stdin};
 
 use super::generate::Generating;
 use super::trained::{Trained, TrainedRun};
 use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::model::{Generator, Prefill, PromptShape, prompt_rows};
-use template::{Message, Template};
+use rendering::Message;
+use template::Template;
 
 /// A conversation: the messages so far, and the model that replies.
 #[derive(Debug)]
@@ -25,15 +30,15 @@ pub struct Chat {
 impl Chat {
     /// Opens a run to talk to. A reply has at most `tokens` tokens; with `None`, as many as the context can
     /// hold. Every turn processes the whole conversation in one pass, with the smallest program that holds
-    /// it.
+    /// it. `renderer` says where the template is rendered.
     ///
     /// # Errors
     /// If the run has no valid checkpoint or no chat template, or a key would change the trained model.
-    pub fn open(mut run: TrainedRun, tokens: Option<usize>) -> Result<Self> {
+    pub fn open(mut run: TrainedRun, tokens: Option<usize>, renderer: Renderer) -> Result<Self> {
         run.overrides.push("generation.samples=1".to_owned());
         let mut trained = Trained::open(&run, 1)?;
         trained.tokenizer = trained.tokenizer.recognizing_special_tokens();
-        let template = Template::from_run(&run.folder, &trained.tokenizer)?;
+        let template = Template::from_run(&run.folder, &trained.tokenizer, renderer)?;
         let generator = Generator::new(&trained.plan, &shapes(trained.plan.batch.seq_len))?;
         let engine = trained.engine(&generator)?;
         Ok(Self { trained, generator, engine, template, tokens, messages: Vec::new() })
@@ -47,11 +52,12 @@ impl Chat {
     pub fn reply(&mut self, text: &str, mut on_text: impl FnMut(&str) -> Result<()>) -> Result<()> {
         let tokenizer = &self.trained.tokenizer;
         let mut messages = self.messages.clone();
-        messages.push(Message { role: "user", content: text.to_owned() });
+        messages.push(Message::new("user", text));
         let prompt = tokenizer.encode(&self.template.render(&messages)?)?;
         let seq_len = self.trained.plan.batch.seq_len;
         let prefill = prefill(&self.generator, prompt.len(), seq_len)?;
-        let ends = self.template.ends();
+        let mut ends = self.template.ends();
+        ends.extend(self.trained.ends());
         let generating = Generating {
             prefill,
             decode: &self.generator.decode,
@@ -60,9 +66,9 @@ impl Chat {
             seq_len,
         };
         let (mut tokens, mut reply) = (Vec::new(), String::new());
-        generating.run(&mut self.engine, &[prompt], |_, token| {
+        generating.run(&mut self.engine, std::slice::from_ref(&prompt), |_, token| {
             tokens.push(token);
-            let decoded = tokenizer.decode(&tokens)?;
+            let decoded = tokenizer.decode_after(&prompt, &tokens)?;
             // Waits if a character's bytes are incomplete, or if the new token changed the text decoded so
             // far.
             match decoded.strip_prefix(reply.as_str()) {
@@ -74,11 +80,11 @@ impl Chat {
                 _ => Ok(()),
             }
         })?;
-        let decoded = tokenizer.decode(&tokens)?;
+        let decoded = tokenizer.decode_after(&prompt, &tokens)?;
         if let Some(more) = decoded.strip_prefix(reply.as_str()).filter(|more| !more.is_empty()) {
             on_text(more)?;
         }
-        messages.push(Message { role: "assistant", content: decoded });
+        messages.push(Message::new("assistant", decoded));
         self.messages = messages;
         Ok(())
     }

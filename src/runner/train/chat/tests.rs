@@ -1,5 +1,7 @@
+use super::child::Renderer;
+use super::rendering::Message;
 use super::shapes;
-use super::template::{Message, Template};
+use super::template::Template;
 use crate::data::Tokenizer;
 use serde_json::{Value, json};
 
@@ -8,12 +10,11 @@ const CHATML: &str = "{%- for message in messages %}\n    {{- '<|im_start|>' + m
      '<|im_start|>assistant\\n' }}\n{%- endif %}\n";
 
 fn messages() -> Vec<Message> {
-    let message = |role, content: &str| Message { role, content: content.to_owned() };
-    vec![message("user", " Hello \n"), message("assistant", "Yes?"), message("user", "Go")]
+    vec![Message::new("user", " Hello \n"), Message::new("assistant", "Yes?"), Message::new("user", "Go")]
 }
 
 fn template(source: &str, config: &Value) -> crate::error::Result<Template> {
-    Template::new(source.to_owned(), config, &Tokenizer::open("byte").unwrap())
+    Template::new(source.to_owned(), config, &Tokenizer::open("byte").unwrap(), Renderer::Here)
 }
 
 fn rendered(source: &str) -> String {

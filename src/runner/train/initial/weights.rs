@@ -2,7 +2,8 @@
 
 use super::write_parameter;
 use crate::data::Tokenizer;
-use crate::data::tokenizer::MAX_JSON_BYTES;
+pub(in crate::train) use crate::data::tokenizer::FILE as TOKENIZER;
+use crate::data::tokenizer::{Begin, MAX_JSON_BYTES, MAX_SETTINGS_BYTES, SETTINGS, begin_token};
 use crate::device::communicator::Communicator;
 use crate::device::{DType, Real};
 use crate::error::{Error, Result};
@@ -20,9 +21,6 @@ use bytemuck::NoUninit;
 use std::path::Path;
 use std::sync::Arc;
 
-/// File name of a tokenizer in a folder.
-pub(in crate::train) const TOKENIZER: &str = "tokenizer.json";
-
 const INIT_FROM: &str = "model.init_from";
 
 /// Model keys that may differ from the folder: they set initial values or regularization, not the model
@@ -37,6 +35,8 @@ pub struct InitialWeights {
     pub weights: ImportedWeights,
     /// The hash of the weights' folder.
     pub hash: String,
+    /// A warning if the recipe begins texts with another token than the folder's tokenizer does.
+    pub warning: Option<String>,
 }
 
 impl InitialWeights {
@@ -52,8 +52,9 @@ impl InitialWeights {
     ) -> Result<Option<Self>> {
         let Some(weights) = check_initial_weights(recipe, plan)? else { return Ok(None) };
         check_tokenizer(recipe, &weights.folder, tokenizer)?;
+        let warning = begin_warning(&weights.folder, tokenizer)?;
         let hash = weights.folder.content_hash()?;
-        Ok(Some(Self { weights, hash }))
+        Ok(Some(Self { weights, hash, warning }))
     }
 }
 
@@ -127,6 +128,23 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
 fn with_initial_values_of(other: &Model, model: Model) -> Model {
     let Model { dropout, init_std, residual_init, head_init, .. } = *other;
     Model { dropout, init_std, residual_init, head_init, ..model }
+}
+
+/// Warns if a folder's tokenizer puts a token before a text that the recipe, without `data.begin_token`, does
+/// not.
+fn begin_warning(folder: &Folder, tokenizer: &Tokenizer) -> Result<Option<String>> {
+    let Some(json) = folder.text(TOKENIZER, MAX_JSON_BYTES)? else { return Ok(None) };
+    let settings = folder.text(SETTINGS, MAX_SETTINGS_BYTES)?.unwrap_or_default();
+    let theirs = begin_token(&json, &settings).filter(|_| tokenizer.begins() == Begin::End);
+    let other = theirs.filter(|name| tokenizer.token_to_id(name) != Some(tokenizer.end_token()));
+    Ok(other.map(|name| {
+        format!(
+            "the model of {} begins texts with {name:?}, but here they begin with the end token {}; set \
+             data.begin_token = {name:?} to begin them alike",
+            folder.path.display(),
+            tokenizer.end_in_words()
+        )
+    }))
 }
 
 /// Rejects a tokenizer whose vocabulary differs from the folder's.

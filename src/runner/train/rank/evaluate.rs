@@ -156,8 +156,8 @@ impl Rank {
         on_batch: &mut dyn FnMut(),
     ) -> Result<OpenSet> {
         let programs = Arc::clone(&self.programs);
-        let end_token = self.dataset.tokenizer.end_token();
-        let begin = |task: &Arc<dyn Task>| task.begin(set, pass, end_token);
+        let opening_token = self.dataset.tokenizer.opening_token();
+        let begin = |task: &Arc<dyn Task>| task.begin(set, pass, opening_token);
         let mut open = OpenSet {
             tallies: self.plan.tasks.iter().map(begin).collect::<Result<_>>()?,
             tokens: 0,

@@ -20,12 +20,12 @@ use crate::results::held_out::HeldOutSet;
 use crate::results::origin::{BeganFrom, Origin};
 use crate::results::progress::{Progress, eprint_line};
 use crate::results::summary::{BegunWith, HeldOutPart};
-use crate::results::{RunFolder, Summary, atomic, memory};
+use crate::results::{RunFolder, Summary, memory};
 use crate::train::calibrate::{cpu_pace, known_cpu_pace};
 use crate::train::conclude::Ended;
 use crate::train::gauges::{engine_name, environment};
 use crate::train::import::{shown, untrained_meta};
-use crate::train::initial::weights::{InitialWeights, TOKENIZER};
+use crate::train::initial::weights::InitialWeights;
 use crate::train::job::Job;
 use crate::train::recorder::Recorder;
 use crate::train::run_ranks::announce_finished;
@@ -98,8 +98,8 @@ fn create(results: &Path, job: &Job) -> Result<(RunFolder, Summary)> {
     Ok((folder, Summary::started(&plan.name, &name, hash, plan.steps as u64)))
 }
 
-/// Writes everything that the run depends on: the resolved recipe, the environment, the tokenizer and, if the
-/// run is new, what it begins from.
+/// Writes everything that the run depends on: the resolved recipe, the environment, the tokenizer with the
+/// settings that name its special tokens and, if the run is new, what it begins from.
 ///
 /// # Errors
 /// If the folder cannot be written, or the driver cannot describe a GPU.
@@ -114,7 +114,7 @@ pub(super) fn write_provenance(
     }
     folder.write_resolved(&job.recipe.to_toml())?;
     folder.write_environment(&environment(&job.plan, command.to_vec())?)?;
-    atomic::write(&folder.path().join(TOKENIZER), job.dataset.tokenizer.to_json().as_bytes())
+    job.dataset.tokenizer.write(folder.path())
 }
 
 /// Records what a new run begins from.
@@ -130,7 +130,7 @@ fn write_origin(folder: &RunFolder, job: &Job, start: &Start) -> Result<()> {
             tokens_seen: fork.tokens_seen,
             state: loaded.state_hash().to_owned(),
         },
-        (_, _, Some(InitialWeights { weights, hash })) => {
+        (_, _, Some(InitialWeights { weights, hash, .. })) => {
             BeganFrom::Weights { folder: shown(&weights.folder.path)?, blake3: hash.clone() }
         }
         _ => BeganFrom::InitialValues,
@@ -208,7 +208,7 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
         summary.forked_from = Some(fork.clone());
         summary.losses_before.clone_from(&start.losses_before);
     }
-    if let Some(InitialWeights { weights, hash }) = &start.initial {
+    if let Some(InitialWeights { weights, hash, .. }) = &start.initial {
         let folder = shown(&weights.folder.path)?;
         summary.begun_with = Some(BegunWith { folder, blake3: hash.clone() });
     }
@@ -228,13 +228,16 @@ pub(super) fn meta(job: &Job, start: &Start) -> Meta {
     let Job { recipe, recipe_hash, plan, dataset, .. } = job;
     let before = start.loaded.as_ref().and_then(|loaded| loaded.meta().extra.get(INITIAL_WEIGHTS));
     let weights = start.initial.as_ref().map(|initial| &initial.hash).or(before);
-    Meta {
+    let mut meta = Meta {
         recipe_hash: recipe_hash.clone(),
         corpus_hash: dataset.hash.clone(),
         world_size: plan.batch.world_size as u64,
         engine: engine_name(plan),
         ..untrained_meta(recipe, &dataset.tokenizer, weights.map(String::as_str))
-    }
+    };
+    let stops = start.loaded.as_ref().map(|loaded| loaded.meta().stop_token_ids());
+    meta.set_stop_token_ids(&stops.unwrap_or_default());
+    meta
 }
 
 /// Writes notes and warnings about the start and the launch, and what the run needs.
@@ -249,7 +252,7 @@ pub(super) fn write_notes(
     needs: Option<&RunNeeds>,
 ) -> Result<()> {
     write_start(recorder, job, start, launch)?;
-    if let Some(InitialWeights { weights, hash }) = &start.initial {
+    if let Some(InitialWeights { weights, hash, .. }) = &start.initial {
         let folder = weights.folder.path.display();
         recorder.note(&format!("begins with the weights of {folder}, content {}", &hash[..8]))?;
     }

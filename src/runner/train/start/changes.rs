@@ -1,6 +1,7 @@
 //! Finds what differs between a run and the checkpoint that it continues, and rejects what must not differ.
 
-use crate::checkpoint::Loaded;
+use crate::checkpoint::{END_TOKEN_ID, Loaded};
+use crate::data::tokenizer::SETTINGS;
 use crate::data::{Dataset, FileStamp, HeldOut};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -195,17 +196,66 @@ pub(super) fn changes(
     )))
 }
 
-/// Rejects a tokenizer that differs from the one of the checkpoint or run at `place`, whose hash is `before`.
-/// The corpus hash cannot show this, because both tokenizers may give the same ids.
-pub(super) fn check_tokenizer(place: &Path, before: &str, dataset: &Dataset) -> Result<()> {
-    let now = dataset.tokenizer.hash();
-    if before == now {
-        return Ok(());
+/// The tokenizer that a run was trained with.
+pub(super) struct TokenizerBefore<'a> {
+    /// Its hash, in hexadecimal.
+    pub hash: &'a str,
+    /// The id of its end token, if that is recorded.
+    pub end: Option<&'a str>,
+}
+
+impl<'a> TokenizerBefore<'a> {
+    /// Returns what a checkpoint records.
+    pub(super) fn from_checkpoint(loaded: &'a Loaded) -> Self {
+        let meta = loaded.meta();
+        Self { hash: &meta.tokenizer_hash, end: meta.extra.get(END_TOKEN_ID).map(String::as_str) }
+    }
+
+    /// Describes how the tokenizer in use differs; `None` if it is the same.
+    fn difference(&self, dataset: &Dataset) -> Option<String> {
+        let tokenizer = &dataset.tokenizer;
+        let now = tokenizer.hash();
+        if self.hash == now {
+            return None;
+        }
+        let other_end = self.end.filter(|id| **id != tokenizer.end_token().to_string());
+        Some(match other_end {
+            Some(end) => format!(
+                "the end token is {} (was {end}); {SETTINGS} beside the tokenizer.json names it",
+                tokenizer.end_in_words()
+            ),
+            None => format!("the tokenizer has hash {now} (was {})", self.hash),
+        })
+    }
+}
+
+/// Rejects a tokenizer that differs from the one of the checkpoint or run at `place`. The corpus hash cannot
+/// show this, because both tokenizers may give the same ids.
+pub(super) fn check_tokenizer(place: &Path, before: &TokenizerBefore<'_>, dataset: &Dataset) -> Result<()> {
+    let Some(what) = before.difference(dataset) else { return Ok(()) };
+    Err(Error::usage(format!(
+        "this is not the run that {} belongs to: {what}\nundo the change of data.tokenizer or of the files beside it, or \
+         start a new run from the checkpoint with `xrun resume RUN --fork data.tokenizer=PATH`",
+        place.display()
+    )))
+}
+
+/// Rejects a fork whose tokenizer changed without its recipe: the files at the path are no longer the ones
+/// that the parent was trained with. Returns what differs if the recipe names another tokenizer.
+pub(super) fn check_fork_tokenizer(
+    loaded: &Loaded,
+    dataset: &Dataset,
+    before: &Recipe,
+    recipe: &Recipe,
+) -> Result<Option<String>> {
+    let Some(what) = TokenizerBefore::from_checkpoint(loaded).difference(dataset) else { return Ok(None) };
+    if before.values().data.tokenizer != recipe.values().data.tokenizer {
+        return Ok(Some(what));
     }
     Err(Error::usage(format!(
-        "this is not the run that {} belongs to: the tokenizer has hash {now} (was {before})\nundo the change of \
-         data.tokenizer, or start a new run from the checkpoint with `xrun resume RUN --fork`",
-        place.display()
+        "{} was trained with another tokenizer: {what}\nundo the change of the files at data.tokenizer, or name another \
+         tokenizer with data.tokenizer=PATH",
+        loaded.path().display()
     )))
 }
 

@@ -207,6 +207,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
 
         "data.corpus" => curve("stories"),
         "data.tokenizer" => curve("stories"),
+        // An entry that the text does not hold.
+        "data.begin_token" => curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "z"),
         "data.document_separator" => curve_of(&[text, "data.validation=0.3"], "---"),
         "data.extensions" => curve_of(&[folder, "data.validation=0.3"], "[\".py\"]"),
         "data.cross_documents" => {

@@ -1,0 +1,155 @@
+//! Renders a chat template in a child process of this program with limits on its memory, its time and its
+//! stack. The interpreter counts instructions, but one instruction may double a list, repeat a text a billion
+//! times or recurse through nested values, and a stack overflow ends a process.
+
+use super::rendering::{Job, render};
+use crate::error::{Error, ErrorKind, IoContext, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// The hidden command that renders a template from its standard input.
+pub const COMMAND: &str = "render-template";
+
+/// Address space of the child, in bytes: its program, its stack and the values of the template.
+const MEMORY_BYTES: u64 = 1 << 30;
+
+/// Stack of the thread that renders, in bytes.
+const STACK_BYTES: usize = 64 << 20;
+
+/// Processor time of the child. Templates in use take milliseconds.
+const CPU_SECONDS: u64 = 4;
+
+/// Time until the parent ends the child.
+const WALL: Duration = Duration::from_secs(15);
+
+/// Most bytes of the child's answer that are read.
+const MAX_ANSWER_BYTES: u64 = 512 << 20;
+
+/// The file that is this program while it runs, even after a new build replaced it.
+const SELF: &str = "/proc/self/exe";
+
+/// Where templates are rendered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renderer {
+    /// In a child of this process, whose program must be xrun.
+    Child,
+    /// In this process, without limits on memory, time and depth: for templates that are trusted.
+    Here,
+}
+
+/// What the child answers.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Text(String),
+    Wrong(String),
+}
+
+impl Renderer {
+    /// Renders a template.
+    ///
+    /// # Errors
+    /// If it is wrong, or exceeds a limit.
+    pub(super) fn render(self, job: &Job) -> Result<String> {
+        match self {
+            Self::Here => render(job),
+            Self::Child => render_in_child(job),
+        }
+    }
+}
+
+fn render_in_child(job: &Job) -> Result<String> {
+    let input =
+        serde_json::to_vec(job).map_err(|e| Error::failed(format!("cannot encode a template: {e}")))?;
+    let program = match Path::new(SELF).exists() {
+        true => PathBuf::from(SELF),
+        false => {
+            std::env::current_exe().map_err(|e| Error::failed(format!("cannot find this program: {e}")))?
+        }
+    };
+    let mut child = Command::new(&program)
+        .arg(COMMAND)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // The allocator and the runtime say there why they end the process; the parent says it better.
+        .stderr(Stdio::null())
+        .spawn()
+        .at("start", &program)?;
+    let answered = answer(&mut child, input);
+    if answered.is_none() {
+        // It may have ended by itself meanwhile.
+        let _ = child.kill();
+    }
+    let status = child.wait().at("wait for", &program)?;
+    let Some(answer) = answered else {
+        return Err(Error::usage(format!("the chat template does not finish within {} s", WALL.as_secs())));
+    };
+    match serde_json::from_slice(&answer) {
+        Ok(Answer::Text(text)) if status.success() => Ok(text),
+        Ok(Answer::Wrong(message)) if status.success() => Err(Error::usage(message)),
+        _ => Err(Error::usage(why(status))),
+    }
+}
+
+/// Sends the job and returns the answer; `None` if the time is up.
+fn answer(child: &mut Child, input: Vec<u8>) -> Option<Vec<u8>> {
+    let (mut to, from) = (child.stdin.take()?, child.stdout.take()?);
+    let (sender, answers) = channel();
+    std::thread::spawn(move || {
+        // If the child ended early, its status says why.
+        let _ = to.write_all(&input);
+        drop(to);
+        let mut answer = Vec::new();
+        let _ = from.take(MAX_ANSWER_BYTES).read_to_end(&mut answer);
+        let _ = sender.send(answer);
+    });
+    answers.recv_timeout(WALL).ok()
+}
+
+/// Says why the child ended without an answer.
+fn why(status: ExitStatus) -> String {
+    let memory = status.code() == Some(ErrorKind::DoesNotFit.exit_code().into());
+    // SIGXCPU has number 24 on every Linux that xrun is built for, and on macOS.
+    match status.signal() {
+        _ if memory => format!("the chat template takes more than {} MiB of memory", MEMORY_BYTES >> 20),
+        Some(24) => format!("the chat template does not finish within {CPU_SECONDS} s"),
+        Some(signal) => {
+            format!(
+                "the chat template nests values or expressions too deeply to be rendered (signal {signal})"
+            )
+        }
+        None => format!("the chat template cannot be rendered ({status})"),
+    }
+}
+
+/// Renders the template that the standard input holds, within the limits, and prints the answer. This is all
+/// that a process of [`COMMAND`] does.
+///
+/// # Errors
+/// If the limits cannot be set, or input or output fails.
+pub fn render_from_stdin() -> Result<()> {
+    let failed = |what: &str, e: &dyn std::fmt::Display| Error::failed(format!("cannot {what}: {e}"));
+    for (resource, most) in [(Resource::As, MEMORY_BYTES), (Resource::Cpu, CPU_SECONDS), (Resource::Core, 0)]
+    {
+        let maximum = getrlimit(resource).maximum;
+        let current = Some(maximum.map_or(most, |maximum| maximum.min(most)));
+        setrlimit(resource, Rlimit { current, maximum }).map_err(|e| failed("limit a template", &e))?;
+    }
+    let mut input = Vec::new();
+    std::io::stdin().read_to_end(&mut input).map_err(|e| failed("read a template", &e))?;
+    let job: Job = serde_json::from_slice(&input).map_err(|e| failed("read a template", &e))?;
+    let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || render(&job));
+    let rendered = worker.map_err(|e| failed("start a thread", &e))?.join();
+    let answer = match rendered {
+        Ok(Ok(text)) => Answer::Text(text),
+        Ok(Err(e)) => Answer::Wrong(e.message().to_owned()),
+        Err(_) => Answer::Wrong("the chat template makes its interpreter fail".to_owned()),
+    };
+    let answer = serde_json::to_vec(&answer).map_err(|e| failed("encode an answer", &e))?;
+    std::io::stdout().write_all(&answer).map_err(|e| failed("answer", &e))
+}
