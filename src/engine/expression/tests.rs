@@ -241,6 +241,20 @@ fn multiplied(u: f64, n: u32) -> f64 {
     }
 }
 
+/// Returns true if a tree is the same for every x: it has no variable, except in a power of 0, which is 1.
+fn is_constant(tree: &Tree) -> bool {
+    match tree {
+        Tree::Number(_) | Tree::Constant(_) => true,
+        Tree::Variable(_) => false,
+        Tree::Negative(part) => is_constant(part),
+        Tree::Operation(Operator::Power, base, exponent) if is_constant(exponent) => {
+            as_written(exponent, 0.0) == 0.0 || is_constant(base)
+        }
+        Tree::Operation(_, left, right) => is_constant(left) && is_constant(right),
+        Tree::Call(_, arguments) => arguments.iter().all(is_constant),
+    }
+}
+
 /// Computes a tree as it is written, part by part, without folding anything.
 fn as_written(tree: &Tree, x: f64) -> f64 {
     use super::Unary::{Abs, Cos, Erf, Exp, Log, NormalCdf, Sigmoid, Sign, Sin, Softplus, Sqrt, Tanh};
@@ -256,8 +270,8 @@ fn as_written(tree: &Tree, x: f64) -> f64 {
                 Operator::Subtract => u - v,
                 Operator::Multiply => u * v,
                 Operator::Divide => u / v,
-                Operator::Power if right.has_variables() || (2.0 * v).fract() != 0.0 => (v * u.ln()).exp(),
-                Operator::Power if !left.has_variables() => u.powf(v),
+                Operator::Power if !is_constant(right) || (2.0 * v).fract() != 0.0 => (v * u.ln()).exp(),
+                Operator::Power if is_constant(left) => u.powf(v),
                 Operator::Power => {
                     let whole = multiplied(u, v.abs().floor() as u32);
                     let power = if v.fract() == 0.0 { whole } else { whole * u.sqrt() };
