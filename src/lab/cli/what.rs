@@ -127,8 +127,9 @@ pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
 /// # Errors
 /// If [`find::find`] fails, or if the run has no checkpoint: the message says why, and which run has one.
 pub fn run_with_checkpoint(results: &Path, name: &str) -> Result<PathBuf> {
+    // A folder that cannot be read has its own error, which whoever reads the checkpoint reports.
     let has_checkpoint =
-        |run: &Path| checkpoint::steps(&run.join(CHECKPOINT)).is_ok_and(|steps| !steps.is_empty());
+        |run: &Path| checkpoint::steps(&run.join(CHECKPOINT)).map_or(true, |steps| !steps.is_empty());
     if let Some(damaged) = find::find_without_summary(results, name)?.filter(|run| has_checkpoint(run)) {
         eprint_line(&format!("warning: {} has no {SUMMARY}; its checkpoint is used", damaged.display()));
         return Ok(damaged);

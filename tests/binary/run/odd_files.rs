@@ -5,6 +5,7 @@
 //! them, which takes minutes.
 
 use crate::place::{Place, Running, copy};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,9 @@ const COMMANDS: [&[&str]; 16] = [
     &["runs", "note", "RUN", "a note"],
     &["runs", "rm", "RUN"],
 ];
+
+/// The places in [`COMMANDS`] of those that copy files to where others read them.
+const PUBLISHING: [usize; 3] = [4, 5, 6];
 
 /// Puts a file of this kind in place of `path`. `secret` is outside of every run.
 fn put(kind: &str, path: &Path, secret: &Path) {
@@ -172,13 +176,13 @@ fn an_odd_file_in_a_run_neither_stops_a_command_nor_leads_out() {
     let mut trials = Vec::new();
     for (at, file) in files.iter().enumerate() {
         for (kind_at, kind) in KINDS.iter().enumerate() {
-            // Every command meets every kind, and every file every kind.
-            let one = 1 + (at * KINDS.len() + kind_at) % (COMMANDS.len() - 1);
-            let chosen = if all { 0..COMMANDS.len() } else { one..one + 1 };
-            trials.extend(chosen.map(|command| (file, *kind, COMMANDS[command])));
-            if !all && at % KINDS.len() == kind_at {
-                trials.push((file, *kind, COMMANDS[0]));
-            }
+            // Every command meets every kind, every file every kind, and what leads to a private file every command
+            // that publishes.
+            let mut chosen = BTreeSet::from([1 + (at * KINDS.len() + kind_at) % (COMMANDS.len() - 1)]);
+            chosen.extend((*kind == "private").then_some(PUBLISHING).into_iter().flatten());
+            chosen.extend((at % KINDS.len() == kind_at).then_some(0));
+            chosen.extend((0..COMMANDS.len()).filter(|_| all));
+            trials.extend(chosen.into_iter().map(|command| (file, *kind, COMMANDS[command])));
         }
     }
     let next = AtomicUsize::new(0);

@@ -142,7 +142,6 @@ const UNSAFE: [(&str, &str); 2] = [
 const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
     ("engine/regular.rs", &["File::options"], "the one place"),
     ("engine/atomic.rs", &["File::open"], "syncs a folder"),
-    ("engine/build.rs", &["fs::read_to_string"], "the build"),
     ("engine/checkpoint/fs.rs", &["File::open", "OpenOptions::new"], "syncs a folder, creates new files"),
     ("engine/data/token_cache/mod.rs", &["File::options"], "a lock, by open_own"),
     ("engine/device/cuda/doctor/mod.rs", &["fs::read_to_string"], "/proc and /sys"),
