@@ -1,5 +1,6 @@
 //! The crate's error type: a message for a person, and the exit code that a script sees.
 
+use crate::format::shortened_lines;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
@@ -39,6 +40,7 @@ impl ErrorKind {
 }
 
 /// An error message with its kind. The message is complete: it names the file, the value and the next step.
+/// Lines that quote a long value are shortened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -63,7 +65,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Creates an error of the given kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), problems: Vec::new(), from_other_rank: false }
+        Self { kind, message: shortened_lines(message.into()), problems: Vec::new(), from_other_rank: false }
     }
 
     /// Creates the error for a failed run (exit 1).

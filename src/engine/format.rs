@@ -144,6 +144,29 @@ pub fn shortened(text: &str, longest: usize) -> String {
     }
 }
 
+/// Longest line of a message, in bytes: a path may have 4,096, and a quoted value is of any length.
+const LONGEST_LINE: usize = 1200;
+
+/// Bytes that remain of a longer line at its beginning and at its end, where the next step is.
+const LINE_HEAD: usize = 700;
+const LINE_TAIL: usize = 400;
+
+/// Returns a message without the middle of lines that are too long to be read.
+pub fn shortened_lines(message: String) -> String {
+    if message.lines().all(|line| line.len() <= LONGEST_LINE) {
+        return message;
+    }
+    let shorten = |line: &str| {
+        if line.len() <= LONGEST_LINE {
+            return line.to_owned();
+        }
+        let (head, tail) =
+            (line.floor_char_boundary(LINE_HEAD), line.ceil_char_boundary(line.len() - LINE_TAIL));
+        format!("{} … ({} more bytes) … {}", &line[..head], tail - head, &line[tail..])
+    };
+    message.lines().map(shorten).collect::<Vec<_>>().join("\n")
+}
+
 /// Alignment of a column of a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {

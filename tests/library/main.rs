@@ -5,6 +5,7 @@
 //! folder.
 
 mod checkpoint;
+mod corpora;
 mod data;
 mod engine;
 mod export;

@@ -1,7 +1,7 @@
 //! Finds the corpus that a name refers to, and splits it into a training and a held-out part.
 
 use super::corpus_files::{CorpusFiles, TextFiles, TokenFiles};
-use super::documents::{self, Documents};
+use super::documents::Documents;
 use super::stories::Split;
 use super::stream::Stream;
 use super::token_cache::{Header, Key, Part, TextTokens, TokenCache};
@@ -55,8 +55,8 @@ pub(super) struct Whole {
     pub tokens: Stream,
     /// Bytes of text that were tokenized; `None` if the corpus was already tokens.
     pub text_bytes: Option<u64>,
-    /// A note for the user.
-    pub remark: Option<String>,
+    /// Notes for the user.
+    pub warnings: Vec<String>,
 }
 
 impl Corpus {
@@ -130,7 +130,7 @@ impl Corpus {
                 let (train, held_out, fed) = self.make(spec, tokenizer)?;
                 let header = Header {
                     contents: fed.description.trim_start_matches(&named).to_owned(),
-                    warned: fed.warnings.len() > stories_tokenizer_warning(spec).iter().len(),
+                    warned: fed.warnings.len() > uncached_warnings(text, spec)?.len(),
                     text_bytes: fed.text_bytes,
                     held_out_bytes: fed.held_out_bytes,
                     ..header(&text.path, spec)
@@ -138,8 +138,12 @@ impl Corpus {
                 Ok(TextTokens { train, held_out, header })
             })?;
         let TextTokens { train, held_out, header } = tokens;
-        let found = if header.warned { documents::warning(text, spec, usize::MAX)? } else { None };
-        let warnings = found.into_iter().chain(stories_tokenizer_warning(spec)).chain(remark).collect();
+        // A warning names paths and files beside the text, which the cache does not keep.
+        let mut warnings = match header.warned {
+            true => all_warnings(text, spec)?,
+            false => uncached_warnings(text, spec)?,
+        };
+        warnings.extend(remark);
         Ok(Some(Loaded {
             train: Stream::from_tokens(train),
             validation: Stream::from_tokens(held_out),
@@ -217,7 +221,8 @@ impl Corpus {
         let text = match CorpusFiles::at(path)? {
             CorpusFiles::Text(text) => text,
             CorpusFiles::Tokens(files) => {
-                return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, remark: None });
+                let warnings = Vec::from_iter(files.passed_over());
+                return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, warnings });
             }
         };
         let make = || {
@@ -226,7 +231,8 @@ impl Corpus {
             let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
                 append(spec, held, &mut train, t)
             })?;
-            let header = Header { text_bytes: Some(bytes), ..header(path, spec) };
+            let warned = !documents.content_warnings(spec)?.is_empty();
+            let header = Header { text_bytes: Some(bytes), warned, ..header(path, spec) };
             Ok(TextTokens { train, header, ..TextTokens::default() })
         };
         let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten();
@@ -236,26 +242,14 @@ impl Corpus {
             }
             None => (make()?, None),
         };
+        let mut warnings = match tokens.header.warned {
+            true => Documents::open(&text, spec)?.warnings(spec)?,
+            false => Vec::from_iter(text.passed_over(&spec.extensions)?),
+        };
+        warnings.extend(remark);
         let text_bytes = tokens.header.text_bytes;
-        Ok(Whole { tokens: Stream::from_tokens(tokens.train), text_bytes, remark })
+        Ok(Whole { tokens: Stream::from_tokens(tokens.train), text_bytes, warnings })
     }
-}
-
-/// Returns the warnings to show before a run on the corpus that `spec` names, in well under a second.
-/// `has_floor` is true if the floor of its held-out text is known.
-///
-/// # Errors
-/// If the corpus or the tokenizer is missing.
-pub fn warnings(spec: &Spec, has_floor: bool) -> Result<Vec<String>> {
-    let found = match Corpus::find(spec)? {
-        Corpus::Stories => [(!has_floor).then(|| NO_FLOOR.to_owned()), None],
-        Corpus::Random => [None, None],
-        Corpus::Files(CorpusFiles::Text(text)) => {
-            [documents::warning(&text, spec, documents::PROBED_FILES)?, stories_tokenizer_warning(spec)]
-        }
-        Corpus::Files(files) => [files.check_tokenizer(&Tokenizer::open(&spec.tokenizer)?), None],
-    };
-    Ok(found.into_iter().flatten().collect())
 }
 
 /// Refuses training or held-out shards made by another tokenizer than the one that `spec` names: new shards
@@ -297,12 +291,12 @@ fn load_tokens(
 ) -> Result<Loaded> {
     let train = shard::open(&files.train)?;
     let mut held_out_bytes = None;
-    let mut warnings = Vec::new();
+    let mut warnings = Vec::from_iter(files.passed_over());
     let (train, validation) = match &spec.validation {
         Validation::Path(path) => {
             let held = Corpus::whole(path, spec, tokenizer, 0, cache)?;
             held_out_bytes = held.text_bytes;
-            warnings.extend(held.remark);
+            warnings.extend(held.warnings);
             (train, held.tokens)
         }
         Validation::Fraction(_) if !files.validation.is_empty() => (train, shard::open(&files.validation)?),
@@ -318,7 +312,8 @@ fn load_tokens(
 }
 
 /// The warning for a run on stories whose floor is unknown.
-const NO_FLOOR: &str = "the tokenizer does not keep the stories' text, so their floor is not known";
+pub(super) const NO_FLOOR: &str =
+    "the tokenizer does not keep the stories' text, so their floor is not known";
 
 fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Result<CorpusSummary> {
     let mut make =
@@ -333,8 +328,41 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     Ok(CorpusSummary { floor, warnings, description, text_bytes, held_out_bytes: Some(held.text_bytes) })
 }
 
+/// Returns the text of a corpus and of its separate held-out corpus.
+fn texts(text: &TextFiles, spec: &Spec) -> Result<Vec<TextFiles>> {
+    let held = match &spec.validation {
+        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Fraction(_) => None,
+    };
+    let held = held.and_then(|files| match files {
+        CorpusFiles::Text(text) => Some(text),
+        CorpusFiles::Tokens(_) => None,
+    });
+    Ok(std::iter::once(text.clone()).chain(held).collect())
+}
+
+/// Returns every warning about a text corpus.
+fn all_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    for text in texts(text, spec)? {
+        warnings.extend(Documents::open(&text, spec)?.warnings(spec)?);
+    }
+    warnings.extend(stories_tokenizer_warning(spec));
+    Ok(warnings)
+}
+
+/// Returns the warnings about a text corpus that do not follow from the content of its files.
+fn uncached_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    for text in texts(text, spec)? {
+        warnings.extend(text.passed_over(&spec.extensions)?);
+    }
+    warnings.extend(stories_tokenizer_warning(spec));
+    Ok(warnings)
+}
+
 /// Warns if the stories tokenizer is used on other text.
-fn stories_tokenizer_warning(spec: &Spec) -> Option<String> {
+pub(super) fn stories_tokenizer_warning(spec: &Spec) -> Option<String> {
     (spec.tokenizer == "stories").then(|| {
         "the stories tokenizer knows only the words of the generated stories and splits other text mostly into \
          bytes; for your own text, set data.tokenizer to gpt2 or byte"
@@ -349,14 +377,13 @@ fn text(
     sink: &mut TokenSink<'_>,
 ) -> Result<CorpusSummary> {
     let documents = Documents::open(text, spec)?;
-    let warning = documents.warning(spec)?;
-    let warnings = warning.into_iter().chain(stories_tokenizer_warning(spec)).collect();
-    let (count, files) = (documents.len(), documents.files());
-    let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let description =
-        format!("{}: {} in {}", text.path.display(), plural(count, "document"), plural(files, "file"));
+    let found = documents.warnings(spec)?;
+    let warnings: Vec<String> = found.into_iter().chain(stories_tokenizer_warning(spec)).collect();
+    let count = documents.len();
+    let description = format!("{}: {}", text.path.display(), documents.counted());
     if let Validation::Path(held) = &spec.validation {
         let held = Corpus::whole(held, spec, tokenizer, 0, None)?;
+        let warnings = [warnings, held.warnings].concat();
         let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
         copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
         let (text_bytes, held_out_bytes) = (held.text_bytes.map(|b| b + bytes), held.text_bytes);

@@ -1,11 +1,16 @@
-//! The files of the corpus at a path.
+//! The files of the corpus at a path, and what is passed over.
 
-use super::source::{self, Format, Source};
+use super::file::CorpusFile;
+use super::source;
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, IoContext, Result};
 use crate::policy::CorpusSource;
 use crate::suggest::{nearest, nearest_beside};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// The ending in `data.extensions` that stands for files without one.
+const NO_ENDING: &str = "";
 
 /// The files of a corpus, by their content.
 #[derive(Clone, Debug)]
@@ -19,21 +24,39 @@ pub(super) enum CorpusFiles {
 pub(super) struct TokenFiles {
     pub train: Vec<PathBuf>,
     pub validation: Vec<PathBuf>,
+    /// The folder and what else is in it; `None` for a single file.
+    passed: Option<(PathBuf, PassedOver)>,
 }
 
 /// A text file, or a folder of text files.
 #[derive(Clone, Debug)]
 pub(super) struct TextFiles {
     pub path: PathBuf,
-    /// The format of every file in it.
-    pub source: &'static dyn Source,
+}
+
+/// The files of a text corpus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listing {
+    pub files: Vec<PathBuf>,
+    pub passed: PassedOver,
+}
+
+/// What a folder holds besides its corpus.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct PassedOver {
+    /// Number of visible files by ending, with its dot, in lower case; empty for files without one.
+    endings: BTreeMap<String, usize>,
+    /// Number of hidden files and folders.
+    hidden: usize,
+    /// Number of linked folders.
+    linked: usize,
 }
 
 impl CorpusFiles {
     /// Finds the corpus at a path.
     ///
     /// # Errors
-    /// If nothing exists at the path, or a folder cannot be listed.
+    /// If nothing exists at the path, a folder cannot be listed, or a token file is not one.
     pub fn at(path: &Path) -> Result<Self> {
         if !path.exists() {
             return Err(Error::usage(format!(
@@ -45,28 +68,39 @@ impl CorpusFiles {
         }
         if !path.is_dir() {
             let path = path.to_owned();
-            return Ok(match source::format(&path) {
-                Format::Tokens => Self::Tokens(TokenFiles { train: vec![path], validation: Vec::new() }),
-                Format::Documents(source) => Self::Text(TextFiles { path, source }),
-            });
+            if !source::holds_tokens(&path) {
+                return Ok(Self::Text(TextFiles { path }));
+            }
+            let files = TokenFiles { train: vec![path], ..TokenFiles::default() };
+            files.check()?;
+            return Ok(Self::Tokens(files));
         }
         let entries = std::fs::read_dir(path).at("list", path)?;
-        let mut files: Vec<PathBuf> =
-            entries.map(|e| e.map(|e| e.path())).collect::<std::io::Result<_>>().at("list", path)?;
-        files.retain(|path| matches!(source::format(path), Format::Tokens));
+        let (mut files, mut passed) = (Vec::new(), PassedOver::default());
+        for entry in entries {
+            let path = entry.at("list", path)?.path();
+            if source::holds_tokens(&path) {
+                files.push(path);
+            } else if !path.is_dir() && !is_tokenizer(&path) {
+                passed.count(&path);
+            }
+        }
         files.sort();
-        Ok(if files.is_empty() {
-            Self::Text(TextFiles { path: path.to_owned(), source: source::TEXT })
-        } else {
-            Self::Tokens(TokenFiles::sort(files))
-        })
+        if files.is_empty() {
+            return Ok(Self::Text(TextFiles { path: path.to_owned() }));
+        }
+        let (sorted, neither) = TokenFiles::sort(files);
+        neither.iter().for_each(|path| passed.count(path));
+        let files = TokenFiles { passed: Some((path.to_owned(), passed)), ..sorted };
+        files.check()?;
+        Ok(Self::Tokens(files))
     }
 
     /// Returns every file.
     pub fn list(&self, extensions: &[String]) -> Result<Vec<PathBuf>> {
         match self {
             Self::Tokens(files) => Ok(files.all()),
-            Self::Text(files) => files.list(extensions),
+            Self::Text(files) => Ok(files.list(extensions)?.files),
         }
     }
 
@@ -89,10 +123,15 @@ impl CorpusFiles {
     }
 }
 
+/// Returns true for the files that `xrun data` and others write beside shards.
+fn is_tokenizer(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "tokenizer.json" || name == "tokenizer_config.json")
+}
+
 impl TokenFiles {
     /// Sorts files by name: `*_train_*` and `train` are training files, `*_val_*` and `val` (or `valid…`)
-    /// held-out ones.
-    fn sort(files: Vec<PathBuf>) -> Self {
+    /// held-out ones. If any are named as training files, those named as neither are returned beside them.
+    fn sort(files: Vec<PathBuf>) -> (Self, Vec<PathBuf>) {
         let says = |p: &Path, words: &[&str]| {
             let stem = p.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
             stem.split(['_', '-', '.']).any(|part| words.contains(&part))
@@ -100,53 +139,192 @@ impl TokenFiles {
         let (validation, rest): (Vec<_>, Vec<_>) =
             files.into_iter().partition(|p| says(p, &["val", "valid", "validation"]));
         let (named, other): (Vec<_>, Vec<_>) = rest.into_iter().partition(|p| says(p, &["train"]));
-        Self { train: if named.is_empty() { other } else { named }, validation }
+        match named.is_empty() {
+            true => (Self { train: other, validation, passed: None }, Vec::new()),
+            false => (Self { train: named, validation, passed: None }, other),
+        }
     }
 
     /// Returns all files, training ones first.
     pub fn all(&self) -> Vec<PathBuf> {
         [&self.train[..], &self.validation[..]].concat()
     }
+
+    /// Refuses files that hold something else than token ids.
+    fn check(&self) -> Result<()> {
+        CorpusFile::open_all(self.all())?.iter().try_for_each(source::check_tokens)
+    }
+
+    /// Warns of the files in the folder that are not token files.
+    pub fn passed_over(&self) -> Option<String> {
+        let (folder, passed) = self.passed.as_ref()?;
+        let files = passed.visible()?;
+        Some(format!(
+            "{}: {} token files read, passed over: {files}",
+            folder.display(),
+            self.train.len() + self.validation.len()
+        ))
+    }
 }
 
 impl TextFiles {
     /// Returns the file itself, or, for a folder, all files below it with one of these extensions (dots
-    /// included), sorted.
+    /// included, in any case; the empty one stands for files without an ending), sorted.
     ///
     /// # Errors
     /// If a folder cannot be listed, or the folder holds no such file.
-    pub fn list(&self, extensions: &[String]) -> Result<Vec<PathBuf>> {
+    pub fn list(&self, extensions: &[String]) -> Result<Listing> {
         if !self.path.is_dir() {
-            return Ok(vec![self.path.clone()]);
+            return Ok(Listing { files: vec![self.path.clone()], passed: PassedOver::default() });
         }
-        let mut files = Vec::new();
+        let Listing { mut files, mut passed } = Listing::default();
         let mut folders = vec![self.path.clone()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(&folder).at("list", &folder)? {
                 let entry = entry.at("list", &folder)?;
-                let name = entry.file_name();
-                // Linked folders are skipped: they may form cycles.
-                let kind = entry.file_type().at("read", &entry.path())?;
-                let ends = |known: &String| name.as_encoded_bytes().ends_with(known.as_bytes());
+                let (name, path) = (entry.file_name(), entry.path());
+                let kind = entry.file_type().at("read", &path)?;
                 if name.as_encoded_bytes().starts_with(b".") {
-                    continue;
+                    passed.hidden += 1;
                 } else if kind.is_dir() {
-                    folders.push(entry.path());
-                } else if extensions.iter().any(ends) && entry.path().is_file() {
-                    files.push(entry.path());
+                    folders.push(path);
+                } else if path.is_dir() {
+                    // They may form cycles.
+                    passed.linked += 1;
+                } else if path.is_file() && is_read(&path, extensions) {
+                    files.push(path);
+                } else {
+                    passed.count(&path);
                 }
             }
         }
         if files.is_empty() {
-            return Err(Error::usage(format!(
-                "corpus {}: the folder holds no {} or .bin files; data.extensions names the endings that are read, such as \
-                 data.extensions=[\".py\"]",
-                self.path.display(),
-                extensions.join(", ")
-            )));
+            return Err(self.nothing_to_read(extensions, &passed));
         }
         files.sort();
-        Ok(files)
+        Ok(Listing { files, passed })
+    }
+
+    /// Warns of what a folder holds besides the files that are read.
+    ///
+    /// # Errors
+    /// If [`TextFiles::list`] fails.
+    pub fn passed_over(&self, extensions: &[String]) -> Result<Option<String>> {
+        Ok(self.list(extensions)?.passed_over(&self.path, extensions))
+    }
+
+    fn nothing_to_read(&self, extensions: &[String], passed: &PassedOver) -> Error {
+        let read: Vec<&str> = extensions.iter().map(|ending| in_words(ending)).collect();
+        let next = match passed.visible() {
+            Some(found) => format!(
+                "there are {found}; data.extensions names the endings that are read, such as data.extensions={:?}",
+                passed.setting(&[])
+            ),
+            None => "nothing else is there either".to_owned(),
+        };
+        Error::usage(format!(
+            "corpus {}: the folder holds no {} or .bin files; {next}",
+            self.path.display(),
+            read.join(", ")
+        ))
+    }
+}
+
+/// Returns true if a file of a folder is read: its name ends with one of the extensions.
+fn is_read(path: &Path, extensions: &[String]) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let ends = |ending: &String| match ending.as_str() {
+        NO_ENDING => path.extension().is_none(),
+        ending => {
+            let from = name.len().checked_sub(ending.len());
+            from.is_some_and(|from| name[from..].eq_ignore_ascii_case(ending.as_bytes()))
+        }
+    };
+    extensions.iter().any(ends)
+}
+
+fn in_words(ending: &str) -> &str {
+    if ending == NO_ENDING { "files without an ending" } else { ending }
+}
+
+impl PassedOver {
+    fn count(&mut self, path: &Path) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        if name.starts_with('.') {
+            self.hidden += 1;
+            return;
+        }
+        let mut ending =
+            Path::new(&name).extension().map_or(String::new(), |x| format!(".{}", x.to_string_lossy()));
+        // The ending of a packed file has two parts.
+        if ending == ".gz"
+            && let Some(inner) = Path::new(name.trim_end_matches(".gz")).extension()
+        {
+            ending = format!(".{}.gz", inner.to_string_lossy());
+        }
+        *self.endings.entry(ending).or_default() += 1;
+    }
+
+    /// Lists the visible files by ending, the most frequent first; `None` if there are none.
+    fn visible(&self) -> Option<String> {
+        /// Endings that a message lists.
+        const LISTED: usize = 6;
+        let sorted = self.sorted();
+        let all: usize = sorted.iter().map(|(_, count)| count).sum();
+        let mut parts: Vec<String> = sorted
+            .iter()
+            .take(LISTED)
+            .map(|(ending, count)| {
+                let ending = if ending.is_empty() { "without an ending" } else { ending };
+                let plural = if *count == 1 { "" } else { "s" };
+                match ending.starts_with('.') {
+                    true => format!("{count} {ending} file{plural}"),
+                    false => format!("{count} file{plural} {ending}"),
+                }
+            })
+            .collect();
+        let listed: usize = sorted.iter().take(LISTED).map(|(_, count)| count).sum();
+        parts.extend((listed < all).then(|| format!("{} with other endings", all - listed)));
+        (all > 0).then(|| parts.join(", "))
+    }
+
+    /// Returns the endings with their numbers of files, the most frequent first.
+    fn sorted(&self) -> Vec<(&str, usize)> {
+        let mut sorted: Vec<(&str, usize)> =
+            self.endings.iter().map(|(ending, count)| (ending.as_str(), *count)).collect();
+        sorted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        sorted
+    }
+
+    /// Returns a value of `data.extensions` that also reads the most frequent ending.
+    fn setting(&self, extensions: &[String]) -> Vec<String> {
+        let most = self.sorted().first().map(|(ending, _)| (*ending).to_owned());
+        extensions.iter().cloned().chain(most).collect()
+    }
+}
+
+impl Listing {
+    /// Warns of what a folder holds besides the files that are read.
+    pub fn passed_over(&self, folder: &Path, extensions: &[String]) -> Option<String> {
+        let Self { files, passed } = self;
+        // Hidden files are everywhere, so they are worth a warning only beside others.
+        if passed.endings.is_empty() && passed.linked == 0 {
+            return None;
+        }
+        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let mut parts: Vec<String> = passed.visible().into_iter().collect();
+        let more = [(passed.linked, "linked folder"), (passed.hidden, "hidden name")];
+        parts.extend(more.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| plural(n, what)));
+        let advice = match passed.endings.is_empty() {
+            true => String::new(),
+            false => format!("; data.extensions={:?} reads more of them", passed.setting(extensions)),
+        };
+        Some(format!(
+            "{}: {} read, passed over: {}{advice}",
+            folder.display(),
+            plural(files.len(), "file"),
+            parts.join(", ")
+        ))
     }
 }
 
@@ -154,6 +332,9 @@ impl TextFiles {
 /// generated corpus. Returns an empty string if nothing is similar.
 fn did_you_mean(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if path.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"~")) {
+        return "; `~` stands for your home folder only at the beginning, before a slash: write the folder out".to_owned();
+    }
     match (nearest_beside(path, |_| true), nearest(&name, CorpusSource::GENERATED)) {
         (Some(file), _) => format!("; did you mean {}?", file.display()),
         (None, Some(generated)) => format!("; did you mean {generated}?"),

@@ -8,7 +8,7 @@ use super::stories::Split;
 use super::token_cache::TokenCache;
 use super::{Spec, Stream, Tokenizer};
 use crate::error::{Error, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A corpus ready to be trained on.
@@ -128,18 +128,25 @@ fn open_sets(
     cache: Option<&TokenCache>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<HeldOut>> {
-    let mut open = |(name, path): (&String, &PathBuf)| {
-        let Whole { tokens, text_bytes: whole, remark } = Corpus::whole(path, spec, tokenizer, held, cache)?;
-        warnings.extend(remark);
-        if tokens.len() < 2 {
-            return Err(Error::usage(format!("{} has no token to predict", path.display())));
-        }
+    let mut open = |(name, path): (&String, &PathBuf)| -> Result<HeldOut> {
+        let Whole { tokens, text_bytes: whole, warnings: found } =
+            Corpus::whole(path, spec, tokenizer, held, cache)?;
+        warnings.extend(found);
+        check_set(path, tokens.len())?;
         held += tokens.memory_bytes() / size_of::<u32>();
         let hash = tokens.digest(tokenizer.vocab_size())?.to_hex().to_string();
         Ok(HeldOut { name: name.clone(), tokens, hash, text: TextBytes::new(bytes, whole) })
     };
     let named = |name: &str| format!("validation.sets.{name}");
     spec.sets.iter().map(|set| open(set).map_err(|e| e.context(named(set.0)))).collect()
+}
+
+/// Refuses a further held-out set in which there is nothing to predict.
+pub(super) fn check_set(path: &Path, tokens: usize) -> Result<()> {
+    match tokens {
+        0 | 1 => Err(Error::usage(format!("{} has no token to predict", path.display()))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses splits of `train` and `held_out` tokens that are shorter than one window of `seq_len + 1` tokens.

@@ -2,17 +2,25 @@
 
 use super::Spec;
 use super::corpus_files::TextFiles;
-use super::source::{self, Content, DocumentReader, DocumentSpan, Source};
+use super::source::{self, DocumentReader, DocumentSpan, Scan, TextFile};
 use crate::error::{Error, Result};
+use crate::format::shortened;
 use rayon::prelude::*;
+use std::path::PathBuf;
 
 /// The documents of a corpus.
 #[derive(Debug)]
 pub(super) struct Documents {
-    source: &'static dyn Source,
-    files: Vec<Box<dyn Content>>,
+    path: PathBuf,
+    files: Vec<TextFile>,
     /// Each span with the index of its file in `files`.
     spans: Vec<(usize, DocumentSpan)>,
+    /// Number of documents left out because they have no text.
+    empty: usize,
+    /// True if the separator occurs in one of the files.
+    is_separated: bool,
+    /// What the folder holds besides the files, in words.
+    passed_over: Option<String>,
 }
 
 impl Documents {
@@ -22,22 +30,26 @@ impl Documents {
     /// that are only white space are dropped.
     ///
     /// # Errors
-    /// If [`Source::scan`] fails, or the corpus holds no text.
+    /// If a file is not what its ending says or does not follow its format, or the corpus holds no text.
     pub fn open(text: &TextFiles, spec: &Spec) -> Result<Self> {
         let separator = spec.document_separator.as_deref();
         if separator == Some("") {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
         }
-        let (source, files) = (text.source, source::open(text.list(&spec.extensions)?)?);
-        let scanned = files.par_iter().enumerate().map(|(i, file)| {
-            let spans = source.scan(file.as_ref(), separator)?;
-            Ok(spans.into_iter().map(|span| (i, span)).collect())
-        });
-        let spans = scanned.collect::<Result<Vec<Vec<_>>>>()?.concat();
+        let listing = text.list(&spec.extensions)?;
+        let passed_over = listing.passed_over(&text.path, &spec.extensions);
+        let files = source::open(listing.files)?;
+        let scans = files.par_iter().map(|file| file.source.scan(file.content.as_ref(), separator));
+        let scans = scans.collect::<Result<Vec<Scan>>>()?;
+        let empty = scans.iter().map(|scan| scan.empty).sum();
+        let is_separated = scans.iter().any(|scan| scan.is_separated);
+        let numbered = scans.into_iter().enumerate();
+        let spans: Vec<_> =
+            numbered.flat_map(|(i, scan)| scan.documents.into_iter().map(move |d| (i, d))).collect();
         if spans.is_empty() {
             return Err(Error::usage(format!("corpus {}: it holds no text", text.path.display())));
         }
-        Ok(Self { source, files, spans })
+        Ok(Self { path: text.path.clone(), files, spans, empty, is_separated, passed_over })
     }
 
     /// Returns the number of documents.
@@ -45,57 +57,102 @@ impl Documents {
         self.spans.len()
     }
 
-    /// Returns the number of files.
-    pub fn files(&self) -> usize {
-        self.files.len()
-    }
-
     /// Returns the bytes of content that document `i` takes.
     pub fn bytes(&self, i: usize) -> u64 {
         self.spans[i].1.bytes
     }
 
+    /// Returns the bytes of content that all documents take.
+    pub fn total_bytes(&self) -> u64 {
+        self.spans.iter().map(|(_, span)| span.bytes).sum()
+    }
+
+    /// Returns the files, in order.
+    pub fn files(&self) -> &[TextFile] {
+        &self.files
+    }
+
+    /// Counts the documents, the files and what was left out, in words.
+    pub fn counted(&self) -> String {
+        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let counted = format!("{} in {}", plural(self.len(), "document"), plural(self.files.len(), "file"));
+        match self.empty {
+            0 => counted,
+            empty => format!("{counted}, {empty} without text left out"),
+        }
+    }
+
     /// Opens the text of document `i`.
     ///
     /// # Errors
-    /// If [`Source::read`] fails.
+    /// If [`Source::read`](source::Source::read) fails.
     pub fn reader(&self, i: usize) -> Result<DocumentReader<'_>> {
         let (file, span) = &self.spans[i];
-        self.source.read(self.files[*file].as_ref(), span)
+        let TextFile { content, source } = &self.files[*file];
+        source.read(content.as_ref(), span)
     }
 
-    /// Looks at the beginning of each file and returns the first warning.
+    /// Returns what the user should know about the corpus: the files that were passed over, and what
+    /// [`Documents::content_warnings`] finds.
     ///
     /// # Errors
-    /// If [`Source::warning`] fails.
-    pub fn warning(&self, spec: &Spec) -> Result<Option<String>> {
-        first_warning(self.source, &self.files, spec)
+    /// If a file cannot be read or has changed.
+    pub fn warnings(&self, spec: &Spec) -> Result<Vec<String>> {
+        Ok(self.passed_over.iter().cloned().chain(self.content_warnings(spec)?).collect())
+    }
+
+    /// Returns what the user should know about the content of the files: a separator that does nothing, text
+    /// that looks like a separator.
+    ///
+    /// # Errors
+    /// If a file cannot be read or has changed.
+    pub fn content_warnings(&self, spec: &Spec) -> Result<Vec<String>> {
+        let separator = spec.document_separator.as_deref();
+        let look = |file: &TextFile| file.source.warning(file.content.as_ref(), separator).transpose();
+        let looked = self.files.par_iter().find_map_first(look).transpose()?;
+        let cut_nothing = match separator.filter(|_| !self.is_separated && looked.is_none()) {
+            Some(separator) => Some(self.unused_separator(separator)?),
+            None => None,
+        };
+        Ok(looked.into_iter().chain(cut_nothing).collect())
+    }
+
+    /// Warns of a separator that does not occur, and guesses what was meant.
+    fn unused_separator(&self, separator: &str) -> Result<String> {
+        let mut head = vec![0; HEAD_BYTES];
+        let read = self.files[0].content.read_at(0, &mut head)?;
+        let head = String::from_utf8_lossy(&head[..read]).into_owned();
+        let unescaped = separator.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t");
+        let guess =
+            [unescaped.clone(), unescaped.replace('\n', "\r\n")].into_iter().find(|text| head.contains(text));
+        let advice = match guess {
+            Some(guess) if unescaped != separator => format!(
+                "; a shell passes a backslash and a letter on as they are: for line breaks, write \
+                 'data.document_separator={guess:?}' with both kinds of quotes, or --separator $'{}'",
+                guess.escape_default()
+            ),
+            Some(guess) => format!("; its lines end with \\r\\n, so set data.document_separator = {guess:?}"),
+            None => String::new(),
+        };
+        Ok(format!(
+            "{}: data.document_separator, {:?}, occurs nowhere, so each file is one document{advice}",
+            self.path.display(),
+            shortened(separator, SHOWN)
+        ))
     }
 }
 
-/// Files that a plan probes for warnings. The run itself probes all of them.
-pub(super) const PROBED_FILES: usize = 16;
+/// Bytes of the first file in which a guess of the separator is looked for.
+const HEAD_BYTES: usize = 64 << 10;
 
-/// Looks at the beginning of the first `most` files and returns the first warning.
-///
-/// # Errors
-/// If [`Source::warning`] fails.
-pub(super) fn warning(text: &TextFiles, spec: &Spec, most: usize) -> Result<Option<String>> {
-    let mut files = text.list(&spec.extensions)?;
-    files.truncate(most);
-    first_warning(text.source, &source::open(files)?, spec)
-}
-
-fn first_warning(source: &dyn Source, files: &[Box<dyn Content>], spec: &Spec) -> Result<Option<String>> {
-    let separator = spec.document_separator.as_deref();
-    files.par_iter().find_map_first(|file| source.warning(file.as_ref(), separator).transpose()).transpose()
-}
+/// Longest separator that a message shows, in characters.
+const SHOWN: usize = 60;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::data::corpus_files::CorpusFiles;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
 
     fn write(name: &str, content: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -120,7 +177,9 @@ mod tests {
     }
 
     fn warned(path: &Path, separator: Option<&str>) -> Option<String> {
-        warning(&text(path), &spec(path, separator), 1).unwrap()
+        let warnings = open(path, separator).unwrap().warnings(&spec(path, separator)).unwrap();
+        assert!(warnings.len() < 2, "{warnings:?}");
+        warnings.into_iter().next()
     }
 
     fn texts(path: &Path, separator: Option<&str>) -> Vec<String> {
@@ -157,6 +216,8 @@ mod tests {
         assert_eq!(texts(root, None), ["Z", "B", "C"]);
         let empty = tempfile::tempdir().unwrap();
         assert!(open(empty.path(), None).unwrap_err().message().contains("no .txt"));
+        let passed = warned(root, None).unwrap();
+        assert!(passed.contains("4 files read, passed over: 1 .rs file, 1 hidden name"), "{passed}");
     }
 
     #[test]

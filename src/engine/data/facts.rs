@@ -1,12 +1,15 @@
-//! Sizes of a corpus for the plan of a run, estimated without tokenizing all of it.
+//! What is known about a corpus before a run: its sizes for the plan, and everything that would keep the run
+//! from starting. Small text is tokenized; of more, every file is checked and the sizes are estimated.
 
 use super::corpus::Corpus;
 use super::corpus_files::{CorpusFiles, TextFiles};
+use super::dataset::{check_set, check_window};
+use super::documents::Documents;
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Dataset, Spec, Validation, generated, shard, source};
+use super::{Dataset, Spec, Stream, Validation, generated, shard};
 use crate::error::{Error, Result};
-use std::cell::LazyCell;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +18,19 @@ const SAMPLE_BYTES: usize = 32 << 10;
 
 /// Places of a text corpus that are sampled.
 const SAMPLES: u64 = 4;
+
+/// Text up to this length, in bytes, is tokenized to plan with exact numbers.
+const EXACT_BYTES: u64 = 1 << 20;
+
+/// If an estimate is below this many windows, the text is tokenized: it may be too short to train on.
+const DOUBTFUL_WINDOWS: usize = 4;
+
+/// Token files of up to this many tokens are checked against the vocabulary as a whole; of more tokens, this
+/// many, spread evenly, are checked. The run checks all.
+const CHECKED_TOKENS: usize = 1 << 27;
+
+/// Parts of longer token files that are checked.
+const CHECKED_PARTS: usize = 128;
 
 /// Most held-out stories, in tokens, that are generated to compute the floor. A longer held-out set gets the
 /// floor of its first part.
@@ -39,6 +55,8 @@ pub struct CorpusFacts {
     /// Bytes of host memory that the tokens take in every process of a run; token files stay on disk. An
     /// estimate if the counts are.
     pub memory_bytes: usize,
+    /// Notes for the user.
+    pub warnings: Vec<String>,
 }
 
 impl CorpusFacts {
@@ -52,121 +70,251 @@ impl CorpusFacts {
             set_tokens: dataset.sets.iter().map(|set| (set.name.clone(), set.tokens.len())).collect(),
             floor: dataset.floor,
             memory_bytes: dataset.memory_bytes(),
+            warnings: dataset.warnings.clone(),
         }
     }
 }
 
-/// Returns the facts about the corpus that `spec` names, in well under a second: shards by their headers,
-/// text by its length and a tokenized sample, generated corpora by the spec and their (small) held-out part.
-/// A caller that looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
+/// Returns the facts about the corpus that `spec` names. Generated corpora are known from the spec and their
+/// (small) held-out part. Files are opened by the code that opens them for a run, so what a run of windows of
+/// `seq_len + 1` tokens refuses is refused here; only long text is not tokenized, but sampled. A caller that
+/// looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
 ///
 /// # Errors
-/// If the corpus or tokenizer is missing, a shard header is damaged, or the held-out share is impossible.
-pub fn facts(spec: &Spec, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFacts> {
-    let vocab_size = match tokenizer {
-        Some(tokenizer) => tokenizer.vocab_size(),
-        None => Tokenizer::size(&spec.tokenizer)?.0,
+/// If the corpus or the tokenizer is missing or wrong, or a split is shorter than one window.
+pub fn facts(spec: &Spec, seq_len: usize, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFacts> {
+    let tokenizer = OnDemand { spec, opened: tokenizer.cloned().map_or_else(OnceCell::new, OnceCell::from) };
+    let corpus = Corpus::find(spec)?;
+    let mut facts = match &corpus {
+        Corpus::Stories => stories(spec, &tokenizer)?,
+        Corpus::Random => random(spec, &tokenizer)?,
+        Corpus::Files(files) => from_files(&corpus, files, spec, seq_len, &tokenizer)?,
     };
-    let opened = LazyCell::new(|| match tokenizer {
-        Some(tokenizer) => Ok(Arc::clone(tokenizer)),
-        None => Tokenizer::open(&spec.tokenizer).map(Arc::new),
-    });
-    let tokenizer = || (*opened).clone();
-    let mut facts = CorpusFacts { vocab_size, exact: true, ..CorpusFacts::default() };
-    let (mut train_in_memory, mut held_out_in_memory) = (true, true);
-    match Corpus::find(spec)? {
-        Corpus::Stories => {
-            generated::check_size(spec.validation_tokens)?;
-            let generated = spec.validation_tokens.min(MAX_GENERATED);
-            let split = Split::Validation;
-            let held = generated::generate(spec.seed, split, generated, &*tokenizer()?, &mut |_| Ok(()))?;
-            let is_whole = generated == spec.validation_tokens;
-            facts.train_tokens = spec.train_tokens;
-            facts.validation_tokens = if is_whole { held.tokens } else { spec.validation_tokens };
-            facts.floor = held.floor();
-            facts.exact = false;
-        }
-        Corpus::Random => {
-            facts.train_tokens = spec.train_tokens;
-            facts.validation_tokens = spec.validation_tokens;
-            facts.floor = Some((vocab_size as f64).ln());
-        }
-        Corpus::Files(files) => {
-            train_in_memory = matches!(files, CorpusFiles::Text(_));
-            held_out_in_memory = match &spec.validation {
-                Validation::Path(path) => matches!(CorpusFiles::at(path)?, CorpusFiles::Text(_)),
-                Validation::Fraction(_) => train_in_memory,
-            };
-            (facts.train_tokens, facts.validation_tokens, facts.exact) = splits(&files, spec, &tokenizer)?;
-        }
-    }
-    let mut in_memory = if train_in_memory { facts.train_tokens } else { 0 };
-    if held_out_in_memory {
-        in_memory = in_memory.saturating_add(facts.validation_tokens);
+    if facts.exact || matches!(corpus, Corpus::Stories) {
+        check_window(spec, facts.train_tokens, facts.validation_tokens, seq_len)?;
     }
     for (name, path) in &spec.sets {
         let in_set = |e: Error| e.context(format!("validation.sets.{name}"));
         let files = CorpusFiles::at(path).map_err(in_set)?;
-        let (tokens, exact) = whole(&files, spec, &tokenizer).map_err(in_set)?;
-        facts.exact &= exact;
-        if matches!(files, CorpusFiles::Text(_)) {
-            in_memory = in_memory.saturating_add(tokens);
+        let set = tokenizer
+            .get()
+            .and_then(|tokenizer| whole(&files, spec, 2, tokenizer, &|e| e))
+            .map_err(in_set)?;
+        if set.exact {
+            check_set(path, set.tokens).map_err(in_set)?;
         }
-        facts.set_tokens.insert(name.clone(), tokens);
+        facts.exact &= set.exact;
+        facts.memory_bytes = facts.memory_bytes.saturating_add(set.memory_bytes());
+        facts.warnings.extend(set.warnings);
+        facts.warnings.extend(files.check_tokenizer(tokenizer.get()?));
+        facts.set_tokens.insert(name.clone(), set.tokens);
     }
-    facts.memory_bytes = in_memory.saturating_mul(size_of::<u32>());
     Ok(facts)
 }
 
-/// Opens the tokenizer on first use. Shards need only its size, which for built-in tokenizers is known
+/// Opens the tokenizer on first use. Random tokens need only its size, which for built-in tokenizers is known
 /// without building them.
-type OpenTokenizer<'a> = dyn Fn() -> Result<Arc<Tokenizer>> + 'a;
+struct OnDemand<'s> {
+    spec: &'s Spec,
+    opened: OnceCell<Arc<Tokenizer>>,
+}
 
-/// Returns the number of training tokens, the number of held-out tokens, and whether they are exact.
-fn splits(files: &CorpusFiles, spec: &Spec, tokenizer: &OpenTokenizer<'_>) -> Result<(usize, usize, bool)> {
-    let (tokens, exact) = match files {
-        CorpusFiles::Tokens(files) => (shard::count(&files.train)?, true),
-        CorpusFiles::Text(_) => whole(files, spec, tokenizer)?,
+impl OnDemand<'_> {
+    fn get(&self) -> Result<&Arc<Tokenizer>> {
+        if self.opened.get().is_none() {
+            // Nothing else sets it, so a value that is there already is this one.
+            let _ = self.opened.set(Arc::new(Tokenizer::open(&self.spec.tokenizer)?));
+        }
+        self.opened.get().ok_or_else(|| Error::failed("the tokenizer was not kept"))
+    }
+
+    fn vocab_size(&self) -> Result<usize> {
+        match self.opened.get() {
+            Some(tokenizer) => Ok(tokenizer.vocab_size()),
+            None => Ok(Tokenizer::size(&self.spec.tokenizer)?.0),
+        }
+    }
+}
+
+fn stories(spec: &Spec, tokenizer: &OnDemand<'_>) -> Result<CorpusFacts> {
+    generated::check_size(spec.validation_tokens)?;
+    let tokenizer = tokenizer.get()?;
+    let generated = spec.validation_tokens.min(MAX_GENERATED);
+    let make = |split, tokens| generated::generate(spec.seed, split, tokens, tokenizer, &mut |_| Ok(()));
+    let held = make(Split::Validation, generated)?;
+    // A few stories may be longer than what was asked for, which decides whether a window fits.
+    let train = match spec.train_tokens > MAX_GENERATED {
+        true => spec.train_tokens,
+        false => make(Split::Train, spec.train_tokens)?.tokens,
     };
-    match (&spec.validation, files) {
-        (Validation::Path(path), _) => {
-            let (held, held_exact) = whole(&CorpusFiles::at(path)?, spec, tokenizer)?;
-            Ok((tokens, held, exact && held_exact))
+    let floor = held.floor();
+    Ok(CorpusFacts {
+        vocab_size: tokenizer.vocab_size(),
+        train_tokens: train,
+        validation_tokens: if generated == spec.validation_tokens {
+            held.tokens
+        } else {
+            spec.validation_tokens
+        },
+        floor,
+        memory_bytes: in_memory(train.saturating_add(spec.validation_tokens)),
+        warnings: Vec::from_iter(floor.is_none().then(|| super::corpus::NO_FLOOR.to_owned())),
+        ..CorpusFacts::default()
+    })
+}
+
+fn random(spec: &Spec, tokenizer: &OnDemand<'_>) -> Result<CorpusFacts> {
+    let vocab_size = tokenizer.vocab_size()?;
+    Ok(CorpusFacts {
+        vocab_size,
+        train_tokens: spec.train_tokens,
+        validation_tokens: spec.validation_tokens,
+        exact: true,
+        floor: Some((vocab_size as f64).ln()),
+        memory_bytes: in_memory(spec.train_tokens.saturating_add(spec.validation_tokens)),
+        ..CorpusFacts::default()
+    })
+}
+
+fn in_memory(tokens: usize) -> usize {
+    tokens.saturating_mul(size_of::<u32>())
+}
+
+fn from_files(
+    corpus: &Corpus,
+    files: &CorpusFiles,
+    spec: &Spec,
+    seq_len: usize,
+    tokenizer: &OnDemand<'_>,
+) -> Result<CorpusFacts> {
+    let tokenizer = tokenizer.get()?;
+    let mut facts = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
+    let doubtful = seq_len.saturating_add(1).saturating_mul(DOUBTFUL_WINDOWS);
+    let in_corpus = |e: Error| e.context(format!("corpus {}", spec.corpus));
+    let exactly = |facts: CorpusFacts| {
+        let loaded = corpus.load(spec, tokenizer, None)?;
+        for stream in [&loaded.train, &loaded.validation] {
+            check_ids(stream, tokenizer).map_err(in_corpus)?;
         }
-        (_, CorpusFiles::Tokens(files)) if !files.validation.is_empty() => {
-            Ok((tokens, shard::count(&files.validation)?, true))
+        Ok(CorpusFacts {
+            train_tokens: loaded.train.len(),
+            validation_tokens: loaded.validation.len(),
+            memory_bytes: loaded.train.memory_bytes() + loaded.validation.memory_bytes(),
+            warnings: loaded.summary.warnings,
+            exact: true,
+            ..facts
+        })
+    };
+    let held = match &spec.validation {
+        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Fraction(_) => None,
+    };
+    facts = match (files, &held) {
+        (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
+        (_, Some(held)) => {
+            let train = whole(files, spec, doubtful, tokenizer, &in_corpus)?;
+            let held = whole(held, spec, doubtful, tokenizer, &in_corpus)?;
+            facts.memory_bytes = train.memory_bytes().saturating_add(held.memory_bytes());
+            (facts.train_tokens, facts.validation_tokens) = (train.tokens, held.tokens);
+            facts.exact = train.exact && held.exact;
+            facts.warnings = [train.warnings, held.warnings].concat();
+            facts.warnings.extend(super::corpus::stories_tokenizer_warning(spec));
+            facts
         }
-        _ => {
-            let held = (tokens as f64 * spec.fraction()?.unwrap_or_default()) as usize;
-            Ok((tokens - held, held, false))
+        (CorpusFiles::Text(text), None) => {
+            let fraction = spec.fraction()?.unwrap_or_default();
+            let documents = Documents::open(text, spec)?;
+            let tokens = estimate(&documents, tokenizer)?;
+            facts.validation_tokens = (tokens as f64 * fraction) as usize;
+            facts.train_tokens = tokens - facts.validation_tokens;
+            let least = facts.train_tokens.min(facts.validation_tokens);
+            if documents.total_bytes() <= EXACT_BYTES || least < doubtful {
+                exactly(facts)?
+            } else {
+                facts.memory_bytes = in_memory(tokens);
+                facts.warnings = documents.warnings(spec)?;
+                facts.warnings.extend(super::corpus::stories_tokenizer_warning(spec));
+                facts
+            }
         }
+    };
+    facts.warnings.extend(files.check_tokenizer(tokenizer));
+    Ok(facts)
+}
+
+/// All tokens of some files.
+struct WholeFacts {
+    tokens: usize,
+    exact: bool,
+    is_in_memory: bool,
+    warnings: Vec<String>,
+}
+
+impl WholeFacts {
+    fn memory_bytes(&self) -> usize {
+        if self.is_in_memory { in_memory(self.tokens) } else { 0 }
     }
 }
 
-/// Returns the tokens in all files, and whether the number is exact.
-fn whole(files: &CorpusFiles, spec: &Spec, tokenizer: &OpenTokenizer<'_>) -> Result<(usize, bool)> {
-    match files {
-        CorpusFiles::Tokens(files) => Ok((shard::count(&files.all())?, true)),
-        CorpusFiles::Text(text) => Ok((estimate(text, spec, &*tokenizer()?)?, false)),
-    }
+/// Counts or estimates the tokens in all files. Fewer than `doubtful` are counted. `named` says whose ids are
+/// wrong.
+fn whole(
+    files: &CorpusFiles,
+    spec: &Spec,
+    doubtful: usize,
+    tokenizer: &Tokenizer,
+    named: &dyn Fn(Error) -> Error,
+) -> Result<WholeFacts> {
+    let text = match files {
+        CorpusFiles::Text(text) => text,
+        CorpusFiles::Tokens(files) => {
+            let tokens = shard::open(&files.all())?;
+            check_ids(&tokens, tokenizer).map_err(named)?;
+            let warnings = Vec::from_iter(files.passed_over());
+            return Ok(WholeFacts { tokens: tokens.len(), exact: true, is_in_memory: false, warnings });
+        }
+    };
+    let documents = Documents::open(text, spec)?;
+    let warnings = documents.warnings(spec)?;
+    let estimated = estimate(&documents, tokenizer)?;
+    let exact = documents.total_bytes() <= EXACT_BYTES || estimated < doubtful;
+    let tokens = if exact { counted(text, spec, tokenizer)? } else { estimated };
+    Ok(WholeFacts { tokens, exact, is_in_memory: true, warnings })
 }
 
-/// Estimates the tokens in text files: their bytes times the tokens per byte of a sample.
-fn estimate(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<usize> {
-    let files = source::open(text.list(&spec.extensions)?)?;
-    let total: u64 = files.iter().map(|content| content.file().bytes()).sum();
+fn counted(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<usize> {
+    Ok(Corpus::whole(&text.path, spec, tokenizer, 0, None)?.tokens.len())
+}
+
+/// Checks ids against the vocabulary: all of them, or evenly spread parts of a long stream.
+fn check_ids(stream: &Stream, tokenizer: &Tokenizer) -> Result<()> {
+    let vocab = tokenizer.vocab_size();
+    if stream.len() <= CHECKED_TOKENS {
+        return stream.digest(vocab).map(drop);
+    }
+    let part = CHECKED_TOKENS / CHECKED_PARTS;
+    (0..CHECKED_PARTS).try_for_each(|i| {
+        let start = (stream.len() - part) / (CHECKED_PARTS - 1) * i;
+        stream.tokens_in_vocab(start..start + part, vocab).map(drop)
+    })
+}
+
+/// Estimates the tokens of documents: the bytes of their files times the tokens per byte of a sample.
+fn estimate(documents: &Documents, tokenizer: &Tokenizer) -> Result<usize> {
+    let files = documents.files();
+    let total: u64 = files.iter().map(|file| file.content.file().bytes()).sum();
     let (mut bytes, mut tokens) = (0, 0);
     for i in 0..SAMPLES {
         // Samples are spread evenly over all bytes; each stays within its file.
         let mut at = total / SAMPLES * i;
         let mut file = 0;
-        while file + 1 < files.len() && at >= files[file].file().bytes() {
-            at -= files[file].file().bytes();
+        while file + 1 < files.len() && at >= files[file].content.file().bytes() {
+            at -= files[file].content.file().bytes();
             file += 1;
         }
-        let sample = files[file].sample(at, SAMPLE_BYTES)?;
+        let sample = files[file].content.sample(at, SAMPLE_BYTES)?;
         bytes += sample.file_bytes;
-        tokens += tokenizer.encode(&text.source.sampled(&sample.content))?.len();
+        tokens += tokenizer.encode(&files[file].source.sampled(&sample.content))?.len();
     }
     let per_byte = if bytes == 0 { 0.0 } else { tokens as f64 / bytes as f64 };
     Ok((total as f64 * per_byte) as usize)

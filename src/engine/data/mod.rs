@@ -30,13 +30,14 @@ pub mod tokenizer;
 
 pub use crate::policy::Validation;
 pub use batch::{Batch, IGNORED};
-pub use corpus::{CorpusSummary, refuse_other_tokenizer, warnings};
+pub use corpus::{CorpusSummary, refuse_other_tokenizer};
 pub use dataset::{Dataset, check_window, feed, open};
 pub use facts::{CorpusFacts, facts};
 pub use file::FileStamp;
 pub use held_out::{HeldOut, TextBytes};
 pub use loader::{Loader, LoaderSpec, ValidationBatches, held_out_batches};
 pub use ramp::Ramp;
+pub use sampler::Windows;
 pub use shard::{SHARD_TOKENS, Writer as ShardWriter};
 pub use spec::{END_OF_TEXT, HELD_OUT_SHARE, Spec, TEXT_EXTENSIONS};
 pub use statistics::{Counts, Statistics};

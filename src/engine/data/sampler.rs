@@ -4,17 +4,54 @@
 //! target once per epoch. The sequences of a run are numbered consecutively, step by step. Sequence number
 //! `g` reads window `permute(epoch, g mod windows)` with `epoch = g div windows`. The order does not depend
 //! on how a global batch is divided among ranks and micro-batches, and the step number is the only state.
+//!
+//! What remains behind the last window fills none. Where it is a noticeable part of the stream, every second
+//! epoch leaves out the beginning instead: its windows end with the stream.
 
 use super::ramp::Ramp;
 use crate::error::{Error, Result};
 use std::ops::Range;
+
+/// The remainder is noticeable if it is more than one in this many tokens, so windows move only in a stream
+/// of less than a hundred of them.
+const NOTICEABLE: usize = 100;
+
+/// How a stream of tokens to train on is cut into windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Number of windows in an epoch.
+    pub count: usize,
+    /// Targets of an epoch: tokens that some window predicts.
+    pub reached: usize,
+    /// Tokens that an epoch leaves out, besides the first token, which is no target.
+    pub left_over: usize,
+    /// True if every second epoch leaves out the beginning of the stream, and not its end.
+    pub alternates: bool,
+}
+
+impl Windows {
+    /// Cuts a stream of `tokens` tokens into windows of `seq_len` targets.
+    pub fn new(tokens: usize, seq_len: usize) -> Self {
+        let targets = tokens.saturating_sub(1);
+        let count = targets / seq_len.max(1);
+        let reached = count * seq_len;
+        let left_over = targets - reached;
+        Self { count, reached, left_over, alternates: left_over > tokens / NOTICEABLE }
+    }
+
+    /// Returns the first token of a window in an epoch.
+    fn start(&self, epoch: u64, window: u64, seq_len: usize) -> usize {
+        let moved = if self.alternates && epoch % 2 == 1 { self.left_over } else { 0 };
+        moved + window as usize * seq_len
+    }
+}
 
 /// The seeded order of windows. It is stateless.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     seed: u64,
     seq_len: usize,
-    windows: u64,
+    windows: Windows,
     global_batch_size: u64,
     ramp: Ramp,
 }
@@ -29,15 +66,15 @@ impl Sampler {
         if seq_len == 0 || global_batch_size == 0 {
             return Err(Error::usage("seq_len and the global batch size must be at least 1"));
         }
-        let windows = tokens.saturating_sub(1) / seq_len;
-        if windows == 0 {
+        let windows = Windows::new(tokens, seq_len);
+        if windows.count == 0 {
             return Err(Error::usage(format!(
                 "the training split has {tokens} tokens, and one window of seq_len {seq_len} takes {}; use a \
                  larger corpus or a smaller training.seq_len",
                 seq_len.saturating_add(1)
             )));
         }
-        let (windows, global_batch_size) = (windows as u64, global_batch_size as u64);
+        let global_batch_size = global_batch_size as u64;
         Ok(Self { seed, seq_len, windows, global_batch_size, ramp: Ramp::NONE })
     }
 
@@ -49,9 +86,10 @@ impl Sampler {
     /// Returns the token range of sequence `index` of the global batch of `step`: the inputs, and one more
     /// token for the last target.
     pub fn window(&self, step: u64, index: usize) -> Range<usize> {
-        let number = self.number(step, index);
-        let window = permute(self.seed, number / self.windows, number % self.windows, self.windows);
-        let start = window as usize * self.seq_len;
+        let (number, count) = (self.number(step, index), self.windows.count as u64);
+        let epoch = number / count;
+        let window = permute(self.seed, epoch, number % count, count);
+        let start = self.windows.start(epoch, window, self.seq_len);
         start..start + self.seq_len + 1
     }
 
@@ -146,11 +184,11 @@ mod tests {
     #[test]
     fn an_epoch_may_end_inside_a_batch() {
         let s = Sampler::new(5, 7 * 4 + 1, 4, 3).unwrap();
-        assert_eq!(s.windows, 7);
+        assert_eq!(s.windows.count, 7);
         let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
         for g in 0..14 {
             let (step, index) = (g / 3, (g % 3) as usize);
-            assert_eq!(s.number(step, index) / s.windows, g / 7);
+            assert_eq!(s.number(step, index) / s.windows.count as u64, g / 7);
             let range = s.window(step, index);
             assert_eq!((range.len(), range.start % 4), (5, 0));
             *seen.entry(range.start).or_default() += 1;
@@ -162,9 +200,44 @@ mod tests {
     fn too_few_tokens_say_the_numbers() {
         let error = Sampler::new(0, 128, 128, 1).unwrap_err();
         assert!(error.message().contains("128 tokens") && error.message().contains("129"), "{error}");
-        assert_eq!(Sampler::new(0, 129, 128, 1).unwrap().windows, 1);
+        assert_eq!(Sampler::new(0, 129, 128, 1).unwrap().windows.count, 1);
         assert!(Sampler::new(0, 10, 0, 1).is_err() && Sampler::new(0, 10, 1, 0).is_err());
         assert!(Sampler::new(0, 10, usize::MAX, 1).is_err());
+    }
+
+    /// In two epochs, each token but the first is a target, and none twice in one epoch, whatever remains.
+    #[test]
+    fn every_token_of_a_short_stream_is_reached() {
+        for tokens in 5..120usize {
+            for seq_len in [1, 2, 3, 7, 16] {
+                let Ok(sampler) = Sampler::new(3, tokens, seq_len, 1) else { continue };
+                let Windows { count, left_over, alternates, .. } = sampler.windows;
+                let targets = |epoch: usize| {
+                    let steps =
+                        (epoch * count..(epoch + 1) * count).map(|step| sampler.window(step as u64, 0));
+                    let mut reached: Vec<usize> = steps.flat_map(|window| window.skip(1)).collect();
+                    reached.sort_unstable();
+                    assert!(reached.windows(2).all(|pair| pair[0] < pair[1]), "{tokens} {seq_len}");
+                    assert_eq!(reached.len(), count * seq_len);
+                    reached
+                };
+                let (first, second) = (targets(0), targets(1));
+                assert_eq!(first, targets(2));
+                let both: std::collections::BTreeSet<usize> = first.iter().chain(&second).copied().collect();
+                assert_eq!(both.len() == tokens - 1, alternates || left_over == 0, "{tokens} {seq_len}");
+            }
+        }
+    }
+
+    /// A stream of a hundred windows or more keeps them in every epoch, so trainings keep their bits.
+    #[test]
+    fn windows_of_longer_streams_stay_where_they_are() {
+        for seq_len in [1, 2, 32, 128] {
+            for more in 0..seq_len {
+                assert!(!Windows::new(100 * seq_len + more + 1, seq_len).alternates, "{seq_len} {more}");
+            }
+        }
+        assert!(Windows::new(127, 64).alternates);
     }
 
     /// Checkpoints rely on the order, so it must never change for a given seed.

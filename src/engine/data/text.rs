@@ -86,6 +86,9 @@ impl<'c> TextReader<'c> {
             Err(e) if e.error_len().is_none() && !self.left.is_empty() => e.valid_up_to(),
             Err(e) => return Err(self.not_utf8(at + e.valid_up_to() as u64)),
         };
+        if let Some(nul) = bytes.iter().position(|&byte| byte == 0) {
+            return Err(self.holds_nul(at + nul as u64));
+        }
         self.partial_char = bytes.split_off(whole);
         match String::from_utf8(bytes) {
             Ok(block) if text.is_empty() => *text = block,
@@ -97,15 +100,22 @@ impl<'c> TextReader<'c> {
 
     /// Makes the error for byte `at`, which is not UTF-8. Lines count from 1.
     fn not_utf8(&self, at: u64) -> Error {
-        let mut head = [0; 2];
-        if self.content.read_at(0, &mut head).is_ok() && head == [0x1f, 0x8b] {
-            let path = self.content.file().path();
-            let name = path.file_name().unwrap_or_default().display();
-            return Error::usage(format!(
-                "{} looks like a gzip file; rename it to {name}.gz, and it is unpacked while it is read",
-                path.display()
-            ));
-        }
+        self.wrong_at(at, &format!("not UTF-8 (byte {at} of the text); convert it first"))
+    }
+
+    /// Makes the error for byte `at`, which is NUL: binary files and UTF-16 have it, text does not.
+    fn holds_nul(&self, at: u64) -> Error {
+        self.wrong_at(
+            at,
+            &format!(
+                "a NUL byte (byte {at}), so this is not UTF-8 text; `iconv -f UTF-16 -t UTF-8` converts UTF-16, and \
+                 `tr -d '\\0'` removes stray ones"
+            ),
+        )
+    }
+
+    /// Makes an error about byte `at`, with its line.
+    fn wrong_at(&self, at: u64, what: &str) -> Error {
         let mut line = 1;
         let mut block = vec![0; at.min(BLOCK_BYTES as u64) as usize];
         for start in (0..at).step_by(BLOCK_BYTES) {
@@ -115,10 +125,7 @@ impl<'c> TextReader<'c> {
             }
             line += block.iter().filter(|&&b| b == b'\n').count();
         }
-        Error::usage(format!(
-            "{}:{line}: not UTF-8 (byte {at} of the text); convert it first",
-            self.content.file().path().display()
-        ))
+        Error::usage(format!("{}:{line}: {what}", self.content.file().path().display()))
     }
 }
 

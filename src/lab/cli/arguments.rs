@@ -7,8 +7,10 @@ use crate::recipe::{self, without_dashes};
 use crate::suggest::nearest;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{Arg, Command, CommandFactory, Parser};
+use std::any::TypeId;
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// `xrun RECIPE …` becomes `xrun run RECIPE …`; `xrun --results DIR COMMAND` becomes `xrun COMMAND --results
 /// DIR`; `--section.key=value` and `--section.key value` become `section.key=value`.
@@ -57,8 +59,38 @@ pub fn nearest_command(word: &str) -> Option<String> {
 
 /// Parses a command line. Exits with clap's message if it is invalid.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Cli {
-    let arguments = normalize_args(arguments);
+    let arguments = with_home(normalize_args(arguments));
     Cli::try_parse_from(&arguments).unwrap_or_else(|e| suggest_key(e, &arguments).exit())
+}
+
+/// Puts the user's home folder in place of a leading `~` in options and words that are paths. A shell does so
+/// only where a word begins, and not in `--out=~/shards`. The arguments are normalized.
+fn with_home(arguments: Vec<OsString>) -> Vec<OsString> {
+    let cli = Cli::command();
+    let command = arguments.get(1).and_then(|word| cli.find_subcommand(word));
+    let is_path = |arg: &Arg| arg.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+    let option = |name: &str| {
+        command.into_iter().flat_map(Command::get_arguments).find(|arg| arg.get_long() == Some(name))
+    };
+    let takes_path = command.into_iter().flat_map(Command::get_positionals).any(is_path);
+    let mut before: Option<String> = None;
+    let expand = |word: OsString| {
+        let previous = before.take();
+        let Some(text) = word.to_str().map(str::to_owned) else { return word };
+        before = text.strip_prefix("--").filter(|name| !name.contains('=')).map(str::to_owned);
+        if let Some((name, value)) = text.strip_prefix("--").and_then(|rest| rest.split_once('=')) {
+            return match option(name).is_some_and(is_path) {
+                true => format!("--{name}={}", recipe::expand_home(value)).into(),
+                false => word,
+            };
+        }
+        let is_value = previous.as_deref().and_then(option).filter(|arg| arg.get_action().takes_values());
+        match is_value.map_or(takes_path, is_path) {
+            true => recipe::expand_home(&text).into(),
+            false => word,
+        }
+    };
+    arguments.into_iter().map(expand).collect()
 }
 
 /// Suggests a recipe key for an unknown option of a command that takes keys, such as `training.steps=4` for

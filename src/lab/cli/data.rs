@@ -9,6 +9,7 @@ use crate::data::{
     Validation,
 };
 use crate::error::{Error, IoContext, Result};
+use crate::recipe::expand_home;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub struct Args {
     /// Text that separates the documents of a text file.
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
-    /// File name endings to read when the corpus is a folder.
+    /// File name endings to read when the corpus is a folder; an empty one reads files without an ending.
     #[arg(long, value_name = ".EXT", value_delimiter = ',', default_values_t = TEXT_EXTENSIONS.map(str::to_owned))]
     extensions: Vec<String>,
     /// Held-out data: a fraction of the corpus, or the path of another corpus.
@@ -82,13 +83,13 @@ pub fn run(args: &Args) -> Result<()> {
 fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     let validation = match args.validation.parse() {
         Ok(share) => Validation::Fraction(share),
-        Err(_) => Validation::Path(PathBuf::from(&args.validation)),
+        Err(_) => Validation::Path(PathBuf::from(expand_home(&args.validation))),
     };
     let spec = Spec {
-        corpus: corpus.into(),
-        tokenizer: args.tokenizer.clone(),
+        corpus: expand_home(corpus).into(),
+        tokenizer: expand_home(&args.tokenizer),
         document_separator: args.separator.clone(),
-        extensions: args.extensions.iter().map(|x| format!(".{}", x.trim_start_matches('.'))).collect(),
+        extensions: args.extensions.iter().map(|ending| with_dot(ending)).collect(),
         validation,
         sets: BTreeMap::new(),
         train_tokens: args.train_tokens,
@@ -97,7 +98,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         memory_bytes: None,
     };
     let tokenizer = Arc::new(Tokenizer::open(&spec.tokenizer)?);
-    let expected = data::facts(&spec, Some(&tokenizer))?;
+    let expected = data::facts(&spec, 1, Some(&tokenizer))?;
     data::refuse_other_tokenizer(&spec, &tokenizer)?;
     prepare(out)?;
     let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);
@@ -123,6 +124,14 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     eprint_line(&format!("{}; tokenizer {}", fed.description, args.tokenizer));
     eprint_line(&format!("wrote {shards} shards and tokenizer.json to {}", out.display()));
     if args.json { print_json(&statistics) } else { print(&statistics.to_string()) }
+}
+
+/// Returns an ending with its dot; the empty one has none.
+fn with_dot(ending: &str) -> String {
+    match ending.trim_start_matches('.') {
+        "" => String::new(),
+        ending => format!(".{ending}"),
+    }
 }
 
 /// Creates the folder. Refuses one that already holds shards, so that two corpora never mix.

@@ -2,13 +2,12 @@
 
 use super::terminal::{eprint_line, print, print_json, print_value};
 use super::what::RecipeArguments;
-use crate::data;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
 use crate::forecast::{Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
-use crate::plan::{Plan, corpus_facts, data_spec};
+use crate::plan::{Plan, corpus_facts};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
 use crate::train::{check_initial_weights, cpu_fallback_warning, cpu_pace};
@@ -75,8 +74,8 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(weights) = check_initial_weights(&recipe, &plan)? {
         eprint_line(&format!("begins with the weights of {}", weights.folder.path.display()));
     }
-    let data_warnings = data::warnings(&data_spec(&recipe, &here), corpus.floor.is_some())?;
-    for warning in data_warnings.into_iter().chain(cpu_fallback_warning(&recipe, &plan, &here)) {
+    let own = plan.unreached_tokens().into_iter().chain(cpu_fallback_warning(&recipe, &plan, &here));
+    for warning in plan.corpus.warnings.iter().cloned().chain(own) {
         eprint_line(&format!("warning: {warning}"));
     }
     let pace = cpu_pace(&plan, &here, eprint_line);

@@ -1,5 +1,6 @@
 //! `xrun resume [RUN]`.
 
+use super::relocated::relocated;
 use super::run::{Show, algorithms_from};
 use super::what::{Results, run_and_keys};
 use crate::error::{Error, Result};
@@ -57,6 +58,7 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let machine = environment::machine();
     let recipe = recipe::load(&path.join(RESOLVED), overrides, std::iter::empty(), &machine)?
         .with_name(read_summary(&path)?.recipe);
+    let recipe = relocated(recipe, &path, &machine)?;
     let launch = Launch::from_recipe(&recipe, environment::variables())?;
     if let (None, Launch::Member(place)) = (named, &launch)
         && place.world_size > 1

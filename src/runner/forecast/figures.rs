@@ -105,8 +105,12 @@ pub struct TrainingForecast {
     pub evaluated_batches: usize,
     /// True if these are counts, false if they are estimates.
     pub exact: bool,
-    /// Passes over the corpus.
+    /// Passes over the tokens of the corpus that its windows reach.
     pub passes: f64,
+    /// Tokens that a pass leaves out, because they fill no window; `None` if the counts are estimates.
+    pub left_out: Option<usize>,
+    /// True if passes leave out the end and the beginning of the corpus by turns.
+    pub left_out_by_turns: bool,
     /// The lowest loss that any model can reach, in nats per token, if known.
     pub floor: Option<f64>,
 }
@@ -199,6 +203,7 @@ impl TrainingForecast {
         let corpus = &plan.corpus;
         let tokens_per_step = plan.batch.tokens_per_step();
         let (evaluated_batches, validation_batches) = plan.evaluated_batches();
+        let windows = plan.windows();
         Self {
             steps: plan.steps,
             tokens_per_step,
@@ -211,6 +216,8 @@ impl TrainingForecast {
             evaluated_batches,
             exact: corpus.exact,
             passes: plan.passes(),
+            left_out: corpus.exact.then_some(windows.left_over),
+            left_out_by_turns: windows.alternates,
             floor: corpus.floor,
         }
     }

@@ -145,6 +145,7 @@ mod tests {
             set_tokens: BTreeMap::new(),
             floor: None,
             memory_bytes: 0,
+            warnings: Vec::new(),
         };
         let plan = Plan::new(&recipe, &corpus, &machine).unwrap();
         (recipe, plan)

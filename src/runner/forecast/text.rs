@@ -125,9 +125,24 @@ impl Forecast {
             f,
             "  {:.2} passes over {about}{} tokens; {about}{} held out",
             t.passes,
-            thousands(t.corpus_tokens),
+            thousands(t.corpus_tokens - t.left_out.unwrap_or_default()),
             thousands(t.validation_tokens)
         )?;
+        if let Some(left_out @ 1..) = t.left_out {
+            let (left_out, all, window) =
+                (thousands(left_out), thousands(t.corpus_tokens), counted(b.seq_len, "token"));
+            match t.left_out_by_turns {
+                true => writeln!(
+                    f,
+                    "  of {all} tokens, each pass leaves out {left_out}, which fill no window of {window}: the last and the \
+                     first by turns"
+                )?,
+                false => writeln!(
+                    f,
+                    "  the last {left_out} of {all} tokens fill no window of {window}, so no pass reaches them"
+                )?,
+            }
+        }
         if !t.set_tokens.is_empty() {
             let set = |(name, &tokens): (&String, &usize)| format!("{name} {about}{}", thousands(tokens));
             let sets: Vec<String> = t.set_tokens.iter().map(set).collect();

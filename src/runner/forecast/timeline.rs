@@ -159,6 +159,7 @@ mod tests {
             set_tokens: std::collections::BTreeMap::new(),
             floor: None,
             memory_bytes: 0,
+            warnings: Vec::new(),
         };
         let Planned { plan, programs, .. } = Planned::new(&recipe, &corpus, &machine).unwrap();
         let found = MemoryTimeline::new(&plan, &programs);

@@ -70,6 +70,7 @@ fn plan(overrides: &[&str]) -> Plan {
         set_tokens: BTreeMap::new(),
         floor: None,
         memory_bytes: 0,
+        warnings: Vec::new(),
     };
     let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
     if recipe.values().activation_checkpoint.mode.fixed().is_none() {

@@ -23,12 +23,12 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     }
 }
 
-/// Returns the facts about a recipe's corpus that are known without reading all of it.
+/// Returns the facts about a recipe's corpus, without tokenizing a long text.
 ///
 /// # Errors
-/// If the corpus or the tokenizer is missing or damaged.
+/// If the corpus or the tokenizer is one that a run refuses.
 pub fn corpus_facts(recipe: &Recipe) -> Result<CorpusFacts> {
-    data::facts(&data_spec(recipe, &Machine::none()), None)
+    data::facts(&data_spec(recipe, &Machine::none()), recipe.values().training.seq_len, None)
 }
 
 #[cfg(test)]

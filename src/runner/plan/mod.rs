@@ -23,10 +23,11 @@ pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use schedule::Schedule;
 pub use seeds::Seeds;
 
-use crate::data::held_out_batches;
+use crate::data::{Windows, held_out_batches};
 use crate::device::gpu::MAX_RANKS;
 use crate::device::{DType, Precision};
 use crate::evaluation::Task;
+use crate::format::{percent, thousands};
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Placement, Shard, Transport};
 use std::sync::Arc;
@@ -135,8 +136,30 @@ impl Plan {
         1 + usize::from(self.ema.is_some_and(|ema| ema.evaluates))
     }
 
-    /// Returns the number of passes over the corpus.
+    /// Returns how the tokens to train on are cut into windows.
+    pub fn windows(&self) -> Windows {
+        Windows::new(self.corpus.train_tokens, self.batch.seq_len)
+    }
+
+    /// Returns the number of passes over the tokens that windows of the corpus reach.
     pub fn passes(&self) -> f64 {
-        self.batch.tokens_in_first_steps(self.steps as u64) as f64 / self.corpus.train_tokens.max(1) as f64
+        let trained = self.batch.tokens_in_first_steps(self.steps as u64) as f64;
+        trained / self.windows().reached.max(1) as f64
+    }
+
+    /// Warns if the run ends before it reaches a noticeable part of its corpus that no window of the first
+    /// pass holds.
+    pub fn unreached_tokens(&self) -> Option<String> {
+        let Windows { left_over, alternates, .. } = self.windows();
+        let tokens = self.corpus.train_tokens;
+        (alternates && self.corpus.exact && self.passes() <= 1.0).then(|| {
+            format!(
+                "the last {left_over} of {} tokens fill no window of training.seq_len = {}, and the run ends before the \
+                 second pass, which begins {left_over} tokens later: {} of the corpus is not trained on",
+                thousands(tokens),
+                self.batch.seq_len,
+                percent(left_over as f64 / tokens as f64)
+            )
+        })
     }
 }

@@ -1,9 +1,11 @@
 //! Differences between two recipes by key, and their consequences for a run.
 
-use super::key::{Class, Key, UNSET};
+use super::key::{Class, Key, Type, UNSET};
 use super::lookup::find_path;
 use super::schema::Values;
-use super::toml_text::values;
+use super::toml_text::{hashed_text, parse_value, path_in, values};
+use std::path::PathBuf;
+use toml::Value;
 
 /// A key with different values in two recipes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,36 @@ pub struct Change {
 }
 
 impl Change {
+    /// Returns true if both values are paths, or tables of paths with the same names: files may have moved.
+    pub fn is_of_paths(&self) -> bool {
+        let Some(key) = find_path(self.key) else { return false };
+        let names = |text: &str| match parse_value(text) {
+            Ok(Value::Table(table)) => Some(table.keys().cloned().collect::<Vec<_>>()),
+            _ => None,
+        };
+        match key.kind {
+            Type::NamedPaths => names(&self.old).is_some() && names(&self.old) == names(&self.new),
+            _ => [&self.old, &self.new].into_iter().all(|value| path_in(key, value).is_some()),
+        }
+    }
+
+    /// Returns the paths of the first value.
+    pub fn old_paths(&self) -> Vec<PathBuf> {
+        let Some(key) = find_path(self.key) else { return Vec::new() };
+        match parse_value(&self.old) {
+            Ok(Value::Table(table)) if key.kind == Type::NamedPaths => {
+                table.values().filter_map(Value::as_str).map(PathBuf::from).collect()
+            }
+            _ => path_in(key, &self.old).map(PathBuf::from).into_iter().collect(),
+        }
+    }
+
+    /// Returns true if the change leaves the hash of the recipe as it is.
+    pub fn keeps_hash(&self) -> bool {
+        let hashed = |value: &str| find_path(self.key).map(|key| hashed_text(key, value).into_owned());
+        !self.class.is_hashed() || hashed(&self.old) == hashed(&self.new)
+    }
+
     /// Returns true if the change leaves every bit of the loss curve the same; see [`super::Key::same_bits`].
     pub fn keeps_bits(&self) -> bool {
         !self.class.is_hashed() || find_path(self.key).is_some_and(|key| key.same_bits)

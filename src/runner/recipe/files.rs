@@ -2,6 +2,7 @@
 
 use super::builtin;
 use super::diagnostic::Diagnostic;
+use super::home::expand_home;
 use super::source::{Origin, Source};
 use crate::suggest::{nearest, nearest_beside};
 use std::ops::Range;
@@ -28,7 +29,7 @@ pub(super) fn follow(
         Err(Diagnostic::new(title, help).key("extends").mark(from, span.clone(), label))
     };
     let base = if name.ends_with(".toml") {
-        let path = from.folder().join(name);
+        let path = from.folder().join(expand_home(name));
         match read(&path) {
             Ok(text) => Source::new(Origin::File(path), text),
             Err(reason) => {

@@ -120,7 +120,7 @@ fn fragment(kind: Type) -> Value {
             },
         }),
         Type::Extensions => json!({
-            "type": "array", "items": {"type": "string", "pattern": "^([.][^./]+)+$"}, "minItems": 1, "uniqueItems": true,
+            "type": "array", "items": {"type": "string", "pattern": "^([.][^./]+)*$"}, "minItems": 1, "uniqueItems": true,
         }),
         Type::Number(interval) => number(interval),
         Type::Pair(interval) => {

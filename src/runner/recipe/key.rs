@@ -93,7 +93,7 @@ pub enum Type {
     /// Pairs of whole numbers from 1 on, `[steps, count]`, with ascending steps up to `max_steps` and counts
     /// up to `max`.
     Stages { max_steps: u64, max: u64 },
-    /// File extensions, all different, each with its dot.
+    /// File extensions, all different, each with its dot; the empty one is that of files without any.
     Extensions,
     /// A number.
     Number(NumberRange),
@@ -152,7 +152,7 @@ impl fmt::Display for Type {
                 f,
                 "a list of [step, number], with ascending steps up to {max_steps} and whole numbers from 1 to {max}"
             ),
-            Self::Extensions => f.write_str("a list of different file endings in quotes, such as \".py\""),
+            Self::Extensions => f.write_str("a list of different file endings in quotes, such as \".py\", or \"\" for files without one"),
             Self::Number(interval) => write!(f, "a number, {interval}"),
             Self::Pair(interval) => write!(f, "two numbers, each {interval}"),
             Self::FractionOrPath(interval) => write!(f, "a number, {interval}, or a path in quotes"),

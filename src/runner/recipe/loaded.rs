@@ -9,10 +9,11 @@ use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::settle::settle;
 use super::source::{Layer, Location};
-use super::toml_text::values;
+use super::toml_text::{hashed_text, values, without_path};
 use crate::error::{Error, Result};
 use crate::policy::{Recompute, RecomputeMode};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -198,28 +199,28 @@ impl Recipe {
         to_toml(&self.settled)
     }
 
-    /// Returns the values that the hash covers: as written, with absolute paths and the chosen recompute
-    /// mode.
+    /// Returns the values that the hash covers: as written, with the chosen recompute mode.
     fn hashed(&self) -> Values {
         let mut hashed = self.settled.clone();
         hashed.parallelism.world_size = self.written.parallelism.world_size;
         hashed
     }
 
-    /// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value as written
-    /// and absolute paths.
+    /// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value as written;
+    /// of a path only the last part counts, so a recipe keeps its hash when its files move.
     ///
     /// Measuring and bookkeeping keys, the layers, the spelling and the machine do not matter. Two recipes
     /// with the same hash compute the same if the files that they name are the same and `"auto"` means the
     /// same devices.
     pub fn hash(&self) -> String {
-        hash_values(&self.hashed())
+        hash_values(&self.hashed(), hashed_text)
     }
 
-    /// Returns the hash with the resolved world size: it is the same for `"auto"` and for the number of ranks
-    /// that `"auto"` stands for on this machine.
+    /// Returns the hash with the resolved world size and without any path: it is the same for `"auto"` and for
+    /// the number of ranks that `"auto"` stands for on this machine, and for files that were moved or renamed.
+    /// It identifies a training only together with hashes of the files' content.
     pub fn settled_hash(&self) -> String {
-        hash_values(&self.settled)
+        hash_values(&self.settled, without_path)
     }
 
     /// Returns the recipe for another process of the same run, with the resolved world size.
@@ -253,12 +254,14 @@ fn to_toml(recipe: &Values) -> String {
     text
 }
 
-/// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value.
-fn hash_values(recipe: &Values) -> String {
+/// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value in the form
+/// that `form` gives it.
+fn hash_values(recipe: &Values, form: impl for<'v> Fn(&Key, &'v str) -> Cow<'v, str>) -> String {
     let mut hasher = blake3::Hasher::new();
     for (key, value) in values(recipe) {
         if key.class.is_hashed() && !key.is_implied(value.as_deref()) {
-            hasher.update(format!("{} = {}\n", key.path, value.as_deref().unwrap_or(UNSET)).as_bytes());
+            let value = value.as_deref().map_or(Cow::Borrowed(UNSET), |value| form(key, value));
+            hasher.update(format!("{} = {value}\n", key.path).as_bytes());
         }
     }
     hasher.finalize().to_hex().to_string()

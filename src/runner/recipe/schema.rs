@@ -408,7 +408,7 @@ sections! {
         /// Text that separates two documents of a text corpus.
         document_separator: Option<String> = None;
             Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document");
-        /// Extensions of the files to read from a folder of text.
+        /// Extensions of the files to read from a folder of text, in any case; `""` reads files without one.
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]");
         /// Allow a training sequence to span several documents.

@@ -2,6 +2,7 @@
 //! the folders that paths are relative to.
 
 use super::derived::derive;
+use super::home::expand_home;
 use super::key::{Key, Type};
 use super::lookup::find_path;
 use super::merge::Merged;
@@ -35,7 +36,7 @@ fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
 
 /// Returns `written` with derived values, a fixed world size and absolute paths, so that the recipe as TOML
 /// means the same wherever it is copied. A path is relative to the file that sets it, else to the current
-/// directory.
+/// directory; a leading `~` is the home folder.
 ///
 /// # Errors
 /// If the current directory no longer exists.
@@ -45,7 +46,7 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
             return Ok(value.to_owned());
         }
         let folder = layers.locate(key).map_or(Path::new(""), Location::folder);
-        let path = folder.join(value);
+        let path = folder.join(expand_home(value));
         let path = std::path::absolute(&path).at("find", &path)?;
         Ok(path.to_string_lossy().into_owned())
     };

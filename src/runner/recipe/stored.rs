@@ -6,7 +6,9 @@
 use super::diff::class_between;
 use super::key::{Class, UNSET};
 use super::lookup::{find_path, is_table};
+use super::toml_text::hashed_text;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::ops::Range;
 use toml::de::DeTable;
 
@@ -83,22 +85,27 @@ impl StoredKeys {
         }
     }
 
-    /// Returns the two possible hashes of a recipe with this stored text: over every training and execution
-    /// key in the text, with the number of ranks as stored, and with it left to the machine. Keys that
-    /// recipes no longer have are included.
-    pub fn hashes(&self) -> [String; 2] {
-        let hash = |world_size: Option<&str>| {
+    /// Returns the possible hashes of a recipe with this stored text: over every training and execution key in
+    /// the text, with the number of ranks as stored, and with it left to the machine. The last two are those
+    /// of earlier versions, which covered whole paths. Keys that recipes no longer have are included.
+    pub fn hashes(&self) -> [String; 4] {
+        let hash = |world_size: Option<&str>, whole_paths: bool| {
             let mut hasher = blake3::Hasher::new();
             for StoredKey { path, value } in &self.0 {
                 if find_path(path).is_none_or(|key| key.class.is_hashed()) {
                     let value = value.as_deref().unwrap_or(UNSET);
                     let value = world_size.filter(|_| path == WORLD_SIZE).unwrap_or(value);
+                    let value = match find_path(path).filter(|_| !whole_paths) {
+                        Some(key) => hashed_text(key, value),
+                        None => Cow::Borrowed(value),
+                    };
                     hasher.update(format!("{path} = {value}\n").as_bytes());
                 }
             }
             hasher.finalize().to_hex().to_string()
         };
-        [hash(None), hash(Some(AUTO))]
+        [(None, false), (Some(AUTO), false), (None, true), (Some(AUTO), true)]
+            .map(|(world_size, whole_paths)| hash(world_size, whole_paths))
     }
 }
 
@@ -172,6 +179,11 @@ mod tests {
             let (hash, keys) = stored(text, &Machine::none());
             assert_eq!(keys.hashes()[0], hash, "{text}");
         }
+        let moved =
+            |folder: &str| stored(&format!("[data]\ncorpus = \"/{folder}/text\"\n"), &Machine::none());
+        let ((here, stored_here), (there, _)) = (moved("a"), moved("b/c"));
+        assert_eq!((&here, &stored_here.hashes()[0]), (&there, &here), "the folder is not hashed");
+        assert!(!stored_here.hashes()[2..].contains(&here), "as earlier versions hashed it");
         let model = GpuModel { name: "NVIDIA H200".to_owned(), memory_bytes: 1 << 37 };
         let four = Machine { gpus: Gpus::Found(vec![model; 4]), ..Machine::none() };
         let (hash, keys) = stored("parallelism.world_size = \"auto\"", &four);

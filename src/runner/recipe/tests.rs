@@ -387,11 +387,13 @@ fn endings_have_a_dot_and_are_hashed_where_they_are_not_the_first_default() {
         load_text("data.extensions = [\".txt.gz\"]").expect("valid").values().data.extensions,
         [".txt.gz"]
     );
+    assert_eq!(load_text("data.extensions = [\"\"]").expect("valid").values().data.extensions, [""]);
     for (wrong, why) in [
         ("[\"py\"]", "write \".py\""),
         ("[]", "an empty list"),
         ("[\".a\", \".a\"]", "twice"),
         ("[\".txt..gz\"]", "is not a file ending"),
+        ("[\".\"]", "write \"\" for files without an ending"),
         ("[\".a/b\"]", "is not a file ending"),
         ("[\".bin\"]", "token shards"),
         ("\".py\"", "a string"),

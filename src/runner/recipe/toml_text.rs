@@ -1,10 +1,11 @@
 //! Writes values as TOML on one line. Equal values give the same text, however they were spelled.
 
-use super::key::Key;
+use super::key::{Key, Type};
 use super::schema::{KEYS, Values};
 use serde::de::Deserialize;
 use serde_json::Value as Json;
 use std::borrow::Cow;
+use std::path::Path;
 use toml::Value;
 use toml::de::ValueDeserializer;
 
@@ -54,6 +55,33 @@ fn json_as_toml(value: &Json) -> Option<String> {
             format!("{{ {} }}", table.iter().filter_map(entry).collect::<Vec<_>>().join(", "))
         }
     })
+}
+
+/// Returns the value of a key as the hash of a recipe covers it. Of a path, that is the name of the file or
+/// folder: where it lies does not matter, and its content has a hash of its own.
+pub(super) fn hashed_text<'v>(key: &Key, value: &'v str) -> Cow<'v, str> {
+    path_in(key, value).map_or(Cow::Borrowed(value), |path| {
+        let name = Path::new(&path).file_name().unwrap_or_default();
+        Cow::Owned(quote(&format!("./{}", name.to_string_lossy())))
+    })
+}
+
+/// Returns the value of a key without the paths that it names, for a key of which content is hashed as well.
+pub(super) fn without_path<'v>(key: &Key, value: &'v str) -> Cow<'v, str> {
+    path_in(key, value).map_or(Cow::Borrowed(value), |_| Cow::Owned(quote(".")))
+}
+
+/// Returns the path that the value of a key is; `None` for a name, a number, or a key without paths.
+pub(super) fn path_in(key: &Key, value: &str) -> Option<String> {
+    let names: &[&str] = match key.kind {
+        Type::NameOrPath(names) => names,
+        Type::FractionOrPath(_) => &[],
+        _ => return None,
+    };
+    match parse_value(value) {
+        Ok(Value::String(path)) if !names.contains(&path.as_str()) => Some(path),
+        _ => None,
+    }
 }
 
 /// Returns a string with TOML's quotes and escapes.

@@ -253,6 +253,11 @@ fn stages(items: &DeArray<'_>, (max_steps, max): (u64, u64)) -> Result<Value, Re
 fn extension(item: &DeValue<'_>) -> Result<Value, Refusal> {
     let DeValue::String(text) = item else { return Err(Refusal::new(sort(item))) };
     match text.strip_prefix('.') {
+        // Stands for files without an ending.
+        None if text.is_empty() => Ok(Value::String(String::new())),
+        Some("") => {
+            Err(Refusal::new("a dot is not a file ending").fix("write \"\" for files without an ending"))
+        }
         None => Err(Refusal::new(format!("{text:?} has no dot")).fix(format!("write \".{text}\""))),
         Some("bin") => Err(Refusal::new("a folder with .bin files is one of token shards")),
         Some(name) if name.contains('/') || name.split('.').any(str::is_empty) => {

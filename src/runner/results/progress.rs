@@ -10,7 +10,7 @@ use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
 use super::summary::Summary;
 use crate::error::{Error, ErrorKind};
-use crate::format::{harmless_json, printable, short, wall_time};
+use crate::format::{harmless_json, printable, short, shortened_lines, wall_time};
 use crate::lock::lock;
 use indicatif::WeakProgressBar;
 use live::{Field, LiveLine};
@@ -383,7 +383,8 @@ fn time_besides_training(summary: &Summary, seconds: f64) -> String {
 /// A closed pipe is not an error.
 pub fn eprint_line(text: &str) {
     let live = lock(&LIVE).clone();
-    let line = || say(&mut std::io::stderr(), text);
+    let text = shortened_lines(text.to_owned());
+    let line = || say(&mut std::io::stderr(), &text);
     match live.and_then(|bar| bar.upgrade()) {
         Some(bar) => bar.suspend(line),
         None => line(),

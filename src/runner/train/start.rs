@@ -17,13 +17,13 @@ use crate::model::Weights;
 use crate::plan::Plan;
 use crate::policy::{Recompute, Resume, WeightsOnly};
 use crate::ranks::fault;
-use crate::recipe::{self, Recipe};
+use crate::recipe::{self, Class, Recipe};
 use crate::results::folder::{ALGORITHMS, CHECKPOINT, RESOLVED, read_summary};
 use crate::results::summary::ForkedFrom;
 use crate::results::{RunFolder, find, stored};
 use changes::{
-    changed_by_fork, changed_sets, changes, check_fork, check_tokenizer, engine_warning, kept_by_fork,
-    other_corpus,
+    Changes, DataBefore, changed_by_fork, changed_sets, changes, check_fork, check_tokenizer, engine_warning,
+    kept_by_fork, other_corpus, same_sets,
 };
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,8 @@ pub(super) struct Start {
     pub warnings: Vec<String>,
     /// What changed: execution keys and, in a fork, also training and measuring keys and the corpus.
     pub changes: Vec<String>,
+    /// Paths of the data that a resume names anew; their content is the same.
+    pub moved: Vec<String>,
     /// The run and step that a fork starts from.
     pub forked_from: Option<ForkedFrom>,
     /// Values that a fork inherits, and that a run from step 0 would not have.
@@ -106,10 +108,15 @@ impl Start {
             }
         };
         let place = loaded.as_ref().map_or(run, Loaded::path);
+        let same_corpus = corpus_hash.as_ref() == Some(&dataset.hash);
         let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
-        let other = other.into_iter().chain(changed_sets(&summary.held_out, dataset));
-        let changes = changes(&before, other, recipe, run, place)?;
-        Ok(Self { loaded, changes, ..Self::default() })
+        let data = DataBefore {
+            differences: other.into_iter().chain(changed_sets(&summary.held_out, dataset)).collect(),
+            same_corpus,
+            same_sets: same_sets(&summary.held_out, dataset),
+        };
+        let Changes { changed, moved } = changes(&before, data, recipe, run, place)?;
+        Ok(Self { loaded, changes: changed, moved, ..Self::default() })
     }
 
     fn fork(run: &Path, step: Option<u64>, job: &Job) -> Result<Self> {
@@ -252,7 +259,7 @@ pub(super) fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) ->
     Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
 }
 
-/// Returns the newest unfinished run of a recipe, found by its hash and measuring keys. Fails if another
+/// Returns the newest unfinished run of a recipe, found by its hash, its paths and measuring keys. Fails if another
 /// process works on it, because `checkpoint.resume = "auto"` must not start a second run beside it.
 ///
 /// # Errors
@@ -265,7 +272,7 @@ fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
         let Some(summary) = find::summary_or_warn(&path) else { continue };
         if hashes.contains(&summary.recipe_hash)
             && summary.status.is_unfinished()
-            && measures_alike(&path, recipe)
+            && reads_alike(&path, recipe)
         {
             return RunFolder::open(&path).map(|_| Some(path));
         }
@@ -273,8 +280,14 @@ fn unfinished(results: &Path, recipe: &Recipe) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Returns false only if a run is known to measure on different text than a recipe.
-fn measures_alike(run: &Path, recipe: &Recipe) -> bool {
+/// Returns false only if a run is known to train or measure on different text than a recipe. Paths may differ
+/// where nothing is left at those of the run: its files have moved, and the resume compares their content.
+fn reads_alike(run: &Path, recipe: &Recipe) -> bool {
     let before = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
-    before.map_or(true, |before| before.measuring() == recipe.measuring())
+    let Ok(before) = before else { return true };
+    let changes = recipe::diff(before.values(), recipe.values());
+    changes.iter().all(|change| match change.is_of_paths() {
+        true => !change.old_paths().iter().any(|path| path.exists()),
+        false => change.class != Class::Measuring,
+    })
 }

@@ -227,6 +227,7 @@ fn the_cache_changes_nothing() {
         set_tokens: BTreeMap::new(),
         floor: dataset.floor,
         memory_bytes: 0,
+        warnings: Vec::new(),
     };
     let plan = Arc::new(Plan::new(&recipe, &corpus, &Machine::here()).unwrap());
     let pool = Arc::new(Pool::new(1).unwrap());

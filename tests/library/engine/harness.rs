@@ -293,5 +293,6 @@ fn facts(dataset: &Dataset) -> CorpusFacts {
         set_tokens: BTreeMap::new(),
         floor: dataset.floor,
         memory_bytes: 0,
+        warnings: Vec::new(),
     }
 }

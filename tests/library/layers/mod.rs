@@ -20,7 +20,7 @@ use source::Source;
 
 /// Every room, and the rooms it may use besides itself. A room stands below all that it may use.
 const MAY_USE: &[(&str, &str)] = &[
-    ("error", ""),
+    ("error", "format"),
     ("format", ""),
     ("atomic", "error"),
     // What long work reports and watchdogs read.
@@ -45,8 +45,9 @@ const MAY_USE: &[(&str, &str)] = &[
     ("check", "exec passes optim ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers; shortened values.
     ("recipe", "optim metrics machine policy expression suggest format error"),
-    // Allocations whose refusal is an error, the name of a corpus, names like one that is not there.
-    ("data", "device policy suggest atomic liveness lock error"),
+    // Allocations whose refusal is an error, the name of a corpus, names like one that is not there, escaped
+    // text from a corpus.
+    ("data", "device policy suggest atomic liveness lock format error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.

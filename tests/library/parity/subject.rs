@@ -105,6 +105,7 @@ impl Subject {
             set_tokens: BTreeMap::new(),
             floor: None,
             memory_bytes: 0,
+            warnings: Vec::new(),
         };
         let mut plan = Plan::new(recipe, &corpus, &Machine::here()).unwrap();
         change(&mut plan);

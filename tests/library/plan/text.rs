@@ -29,7 +29,8 @@ fn the_report_of_a_tiny_plan() {
       weak scaling: the batch per rank is fixed: more ranks make a larger global batch
 
     Training  3 steps × 16 tokens = 48 tokens
-      0.00 passes over 1,000,000 tokens; 10,000 held out
+      0.00 passes over 999,993 tokens; 10,000 held out
+      the last 7 of 1,000,000 tokens fill no window of 8 tokens, so no pass reaches them
       floor 1.2500 nats per token: no model can do better on the held-out tokens
 
     Checkpoint  486.75 KiB = 41,536 parameters × 12 B (fp32 weight and two moments)

@@ -12,12 +12,13 @@ pub(in crate::data) trait Source: Debug + Sync {
     fn tag(&self) -> u8;
 
     /// Finds the documents of a file, in order, and checks the whole file. Documents that are only white
-    /// space are left out. `separator` is for formats that do not mark document boundaries themselves.
+    /// space are left out and counted. `separator` is for formats that do not mark document boundaries
+    /// themselves.
     ///
     /// # Errors
     /// If the content does not follow the format (the message has file and line), or the file cannot be read
     /// or has changed.
-    fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Vec<DocumentSpan>>;
+    fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Scan>;
 
     /// Opens the text of a document.
     ///
@@ -33,6 +34,17 @@ pub(in crate::data) trait Source: Debug + Sync {
     /// # Errors
     /// If the file cannot be read or has changed, or its beginning is not text.
     fn warning(&self, content: &dyn Content, separator: Option<&str>) -> Result<Option<String>>;
+}
+
+/// What a file holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::data) struct Scan {
+    /// The documents, in order.
+    pub documents: Vec<DocumentSpan>,
+    /// Number of documents left out because they have no text.
+    pub empty: usize,
+    /// True if the separator occurs in the file.
+    pub is_separated: bool,
 }
 
 /// Where a document is in its file.

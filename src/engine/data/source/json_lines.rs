@@ -1,12 +1,19 @@
 //! JSON lines: the string `text` on each line is a document.
 
 use super::content::Content;
-use super::format::{DocumentReader, DocumentSpan, Source};
+use super::format::{DocumentReader, DocumentSpan, Scan, Source};
 use crate::data::text::{BLOCK_BYTES, TextReader};
 use crate::error::{Error, Result};
+use crate::format::{printable, shortened};
 use rayon::prelude::*;
 use serde::Deserialize;
+use serde_json::Value;
+use serde_json::error::Category;
 use std::borrow::Cow;
+
+/// Longest part of a line, in characters, and most fields that a message shows.
+const SHOWN: usize = 60;
+const SHOWN_FIELDS: usize = 8;
 
 /// One line; fields other than `text` are ignored.
 #[derive(Deserialize)]
@@ -23,9 +30,9 @@ impl Source for JsonLines {
         1
     }
 
-    fn scan(&self, content: &dyn Content, _: Option<&str>) -> Result<Vec<DocumentSpan>> {
+    fn scan(&self, content: &dyn Content, _: Option<&str>) -> Result<Scan> {
         let mut reader = TextReader::whole(content)?;
-        let (mut spans, mut line) = (Vec::new(), 0);
+        let (mut scan, mut line) = (Scan::default(), 0);
         let (mut text, mut at) = (String::new(), reader.at());
         loop {
             // A line longer than the block: read as much again.
@@ -36,21 +43,25 @@ impl Source for JsonLines {
             let mut start = 0;
             for part in text[..whole].split_inclusive('\n') {
                 line += 1;
-                found.push((line, start..start + part.trim_end().len()));
+                if !part.trim().is_empty() {
+                    found.push((line, start..start + part.trim_end().len()));
+                }
                 start += part.len();
             }
             let kept = found.into_par_iter().map(|(line, range)| {
                 let json = &text[range.clone()];
-                if json.trim().is_empty() || record(content, line, json)?.text.trim().is_empty() {
+                if record(content, line, json)?.text.trim().is_empty() {
                     return Ok(None);
                 }
                 Ok(Some(DocumentSpan { at: at + range.start as u64, bytes: range.len() as u64, line }))
             });
-            spans.extend(kept.collect::<Result<Vec<_>>>()?.into_iter().flatten());
+            let kept = kept.collect::<Result<Vec<_>>>()?;
+            scan.empty += kept.iter().filter(|document| document.is_none()).count();
+            scan.documents.extend(kept.into_iter().flatten());
             text.drain(..whole);
             at += whole as u64;
             if !more {
-                return Ok(spans);
+                return Ok(scan);
             }
         }
     }
@@ -63,7 +74,8 @@ impl Source for JsonLines {
 
     fn sampled(&self, piece: &[u8]) -> String {
         let raw = String::from_utf8_lossy(piece);
-        let whole = raw.lines().filter_map(|line| serde_json::from_str::<Record<'_>>(line).ok());
+        let lines = raw.lines().filter(|line| is_object(line));
+        let whole = lines.filter_map(|line| serde_json::from_str::<Record<'_>>(line).ok());
         let texts: String = whole.map(|record| record.text).collect();
         if texts.is_empty() { raw.into_owned() } else { texts }
     }
@@ -75,9 +87,110 @@ impl Source for JsonLines {
     }
 }
 
+/// Reads the record on a line. The derived reader would also take an array, by position.
 fn record<'a>(content: &dyn Content, line: usize, json: &'a str) -> Result<Record<'a>> {
-    serde_json::from_str(json).map_err(|e| {
-        let path = content.file().path().display();
-        Error::usage(format!("{path}:{line}: not a JSON object with a string \"text\": {e}"))
-    })
+    let wrong = match is_object(json) {
+        false => not_an_object(json),
+        true => match serde_json::from_str(json) {
+            Ok(record) => return Ok(record),
+            Err(e) => wrong_object(json, &e),
+        },
+    };
+    Err(Error::usage(format!("{}:{line}: {wrong}", content.file().path().display())))
+}
+
+fn is_object(json: &str) -> bool {
+    json.trim_start().starts_with('{')
+}
+
+/// Says what a line is that does not begin like an object.
+fn not_an_object(json: &str) -> String {
+    let kind = match serde_json::from_str::<Value>(json) {
+        Ok(value) => kind(&value),
+        Err(_) => "not JSON",
+    };
+    let shown = shortened(&printable(json.trim()), SHOWN);
+    format!("a line of JSON lines is an object with a string \"text\", and this one is {kind}: {shown}")
+}
+
+/// Says why a line that begins like an object is no record.
+fn wrong_object(json: &str, e: &serde_json::Error) -> String {
+    if e.classify() != Category::Data {
+        return match non_finite(json) {
+            Some((word, column)) => format!(
+                "not JSON: {word} in column {column} is not a JSON value, though Python's json.dumps writes it for a \
+                 number that is not finite; write null instead"
+            ),
+            None => {
+                let reason = e.to_string();
+                let reason = reason.split(" at line ").next().unwrap_or_default();
+                format!("not JSON: {} in column {}", shortened(&printable(reason), SHOWN), e.column())
+            }
+        };
+    }
+    let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(json) else {
+        return "not a JSON object with a string \"text\"".to_owned();
+    };
+    match fields.get("text") {
+        Some(Value::String(_)) => "the field \"text\" occurs twice".to_owned(),
+        Some(value) => format!("\"text\" is {}, and a document is a string", kind(value)),
+        None => {
+            let mut names: Vec<String> =
+                fields.keys().take(SHOWN_FIELDS).map(|name| shortened(&printable(name), SHOWN)).collect();
+            names.extend((fields.len() > SHOWN_FIELDS).then(|| "…".to_owned()));
+            let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+            format!(
+                "the object has no \"text\", but {has}; write what is to be learned as one string \"text\" per line"
+            )
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Finds the first `NaN` or `Infinity` outside of strings, with its column in bytes, from 1.
+fn non_finite(json: &str) -> Option<(&'static str, usize)> {
+    let (mut in_string, mut is_escaped) = (false, false);
+    for (at, byte) in json.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_string => is_escaped = true,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            _ => {
+                let here = &json.as_bytes()[at..];
+                let found = ["NaN", "Infinity"].into_iter().find(|word| here.starts_with(word.as_bytes()));
+                if let Some(word) = found {
+                    return Some((word, at + 1));
+                }
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_not_finite_are_found_outside_of_strings() {
+        for (json, found) in [
+            (r#"{"a": NaN}"#, Some(("NaN", 7))),
+            (r#"{"a": "NaN", "b": -Infinity}"#, Some(("Infinity", 20))),
+            (r#"{"a\"NaN": 1, "b": NaN}"#, Some(("NaN", 21))),
+            (r#"{"text": "NaN"}"#, None),
+        ] {
+            assert_eq!(non_finite(json), found, "{json}");
+        }
+    }
 }

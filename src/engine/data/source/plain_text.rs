@@ -1,7 +1,7 @@
 //! Plain text: a file is one document, or a separator cuts it into several.
 
 use super::content::Content;
-use super::format::{DocumentReader, DocumentSpan, Source};
+use super::format::{DocumentReader, DocumentSpan, Scan, Source};
 use crate::data::END_OF_TEXT;
 use crate::data::text::{BLOCK_BYTES, TextReader};
 use crate::error::Result;
@@ -14,7 +14,7 @@ impl Source for PlainText {
         0
     }
 
-    fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Vec<DocumentSpan>> {
+    fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Scan> {
         match separator {
             Some(separator) => parts(content, separator),
             None => whole(content),
@@ -49,7 +49,7 @@ impl Source for PlainText {
 }
 
 /// Returns the file as one document, unless it is only white space.
-fn whole(content: &dyn Content) -> Result<Vec<DocumentSpan>> {
+fn whole(content: &dyn Content) -> Result<Scan> {
     let (mut reader, mut text) = (TextReader::whole(content)?, String::new());
     let (begin, mut has_text) = (reader.at(), false);
     while reader.append(&mut text, BLOCK_BYTES)? {
@@ -57,20 +57,23 @@ fn whole(content: &dyn Content) -> Result<Vec<DocumentSpan>> {
         text.clear();
     }
     let span = DocumentSpan { at: begin, bytes: reader.at() - begin, line: 0 };
-    Ok(if has_text { vec![span] } else { vec![] })
+    let documents = if has_text { vec![span] } else { Vec::new() };
+    Ok(Scan { empty: usize::from(!has_text), documents, is_separated: false })
 }
 
 /// Returns the documents between separators, without the line breaks around them.
-fn parts(content: &dyn Content, separator: &str) -> Result<Vec<DocumentSpan>> {
+fn parts(content: &dyn Content, separator: &str) -> Result<Scan> {
     let mut reader = TextReader::whole(content)?;
     let (mut text, mut at) = (String::new(), reader.at());
     let (mut spans, mut part) = (Vec::new(), Part::default());
+    let mut is_separated = false;
     loop {
         let more = reader.append(&mut text, BLOCK_BYTES)?;
         let mut start = 0;
         while let Some(found) = text[start..].find(separator) {
             part.add(&text[start..start + found], at + start as u64);
             spans.extend(part.close());
+            is_separated = true;
             start += found + separator.len();
         }
         // The end of a block may be the start of a separator.
@@ -84,7 +87,9 @@ fn parts(content: &dyn Content, separator: &str) -> Result<Vec<DocumentSpan>> {
         at += end as u64;
         if !more {
             spans.extend(part.close());
-            return Ok(spans);
+            // What is empty between separators is no document, but a file without any text is passed over.
+            let empty = usize::from(spans.is_empty());
+            return Ok(Scan { documents: spans, empty, is_separated });
         }
     }
 }

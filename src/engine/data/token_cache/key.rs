@@ -3,6 +3,7 @@
 
 use super::super::corpus_files::{CorpusFiles, TextFiles};
 use super::super::file::CorpusFile;
+use super::super::source::{self, TextFile};
 use super::super::tokenizer::Tokenizer;
 use super::super::{Spec, Validation};
 use crate::error::Result;
@@ -11,7 +12,7 @@ use rayon::prelude::*;
 
 /// Version of the rules that turn text into tokens: which documents a file has, what is held out, where end
 /// tokens stand. Increase it whenever a rule changes, so that tokens made by older rules are no longer found.
-const RULES: u32 = 1;
+const RULES: u32 = 2;
 
 /// Texts of fewer bytes are not cached: tokenizing them takes a moment.
 const MIN_BYTES: u64 = 1 << 20;
@@ -33,7 +34,7 @@ pub(in super::super) enum Part {
 pub(in super::super) struct Key {
     /// BLAKE3 hash of everything the tokens depend on, in hexadecimal.
     pub name: String,
-    files: Vec<CorpusFile>,
+    files: Vec<TextFile>,
 }
 
 impl Key {
@@ -72,22 +73,22 @@ impl Key {
         };
         let mut files = Vec::new();
         for text in [Some(text), held.as_ref()].into_iter().flatten() {
-            let opened = CorpusFile::open_all(text.list(&spec.extensions)?)?;
-            add(&[text.source.tag()]);
+            let opened = source::open(text.list(&spec.extensions)?.files)?;
             add(&(opened.len() as u64).to_le_bytes());
+            opened.iter().for_each(|file| add(&[file.source.tag()]));
             files.extend(opened);
         }
-        if files.iter().map(CorpusFile::bytes).sum::<u64>() < MIN_BYTES {
+        if files.iter().map(|file| file.content.file().bytes()).sum::<u64>() < MIN_BYTES {
             return Ok(None);
         }
-        let hashes = files.par_iter().map(content).collect::<Result<Vec<_>>>()?;
+        let hashes = files.par_iter().map(|file| content(file.content.file())).collect::<Result<Vec<_>>>()?;
         hashes.iter().for_each(|hash| add(hash.as_bytes()));
         Ok(Some(Self { name: hasher.finalize().to_hex().to_string(), files }))
     }
 
     /// Returns true if no file of the text was written to since its content was read.
     pub fn is_current(&self) -> bool {
-        self.files.iter().all(|file| file.check().is_ok())
+        self.files.iter().all(|file| file.content.file().check().is_ok())
     }
 }
 

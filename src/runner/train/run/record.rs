@@ -2,12 +2,13 @@
 //! and the first lines of its log.
 
 use crate::checkpoint::{INITIAL_WEIGHTS, Meta};
-use crate::data::HeldOut;
+use crate::data::{Dataset, HeldOut};
 use crate::device::cuda::{self, Gpu};
 use crate::error::Result;
 use crate::forecast::RunNeeds;
 use crate::forecast::memory::peak_bytes;
 use crate::forecast::time::predicted_step_ms;
+use crate::format::thousands;
 use crate::machine::{Gpus, Machine};
 use crate::model::flops_per_token;
 use crate::plan::Plan;
@@ -208,18 +209,31 @@ pub(super) fn write_notes(
     needs.map_or(Ok(()), |needs| write_needs(recorder, &job.plan, needs))
 }
 
+/// Says how much of a corpus of files the evaluations read; generated corpora describe it themselves.
+fn held_out(dataset: &Dataset) -> String {
+    if dataset.files.is_empty() {
+        return String::new();
+    }
+    let (train, held) = (dataset.train.len(), dataset.validation.tokens.len());
+    format!("; {} tokens to train on, {} held out", thousands(train), thousands(held))
+}
+
 /// Writes notes and warnings about the start to the log.
 fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[String]) -> Result<()> {
     let (plan, dataset) = (&job.plan, &job.dataset);
-    recorder.note(&format!("{}: {}", plan.name, dataset.description))?;
+    recorder.note(&format!("{}: {}{}", plan.name, dataset.description, held_out(dataset)))?;
     for remark in plan.model.remarks() {
         recorder.note(&remark)?;
     }
-    for warning in dataset.warnings.iter().chain(&start.warnings) {
+    let unreached = plan.unreached_tokens();
+    for warning in dataset.warnings.iter().chain(&unreached).chain(&start.warnings) {
         recorder.warn(warning)?;
     }
     for change in &start.changes {
         recorder.note(&format!("changed: {change}"))?;
+    }
+    for moved in &start.moved {
+        recorder.note(&format!("moved: {moved}"))?;
     }
     for kept in &start.kept {
         recorder.note(kept)?;

@@ -117,32 +117,73 @@ pub(super) fn other_corpus(before: &str, files: &[CorpusFile], dataset: &Dataset
     Some(text)
 }
 
-/// Compares the original recipe with the current one. `other_data` describes differences in the data.
-/// Training keys and the corpus must be the same; execution keys may change, and the changes are returned.
+/// The data of a resumed run compared with the data that the run had.
+pub(super) struct DataBefore {
+    /// Differences in content, one sentence each.
+    pub differences: Vec<String>,
+    /// True if the hashes of the corpus, the held-out text and the tokenizer were recorded and are the same.
+    pub same_corpus: bool,
+    /// True if the hash of every further held-out set was recorded and is the same.
+    pub same_sets: bool,
+}
+
+impl DataBefore {
+    /// Returns true if a key names the same content at another path.
+    fn is_moved(&self, change: &recipe::Change) -> bool {
+        let same = match change.key {
+            "data.corpus" | "data.tokenizer" | "data.validation" => self.same_corpus,
+            SETS => self.same_sets,
+            _ => false,
+        };
+        same && change.is_of_paths()
+    }
+}
+
+/// Returns true if a run recorded the hash of each held-out set, and all are what they were.
+pub(super) fn same_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> bool {
+    let same = |set: &HeldOut| before.get(&set.name).and_then(|set| set.hash.as_ref()) == Some(&set.hash);
+    dataset.sets.iter().all(same)
+}
+
+/// What a resume changes.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Keys that change the recipe's hash.
+    pub changed: Vec<String>,
+    /// Paths under which the same content lies now.
+    pub moved: Vec<String>,
+}
+
+/// Compares the original recipe with the current one. Training keys and the content of the data must be the
+/// same; execution keys and the paths of the data may change, and the changes are returned.
 pub(super) fn changes(
     before: &Recipe,
-    other_data: impl Iterator<Item = String>,
+    data: DataBefore,
     recipe: &Recipe,
     run: &Path,
     place: &Path,
-) -> Result<Vec<String>> {
-    let mut changes = Vec::new();
+) -> Result<Changes> {
+    let mut changes = Changes::default();
     let mut refused = Vec::new();
     let mut fork = format!("xrun resume {} --fork", run.display());
     for change in recipe::diff(before.values(), recipe.values()) {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
+            Class::Training | Class::Measuring if data.is_moved(&change) => {
+                let list = if change.keeps_hash() { &mut changes.moved } else { &mut changes.changed };
+                list.push(format!("{text}, with the same content"));
+            }
             Class::Training | Class::Measuring => {
                 if change.new != recipe::UNSET {
                     fork += &format!(" {}={}", change.key, change.new);
                 }
                 refused.push(text);
             }
-            Class::Execution => changes.push(text),
+            Class::Execution => changes.changed.push(text),
             Class::Bookkeeping => {}
         }
     }
-    refused.extend(other_data);
+    refused.extend(data.differences);
     if refused.is_empty() {
         return Ok(changes);
     }

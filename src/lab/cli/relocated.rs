@@ -1,0 +1,89 @@
+//! Finds the data of a run whose folders have moved. A resume compares the content, so a wrong guess is refused.
+
+use super::terminal::eprint_line;
+use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::policy::CorpusSource;
+use crate::recipe::{Recipe, Validation, value_text};
+use std::path::{Path, PathBuf};
+
+/// Folders above a run that may hold its data under their old relative path.
+const LEVELS: usize = 6;
+
+/// Returns the recipe with the paths under which its data lies now. A path at which nothing is left is looked
+/// for below the folders above the run, by as much of its end as leads to a file.
+///
+/// # Errors
+/// If data is at none of these places. The message names the key to set.
+pub(super) fn relocated(recipe: Recipe, run: &Path, machine: &Machine) -> Result<Recipe> {
+    let values = recipe.values();
+    let mut settings = Vec::new();
+    let find = |key: &str, path: &Path| -> Result<Option<PathBuf>> {
+        if path.exists() {
+            return Ok(None);
+        }
+        let found = beside(path, run).ok_or_else(|| {
+            Error::usage(format!(
+                "{key} of {} is {}, where nothing is left; if it moved, add {key}=PATH: a resume goes by the content, \
+                 not by the path",
+                run.display(),
+                path.display()
+            ))
+        })?;
+        eprint_line(&format!("{key}: {} is no longer there, {} is used", path.display(), found.display()));
+        Ok(Some(found))
+    };
+    let quoted = |path: &Path| value_text(&toml::Value::String(path.to_string_lossy().into_owned()));
+    if let CorpusSource::Path(path) = &values.data.corpus {
+        settings.extend(find("data.corpus", path)?.map(|path| format!("data.corpus={}", quoted(&path))));
+    }
+    let tokenizer = Path::new(&values.data.tokenizer);
+    if tokenizer.is_absolute() {
+        settings.extend(
+            find("data.tokenizer", tokenizer)?.map(|path| format!("data.tokenizer={}", quoted(&path))),
+        );
+    }
+    if let Validation::Path(path) = &values.data.validation {
+        settings
+            .extend(find("data.validation", path)?.map(|path| format!("data.validation={}", quoted(&path))));
+    }
+    let mut sets = values.validation.sets.clone();
+    for path in sets.values_mut() {
+        if let Some(found) = find("validation.sets", Path::new(path.as_str()))? {
+            *path = found.to_string_lossy().into_owned();
+        }
+    }
+    if sets != values.validation.sets {
+        let set = |(name, path): (&String, &String)| format!("{name} = {}", quoted(Path::new(path)));
+        settings
+            .push(format!("validation.sets={{ {} }}", sets.iter().map(set).collect::<Vec<_>>().join(", ")));
+    }
+    if settings.is_empty() { Ok(recipe) } else { recipe.with_overrides(&settings, machine) }
+}
+
+/// Looks for the longest end of a path that exists below one of the folders above a run.
+fn beside(path: &Path, run: &Path) -> Option<PathBuf> {
+    let run = std::path::absolute(run).ok()?;
+    let parts: Vec<_> = path.components().skip(1).collect();
+    let ends = (0..parts.len()).map(|from| parts[from..].iter().collect::<PathBuf>());
+    let above: Vec<&Path> = run.ancestors().skip(1).take(LEVELS).collect();
+    ends.flat_map(|end| above.iter().map(move |folder| folder.join(&end)).collect::<Vec<_>>())
+        .find(|candidate| candidate.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_is_found_where_its_project_moved_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("new/project/results/tiny/20260101T000000Z-00000000");
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::create_dir_all(dir.path().join("new/project/data")).unwrap();
+        let text = dir.path().join("new/project/data/text.txt");
+        std::fs::write(&text, "text").unwrap();
+        assert_eq!(beside(Path::new("/old/project/data/text.txt"), &run), Some(text));
+        assert_eq!(beside(Path::new("/old/project/data/other.txt"), &run), None);
+    }
+}

@@ -1,0 +1,306 @@
+//! Every kind of content under every ending, as a file and in a folder, packed and not: it gives the documents
+//! that it says, or is refused with its name. Nothing is read as something else.
+
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+use xrun::data::{self, Dataset, Spec, Validation};
+use xrun::error::{ErrorKind, Result};
+
+/// What a file holds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Holds {
+    Lines,
+    Text,
+    /// A JSON array of the objects that are otherwise lines.
+    Array,
+    /// One JSON value over several lines.
+    Value,
+    Csv,
+    Tokens,
+    Utf16,
+    Parquet,
+    Zip,
+    Pdf,
+    Zeros,
+}
+
+/// What comes of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Gives {
+    /// A document per JSON line.
+    Documents,
+    /// The bytes of the file as one document.
+    Raw,
+    /// The ids of a token file.
+    Ids,
+    Refused,
+}
+
+const CONTENTS: [Holds; 11] = [
+    Holds::Lines,
+    Holds::Text,
+    Holds::Array,
+    Holds::Value,
+    Holds::Csv,
+    Holds::Tokens,
+    Holds::Utf16,
+    Holds::Parquet,
+    Holds::Zip,
+    Holds::Pdf,
+    Holds::Zeros,
+];
+
+const ENDINGS: [&str; 16] = [
+    "", ".jsonl", ".ndjson", ".json", ".txt", ".md", ".py", ".bin", ".csv", ".tsv", ".parquet", ".arrow",
+    ".zip", ".xz", ".pdf", ".npy",
+];
+
+const DOCUMENTS: usize = 40;
+
+fn document(i: usize) -> String {
+    format!("Document {i} says: the cat sat on mat {i}.")
+}
+
+fn bytes_of(holds: Holds) -> Vec<u8> {
+    let objects: Vec<String> =
+        (0..DOCUMENTS).map(|i| serde_json::json!({"id": i, "text": document(i)}).to_string()).collect();
+    let text: String = (0..DOCUMENTS).map(|i| document(i) + "\n").collect();
+    let behind = |magic: &[u8]| [magic, &[0, 1, 2, 0], text.as_bytes()].concat();
+    match holds {
+        Holds::Lines => objects.join("\n").into_bytes(),
+        Holds::Text => text.into_bytes(),
+        Holds::Array => format!("[\n{}\n]", objects.join(",\n")).into_bytes(),
+        Holds::Value => format!("{{\n  \"text\": {text:?}\n}}").into_bytes(),
+        Holds::Csv => {
+            (0..DOCUMENTS).map(|i| format!("{i},\"{}\"\n", document(i))).collect::<String>().into_bytes()
+        }
+        Holds::Tokens => (0..600u16).flat_map(|i| (i % 250).to_le_bytes()).collect(),
+        Holds::Utf16 => {
+            [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect()
+        }
+        Holds::Parquet => behind(b"PAR1"),
+        Holds::Zip => behind(b"PK\x03\x04"),
+        Holds::Pdf => behind(b"%PDF-1.7\n"),
+        Holds::Zeros => [text.as_bytes(), &[0; 40]].concat(),
+    }
+}
+
+fn expected(holds: Holds, ending: &str) -> Gives {
+    let is_text = matches!(holds, Holds::Text | Holds::Value | Holds::Csv);
+    match (ending, holds) {
+        ("" | ".py" | ".jsonl" | ".ndjson" | ".json", Holds::Lines) => Gives::Documents,
+        ("" | ".py" | ".txt" | ".md", _) if is_text => Gives::Raw,
+        (".bin", Holds::Tokens) => Gives::Ids,
+        _ => Gives::Refused,
+    }
+}
+
+/// Opens the corpus at a path without a cache; small splits suffice.
+fn open(path: &Path, ending: &str) -> Result<Dataset> {
+    data::open(&spec(path, ending), 8, None, None)
+}
+
+fn spec(path: &Path, ending: &str) -> Spec {
+    Spec {
+        extensions: vec![ending.to_lowercase()],
+        validation: Validation::Fraction(0.2),
+        ..Spec::new(path.to_str().unwrap(), "byte")
+    }
+}
+
+/// The documents of both splits together, in some order; a raw file is one that is split at its tail.
+fn read(data: &Dataset, gives: Gives) -> Vec<String> {
+    let tokens = |stream: &data::Stream| stream.tokens(0..stream.len()).unwrap();
+    let (train, held) = (tokens(&data.train), tokens(&data.validation.tokens));
+    let tokens = if gives == Gives::Raw { [&train[..], &held[1..]].concat() } else { [train, held].concat() };
+    let parts = tokens.split(|&t| t == data.tokenizer.end_token()).filter(|part| !part.is_empty());
+    let mut texts: Vec<String> = parts.map(|part| data.tokenizer.decode(part).unwrap()).collect();
+    texts.sort();
+    texts
+}
+
+fn gzip(path: &Path) {
+    assert!(std::process::Command::new("gzip").arg("-kf").arg(path).status().unwrap().success());
+}
+
+fn documents() -> Vec<String> {
+    let mut all: Vec<String> = (0..DOCUMENTS).map(document).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn every_content_under_every_name_is_what_it_says_or_refused() {
+    for holds in CONTENTS {
+        for ending in ENDINGS {
+            for (upper, packed, in_folder) in (0..8).map(|bits| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0)) {
+                if upper && ending.is_empty() {
+                    continue;
+                }
+                let dir = TempDir::new().unwrap();
+                let shown = if upper { ending.to_uppercase() } else { ending.to_owned() };
+                let mut path = dir.path().join(format!("some{shown}"));
+                fs::write(&path, bytes_of(holds)).unwrap();
+                let mut listed = shown.clone();
+                if packed {
+                    gzip(&path);
+                    fs::remove_file(&path).unwrap();
+                    let suffix = if upper { ".GZ" } else { ".gz" };
+                    let renamed = dir.path().join(format!("some{shown}{suffix}"));
+                    fs::rename(dir.path().join(format!("some{shown}.gz")), &renamed).unwrap();
+                    (path, listed) = (renamed, shown + suffix);
+                }
+                let gives = match expected(holds, ending) {
+                    Gives::Ids if packed => Gives::Refused,
+                    gives => gives,
+                };
+                let at =
+                    format!("{holds:?} in {} (folder: {in_folder})", path.file_name().unwrap().display());
+                let opened = open(if in_folder { dir.path() } else { &path }, &listed);
+                match (gives, opened) {
+                    (Gives::Refused, Err(e)) => {
+                        assert_eq!(e.kind(), ErrorKind::Usage, "{at}: {e}");
+                        assert!(e.message().len() < 1200, "{at}: {e}");
+                        // A folder of packed token files has no file that is read.
+                        let named = e.message().contains(path.file_name().unwrap().to_str().unwrap());
+                        assert!(named || in_folder && ending == ".bin", "{at}: {e}");
+                    }
+                    (Gives::Refused, Ok(data)) => panic!("{at} passed as {}", data.description),
+                    (_, Err(e)) => panic!("{at} was refused: {e}"),
+                    (Gives::Documents, Ok(data)) => assert_eq!(read(&data, gives), documents(), "{at}"),
+                    (Gives::Raw, Ok(data)) => {
+                        assert_eq!(read(&data, gives), [String::from_utf8(bytes_of(holds)).unwrap()], "{at}");
+                    }
+                    (Gives::Ids, Ok(data)) => {
+                        let (train, held) = (&data.train, &data.validation.tokens);
+                        assert_eq!(train.len() + held.len() - 1, 600, "{at}");
+                    }
+                }
+                // The plan refuses what a run refuses.
+                let facts = data::facts(&spec(if in_folder { dir.path() } else { &path }, &listed), 8, None);
+                assert_eq!(facts.is_ok(), gives != Gives::Refused, "{at}: {facts:?}");
+            }
+        }
+    }
+}
+
+/// A folder may mix formats; each file is read in its own.
+#[test]
+fn files_of_a_folder_have_formats_of_their_own() {
+    let dir = TempDir::new().unwrap();
+    let half = |range: std::ops::Range<usize>| -> Vec<String> {
+        range.map(|i| serde_json::json!({"text": document(i)}).to_string()).collect()
+    };
+    fs::write(dir.path().join("a.jsonl"), half(0..10).join("\n")).unwrap();
+    fs::write(dir.path().join("b.JSON"), half(10..20).join("\r\n")).unwrap();
+    fs::write(dir.path().join("c"), half(20..30).join("\n")).unwrap();
+    for i in 30..DOCUMENTS {
+        fs::write(dir.path().join(format!("{i}.Txt")), document(i)).unwrap();
+    }
+    let extensions = [".jsonl", ".json", "", ".txt"].map(str::to_owned).to_vec();
+    let data = data::open(&Spec { extensions, ..spec(dir.path(), "") }, 8, None, None).unwrap();
+    assert_eq!(read(&data, Gives::Documents), documents());
+    assert!(data.description.ends_with("40 documents in 13 files"), "{}", data.description);
+    assert_eq!(data.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn what_a_folder_holds_besides_is_counted_by_ending() {
+    let dir = TempDir::new().unwrap();
+    for i in 0..20 {
+        fs::write(dir.path().join(format!("ca{i:02}")), document(i)).unwrap();
+    }
+    for (name, text) in [
+        ("README.md", "an index of the texts, which is long enough to hold two windows of tokens"),
+        ("LICENSE.txt", "a licence"),
+        ("a.csv", "1,2"),
+        ("b.CSV.gz", "1,2"),
+        (".hidden", "x"),
+        ("sub/c.csv", "3,4"),
+    ] {
+        fs::create_dir_all(dir.path().join("sub")).unwrap();
+        fs::write(dir.path().join(name), text).unwrap();
+    }
+    std::os::unix::fs::symlink("/", dir.path().join("root")).unwrap();
+    let says = |extensions: &[&str]| {
+        let extensions = extensions.iter().map(|&x| x.to_owned()).collect();
+        let spec = Spec { extensions, ..spec(dir.path(), "") };
+        let warnings = data::open(&spec, 8, None, None).unwrap().warnings;
+        assert_eq!(data::facts(&spec, 8, None).unwrap().warnings, warnings, "the plan says it too");
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        warnings[0].clone()
+    };
+    let warned = says(&[".txt", ".md"]);
+    let counted = "2 files read, passed over: 20 files without an ending, 2 .csv files, 1 .csv.gz file, \
+                   1 linked folder, 1 hidden name";
+    assert!(warned.contains(counted), "{warned}");
+    assert!(warned.ends_with("data.extensions=[\".txt\", \".md\", \"\"] reads more of them"), "{warned}");
+    assert!(says(&[""]).contains("20 files read, passed over: 2 .csv files"), "{}", says(&[""]));
+
+    let none = data::open(&spec(dir.path(), ".rs"), 8, None, None).unwrap_err();
+    for part in ["holds no .rs or .bin files", "20 files without an ending", "data.extensions=[\"\"]"] {
+        assert!(none.message().contains(part), "{none}");
+    }
+    fs::write(dir.path().join("train.bin"), bytes_of(Holds::Tokens)).unwrap();
+    fs::write(dir.path().join("test.bin"), bytes_of(Holds::Tokens)).unwrap();
+    let shards = says(&[".txt"]);
+    assert!(shards.contains("1 token files read, passed over: 20 files without an ending"), "{shards}");
+    assert!(shards.contains("1 .bin file"), "a file that is neither for training nor held out: {shards}");
+}
+
+#[test]
+fn a_wrong_line_is_named_with_what_is_wrong_and_never_quoted_whole() {
+    let dir = TempDir::new().unwrap();
+    let long = "a".repeat(2_000_000);
+    for (line, says) in [
+        ("{\"id\": NaN, \"text\": \"b\"}".to_owned(), "NaN in column 8"),
+        ("{\"id\": -Infinity, \"text\": \"b\"}".to_owned(), "Infinity in column 9"),
+        ("[\"id-7\"]".to_owned(), "this one is an array"),
+        ("7".to_owned(), "this one is a number"),
+        ("null".to_owned(), "this one is null"),
+        (format!("\"{long}\""), "this one is a string"),
+        (long.clone(), "this one is not JSON"),
+        (format!("{{\"{long}\": 1}}"), "has no \"text\""),
+        (format!("{{\"text\": \"{long}\", \"text\": 1}}"), "a.jsonl:8: "),
+        (format!("{{\"text\": [\"{long}\"]}}"), "\"text\" is an array"),
+        ("{\"text\": null}".to_owned(), "\"text\" is null"),
+        ("{\"text\": \"b\", \"text\": \"c\"}".to_owned(), "occurs twice"),
+        ("{\"messages\": [{\"role\": \"user\"}], \"id\": 1}".to_owned(), "messages"),
+        ("{\"text\": \"b\"".to_owned(), "not JSON: EOF"),
+        ("{\"text\": \"b\"} {\"text\": \"b\"}".to_owned(), "trailing characters"),
+        ("{\"text\": \"\u{1b}]0;x\"}".to_owned(), "not JSON: control character"),
+        (format!("{{\"id\": {long}, \"text\": 1}}"), "not JSON: expected"),
+    ] {
+        let path = dir.path().join("a.jsonl");
+        let good: String =
+            (0..7).map(|i| serde_json::json!({"text": document(i)}).to_string() + "\n").collect();
+        fs::write(&path, format!("{good}{line}\n{good}")).unwrap();
+        let e = open(&path, "").unwrap_err();
+        let message = e.message();
+        assert!(message.contains("a.jsonl:8: ") && message.contains(says), "{says}: {message}");
+        assert!(message.len() < 1000 && !message.contains('\u{1b}'), "{says}: {} bytes", message.len());
+        assert_eq!(data::facts(&spec(&path, ""), 8, None).unwrap_err().message(), message, "{says}");
+    }
+}
+
+#[test]
+fn a_separator_that_cuts_nothing_is_pointed_out() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.txt");
+    let text: String = (0..30).map(|i| document(i) + "\r\n\r\n").collect();
+    fs::write(&path, &text).unwrap();
+    for (separator, warned) in [
+        (r"\n\n", Some(r#"'data.document_separator="\r\n\r\n"'"#)),
+        ("\n\n", Some(r#"set data.document_separator = "\r\n\r\n""#)),
+        ("<|end|>", Some("occurs nowhere")),
+        ("\r\n\r\n", None),
+    ] {
+        let spec = Spec { document_separator: Some(separator.to_owned()), ..spec(&path, "") };
+        let warnings = data::open(&spec, 8, None, None).unwrap().warnings;
+        assert_eq!(data::facts(&spec, 8, None).unwrap().warnings, warnings);
+        assert_eq!(warnings.len(), usize::from(warned.is_some()), "{separator:?}: {warnings:?}");
+        let says = |part: &str| warnings[0].contains(part) && warnings[0].contains("occurs nowhere");
+        assert!(warned.is_none_or(says), "{separator:?}: {warnings:?}");
+    }
+}
