@@ -6,6 +6,7 @@ mod background;
 mod by_time;
 mod collection;
 mod coordinates;
+mod corpora;
 mod corpus;
 mod damage;
 mod disk;
