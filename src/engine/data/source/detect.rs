@@ -79,6 +79,9 @@ static ENDINGS: &[(&str, Named)] = &[
     ("epub", Named::Foreign("an EPUB book")),
 ];
 
+/// What a file is that has no ending for its packing.
+const PACKED_BY_GZIP: &str = "packed by gzip";
+
 /// First bytes of files that are not text, and what the files are.
 static SIGNATURES: &[(&[u8], &str)] = &[
     (b"%PDF-", "a PDF document"),
@@ -101,7 +104,7 @@ static SIGNATURES: &[(&[u8], &str)] = &[
     (b"\xff\xd8\xff", "a picture"),
     (b"GIF8", "a picture"),
     (b"\x7fELF", "a program"),
-    (b"\x1f\x8b\x08", "packed by gzip"),
+    (b"\x1f\x8b\x08", PACKED_BY_GZIP),
     (b"\xff\xfe", "text in UTF-16"),
     (b"\xfe\xff", "text in UTF-16"),
 ];
@@ -162,7 +165,13 @@ pub(super) fn open(file: CorpusFile) -> Result<TextFile> {
 fn source(content: &dyn Content, path: &Path) -> Result<&'static dyn Source> {
     let (at, plain) = (path.display(), unpacked(path));
     let refuse = |says: String| Err(Error::usage(format!("{at}{says}")));
-    let foreign = |what: &str| refuse(format!(" is {what}; {}", advice(what)));
+    let foreign = |what: &str| match what {
+        PACKED_BY_GZIP => refuse(format!(
+            " is {what}; rename it to {}.gz, and it is unpacked while it is read",
+            path.file_name().unwrap_or_default().display()
+        )),
+        _ => refuse(format!(" is {what}; {}", advice(what))),
+    };
     let named = named(&plain);
     if let Named::Foreign(what) = named {
         return foreign(what);
@@ -207,9 +216,7 @@ fn source(content: &dyn Content, path: &Path) -> Result<&'static dyn Source> {
 
 /// Returns the step that makes a corpus of a file that is none.
 fn advice(what: &str) -> &'static str {
-    if what.starts_with("packed by gzip") {
-        "add .gz to its name, and it is unpacked while it is read"
-    } else if what.starts_with("packed") || what.ends_with("archive") {
+    if what.starts_with("packed") || what.ends_with("archive") {
         "unpack it first"
     } else if what.ends_with("UTF-16") {
         "write it in UTF-8 first: `iconv -f UTF-16 -t UTF-8`"
