@@ -223,7 +223,10 @@ impl Store {
         verify(&self.dir.join(folder_name(step)), pace)?;
         // A half-removed folder must not look like a damaged checkpoint, so the folders are renamed durably
         // first.
-        let mut to_remove = Vec::from_iter(replaced);
+        let mut to_remove = Vec::new();
+        if let Some(aside) = replaced {
+            to_remove.push(self.set_aside(&aside)?);
+        }
         for (&step, path) in pruned_folders {
             to_remove.push(self.set_aside(path)?);
             pruned.push(step);
@@ -300,8 +303,8 @@ impl Store {
                     warnings.extend(restored.err().map(|e| e.to_string()));
                 } else {
                     let synced = self.fs.sync_dir(&self.dir).at("sync", &self.dir);
-                    match synced {
-                        Ok(()) => warnings.extend(self.remove_or_report(&path)),
+                    match synced.and_then(|()| self.set_aside(&path)) {
+                        Ok(aside) => warnings.extend(self.remove_or_report(&aside)),
                         Err(e) => warnings.push(e.to_string()),
                     }
                 }

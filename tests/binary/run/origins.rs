@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 const LAST: u64 = 20;
 
 /// Begins a run with the weights of the exported model.
-const FROM_FOLDER: [&str; 3] =
-    ["model.init_from=hf", "model.n_kv_heads=2", "data.tokenizer=hf/tokenizer.json"];
+const FROM_FOLDER: [&str; 4] =
+    ["model.init_from=hf", "model.n_kv_heads=2", "model.head_dim=16", "data.tokenizer=hf/tokenizer.json"];
 
 /// Unless it is set, a fork keeps the warm-up of its parent's length, and its recipe differs from a new run's.
 const WARMUP: &str = "lr_scheduler.warmup_steps=2";

@@ -75,7 +75,7 @@ fn a_fork_is_marked_wherever_it_is_shown() {
     assert!(done.stdout.starts_with(&result), "{}", done.stdout);
     let origin = format!("fork of {name} at step 10, after {} tokens", short(1280.0));
     assert!(done.stdout.contains(&origin), "{}", done.stdout);
-    assert!(done.stdout.contains("(mean of the last 2 steps)"), "a tenth of its own: {}", done.stdout);
+    assert!(done.stdout.contains("(mean of the last 3 steps)"), "a tenth of all 30: {}", done.stdout);
     let fork = place.runs().into_iter().find(|run| run.path != parent.path).unwrap();
     let json = fork.json("summary.json");
     assert_eq!(json["forked_from"], json!({"run": name, "step": 10, "tokens_seen": 1280}));
