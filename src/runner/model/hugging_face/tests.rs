@@ -288,11 +288,14 @@ fn unsupported_configurations_are_refused_with_key_and_value() {
         (with(qwen3(), json!({"rope_scaling": {"rope_type": "linear"}})), "there is no factor"),
         (with(qwen3(), json!({"partial_rotary_factor": 0.5})), "partial_rotary_factor is 0.5"),
         (
-            with(qwen3(), json!({"use_sliding_window": true, "num_hidden_layers": 1u64 << 60})),
+            with(
+                qwen3(),
+                json!({"use_sliding_window": true, "sliding_window": 8, "num_hidden_layers": 1u64 << 60}),
+            ),
             "at most 4096 are read",
         ),
         (
-            with(qwen3(), json!({"use_sliding_window": true, "max_window_layers": 21})),
+            with(qwen3(), json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 21})),
             "max_window_layers is 21, and xrun has one layer of full attention",
         ),
         (with(qwen3(), json!({"layer_types": ["sliding_attention"]})), "num_hidden_layers is 28"),
