@@ -113,7 +113,7 @@ impl Console {
         Self { stream, waiting: Mutex::new(waiting), changed: Condvar::new() }
     }
 
-    fn of(stream: Stream) -> &'static Self {
+    fn on(stream: Stream) -> &'static Self {
         match stream {
             Stream::Out => &OUT,
             Stream::Err => &ERR,
@@ -241,7 +241,7 @@ impl Write for Handle {
     fn flush(&mut self) -> io::Result<()> {
         let bytes = std::mem::take(&mut self.bytes);
         if !bytes.is_empty() {
-            Console::of(self.stream).write(bytes, self.lines);
+            Console::on(self.stream).write(bytes, self.lines);
         }
         Ok(())
     }
