@@ -122,11 +122,13 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     asked("4", &[]).succeeds();
     let first = only(&place).full_name();
     for seeds in ["6", "2", "6,7,8"] {
-        asked(seeds, &[]).ended(2).says(&["peeking", "--confirm", &first, "--sequential"]);
+        let refused = asked(seeds, &[]).ended(2).says(&["peeking", "--confirm", &first]);
+        assert!(!refused.stderr.contains("--sequential"), "{}", refused.stderr);
     }
+    asked("6", &["--sequential"]).ended(2).says(&["peeking"]);
     asked("6", &["--plan"]).succeeds();
     assert_eq!(comparisons(&place).len(), 1, "a refusal and a plan leave nothing behind");
-    asked("6", &["--sequential"]).succeeds();
+    asked("10,11,12,13,14,15", &["--sequential"]).succeeds();
     // Comparisons made within a second have no order.
     let is_sequential = |found: &Experiment| matches!(found.design, Design::Sequential { .. });
     let sequential = comparisons(&place).into_iter().find(is_sequential).unwrap();
@@ -134,7 +136,7 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
         panic!("{:?}", sequential.design)
     };
     assert_eq!((looks[0].pairs, sequential.history.len()), (4, 1));
-    asked("8", &["--sequential"]).ended(2).says(&["peeking"]);
+    asked("10,11,12,13,14,15,16,17", &["--sequential"]).ended(2).says(&["peeking"]);
 
     // The recipe has changed since; the stored runs tell what was compared.
     let recipe = std::fs::read_to_string(place.path().join("tiny.toml")).unwrap();
@@ -143,7 +145,7 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     assert!(done.stdout.contains(&format!("confirms    {first}")), "{}", done.stdout);
     let confirmed = comparisons(&place).into_iter().find(|found| found.confirms.is_some()).unwrap();
     let seeds: Vec<u64> = confirmed.runs_in(1).map(|run| run.seed.unwrap()).collect();
-    assert_eq!(seeds, [7, 8, 9, 10], "after all that were used");
+    assert_eq!(seeds, [14, 15, 16, 17], "after all that were used");
     assert_eq!((confirmed.intent, sequential.intent), (Intent::Confirmatory, Intent::Exploratory));
     assert_eq!((confirmed.confirms.as_deref(), confirmed.history.len()), (Some(first.as_str()), 2));
     assert_eq!(confirmed.change(), sequential.change());

@@ -66,10 +66,10 @@ pub fn summarize_earlier(earlier: &Experiment, seeds: &[[u64; 2]]) -> EarlierExp
 /// Rejects a change of pairs after a verdict: add pairs until you like the verdict, and you will find
 /// differences that do not exist.
 ///
-/// Once the verdict is known, only the same pairs, all of them, may be judged again. More or fewer pairs
-/// would be another look at known results, and the interval for a fixed number of pairs allows no second
-/// look. A sequential design may take over the pairs of a fixed-size comparison, from the first one on and in
-/// their order, because its interval allows for looks.
+/// Once the verdict is known, only the same pairs, all of them, may be judged again, and by the same design.
+/// More or fewer pairs would be another look at known results, and the interval for a fixed number of pairs
+/// allows no second look. Nor does a sequential design that starts with these pairs: its boundary pays for
+/// its own looks, not for the one that was taken before it was chosen.
 ///
 /// # Errors
 /// A usage error that says what to do instead.
@@ -87,7 +87,7 @@ pub fn check_peeking(question: &Question, earlier: &[&Experiment]) -> Result<()>
         let begins_with_it = question.seeds.starts_with(&old_pairs);
         let is_same = match (&old.design, &question.design) {
             (Design::Pairs { .. }, Design::Pairs { .. }) => used == asked,
-            (Design::Pairs { .. }, Design::Sequential { .. }) => begins_with_it,
+            (Design::Pairs { .. }, Design::Sequential { .. }) => false,
             (Design::Sequential { max_pairs, .. }, Design::Sequential { max_pairs: asked_max, .. }) => {
                 max_pairs == asked_max && begins_with_it
             }
@@ -100,17 +100,10 @@ pub fn check_peeking(question: &Question, earlier: &[&Experiment]) -> Result<()>
         }
         let name = old.full_name();
         let shared = used.intersection(&asked).count();
-        let sequential = match old.design {
-            Design::Trials { .. } | Design::Pairs { .. } => {
-                ", or add --sequential, whose interval allows for repeated looks; the comparison is then \
-                 recorded as sequential from its first pair"
-            }
-            Design::Sequential { .. } => "",
-        };
         return Err(Error::usage(format!(
             "the verdict of {name} is known, and it used {shared} of these seeds. Changing the pairs after a \
-             verdict is peeking, which finds differences that do not exist. Repeat it with fresh seeds, \
-             `xrun compare --confirm {name}`{sequential}"
+             verdict, or when they are looked at, is peeking, which finds differences that do not exist. \
+             Repeat it with fresh seeds, `xrun compare --confirm {name}`"
         )));
     }
     Ok(())

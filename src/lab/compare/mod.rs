@@ -8,6 +8,7 @@
 //! ```
 
 mod arms;
+mod calibration;
 mod comparable;
 mod confirm;
 mod cpu_load;
@@ -15,10 +16,12 @@ mod external;
 mod history;
 pub mod judge;
 mod measured;
+mod pair_times;
 mod pairs;
 mod plan;
 mod question;
 mod record;
+mod remarks;
 pub mod revision;
 mod run_pairs;
 mod run_trials;
@@ -29,6 +32,7 @@ mod text;
 mod trials;
 
 pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_file, load_stored, own_binary};
+pub use calibration::Calibration;
 pub use confirm::confirm;
 pub use pairs::with_values;
 pub use question::{Options, Question, SPEED_OF_TRIALS};

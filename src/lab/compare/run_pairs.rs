@@ -6,7 +6,7 @@ use super::history::{self, StoredExperiment};
 use super::pairs::PairRuns;
 use super::question::Question;
 use super::setting::{FinishedComparison, Setting};
-use super::{judge, plan, record};
+use super::{judge, pair_times, plan, record, remarks};
 use crate::error::{Error, Result};
 use crate::forecast::shared_randomness;
 use crate::ranks::Stop;
@@ -44,7 +44,11 @@ pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<Fi
     running.run_pairs(stop)?;
     running.experiment.finished = true;
     record::note_held_out(setting.results, &mut running.experiment);
+    if question.is_timed() {
+        pair_times::check(&mut running.experiment, &question.arms, setting.results)?;
+    }
     judge::judge(&mut running.experiment);
+    remarks::add(&mut running.experiment, setting.results);
     running.write()?;
     Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed: None })
 }

@@ -4,11 +4,11 @@ use super::arms::{Arms, PlannedArm, changes_between, load_stored};
 use super::history::{self, StoredExperiment};
 use super::question::{Options, Question};
 use super::setting::FinishedComparison;
-use super::{judge, pairs, record};
+use super::{judge, pairs, record, remarks};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::{Change, Class, Recipe};
-use crate::results::experiment::{Arm, BASELINE, CANDIDATE, ExperimentRun};
+use crate::results::experiment::{Arm, BASELINE, Budget, CANDIDATE, ExperimentRun};
 use crate::results::folder::read_summary;
 use crate::results::measure::{Measure, MeasuredRun};
 use crate::results::provenance::Environment;
@@ -56,6 +56,9 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
         [a.record(BASELINE, *seed, &measures), b.record(CANDIDATE, *seed, &measures)]
     });
     let mut experiment = record::from_question(&question, runs.collect())?;
+    for (arm, stored) in experiment.arms.iter_mut().zip(arms) {
+        arm.budget = stored.budget();
+    }
     for (arm, known) in experiment.arms.iter_mut().zip(known) {
         if let Some(known) = known {
             arm.recipe.clone_from(&known.recipe);
@@ -73,6 +76,7 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     experiment.finished = true;
     record::note_held_out(results, &mut experiment);
     judge::judge(&mut experiment);
+    remarks::add(&mut experiment, results);
     let (folder, _held) = record::create_folder(results, &mut experiment)?;
     experiment.write(&folder)?;
     Ok(FinishedComparison { folder, experiment, failed: None })
@@ -118,6 +122,12 @@ impl StoredArm {
         let recipe = first.recipe.clone();
         let folders = self.runs.values().map(|run| run.folder.clone()).collect();
         Ok(PlannedArm::stored(&self.names, recipe.name(), folders, recipe.clone()))
+    }
+
+    /// Returns the steps and tokens of its longest run; a run that diverged ended before.
+    fn budget(&self) -> Option<Budget> {
+        let longest = self.runs.values().map(|run| &run.summary).max_by_key(|summary| summary.steps)?;
+        Some(Budget { steps: longest.steps, tokens: longest.tokens_seen })
     }
 
     fn corpus_hash(&self) -> Option<&String> {
