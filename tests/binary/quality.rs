@@ -135,8 +135,10 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     asked("4", &[]).succeeds();
     let first = only(&place).full_name();
     for seeds in ["6", "2", "6,7,8"] {
-        asked(seeds, &[]).ended(2).says(&["peeking", "--confirm", &first]);
+        let refused = asked(seeds, &[]).ended(2).says(&["peeking", "--confirm", &first]);
+        assert!(!refused.stderr.contains("--sequential"), "{}", refused.stderr);
     }
+    asked("6", &["--sequential"]).ended(2).says(&["peeking"]);
     asked("6", &["--plan"]).succeeds();
     asked("6", &["--sequential"]).ended(2).says(&["peeking"]);
     assert_eq!(comparisons(&place).len(), 1, "a refusal and a plan leave nothing behind");

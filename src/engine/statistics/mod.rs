@@ -12,17 +12,19 @@ mod ranks;
 mod sample;
 mod sequential;
 mod student;
+mod unseen;
 mod verdict;
 
-pub use best::{CellComparison, CellEstimate, NotComparable, compare_cells};
+pub use best::{CellComparison, CellEstimate, Chosen, NotComparable, compare_cells};
 pub use counts::{DivergedPairs, sign_test};
 pub use interval::{Interval, PairedDifference, paired_difference};
 pub use power::{
-    Deviation, GivenPairs, POWER, PowerPlan, effect_seen, pairs_to_see, pairs_to_show_equivalence,
+    Deviation, GivenPairs, Looks, POWER, PowerPlan, effect_seen, pairs_to_see, pairs_to_show_equivalence,
     power_to_see, power_to_show_equivalence,
 };
-pub use ranks::{RankTest, TimeComparison, TimePair, compare_times};
+pub use ranks::{RankTest, TimeComparison, TimePair, compare_times, smallest_rank_p};
 pub use sample::{mean, variance};
 pub use sequential::{FIRST_LOOK, SequentialDecision, SequentialDesign, SequentialStop, StopReason};
 pub use student::two_sided_quantile;
+pub use unseen::unseen_rate;
 pub use verdict::{Direction, Verdict, bonferroni, no_worse, verdict};

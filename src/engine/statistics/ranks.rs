@@ -11,13 +11,30 @@ pub struct TimePair {
     pub baseline: Option<f64>,
     /// The candidate's steps, tokens or seconds.
     pub candidate: Option<f64>,
+    /// The smaller budget of the two runs, in the same unit; infinite if neither is known.
+    pub budget: f64,
+}
+
+impl TimePair {
+    /// Returns both times, the baseline's first, with those beyond the smaller budget left out.
+    ///
+    /// A run with a larger budget has more time to reach the target, so a later time of it is not used: the
+    /// other run might have reached the target by then, had it gone on.
+    fn within_budget(&self) -> [Option<f64>; 2] {
+        [self.baseline, self.candidate].map(|time| time.filter(|time| *time <= self.budget))
+    }
+
+    /// Returns true if a time was left out, or a run never reached the target.
+    pub fn is_censored(&self) -> bool {
+        self.within_budget().contains(&None)
+    }
 }
 
 /// The test behind a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankTest {
-    /// Every run reached the target, so the differences have signed ranks.
+    /// Every run reached the target within the smaller budget, so the differences have signed ranks.
     SignedRank,
     /// Some runs did not, so only who of a pair was first counts.
     Sign,
@@ -32,8 +49,10 @@ pub struct TimeComparison {
     pub candidate_first: usize,
     /// Pairs in which the baseline was first.
     pub baseline_first: usize,
-    /// Pairs with equal times, or in which neither reached the target.
+    /// Pairs with equal times, or in which neither reached the target within the smaller budget.
     pub ties: usize,
+    /// Times that were not used because they lie beyond the smaller budget of their pair.
+    pub beyond_budget: usize,
     /// The test behind the verdict.
     pub test: RankTest,
     /// The exact two-sided p of the test.
@@ -47,21 +66,30 @@ pub struct TimeComparison {
 /// If every run reached the target, the test is Wilcoxon's signed-rank test ("Individual Comparisons by
 /// Ranking Methods", 1945). If a time is censored, its pair's difference has a known sign but an unknown
 /// size, and so no rank among the others. Then it is the sign test on who was first (Dixon and Mood, "The
-/// Statistical Sign Test", 1946); a run that never reached the target is later than any that did. Choosing
-/// the test this way keeps the level: whether a pair has a censored time does not depend on which arm is
-/// which, and both tests are exact given that. A tied pair counts for neither arm.
+/// Statistical Sign Test", 1946); a run that never reached the target is later than any that did.
+///
+/// Both times of a pair are censored at the smaller budget, so a run that never reached the target ties with
+/// a time beyond it. Choosing the test this way keeps the level: whether a pair has a censored time does not
+/// depend on which arm is which, and both tests are exact given that. A tied pair counts for neither arm.
 pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparison> {
     let valid = |time: Option<f64>| time.is_none_or(f64::is_finite);
-    if pairs.is_empty() || !pairs.iter().all(|pair| valid(pair.baseline) && valid(pair.candidate)) {
+    let is_valid = |pair: &TimePair| valid(pair.baseline) && valid(pair.candidate) && !pair.budget.is_nan();
+    if pairs.is_empty() || !pairs.iter().all(is_valid) {
         return None;
     }
-    let or_infinity = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
+    let times: Vec<[Option<f64>; 2]> = pairs.iter().map(TimePair::within_budget).collect();
     let first = |wins: fn(f64, f64) -> bool| {
-        pairs.iter().filter(|pair| wins(or_infinity(pair.candidate), or_infinity(pair.baseline))).count()
+        let or_infinity = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
+        times
+            .iter()
+            .filter(|[baseline, candidate]| wins(or_infinity(*candidate), or_infinity(*baseline)))
+            .count()
     };
     let (candidate_first, baseline_first) = (first(|a, b| a < b), first(|a, b| a > b));
+    let known = |pair: &TimePair| [pair.baseline, pair.candidate].into_iter().flatten().count();
+    let beyond_budget = pairs.iter().map(known).sum::<usize>() - times.iter().flatten().flatten().count();
     let differences: Option<Vec<f64>> =
-        pairs.iter().map(|pair| Some(pair.candidate? - pair.baseline?)).collect();
+        times.iter().map(|[baseline, candidate]| Some((*candidate)? - (*baseline)?)).collect();
     let (test, p, candidate_leads) = match differences {
         Some(differences) => {
             let ranks = SignedRanks::from_differences(&differences);
@@ -77,7 +105,21 @@ pub fn compare_times(pairs: &[TimePair], confidence: f64) -> Option<TimeComparis
         (true, false) => Verdict::Worse,
     };
     let ties = pairs.len() - candidate_first - baseline_first;
-    Some(TimeComparison { pairs: pairs.len(), candidate_first, baseline_first, ties, test, p, verdict })
+    Some(TimeComparison {
+        pairs: pairs.len(),
+        candidate_first,
+        baseline_first,
+        ties,
+        beyond_budget,
+        test,
+        p,
+        verdict,
+    })
+}
+
+/// Returns the smallest p that either test can give for this many pairs: that of all pairs in one order.
+pub fn smallest_rank_p(pairs: usize) -> f64 {
+    sign_test(0, pairs)
 }
 
 /// Returns the exact two-sided p of Wilcoxon's signed-rank test for finite differences; 1 if all are 0.
@@ -167,7 +209,11 @@ mod tests {
     }
 
     fn pairs(times: &[(Option<f64>, Option<f64>)]) -> Vec<TimePair> {
-        times.iter().map(|&(baseline, candidate)| TimePair { baseline, candidate }).collect()
+        pairs_within(f64::INFINITY, times)
+    }
+
+    fn pairs_within(budget: f64, times: &[(Option<f64>, Option<f64>)]) -> Vec<TimePair> {
+        times.iter().map(|&(baseline, candidate)| TimePair { baseline, candidate, budget }).collect()
     }
 
     #[test]
@@ -195,6 +241,35 @@ mod tests {
         assert_eq!((found.verdict, found.baseline_first), (Inconclusive, 1));
         let never = compare_times(&pairs(&[(None, None); 20]), 0.95).unwrap();
         assert_eq!((never.verdict, never.p, never.ties), (Inconclusive, 1.0, 20));
+    }
+
+    /// Of two arms alike, the one with the larger budget reaches more targets. That makes it no better.
+    #[test]
+    fn a_time_beyond_the_smaller_budget_ties_with_a_run_that_never_got_there() {
+        let later = vec![(None, Some(200.0)); 8];
+        assert_eq!(compare_times(&pairs(&later), 0.95).unwrap().verdict, Better, "without budgets");
+        let found = compare_times(&pairs_within(60.0, &later), 0.95).unwrap();
+        assert_eq!((found.verdict, found.ties, found.beyond_budget), (Inconclusive, 8, 8));
+        // The other way round too, and a time at the budget itself counts.
+        let swapped: Vec<_> = later.iter().map(|&(a, b)| (b, a)).collect();
+        assert_eq!(compare_times(&pairs_within(60.0, &swapped), 0.95).unwrap().verdict, Inconclusive);
+        let at = compare_times(&pairs_within(200.0, &later), 0.95).unwrap();
+        assert_eq!((at.verdict, at.beyond_budget), (Better, 0));
+        // A time beyond the budget has no rank either: all are censored alike.
+        let slower = compare_times(&pairs_within(60.0, &[(Some(50.0), Some(90.0)); 6]), 0.95).unwrap();
+        assert_eq!((slower.test, slower.verdict, slower.baseline_first), (RankTest::Sign, Worse, 6));
+    }
+
+    #[test]
+    fn the_smallest_p_is_that_of_all_pairs_in_one_order() {
+        for pairs in 1..=12 {
+            let same = vec![(Some(2.0), Some(1.0)); pairs];
+            let found = compare_times(&self::pairs(&same), 0.95).unwrap();
+            assert!((found.p - smallest_rank_p(pairs)).abs() < 1e-12, "{pairs}");
+            let never = vec![(None, Some(1.0)); pairs];
+            let found = compare_times(&self::pairs(&never), 0.95).unwrap();
+            assert!((found.p - smallest_rank_p(pairs)).abs() < 1e-12, "{pairs}");
+        }
     }
 
     #[test]

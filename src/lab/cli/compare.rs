@@ -133,7 +133,7 @@ pub fn run(args: &Args) -> Result<()> {
     let options = &args.options;
     if let Some(confirmed) = &args.confirm {
         let question = compare::confirm(results, confirmed, options)?;
-        return conclude(compare::run(&question, args.setting())?, args.json);
+        return conclude(results, compare::run(&question, args.setting())?, args.json);
     }
     if let Some([baseline, candidate]) = args.arms.runs.as_deref() {
         let given = if options.on.is_some() { args.new_run_option() } else { None };
@@ -144,7 +144,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         if options.on.as_deref().is_some_and(|on| on.trim() != compare::SPEED_OF_TRIALS) {
             let finished = compare::compare_stored(results, [baseline, candidate], options)?;
-            return conclude(finished, args.json);
+            return conclude(results, finished, args.json);
         }
     }
     let question = Question::new(args.arms()?, options)?;
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         say_needs(&question);
     }
-    conclude(compare::run(&question, args.setting())?, args.json)
+    conclude(results, compare::run(&question, args.setting())?, args.json)
 }
 
 /// Prints a finished comparison and turns it into the exit code.
@@ -172,7 +172,7 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// Exits with 3 if the candidate is slower or worse, or fails the loss gate. Fails with the error that ended
 /// the comparison, or if a run neither completed nor diverged.
-fn conclude(finished: FinishedComparison, as_json: bool) -> Result<()> {
+fn conclude(results: &Path, finished: FinishedComparison, as_json: bool) -> Result<()> {
     let FinishedComparison { folder, experiment, failed } = finished;
     if as_json {
         print_json(&experiment)?;
@@ -180,6 +180,10 @@ fn conclude(finished: FinishedComparison, as_json: bool) -> Result<()> {
         print(&compare::report(&experiment))?;
     }
     eprint_line(&format!("results in {}", folder.display()));
+    if experiment.prediction.is_some() {
+        let counted = compare::Calibration::read(results)?;
+        counted.in_words().iter().for_each(|words| eprint_line(words));
+    }
     if experiment.curves().is_some_and(|curves| curves.holds() == Some(false)) {
         return Err(Error::finding("the loss gate fails"));
     }

@@ -189,6 +189,13 @@ impl Arms {
         self.are_xrun() && self.same_binary() && self.changes.is_empty()
     }
 
+    /// Returns true if the question itself changes the device, the threads or the ranks.
+    pub fn change_devices(&self) -> bool {
+        let sections = ["engine.device", "engine.threads", "parallelism."];
+        let is_about = |key: &str| sections.iter().any(|section| key.starts_with(section));
+        self.changes.iter().any(|change| is_about(change.key))
+    }
+
     /// Returns the stored runs of both arms; `None` if the arms have to run.
     pub fn stored_runs(&self) -> Option<[&[PathBuf]; 2]> {
         match (&self.baseline.program, &self.candidate.program) {

@@ -1,5 +1,7 @@
 //! Measures how much of the CPU other processes used during a trial.
 
+use crate::results::experiment::OtherLoad;
+
 /// Counters of the machine, and of this process with its ended children, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuLoad {
@@ -45,15 +47,18 @@ impl CpuLoad {
         Some(Self { busy, total: busy + idle + iowait + stolen, stolen, own, processors })
     }
 
-    /// Returns two fractions of the machine's CPU time since `before`: used by other processes, and taken by
-    /// the host of a virtual machine. `None` for less than a second.
-    pub fn since(&self, before: &Self) -> Option<(f64, f64)> {
+    /// Returns the load of others since `before`. `None` for less than a second.
+    pub fn since(&self, before: &Self) -> Option<OtherLoad> {
         let total =
             self.total.checked_sub(before.total).filter(|total| *total >= MIN_TICKS * self.processors)?
                 as f64;
         let busy = self.busy.saturating_sub(before.busy);
         let others = busy.saturating_sub(self.own.saturating_sub(before.own));
-        Some((others as f64 / total, self.stolen.saturating_sub(before.stolen) as f64 / total))
+        Some(OtherLoad {
+            processes: others as f64 / total,
+            stolen: self.stolen.saturating_sub(before.stolen) as f64 / total,
+            processors: self.processors,
+        })
     }
 }
 
@@ -66,10 +71,11 @@ mod tests {
         let own = |ticks: u64| format!("7 (a b) c) S 1 7 7 0 -1 0 0 0 0 0 10 {ticks} 0 0 20 0 1");
         let before = CpuLoad::parse("cpu  100 0 0 900 0 0 0 0 0 0\ncpu0 1", &own(0)).unwrap();
         let after = CpuLoad::parse("cpu  160 0 0 1030 0 0 0 10 0 0\n", &own(40)).unwrap();
-        assert_eq!(after.since(&before), Some((0.1, 0.05)));
+        let load = |processors| Some(OtherLoad { processes: 0.1, stolen: 0.05, processors });
+        assert_eq!(after.since(&before), load(1));
         assert_eq!(before.since(&before), None);
         let two = CpuLoad::parse("cpu  160 0 0 1030 0 0 0 10 0 0\ncpu0 1\ncpu1 1\n", &own(40)).unwrap();
-        assert_eq!(two.since(&before), Some((0.1, 0.05)));
+        assert_eq!(two.since(&before), load(2));
         let four = CpuLoad { processors: 4, ..two };
         assert_eq!(four.since(&before), None, "half a second of four processors");
         assert_eq!(CpuLoad::parse("intr 1 2", &own(0)), None);

@@ -3,7 +3,6 @@
 pub mod contention;
 pub mod curves;
 mod pairs;
-mod prediction;
 mod qualifiers;
 pub mod trials;
 
@@ -11,7 +10,6 @@ use crate::results::experiment::{Design, Experiment, Finding};
 use crate::results::measure::Measure;
 use crate::statistics::Interval;
 pub use pairs::is_joint;
-use prediction::held;
 
 /// Describes in words how intervals and verdicts follow from the runs.
 pub fn rule(design: &Design, findings: &[Finding]) -> String {
@@ -24,15 +22,21 @@ pub fn rule(design: &Design, findings: &[Finding]) -> String {
     }
 }
 
+/// The rules that [`judge`] follows, as stored with a record. 1, from 2026-11-28: times to a target count up to
+/// the smaller budget of a pair, and a predicted range is compared with the whole interval. 0, before: later
+/// times counted, and the estimate decided on a range.
+pub const RULES: u32 = 1;
+
 /// Judges the runs that have ended: findings, joint question, diverged runs, looks and prediction. The
 /// finding on loss curves stays as it is because the record has no curves.
 pub fn judge(experiment: &mut Experiment) {
+    experiment.rules = RULES;
     if experiment.has_trials() {
         trials::judge(experiment);
     } else {
         pairs::judge(experiment);
     }
-    let held = experiment.prediction.as_ref().and_then(|prediction| held(&prediction.text, experiment));
+    let held = experiment.prediction_held();
     if let Some(prediction) = &mut experiment.prediction {
         prediction.held = held;
     }

@@ -2,6 +2,7 @@
 //! depends on the clock.
 
 use super::basis::{self, Records};
+use super::cpu_load::CpuLoad;
 use super::history;
 use super::question::Question;
 use super::setting::Setting;
@@ -11,7 +12,7 @@ use crate::executor::Limits;
 use crate::ranks::Stop;
 use crate::results::experiment::ExperimentRun;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
-use crate::results::measure::{Measure, MeasureValue, MeasuredRun};
+use crate::results::measure::{Clock, Measure, MeasureValue, MeasuredRun};
 use crate::results::progress::Mode;
 use crate::sweep::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use std::ops::Range;
@@ -100,7 +101,13 @@ impl<'a> PairRuns<'a> {
         stop: &Stop,
         ended: &mut dyn FnMut(usize, ExperimentRun) -> Result<()>,
     ) -> Result<()> {
-        let ended = &mut |end: CellEnd<'_>| ended(end.at, self.run_record(&end));
+        let mut before = CpuLoad::sample().filter(|_| self.take_turns);
+        let ended = &mut |end: CellEnd<'_>| {
+            let now = before.and_then(|_| CpuLoad::sample());
+            let other_load = now.zip(before).and_then(|(now, before)| now.since(&before));
+            before = now;
+            ended(end.at, ExperimentRun { other_load, ..self.run_record(&end) })
+        };
         if self.take_turns {
             for at in pairs.flat_map(|pair| turns(pair).map(|arm| 2 * pair + arm)) {
                 self.start(at..at + 1, true, stop, ended)?;
@@ -175,6 +182,9 @@ pub fn with_values(mut run: ExperimentRun, folder: &Path, measures: &[Measure]) 
             let value = |measure: &Measure| (measure.to_string(), measured.measure(measure));
             run.values = measures.iter().map(value).collect();
             run.metrics_hash = measured.metrics_hash().ok();
+            let in_seconds =
+                |measure: &Measure| matches!(measure, Measure::Until { clock: Clock::Seconds, .. });
+            run.training_s = measures.iter().any(in_seconds).then(|| measured.training_seconds()).flatten();
         }
         Err(error) => {
             let missing = MeasureValue::Missing(error.message().to_owned());

@@ -5,9 +5,9 @@ use super::question::Question;
 use super::setting::StoredExperiment;
 use crate::error::Result;
 use crate::format::{metric, plural, wall_time};
-use crate::results::experiment::{Experiment, ExperimentPlan, Finding, MeasurePlan, differences};
+use crate::results::experiment::{Design, Experiment, ExperimentPlan, Finding, MeasurePlan, differences};
 use crate::results::measure::{MeasuredRun, Scale};
-use crate::statistics::{Deviation, PowerPlan};
+use crate::statistics::{Deviation, Looks, PowerPlan};
 use std::path::Path;
 
 /// Distance of pilot seeds above the recipes' seeds. It is fixed, so that a plan and the comparison after it
@@ -36,13 +36,17 @@ pub fn plan(
     results: &Path,
 ) -> Result<ExperimentPlan> {
     let pairs = question.seeds.len();
+    let looks = match comparison.design {
+        Design::Sequential { .. } => Looks::EveryPair,
+        Design::Trials { .. } | Design::Pairs { .. } => Looks::Once,
+    };
     let power = comparison.findings.iter().filter_map(|judged| {
         let min_effect = judged.min_effect?;
         let (deviation, source) =
             pilot_deviation(comparison, judged).or_else(|| similar_deviation(comparison, judged, stored))?;
         let min_effect = judged.scale.to_differences(min_effect);
         let given = Some(pairs).filter(|pairs| *pairs >= 2);
-        let plan = PowerPlan::new(deviation, min_effect, judged.confidence, given)?;
+        let plan = PowerPlan::new(deviation, min_effect, judged.confidence, given, looks)?;
         Some(MeasurePlan { measure: judged.measure.clone(), source, plan })
     });
     let power = power.collect();

@@ -5,13 +5,14 @@ use super::comparable;
 use super::judge::curves::ExpectedCurve;
 use super::judge::is_joint;
 use super::judge::trials::CONFIDENCE;
-use super::seeds::{Seeds, fixed_seeds};
+use super::seeds::{MAX_PAIRS, Seeds, fixed_seeds};
 use crate::error::{Error, Result};
+use crate::format::{plural, significant};
 use crate::recipe::{Predicted, Prediction};
 use crate::results::experiment::{Design, Finding};
 use crate::results::folder::folder_name;
 use crate::results::measure::{self, Measure};
-use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni};
+use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni, smallest_rank_p};
 
 /// What the user asked to judge, on the command line. An unset option falls back to the recipe's `[compare]`.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -282,6 +283,35 @@ impl Question {
         self.findings.iter().any(|asked| asked.measure.is_timed())
     }
 
+    /// Checks that every measure can have a verdict, whatever the runs give.
+    ///
+    /// # Errors
+    /// A usage error that names the fewest pairs that can.
+    fn check_can_succeed(&self) -> Result<()> {
+        let pairs = self.seeds.len();
+        let Some(hopeless) = self.findings.iter().find(|asked| pairs < fewest_pairs(asked)) else {
+            return Ok(());
+        };
+        let fewest = fewest_pairs(hopeless);
+        let confidence = significant(100.0 * hopeless.confidence);
+        let why = match hopeless.min_effect {
+            Some(_) => "one pair cannot tell a difference from chance".to_owned(),
+            None => format!(
+                "{} is judged by ranks, and even with all of {pairs} pair{} in one order p is {}, above the {} \
+                 that {confidence} % confidence allows",
+                hopeless.measure,
+                plural(pairs),
+                significant(smallest_rank_p(pairs)),
+                significant(1.0 - hopeless.confidence)
+            ),
+        };
+        let next = match self.arms.stored_runs() {
+            Some(_) => format!("name {fewest} runs per arm"),
+            None => format!("set --seeds {fewest}"),
+        };
+        Err(Error::usage(format!("this comparison cannot have a verdict: {why}; {next}, or more")))
+    }
+
     /// Checks that arms and measures make a question about pairs, and adds remarks.
     ///
     /// # Errors
@@ -302,6 +332,7 @@ impl Question {
         for (label, recipe) in labels.into_iter().zip(recipes) {
             self.notes.extend(fixed_seeds(label, recipe)?);
         }
+        self.check_can_succeed()?;
         if let Design::Sequential { max_pairs, .. } = self.design {
             if self.findings.iter().any(|asked| SequentialDesign::new(max_pairs, asked.confidence).is_none())
             {
@@ -320,6 +351,18 @@ impl Question {
     }
 }
 
+/// Returns the fewest pairs with which a measure can have a verdict at all: an interval needs two, and ranks
+/// as many as make *all pairs in one order* unlikely enough.
+fn fewest_pairs(asked: &Finding) -> usize {
+    match asked.min_effect {
+        Some(_) => 2,
+        None => {
+            let largest = 1.0 - asked.confidence;
+            (1..MAX_PAIRS).find(|&pairs| smallest_rank_p(pairs) <= largest).unwrap_or(MAX_PAIRS)
+        }
+    }
+}
+
 /// Parses the smallest speed difference that counts, as a fraction.
 fn parse_min_effect_fraction(text: &str) -> Result<f64> {
     let share = text.parse().ok().filter(|x| (0.0..1.0).contains(x));
@@ -328,11 +371,11 @@ fn parse_min_effect_fraction(text: &str) -> Result<f64> {
     })
 }
 
-/// Returns the confidence of each of these measures: Bonferroni's share, or the full confidence if a speed
-/// and other measures form one question.
+/// Returns the confidence of each of these measures: Bonferroni's share. It holds for a speed and other
+/// measures too. *Faster and no worse* alone would need no correction, but every measure has a verdict of its
+/// own, and *worse* in any of them makes the joint verdict *worse*.
 pub fn confidence_per_measure<'a>(confidence: f64, measures: impl Iterator<Item = &'a Measure>) -> f64 {
-    let measures: Vec<&Measure> = measures.collect();
-    if is_joint(measures.iter().copied()) { confidence } else { bonferroni(confidence, measures.len()) }
+    bonferroni(confidence, measures.count())
 }
 
 /// Makes the findings of measures that together hold with `confidence`. `min_effect` sets the smallest

@@ -7,7 +7,7 @@ use super::history;
 use super::pairs::PairRuns;
 use super::question::{Question, SeedChoice};
 use super::setting::{FinishedComparison, Setting, StoredExperiment};
-use super::{judge, plan, record};
+use super::{judge, pair_times, plan, record, remarks};
 use crate::error::{Error, Result};
 use crate::forecast::shared_randomness;
 use crate::ranks::Stop;
@@ -47,8 +47,12 @@ pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<Fi
     running.run_pairs(stop)?;
     running.experiment.finished = true;
     record::note_runs(setting.results, &mut running.experiment)?;
+    if question.is_timed() {
+        pair_times::check(&mut running.experiment, &question.arms, setting.results)?;
+    }
     running.experiment.standing = Some(asking.standing(&since, setting.results, &running.experiment)?);
     judge::judge(&mut running.experiment);
+    remarks::add(&mut running.experiment);
     running.write()?;
     asking.answer(setting.results, &running.experiment)?;
     Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed: None })

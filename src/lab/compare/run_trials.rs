@@ -186,11 +186,8 @@ impl<'a> RunningTrials<'a> {
             let device = &mut self.experiment.arms[arm].device;
             *device = device.take().or(devices[other].clone());
         }
-        let intends_devices = self.question.arms.changes.iter().any(|change| {
-            let sections = ["engine.device", "engine.threads", "parallelism."];
-            sections.iter().any(|section| change.key.starts_with(section))
-        });
-        let reasons = contention::reasons(&self.experiment, &self.trials, intends_devices);
+        let reasons =
+            contention::reasons(&self.experiment, &self.trials, self.question.arms.change_devices());
         self.experiment.contended.extend(reasons);
         self.experiment.notes.extend(contention::notes(&self.trials));
         record::note_runs(self.setting.results, &mut self.experiment)?;

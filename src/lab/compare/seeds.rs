@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 pub(super) const MAX_SEED: u64 = i64::MAX as u64;
 
 /// The most pairs in a comparison.
-const MAX_PAIRS: u64 = 10_000;
+pub const MAX_PAIRS: usize = 10_000;
 
 /// Seeds as the user gave them.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ impl Seeds {
         let wrong = |why: String| Err(Error::usage(format!("--seeds {text}{why}")));
         match numbers.as_deref() {
             None => wrong(" is not a count, such as 8, or a list, such as 3,5,8".to_owned()),
-            Some([count]) if (1..=MAX_PAIRS).contains(count) => Ok(Self::Count(*count as usize)),
+            Some([count]) if (1..=MAX_PAIRS as u64).contains(count) => Ok(Self::Count(*count as usize)),
             Some([_]) => wrong(format!(": a comparison has from 1 to {MAX_PAIRS} pairs")),
             Some(seeds) => match seeds.iter().enumerate().find(|(at, seed)| seeds[..*at].contains(seed)) {
                 Some((_, twice)) => wrong(format!(": {twice} is named twice")),

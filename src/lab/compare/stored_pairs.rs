@@ -6,11 +6,11 @@ use super::basis::{Records, VerifiedRun};
 use super::history;
 use super::question::{Options, Question};
 use super::setting::{FinishedComparison, StoredExperiment};
-use super::{judge, pairs, record};
+use super::{judge, pairs, record, remarks};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::{Change, Class, Recipe};
-use crate::results::experiment::{Arm, BASELINE, CANDIDATE, ExperimentRun};
+use crate::results::experiment::{Arm, BASELINE, Budget, CANDIDATE, ExperimentRun};
 use crate::results::find;
 use crate::results::ledger::Ledger;
 use crate::results::measure::{Measure, MeasuredRun};
@@ -65,12 +65,15 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     let question = &asking.question;
     history::check_peeking(question, &asking.arms, &asking.family)?;
     let mut experiment = record::from_question(question, runs.collect())?;
+    for (arm, stored) in experiment.arms.iter_mut().zip(arms) {
+        arm.budget = stored.budget();
+    }
     for (arm, known) in experiment.arms.iter_mut().zip(known) {
         if let Some(known) = known {
             arm.recipe.clone_from(&known.recipe);
             arm.settings.clone_from(&known.settings);
             arm.seedless_hash.clone_from(&known.seedless_hash);
-            arm.budget = known.budget;
+            arm.budget = known.budget.or(arm.budget);
         }
     }
     asking.describe(&mut experiment);
@@ -87,6 +90,7 @@ pub fn compare_stored(results: &Path, names: [&str; 2], options: &Options) -> Re
     let since = asking.ask(results, &experiment)?;
     experiment.standing = Some(asking.standing(&since, results, &experiment)?);
     judge::judge(&mut experiment);
+    remarks::add(&mut experiment);
     experiment.write(&folder)?;
     asking.answer(results, &experiment)?;
     Ok(FinishedComparison { folder, experiment, failed: None })
@@ -133,6 +137,13 @@ impl StoredArm {
         let recipe = first.recipe.clone();
         let folders = self.runs.values().map(|run| run.folder.clone()).collect();
         Ok(PlannedArm::stored(&self.names, recipe.name(), folders, recipe.clone()))
+    }
+
+    /// Returns the steps and tokens of its longest run; a run that diverged ended before.
+    fn budget(&self) -> Option<Budget> {
+        let longest =
+            self.runs.values().map(|run| &run.verified.summary).max_by_key(|summary| summary.steps)?;
+        Some(Budget { steps: longest.steps, tokens: longest.tokens_seen, parameters: None, flops: None })
     }
 
     fn corpus_hash(&self) -> Option<&String> {

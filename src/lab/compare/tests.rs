@@ -5,8 +5,8 @@ use super::question::confidence_per_measure;
 use super::*;
 use crate::results::experiment::example::experiment;
 use crate::results::experiment::{
-    EXPERIMENT, EarlierExperiment, Experiment, ExperimentRun, Finding, RegisteredPrediction, Standing,
-    VerdictBasis,
+    Budget, EXPERIMENT, EarlierExperiment, Experiment, ExperimentRun, Finding, RegisteredPrediction,
+    Standing, VerdictBasis,
 };
 use crate::results::ledger::{AskedArm, Ledger, QuestionLine};
 use crate::results::measure::{Measure, MeasureValue, parse_list};
@@ -142,11 +142,11 @@ fn a_side_with_diverged_runs_is_not_better_and_counts_decide_where_they_can() {
     assert_eq!(judged("val_loss", &differing(&[0.1])).diverged, None);
 }
 
-/// In six pairs, loss and speed fall by a fifth; in six more, the baseline diverges.
+/// In six pairs, loss and speed fall by a fifth; in seven more, the baseline diverges.
 #[test]
 fn runs_of_the_other_side_that_diverge_make_none_faster() {
     let both = (0..6).map(|i| [2.0, 1.6 + 0.01 * f64::from(i)].map(MeasureValue::Value));
-    let gone = (0..6).map(|_| [MeasureValue::Diverged, MeasureValue::Value(1.6)]);
+    let gone = (0..7).map(|_| [MeasureValue::Diverged, MeasureValue::Value(1.6)]);
     let found = judged("tok_s,val_loss", &both.chain(gone).collect::<Vec<_>>());
     let [speed, loss] = &found.findings[..] else { panic!("two measures") };
     assert!(speed.interval.unwrap().high < -0.1, "slower");
@@ -203,18 +203,81 @@ fn faster_and_no_worse_is_one_question() {
         comparison
     };
     let verdict = |speeds, losses| pairs(speeds, losses).joint.unwrap().verdict;
-    let faster = [1.2, 1.21, 1.19];
+    let faster = [1.2, 1.205, 1.195];
     assert_eq!(verdict(faster, [0.001, 0.002, 0.0]), Verdict::Better);
     // Better by an uncertain amount, but surely no worse by 0.01.
     assert_eq!(verdict(faster, [-0.05, 0.0, -0.03]), Verdict::Inconclusive);
-    assert_eq!(verdict(faster, [-0.05, -0.02, -0.04]), Verdict::Better);
-    assert_eq!(verdict(faster, [0.05, 0.04, 0.06]), Verdict::Worse);
+    assert_eq!(verdict(faster, [-0.05, -0.03, -0.04]), Verdict::Better);
+    assert_eq!(verdict(faster, [0.05, 0.045, 0.055]), Verdict::Worse);
     assert_eq!(verdict(faster, [0.5, -0.4, 0.1]), Verdict::Inconclusive);
     assert_eq!(verdict([1.2, 0.9, 1.0], [0.001, 0.002, 0.0]), Verdict::Inconclusive);
     assert_eq!(verdict([1.0, 1.001, 1.0], [0.001, 0.0, 0.0]), Verdict::NoDifference);
-    let found = pairs([0.8, 0.81, 0.79], [0.0; 3]);
-    assert_eq!((found.verdict(), found.findings[0].confidence), (Verdict::Worse, 0.95));
+    let found = pairs([0.8, 0.805, 0.795], [0.0; 3]);
+    assert_eq!(found.verdict(), Verdict::Worse);
     assert_eq!(found.joint.unwrap().found, "tok_s is worse");
+}
+
+/// Whatever is asked together, all measures share the error.
+#[test]
+fn every_list_of_measures_shares_the_error() {
+    let all = ["val_loss", "tok_s", "train_loss", "bits_per_byte", "steps_until:val_loss=2"];
+    for chosen in 1..1u32 << all.len() {
+        let chosen = (0..all.len()).filter(|at| chosen >> at & 1 == 1).map(|at| all[at]);
+        let chosen: Vec<&str> = chosen.collect();
+        let measures = parse_list(&chosen.join(",")).unwrap();
+        let each = confidence_per_measure(0.95, measures.iter());
+        assert!((each - (1.0 - 0.05 / chosen.len() as f64)).abs() < 1e-12, "{chosen:?}: {each}");
+    }
+}
+
+/// Times that are not comparable have no verdict, and other measures keep theirs.
+#[test]
+fn measures_of_time_have_no_verdict_where_times_are_not_comparable() {
+    let mut found = comparison("tok_s,val_loss", &differing(&[0.5, 0.51, 0.52, 0.49, 0.5, 0.5, 0.5]));
+    let timed = parse_list("seconds_until:val_loss=2").unwrap().remove(0);
+    for run in &mut found.runs {
+        let seconds = 10.0 - run.arm as f64;
+        run.values.insert(timed.to_string(), MeasureValue::Value(seconds));
+    }
+    found.findings.push(Finding::unjudged(timed, None, 0.95));
+    for range in ["tok_s +20..+30%", "faster"] {
+        found.prediction = Some(predicted(range));
+        found.contended.clear();
+        judge::judge(&mut found);
+        let verdicts: Vec<Verdict> = found.findings.iter().map(|one| one.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Better, Verdict::Worse, Verdict::Better]);
+        found.contended.push("other load fell on the baseline".to_owned());
+        judge::judge(&mut found);
+        let verdicts: Vec<Verdict> = found.findings.iter().map(|one| one.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Inconclusive, Verdict::Worse, Verdict::Inconclusive]);
+        assert_eq!(found.findings[0].because.as_deref(), Some("times are not comparable"));
+        assert_eq!(found.prediction.as_ref().unwrap().held, None, "{range}");
+    }
+}
+
+/// One recipe with budgets of 60 and 300 steps reaches the target after 100 on average.
+#[test]
+fn a_larger_budget_makes_no_arm_better() {
+    for (clock, budgets) in [("steps", [60, 300]), ("tokens", [60, 300]), ("seconds", [60, 300])] {
+        let values: Vec<[MeasureValue; 2]> = (0..8)
+            .map(|k| [MeasureValue::NeverReached(60.0), MeasureValue::Value(f64::from(90 + k))])
+            .collect();
+        let mut found = comparison(&format!("{clock}_until:val_loss=2"), &values);
+        for (arm, budget) in found.arms.iter_mut().zip(budgets) {
+            arm.budget = Some(Budget { steps: budget, tokens: budget, parameters: None, flops: None });
+        }
+        judge::judge(&mut found);
+        assert_eq!(found.verdict(), Verdict::Inconclusive, "{clock}");
+        assert!(found.findings[0].because.as_ref().unwrap().contains("8 times are not used"));
+        // Where both reached it, what lies beyond the smaller budget is no rank.
+        for run in &mut found.runs {
+            run.training_s = Some(budgets[run.arm] as f64);
+            let reached = MeasureValue::Value(if run.arm == 0 { 50.0 } else { 90.0 });
+            run.values.insert(found.findings[0].measure.to_string(), reached);
+        }
+        judge::judge(&mut found);
+        assert_eq!((found.verdict(), found.findings[0].candidate), (Verdict::Worse, None), "{clock}");
+    }
 }
 
 #[test]
@@ -255,9 +318,13 @@ fn a_prediction_holds_by_verdict_or_by_interval() {
     assert_eq!(held("val_loss", "worse", &better), Some(false));
     assert_eq!(held("val_loss", "no difference", &better), Some(false));
     assert_eq!(held("val_loss", "better", &open), None);
-    assert_eq!(held("val_loss", "val_loss -0.06..-0.04", &better), Some(true));
-    assert_eq!(held("val_loss", "val_loss -0.04..-0.01", &better), Some(false));
-    assert_eq!(held("val_loss", "val_loss -3..-2%", &better), Some(true));
+    // The interval is -0.075 to -0.025.
+    assert_eq!(held("val_loss", "val_loss -0.08..-0.02", &better), Some(true));
+    assert_eq!(held("val_loss", "val_loss -0.06..-0.04", &better), None, "the estimate alone lies inside");
+    assert_eq!(held("val_loss", "val_loss -0.04..-0.01", &better), None, "the estimate alone lies outside");
+    assert_eq!(held("val_loss", "val_loss -0.02..-0.01", &better), Some(false));
+    assert_eq!(held("val_loss", "val_loss -4..-1%", &better), Some(true));
+    assert_eq!(held("val_loss", "val_loss -3..-2%", &better), None);
     assert_eq!(held("val_loss", "val_loss -9..9", &open), Some(true));
     assert_eq!(held("val_loss", "val_loss 8..9", &open), Some(false));
     assert_eq!(held("val_loss", "val_loss 0..9", &open), None);

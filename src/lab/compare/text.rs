@@ -3,7 +3,7 @@
 mod pairs;
 mod trials;
 
-use crate::format::printable;
+use crate::format::{printable, significant};
 use crate::results::experiment::{Experiment, Finding};
 use crate::results::measure::Measure;
 pub use trials::trial;
@@ -31,7 +31,11 @@ pub fn report(experiment: &Experiment) -> String {
     lines.extend(experiment.diverged.iter().map(|runs| ("diverged", pairs::diverged(runs))));
     lines.extend(experiment.confirms.iter().map(|confirmed| ("confirms", confirmed.clone())));
     lines.extend(experiment.prediction.iter().map(|prediction| {
-        ("prediction", format!("`{}`: {}", prediction.text, held_in_words(prediction.held)))
+        let width = experiment
+            .prediction_width()
+            .map(|width| format!("; the range is {} times as wide as the interval", significant(width)));
+        let held = held_in_words(prediction.held);
+        ("prediction", format!("`{}`: {held}{}", prediction.text, width.unwrap_or_default()))
     }));
     if !has_trials || !experiment.history.is_empty() {
         lines.push(("history", pairs::history(experiment)));

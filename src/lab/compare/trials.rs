@@ -38,8 +38,6 @@ pub struct FinishedTrial {
     pub columns: Columns,
     /// Why its times cannot be compared with others.
     pub contended: Vec<String>,
-    /// Fractions of CPU time used by other processes and taken by the host; `None` if not measured.
-    pub cpu_load: Option<(f64, f64)>,
     /// Median clocks of the GPU's SMs and memory in the steady state, in MHz.
     pub clocks: [Option<f64>; 2],
     /// The part of the held-out text that the validation loss was measured on, from the run's summary.
@@ -117,7 +115,7 @@ impl FinishedTrial {
             Program::Command(command) => run_command(command, number, arm, set)?,
             Program::Stored(_) => return Err(Error::failed("a stored run is not run again")),
         };
-        trial.cpu_load = CpuLoad::sample().zip(before).and_then(|(now, before)| now.since(&before));
+        trial.record.other_load = CpuLoad::sample().zip(before).and_then(|(now, before)| now.since(&before));
         Ok(trial)
     }
 

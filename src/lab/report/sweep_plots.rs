@@ -146,7 +146,7 @@ fn along(axis: &Axis, axes: &[Axis], found: &Configurations, measured: &[&Config
     } else {
         let (best, rest): (Vec<&Configuration>, Vec<&Configuration>) =
             measured.iter().copied().partition(|one| one.in_best_set() == Some(true));
-        let groups = [("configurations", rest), ("best set", best)];
+        let groups = [("configurations", rest), (found.set_name.as_str(), best)];
         for ((name, group), hue) in groups.into_iter().zip(HUES).filter(|((_, group), _)| !group.is_empty()) {
             series.extend(points_with_intervals(name.to_owned(), hue, Look::Dots, axis, &group));
         }
@@ -217,7 +217,7 @@ fn heat_map(x: &Axis, y: &Axis, found: &Configurations, measured: &[&Configurati
     let names = |axis: &Axis| axis.values.iter().map(|(text, _)| label(text)).collect::<Vec<String>>();
     Some(HeatMap {
         title: format!("{}: {} by {} and {}", found.recipe, measure_name(found), x.key, y.key),
-        subtitle: format!("{}  ·  shade by rank, the best set outlined", subtitle(found)),
+        subtitle: format!("{}  ·  shade by rank, the {} outlined", subtitle(found), found.set_name),
         x_name: x.key.clone(),
         y_name: y.key.clone(),
         columns: names(x),
@@ -242,7 +242,7 @@ fn subtitle(found: &Configurations) -> String {
     if found.not_compared.is_none() {
         parts.push(format!("{} % intervals", 100.0 * found.confidence));
         let (best, of) = (found.best_set().len(), found.configurations.len());
-        parts.push(format!("best set: {best} of {of} configuration{}", plural(of)));
+        parts.push(format!("{}: {best} of {of} configuration{}", found.set_name, plural(of)));
     }
     parts.join("  ·  ")
 }

@@ -81,8 +81,8 @@ pub fn write(
     atomic::write(&path.with_extension("md"), text.as_bytes())
 }
 
-/// Describes the best set, as in `best set by val_loss (95 %): 2 of 9 configurations: …`; `None` if nothing
-/// was compared.
+/// Describes the best set, as in `best set by val_loss (95 %): 2 of 9 configurations: …`, with what it does not
+/// tell; `None` if nothing was compared.
 pub fn best_in_words(found: &Configurations) -> Option<String> {
     let ranked = found.ranked();
     if found.configurations.len() < 2 || ranked.is_empty() {
@@ -91,7 +91,9 @@ pub fn best_in_words(found: &Configurations) -> Option<String> {
     let (measure_name, of) = (&found.measure, found.configurations.len());
     if found.not_compared.is_some() {
         let reason = if found.seeds.len() < 2 { " (one seed each)" } else { "" };
-        return Some(format!("best by {measure_name}{reason}: {}", ranked[0].name(&found.keys)));
+        let best = if found.caveat.is_some() { found.set_name.as_str() } else { "best" };
+        let named = ranked[0].name(&found.keys);
+        return Some(format!("{best} by {measure_name}{reason}: {named}{}", caveat(found)));
     }
     let best = found.best_set();
     let mut names: Vec<String> = best.iter().take(NAMED).map(|one| one.name(&found.keys)).collect();
@@ -99,12 +101,19 @@ pub fn best_in_words(found: &Configurations) -> Option<String> {
         names.push(format!("and {} more", best.len() - NAMED));
     }
     Some(format!(
-        "best set by {measure_name} ({} %): {} of {of} configuration{}: {}",
+        "{} by {measure_name} ({} %): {} of {of} configuration{}: {}{}",
+        found.set_name,
         100.0 * found.confidence,
         best.len(),
         plural(of),
-        names.join("; ")
+        names.join("; "),
+        caveat(found)
     ))
+}
+
+/// Returns what the best set does not tell, to be put behind it.
+fn caveat(found: &Configurations) -> String {
+    found.caveat.iter().map(|caveat| format!(". {caveat}")).collect()
 }
 
 /// Formats a number; one that rounds to zero has no sign.
@@ -128,7 +137,7 @@ fn csv(found: &Configurations) -> Result<Vec<u8>> {
             "difference_to_best",
             "difference_low",
             "difference_high",
-            "best_set",
+            &found.set_name.replace(' ', "_"),
             "remarks",
         ]
         .map(str::to_owned),
@@ -163,19 +172,14 @@ fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>)
     };
     let unit = if found.unit.is_empty() { String::new() } else { format!("{}, ", found.unit) };
     let mut text = format!("`{}` ({unit}{better} is better), the best first", found.measure);
-    text += &match (&found.not_compared, found.residual_deviation, found.freedom) {
-        (None, Some(deviation), Some(freedom)) => format!(
-            "; {} seeds, intervals of {} %, residual deviation {deviation:.*} with {freedom} degree{} of freedom.\n\n",
-            found.seeds.len(),
-            100.0 * found.confidence,
-            decimals + 1,
-            plural(freedom)
-        ),
-        (why, ..) => format!("; no intervals: {}.\n\n", why.as_deref().unwrap_or("not compared")),
+    text += &match &found.not_compared {
+        None => format!("; {} seeds, intervals of {} %", found.seeds.len(), 100.0 * found.confidence),
+        Some(why) => format!("; no intervals: {why}"),
     };
+    text += &format!("{}.\n\n", caveat(found));
     let mut header: Vec<String> = found.keys.iter().map(|key| format!("`{key}`")).collect();
     header.extend(
-        ["mean", "interval", "deviation", "difference to the best other", "best set", "remarks"]
+        ["mean", "interval", "deviation", "difference to the best other", &found.set_name, "remarks"]
             .map(str::to_owned),
     );
     let unranked = found.configurations.iter().filter(|one| one.mean.is_none());

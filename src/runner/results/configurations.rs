@@ -1,12 +1,13 @@
 //! Configurations of a sweep. Cells that differ only in their seed form one configuration, which has a mean
 //! over seeds.
 //!
-//! `configurations.json` in the sweep's folder stores them, with the best set and the intervals that the
-//! two-way model of [`compare_cells`] gives.
+//! `configurations.json` in the sweep's folder stores them, with the best set and the intervals of
+//! [`compare_cells`].
 
 use super::ledger::CellStatus;
+use crate::format::plural;
 use crate::metrics::Metric;
-use crate::statistics::{CellEstimate, Direction, compare_cells, mean, variance};
+use crate::statistics::{CellEstimate, Chosen, Direction, compare_cells, mean, variance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -19,6 +20,16 @@ pub const SEED: &str = "training.seed";
 /// The most means and seed effects that are estimated together. The time grows with the cube of their number,
 /// and this many take seconds.
 const MAX_ESTIMATED: usize = 1000;
+
+/// The name of the configurations that cannot be told from the best.
+pub const BEST_SET: &str = "best set";
+
+/// The name of the same among those that were not dropped at a rung.
+pub const BEST_FINALISTS: &str = "best of the finalists";
+
+fn best_set_name() -> String {
+    BEST_SET.to_owned()
+}
 
 /// TOML values by key.
 pub type Settings = BTreeMap<String, String>;
@@ -40,12 +51,15 @@ pub struct Configurations {
     pub keys: Vec<String>,
     /// The seeds, in the order of [`Configuration::values`]. An empty one stands for the recipe's own seed.
     pub seeds: Vec<String>,
-    /// Pooled standard deviation of a run after its configuration and its seed are accounted for.
-    pub residual_deviation: Option<f64>,
-    /// Degrees of freedom of the residual deviation.
-    pub freedom: Option<usize>,
     /// Why there are no intervals and no best set.
     pub not_compared: Option<String>,
+    /// What the set of the best is called: [`BEST_SET`], or [`BEST_FINALISTS`] if configurations were dropped
+    /// at a rung.
+    #[serde(default = "best_set_name")]
+    pub set_name: String,
+    /// What the set does not tell, if configurations were dropped at a rung.
+    #[serde(default)]
+    pub caveat: Option<String>,
     /// All configurations, in the order of the sweep.
     pub configurations: Vec<Configuration>,
 }
@@ -85,6 +99,13 @@ impl Configuration {
     /// Returns true if this configuration may be the best; `None` if that is unknown.
     pub fn in_best_set(&self) -> Option<bool> {
         self.estimate.map(|estimate| estimate.in_best_set)
+    }
+
+    /// Returns true if a cell of it stopped at a rung and did not go on.
+    pub fn was_dropped(&self) -> bool {
+        [CellStatus::Dropped, CellStatus::Halted]
+            .iter()
+            .any(|status| self.others.contains_key(status.as_str()))
     }
 
     /// Describes the cells that did not end well, such as `diverged in 2 of 5`.
@@ -158,13 +179,18 @@ impl Configurations {
             .map(|one| if one.mean.is_some() { one.values.clone() } else { vec![None; seeds.len()] })
             .collect();
         let direction = direction(measure);
+        let dropped = configurations.iter().filter(|one| one.was_dropped()).count();
+        let chosen = match dropped {
+            0 => Chosen::All,
+            _ => Chosen::Finalists(configurations.len()),
+        };
         let comparison = match configurations.len() + seeds.len() > MAX_ESTIMATED {
             true => Err(format!("more than {MAX_ESTIMATED} configurations and seeds are not compared")),
-            false => compare_cells(&compared, confidence, direction).map_err(|e| e.to_string()),
+            false => compare_cells(&compared, confidence, direction, chosen).map_err(|e| e.to_string()),
         };
         if let Ok(comparison) = &comparison {
             for (one, estimate) in configurations.iter_mut().zip(&comparison.cells) {
-                one.mean = estimate.map(|estimate| estimate.mean.estimate);
+                one.mean = estimate.map(|estimate| estimate.mean.estimate).or(one.mean);
                 one.estimate = *estimate;
             }
         }
@@ -176,9 +202,17 @@ impl Configurations {
             confidence,
             keys: keys.iter().filter(|key| *key != SEED).cloned().collect(),
             seeds,
-            residual_deviation: comparison.as_ref().ok().map(|comparison| comparison.residual_deviation),
-            freedom: comparison.as_ref().ok().map(|comparison| comparison.freedom),
             not_compared: comparison.err(),
+            set_name: if dropped > 0 { BEST_FINALISTS } else { BEST_SET }.to_owned(),
+            caveat: (dropped > 0).then(|| {
+                format!(
+                    "{dropped} of {} configuration{} stopped early and {} not compared: any of them may be the \
+                     best at full length",
+                    configurations.len(),
+                    plural(configurations.len()),
+                    if dropped == 1 { "is" } else { "are" }
+                )
+            }),
             configurations,
         }
     }
@@ -281,6 +315,7 @@ mod tests {
             ("0.2", &[2.01, 2.51, 3.00]),
             ("0.3", &[2.20, 2.69, 3.20]),
         ]);
+        assert_eq!((found.set_name.as_str(), &found.caveat), (BEST_SET, &None));
         assert_eq!((found.keys.clone(), found.not_compared.clone()), (vec!["optimizer.lr".to_owned()], None));
         assert_eq!(found.seeds, ["9", "10", "11"], "by number");
         let best: Vec<String> = found.best_set().iter().map(|one| one.name(&found.keys)).collect();
@@ -289,8 +324,9 @@ mod tests {
         assert!((first.mean.unwrap() - 7.51 / 3.0).abs() < 1e-12);
         assert!((first.deviation.unwrap() - 0.505).abs() < 1e-3, "of the seeds");
         let interval = first.estimate.unwrap().mean;
-        assert!(interval.high - interval.low < 0.05, "of the residual: {interval:?}");
-        assert!(found.residual_deviation.unwrap() < 0.01);
+        assert!(interval.high - interval.low > 2.0, "over seeds: {interval:?}");
+        let difference = found.configurations[2].estimate.unwrap().difference_to_best;
+        assert!(difference.high < 0.25, "the seeds cancel: {difference:?}");
         let json = serde_json::to_string(&found).unwrap();
         assert_eq!(serde_json::from_str::<Configurations>(&json).unwrap(), found);
     }
@@ -311,12 +347,47 @@ mod tests {
         assert_eq!(found.ranked().len(), 2);
     }
 
+    /// The optimum moves with the length, so what was dropped early may be the best later.
+    #[test]
+    fn what_a_rung_left_is_the_best_of_the_finalists_and_no_more() {
+        for (status, name) in [
+            (CellStatus::Dropped, BEST_FINALISTS),
+            (CellStatus::Halted, BEST_FINALISTS),
+            (CellStatus::Killed, BEST_SET),
+        ] {
+            let all: Vec<(Settings, Option<f64>)> = (0..12)
+                .map(|at| {
+                    let (rate, seed) = ((at / 3).to_string(), (at % 3).to_string());
+                    let value = 2.0 + 0.1 * (at / 3) as f64 + 0.001 * (at * at % 7) as f64;
+                    (settings(&[("optimizer.lr", &rate), (SEED, &seed)]), (at < 9).then_some(value))
+                })
+                .collect();
+            let cells: Vec<CellOutcome<'_>> = all
+                .iter()
+                .map(|(settings, value)| CellOutcome {
+                    settings,
+                    status: Some(if value.is_some() { CellStatus::Ok } else { status }),
+                    value: *value,
+                })
+                .collect();
+            let keys = ["optimizer.lr", SEED].map(str::to_owned);
+            let metric = metrics::find("val_loss").unwrap();
+            let found = Configurations::from_cells("r", &keys, metric, 0.95, &cells);
+            assert_eq!(found.set_name, name, "{status:?}");
+            assert_eq!(found.caveat.is_some(), name == BEST_FINALISTS);
+            let caveat = found.caveat.unwrap_or_default();
+            assert!(
+                caveat.is_empty() || caveat.starts_with("1 of 4 configurations stopped early and is not")
+            );
+        }
+    }
+
     #[test]
     fn one_seed_has_means_and_no_intervals() {
         let found = summarized(&[("0.1", &[2.0]), ("0.2", &[1.0])]);
         assert!(found.not_compared.as_ref().unwrap().contains("too few runs"), "{found:?}");
         assert_eq!(found.ranked()[0].settings["optimizer.lr"], "0.2");
-        assert!(found.best_set().is_empty() && found.residual_deviation.is_none());
+        assert!(found.best_set().is_empty());
         assert!(found.configurations.iter().all(|one| one.estimate.is_none() && one.deviation.is_none()));
     }
 

@@ -7,6 +7,7 @@
 
 #[doc(hidden)]
 pub mod example;
+mod prediction;
 mod standing;
 mod words;
 
@@ -58,11 +59,14 @@ pub struct Experiment {
     pub confirms: Option<String>,
     /// Which runs are made, in which order, and when they are judged.
     pub design: Design,
-    /// Probability, chosen before the first run, that all intervals hold together. For a joint question, each
-    /// interval holds with this probability on its own.
+    /// Probability, chosen before the first run, that all intervals hold together. In records with rules 0, each
+    /// interval of a joint question holds with this probability on its own.
     pub confidence: f64,
     /// How intervals and verdicts follow from the runs, in words.
     pub rule: String,
+    /// The version of the rules by which it was judged; 0 for records before 2026-11-28.
+    #[serde(default, skip_serializing_if = "is_first_version")]
+    pub rules: u32,
     /// What is compared: the baseline first, then the candidate. [`Experiment::parse`] accepts at least two.
     pub arms: Vec<Arm>,
     /// How [`Arm::measured`] summarizes several runs.
@@ -261,6 +265,31 @@ pub struct ExperimentRun {
     /// The value of each measure, by the measure's text.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub values: BTreeMap<String, MeasureValue>,
+    /// Wall time of all its training steps, in seconds, if the time to a target is measured: the budget that
+    /// the target had to be reached in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training_s: Option<f64>,
+    /// What else used the CPU meanwhile, if its times are judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_load: Option<OtherLoad>,
+}
+
+/// Load on a machine's CPU that does not come from the comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OtherLoad {
+    /// Share of the machine's CPU time that other processes used.
+    pub processes: f64,
+    /// Share of it that the host of a virtual machine took.
+    pub stolen: f64,
+    /// Number of the machine's logical processors.
+    pub processors: u64,
+}
+
+impl OtherLoad {
+    /// Returns the share of CPU time that was used by others or taken.
+    pub fn total(&self) -> f64 {
+        self.processes + self.stolen
+    }
 }
 
 /// The answer to one question.
@@ -418,6 +447,10 @@ pub struct Provenance {
     pub ledger_heads: Option<BTreeMap<String, String>>,
     /// When the experiment began, UTC.
     pub began: Option<String>,
+}
+
+fn is_first_version(rules: &u32) -> bool {
+    *rules == 0
 }
 
 /// Returns the runs, as `RECIPE/RUN`, of the comparison in a folder. Another folder has none.

@@ -1,4 +1,4 @@
-//! The two-way additive model of cells and seeds, fitted by least squares.
+//! The means of cells over seeds, some of them missing, by least squares.
 
 use std::fmt;
 
@@ -7,10 +7,9 @@ use std::fmt;
 pub enum NotComparable {
     /// Fewer than two cells have values.
     FewerThanTwoCells,
-    /// There are only as many values as cells and seeds to account for, so there is no scatter left to
-    /// estimate.
+    /// Fewer than two cells have two values, so nothing shows how much they scatter.
     TooFewRuns,
-    /// Some cells share no seed with the others, neither directly nor through other cells.
+    /// No two cells share two seeds.
     NoSharedSeeds,
 }
 
@@ -21,84 +20,53 @@ impl fmt::Display for NotComparable {
             Self::TooFewRuns => {
                 "the cells have too few runs to show how much runs scatter: that takes at least two seeds"
             }
-            Self::NoSharedSeeds => "some cells share no seed with the others",
+            Self::NoSharedSeeds => "no two cells share two seeds",
         })
     }
 }
 
-/// value = mean of the cell + effect of the seed + error; the effects of the seeds sum to 0.
-pub struct TwoWayModel {
-    /// Mean of each cell over all seeds.
-    pub means: Vec<f64>,
-    /// Standard deviation of the errors.
-    pub residual_deviation: f64,
-    /// Degrees of freedom of the deviation.
-    pub freedom: usize,
-    /// Covariances of the means, in units of the error variance.
-    covariance: Vec<Vec<f64>>,
-}
-
-impl TwoWayModel {
-    /// Fits the model to runs `(cell, seed, value)`. Every cell from 0 to the highest must have a run.
-    ///
-    /// # Errors
-    ///
-    /// [`NotComparable`] says what is missing.
-    pub fn fit(runs: &[(usize, usize, f64)]) -> Result<Self, NotComparable> {
-        let mut seeds: Vec<usize> = runs.iter().map(|run| run.1).collect();
-        seeds.sort_unstable();
-        seeds.dedup();
-        let cells = runs.iter().map(|run| run.0 + 1).max().unwrap_or(0);
-        if cells < 2 {
-            return Err(NotComparable::FewerThanTwoCells);
-        }
-        let parameters = cells + seeds.len() - 1;
-        let freedom = runs.len().saturating_sub(parameters);
-        // A run's row in the design matrix: its cell, then its seed. The last seed is minus the sum of the
-        // others.
-        let row = |&(cell, seed, _): &(usize, usize, f64)| {
-            let mut row = vec![0.0; parameters];
-            row[cell] = 1.0;
-            match seeds.binary_search(&seed) {
-                Ok(at) if cells + at < parameters => row[cells + at] = 1.0,
-                _ => row[cells..].fill(-1.0),
-            }
-            row
-        };
-        // Center the values, so that small differences of large values keep their digits when squared.
-        let center = runs.iter().map(|run| run.2).sum::<f64>() / runs.len() as f64;
-        let mut normal = vec![vec![0.0; parameters]; parameters];
-        let mut right = vec![0.0; parameters];
-        for run in runs {
-            let row = row(run);
-            let filled: Vec<usize> = (0..parameters).filter(|&k| row[k] != 0.0).collect();
-            for &i in &filled {
-                right[i] += row[i] * (run.2 - center);
-                filled.iter().for_each(|&j| normal[i][j] += row[i] * row[j]);
-            }
-        }
-        let covariance = inverse(normal).ok_or(NotComparable::NoSharedSeeds)?;
-        if freedom == 0 {
-            return Err(NotComparable::TooFewRuns);
-        }
-        let solution: Vec<f64> = covariance.iter().map(|line| dot(line, &right)).collect();
-        let residual = |run: &(usize, usize, f64)| run.2 - center - dot(&row(run), &solution);
-        let squares: f64 = runs.iter().map(|run| residual(run).powi(2)).sum();
-        let means = solution[..cells].iter().map(|mean| mean + center).collect();
-        let residual_deviation = (squares / freedom as f64).sqrt();
-        Ok(Self { means, residual_deviation, freedom, covariance })
+/// Returns the mean of each cell over all seeds, from runs `(cell, seed, value)`: the least-squares fit of
+/// value = mean of the cell + effect of the seed, where the effects of the seeds sum to 0. Every cell from 0
+/// to the highest must have a run.
+///
+/// # Errors
+///
+/// [`NotComparable`] says what is missing.
+pub fn means(runs: &[(usize, usize, f64)]) -> Result<Vec<f64>, NotComparable> {
+    let mut seeds: Vec<usize> = runs.iter().map(|run| run.1).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    let cells = runs.iter().map(|run| run.0 + 1).max().unwrap_or(0);
+    if cells < 2 {
+        return Err(NotComparable::FewerThanTwoCells);
     }
-
-    /// Returns the standard error of a cell's mean.
-    pub fn mean_error(&self, cell: usize) -> f64 {
-        self.residual_deviation * self.covariance[cell][cell].sqrt()
+    let parameters = cells + seeds.len() - 1;
+    // A run's row in the design matrix: its cell, then its seed. The last seed is minus the sum of the
+    // others.
+    let row = |&(cell, seed, _): &(usize, usize, f64)| {
+        let mut row = vec![0.0; parameters];
+        row[cell] = 1.0;
+        match seeds.binary_search(&seed) {
+            Ok(at) if cells + at < parameters => row[cells + at] = 1.0,
+            _ => row[cells..].fill(-1.0),
+        }
+        row
+    };
+    // Center the values, so that small differences of large values keep their digits when squared.
+    let center = runs.iter().map(|run| run.2).sum::<f64>() / runs.len() as f64;
+    let mut normal = vec![vec![0.0; parameters]; parameters];
+    let mut right = vec![0.0; parameters];
+    for run in runs {
+        let row = row(run);
+        let filled: Vec<usize> = (0..parameters).filter(|&k| row[k] != 0.0).collect();
+        for &i in &filled {
+            right[i] += row[i] * (run.2 - center);
+            filled.iter().for_each(|&j| normal[i][j] += row[i] * row[j]);
+        }
     }
-
-    /// Returns the standard error of the difference between two cells' means.
-    pub fn difference_error(&self, i: usize, j: usize) -> f64 {
-        let variance = self.covariance[i][i] + self.covariance[j][j] - 2.0 * self.covariance[i][j];
-        self.residual_deviation * variance.max(0.0).sqrt()
-    }
+    let covariance = inverse(normal).ok_or(NotComparable::NoSharedSeeds)?;
+    let solution: Vec<f64> = covariance.iter().map(|line| dot(line, &right)).collect();
+    Ok(solution[..cells].iter().map(|mean| mean + center).collect())
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

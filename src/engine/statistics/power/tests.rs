@@ -89,7 +89,7 @@ fn the_bound_of_the_deviation_is_that_of_chi_square() {
 #[test]
 fn a_plan_says_what_pairs_see() {
     let deviation = Deviation { estimate: 0.01 / 1.353_272_9, freedom: 7 };
-    let plan = PowerPlan::new(deviation, 0.01, 0.95, Some(8)).unwrap();
+    let plan = PowerPlan::new(deviation, 0.01, 0.95, Some(8), Looks::Once).unwrap();
     assert_eq!((plan.pairs_to_see, plan.pairs_to_show_equivalence), (Some(13), Some(16)));
     let given = plan.given.unwrap();
     assert!((given.power_to_see - 0.680_830).abs() < 1e-5);
@@ -105,17 +105,45 @@ fn a_plan_says_what_pairs_see() {
              that matters in 41 %",
         ]
     );
-    let hopeless = PowerPlan::new(Deviation { estimate: 1.0, freedom: 7 }, 1e-6, 0.95, None).unwrap();
+    let hopeless =
+        PowerPlan::new(Deviation { estimate: 1.0, freedom: 7 }, 1e-6, 0.95, None, Looks::Once).unwrap();
     assert!(hopeless.words("")[1].ends_with("more than 100,000 pairs"), "{:?}", hopeless.words(""));
 }
 
 #[test]
 fn there_is_no_plan_without_its_figures() {
     let deviation = Deviation { estimate: 0.01, freedom: 7 };
-    assert!(PowerPlan::new(deviation, 0.0, 0.95, None).is_none());
-    assert!(PowerPlan::new(deviation, f64::NAN, 0.95, None).is_none());
-    assert!(PowerPlan::new(deviation, 0.01, 1.0, None).is_none());
-    assert!(PowerPlan::new(deviation, 0.01, 0.95, Some(1)).is_none());
-    assert!(PowerPlan::new(Deviation { freedom: 0, ..deviation }, 0.01, 0.95, None).is_none());
-    assert!(PowerPlan::new(Deviation { estimate: 0.0, ..deviation }, 0.01, 0.95, None).is_none());
+    assert!(PowerPlan::new(deviation, 0.0, 0.95, None, Looks::Once).is_none());
+    assert!(PowerPlan::new(deviation, f64::NAN, 0.95, None, Looks::Once).is_none());
+    assert!(PowerPlan::new(deviation, 0.01, 1.0, None, Looks::Once).is_none());
+    assert!(PowerPlan::new(deviation, 0.01, 0.95, Some(1), Looks::Once).is_none());
+    assert!(PowerPlan::new(Deviation { freedom: 0, ..deviation }, 0.01, 0.95, None, Looks::Once).is_none());
+    assert!(
+        PowerPlan::new(Deviation { estimate: 0.0, ..deviation }, 0.01, 0.95, None, Looks::Once).is_none()
+    );
+}
+
+/// A look after every pair finds a little less than one at the end: the plan says how much, and asks for more
+/// pairs.
+#[test]
+fn a_plan_with_looks_has_their_power() {
+    let deviation = Deviation { estimate: 0.01 / 1.353_272_9, freedom: 7 };
+    let plan = |looks| PowerPlan::new(deviation, 0.01, 0.95, Some(13), looks).unwrap();
+    let (once, looks) = (plan(Looks::Once), plan(Looks::EveryPair));
+    let [one, other] = [&once, &looks].map(|plan| plan.given.unwrap());
+    assert!(one.power_to_see > 0.91 && (0.85..0.895).contains(&other.power_to_see), "{other:?}");
+    assert!(other.effect_seen > one.effect_seen && other.effect_seen < 1.1 * one.effect_seen, "{other:?}");
+    assert!(other.power_to_show_equivalence < one.power_to_show_equivalence, "{other:?}");
+    let maximum = looks.pairs_to_see.unwrap();
+    assert!((14..=15).contains(&maximum), "{maximum}");
+    assert!(looks.pairs_to_show_equivalence > once.pairs_to_show_equivalence);
+    assert!(
+        looks.words("nats")[1].contains(&format!("at most {maximum} pairs")),
+        "{:?}",
+        looks.words("nats")
+    );
+    let json = serde_json::to_value(&looks).unwrap();
+    assert_eq!(json["looks"], "every_pair");
+    assert!(serde_json::to_value(&once).unwrap().get("looks").is_none(), "as records of single looks are");
+    assert_eq!(plan(Looks::EveryPair), looks, "equal plans are equal");
 }

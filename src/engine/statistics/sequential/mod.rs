@@ -1,6 +1,7 @@
 //! Sequential comparisons: a look after every pair, up to a fixed maximum, with the error of a single look.
 
 mod boundary;
+pub mod power;
 
 use super::interval::Interval;
 use super::numeric::normal_cdf;
@@ -16,7 +17,7 @@ pub const FIRST_LOOK: usize = 4;
 
 /// Larger maximums are rejected: the time to compute the boundary grows with them, and no comparison has that
 /// many pairs.
-const MAX_PAIRS: usize = 2000;
+pub const MAX_PAIRS: usize = 2000;
 
 /// Exponent of the boundary, O'Brien and Fleming's. A lower exponent stops earlier but finds less of what the
 /// full number of pairs would find; it was chosen by the simulation in `docs/verdicts.md`.
@@ -148,32 +149,42 @@ impl SequentialDesign {
     pub fn decide(&self, differences: &[f64], min_effect: f64, direction: Direction) -> SequentialDecision {
         for pairs in FIRST_LOOK..=differences.len().min(self.max_pairs()) {
             let Some(look) = self.look(&differences[..pairs]) else { continue };
-            let Look { deviation, interval, boundary } = look;
-            let verdict = verdict(&interval, min_effect, direction);
-            let reason = match verdict {
-                Verdict::Inconclusive if pairs == self.max_pairs() => StopReason::LastPair,
-                Verdict::Inconclusive if self.is_futile(pairs, &look, min_effect) => StopReason::Futility,
-                Verdict::Inconclusive => continue,
-                _ => StopReason::Verdict,
-            };
-            return SequentialDecision::Stop(SequentialStop {
-                verdict,
-                reason,
-                pairs,
-                deviation,
-                interval,
-                boundary,
-            });
+            if let Some(stop) = self.stop(pairs, &look, min_effect, direction) {
+                return SequentialDecision::Stop(stop);
+            }
         }
         SequentialDecision::Continue
     }
 
+    /// Returns the stop at a look; `None` if another pair runs.
+    fn stop(
+        &self,
+        pairs: usize,
+        look: &Look,
+        min_effect: f64,
+        direction: Direction,
+    ) -> Option<SequentialStop> {
+        let &Look { deviation, interval, boundary } = look;
+        let verdict = verdict(&interval, min_effect, direction);
+        let reason = match verdict {
+            Verdict::Inconclusive if pairs == self.max_pairs() => StopReason::LastPair,
+            Verdict::Inconclusive if self.is_futile(pairs, look, min_effect) => StopReason::Futility,
+            Verdict::Inconclusive => return None,
+            _ => StopReason::Verdict,
+        };
+        Some(SequentialStop { verdict, reason, pairs, deviation, interval, boundary })
+    }
+
     /// Computes the figures of a look; `None` if there is no look or no finite interval.
     fn look(&self, differences: &[f64]) -> Option<Look> {
-        let boundary = self.boundary(differences.len())?;
-        let deviation = variance(differences).sqrt();
-        let reach = boundary * deviation / (differences.len() as f64).sqrt();
-        let interval = Interval::symmetric(mean(differences), reach);
+        self.look_at(differences.len(), mean(differences), variance(differences).sqrt())
+    }
+
+    /// Computes the figures of a look from the mean and the deviation of its pairs.
+    fn look_at(&self, pairs: usize, mean: f64, deviation: f64) -> Option<Look> {
+        let boundary = self.boundary(pairs)?;
+        let reach = boundary * deviation / (pairs as f64).sqrt();
+        let interval = Interval::symmetric(mean, reach);
         (interval.low.is_finite() && interval.high.is_finite()).then_some(Look {
             deviation,
             interval,

@@ -4,7 +4,7 @@ use crate::format::plural;
 use crate::results::experiment::{
     Design, DivergedRuns, Experiment, Finding, JointFinding, Look, RunPair, VerdictBasis, differences,
 };
-use crate::results::measure::{Measure, MeasureValue, Scale};
+use crate::results::measure::{Clock, Measure, MeasureValue, Scale};
 use crate::statistics::{
     DivergedPairs, FIRST_LOOK, Interval, SequentialDecision, SequentialDesign, TimePair, Verdict,
     compare_times, mean, no_worse, paired_difference, verdict,
@@ -27,22 +27,24 @@ pub fn rule(design: &Design, is_joint: bool) -> String {
              boundary b has O'Brien and Fleming's shape and makes the intervals of all looks hold at once"
         }
     };
-    let several = match is_joint {
+    let joint = match is_joint {
         true => {
-            "A speed and other measures form one question, faster and no worse, each at the full confidence \
-             (intersection–union): better if the speed is better and every other interval rules out that the \
-             candidate is worse by min_effect; worse if any of them is worse."
+            " A speed and other measures form one question, faster and no worse: better if the speed is better \
+             and every other interval rules out that the candidate is worse by min_effect; worse if any of \
+             them is worse."
         }
-        false => "Several measures share the error (Bonferroni).",
+        false => "",
     };
     format!(
         "both runs of a pair have the same seed. The interval is {interval}; for speeds, of the logarithms. \
          The first that holds decides: the same bits, if metrics.csv is equal in every pair; no difference \
          that matters, if the interval lies within ± min_effect (for speeds, the ratio from 1 / (1 + \
          min_effect) to 1 + min_effect); better or worse, if the interval excludes 0; else inconclusive. \
-         What training takes until a target is judged by exact ranks. An arm with a diverged run is not \
+         What training takes until a target is judged by exact ranks, of times up to the smaller budget of \
+         each pair. An arm with a diverged run is not \
          better, and no difference requires that no pair has exactly one diverged run; exact counts of \
-         diverged runs decide on quality where they can. {several}"
+         diverged runs decide on quality where they can. Measures of time have no verdict if times are not \
+         comparable. Several measures share the error (Bonferroni).{joint}"
     )
 }
 
@@ -97,14 +99,38 @@ impl EndedPairs {
                     ended.missing.push(format!("seed {seed}: {why}"));
                 }
                 [MeasureValue::Diverged, _] | [_, MeasureValue::Diverged] => {}
-                [baseline, candidate] => {
-                    let (baseline, candidate) = (baseline.value(), candidate.value());
-                    ended.times.push(TimePair { baseline, candidate });
+                [one, other] => {
+                    let budget = smaller_budget(measure, experiment, pair, [one, other]);
+                    let (baseline, candidate) = (one.value(), other.value());
+                    ended.times.push(TimePair { baseline, candidate, budget });
                 }
             }
         }
         ended
     }
+}
+
+/// Returns the smaller budget of a pair's two runs in the unit of a measure of time: what a run that never
+/// reached the target had taken, or what its arm may take. Infinite if neither is known.
+fn smaller_budget(
+    measure: &Measure,
+    experiment: &Experiment,
+    pair: RunPair<'_>,
+    values: [&MeasureValue; 2],
+) -> f64 {
+    let Measure::Until { clock, .. } = measure else { return f64::INFINITY };
+    let budgets = pair.runs().into_iter().zip(values).map(|(run, value)| match value {
+        MeasureValue::NeverReached(after) => Some(*after),
+        _ => {
+            let budget = experiment.arms.get(run.arm).and_then(|arm| arm.budget);
+            match clock {
+                Clock::Steps => budget.map(|budget| budget.steps as f64),
+                Clock::Tokens => budget.map(|budget| budget.tokens as f64),
+                Clock::Seconds => run.training_s,
+            }
+        }
+    });
+    budgets.flatten().fold(f64::INFINITY, f64::min)
 }
 
 /// Returns the mean of an arm's values, geometric for ratios; `None` if there are none.
@@ -147,6 +173,10 @@ fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&Diver
     if let Some(counts) = counts {
         limit_by_divergence(&mut judged, counts);
     }
+    if asked.measure.is_timed() && !experiment.contended.is_empty() {
+        judged.verdict = Verdict::Inconclusive;
+        judged.because = Some("times are not comparable".to_owned());
+    }
     let mut pairs = experiment.pairs().peekable();
     let has_same_bits = pairs.peek().is_some() && pairs.all(|pair| pair.has_same_bits());
     if has_same_bits && !asked.measure.is_timed() {
@@ -165,17 +195,30 @@ fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&Diver
 fn judge_times(judged: &mut Finding, times: &[TimePair]) {
     let Some(found) = compare_times(times, judged.confidence) else { return };
     judged.pairs = found.pairs;
-    if times.iter().any(|pair| pair.baseline.is_none() || pair.candidate.is_none()) {
+    if times.iter().any(TimePair::is_censored) {
         // Leaving out runs that never reached the target would bias the means low.
         (judged.baseline, judged.candidate) = (None, None);
     }
     judged.p = Some(found.p);
     judged.basis = VerdictBasis::Ranks;
     judged.verdict = found.verdict;
-    judged.because = Some(format!(
+    let mut because = format!(
         "the candidate was first in {} of {} pairs, the baseline in {}",
         found.candidate_first, found.pairs, found.baseline_first
-    ));
+    );
+    if found.beyond_budget > 0 {
+        let (are, they_lie, their) = match found.beyond_budget {
+            1 => ("is", "it lies", "its"),
+            _ => ("are", "they lie", "their"),
+        };
+        because += &format!(
+            "; {} time{} {are} not used, because {they_lie} beyond the smaller budget of {their} pair, when the \
+             other run had ended",
+            found.beyond_budget,
+            plural(found.beyond_budget)
+        );
+    }
+    judged.because = Some(because);
 }
 
 fn judge_differences(judged: &mut Finding, differences: &[f64], design: &Design, min_effect: f64) {

@@ -1,5 +1,9 @@
 use super::*;
-use crate::compare::ArmsRequest;
+use crate::compare::{ArmsRequest, judge};
+use crate::results::experiment::ExperimentRun;
+use crate::results::experiment::example::experiment;
+use crate::results::measure::MeasureValue;
+use crate::statistics::Verdict;
 use std::path::Path;
 
 fn question(candidate: &[&str], options: &[(&str, &str)]) -> Result<Question> {
@@ -24,6 +28,7 @@ fn question_with(candidate: &[&str], common: &[&str], options: &[(&str, &str)]) 
             "min_effect" => asked.min_effect = Some(value),
             "predicts" => asked.predicts = Some(value.parse().unwrap()),
             "sequential" => asked.sequential = true,
+            "confidence" => asked.confidence = Some(value.parse().unwrap()),
             other => panic!("{other}"),
         }
     }
@@ -72,11 +77,11 @@ fn smallest_differences_are_by_measure_and_unit() {
 }
 
 #[test]
-fn several_measures_share_the_error_unless_they_are_one_question() {
+fn several_measures_share_the_error_also_with_a_speed() {
     let each = |on: &str| question(LR, &[("on", on)]).unwrap().findings[0].confidence;
     assert_eq!(each("val_loss"), 0.95);
     assert!((each("val_loss,train_loss") - 0.975).abs() < 1e-12);
-    assert_eq!(each("tok_s,val_loss"), 0.95);
+    assert!((each("tok_s,val_loss") - 0.975).abs() < 1e-12);
     let timed = |on: &str| question(LR, &[("on", on)]).unwrap().is_timed();
     assert!(timed("tok_s,val_loss") && timed("seconds_until:val_loss=2") && !timed("val_loss"));
 }
@@ -154,4 +159,56 @@ fn a_prediction_must_name_a_judged_measure() {
     refused(LR, &with("steps_until:val_loss=2", "steps_until:val_loss=2 -3..-1"), "have no sizes");
     refused(LR, &[("sequential", ""), ("seeds", "3")], "from 4 to 2000");
     refused(LR, &[("sequential", ""), ("on", "steps_until:val_loss=2")], "no sequential design");
+}
+
+/// Every method, number of pairs, confidence and number of measures: a comparison is refused if, and only if,
+/// no values can give each measure a verdict.
+#[test]
+fn what_cannot_have_a_verdict_is_refused_before_it_runs() {
+    let methods = [
+        &["val_loss", "train_loss", "bits_per_byte"][..],
+        &["tok_s", "val_loss"],
+        &["steps_until:val_loss=2", "tokens_until:val_loss=2", "seconds_until:val_loss=2"],
+        &["val_loss", "steps_until:val_loss=2", "train_loss"],
+    ];
+    let (mut refusals, mut taken) = (0, 0);
+    for method in methods {
+        for count in 1..=method.len() {
+            let on = method[..count].join(",");
+            for confidence in ["0.6", "0.8", "0.9", "0.95", "0.99", "0.999"] {
+                for pairs in 1..=14 {
+                    let seeds = if pairs == 1 { "1".to_owned() } else { pairs.to_string() };
+                    let options = [("on", on.as_str()), ("seeds", &seeds), ("confidence", confidence)];
+                    let asked = question_with(&["optimizer.lr=0.01"], &["validation.interval=5"], &options);
+                    let each = 1.0 - (1.0 - confidence.parse::<f64>().unwrap()) / count as f64;
+                    let can =
+                        measure::parse_list(&on).unwrap().iter().all(|measure| can_win(measure, pairs, each));
+                    assert_eq!(asked.is_ok(), can, "{on}, {pairs} pairs at {confidence}: {:?}", asked.err());
+                    match asked {
+                        Ok(_) => taken += 1,
+                        Err(error) => {
+                            assert!(error.message().contains("cannot have a verdict"), "{error}");
+                            refusals += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(refusals > 100 && taken > 400, "{refusals} {taken}");
+}
+
+/// Judges the clearest values that there can be.
+fn can_win(measure: &Measure, pairs: usize, confidence: f64) -> bool {
+    let run = |at: usize| ExperimentRun {
+        arm: at % 2,
+        status: Some("ok".to_owned()),
+        values: [(measure.to_string(), MeasureValue::Value(if at % 2 == 0 { 100.0 } else { 50.0 }))].into(),
+        metrics_hash: Some(at.to_string()),
+        ..ExperimentRun::default()
+    };
+    let finding = Finding::unjudged(measure.clone(), measure.default_min_effect(), confidence);
+    let mut found = experiment(Design::Pairs { pairs }, vec![finding], (0..2 * pairs).map(run).collect());
+    judge::judge(&mut found);
+    found.findings[0].verdict != Verdict::Inconclusive
 }

@@ -1,9 +1,9 @@
 //! Prints pairs: a table of their values, and findings in sentences.
 
-use crate::format::{BLANK, Column, Table, plural, significant};
+use crate::format::{BLANK, Column, Table, decimal, plural, significant};
 use crate::results::experiment::{Design, DivergedRuns, Experiment, ExperimentRun, Finding, VerdictBasis};
 use crate::results::measure::{Measure, MeasureValue, Scale};
-use crate::statistics::{Direction, Verdict};
+use crate::statistics::{Direction, Verdict, unseen_rate};
 
 /// Describes the counts of diverged runs in a sentence.
 pub fn diverged(runs: &DivergedRuns) -> String {
@@ -133,7 +133,10 @@ fn effect_note(judged: &Finding) -> String {
     let Some(min_effect) = judged.min_effect else { return String::new() };
     let effect = size(min_effect, judged, false);
     match judged.verdict {
-        Verdict::NoDifference => format!(", within ±{effect}"),
+        Verdict::NoDifference => format!(
+            ", within ±{effect}; an event in up to {} % of seeds may be unseen",
+            decimal(Some(100.0 * unseen_rate(judged.pairs, 0.95)), 0)
+        ),
         Verdict::Inconclusive if judged.because.is_none() => {
             format!(
                 "; the interval includes 0 and is not within ±{effect}; a new comparison with more pairs \

@@ -105,7 +105,7 @@ fn rows(context: &PageContext<'_>, links: &[KeptComparison], judged: &[&Finding]
             link.and_then(|(_, judged)| Some(interval(judged.interval?, |value| shown(judged.scale, value))));
         let verdict = link.map(|(link, judged)| link.link(context, &link.found.finding_words(judged)));
         let changes = link.map(|(link, _)| link.changes().unwrap_or_default());
-        let prediction = link.and_then(|(link, _)| link.found.prediction.as_ref().map(predicted));
+        let prediction = link.and_then(|(link, _)| predicted(&link.found));
         let share = first_speed.zip(step.tok_s).map(|(first, speed)| decimal(Some(speed / first), 3));
         vec![
             at.to_string(),

@@ -151,7 +151,7 @@ fn findings(kept: &KeptComparison) -> String {
     };
     let found = curves.and_then(|curves| curves.because.as_deref()).unwrap_or(BLANK);
     lines.push(format!("Loss gate {}: {}{allowed}.", gate(comparison), plain(found)));
-    lines.extend(comparison.prediction.as_ref().map(|one| format!("Prediction {}.", predicted(one))));
+    lines.extend(predicted(comparison).map(|one| format!("Prediction {one}.")));
     lines.extend(kept.changes().map(|changes| format!("Changed keys: {changes}.")));
     lines.extend(comparison.notes.iter().map(|note| format!("Note: {}.", plain(note))));
     if !comparison.finished {

@@ -5,7 +5,7 @@ use super::spec::Spec;
 use super::sweep::{self, SelectedCells, setting};
 use super::text::{code, did_you_mean, interval, plain, table};
 use super::why::Why;
-use crate::format::{BLANK, decimal, plural, significant};
+use crate::format::{BLANK, decimal, plural};
 use crate::metrics::{self, Metric};
 use crate::report::picture::Picture;
 use crate::report::sweep_plots;
@@ -69,7 +69,7 @@ fn rows(found: &Configurations, metric: &Metric) -> String {
     headings.push(format!(">{} ({percent} % interval)", metric.heading));
     headings.push(">deviation over seeds".to_owned());
     headings.push(">difference to the best of the others".to_owned());
-    headings.extend(["best set", ">runs", "remarks"].map(str::to_owned));
+    headings.extend([&found.set_name, ">runs", "remarks"].map(str::to_owned));
     let ranked = found.ranked();
     let others = found.configurations.iter().filter(|one| one.mean.is_none());
     let row = |one: &Configuration| {
@@ -89,29 +89,27 @@ fn rows(found: &Configurations, metric: &Metric) -> String {
     table(&headings, &ranked.into_iter().chain(others).map(row).collect::<Vec<_>>())
 }
 
-/// Returns the best set in a sentence, with its statistical basis.
+/// Returns the best set in a sentence, with the number of seeds and what it does not tell.
 fn conclusion(found: &Configurations) -> String {
     let seeds = found.seeds.iter().filter(|seed| !seed.is_empty()).count().max(1);
-    let basis = match (found.residual_deviation, found.freedom) {
-        (Some(deviation), Some(freedom)) => format!(
-            "; the residual deviation of a run, pooled over {seeds} seed{}, is {} of {freedom} degrees of freedom",
-            plural(seeds),
-            significant(deviation)
-        ),
-        _ => String::new(),
+    let basis = match found.not_compared {
+        None => format!("; over {seeds} seed{}, by differences within seeds", plural(seeds)),
+        Some(_) => String::new(),
     };
-    format!("{}{basis}.\n", capitalized(&best(found)))
+    let caveat = found.caveat.iter().map(|caveat| format!(" {}.", plain(&capitalized(caveat))));
+    format!("{}{basis}.{}\n", capitalized(&best(found)), caveat.collect::<String>())
 }
 
 /// Returns which configurations may be the best, or why that is unknown.
 fn best(found: &Configurations) -> String {
     if let Some(why) = &found.not_compared {
-        return format!("no best set: {}", plain(why));
+        return format!("no {}: {}", found.set_name, plain(why));
     }
     let best = found.best_set();
     let names: Vec<String> = best.iter().map(|one| code(&one.name(&found.keys))).collect();
     format!(
-        "the best set has {} of {} configuration{}: {}",
+        "the {} has {} of {} configuration{}: {}",
+        found.set_name,
         best.len(),
         found.configurations.len(),
         plural(found.configurations.len()),

@@ -7,7 +7,7 @@ use super::page_context::{PageContext, Rendered};
 use super::provenance;
 use super::text::{code, did_you_mean, digits, link_to, plain};
 use super::why::Why;
-use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment, RegisteredPrediction};
+use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment};
 use crate::results::find::subfolders;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -84,14 +84,21 @@ impl KeptComparison {
     }
 }
 
-/// Returns a registered prediction and its outcome in words.
-pub fn predicted(prediction: &RegisteredPrediction) -> String {
-    let held = match prediction.held {
+/// Returns the prediction of a comparison and its outcome by today's rules, in words. Where the record was
+/// judged by earlier rules and they said otherwise, it says that too. `None` without a prediction.
+pub fn predicted(found: &Experiment) -> Option<String> {
+    let prediction = found.prediction.as_ref()?;
+    let in_words = |held| match held {
         Some(true) => "held",
         Some(false) => "**falsified**",
         None => "open",
     };
-    format!("{}: {held}", code(&prediction.text))
+    let held = found.prediction_held();
+    let before = match prediction.held {
+        stored if stored == held => String::new(),
+        stored => format!(" (by the estimate alone: {})", in_words(stored)),
+    };
+    Some(format!("{}: {}{before}", code(&prediction.text), in_words(held)))
 }
 
 /// Returns the sources, faults and commits of a block of these comparisons.

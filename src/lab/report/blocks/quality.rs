@@ -95,7 +95,7 @@ fn findings(kept: &KeptComparison) -> String {
     lines.extend(found.joint.as_ref().map(|joint| format!("Both as one question: {}.", plain(&joint.found))));
     // Records of earlier versions have no standing.
     lines.extend(found.standing.as_ref().map(|_| format!("Standing: {}.", plain(&found.standing_words()))));
-    lines.extend(found.prediction.as_ref().map(|one| format!("Prediction {}.", predicted(one))));
+    lines.extend(predicted(found).map(|one| format!("Prediction {one}.")));
     lines.extend(kept.changes().map(|changes| format!("Changed keys: {changes}.")));
     let shared = found.shared_randomness.as_ref();
     lines.extend(shared.map(|shared| format!("Random numbers of a pair: {}.", plain(shared))));

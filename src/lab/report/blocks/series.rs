@@ -88,7 +88,7 @@ fn rows(context: &PageContext<'_>, members: &[Member], over: &str) -> String {
             cell(found.speed().and_then(Finding::ratio).map(speed_ratio)),
             found.verdict_words(),
             gate(found).to_owned(),
-            cell(found.prediction.as_ref().map(predicted)),
+            cell(predicted(found)),
             cell(kept.changes()),
         ]
     };

@@ -304,7 +304,7 @@
         { text: 'mean', number: true },
         { text: 'interval', number: true },
         { text: 'to the best of the others', number: true },
-        { text: 'may be the best' },
+        { text: found.caveat ? 'may be the best of the finalists' : 'may be the best' },
         { text: 'remarks' },
       ];
       const rows = sorted.map((one) => [
@@ -324,7 +324,7 @@
           { class: 'muted' },
           found.not_compared
             ? visible(found.not_compared)
-            : `Over ${counted(found.seeds.length, 'seed')}; with probability ${found.confidence}, the best one is among those with a yes.`,
+            : `Over ${counted(found.seeds.length, 'seed')}; with probability ${found.confidence}, the best one of those compared is among those with a yes.${found.caveat ? ` ${visible(found.caveat)}.` : ''}`,
         ),
         scrolling('Configurations', plainTable('Configurations, the best first', heads, rows)),
       );

@@ -80,6 +80,11 @@ impl MeasuredRun {
         series::joules(&self.folder).ok().flatten()
     }
 
+    /// Returns the wall time of all training steps, in seconds; `None` if `timing.csv` cannot be read.
+    pub fn training_seconds(&self) -> Option<f64> {
+        series::training_seconds(&self.folder, self.summary.steps).ok()
+    }
+
     /// Returns the value of a measure. If the run did not end well or a file cannot be read, the value is
     /// missing and carries the reason.
     pub fn measure(&self, measure: &Measure) -> MeasureValue {

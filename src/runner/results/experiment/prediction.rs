@@ -1,21 +1,38 @@
 //! Judges a prediction that was stored before the first run.
 
-use crate::compare::measured::{RATES, SPEED, STEP_TIME};
+use super::{Arm, Experiment, Finding};
 use crate::metrics;
 use crate::recipe::{Predicted, Prediction};
-use crate::results::experiment::{Experiment, Finding};
 use crate::results::measure::Scale;
 use crate::statistics::{Interval, Verdict};
 
-/// Returns whether a prediction held; `None` while that is open, for example before the last run.
+/// The columns whose change follows from the interval of the speed.
+const SPEED: &str = "tok_s";
+const STEP_TIME: &str = "step_ms";
+
+impl Experiment {
+    /// Returns whether its prediction held, by today's rules; `None` while that is open, for example before
+    /// the last run, or without a prediction.
+    pub fn prediction_held(&self) -> Option<bool> {
+        held(&self.prediction.as_ref()?.text, self)
+    }
+
+    /// Returns how many times as wide a predicted range is as the interval that it is compared with. A range
+    /// of many times the interval says little when it holds.
+    pub fn prediction_width(&self) -> Option<f64> {
+        width(&self.prediction.as_ref()?.text, self)
+    }
+}
+
+/// Returns whether a prediction held; `None` while that is open.
 ///
 /// A predicted word is compared with the verdict and stays open while the verdict is inconclusive; the same
 /// bits count as no difference. A range for a judged measure, or for `step_ms`, is compared with the
-/// interval: the estimate decides, but if the verdict is inconclusive, the whole interval must lie inside the
-/// range or outside it. A range for another column is compared with the means of the trials, unless the arms
-/// measured that column on different things. Times and energy stay open if times are not comparable or an arm
-/// has only one run.
-pub fn held(prediction: &str, experiment: &Experiment) -> Option<bool> {
+/// interval, whatever the verdict: it held if the whole interval lies inside, is falsified if it lies
+/// outside, and is open if an end of the range lies within the interval. A range for another column is
+/// compared with the means of the trials, unless the arms measured that column on different things. Times
+/// and energy stay open if times are not comparable or an arm has only one run.
+fn held(prediction: &str, experiment: &Experiment) -> Option<bool> {
     let prediction: Prediction = prediction.parse().ok()?;
     if !experiment.finished {
         return None;
@@ -32,15 +49,47 @@ pub fn held(prediction: &str, experiment: &Experiment) -> Option<bool> {
         Predicted::NoDifference => {
             verdict.map(|verdict| [Verdict::NoDifference, Verdict::SameBits].contains(&verdict))
         }
-        Predicted::Difference { measure, low, high } => {
+        Predicted::Range { column, low, high }
+            if has_trials && ![SPEED, STEP_TIME].contains(&column.as_str()) =>
+        {
+            column_held(experiment, column, *low, *high)
+        }
+        Predicted::Difference { low, high, .. } | Predicted::Range { low, high, .. } => {
+            is_within(compared(&prediction.of, experiment)?, *low, *high)
+        }
+    }
+}
+
+fn width(prediction: &str, experiment: &Experiment) -> Option<f64> {
+    let parsed: Prediction = prediction.parse().ok()?;
+    let (Predicted::Range { low, high, .. } | Predicted::Difference { low, high, .. }) = &parsed.of else {
+        return None;
+    };
+    let interval = compared(&parsed.of, experiment)?;
+    Some((high - low) / (interval.high - interval.low)).filter(|width| width.is_finite())
+}
+
+/// Returns the interval that a predicted range is compared with, in the range's unit. `None` for a word, for
+/// a column that has no interval, and for times that are not comparable.
+fn compared(predicted: &Predicted, experiment: &Experiment) -> Option<Interval> {
+    let has_times = experiment.contended.is_empty();
+    match predicted {
+        Predicted::Difference { measure, .. } => {
             let finding = experiment.finding(measure)?;
-            is_within(finding, finding.interval.filter(|_| finding.scale == Scale::Difference)?, *low, *high)
+            finding.interval.filter(|_| finding.scale == Scale::Difference)
         }
-        Predicted::Range { column, low, high } if has_trials => column_held(experiment, column, *low, *high),
-        Predicted::Range { column, low, high } => {
-            let finding = experiment.finding(column)?;
-            is_within(finding, relative(finding)?, *low, *high)
+        Predicted::Range { column, .. } if experiment.has_trials() => {
+            let speed = experiment.speed()?.interval.filter(|_| has_times && !experiment.has_single_run())?;
+            match column.as_str() {
+                SPEED => Some(speed),
+                STEP_TIME => step_time_change(experiment, speed),
+                _ => None,
+            }
         }
+        Predicted::Range { column, .. } => {
+            relative(experiment.finding(column).filter(|one| has_times || !one.measure.is_timed())?)
+        }
+        _ => None,
     }
 }
 
@@ -55,13 +104,15 @@ fn relative(finding: &Finding) -> Option<Interval> {
     Some(Interval { estimate, low, high })
 }
 
-fn is_within(finding: &Finding, interval: Interval, low: f64, high: f64) -> Option<bool> {
-    let contains = |x: f64| (low..=high).contains(&x);
-    match finding.verdict {
-        Verdict::Inconclusive if contains(interval.low) && contains(interval.high) => Some(true),
-        Verdict::Inconclusive if interval.high < low || interval.low > high => Some(false),
-        Verdict::Inconclusive => None,
-        _ => Some(contains(interval.estimate)),
+/// Returns whether a range holds the true value, as far as its interval tells; `None` if the interval
+/// reaches from inside of the range to outside.
+fn is_within(interval: Interval, low: f64, high: f64) -> Option<bool> {
+    if interval.low >= low && interval.high <= high {
+        Some(true)
+    } else if interval.high < low || interval.low > high {
+        Some(false)
+    } else {
+        None
     }
 }
 
@@ -71,12 +122,6 @@ fn column_held(experiment: &Experiment, column: &str, low: f64, high: f64) -> Op
     if experiment.incomparable.iter().any(|other| other == column) || (is_timed(column) && !has_times) {
         return None;
     }
-    if RATES.contains(&column) {
-        let finding = experiment.speed()?;
-        let speed = finding.interval?;
-        let interval = if column == SPEED { speed } else { step_time_change(experiment, speed)? };
-        return is_within(finding, interval, low, high);
-    }
     let baseline = experiment.baseline().measured.get(column).filter(|value| **value != 0.0)?;
     let candidate = experiment.candidate().measured.get(column)?;
     Some((low..=high).contains(&(candidate / baseline - 1.0)))
@@ -85,7 +130,7 @@ fn column_held(experiment: &Experiment, column: &str, low: f64, high: f64) -> Op
 /// Returns the change of the step time, with an interval as wide as the speed's on a logarithmic scale. If
 /// the arms train on different numbers of tokens per step, the step time is not the inverse of the speed.
 fn step_time_change(experiment: &Experiment, speed: Interval) -> Option<Interval> {
-    let time = |arm: &crate::results::experiment::Arm| arm.measured.get(STEP_TIME).copied();
+    let time = |arm: &Arm| arm.measured.get(STEP_TIME).copied();
     let baseline = time(experiment.baseline()).filter(|value| *value != 0.0)?;
     let ratio = time(experiment.candidate())? / baseline;
     let end = |end: f64| ratio * (1.0 + speed.estimate) / (1.0 + end) - 1.0;
@@ -103,7 +148,17 @@ fn is_timed(column: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::tests::trials;
+    use crate::results::experiment::Design;
+    use crate::results::experiment::example::experiment;
+    use crate::results::measure::Measure;
+
+    fn trials() -> Experiment {
+        let findings = vec![
+            Finding::unjudged(Measure::SPEED, Some(0.01), 0.95),
+            Finding::unjudged(Measure::LossCurves, None, 1.0),
+        ];
+        experiment(Design::Trials { trials: 0 }, findings, Vec::new())
+    }
 
     fn judged(text: &str, verdict: Verdict, [low, estimate, high]: [f64; 3]) -> Option<bool> {
         let mut experiment = trials();
@@ -125,11 +180,20 @@ mod tests {
 
     #[test]
     fn ranges_are_compared_with_the_interval() {
-        assert_eq!(judged("tok_s +10..+30%", Verdict::Better, [0.05, 0.2, 0.35]), Some(true));
-        assert_eq!(judged("tok_s +30..+60%", Verdict::Better, [0.05, 0.2, 0.35]), Some(false));
-        assert_eq!(judged("tok_s -5..+5%", Verdict::Inconclusive, [-0.04, 0.0, 0.04]), Some(true));
-        assert_eq!(judged("tok_s -5..+5%", Verdict::Inconclusive, [-0.1, 0.0, 0.04]), None);
-        assert_eq!(judged("tok_s +30..+60%", Verdict::Inconclusive, [-0.1, 0.0, 0.1]), Some(false));
+        let wide = [0.05, 0.2, 0.35];
+        for verdict in [Verdict::Better, Verdict::Worse, Verdict::NoDifference, Verdict::Inconclusive] {
+            for (range, held) in [
+                ("tok_s +1..+40%", Some(true)),
+                ("tok_s +5..+35%", Some(true)),
+                ("tok_s +10..+30%", None),
+                ("tok_s +30..+60%", None),
+                ("tok_s -5..+6%", None),
+                ("tok_s +36..+60%", Some(false)),
+                ("tok_s -5..+4%", Some(false)),
+            ] {
+                assert_eq!(judged(range, verdict, wide), held, "{range}, {verdict:?}");
+            }
+        }
     }
 
     /// The arms take 100 and 80 ms; the candidate has 1.25 times the speed.
@@ -143,7 +207,7 @@ mod tests {
         assert_eq!(held("step_ms -40..+10%", &found), Some(true));
         assert_eq!(held("step_ms +5..+10%", &found), Some(false));
         found.findings[0].verdict = Verdict::Better;
-        assert_eq!(held("step_ms -25..-15%", &found), Some(true));
+        assert_eq!(held("step_ms -25..-15%", &found), None, "whatever the verdict");
     }
 
     #[test]
