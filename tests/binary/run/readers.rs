@@ -69,7 +69,7 @@ fn a_reader_that_does_not_read_stops_no_training() {
 fn one_signal_ends_a_run_that_nobody_reads() {
     for is_json in [false, true] {
         let place = Place::new();
-        let mut child = start(&place, is_json, &["training.steps=100000000"]);
+        let mut child = start(&place, is_json, &["training.steps=1000000"]);
         let began = Instant::now();
         while place.runs().first().is_none_or(|run| run.rows() < STEPS) {
             assert!(began.elapsed() < SOON && child.try_wait().unwrap().is_none(), "{is_json}");

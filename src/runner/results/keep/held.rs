@@ -21,19 +21,22 @@ pub enum Use {
     Removes,
 }
 
-/// Locks the folder of kept things, which is created if it is missing, until the returned file is dropped. Waits up to
-/// a minute for others. The lock is on the folder itself, so it leaves no file among what is committed.
+/// Locks the folder of kept things until the returned file is dropped; `None` if there is no folder yet, and so nothing
+/// that could be removed. Waits up to a minute for others. The lock is on the folder itself, so it leaves no file among
+/// what is committed.
 ///
 /// # Errors
-/// If the folder cannot be created or locked, or is still in use.
-pub fn hold(kept: &Path, how: Use) -> Result<File> {
-    std::fs::create_dir_all(kept).at("create", kept)?;
+/// If the folder cannot be locked, or is still in use.
+pub fn hold(kept: &Path, how: Use) -> Result<Option<File>> {
+    if regular::is_missing(kept) {
+        return Ok(None);
+    }
     let folder = regular::open_folder(kept)?;
     let began = Instant::now();
     loop {
         let locked = if how == Use::Adds { folder.try_lock_shared() } else { folder.try_lock() };
         match locked {
-            Ok(()) => return Ok(folder),
+            Ok(()) => return Ok(Some(folder)),
             Err(TryLockError::Error(e)) => return Err(e).at("lock", kept),
             Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             Err(TryLockError::WouldBlock) => {
@@ -54,6 +57,8 @@ mod tests {
     fn what_removes_waits_for_what_adds() {
         let dir = tempfile::tempdir().unwrap();
         let kept = dir.path().join("results/kept");
+        assert!(hold(&kept, Use::Adds).unwrap().is_none() && !kept.exists());
+        std::fs::create_dir_all(&kept).unwrap();
         let adds = [hold(&kept, Use::Adds).unwrap(), hold(&kept, Use::Adds).unwrap()];
         let (began, wait) = (Instant::now(), Duration::from_millis(200));
         std::thread::scope(|scope| {
