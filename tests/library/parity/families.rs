@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use xrun::hugging_face::Folder;
 use xrun::model::Weights;
 use xrun::model::hf_export::{self, Dtype, Export};
-use xrun::model::hugging_face::{HfFacts, ImportedWeights, express, keys};
+use xrun::model::hugging_face::{Companions, HfFacts, ImportedWeights, express, keys};
 use xrun::recipe::Recipe;
 
 /// Ways in which the same step is executed.
