@@ -60,7 +60,7 @@ pub(super) trait Class: Sync {
     fn tensors(&self, m: &Model) -> Vec<HfTensor>;
 
     /// Returns the recipe keys that correspond to a configuration of the class, whose absent keys have been
-    /// set to their defaults ([`super::fields::resolve`]).
+    /// set to their defaults ([`super::resolve::resolve`]).
     ///
     /// # Errors
     /// With a usage error that names a configuration key for which xrun has no model.

@@ -1,13 +1,14 @@
 //! Finds the class of a model or a configuration.
 
 use super::class::{Class, config_json};
-use super::fields::{is_harmless, is_read, resolve};
+use super::fields::is_harmless;
 use super::gpt2::Gpt2;
 use super::keys::Keys;
 use super::lacks::UnsupportedKeys;
 use super::llama::Llama;
 use super::nanochat::NanoChat;
 use super::qwen3::Qwen3;
+use super::resolve::{is_read, resolve};
 use super::rope;
 use super::tensor::{HfFacts, HfModel};
 use crate::error::{Error, Result};

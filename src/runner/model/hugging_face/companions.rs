@@ -2,7 +2,8 @@
 //! are special and how a conversation is written, so an export has them as they came in.
 
 use super::classes::{class_for, keys};
-use super::fields::{is_harmless, is_token_id, without_unknown};
+use super::fields::{is_harmless, is_token_id};
+use super::resolve::without_unknown;
 use crate::error::{Error, Result};
 use crate::hugging_face::Config;
 use serde_json::{Map, Value};

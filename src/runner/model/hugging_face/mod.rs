@@ -19,6 +19,7 @@ mod name_tests;
 mod names;
 mod nanochat;
 mod qwen3;
+mod resolve;
 mod rope;
 mod tensor;
 #[cfg(test)]
