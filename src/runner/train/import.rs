@@ -201,17 +201,19 @@ fn stop_token_ids(folder: &Folder, keys: &Keys, tokenizer: &Tokenizer) -> Result
     let Some(named) = named else { return Ok(Vec::new()) };
     let listed = named.as_array().map_or(std::slice::from_ref(&named), Vec::as_slice);
     let id = |value: &serde_json::Value| {
-        let id = value.as_u64().filter(|id| *id < keys.vocab_size as u64);
-        id.and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+        value.as_u64().ok_or_else(|| {
             Error::usage(format!(
-                "{}: {EOS_TOKEN_ID} holds {}, which is not an id below vocab_size = {}",
+                "{}: {EOS_TOKEN_ID} holds {}, which is not a token id",
                 folder.path.join(file).display(),
                 value.to_string().chars().take(MAX_SHOWN).collect::<String>(),
-                keys.vocab_size
             ))
         })
     };
-    let ids = listed.iter().map(id).collect::<Result<Vec<u32>>>()?;
+    let ids = listed.iter().map(id).collect::<Result<Vec<u64>>>()?;
+    // A model never generates an id outside its vocabulary; transformers writes its default of 50256 for any
+    // GPT-2.
+    let in_vocabulary = ids.into_iter().filter(|id| *id < keys.vocab_size as u64);
+    let ids: Vec<u32> = in_vocabulary.filter_map(|id| u32::try_from(id).ok()).collect();
     Ok(ids.into_iter().filter(|id| *id != tokenizer.end_token()).collect())
 }
 
