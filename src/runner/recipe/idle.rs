@@ -8,6 +8,7 @@ use super::derived;
 use super::diagnostic::Diagnostic;
 use super::groups;
 use super::key::Key;
+use super::load;
 use super::loaded::{self, Recipe};
 use super::schema::{Optimizer, Values};
 use super::source::Origin;
@@ -23,8 +24,8 @@ pub struct IdleKey {
     pub key: &'static str,
     /// Why it has no effect, to follow "no effect".
     pub reason: String,
-    /// True if a recipe inside the binary sets it, so the user did not.
-    is_builtin: bool,
+    /// True if a recipe inside the binary sets it, or the recipe of a run, which said so when it began.
+    is_known: bool,
 }
 
 impl Recipe {
@@ -46,7 +47,7 @@ impl Recipe {
 
     /// Returns a sentence for each key that the user set without effect, as a run and a plan report it.
     pub fn remarks(&self, on_cpu: bool) -> Vec<String> {
-        let own = self.idle_keys(on_cpu).into_iter().filter(|idle| !idle.is_builtin);
+        let own = self.idle_keys(on_cpu).into_iter().filter(|idle| !idle.is_known);
         own.map(|idle| format!("`{}` has no effect {}", idle.key, idle.reason)).collect()
     }
 
@@ -61,8 +62,12 @@ impl Recipe {
             };
             let Some(when) = conditions(key).iter().find(|when| state.holds(when, key)) else { continue };
             let reason = when.reason(key.path, &|other| state.value(other));
-            let is_builtin = matches!(at.source.origin, Origin::BuiltIn(_));
-            found.push(IdleKey { key: key.path, reason, is_builtin });
+            let is_known = match &at.source.origin {
+                Origin::BuiltIn(_) => true,
+                Origin::File(path) => load::is_of_run(path),
+                Origin::Env(_) | Origin::CommandLine => false,
+            };
+            found.push(IdleKey { key: key.path, reason, is_known });
         }
         found
     }

@@ -187,7 +187,7 @@ mod tests {
         for (json, found) in [
             (r#"{"a": NaN}"#, Some(("NaN", 7))),
             (r#"{"a": "NaN", "b": -Infinity}"#, Some(("Infinity", 20))),
-            (r#"{"a\"NaN": 1, "b": NaN}"#, Some(("NaN", 21))),
+            (r#"{"a\"NaN": 1, "b": NaN}"#, Some(("NaN", 20))),
             (r#"{"text": "NaN"}"#, None),
         ] {
             assert_eq!(non_finite(json), found, "{json}");

@@ -372,11 +372,15 @@ fn a_continuation_is_decoded_as_a_part_of_its_text() {
             {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}),
         serde_json::json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true}),
         serde_json::json!({"type": "WordPiece", "prefix": "##", "cleanup": true}),
-        serde_json::json!({"type": "BPEDecoder", "suffix": "▁"}),
+        serde_json::json!({"type": "BPEDecoder", "suffix": "</w>"}),
         serde_json::json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false}),
         serde_json::Value::Null,
     ];
+    // Its tokens end with the mark of a space.
+    let suffixed = serde_json::json!({"</s>": 0, "The</w>": 1, "quick</w>": 2, "fox</w>": 3, "es</w>": 4, "caf": 5,
+        "é</w>": 6, "s</w>": 7, ".</w>": 8});
     for decoder in decoders {
+        let vocab = if decoder["type"] == "BPEDecoder" { &suffixed } else { &vocab };
         let json =
             serde_json::json!({"model": {"type": "BPE", "vocab": vocab, "merges": []}, "decoder": decoder});
         let t = Tokenizer::from_run(json.to_string(), None).unwrap();
