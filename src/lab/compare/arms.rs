@@ -5,8 +5,9 @@ use crate::error::{Error, IoContext, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Change, IdleKey, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
 use crate::regular;
-use crate::results::experiment::{Arm, BINARIES};
+use crate::results::experiment::{ARM_NAMES, Arm, BINARIES};
 use crate::results::folder::RESOLVED;
+use crate::results::labels::{Labeled, labels};
 use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
 use std::path::{Path, PathBuf};
@@ -140,18 +141,47 @@ impl Arms {
         Ok(arms)
     }
 
-    /// Pairs two arms and finds what differs between them. Arms with equal labels get a suffix.
+    /// Pairs two arms, finds what differs between them, and labels them by it. Arms with equal labels get a
+    /// suffix.
     pub fn from_planned(baseline: PlannedArm, candidate: PlannedArm) -> Self {
         let changes = match (&baseline.recipe, &candidate.recipe) {
             (Some(baseline), Some(candidate)) => changes_between(baseline, candidate),
             _ => Vec::new(),
         };
         let mut arms = Self { baseline, candidate, changes };
+        if let Some([baseline, candidate]) = arms.short_labels() {
+            (arms.baseline.label, arms.candidate.label) = (baseline, candidate);
+        }
         if arms.baseline.label == arms.candidate.label {
             arms.baseline.label += " (before)";
             arms.candidate.label += " (after)";
         }
         arms
+    }
+
+    /// Returns labels of the arms made from what differs between their recipes; `None` if the recipes are the
+    /// same, or if the arms are programs, which have names of their own.
+    fn short_labels(&self) -> Option<[String; 2]> {
+        let recipes = [self.baseline.recipe.as_ref()?, self.candidate.recipe.as_ref()?];
+        if self.baseline.binary != self.candidate.binary {
+            return None;
+        }
+        let old = self.changes.iter().map(|change| (change.key.to_owned(), Some(change.old.clone())));
+        let new = self.changes.iter().map(|change| (change.key.to_owned(), Some(change.new.clone())));
+        let settings: [Vec<(String, Option<String>)>; 2] = [old.collect(), new.collect()];
+        let name = |recipe: &Recipe| match recipe.values().job.label.as_str() {
+            "" => recipe.name().to_owned(),
+            label => label.split_whitespace().collect::<Vec<_>>().join(" "),
+        };
+        let names = recipes.map(name);
+        if names[0] == names[1] && self.changes.is_empty() {
+            return None;
+        }
+        let shown: Vec<Labeled<'_>> = (0..2)
+            .map(|arm| Labeled { recipe: &names[arm], run: ARM_NAMES[arm], settings: &settings[arm] })
+            .collect();
+        let mut labels = labels(&shown).into_iter().map(|label| label.text);
+        Some([labels.next()?, labels.next()?])
     }
 
     /// Refuses two recipes that differ only in keys without effect: both arms would be the same runs.
@@ -295,7 +325,8 @@ impl PlannedArm {
 /// Returns the keys that differ between two recipes, except keys that only describe the recipe.
 pub(super) fn changes_between(baseline: &Recipe, candidate: &Recipe) -> Vec<Change> {
     let differ = recipe::diff(baseline.values(), candidate.values()).into_iter();
-    differ.filter(|change| !change.key.starts_with("compare.") && change.key != "job.description").collect()
+    let describes = |key: &str| key.starts_with("compare.") || key.starts_with("job.");
+    differ.filter(|change| !describes(change.key)).collect()
 }
 
 /// Prepares the baseline. `own` is the path of this binary.
@@ -468,7 +499,7 @@ mod tests {
         assert_eq!((arms.changes[0].key, arms.changes[0].old.as_str()), ("engine.fused", "true"));
         assert_eq!(
             (arms.baseline.label.as_str(), arms.candidate.label.as_str()),
-            ("quickstart", "engine.fused=false")
+            ("fused true", "fused false")
         );
         assert!(arms.same_binary() && !arms.has_external());
     }
@@ -499,7 +530,10 @@ mod tests {
         let path = folder.path().join("a.toml");
         std::fs::write(&path, "[compare]\nchange = { \"engine.attention\" = \"unfused\" }\n").unwrap();
         let arms = Arms::new(&request(path.to_str().unwrap(), &[], &[]), folder.path()).unwrap();
-        assert_eq!(arms.candidate.label, "engine.attention=\"unfused\"");
+        assert_eq!(
+            (arms.baseline.label.as_str(), arms.candidate.label.as_str()),
+            ("attention flash", "attention unfused")
+        );
         let error = Arms::new(&request("quickstart", &[], &[]), folder.path()).unwrap_err();
         assert!(error.message().contains("nothing differs"), "{error}");
         let error = Arms::new(&ArmsRequest::default(), folder.path()).unwrap_err();

@@ -92,7 +92,7 @@ fn distance(comparison: &Experiment, other: &Experiment) -> Option<usize> {
         }
         // The same keys in another recipe with the same name and corpus, for example with other steps.
         () if keys(comparison) == keys(other)
-            && comparison.baseline().label == other.baseline().label
+            && comparison.baseline().recipe == other.baseline().recipe
             && comparison.provenance.corpus_hashes == other.provenance.corpus_hashes =>
         {
             Some(2)

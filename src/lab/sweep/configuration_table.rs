@@ -205,6 +205,9 @@ fn markdown(found: &Configurations, decimals: usize, confirmation: Option<&str>)
     };
     let rows: Vec<Vec<String>> = found.ranked().into_iter().chain(unranked).map(row).collect();
     text += &markdown::table(&header, &rows);
+    if let Some(edges) = found.edges_in_words() {
+        text += &format!("\n{}\n", plain(&edges));
+    }
     if let Some(confirmation) = confirmation {
         text += &format!("\n{}\n", plain(confirmation));
     }

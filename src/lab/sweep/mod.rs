@@ -23,6 +23,7 @@ mod display;
 mod dry_run;
 mod halving;
 mod keep;
+mod membership;
 mod rerun;
 mod samples;
 mod schedule;
@@ -56,7 +57,8 @@ use display::Display;
 pub use dry_run::dry_run;
 use halving::Halving;
 pub use keep::{cells, find, keep};
-use schedule::{Schedule, SweepPolicy};
+pub use membership::Memberships;
+use schedule::{Output, Schedule, SweepPolicy};
 use std::path::{Path, PathBuf};
 use table::Tables;
 pub use table::{CELLS, SweepCell, TABLE};
@@ -192,7 +194,7 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
     let outcome = schedule.run(&table, &stop);
     let (ledger, display) = schedule.into_parts();
     let outcome =
-        conclude(request, &sweep, &policy, (ledger, display), &folder, outcome, (&mut executor, &stop))?;
+        conclude(request, &sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, &stop))?;
     Ok(Ended { folder, outcome })
 }
 
@@ -210,16 +212,26 @@ fn conclude(
     sweep: &Sweep,
     policy: &SweepPolicy<'_>,
     (ledger, mut display): (Ledger, Display),
-    folder: &Path,
+    tables: &mut Tables,
     outcome: Result<()>,
     (executor, stop): (&mut dyn Executor, &Stop),
 ) -> Result<Result<()>> {
     let (keys, measure) = (&sweep.axes.keys, &sweep.measure);
-    let found =
+    let folder = tables.folder.clone();
+    let mut found =
         configuration_table::summarize(policy.name, keys, measure, &sweep.cells, &ledger, request.results);
-    configuration_table::write(folder, &found, measure, None)?;
+    // The outermost of random points is no edge.
+    if sweep.base.values().sweep.samples == 0 {
+        found.at_edge = found.edges();
+    }
+    configuration_table::write(&folder, &found, measure, None)?;
     if let Some(words) = configuration_table::best_in_words(&found) {
         display.result(&words);
+    }
+    if let Some(words) = found.edges_in_words() {
+        display.result(&words);
+        tables.remark = Some(words);
+        tables.write(&sweep.cells, &ledger)?;
     }
     let count = sweep.base.values().sweep.confirm;
     if outcome.is_err() || count == 0 {
@@ -245,7 +257,7 @@ fn conclude(
         let confirmation = contest.judge(measure, found.direction, &ledger, request.results);
         atomic::write(&folder.join(CONFIRMATION), &atomic::json(&confirmation)?)?;
         let words = confirmation.in_words(&found.keys, measure.metric.decimals);
-        configuration_table::write(folder, &found, measure, Some(&words))?;
+        configuration_table::write(&folder, &found, measure, Some(&words))?;
         display.result(&words);
     }
     Ok(outcome)

@@ -10,6 +10,7 @@ use crate::results::atomic;
 use crate::results::configurations::Settings;
 use crate::results::ledger::{Ledger, SWEEPS};
 use crate::results::markdown::{self, plain};
+use crate::results::names::file_part;
 use crate::results::progress::eprint_line;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub struct Tables {
     pub folder: PathBuf,
     /// The keys that vary.
     keys: Vec<String>,
+    /// A sentence below the table to read.
+    pub remark: Option<String>,
 }
 
 /// Temporary files at least this old are leftovers of a crash; another process may still be writing younger
@@ -69,9 +72,7 @@ impl Tables {
     /// If the folder cannot be created.
     pub fn new(results: &Path, recipe: &str, axes: &Axes, cells: &[Cell]) -> Result<Self> {
         let keys: Vec<&str> = cells.iter().map(|cell| cell.key.as_str()).collect();
-        let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-        let recipe: String = recipe.chars().map(plain).collect();
-        let folder = results.join(SWEEPS).join(format!("{recipe}-{}", &hash(&keys)[..8]));
+        let folder = results.join(SWEEPS).join(format!("{}-{}", file_part(recipe), &hash(&keys)[..8]));
         Self::within(folder, &axes.keys, cells)
     }
 
@@ -90,7 +91,7 @@ impl Tables {
         let json = serde_json::to_vec_pretty(&list)
             .map_err(|e| Error::failed(format!("cannot write {CELLS}: {e}")))?;
         atomic::write(&folder.join(CELLS), &json)?;
-        Ok(Self { folder, keys: keys.to_vec() })
+        Ok(Self { folder, keys: keys.to_vec(), remark: None })
     }
 
     /// Returns the path of `table.md`.
@@ -148,7 +149,8 @@ impl Output for Tables {
     fn write(&mut self, cells: &[Cell], ledger: &Ledger) -> Result<()> {
         let rows: Vec<Vec<String>> = cells.iter().map(|cell| self.row(cell, ledger)).collect();
         atomic::write(&self.folder.join(TABLE), &csv_bytes(&self.header(), rows.iter())?)?;
-        atomic::write(&self.markdown_path(), self.markdown(&rows).as_bytes())
+        let remark = self.remark.as_ref().map_or(String::new(), |remark| format!("\n{}\n", plain(remark)));
+        atomic::write(&self.markdown_path(), (self.markdown(&rows) + &remark).as_bytes())
     }
 }
 

@@ -1,7 +1,9 @@
 //! Maps the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
 
 use super::documents::curves::{CurvesRequest, POINTS, Smoothing};
-use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
+use super::documents::{
+    comparison, coordinates, curves, differences, labels, log, memory, profile, run, sweep,
+};
 use super::http::{Refusal, Request};
 use super::known_rows::KnownRows;
 use super::table::{LiveTable, Table, TableRun};
@@ -52,6 +54,10 @@ impl Routes {
             ["differences"] => {
                 let runs = request.parameters("id").map(|id| find_run(&table, id));
                 differences_of(&runs.collect::<Result<Vec<_>, _>>()?)
+            }
+            ["labels"] => {
+                let runs = request.parameters("id").map(|id| find_run(&table, id));
+                Ok(labels::document(&runs.collect::<Result<Vec<_>, _>>()?))
             }
             ["comparisons"] => Ok(comparison::list(&folder.comparisons()?)),
             ["sweeps"] => Ok(sweep::list(&folder.sweeps()?, folder.ledger()?.as_ref())),

@@ -7,7 +7,9 @@
 
 use super::assets::{ASSETS, Asset, LICENSE, PAGE};
 use super::documents::curves::{CurvesRequest, Smoothing};
-use super::documents::{comparison, coordinates, curves, differences, log, memory, profile, run, sweep};
+use super::documents::{
+    comparison, coordinates, curves, differences, labels, log, memory, profile, run, sweep,
+};
 use super::folder::ResultsFolder;
 use super::http::Content;
 use super::known_rows::RunRows;
@@ -175,6 +177,7 @@ fn documents(
     // The damage listed for the folder concerns other runs.
     runs_document["damaged"] = json!([]);
     documents.insert("runs".to_owned(), runs_document);
+    documents.insert("labels".to_owned(), labels::document(runs));
     let (mut memories, mut profiles) = (0, 0);
     for run in runs {
         let mut rows = RunRows::new(&run.path);

@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::lock::lock;
 use crate::results::collection::{Collection, Run};
 use crate::results::find;
+use crate::results::labels::Labeled;
 use crate::results::names::{EXPERIMENT, LOG, METRICS, PROFILE, SUMMARY, TIMING};
-use crate::sweep::TABLE;
+use crate::sweep::{Memberships, TABLE};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -46,6 +47,8 @@ pub struct Table {
     gone: Vec<(u64, String)>,
     comparisons: Changed<String>,
     sweeps: Changed<String>,
+    /// The sweeps and comparisons of runs, read anew when these change.
+    memberships: Arc<Memberships>,
     /// What cannot be shown, in sentences.
     damaged: Vec<String>,
 }
@@ -61,8 +64,19 @@ pub struct TableRun {
     pub version: String,
     /// Its row.
     pub row: Value,
+    /// The recipe that it ran and its name, for labels.
+    recipe: String,
+    name: String,
+    settings: Vec<(String, Option<String>)>,
     /// The revision in which the row last changed.
     changed_in: u64,
+}
+
+impl TableRun {
+    /// Returns what the run's label is made from.
+    pub fn labeled(&self) -> Labeled<'_> {
+        Labeled { recipe: &self.recipe, run: &self.name, settings: &self.settings }
+    }
 }
 
 /// A value, and the revision in which it last changed.
@@ -149,6 +163,23 @@ impl Table {
             }
             None => true,
         });
+        let stamps = |found: &[(String, PathBuf)], files: &[&'static str]| -> String {
+            let stamp =
+                |(id, path): &(String, PathBuf)| format!("{id} {}\n", version(path, files.iter().copied()));
+            found.iter().map(stamp).collect()
+        };
+        let (compared, swept) = (folder.comparisons()?, folder.sweeps()?);
+        let comparisons = Changed::new(stamps(&compared, &[EXPERIMENT]), &before.comparisons, revision);
+        // The table of a sweep is written after every line of the ledger.
+        let sweeps = Changed::new(stamps(&swept, &[TABLE]), &before.sweeps, revision);
+        let memberships = if [comparisons.at, sweeps.at].contains(&revision) {
+            let ledger = if swept.is_empty() { Ok(None) } else { folder.ledger() };
+            // The pages of comparisons and sweeps say what cannot be read.
+            Arc::new(Memberships::new(&compared, &swept, ledger))
+        } else {
+            before.memberships.clone()
+        };
+        memberships.set_in(&mut collection);
         let layout = Layout::new(&collection);
         let mut runs = Vec::with_capacity(collection.runs.len());
         for run in &collection.runs {
@@ -156,24 +187,26 @@ impl Table {
             let row = row(run, &layout, &version);
             let same = before.run(&run.id).filter(|known| known.row == row);
             let changed_in = same.map_or(revision, |known| known.changed_in);
-            runs.push(TableRun { id: run.id.clone(), path: run.path.clone(), version, row, changed_in });
+            runs.push(TableRun {
+                id: run.id.clone(),
+                path: run.path.clone(),
+                version,
+                row,
+                recipe: run.recipe().to_owned(),
+                name: run.name.clone(),
+                settings: run.entry.settings.clone(),
+                changed_in,
+            });
         }
         let places: HashMap<String, usize> = runs.iter().map(|run| run.id.clone()).zip(0..).collect();
         let is_gone = |id: &String| !places.contains_key(id);
         let removed = before.runs.iter().map(|run| (revision, run.id.clone()));
         let gone = before.gone.iter().cloned().chain(removed).filter(|(_, id)| is_gone(id)).collect();
-        let stamps = |found: Vec<(String, PathBuf)>, files: &[&'static str]| -> String {
-            let stamp =
-                |(id, path): &(String, PathBuf)| format!("{id} {}\n", version(path, files.iter().copied()));
-            found.iter().map(stamp).collect()
-        };
-        let comparisons = stamps(folder.comparisons()?, &[EXPERIMENT]);
-        // The table of a sweep is written after every line of the ledger.
-        let sweeps = stamps(folder.sweeps()?, &[TABLE]);
         Ok(Self {
             layout: Changed::new(layout, &before.layout, revision),
-            comparisons: Changed::new(comparisons, &before.comparisons, revision),
-            sweeps: Changed::new(sweeps, &before.sweeps, revision),
+            comparisons,
+            sweeps,
+            memberships,
             revision,
             first: if before.first == 0 { revision } else { before.first },
             collection,

@@ -11,6 +11,7 @@ mod canvas;
 mod chart;
 mod comparison;
 mod help;
+mod latest;
 mod liveness;
 mod looks;
 mod run;
@@ -24,6 +25,7 @@ use crate::results::find;
 use canvas::{Canvas, to_lines};
 use comparison::ComparisonView;
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use latest::LatestView;
 use looks::{Looks, is_dumb};
 use ratatui_core::buffer::Buffer;
 use run::RunView;
@@ -56,6 +58,8 @@ const MAX_TEXT_ROWS: u16 = 2000;
 pub enum Subject {
     /// The run in a folder.
     Run(PathBuf),
+    /// The newest run of a results folder: this one, and once it has ended, any that begins after it.
+    Latest { results: PathBuf, run: PathBuf },
     /// The sweep in a folder.
     Sweep(PathBuf),
     /// The comparison in a folder.
@@ -70,6 +74,7 @@ impl Subject {
     /// Fails with a usage error if the name means nothing.
     pub fn find(results: &Path, name: &str) -> Result<Self> {
         match (find::find(results, name), find::find_comparison(results, name)?) {
+            (Ok(run), _) if name == find::LATEST => Ok(Self::Latest { results: results.to_owned(), run }),
             (Ok(run), _) => Ok(Self::Run(run)),
             (Err(_), Some(comparison)) => Ok(Self::Comparison(comparison)),
             (Err(error), None) => match crate::sweep::find(results, name)? {
@@ -85,6 +90,7 @@ impl Subject {
     fn view(&self) -> Result<Box<dyn View>> {
         Ok(match self {
             Self::Run(folder) => Box::new(RunView::new(folder)),
+            Self::Latest { results, run } => Box::new(LatestView::new(results, run)),
             Self::Sweep(folder) => Box::new(SweepView::new(folder)?),
             Self::Comparison(folder) => Box::new(ComparisonView::new(folder)),
         })

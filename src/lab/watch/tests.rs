@@ -432,3 +432,25 @@ fn a_name_that_means_nothing_is_an_error() {
     assert!(error.message().contains("there are no runs yet"), "{error}");
     assert!(error.message().contains("nor is it the name of a comparison or a sweep"), "{error}");
 }
+
+#[test]
+fn the_newest_run_is_followed_by_the_next_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, mut summary) = run(dir.path(), 20);
+    let subject = Subject::find(dir.path(), "latest").unwrap();
+    let mut view = subject.view().unwrap();
+    let shown = |view: &mut dyn View| text(view, (80, 24), PLAIN);
+    assert!(shown(&mut *view).contains(&first.name()));
+    // A run that begins while this one goes on does not replace it.
+    let began = "2026-11-21T08:00:00Z".parse().unwrap();
+    let second = RunFolder::create(dir.path(), "quickstart", "2e3d4c5b", began).unwrap();
+    second.write_summary(&Summary::started("quickstart", &second.name(), "2e3d4c5b", 400)).unwrap();
+    assert!(shown(&mut *view).contains(&first.name()));
+    summary.status = Status::Ok;
+    first.write_summary(&summary).unwrap();
+    let turned = (0..3).any(|_| shown(&mut *view).contains(&second.name()));
+    assert!(turned, "{}", shown(&mut *view));
+    let named = Subject::find(dir.path(), &first.name()).unwrap();
+    let mut named = named.view().unwrap();
+    assert!((0..3).all(|_| shown(&mut *named).contains(&first.name())), "a run that was named stays");
+}

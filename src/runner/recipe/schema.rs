@@ -79,6 +79,8 @@ sections! {
     job: Job {
         /// One-line description of the recipe, which `xrun ls` shows.
         description: String = String::new(); Bookkeeping, Type::Text, "\"baseline\"";
+        /// Short name of the run in tables and legends, in place of the recipe's name and the keys that differ.
+        label: String = String::new(); Bookkeeping, Type::Text, "\"AdamW\"" => implied("\"\"");
     }
 
     /// The architecture: a decoder. Without other keys it has RMSNorm before each sublayer, rotary

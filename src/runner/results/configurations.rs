@@ -7,9 +7,11 @@
 use super::ledger::CellStatus;
 use crate::format::plural;
 use crate::metrics::Metric;
+use crate::recipe::{self, Type};
 use crate::statistics::{CellEstimate, Chosen, Direction, compare_cells, mean, variance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 /// The file's name.
 pub const CONFIGURATIONS: &str = "configurations.json";
@@ -62,7 +64,30 @@ pub struct Configurations {
     pub caveat: Option<String>,
     /// All configurations, in the order of the sweep.
     pub configurations: Vec<Configuration>,
+    /// Where the best configuration is at an edge of the grid, so that a better one may lie beyond.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at_edge: Vec<Edge>,
 }
+
+/// A key whose value in the best configuration is the lowest or the highest of a grid.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Edge {
+    pub key: String,
+    /// The value as TOML.
+    pub value: String,
+    pub end: End,
+}
+
+/// An end of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    Lowest,
+    Highest,
+}
+
+/// Fewest values of an axis that has an inside.
+const FEWEST_VALUES: usize = 3;
 
 /// A configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -214,7 +239,46 @@ impl Configurations {
                 )
             }),
             configurations,
+            at_edge: Vec::new(),
         }
+    }
+
+    /// Returns the keys whose value in the best configuration is the lowest or the highest of a grid, unless
+    /// the key takes no lower or higher one.
+    pub fn edges(&self) -> Vec<Edge> {
+        let ranked = self.ranked();
+        let Some(best) = ranked.first() else { return Vec::new() };
+        let edge = |key: &String| {
+            let number = |one: &Configuration| one.settings.get(key)?.replace('_', "").parse::<f64>().ok();
+            let mut values: Vec<f64> = self.configurations.iter().map(number).collect::<Option<_>>()?;
+            values.sort_by(f64::total_cmp);
+            values.dedup();
+            let at = number(best)?;
+            let (lowest, highest) = (*values.first()?, *values.last()?);
+            let (low, high) = bounds(key);
+            let end = match () {
+                () if values.len() < FEWEST_VALUES => return None,
+                () if at == lowest && low != Some(at) => End::Lowest,
+                () if at == highest && high != Some(at) => End::Highest,
+                () => return None,
+            };
+            Some(Edge { key: key.clone(), value: best.settings.get(key)?.clone(), end })
+        };
+        self.keys.iter().filter_map(edge).collect()
+    }
+
+    /// Says at which edges the best configuration is; `None` if it is at none.
+    pub fn edges_in_words(&self) -> Option<String> {
+        let edge = |Edge { key, value, end }: &Edge| {
+            let (end, further) = match end {
+                End::Lowest => ("lowest", "lower"),
+                End::Highest => ("highest", "higher"),
+            };
+            format!("{key}={value} is the {end} value, so try {further} ones")
+        };
+        let edges: Vec<String> = self.at_edge.iter().map(edge).collect();
+        (!edges.is_empty())
+            .then(|| format!("the best by {} is at the edge of the grid: {}", self.measure, edges.join("; ")))
     }
 
     /// Returns the configurations that have a mean, best first.
@@ -231,6 +295,23 @@ impl Configurations {
     /// Returns the configurations that may be the best, best mean first.
     pub fn best_set(&self) -> Vec<&Configuration> {
         self.ranked().into_iter().filter(|one| one.in_best_set() == Some(true)).collect()
+    }
+}
+
+/// Returns the lowest and the highest value that a key takes, if it has some.
+fn bounds(key: &str) -> (Option<f64>, Option<f64>) {
+    let included = |bound: Bound<f64>| match bound {
+        Bound::Included(value) => Some(value),
+        _ => None,
+    };
+    match recipe::find_path(key).map(|key| key.kind) {
+        Some(Type::Count { min, max } | Type::CountOrWord { min, max, .. }) => {
+            (Some(min as f64), Some(max as f64))
+        }
+        Some(Type::Number(range) | Type::FractionOrPath(range)) => {
+            (included(range.low), included(range.high))
+        }
+        _ => (None, None),
     }
 }
 
@@ -305,6 +386,63 @@ mod tests {
         let keys = ["optimizer.lr", SEED].map(str::to_owned);
         let metric = metrics::find("val_loss").unwrap();
         Configurations::from_cells("r", &keys, metric, 0.95, &cells)
+    }
+
+    /// Returns a grid of one seed: a row per cell, with its loss last.
+    fn grid(keys: &[&str], cells: &[(&[&str], f64)]) -> Configurations {
+        let pairs = |values: &[&str]| -> Vec<(String, String)> {
+            keys.iter().zip(values).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let all: Vec<Settings> =
+            cells.iter().map(|(values, _)| pairs(values).into_iter().collect()).collect();
+        let outcomes: Vec<CellOutcome<'_>> = all
+            .iter()
+            .zip(cells)
+            .map(|(settings, (_, loss))| CellOutcome {
+                settings,
+                status: Some(CellStatus::Ok),
+                value: Some(*loss),
+            })
+            .collect();
+        let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+        Configurations::from_cells("r", &keys, metrics::find("val_loss").unwrap(), 0.95, &outcomes)
+    }
+
+    #[test]
+    fn the_best_cell_at_an_edge_is_remarked() {
+        let ends = |key: &str, values: [&str; 3], losses: [f64; 3]| {
+            let cells: Vec<([&str; 1], f64)> = values.into_iter().map(|value| [value]).zip(losses).collect();
+            let cells: Vec<(&[&str], f64)> =
+                cells.iter().map(|(value, loss)| (value.as_slice(), *loss)).collect();
+            grid(&[key], &cells).edges().into_iter().map(|edge| (edge.value, edge.end)).collect::<Vec<_>>()
+        };
+        let rates = ["1e-3", "0.003", "0.01"];
+        assert_eq!(ends("optimizer.lr", rates, [3.0, 2.0, 1.0]), [("0.01".to_owned(), End::Highest)]);
+        assert_eq!(ends("optimizer.lr", rates, [1.0, 2.0, 3.0]), [("1e-3".to_owned(), End::Lowest)]);
+        assert_eq!(ends("optimizer.lr", rates, [2.0, 1.0, 3.0]), []);
+        // Nothing is beyond the end of what a key takes, between words, or around two values.
+        assert_eq!(ends("model.dropout", ["0.0", "0.1", "0.2"], [1.0, 2.0, 3.0]), []);
+        assert_eq!(ends("model.n_layers", ["1", "2", "3"], [1.0, 2.0, 3.0]), []);
+        assert_eq!(ends("optimizer.name", ["\"adamw\"", "\"lion\"", "\"sgd\""], [1.0, 2.0, 3.0]), []);
+        let two = grid(&["optimizer.lr"], &[(&["1e-3"], 1.0), (&["3e-3"], 2.0)]);
+        assert_eq!(two.edges(), []);
+        let mut both = grid(
+            &["optimizer.lr", "model.dim"],
+            &[(&["1e-3", "32"], 3.0), (&["3e-3", "64"], 2.0), (&["1e-2", "96"], 1.0)],
+        );
+        assert_eq!(both.edges_in_words(), None);
+        both.at_edge = both.edges();
+        assert_eq!(
+            both.edges_in_words().unwrap(),
+            "the best by val_loss is at the edge of the grid: optimizer.lr=1e-2 is the highest value, so try higher \
+             ones; model.dim=96 is the highest value, so try higher ones"
+        );
+        let json = serde_json::to_value(&both).unwrap();
+        assert_eq!(
+            json["at_edge"][1],
+            serde_json::json!({"key": "model.dim", "value": "96", "end": "highest"})
+        );
+        assert_eq!(serde_json::from_value::<Configurations>(json).unwrap(), both);
     }
 
     #[test]

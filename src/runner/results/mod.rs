@@ -39,6 +39,7 @@ pub mod folder;
 pub mod follow;
 pub mod held_out;
 pub mod keep;
+pub mod labels;
 pub mod ledger;
 pub mod losses;
 pub mod markdown;

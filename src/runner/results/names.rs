@@ -1,9 +1,13 @@
 //! Names of the files in a run folder, and of the folders in a results folder.
 
 use crate::error::{Error, Result};
+use crate::format::printable;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use std::borrow::Cow;
+use unicode_normalization_alignments::UnicodeNormalization;
+use unicode_normalization_alignments::char::is_combining_mark;
 
 /// The recipe as written, with all its layers merged into one file.
 pub const RECIPE: &str = "recipe.toml";
@@ -57,21 +61,28 @@ pub const LEDGERS: &str = "ledger";
 /// The ledger of a kept sweep.
 pub const LEDGER: &str = "ledger.jsonl";
 
-/// Turns a recipe's name into a folder name: characters other than letters, digits, `.`, `_` and `-` become
-/// `-`.
+/// Turns a text into a part of a file's name: letters and digits of any script, `.`, `_` and `-` stay,
+/// composed (NFC), and every other character becomes `-`.
+pub fn file_part(text: &str) -> String {
+    // Letters that nobody sees, such as the Hangul fillers, would give two names that look the same.
+    let is_visible = |c: char| matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_));
+    let stays = |c: char| (c.is_alphanumeric() || is_combining_mark(c)) && is_visible(c) || "._-".contains(c);
+    text.nfc().map(|(c, _)| if stays(c) { c } else { '-' }).collect()
+}
+
+/// Turns a recipe's name into a folder name, see [`file_part`].
 ///
 /// # Errors
-/// If nothing is left of the name, or it begins with a dot or is reserved for another folder in a results
-/// folder.
+/// If no letter or digit is left of the name, or it begins with a dot or is reserved for another folder in a
+/// results folder.
 pub fn folder_name(recipe: &str) -> Result<String> {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    let name: String = recipe.chars().map(plain).collect();
+    let name = file_part(recipe);
     let is_reserved = [KEPT, SWEEPS, COMPARISONS, COORDINATES, BINARIES].contains(&name.as_str());
-    if is_reserved || name.trim_matches(['.', '-']).is_empty() || name.starts_with('.') {
+    if is_reserved || !name.contains(char::is_alphanumeric) || name.starts_with('.') {
         return Err(Error::usage(format!(
-            "`{recipe}` cannot name a folder in the results: a name needs a letter from a to z or a digit, must \
-             not begin with a dot, and must not be {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES} or {BINARIES}; \
-             choose another one"
+            "`{recipe}` cannot name a folder in the results: a name needs a letter or a digit, must not begin with \
+             a dot, and must not be {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES} or {BINARIES}; choose another \
+             one"
         )));
     }
     Ok(name)
@@ -121,6 +132,52 @@ mod tests {
         for name in ["", "latest", "20261102T030405Z", "20261102T030405Z-0123", "20261102T030405Z-0123abcd-x"]
         {
             assert_eq!(parse_run_name(name), None, "{name}");
+        }
+    }
+
+    /// Recipes whose names look different have different folders, and however a name's letters are composed,
+    /// it has one.
+    #[test]
+    fn names_of_any_script_stay_apart() {
+        let names = [
+            "größe",
+            "grüße",
+            "groesse",
+            "größe-2",
+            "modèle",
+            "modele",
+            "модель",
+            "модели",
+            "模型",
+            "模型２",
+            "モデル",
+            "मॉडल",
+            "मडल",
+            "نموذج",
+            "δ",
+            "a.b",
+            "a_b",
+            "a-b",
+            "Å",
+            "A",
+        ];
+        let folders: Vec<String> = names.iter().map(|name| folder_name(name).unwrap()).collect();
+        for (at, folder) in folders.iter().enumerate() {
+            assert!(!folders[..at].contains(folder), "{} and another name share {folder}", names[at]);
+            assert_eq!(folder, names[at], "letters and digits stay");
+        }
+        for (one, other) in
+            [("größe", "gro\u{308}ße"), ("Å", "A\u{30a}"), ("Å", "\u{212b}"), ("가", "\u{1100}\u{1161}")]
+        {
+            assert_eq!(folder_name(one).unwrap(), folder_name(other).unwrap());
+        }
+        for hidden in
+            ["a\u{3164}b", "a\u{200b}b", "a\u{202e}b", "a\u{115f}b", "a b", "a/b", "a\\b", "a😀b", "a\nb"]
+        {
+            assert_eq!(folder_name(hidden).unwrap(), "a-b", "{hidden:?}");
+        }
+        for nothing in ["", "-", "😀", "\u{301}", "..", ".a", "kept", "\u{3164}"] {
+            assert!(folder_name(nothing).is_err(), "{nothing:?}");
         }
     }
 

@@ -350,6 +350,9 @@ pub fn result(summary: &Summary) -> String {
     } else if let Some(bits) = summary.bits_per_byte {
         text += &format!(", {bits:.4} bits per byte");
     }
+    if let Some(val) = summary.val_loss.last.filter(|val| val.loss.is_finite()) {
+        text += &format!(", perplexity {}", short(f64::from(val.loss).exp()));
+    }
     if let Some(last) = summary.ema_val_loss.and_then(|losses| losses.last) {
         text += &format!("\nmoving average of the weights: validation loss {:.4} nats per token", last.loss);
     }

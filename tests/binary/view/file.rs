@@ -108,6 +108,54 @@ fn runs_of_a_comparison_that_are_gone_are_named() {
 }
 
 #[test]
+fn a_comparison_has_the_arms_of_its_runs_and_their_labels() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results");
+    let mut comparison = documents::sequential(2);
+    let mut runs = Vec::new();
+    for (at, entry) in comparison.runs.iter_mut().enumerate() {
+        let path = run(&results, "small", &format!("2026-11-24T10:11:1{at}Z"), 2, "text");
+        let (name, seed) = (["adamw", "muon"][entry.arm], entry.seed.unwrap());
+        let resolved =
+            format!("[training]\nseed = {seed}\n[optimizer]\nname = \"{name}\"\nlr = 0.{}\n", entry.arm + 1);
+        std::fs::write(path.join("resolved.toml"), resolved).unwrap();
+        entry.run = Some(id(&path));
+        runs.push((id(&path), entry.arm, seed));
+    }
+    let folder = results.join("comparisons").join(comparison.full_name());
+    std::fs::create_dir_all(&folder).unwrap();
+    comparison.write(&folder).unwrap();
+    let page = dir.path().join("page.html");
+    view(&results, &["--out", page.to_str().unwrap(), "c"]).success();
+    let documents = &embedded(&std::fs::read_to_string(&page).unwrap())["documents"];
+    let rows = documents["runs"]["runs"].as_array().unwrap();
+    for (run, arm, seed) in &runs {
+        let label = &documents["labels"]["labels"][run];
+        let name = ["adamw", "muon"][*arm];
+        assert_eq!(label["group"], name, "{label}");
+        assert_eq!(label["text"], format!("{name}, seed {seed}"), "{label}");
+        let row = rows.iter().find(|row| row["id"] == **run).unwrap();
+        assert_eq!(row["part_of"][0]["arm"], ["baseline", "candidate"][*arm]);
+        assert_eq!(row["part_of"][0]["name"], format!("comparisons/{}", comparison.full_name()));
+    }
+    let list =
+        Command::cargo_bin("xrun").unwrap().args(["runs", "--results"]).arg(&results).assert().success();
+    let list = String::from_utf8(list.get_output().stdout.clone()).unwrap();
+    assert!(list.lines().next().unwrap().contains("PART OF"), "{list}");
+    for arm in ["baseline", "candidate"] {
+        let named = format!("comparisons/{} ({arm})", comparison.full_name());
+        assert_eq!(list.matches(&named).count(), 2, "{list}");
+    }
+    let filter = format!("part_of=comparisons/{}", comparison.full_name());
+    let kept = Command::cargo_bin("xrun")
+        .unwrap()
+        .args(["runs", &filter, "--json", "--results"])
+        .arg(&results)
+        .assert();
+    assert_eq!(String::from_utf8(kept.get_output().stdout.clone()).unwrap().lines().count(), 4);
+}
+
+#[test]
 fn words_that_mean_nothing_here_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let results = dir.path().join("results");

@@ -2,6 +2,7 @@
 
 use crate::format::{BLANK, Column, Table, decimal, short, shortened, thousands};
 use crate::results::collection::{Cell, Collection, Field, Run, Word};
+use crate::results::labels::LABEL;
 use std::collections::HashMap;
 
 /// The heading of the column that tells which text a loss was measured on.
@@ -29,6 +30,14 @@ impl Columns {
     }
 }
 
+/// Returns the label that the run's recipe gives itself.
+fn own_label(run: &Run) -> Option<String> {
+    match Field::Key(LABEL.to_owned()).value(run) {
+        Cell::Text(text) if !text.trim().is_empty() => Some(text.into_owned()),
+        _ => None,
+    }
+}
+
 /// The text of a column for a run.
 type Text<'a> = &'a dyn Fn(&Run) -> String;
 
@@ -40,11 +49,16 @@ fn usual(runs: &[&Run], collection: &Collection, unlike: Option<&Field>) -> Stri
     let text = |run: &Run| unlike.and_then(|loss| text_of(run, loss)).unwrap_or_else(|| BLANK.to_owned());
     let tags = |run: &Run| run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" ");
     let note = |run: &Run| beginning(run.annotation.note.as_deref().unwrap_or_default(), NOTE);
+    let label = |run: &Run| beginning(&own_label(run).unwrap_or_default(), NOTE);
+    let part_of =
+        |run: &Run| run.part_of.iter().map(|part| one_line(&part.to_string())).collect::<Vec<_>>().join(", ");
     let remarks = |run: &Run| remarks(run, &names);
     let has_remarks = |run: &Run| !run.entry.remarks.is_empty() || run.entry.forked_from.is_some();
     // Columns that are listed only if they have something to show.
-    let optional: [(&str, bool, Text<'_>); 4] = [
+    let optional: [(&str, bool, Text<'_>); 6] = [
         (TEXT, unlike.is_some(), &text),
+        ("LABEL", any(|run| own_label(run).is_some()), &label),
+        ("PART OF", any(|run| !run.part_of.is_empty()), &part_of),
         ("TAGS", any(|run| !run.annotation.tags.is_empty()), &tags),
         ("NOTE", any(|run| run.annotation.note.is_some()), &note),
         ("REMARKS", any(has_remarks), &remarks),

@@ -9,6 +9,7 @@ use crate::results::collection::{Collection, Condition, Criterion, Field, Order,
 use crate::results::find;
 use crate::results::folder::{SUMMARY, folder_name, read_summary};
 use crate::suggest::nearest;
+use crate::sweep::Memberships;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +19,7 @@ use std::path::Path;
 pub struct ListArgs {
     /// Only runs of this recipe, or runs for which this comparison holds: NAME=VALUE, or with != < <= > >=,
     /// in quotes. NAME is a recipe key, a figure of runs, or one of status, tag, recipe, run, started,
-    /// device, commit, corpus, reason, forked_from.
+    /// device, commit, corpus, reason, forked_from, part_of.
     #[arg(value_name = "RECIPE | FILTER")]
     filters: Vec<String>,
     /// Only runs with one of these statuses, such as ok,interrupted.
@@ -47,12 +48,18 @@ pub struct ListArgs {
 /// # Errors
 /// If the results folder cannot be read, or a filter, order or column names nothing that runs have.
 pub fn run(args: &ListArgs, results: &Path) -> Result<()> {
-    let collection = Collection::read(results)?;
+    let mut collection = Collection::read(results)?;
+    let memberships = Memberships::read(results);
+    memberships.set_in(&mut collection);
+    let collection = collection;
     for damaged in find::without_summary(results)? {
         eprint_line(&format!("warning: {}", find::describe_loss(&damaged, SUMMARY)));
     }
     for error in &collection.unreadable {
         eprint_line(&format!("warning: {error}; left out of the list"));
+    }
+    for error in &memberships.unreadable {
+        eprint_line(&format!("warning: {error}; its runs are listed without it"));
     }
     let chosen = Chosen::parse(&args.filters, &collection, results)?;
     let order = args.sort.as_deref().or(args.best.map(|_| "val_loss"));
@@ -166,6 +173,7 @@ fn as_json(run: &Run) -> Result<Value> {
         "changed": run.entry.changed,
         "tags": run.annotation.tags,
         "note": run.annotation.note,
+        "part_of": run.part_of,
     });
     let summary = serde_json::to_value(read_summary(&run.path)?)
         .map_err(|e| Error::failed(format!("cannot print {} as JSON: {e}", run.path.display())))?;

@@ -5,7 +5,7 @@ use super::fixes::restore;
 use super::kept::{self, KeptRun, Source, renamed, unreadable};
 use super::page_context::{PageContext, Rendered};
 use super::provenance;
-use super::text::{code, did_you_mean, digits, link_to, plain};
+use super::text::{code, digits, kept_names, link_to, plain};
 use super::why::Why;
 use crate::results::experiment::{COMPARISONS, EXPERIMENT, Experiment};
 use crate::results::find::subfolders;
@@ -155,7 +155,7 @@ pub fn find_all(
     let found: Vec<PathBuf> = folders(&folder).into_iter().rev().filter(is_wanted).collect();
     if found.is_empty() {
         let names: Vec<String> = folders(&all).iter().map(|folder| kept::id(&all, folder)).collect();
-        let near = did_you_mean(name, names.iter().map(String::as_str));
+        let near = kept_names(name, names.iter().map(String::as_str));
         let why = format!("no comparison `{name}` is kept in {}{near}", all.display());
         return Err(vec![Why::fixed_by(why, format!("xrun keep {COMPARISONS}/{name}, or correct `select`"))]);
     }

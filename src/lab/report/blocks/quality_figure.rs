@@ -12,6 +12,7 @@ use crate::report::theme::Hue;
 use crate::results::experiment::{Experiment, Finding};
 use crate::results::folder::PLOTS;
 use crate::results::measure::Scale;
+use crate::results::names::file_part;
 use std::path::{Path, PathBuf};
 
 /// Characters of an arm's label in the legend.
@@ -22,9 +23,7 @@ const MAX_TICKS: usize = 30;
 
 /// Returns the path of the figure of a measure, without theme and extension.
 pub fn stem(folder: &Path, judged: &Finding) -> PathBuf {
-    let name = judged.measure.to_string();
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
-    folder.join(PLOTS).join(format!("pairs-{}", name.chars().map(plain).collect::<String>()))
+    folder.join(PLOTS).join(format!("pairs-{}", file_part(&judged.measure.to_string())))
 }
 
 /// Draws the figure in every theme. Returns `None` if no pair has a value of both arms.

@@ -4,7 +4,7 @@ use super::columns::{self, Column};
 use super::kept::{self, KeptRun, unreadable};
 use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
-use super::text::{did_you_mean, plain, table};
+use super::text::{did_you_mean, kept_names, plain, table};
 use super::why::Why;
 use super::{alike, provenance};
 use crate::report::plots;
@@ -65,6 +65,8 @@ fn passes(run: &Path, filters: &[(String, String)]) -> Result<bool, Vec<Why>> {
 fn nothing_kept(kept: &Path, all: &[PathBuf], name: &str) -> Why {
     let ids: Vec<String> = all.iter().map(|run| kept::id(kept, run)).collect();
     let near = did_you_mean(name, ids.iter().flat_map(|id| id.split('/').chain([id.as_str()])));
+    let recipes = ids.iter().filter_map(|id| id.split('/').next());
+    let near = if near.is_empty() { kept_names(name, recipes) } else { near };
     let why = format!("no run `{name}` is kept in {}{near}", kept.display());
     Why::fixed_by(why, format!("xrun keep {name}, or correct `select`"))
 }

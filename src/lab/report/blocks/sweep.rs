@@ -4,7 +4,7 @@ use super::columns::{self, Column};
 use super::kept::{KeptRun, Source, renamed, unreadable};
 use super::page_context::{PageContext, Rendered};
 use super::spec::Spec;
-use super::text::{code, did_you_mean, plain, short_hash, table};
+use super::text::{code, kept_names, plain, short_hash, table};
 use super::why::Why;
 use super::{alike, provenance};
 use crate::error::Error;
@@ -137,7 +137,7 @@ fn find(all: &Path, name: &str) -> Result<PathBuf, Vec<Why>> {
     match &names.iter().filter(belongs_to_recipe).collect::<Vec<_>>()[..] {
         [one] => Ok(all.join(one)),
         [] => {
-            let near = did_you_mean(asked, names.iter().map(String::as_str));
+            let near = kept_names(asked, names.iter().map(String::as_str));
             let why = format!("no sweep `{name}` is kept in {}{near}", all.display());
             Err(vec![Why::fixed_by(why, "keep one with `xrun keep sweeps/NAME`, or correct `select`")])
         }

@@ -10,6 +10,25 @@ pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str
     nearest(word, candidates).map_or(String::new(), |near| format!("; did you mean `{near}`?"))
 }
 
+/// Most names that a message lists.
+const MOST_NAMES: usize = 5;
+
+/// Completes a sentence about something that is not kept: with the most similar name, or with the names
+/// that are.
+pub fn kept_names<'a>(word: &str, kept: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = kept.into_iter().collect();
+    names.sort_unstable();
+    names.dedup();
+    let near = did_you_mean(word, names.iter().copied());
+    let more = names.len().saturating_sub(MOST_NAMES);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match names.as_slice() {
+        [] => ", where none is".to_owned(),
+        _ if !near.is_empty() => near,
+        names => format!("; kept are {}{rest}", names[..names.len() - more].join(", ")),
+    }
+}
+
 /// Formats an estimate with its interval.
 pub fn interval(interval: Interval, shown: impl Fn(f64) -> String) -> String {
     let [estimate, low, high] = [interval.estimate, interval.low, interval.high].map(shown);
@@ -78,6 +97,15 @@ mod tests {
         assert_eq!(link("/r/docs", "/elsewhere"), "../../elsewhere");
         assert_eq!(link("/r", "/r/a)b/#1/<c>\n\"|"), "a%29b/%231/%3Cc%3E%0A%22%7C");
         assert_eq!(relative(Path::new("/r"), Path::new("/r/a b")), "a b");
+    }
+
+    #[test]
+    fn a_wrong_name_is_answered_with_a_near_one_or_a_few_that_are_kept() {
+        let seven = ["g", "f", "e", "d", "c", "b", "alpha"];
+        assert_eq!(kept_names("alpah", seven), "; did you mean `alpha`?");
+        assert_eq!(kept_names("zebra", seven), "; kept are alpha, b, c, d, e and 2 more");
+        assert_eq!(kept_names("zebra", ["b", "b", "a"]), "; kept are a, b");
+        assert_eq!(kept_names("zebra", []), ", where none is");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod comparison;
 pub mod coordinates;
 pub mod curves;
 pub mod differences;
+pub mod labels;
 pub mod log;
 pub mod memory;
 mod number;

@@ -96,6 +96,7 @@ pub fn row(run: &Run, layout: &Layout, version: &str) -> Value {
         "commit": entry.commit,
         "corpus": entry.corpus,
         "forked_from": entry.forked_from.as_ref().map(|fork| json!({"run": fork.run, "step": fork.step})),
+        "part_of": run.part_of,
         "figures": figures,
         "keys": keys,
     })

@@ -10,6 +10,8 @@
    * @property {string} page `runs`, `comparisons`, `sweeps` or `coordinates`
    * @property {string} id the comparison, sweep or coordinates
    * @property {string[]} runs ids of the selected runs by slot; the slot decides the color, and '' is an empty slot
+   * @property {string} by how runs are drawn together: '' for each alone, `seeds` for those that differ only in the
+   *   seed, or the name of a comparison, for its arms
    * @property {string} tab the tab of the selected runs
    * @property {string} focus the run whose memory, profile, samples and log are shown
    * @property {string[]} metrics metrics with a panel
@@ -32,6 +34,7 @@
     page: 'runs',
     id: '',
     runs: [],
+    by: '',
     tab: 'curves',
     focus: '',
     metrics: [],

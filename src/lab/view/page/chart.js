@@ -7,6 +7,8 @@
   const { colour, seriesMark, seriesStyle } = xrun.theme;
   const { linearTicks, logTicks, padded } = xrun.chart_axes;
   const { dataTable } = xrun.chart_table;
+  const { chartPicture } = xrun.chart_picture;
+  const { pictureButtons } = xrun.picture_files;
 
   /**
    * @typedef {Object} Series
@@ -16,6 +18,8 @@
    * @property {(number|null)[]} y null for a gap
    * @property {boolean} [isRaw] drawn thin and pale, under a smoothed line
    * @property {boolean} [isReference] a known value to compare with, drawn as a pale dashed line
+   * @property {(number|null)[]} [deviation] the standard deviation around y; the two ends of its band follow
+   * @property {boolean} [isBand] an end of the band around the series before it, the upper end first
    * @property {boolean} [hasPoints] draws a mark at every value
    * @property {{x: number, value: string}[]} [notFinite] where a value was NaN or infinite
    *
@@ -100,7 +104,8 @@
         this.spoken,
       );
       this.table = element('div', {});
-      this.node = element('div', {}, this.frame, this.table);
+      const buttons = pictureButtons(title, () => chartPicture(this));
+      this.node = element('div', { class: 'chart-block' }, this.frame, buttons, this.table);
       this.observer = new ResizeObserver(() => this.resize());
       this.observer.observe(this.plot);
     }
@@ -112,7 +117,7 @@
      */
     show(series, axes) {
       const shape = JSON.stringify([
-        series.map((s) => [s.label, s.slot, s.isRaw, s.hasPoints]),
+        series.map((s) => [s.label, s.slot, s.isRaw, s.isBand, s.hasPoints]),
         // Live runs grow: changing only the extent must not recreate the plot.
         { ...axes, extent: null },
         this.height,
@@ -129,7 +134,7 @@
 
     /** Describes the chart for screen readers, and rebuilds the table. */
     describe() {
-      const lines = this.series.filter((s) => !s.isRaw && !s.isReference);
+      const lines = this.series.filter((s) => !s.isRaw && !s.isReference && !s.isBand);
       const names = lines
         .slice(0, 8)
         .map((s) => s.label)
@@ -167,10 +172,11 @@
           y: { distr: axes.logY ? 3 : 1, range: (_, low, high) => padded(low, high, axes.logY) },
         },
         axes: [
-          this.axis(axes.logX, X_SPACE, 0, axes.xFormat ?? prefixed),
-          this.axis(axes.logY, Y_SPACE, 1, (v) => short(v)),
+          this.axis(...this.axisOf(0)),
+          this.axis(...this.axisOf(1)),
         ],
         series: [{}, ...this.series.map((s) => this.line(s))],
+        bands: this.bands(),
         cursor: this.cursor(),
         focus: { alpha: 1 },
         hooks: {
@@ -212,8 +218,18 @@
       };
     }
 
+    /** @returns {Object[]} the areas between the ends of bands */
+    bands() {
+      return this.series.flatMap((s, i) =>
+        s.deviation
+          ? [{ series: [i + 2, i + 3], fill: `color-mix(in srgb, ${seriesStyle(s.slot).stroke} 18%, transparent)` }]
+          : [],
+      );
+    }
+
     /** @param {Series} series */
     line(series) {
+      if (series.isBand) return { label: series.label, stroke: 'transparent', scale: 'y', points: { show: false } };
       if (series.isReference) {
         return {
           label: series.label,
@@ -245,7 +261,7 @@
         focus: { prox: 1e6 },
         points: { size: 6, width: 0, fill: (u, i) => u.series[i].stroke(u, i) },
         dataIdx: (u, i, hovered) =>
-          this.series[i - 1]?.isReference ? null : nearestIndex(u.data[i], u.data[0], hovered),
+          this.series[i - 1]?.isReference || this.series[i - 1]?.isBand ? null : nearestIndex(u.data[i], u.data[0], hovered),
         sync: this.syncKey
           ? {
               key: this.syncKey,
@@ -308,13 +324,13 @@
       fill(
         this.readout,
         element('div', { class: 'readout-head' }, head),
-        found.map(({ series, value, isNear }) =>
+        found.map((entry) =>
           element(
             'div',
-            { class: isNear ? 'readout-line near' : 'readout-line' },
-            seriesMark(series.slot),
-            element('span', { class: 'readout-name' }, series.label),
-            element('span', { class: 'number' }, short(value, 5)),
+            { class: entry.isNear ? 'readout-line near' : 'readout-line' },
+            seriesMark(entry.series.slot),
+            element('span', { class: 'readout-name' }, entry.series.label),
+            element('span', { class: 'number' }, valueText(entry)),
           ),
         ),
         this.series
@@ -323,13 +339,39 @@
         all.length > READ && element('div', { class: 'muted' }, `and ${all.length - READ} more`),
       );
       this.readout.hidden = found.length === 0;
-      const isRight = left > this.uplot.over.clientWidth / 2;
-      this.readout.style.left = isRight ? '' : `${left + 66}px`;
-      this.readout.style.right = isRight ? `${this.uplot.over.clientWidth - left + 22}px` : '';
-      this.lastRead = [head, ...found.map(({ series, value }) => `${series.label} ${short(value, 5)}`)].join('; ');
+      this.placeReadout(left);
+      const spoken = found.map((entry) => `${entry.series.label} ${valueText(entry)}`);
+      this.lastRead = [head, ...spoken].join('; ');
     }
 
-    /** @returns {{series: Series, value: number, isNear: boolean}[]} nearest to the cursor first */
+    /**
+     * Places the readout beside the cursor, inside the chart's width and the visible part of the page.
+     * @param {number} left the cursor, in pixels of the plot's area
+     */
+    placeReadout(left) {
+      const [frame, over] = [this.frame.getBoundingClientRect(), this.uplot.over.getBoundingClientRect()];
+      const { offsetWidth: width, offsetHeight: height } = this.readout;
+      const cursor = over.left - frame.left + left;
+      const beside = cursor + 14 + width <= frame.width ? cursor + 14 : cursor - 14 - width;
+      this.readout.style.left = `${Math.max(0, Math.min(beside, frame.width - width))}px`;
+      const pane = this.frame.closest('.selection, .document-body')?.getBoundingClientRect();
+      const bottom = Math.min(pane?.bottom ?? Infinity, document.documentElement.clientHeight) - 4 - frame.top;
+      const top = Math.max(pane?.top ?? 0, 0) + 4 - frame.top;
+      this.readout.style.top = `${Math.max(top, Math.min(10, bottom - height))}px`;
+    }
+
+    /** @param {number} side 0 for x, 1 for y @returns {any[]} arguments of {@link axis} */
+    axisOf(side) {
+      const { axes } = this;
+      return side === 0
+        ? [axes.logX, X_SPACE, 0, axes.xFormat ?? prefixed]
+        : [axes.logY, Y_SPACE, 1, (v) => short(v)];
+    }
+
+    /**
+     * Returns the values at the cursor, the nearest to it first.
+     * @returns {{series: Series, value: number, deviation: ?number, isNear: boolean}[]}
+     */
     valuesAtCursor() {
       const u = this.uplot;
       const found = [];
@@ -337,7 +379,10 @@
         const hasSmooth = series.isRaw && this.series.some((s) => !s.isRaw && s.slot === series.slot);
         const at = u.cursor.idxs?.[i + 1];
         const value = at === null || at === undefined ? null : u.data[i + 1][at];
-        if (!hasSmooth && value !== null && value !== undefined) found.push({ series, value, isNear: false });
+        if (hasSmooth || series.isBand || value === null || value === undefined) return;
+        // The upper end of the band is the next series.
+        const deviation = series.deviation ? u.data[i + 2][at] - value : null;
+        found.push({ series, value, deviation, isNear: false });
       });
       const apart = (entry) => Math.abs(u.valToPos(entry.value, 'y') - u.cursor.top);
       found.sort((a, b) => apart(a) - apart(b));
@@ -395,6 +440,12 @@
       this.uplot?.destroy();
       this.uplot = null;
     }
+  }
+
+  /** @returns {string} the value at the cursor; a mean has its standard deviation */
+  function valueText({ value, deviation }) {
+    const text = short(value, 5);
+    return typeof deviation === 'number' && Number.isFinite(deviation) ? `${text} ± ${short(deviation, 2)}` : text;
   }
 
   /**

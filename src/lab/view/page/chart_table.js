@@ -68,7 +68,7 @@
    */
   function dataTable(title, series, axes, isOpen) {
     const hasRaw = (slot) => series.some((s) => s.slot === slot && s.isRaw);
-    const measured = series.filter((s) => !s.isReference && (s.isRaw || !hasRaw(s.slot)));
+    const measured = series.filter((s) => !s.isReference && !s.isBand && (s.isRaw || !hasRaw(s.slot) || s.deviation));
     const body = element('div', {});
     const make = () => {
       const ends = rowEnds(measured, axes.zoom);

@@ -68,14 +68,20 @@
       : null;
   }
 
+  /** Returns the label of an arm and the command behind it. */
+  function armNode(arm) {
+    const [label, command] = [visible(arm?.label ?? BLANK), visible(arm?.command ?? BLANK)];
+    return [element('strong', {}, label), label !== command && [' ', element('code', { class: 'muted' }, command)]];
+  }
+
   /** Shows what was asked: the change, the hypothesis, the prediction. */
   function question(comparison) {
     const { prediction, arms } = comparison;
     const { standing } = comparison;
     const held = { true: 'it held', false: 'it did not hold' }[prediction?.held] ?? 'not judged';
     const entries = [
-      ['baseline', element('code', {}, visible(arms[0]?.command ?? BLANK))],
-      ['candidate', element('code', {}, visible(arms[1]?.command ?? BLANK))],
+      ['baseline', armNode(arms[0])],
+      ['candidate', armNode(arms[1])],
       [
         'changed',
         comparison.changes.length > 0
@@ -343,7 +349,7 @@
         { class: 'verdict-line' },
         verdictNode(found.verdict, found.verdict_words, found.comparison.finished),
         ' ',
-        runsButton(runs, 'curves of all runs', onOpen),
+        runsButton(runs, 'curves of both arms', (ids) => onOpen(ids, `comparisons/${found.id}`)),
       ),
       found.kind === 'quality' ? qualityNode(found, onOpen) : speedNode(found, onOpen),
     );

@@ -6,6 +6,7 @@
   const { duration, prefixed, visible } = xrun.text;
   const { Chart } = xrun.chart;
   const { seriesOf, stepsOf } = xrun.curve_data;
+  const { seriesOfGroup } = xrun.repetitions;
 
   /** Default metrics; those that were measured get a panel, up to this many panels. */
   const USUAL = ['loss', 'val_loss', 'grad_norm', 'tok_s', 'lr', 'step_ms'];
@@ -66,7 +67,7 @@
 
     /**
      * Shows curves of runs.
-     * @param {{run: Object, slot: number, label: string}[]} selected
+     * @param {{run: Object, slot: number, label: string, group: ?string}[]} selected
      */
     async show(selected) {
       const wanted = ++this.wanted;
@@ -280,13 +281,18 @@
       const { x, logX, logY, zoom, smooth } = this.state.view;
       const isLog = logY.includes(name);
       const options = { x, zoom, isSmoothed: smooth !== '0' };
-      const series = entries
-        .filter(({ curves }) => curves[name])
-        .flatMap(({ curves, run, slot, label }) =>
+      const present = entries.filter(({ curves }) => curves[name]);
+      const groups = Map.groupBy(present, ({ group, run }) => group ?? run.id);
+      const series = [...groups.values()].flatMap((runs) => {
+        const label = runs[0].group ?? runs[0].label;
+        const own = runs.map(({ curves, run, slot }) =>
           seriesOf(curves[name], { label, slot, steps: run.steps ?? 0 }, options),
         );
+        return seriesOfGroup(own, { label, slot: runs[0].slot });
+      });
       const odd = [...new Set(series.flatMap((s) => (s.notFinite ?? []).map(({ value }) => value)))];
       this.renderPanelHead(name, panel.head, metric, isLog, odd);
+      panel.chart.unit = visible(metric.unit ?? '');
       panel.chart.show([...series, ...this.floor(name, entries, extent)], {
         xLabel: X_LABELS[x],
         logX,

@@ -37,7 +37,7 @@ const xrun = {};
    * @param {Child[]} children
    */
   function appendChildren(node, children) {
-    for (const child of children.flat()) {
+    for (const child of children.flat(Infinity)) {
       if (child === null || child === undefined || child === false) continue;
       node.appendChild(child instanceof Node ? child : document.createTextNode(String(child)));
     }

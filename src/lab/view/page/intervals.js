@@ -3,7 +3,9 @@
   'use strict';
 
   const { svgElement } = xrun.dom;
+  const { element } = xrun.dom;
   const { linearTicks } = xrun.chart_axes;
+  const { pictureButtons, standalone } = xrun.picture_files;
 
   /** Width of a figure if there is room, in pixels. */
   const WIDTH = 720;
@@ -79,14 +81,16 @@
    * @param {string} label
    * @param {number} height
    * @param {...any} children
-   * @returns {SVGElement}
+   * @returns {HTMLElement} the picture with buttons that save it
    */
   function picture(label, height, ...children) {
-    return svgElement(
+    const figure = svgElement(
       'svg',
       { class: 'picture', viewBox: `0 0 ${pictureWidth()} ${height}`, role: 'img', 'aria-label': label },
       ...children,
     );
+    const title = label.split(':')[0];
+    return element('div', { class: 'chart-block' }, figure, pictureButtons(title, () => standalone(title, figure)));
   }
 
   /**
@@ -98,7 +102,7 @@
    * @param {number} options.none the value of no difference
    * @param {number} options.reach differences up to this do not matter; 0 if every difference matters
    * @param {(value: number) => string} options.format
-   * @returns {SVGElement}
+   * @returns {HTMLElement}
    */
   function pointsAndInterval({ label, rows, interval, none, reach, format }) {
     const rowHeight = 24;
@@ -132,7 +136,7 @@
    * @param {number} options.none
    * @param {number} options.reach
    * @param {(value: number) => string} options.format
-   * @returns {SVGElement}
+   * @returns {HTMLElement}
    */
   function closingInterval({ label, history, none, reach, format }) {
     const rowHeight = Math.max(12, Math.min(20, 400 / history.length));

@@ -18,6 +18,9 @@
   /** Time between two requests for changes, in milliseconds. */
   const INTERVAL = 2000;
 
+  /** Most runs that are drawn together as groups, each with one color. */
+  const MOST_GROUPED = 100;
+
   const PAGES = [
     { value: 'runs', text: 'Runs' },
     { value: 'comparisons', text: 'Comparisons' },
@@ -32,6 +35,7 @@
       this.state = new ViewState();
       this.table = new RunsTable(this.state, this.source);
       this.selection = new Selection(this.state, new RunDocuments(this.source));
+      this.selection.onSlots = (slots) => this.table.setSlots(slots);
       this.runsNode = element('div', { class: 'runs-page' }, this.table.node, this.selection.node);
       this.pages = this.documentPages();
       this.main = document.getElementById('main');
@@ -41,7 +45,7 @@
     }
 
     documentPages() {
-      const openRuns = (runs) => this.openRuns(runs);
+      const openRuns = (runs, by) => this.openRuns(runs, by);
       const sweep = new SweepView(this.state, openRuns);
       this.coordinates = new CoordinatesView(this.state);
       const page = (options) => new DocumentsPage({ state: this.state, source: this.source, ...options });
@@ -90,12 +94,17 @@
       );
     }
 
-    /** Shows runs together. */
-    openRuns(runs) {
+    /**
+     * Shows runs together.
+     * @param {string[]} runs
+     * @param {string} [by] how they are drawn together
+     */
+    openRuns(runs, by = '') {
       this.state.change({
         page: 'runs',
         tab: 'curves',
-        runs: runs.slice(0, xrun.theme.MOST_SERIES),
+        runs: runs.slice(0, by ? MOST_GROUPED : xrun.theme.MOST_SERIES),
+        by,
         focus: runs[0],
         zoom: [],
       });
@@ -137,17 +146,36 @@
       this.revision = this.listed.revision;
       if (!this.source.isEmbedded) this.folder.textContent = visible(this.listed.results ?? '');
       document.title = `${visible(this.listed.results ?? 'results')} · xrun`;
-      this.selectFirst();
+      await this.selectFirst();
       this.showRuns();
     }
 
-    /** Without a selection in the address, selects the newest run, or in a file the first seven. */
-    selectFirst() {
-      const isChosen = this.hasSelected || new URLSearchParams(location.hash.slice(1)).has('runs');
+    /** Without a selection in the address, selects the newest run, or opens what a file was made to show. */
+    async selectFirst() {
+      const asked = new URLSearchParams(location.hash.slice(1));
+      const isChosen = this.hasSelected || asked.has('runs');
       this.hasSelected = true;
       if (isChosen) return;
-      const few = this.source.isEmbedded ? 7 : 1;
-      this.state.change({ runs: this.listed.runs.slice(0, few).map(({ id }) => id) });
+      if (this.source.isEmbedded) await this.openFile(asked.has('page'));
+      else this.state.change({ runs: this.listed.runs.slice(0, 1).map(({ id }) => id) });
+    }
+
+    /**
+     * Selects the runs of the first comparison of a file and opens its verdict. Without one, selects all runs,
+     * and opens the first sweep if there are none.
+     * @param {boolean} isOpen true if the address already says which page to show
+     */
+    async openFile(isOpen) {
+      const first = async (list) => (await this.source.get(list))[list].find(({ damaged }) => !damaged)?.id;
+      const [comparison, sweep] = [await first('comparisons'), await first('sweeps')];
+      const ids = this.listed.runs.map(({ id }) => id);
+      const by = comparison ? `comparisons/${comparison}` : '';
+      const isPart = (run) => run.part_of.some(({ name }) => name === by);
+      const compared = this.listed.runs.filter(isPart).map(({ id }) => id);
+      const page = comparison ? { page: 'comparisons', id: comparison } : { page: 'sweeps', id: sweep };
+      const hasPage = comparison || (sweep && ids.length === 0);
+      const runs = comparison ? compared.slice(0, MOST_GROUPED) : ids.slice(0, xrun.theme.MOST_SERIES);
+      this.state.change({ ...(hasPage && !isOpen ? page : {}), runs, by });
     }
 
     showRuns() {

@@ -5,9 +5,10 @@
 (() => {
   'use strict';
 
-  const { element, fill } = xrun.dom;
+  const { element, fill, svgElement } = xrun.dom;
   const { colour } = xrun.theme;
   const { linearTicks } = xrun.chart_axes;
+  const { label, path, pictureButtons, sheet, titleNode, TITLE } = xrun.picture_files;
 
   /**
    * @typedef {Object} Rectangle
@@ -72,7 +73,12 @@
         this.readout,
         this.spoken,
       );
-      this.node = this.frame;
+      this.node = element(
+        'div',
+        { class: 'chart-block' },
+        this.frame,
+        pictureButtons(this.title, () => this.picture()),
+      );
       this.observer = new ResizeObserver(() => this.draw());
       this.observer.observe(this.frame);
     }
@@ -200,6 +206,67 @@
       context.fillStyle = colour('ink');
       context.fillRect(Math.min(from, to), TOP, Math.abs(to - from), this.height - BOTTOM - TOP);
       context.globalAlpha = 1;
+    }
+
+    /** @returns {SVGElement} the chart as it is shown, with its title */
+    picture() {
+      const { width, height } = this;
+      const unit = this.yUnit ?? 1;
+      const yTicks = this.yFormat
+        ? linearTicks(this.yRange[0] / unit, this.yRange[1] / unit, height / 50).map((tick) => tick * unit)
+        : [];
+      const boxes = this.rectangles.map((r) => ({ r, box: this.box(r) }));
+      const shown = boxes.filter(({ box: [left, , wide] }) => left + wide >= this.left && left <= width);
+      const outline = this.outline?.x.flatMap((at, i) =>
+        [at, at + 1].map((x) => [this.toX(x), this.toY(this.outline.y[i])]),
+      );
+      return sheet(
+        width,
+        height + TITLE,
+        titleNode(this.title),
+        svgElement(
+          'g',
+          { transform: `translate(0 ${TITLE})` },
+          linearTicks(this.view[0], this.view[1], (width - this.left) / 90).map((x) =>
+            label(this.xFormat(x), { x: this.toX(x), y: height - BOTTOM + 16, 'text-anchor': 'middle' }),
+          ),
+          yTicks.map((y) => [
+            label(this.yFormat(y), { x: this.left - 6, y: this.toY(y) + 4, 'text-anchor': 'end' }),
+            svgElement('line', {
+              x1: this.left,
+              x2: width - RIGHT,
+              y1: this.toY(y),
+              y2: this.toY(y),
+              stroke: colour('grid'),
+            }),
+          ]),
+          svgElement(
+            'clipPath',
+            { id: 'plot' },
+            svgElement('rect', { x: this.left, width: width - this.left - RIGHT, height: height - BOTTOM + 1 }),
+          ),
+          svgElement(
+            'g',
+            { 'clip-path': 'url(#plot)' },
+            shown.map(({ r, box: [x, y, wide, high] }) => [
+              svgElement('rect', {
+                x,
+                y,
+                width: wide,
+                height: high,
+                fill: colour(r.colour),
+                'fill-opacity': 0.55,
+                stroke: wide > 2 && high > 2 ? colour('page') : null,
+              }),
+              wide > MIN_LABELED_WIDTH &&
+                high > 12 &&
+                wide - 8 > r.label.length * 6.4 &&
+                label(r.label, { x: Math.max(x, this.left) + 4, y: y + high / 2 + 4, fill: colour('ink') }),
+            ]),
+            outline && svgElement('path', { d: path(outline), fill: 'none', stroke: colour('ink'), 'stroke-width': 1.5 }),
+          ),
+        ),
+      );
     }
 
     /** @param {MouseEvent} event @returns {number[]} */

@@ -3,7 +3,7 @@
   'use strict';
 
   const { element } = xrun.dom;
-  const { BLANK, bytes, decimal, duration, shortTime, visible, visibleLines } = xrun.text;
+  const { BLANK, bytes, decimal, duration, short, shortTime, visible, visibleLines } = xrun.text;
 
   /**
    * Returns a list of terms with their values, without blank ones.
@@ -48,14 +48,21 @@
     return typeof value === 'number' ? `${decimal(value, decimals)} ${unit}` : null;
   }
 
+  /** @param {?number} loss in nats per token @returns {?string} the perplexity that the loss stands for */
+  function perplexity(loss) {
+    return typeof loss === 'number' ? `${short(Math.exp(loss))} per token, of the validation loss` : null;
+  }
+
   /** How far a run has come, and what it reached. */
   function resultTerms({ row, summary, floor, uniform_loss, left_s }) {
     return [
       ['status', [visible(row.status), summary.reason && `: ${visible(summary.reason)}`]],
       ['steps', progressText(row)],
       ['time left', left_s ? duration(left_s) : null],
-      ['training loss', lossText(summary.train_loss)],
+      ['training loss', measured(row.figures.train_loss, 4, 'nats/token, as in the table of runs')],
+      ['loss of the last batch', lossText(summary.train_loss)],
       ['validation loss', lossText(summary.val_loss)],
+      ['perplexity', perplexity(summary.val_loss?.final?.loss)],
       ['floor', measured(floor, 4, 'nats/token')],
       ['uniform guess', measured(uniform_loss, 3, 'nats/token')],
     ];

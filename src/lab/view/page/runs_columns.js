@@ -2,7 +2,7 @@
 (() => {
   'use strict';
 
-  const { BLANK, decimal, shortTime, visible } = xrun.text;
+  const { BLANK, decimal, shortName, shortTime, visible } = xrun.text;
 
   /** The sign before each status, because color must not be the only cue. */
   const SIGNS = {
@@ -53,6 +53,15 @@
     return forked ? `${visible(forked.run)} at ${forked.step}` : BLANK;
   }
 
+  /**
+   * Returns a short name of a sweep or a comparison, with the run's arm.
+   * @param {{name: string, arm: ?string}} part
+   * @returns {string}
+   */
+  function partText({ name, arm }) {
+    return [shortName(name), arm && visible(arm)].filter(Boolean).join(' ');
+  }
+
   const WORDS = [
     wordColumn('run', 'run', 'the shortest name by which every command finds the run', (run) => run.name),
     wordColumn('recipe', 'recipe', 'the recipe that was run', (run) => run.recipe),
@@ -65,6 +74,13 @@
       value: (run) => run.steps,
       text: stepsText,
     },
+    wordColumn(
+      'part_of',
+      'part of',
+      'the sweeps and comparisons that the run belongs to',
+      (run) => run.part_of.map(({ name, arm }) => (arm ? `${name} (${arm})` : name)).join(', ') || null,
+      (run) => run.part_of.map(partText).join(', ') || BLANK,
+    ),
     wordColumn('changed', 'changed', 'keys that the command line set', (run) => run.changed.join(' ') || null),
     wordColumn('tag', 'tags', 'tags', (run) => run.tags.join(' ') || null),
     wordColumn('note', 'note', 'the note on the run', (run) => run.note),
@@ -109,6 +125,9 @@
 
   /** Word columns that are always shown, before the figures. */
   const USUAL_FIRST = ['run', 'recipe', 'status'];
+
+  /** The one between them and the figures, if a run has a value in it. */
+  const USUAL_GROUP = 'part_of';
 
   /** Word columns that are shown after the figures if a run has a value in them. */
   const USUAL_LAST = ['changed', 'tag', 'note', 'remarks'];
@@ -182,8 +201,11 @@
    */
   function usualColumns(listed, byName) {
     const figures = listed.columns.filter(({ usual }) => usual).map(({ name }) => name);
-    const last = USUAL_LAST.filter((name) => listed.runs.some((run) => byName.get(name).value(run) !== null));
-    return [...USUAL_FIRST, ...figures, ...last];
+    const hasValue = (name) => listed.runs.some((run) => byName.get(name).value(run) !== null);
+    // What a sweep or a comparison changes is on its page, and its name says more in less space.
+    const isSaid = (name) => name === 'changed' && listed.runs.every((run) => !run.changed.length || run.part_of.length);
+    const last = USUAL_LAST.filter((name) => hasValue(name) && !isSaid(name));
+    return [...USUAL_FIRST, ...[USUAL_GROUP].filter(hasValue), ...figures, ...last];
   }
 
   xrun.runs_columns = { allColumns, usualColumns };

@@ -77,7 +77,7 @@
       const all = element('button', { type: 'button', onclick: () => this.selectShown() }, 'Select shown');
       const none = element(
         'button',
-        { type: 'button', onclick: () => this.state.change({ runs: [], focus: '' }) },
+        { type: 'button', onclick: () => this.state.change({ runs: [], focus: '', by: '' }) },
         'Clear',
       );
       this.node = element(
@@ -98,6 +98,15 @@
       const { groups, byName } = allColumns(listed);
       Object.assign(this, { groups, byName });
       this.find();
+    }
+
+    /**
+     * Sets the slots of the selected runs, which decide their colors.
+     * @param {Map<string, number>} slots
+     */
+    setSlots(slots) {
+      this.slots = slots;
+      if (this.shape !== undefined) this.renderRows(this.shownColumns());
     }
 
     /** Finds the runs to show. If several searches are in flight, only the last one counts. */
@@ -211,7 +220,8 @@
     row(run, columns) {
       const kept = this.rows.get(run.id) ?? this.newRow(run, columns);
       if (kept.run !== run || kept.texts.length === 0) this.setTexts(kept, run, columns);
-      const slot = this.state.view.runs.indexOf(run.id);
+      const isSelected = this.state.view.runs.includes(run.id);
+      const slot = isSelected ? (this.slots?.get(run.id) ?? this.state.view.runs.indexOf(run.id)) : -1;
       if (kept.slot !== slot) this.setSlot(kept, run, slot);
       return kept.node;
     }
@@ -298,7 +308,7 @@
     }
 
     selectShown() {
-      this.state.change({ runs: this.shown.slice(0, MOST_SERIES).map(({ id }) => id) });
+      this.state.change({ runs: this.shown.slice(0, MOST_SERIES).map(({ id }) => id), by: '' });
     }
 
     /** @param {MouseEvent} event */
@@ -314,7 +324,8 @@
      * @param {boolean} isBeside true to keep the other runs selected
      */
     select(id, isBeside) {
-      this.state.change(isBeside ? { runs: toggled(this.state.view.runs, id) } : { runs: [id], focus: id });
+      const runs = toggled(this.state.view.runs, id);
+      this.state.change(isBeside ? { runs } : { runs: [id], focus: id, by: '' });
     }
 
     /** @param {KeyboardEvent} event */

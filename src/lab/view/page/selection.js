@@ -3,7 +3,7 @@
   'use strict';
 
   const { choice, element, fill, tickBox } = xrun.dom;
-  const { visible } = xrun.text;
+  const { counted, shortName, visible } = xrun.text;
   const { seriesMark } = xrun.theme;
   const { Curves } = xrun.curves;
   const { MemoryView } = xrun.memory;
@@ -35,7 +35,9 @@
      * @param {import('./run_documents.js').RunDocuments} documents
      */
     constructor(state, documents) {
-      Object.assign(this, { state, documents, wanted: 0, runs: [] });
+      Object.assign(this, { state, documents, wanted: 0, runs: [], onSlots: () => {} });
+      /** The labels of the runs whose ids are in `key`, by id. */
+      this.labels = { key: '', byId: {} };
       this.curves = new Curves(state, documents);
       this.memory = new MemoryView();
       this.profile = new ProfileView();
@@ -77,17 +79,60 @@
       this.render();
     }
 
-    /** @returns {{run: Object, slot: number, label: string}[]} */
-    selected() {
+    /** @returns {Object[]} the selected runs, with the places that they have in the selection */
+    present() {
       const byId = new Map(this.runs.map((run) => [run.id, run]));
-      const found = this.state.view.runs.map((id, slot) => ({ run: byId.get(id), slot })).filter(({ run }) => run);
-      const rows = found.map(({ run }) => run);
-      return found.map(({ run, slot }) => ({ run, slot, label: visible(labelOf(run, rows)) }));
+      return this.state.view.runs.map((id, place) => ({ run: byId.get(id), place })).filter(({ run }) => run);
+    }
+
+    /**
+     * Fetches the labels of the selected runs, which depend on each other.
+     * @param {string} key
+     * @param {string[]} ids
+     */
+    async fetchLabels(key, ids) {
+      if (this.asked === key) return;
+      this.asked = key;
+      const { source } = this.documents;
+      const parameters = source.isEmbedded ? [] : ids.map((id) => ['id', id]);
+      const found = await source.get('labels', parameters).catch(() => ({ labels: {} }));
+      if (this.asked !== key) return;
+      this.labels = { key, byId: found.labels };
+      this.render();
+    }
+
+    /**
+     * Returns the selected runs with their labels. Runs of one group have one slot, which decides the color.
+     * @returns {{run: Object, slot: number, label: string, group: ?string}[]}
+     */
+    selected() {
+      const { by } = this.state.view;
+      const entries = this.present().map(({ run, place }) => {
+        const { text, group } = this.labels.byId[run.id] ?? { text: run.name, group: run.name };
+        const arm = run.part_of.find(({ name }) => name === by)?.arm ?? null;
+        return { run, slot: place, label: visible(text), arm, group: by ? visible(group) : null };
+      });
+      if (!by) return entries;
+      // Two arms of one recipe, such as a comparison of two binaries, have only their arms as names.
+      const arms = (group) => new Set(entries.filter((entry) => entry.group === group).map(({ arm }) => arm));
+      const named = entries.map((entry) => ({
+        ...entry,
+        group: arms(entry.group).size > 1 && entry.arm ? `${entry.arm}: ${entry.group}` : entry.group,
+      }));
+      const groups = [...new Set(named.map(({ group }) => group))];
+      return named.map((entry) => ({ ...entry, slot: groups.indexOf(entry.group) }));
     }
 
     render() {
+      const ids = this.present().map(({ run }) => run.id);
+      const key = JSON.stringify(ids);
+      if (ids.length > 0 && this.labels.key !== key) {
+        this.fetchLabels(key, ids);
+        return;
+      }
       const { tab } = this.state.view;
       const selected = this.selected();
+      this.onSlots(new Map(selected.map(({ run, slot }) => [run.id, slot])));
       this.renderTabs(tab);
       this.renderLegend(selected);
       const focus = selected.find(({ run }) => run.id === this.state.view.focus) ?? selected[0];
@@ -112,29 +157,50 @@
     }
 
     renderLegend(selected) {
-      const shape = JSON.stringify(selected.map(({ run, slot, label }) => [run.id, slot, label, run.status]));
+      const shape = JSON.stringify(selected.map(({ run, slot, label, group }) => [run.id, slot, label, group, run.live]));
       if (shape === this.legendShape) return;
       this.legendShape = shape;
+      const groups = Map.groupBy(
+        selected.filter(({ group }) => group !== null),
+        ({ group }) => group,
+      );
       fill(
         this.legend,
-        selected.map(({ run, slot, label }) =>
-          element(
-            'li',
-            {},
-            seriesMark(slot),
-            element('span', { class: 'legend-name', title: visible(run.id) }, label),
-            run.live && element('span', { class: 'live', title: 'running' }, 'live'),
-            element(
-              'button',
-              {
-                type: 'button',
-                class: 'quiet',
-                'aria-label': `Remove ${label} from the selection`,
-                onclick: () => this.remove(run.id),
-              },
-              '×',
-            ),
-          ),
+        [...groups].map(([group, entries]) => this.groupEntry(group, entries)),
+        selected.filter(({ group }) => group === null).map((entry) => this.runEntry(entry)),
+        [...groups.values()].some((entries) => entries.length > 1) &&
+          element('li', { class: 'muted' }, 'lines: means; bands: ± standard deviation'),
+      );
+    }
+
+    groupEntry(group, entries) {
+      const ids = entries.map(({ run }) => run.id);
+      return element(
+        'li',
+        {},
+        seriesMark(entries[0].slot),
+        element('span', { class: 'legend-name', title: visible(ids.join('\n')) }, group),
+        element('span', { class: 'muted' }, counted(entries.length, 'run')),
+        entries.some(({ run }) => run.live) && element('span', { class: 'live', title: 'running' }, 'live'),
+      );
+    }
+
+    runEntry({ run, slot, label }) {
+      return element(
+        'li',
+        {},
+        seriesMark(slot),
+        element('span', { class: 'legend-name', title: visible(run.id) }, label),
+        run.live && element('span', { class: 'live', title: 'running' }, 'live'),
+        element(
+          'button',
+          {
+            type: 'button',
+            class: 'quiet',
+            'aria-label': `Remove ${label} from the selection`,
+            onclick: () => this.remove(run.id),
+          },
+          '×',
         ),
       );
     }
@@ -148,8 +214,8 @@
     }
 
     renderOptions(tab, selected, focus) {
-      const { all } = this.state.view;
-      const shape = JSON.stringify([tab, all, focus?.run.id, selected.map(({ run, label }) => [run.id, label])]);
+      const { all, by } = this.state.view;
+      const shape = JSON.stringify([tab, all, by, focus?.run.id, selected.map(({ run, label }) => [run.id, label])]);
       if (shape === this.optionShape) return;
       this.optionShape = shape;
       const needsRunChoice = !MULTI_RUN_TABS.includes(tab) && selected.length > 1;
@@ -162,10 +228,26 @@
             focus.run.id,
             (id) => this.state.change({ focus: id }),
           ),
+        tab === 'curves' && selected.length > 1 && this.groupChoice(selected),
         tab === 'recipe' &&
           selected.length > 1 &&
           tickBox('show equal values, too', all, (showsAll) => this.state.change({ all: showsAll })),
       );
+    }
+
+    /** Returns the choice between a line per run and a mean per group, if any runs belong together. */
+    groupChoice(selected) {
+      const { by } = this.state.view;
+      const labels = selected.map(({ run }) => this.labels.byId[run.id]?.group ?? run.id);
+      const comparisons = new Set(selected.flatMap(({ run }) => run.part_of.filter(({ arm }) => arm)).map(({ name }) => name));
+      const isShared = (name) => selected.every(({ run }) => run.part_of.some((part) => part.name === name));
+      const shared = [...comparisons].filter((name) => name === by || isShared(name));
+      const options = [
+        { value: '', text: 'each run' },
+        (by === 'seeds' || new Set(labels).size < labels.length) && { value: 'seeds', text: 'mean over seeds' },
+        ...shared.map((name) => ({ value: name, text: `arms of ${shortName(name)}` })),
+      ].filter(Boolean);
+      return options.length > 1 && choice('Lines', options, by, (value) => this.state.change({ by: value }));
     }
 
     async showBody(tab, selected, focus) {
@@ -202,7 +284,7 @@
 
     /** @returns {string} everything that a tab's content depends on; the content stays while this does */
     shapeOf(tab, selected, focus) {
-      const { all } = this.state.view;
+      const { all, by } = this.state.view;
       if (tab === 'recipe') return JSON.stringify([tab, all, selected.map(({ run, slot }) => [run.id, slot])]);
       return JSON.stringify([tab, focus.run.id, OF_PLAN.includes(tab) ? null : focus.run.version]);
     }
@@ -282,23 +364,6 @@
       this.memory.redraw();
       this.profile.redraw();
     }
-  }
-
-  /** Most keys in a label. */
-  const LABEL_KEYS = 2;
-
-  /**
-   * Returns a run's name with what sets it apart from the other selected runs: its recipe, and some of the
-   * keys that differ.
-   * @param {Object} run
-   * @param {Object[]} rows all selected runs
-   * @returns {string}
-   */
-  function labelOf(run, rows) {
-    const differs = (value) => new Set(rows.map(value)).size > 1;
-    const keys = Object.keys(run.keys).filter((key) => differs((row) => row.keys[key] ?? null));
-    const settings = keys.slice(0, LABEL_KEYS).map((key) => `${key.split('.').at(-1)}=${run.keys[key] ?? 'unset'}`);
-    return [differs((row) => row.recipe) && run.recipe, run.name, ...settings].filter(Boolean).join(' ');
   }
 
   xrun.selection = { Selection };

@@ -4,6 +4,7 @@
 
   const { choice, choiceList, element, plainTable, scrolling } = xrun.dom;
   const { BLANK, counted, decimal, short, visible, words } = xrun.text;
+  const { pictureButtons, tablePicture } = xrun.picture_files;
 
   /**
    * Colors of the heat map, from worst to best or from lowest to highest. Their lightness increases evenly,
@@ -107,6 +108,16 @@
     return varying.length > 0 ? varying : sweep.keys;
   }
 
+  /** Says at which edges of the grid the best configuration is, so that a better one may lie beyond. */
+  function edgeRemark({ measure, at_edge: edges }) {
+    const each = edges.map(({ key, value, end }) => `${visible(key)}=${visible(value)} is the ${words(end)} value`);
+    return element(
+      'p',
+      { class: 'warning' },
+      `The best by ${visible(measure)} is at the edge of the grid: ${each.join('; ')}.`,
+    );
+  }
+
   /** One sweep. */
   class SweepView {
     /**
@@ -137,6 +148,7 @@
         element('h2', {}, visible(sweep.id)),
         element('p', { class: 'muted' }, `${done} of ${counted(sweep.cells.length, 'cell')} done`),
         figure && axes.rowKey && this.map(sweep, figure, measured, axes),
+        sweep.configurations?.at_edge?.length > 0 && edgeRemark(sweep.configurations),
         sweep.configurations && this.configurations(sweep.configurations),
         this.cells(sweep, measured),
       );
@@ -163,47 +175,46 @@
         .filter((value) => typeof value === 'number');
       const range = colorRange(shown, figure.better);
       const title = visible(figure.heading ?? figure.name);
+      const table = element(
+        'table',
+        { class: 'heat' },
+        element('caption', {}, title, ` by ${visible(rowKey)}`, columnKey && ` and ${visible(columnKey)}`),
+        element(
+          'thead',
+          {},
+          columnKey &&
+            element(
+              'tr',
+              {},
+              element('td', {}),
+              element('th', { colspan: columns.length, scope: 'colgroup' }, visible(columnKey)),
+            ),
+          element(
+            'tr',
+            {},
+            element('th', { scope: 'col', class: 'row-key' }, visible(rowKey)),
+            columns.map((column) => element('th', { scope: 'col' }, columnKey ? visible(column) : title)),
+          ),
+        ),
+        element(
+          'tbody',
+          {},
+          rows.map((row) =>
+            element(
+              'tr',
+              {},
+              element('th', { scope: 'row' }, visible(row)),
+              columns.map((column) => this.cell(place(row, column), figure, range)),
+            ),
+          ),
+        ),
+      );
       return element(
         'section',
         { class: 'panel', 'aria-label': `Heat map of ${title}` },
         this.controls(sweep, figure, measured, axes),
-        scrolling(
-          `Heat map of ${title}`,
-          element(
-            'table',
-            { class: 'heat' },
-            element('caption', {}, title, ` by ${visible(rowKey)}`, columnKey && ` and ${visible(columnKey)}`),
-            element(
-              'thead',
-              {},
-              columnKey &&
-                element(
-                  'tr',
-                  {},
-                  element('td', {}),
-                  element('th', { colspan: columns.length, scope: 'colgroup' }, visible(columnKey)),
-                ),
-              element(
-                'tr',
-                {},
-                element('th', { scope: 'col', class: 'row-key' }, visible(rowKey)),
-                columns.map((column) => element('th', { scope: 'col' }, columnKey ? visible(column) : title)),
-              ),
-            ),
-            element(
-              'tbody',
-              {},
-              rows.map((row) =>
-                element(
-                  'tr',
-                  {},
-                  element('th', { scope: 'row' }, visible(row)),
-                  columns.map((column) => this.cell(place(row, column), figure, range)),
-                ),
-              ),
-            ),
-          ),
-        ),
+        scrolling(`Heat map of ${title}`, table),
+        pictureButtons(`${title} of ${visible(sweep.id)}`, () => tablePicture(title, table)),
         shown.length > 0 && this.scale(range, figure),
       );
     }

@@ -56,7 +56,6 @@
   }
 
   /**
-   * Returns a number with about as many digits as tell something, such as 0.0003, 4.38, 45,227, 1.2e-9.
    * Formats a number with only as many digits as are useful, such as 0.0003, 4.38, 45,227, 1.2e-9.
    * @param {number} [digits]
    * @returns {string}
@@ -171,6 +170,15 @@
   }
 
   /**
+   * Returns a short name of a sweep or a comparison, `comparisons/NAME/TIME-HASH`: without its kind and time.
+   * @param {string} name
+   * @returns {string}
+   */
+  function shortName(name) {
+    return visible(name.split('/').slice(1).join(' ').replace(/\d{8}T\d{6}Z-/, ''));
+  }
+
+  /**
    * Returns a word from a file as people read it: `no_difference` as `no difference`.
    * @param {string|null|undefined} word
    * @returns {string}
@@ -201,6 +209,7 @@
     bytes,
     byteUnit,
     duration,
+    shortName,
     shortTime,
     words,
     counted,

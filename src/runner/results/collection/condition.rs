@@ -107,6 +107,7 @@ impl Condition {
         let cell = match self.field {
             // A run has several names, and any of them may match.
             Field::Word(Word::Run) => return self.names(run),
+            Field::Word(Word::PartOf) => return self.is_part(run),
             Field::Word(Word::Tag) => Cell::Blank,
             _ => self.field.value(run),
         };
@@ -128,6 +129,14 @@ impl Condition {
             | (Wanted::Text(_), Cell::Number(_) | Cell::Unset) => self.operator == Operator::NotEqual,
             _ => false,
         }
+    }
+
+    /// Returns true if the name of a sweep or comparison of the run begins with the value, or for `!=` if none
+    /// does.
+    fn is_part(&self, run: &Run) -> bool {
+        let Wanted::Prefix(wanted) = &self.wanted else { return false };
+        let is_part = run.part_of.iter().any(|part| part.name.starts_with(wanted));
+        is_part == (self.operator == Operator::Equal)
     }
 
     /// Returns true if one of the run's names matches, or for `!=` if none does.
@@ -199,7 +208,9 @@ fn wanted_word(word: Word, value: &str) -> Result<Wanted> {
             Wanted::Text(vec![value.to_owned()])
         }
         Word::Tag => Wanted::Member(value.to_owned()),
-        Word::Run | Word::Commit | Word::Corpus | Word::ForkedFrom => Wanted::Prefix(value.to_owned()),
+        Word::Run | Word::Commit | Word::Corpus | Word::ForkedFrom | Word::PartOf => {
+            Wanted::Prefix(value.to_owned())
+        }
         Word::Recipe => Wanted::Text(vec![folder_name(value).unwrap_or_else(|_| value.to_owned())]),
         _ => Wanted::Text(vec![value.to_owned()]),
     })

@@ -1,11 +1,9 @@
 //! Runs as CSV for other programs: a header, then a line per run.
 
-use super::entry::Entry;
 use super::field::{Cell, Field, Word, figures, set_figures};
 use super::read::Run;
 use crate::error::{Error, Result};
-use crate::recipe::{UNSET, find_path};
-use std::collections::HashMap;
+use crate::results::labels::{self, Settings};
 use std::fmt::Display;
 
 /// Returns runs as CSV: words about them, every key that differs among them, every figure, and every figure
@@ -37,28 +35,15 @@ pub fn to_csv(runs: &[&Run]) -> Result<String> {
 /// Returns the keys that differ among runs, in the order of their recipes. A key that a recipe leaves out
 /// counts with its implied value. A run whose recipe is missing is ignored.
 pub fn differing_keys(runs: &[&Run]) -> Vec<String> {
-    let known: Vec<&Entry> = runs.iter().map(|run| &run.entry).filter(|e| !e.settings.is_empty()).collect();
-    let (mut keys, mut values) = (Vec::new(), HashMap::<&str, Vec<&str>>::new());
-    for (key, value) in known.iter().flat_map(|entry| &entry.settings) {
-        let values = values.entry(key).or_insert_with(|| {
-            keys.push(key.as_str());
-            Vec::new()
-        });
-        values.push(value.as_deref().unwrap_or(UNSET));
-    }
-    let differs = |key: &&str| {
-        let values = &values[key];
-        let implied = find_path(key).and_then(|key| key.implied);
-        values.iter().any(|value| *value != values[0])
-            || (values.len() < known.len() && implied != Some(values[0]))
-    };
-    keys.into_iter().filter(differs).map(str::to_owned).collect()
+    let settings: Vec<&Settings> = runs.iter().map(|run| run.entry.settings.as_slice()).collect();
+    labels::differing_keys(&settings).into_iter().map(str::to_owned).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::read::{add_set, add_settings, sample};
     use super::*;
+    use std::collections::HashMap;
 
     #[test]
     fn every_value_is_read_back_whole() {

@@ -1,7 +1,7 @@
 //! The fields by which runs are filtered, sorted and tabulated: words about a run, figures, and recipe keys.
 
 use super::entry::Entry;
-use super::read::{Collection, Run};
+use super::read::{Collection, PartOf, Run};
 use crate::error::{Error, Result};
 use crate::metrics::{self, Metric, task_figure};
 use crate::recipe::{self, KEYS, UNSET, find_path, plain_text};
@@ -39,6 +39,8 @@ words! {
         Corpus = "corpus",
         /// The run that this one was forked from.
         ForkedFrom = "forked_from",
+        /// The sweeps and comparisons that the run belongs to.
+        PartOf = "part_of",
     }
 }
 
@@ -148,6 +150,12 @@ impl Field {
                 Word::Commit => text(entry.commit.as_deref()),
                 Word::Corpus => text(entry.corpus.as_deref()),
                 Word::ForkedFrom => text(entry.forked_from.as_ref().map(|fork| fork.run.as_str())),
+                Word::PartOf => match run.part_of.as_slice() {
+                    [] => Cell::Blank,
+                    all => {
+                        Cell::Text(all.iter().map(PartOf::to_string).collect::<Vec<_>>().join(", ").into())
+                    }
+                },
             },
             Self::Figure { metric, set, divisor } => {
                 let figures = match set {

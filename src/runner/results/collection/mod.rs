@@ -34,6 +34,6 @@ pub use entry::{Entry, SetEntry};
 pub use field::{Cell, Field, Word, field_names, figures, set_figures};
 pub use location::{Located, locate};
 pub use order::Order;
-pub use read::{Collection, Run};
+pub use read::{Collection, PartOf, Run};
 pub use references::{Reference, Referrers};
 pub use removal::{LockedRun, remove};

@@ -7,10 +7,13 @@ use crate::error::{Error, Result};
 use crate::regular;
 use crate::results::began::began;
 use crate::results::folder::is_held;
+use crate::results::labels::Labeled;
 use crate::results::stored::MANIFEST;
 use crate::results::{Status, find};
 use jiff::Timestamp;
 use rayon::prelude::*;
+use serde::Serialize;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -30,9 +33,34 @@ pub struct Run {
     /// What the run's files say.
     pub entry: Entry,
     pub annotation: Annotation,
+    /// The sweeps and comparisons that the run belongs to, if the caller has looked them up.
+    pub part_of: Vec<PartOf>,
+}
+
+/// A sweep or a comparison that a run belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PartOf {
+    /// The name that every command accepts: `sweeps/NAME` or `comparisons/NAME/ID`.
+    pub name: String,
+    /// The run's arm in a comparison.
+    pub arm: Option<&'static str>,
+}
+
+impl fmt::Display for PartOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.arm {
+            Some(arm) => write!(f, "{} ({arm})", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }
 
 impl Run {
+    /// Returns what the run's label is made from.
+    pub fn labeled(&self) -> Labeled<'_> {
+        Labeled { recipe: self.recipe(), run: &self.name, settings: &self.entry.settings }
+    }
+
     /// Returns the name of the recipe's folder.
     pub fn recipe(&self) -> &str {
         self.id.split_once('/').map_or(self.id.as_str(), |(recipe, _)| recipe)
@@ -111,7 +139,17 @@ impl Collection {
                     });
                     let status = if is_held { Status::Running } else { entry.status.without_process() };
                     let annotation = annotations.remove(&id).unwrap_or_default();
-                    runs.push(Run { began: began(&path), path, id, name, status, entry, annotation });
+                    let part_of = Vec::new();
+                    runs.push(Run {
+                        began: began(&path),
+                        path,
+                        id,
+                        name,
+                        status,
+                        entry,
+                        annotation,
+                        part_of,
+                    });
                 }
                 Err(error) => unreadable.push(error),
             }
@@ -162,7 +200,7 @@ pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
         let name = format!("0123abcd-{}", count - at);
         let (status, annotation) = (Status::Ok, Annotation::default());
         let path = PathBuf::from(&id);
-        Run { began: began(&path), path, id, name, status, entry, annotation }
+        Run { began: began(&path), path, id, name, status, entry, annotation, part_of: Vec::new() }
     };
     Collection { runs: figures.iter().enumerate().map(run).collect(), ..Collection::default() }
 }

@@ -78,7 +78,7 @@ fn plain_lines_are_few_and_carry_evaluations() {
     ");
     insta::assert_snapshot!(stdout.text(), @r"
     ok: 40 of 40 steps, 40k tokens in 1m01s
-    training loss 1.7500 (mean of the last 4 steps), validation loss 1.5000 nats per token: 1.200 × the floor of 1.2500
+    training loss 1.7500 (mean of the last 4 steps), validation loss 1.5000 nats per token: 1.200 × the floor of 1.2500, perplexity 4.48
     results in results/r/run
     ");
 }

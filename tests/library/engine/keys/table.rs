@@ -105,7 +105,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let (yarn, llama3) = (scaled("model.rope_scaling=yarn"), scaled("model.rope_scaling=llama3"));
     let texts = |value| written(&writes, value, |a, b| a.texts() != b.texts() && !a.texts().is_empty());
     match key {
-        "job.description" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
+        "job.description" | "job.label" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
 
         "model.dim" => curve("48"),
         "model.vocab_size" => curve("300"),
