@@ -36,7 +36,7 @@ device = "cpu"
 
 fn place() -> Place {
     let place = Place::new();
-    place.write("budget.toml", RECIPE.as_bytes());
+    place.write("tiny.toml", RECIPE.as_bytes());
     place
 }
 
@@ -47,7 +47,7 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
 
 /// The model FLOPs of a token of the recipe, from a plan.
 fn flops_per_token(place: &Place) -> f64 {
-    let plan = place.xrun(&["plan", "budget.toml", "--json"]).succeeds().stdout;
+    let plan = place.xrun(&["plan", "tiny.toml", "--json"]).succeeds().stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).expect("JSON");
     plan["flops"]["per_token"].as_f64().expect("FLOPs")
 }
@@ -56,15 +56,15 @@ fn flops_per_token(place: &Place) -> f64 {
 fn a_budget_of_tokens_or_flops_is_the_run_of_as_many_steps() {
     let by_steps = place();
     // 3 · 32 + 5 · 128 = 736 tokens.
-    by_steps.xrun(&["budget.toml", "training.steps=8"]).succeeds();
+    by_steps.xrun(&["tiny.toml", "training.steps=8"]).succeeds();
     let expected = by_steps.run();
     let flops = format!("training.until={}flops", flops_per_token(&by_steps) * 700.0);
     for budget in ["training.until=700tokens", &flops] {
         let place = place();
-        let plan = place.xrun(&["plan", "budget.toml", budget]).succeeds().stdout;
+        let plan = place.xrun(&["plan", "tiny.toml", budget]).succeeds().stdout;
         assert!(plan.contains("Training  8 steps") && plan.contains(": 8 steps\n"), "{budget}: {plan}");
         place
-            .xrun(&["budget.toml", budget, "--until", "5"])
+            .xrun(&["tiny.toml", budget, "--until", "5"])
             .succeeds()
             .says(&["training.until = ", ": 8 steps"]);
         place.xrun(&["resume"]).succeeds();
@@ -83,7 +83,7 @@ fn a_budget_of_tokens_or_flops_is_the_run_of_as_many_steps() {
         let hashes = StoredKeys::parse(&resolved).expect("a resolved recipe").hashes();
         assert!(hashes.contains(&run.summary().recipe_hash), "{hashes:?}");
         // A fork has another length.
-        place.xrun(&["resume", "--fork", "training.steps=9"]).succeeds();
+        place.xrun(&["resume", run.name(), "--fork", "training.steps=9"]).succeeds();
     }
 }
 
@@ -92,7 +92,7 @@ fn ranks_as_processes_find_the_same_steps() {
     let place = place();
     let flops = format!("training.until={}flops", flops_per_token(&place) * 700.0);
     let two = ["training.local_batch_size=1", "parallelism.world_size=2", "parallelism.launcher=process"];
-    let processes = [&["budget.toml", flops.as_str()][..], &two].concat();
+    let processes = [&["tiny.toml", flops.as_str()][..], &two].concat();
     place.xrun(&processes).succeeds();
     assert_eq!(place.run().summary().steps, 8);
     let wrong = [&processes[..], &["training.steps=9"]].concat();
@@ -102,7 +102,7 @@ fn ranks_as_processes_find_the_same_steps() {
 #[test]
 fn a_time_is_measured_once_and_recorded() {
     let place = place();
-    let arguments = ["budget.toml", "training.until=1s", "checkpoint.interval=0"];
+    let arguments = ["tiny.toml", "training.until=1s", "checkpoint.interval=0"];
     place.xrun(&[&arguments[..], &["--until", "2"]].concat()).succeeds().says(&["timed before the run"]);
     let run = place.run();
     let steps = field(&run.text("resolved.toml"), "steps").expect("steps").replace('_', "");
@@ -114,10 +114,10 @@ fn a_time_is_measured_once_and_recorded() {
     assert_eq!((run.summary().steps, run.rows() as u64), (planned, planned));
     // The same curve as a run of as many steps.
     let by_steps = self::place();
-    by_steps.xrun(&["budget.toml", &format!("training.steps={steps}"), "checkpoint.interval=0"]).succeeds();
+    by_steps.xrun(&["tiny.toml", &format!("training.steps={steps}"), "checkpoint.interval=0"]).succeeds();
     assert_eq!(run.text("metrics.csv"), by_steps.run().text("metrics.csv"));
     // The resolved recipe is not timed again. Elsewhere, nothing says that the steps were measured.
-    let resolved = format!("results/budget/{}/resolved.toml", run.name());
+    let resolved = format!("{}/resolved.toml", run.name());
     let plan = place.xrun(&["plan", &resolved]).succeeds().stdout;
     assert!(plan.replace(',', "").contains(&format!("training.until = 1s: {steps} steps")), "{plan}");
     place.write("copy.toml", run.text("resolved.toml").as_bytes());
@@ -129,7 +129,7 @@ fn a_time_is_measured_once_and_recorded() {
 fn a_sweep_over_sizes_has_equal_compute() {
     let place = place();
     let flops = format!("training.until={}flops", flops_per_token(&place) * 700.0);
-    place.xrun(&["sweep", "budget.toml", &flops, "model.n_layers=1,3"]).succeeds();
+    place.xrun(&["sweep", "tiny.toml", &flops, "model.n_layers=1,3"]).succeeds();
     let mut compute = Vec::new();
     for run in place.runs() {
         let summary = run.json("summary.json");
@@ -140,7 +140,7 @@ fn a_sweep_over_sizes_has_equal_compute() {
     assert_eq!(compute.len(), 2);
     assert!(compute[0].0 < compute[1].0, "{compute:?}");
     // The same sweep again has nothing to do.
-    place.xrun(&["sweep", "budget.toml", &flops, "model.n_layers=1,3"]).succeeds();
+    place.xrun(&["sweep", "tiny.toml", &flops, "model.n_layers=1,3"]).succeeds();
     assert_eq!(place.runs().len(), 2);
 }
 
@@ -150,30 +150,30 @@ fn budgets_that_cannot_be_trained_are_refused_by_name() {
     let refused = |arguments: &[&str], says: &[&str]| place.xrun(arguments).ended(2).says(says);
     for budget in ["300M", "20minutes", "3epochs", "100steps", "-1tokens", "300mtokens", "1.5tokens", ""] {
         let setting = format!("training.until={budget}");
-        refused(&["budget.toml", &setting], &["training.until cannot be", "300Mtokens", "1e17flops"]);
+        refused(&["tiny.toml", &setting], &["training.until cannot be", "300Mtokens", "1e17flops"]);
     }
-    refused(&["budget.toml", "training.until=31tokens"], &["31tokens is less than one step", "32 tokens"]);
-    refused(&["budget.toml", "training.until=10flops"], &["10flops is less than one step", "32 tokens"]);
-    refused(&["budget.toml", "training.until=9e15tokens"], &["more than 100,000,000 steps"]);
-    refused(&["budget.toml", "training.until=1e30flops"], &["more than 100,000,000 steps"]);
-    refused(&["budget.toml", "training.until=1e-9s"], &["less than one step"]);
+    refused(&["tiny.toml", "training.until=31tokens"], &["31tokens is less than one step", "32 tokens"]);
+    refused(&["tiny.toml", "training.until=10flops"], &["10flops is less than one step", "32 tokens"]);
+    refused(&["tiny.toml", "training.until=9e15tokens"], &["more than 100,000,000 steps"]);
+    refused(&["tiny.toml", "training.until=1e30flops"], &["more than 100,000,000 steps"]);
+    refused(&["tiny.toml", "training.until=1e-9s"], &["less than one step"]);
     for budget in ["700tokens", "1e9flops", "1s"] {
         let setting = format!("training.until={budget}");
         let says = ["the length is set twice", "training.steps is 9"];
-        refused(&["budget.toml", &setting, "training.steps=9"], &says);
+        refused(&["tiny.toml", &setting, "training.steps=9"], &says);
     }
     refused(
-        &["budget.toml", "training.until=700tokens", "lr_scheduler.warmup_steps=9"],
+        &["tiny.toml", "training.until=700tokens", "lr_scheduler.warmup_steps=9"],
         &["does not end within 8"],
     );
-    refused(&["plan", "budget.toml", "training.until=1s"], &["`xrun run` times them"]);
+    refused(&["plan", "tiny.toml", "training.until=1s"], &["`xrun run` times them"]);
     refused(
-        &["budget.toml", "training.until=1s", "parallelism.world_size=2", "training.local_batch_size=1"],
+        &["tiny.toml", "training.until=1s", "parallelism.world_size=2", "training.local_batch_size=1"],
         &["one rank"],
     );
-    refused(&["budget.toml", "training.until=1s", "checkpoint.resume=auto"], &["xrun resume RUN"]);
+    refused(&["tiny.toml", "training.until=1s", "checkpoint.resume=auto"], &["xrun resume RUN"]);
     refused(
-        &["compare", "budget.toml", "training.max_norm=0.5", "--set=training.until=1s"],
+        &["compare", "tiny.toml", "training.max_norm=0.5", "--set=training.until=1s"],
         &["`xrun run` times them"],
     );
     assert!(place.runs().is_empty());
