@@ -6,6 +6,7 @@ use crate::device::cuda::compiler::{Compiler, KernelResources, TranslationUnit, 
 use crate::device::cuda::held::hold_kernel;
 use crate::device::gpu::{Collector, Kernel, Properties};
 use crate::error::{Error, Result};
+use crate::forecast::with_steps_of_budget;
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::{Plan, corpus_facts};
@@ -95,6 +96,7 @@ fn needed_units(properties: Properties, recipes: &[String]) -> Result<Vec<Transl
         for dtype in ["bf16", "fp32"] {
             let overrides = [format!("training.dtype={dtype}"), "parallelism.world_size=1".to_string()];
             let recipe = recipe::load(Path::new(name), &overrides, std::iter::empty(), &Machine::none())?;
+            let recipe = with_steps_of_budget(recipe, &Machine::none())?;
             let mut plan = Plan::new(&recipe, &corpus_facts(&recipe)?, &Machine::none())?;
             for mode in Recompute::ALL {
                 plan.execution.recompute = *mode;

@@ -4,7 +4,9 @@ use super::terminal::{eprint_line, print, print_json, print_value};
 use super::what::RecipeArguments;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
-use crate::forecast::{Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table};
+use crate::forecast::{
+    Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table, with_steps_of_budget,
+};
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
 use crate::plan::{Plan, corpus_facts};
@@ -57,6 +59,7 @@ pub fn run(args: &Args) -> Result<()> {
     let here = if args.explain || !args.on.is_empty() { Machine::none() } else { Machine::here() };
     let recipe = args.what.load(&here)?;
     if args.explain {
+        let recipe = if recipe.awaits_clock() { recipe } else { with_steps_of_budget(recipe, &here)? };
         return explain(&recipe, args.json);
     }
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;

@@ -3,9 +3,9 @@
 use super::what::RecipeArguments;
 use crate::error::Result;
 use crate::ranks::{Launch, environment};
-use crate::results::progress::Mode;
+use crate::results::progress::{Mode, eprint_line};
 use crate::results::{find, provenance};
-use crate::train::{Origin, Request};
+use crate::train::{Origin, Request, with_timed_length};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun run`.
@@ -55,6 +55,7 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let machine = environment::machine();
     let (recipe, results) = (args.what.load(&machine)?, args.what.results.folder.clone());
     let launch = Launch::from_recipe(&recipe, environment::variables())?;
+    let recipe = with_timed_length(recipe, &machine, eprint_line)?;
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), &results)?;
     let (progress, command) = (args.show.mode(), provenance::this_command());
     let origin = Origin::Fresh;

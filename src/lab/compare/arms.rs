@@ -2,6 +2,7 @@
 
 use super::revision;
 use crate::error::{Error, IoContext, Result};
+use crate::forecast::with_steps_of_budget;
 use crate::machine::Machine;
 use crate::recipe::{self, Change, IdleKey, NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, Recipe, merged_settings};
 use crate::regular;
@@ -382,7 +383,10 @@ pub fn hash_file(path: &Path) -> Result<String> {
 }
 
 fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
-    recipe::load(path, settings, recipe::environment(), &Machine::none())
+    with_steps_of_budget(
+        recipe::load(path, settings, recipe::environment(), &Machine::none())?,
+        &Machine::none(),
+    )
 }
 
 /// Plans an arm that runs `binary` (`own` is this binary) with a recipe and settings. `changes`, if any,

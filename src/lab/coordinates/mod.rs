@@ -68,6 +68,13 @@ pub fn run(
     if widths.len() < 2 {
         return Err(Error::usage("a slope needs two widths; name them as --widths 128,256,512"));
     }
+    if recipe.awaits_plan() || recipe.awaits_clock() {
+        return Err(recipe.error(
+            &["training.until"],
+            "a budget of FLOPs or time gives every width another length, and widths are compared after the same steps",
+            "set training.steps, or a budget in tokens",
+        ));
+    }
     let (steps, planned) = (usize::from(request.steps), recipe.values().training.steps);
     if steps > planned {
         return Err(recipe.error(

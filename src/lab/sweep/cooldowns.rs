@@ -46,6 +46,13 @@ pub fn axis(base: &Recipe, arguments: &Arguments) -> Result<Option<Axis>> {
             "name steps from 1 on",
         );
     }
+    if base.written().training.until.is_some() {
+        return Err(base.error(
+            &["sweep.cooldowns", "training.until"],
+            "cooldowns set the length of every cell",
+            "leave training.until out",
+        ));
+    }
     if sweep.rungs.is_some() {
         return Err(base.error(
             &["sweep.cooldowns", "sweep.rungs"],

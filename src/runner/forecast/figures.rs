@@ -87,6 +87,9 @@ pub struct BatchForecast {
 pub struct TrainingForecast {
     /// Optimizer steps.
     pub steps: usize,
+    /// The budget that the steps follow from, and the steps; `None` if the recipe sets the steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
     /// Tokens per step over all ranks, after any ramp of the batch.
     pub tokens_per_step: usize,
     /// Tokens in all steps.
@@ -214,6 +217,7 @@ impl TrainingForecast {
         let windows = plan.windows();
         Self {
             steps: plan.steps,
+            until: plan.length_in_words(),
             tokens_per_step,
             tokens: plan.batch.tokens_in_first_steps(plan.steps as u64) as usize,
             corpus_tokens: corpus.train_tokens,

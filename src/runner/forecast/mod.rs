@@ -29,7 +29,7 @@ pub use fit::{Advice, FitRow, fit_local_batch};
 pub use memory::Memory;
 pub use needs::{RunNeeds, TotalNeeds};
 pub use parameters::Parameters;
-pub use planned::Planned;
+pub use planned::{Planned, with_steps_of_budget};
 pub use run_time::{Basis, RunTime};
 pub use saving::Saving;
 pub use shared::{SharedParameters, SharedRandomness, Sharing, shared_randomness};

@@ -5,8 +5,8 @@ use super::memory::peak_bytes;
 use super::time::StepTime;
 use crate::error::Result;
 use crate::machine::{Limits, Machine, hardware};
-use crate::model::Programs;
-use crate::plan::{CorpusFacts, ModeCost, Plan, RecomputeChoice};
+use crate::model::{Programs, flops_per_token};
+use crate::plan::{CorpusFacts, ModeCost, Plan, RecomputeChoice, corpus_facts};
 use crate::policy::Recompute;
 use crate::recipe::Recipe;
 
@@ -36,6 +36,7 @@ impl Planned {
     /// # Errors
     /// If the plan is invalid for the corpus or the machine, or an op rejects its numbers.
     pub fn new(recipe: &Recipe, corpus: &CorpusFacts, machine: &Machine) -> Result<Self> {
+        let recipe = &with_known_length(recipe, corpus, machine)?;
         let plan = Plan::new(recipe, corpus, machine)?;
         if recipe.values().activation_checkpoint.mode.fixed().is_some() {
             let programs = Programs::new(&plan)?;
@@ -57,6 +58,39 @@ impl Planned {
         let (mut plan, programs) = planned.swap_remove(0);
         plan.execution.recompute_choice = choice;
         Ok(Self { recipe: recipe.clone().with_recompute(mode), plan, programs })
+    }
+}
+
+/// Returns a recipe with the steps that its budget in FLOPs gives; other recipes stay the same. Only a plan
+/// knows the vocabulary, and so the FLOPs of a token.
+///
+/// # Errors
+/// If the plan is invalid, if the budget is less than a step or too many, or if it is a time.
+fn with_known_length(recipe: &Recipe, corpus: &CorpusFacts, machine: &Machine) -> Result<Recipe> {
+    if recipe.awaits_clock() {
+        return Err(recipe.error(
+            &["training.until"],
+            "a length of time becomes steps when `xrun run` times them, and nothing else measures it",
+            "set training.steps, or a budget of tokens or FLOPs, which are the same on every machine",
+        ));
+    }
+    if !recipe.awaits_plan() {
+        return Ok(recipe.clone());
+    }
+    let plan = Plan::new(recipe, corpus, machine)?;
+    recipe.with_cost_per_token(flops_per_token(&plan).value)
+}
+
+/// Returns a recipe with the steps that its budget in FLOPs gives; other recipes stay the same, and their
+/// corpus is not opened.
+///
+/// # Errors
+/// If the plan is invalid, if the budget is less than a step or too many, if it is a time, or if the corpus or
+/// the tokenizer is one that a run refuses.
+pub fn with_steps_of_budget(recipe: Recipe, machine: &Machine) -> Result<Recipe> {
+    match recipe.awaits_plan() || recipe.awaits_clock() {
+        true => with_known_length(&recipe, &corpus_facts(&recipe)?, machine),
+        false => Ok(recipe),
     }
 }
 

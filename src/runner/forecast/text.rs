@@ -120,6 +120,9 @@ impl Forecast {
                 writeln!(f, "Training  {steps} steps, {each} tokens after the ramp, {all} tokens in all")?
             }
         }
+        if let Some(until) = &t.until {
+            writeln!(f, "  {until}")?;
+        }
         let about = if t.exact { "" } else { "about " };
         writeln!(
             f,

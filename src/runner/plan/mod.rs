@@ -11,7 +11,7 @@ mod resolve;
 mod seeds;
 
 pub use crate::data::CorpusFacts;
-pub use crate::recipe::{Generation, Schedule};
+pub use crate::recipe::{Generation, Schedule, Until};
 pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;
@@ -25,7 +25,7 @@ use crate::data::{Windows, held_out_batches};
 use crate::device::gpu::MAX_RANKS;
 use crate::device::{DType, Precision};
 use crate::evaluation::Task;
-use crate::format::{percent, thousands};
+use crate::format::{percent, plural, thousands};
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Placement, Shard, Transport};
 use std::sync::Arc;
@@ -50,6 +50,8 @@ pub struct Plan {
     pub batch: BatchPlan,
     /// Optimizer steps.
     pub steps: usize,
+    /// The budget that the steps follow from; `None` if the recipe sets the steps.
+    pub until: Option<Until>,
     /// Seeds.
     pub seeds: Seeds,
     /// Number formats.
@@ -143,6 +145,12 @@ impl Plan {
     pub fn passes(&self) -> f64 {
         let trained = self.batch.tokens_in_first_steps(self.steps as u64) as f64;
         trained / self.windows().reached.max(1) as f64
+    }
+
+    /// Says which steps a budget gave; `None` if the recipe sets the steps.
+    pub fn length_in_words(&self) -> Option<String> {
+        let until = self.until.as_ref()?;
+        Some(format!("training.until = {until}: {} step{}", thousands(self.steps), plural(self.steps)))
     }
 
     /// Warns if the run ends before it reaches a noticeable part of its corpus that no window of the first

@@ -31,6 +31,7 @@ impl Plan {
             model,
             batch,
             steps: values.training.steps,
+            until: values.training.until.clone(),
             seeds: Seeds::from_values(values),
             precision: Precision::for_act_dtype(act_dtype),
             objective: Objective {

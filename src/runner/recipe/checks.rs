@@ -4,10 +4,12 @@ use super::batch;
 use super::derived;
 use super::diagnostic::Diagnostic;
 use super::idle;
+use super::length::{self, Fault};
 use super::loaded::Recipe;
 use super::optimizer_checks;
 use super::position_checks;
 use super::sweep_checks;
+use super::until::{STEPS, UNTIL};
 use super::values::WorldSize;
 use super::width_checks;
 use crate::expression::Formula;
@@ -32,7 +34,10 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
     optimizer_checks::contradictions(recipe, &mut found);
-    schedule(recipe, &mut found);
+    match recipe.length_fault() {
+        Some(fault) => found.push(budget(recipe, fault)),
+        None => schedule(recipe, &mut found),
+    }
     ema(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
@@ -183,22 +188,31 @@ fn batches(recipe: &Recipe, open_world: bool, found: &mut Vec<Diagnostic>) {
     }
 }
 
+/// Reports a budget that is less than a step or too many steps, or that contradicts `training.steps` in the
+/// same layer.
+fn budget(recipe: &Recipe, fault: &Fault) -> Diagnostic {
+    match fault {
+        Fault::Budget(reason) => recipe.diagnostic(&[UNTIL], reason, length::HELP),
+        Fault::Disagreement(reason) => recipe.diagnostic(&[STEPS, UNTIL], reason, length::DISAGREEMENT_HELP),
+    }
+}
+
 fn schedule(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
-    const STEPS: &str = "lr_scheduler.warmup_steps";
+    const WARMUP: &str = "lr_scheduler.warmup_steps";
     const RATIO: &str = "lr_scheduler.warmup_ratio";
     let (schedule, written) = (&recipe.values().lr_scheduler, &recipe.written().lr_scheduler);
     let steps = recipe.values().training.steps;
     let warmup = derived::warmup_steps(schedule, steps);
-    let (by_steps, by_ratio) = (recipe.merged.position(STEPS), recipe.merged.position(RATIO));
+    let (by_steps, by_ratio) = (recipe.merged.position(WARMUP), recipe.merged.position(RATIO));
     if written.warmup_ratio.is_some() && written.warmup_steps.is_some() && by_steps == by_ratio {
         found.push(recipe.diagnostic(
-            &[STEPS, RATIO],
+            &[WARMUP, RATIO],
             "the warm-up is set twice: in steps, and as a share of the steps",
             "keep one of them",
         ));
         return;
     }
-    let warmup_key = if by_ratio > by_steps { RATIO } else { STEPS };
+    let warmup_key = if by_ratio > by_steps { RATIO } else { WARMUP };
     if warmup > steps {
         found.push(recipe.diagnostic(
             &[warmup_key, "training.steps"],

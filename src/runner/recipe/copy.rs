@@ -6,6 +6,7 @@ use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::source::Layer;
 use super::toml_text::values;
+use super::until::{STEPS, UNTIL};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -33,7 +34,10 @@ pub(super) fn copy(
     let mut copied = Values { data: settled.data.clone(), ..written.clone() };
     copied.validation.sets.clone_from(&settled.validation.sets);
     copied.model.init_from.clone_from(&settled.model.init_from);
-    let values = values(&copied);
+    // Steps of a lower layer than the budget's: in one file they would contradict it.
+    let superseded = written.training.until.is_some() && layers.position(STEPS) < layers.position(UNTIL);
+    let values: Vec<_> =
+        values(&copied).into_iter().filter(|(key, _)| !(superseded && key.path == STEPS)).collect();
     let mut text = format!("{COPY_HEADER}\n");
     for (section, _) in SECTIONS {
         let mut lines =

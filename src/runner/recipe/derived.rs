@@ -55,16 +55,27 @@ pub fn warmup_steps(scheduler: &LrScheduler, steps: usize) -> usize {
 
 /// Fills in the derived values that `values` leaves unset.
 pub(super) fn derive(values: &mut Values) {
-    let scheduler = &mut values.lr_scheduler;
-    scheduler.warmup_steps = Some(warmup_steps(scheduler, values.training.steps));
-    scheduler.warmup_ratio = None;
+    derive_warmup(values);
     let model = &mut values.model;
     (model.n_heads, model.ffn_dim) = (Some(n_heads(model)), Some(ffn_dim(model)));
 }
 
+/// Turns the warm-up into steps. A share of a length that is a budget stays a share, because the hash covers
+/// the budget and not the steps that follow from it.
+pub(super) fn derive_warmup(values: &mut Values) {
+    let scheduler = &mut values.lr_scheduler;
+    if values.training.until.is_some() && scheduler.warmup_ratio.is_some() && scheduler.warmup_steps.is_none()
+    {
+        return;
+    }
+    scheduler.warmup_steps = Some(warmup_steps(scheduler, values.training.steps));
+    scheduler.warmup_ratio = None;
+}
+
 /// Unsets a key that another key replaces in a higher layer: of `warmup_steps` and `warmup_ratio`, the one in
 /// the lower layer. Set in the same layer, they contradict each other, and both stay. `decay_steps` is unset
-/// too if `decay_ratio` is in a higher layer; in the same layer, `decay_steps` wins.
+/// too if `decay_ratio` is in a higher layer; in the same layer, `decay_steps` wins. Of `training.steps` and
+/// `training.until`, the one in the higher layer counts; in the same layer both stay.
 pub(super) fn drop_superseded(values: &mut Values, layers: &Merged) {
     let position = |key| layers.position(key);
     match position("lr_scheduler.warmup_steps").cmp(&position("lr_scheduler.warmup_ratio")) {
@@ -74,5 +85,10 @@ pub(super) fn drop_superseded(values: &mut Values, layers: &Merged) {
     }
     if position("lr_scheduler.decay_steps") < position("lr_scheduler.decay_ratio") {
         values.lr_scheduler.decay_steps = None;
+    }
+    match position("training.until").cmp(&position("training.steps")) {
+        Ordering::Less => values.training.until = None,
+        Ordering::Greater => values.training.steps = Values::default().training.steps,
+        Ordering::Equal => {}
     }
 }

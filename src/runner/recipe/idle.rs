@@ -34,9 +34,11 @@ impl Recipe {
     pub fn to_toml(&self) -> String {
         let idle: BTreeMap<_, _> =
             self.idle_keys(false).into_iter().map(|idle| (idle.key, idle.reason)).collect();
-        loaded::to_toml(self.values(), |key| {
-            idle.get(key.path).map(|reason| format!("no effect {}", reason.replace('`', "")))
-        })
+        loaded::to_toml(
+            self.values(),
+            |_| false,
+            |key| idle.get(key.path).map(|reason| format!("no effect {}", reason.replace('`', ""))),
+        )
     }
 
     /// Returns the keys that are set to other values than the default but have no effect, with the reason.

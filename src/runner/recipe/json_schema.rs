@@ -4,6 +4,7 @@ use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::section_keys;
 use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
+use super::until;
 use crate::expression::MAX_LENGTH;
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
@@ -136,6 +137,7 @@ fn fragment(kind: Type) -> Value {
                 predictable().collect::<Vec<_>>().join("|")
             ),
         }),
+        Type::Until => json!({"type": "string", "pattern": until::PATTERN}),
         Type::NamedPaths => json!({
             "type": "object",
             "propertyNames": {"pattern": "^[A-Za-z0-9_-]{1,64}$"},

@@ -155,6 +155,8 @@ pub enum Type {
     NamedPaths,
     /// A string that parses as a [`super::Prediction`].
     Prediction,
+    /// A string that parses as a [`super::Until`].
+    Until,
     /// A table of keys, each with one value.
     Settings,
     /// A list of such tables.
@@ -212,6 +214,7 @@ impl fmt::Display for Type {
             Self::Prediction => f.write_str(
                 "\"faster\", \"slower\", \"better\", \"worse\", \"no difference\", or a column with the range of its change, such as \"tok_s +30..+60%\" or \"val_loss -0.05..-0.01\"",
             ),
+            Self::Until => write!(f, "a budget of {}", super::until::FORMS),
             Self::Settings => f.write_str("a table of keys and values"),
             Self::SettingsList => f.write_str("a list of tables of keys and values"),
             Self::Grid => f.write_str("a table of keys and lists of values"),

@@ -232,8 +232,8 @@ impl Layer {
             self.problems.push(problem);
             return;
         };
-        let textual =
-            known.kind.is_any_text() || matches!(known.kind, Type::FractionOrPath(_) | Type::Prediction);
+        let textual = known.kind.is_any_text()
+            || matches!(known.kind, Type::FractionOrPath(_) | Type::Prediction | Type::Until);
         let bare = || Spanned::new(0..raw.len(), DeValue::String(raw.into()));
         let value = match DeValue::parse(raw) {
             Ok(value) if value.get_ref().is_str() || !known.kind.is_any_text() => value,

@@ -10,8 +10,9 @@ use super::settle::world_size;
 use super::source::{Origin, Source};
 use super::stored::StoredKeys;
 use super::toml_text::value_text;
+use super::until::{STEPS, UNTIL};
 use super::values::WorldSize;
-use super::{builtin, checks, diagnostic, files};
+use super::{builtin, checks, diagnostic, files, length};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::suggest::nearest;
@@ -158,6 +159,26 @@ impl Recipe {
     /// See [`load`].
     pub fn with_overrides(&self, overrides: &[String], machine: &Machine) -> Result<Self> {
         without_contradictions(self.merged_with(overrides, machine)?)
+    }
+
+    /// Returns this recipe with the steps that its budget gives if a token takes `per_token` FLOPs or
+    /// seconds. A recipe whose steps are known stays the same.
+    ///
+    /// # Errors
+    /// A usage error if the budget is less than a step or more steps than a recipe may have, or if the recipe
+    /// names another number of steps. See also [`load`].
+    pub fn with_cost_per_token(&self, per_token: f64) -> Result<Self> {
+        let written = &self.written().training;
+        let is_open = self.awaits_plan() || self.awaits_clock();
+        let Some(until) = written.until.as_ref().filter(|_| is_open) else { return Ok(self.clone()) };
+        let named = self.values().training.steps;
+        let steps = length::steps(until, per_token, written, &self.batch()?);
+        let steps = steps.map_err(|reason| self.error(&[UNTIL], reason, length::HELP))?;
+        if named != length::UNKNOWN_STEPS && named != steps {
+            let reason = length::disagreement(until, steps, named);
+            return Err(self.error(&[STEPS, UNTIL], reason, length::DISAGREEMENT_HELP));
+        }
+        without_contradictions(self.with_known_steps(steps))
     }
 
     /// Returns the hash that this recipe has with `section.key=value` arguments on top. A recompute mode that

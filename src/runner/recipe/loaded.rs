@@ -3,14 +3,16 @@
 use super::batch::{self, BatchSizes, batch};
 use super::condition::UNSET;
 use super::copy::{copy, in_comment};
-use super::derived::drop_superseded;
+use super::derived::{derive_warmup, drop_superseded};
 use super::diagnostic::{self, Diagnostic};
 use super::key::{Class, Key};
+use super::length::{Fault, Length, NamedSteps, UNKNOWN_STEPS, length};
 use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::settle::settle;
 use super::source::{Layer, Location};
 use super::toml_text::{hashed_text, values, without_path};
+use super::until::{STEPS, UNTIL};
 use crate::error::{Error, Result};
 use crate::policy::{Recompute, RecomputeMode};
 use serde::{Deserialize, Serialize};
@@ -23,8 +25,9 @@ use std::path::PathBuf;
 ///
 /// It holds its values twice: as written, and resolved for one machine. Runs use the resolved values, which
 /// have absolute paths and a number for `parallelism.world_size = "auto"`. The hash covers the values as
-/// written, with absolute paths, so it does not depend on the machine. For `activation_checkpoint.mode =
-/// "auto"` it covers the mode that the plan chose.
+/// written, with absolute paths, so it does not depend on the machine, and `training.until` in place of the
+/// steps that follow from it. For `activation_checkpoint.mode = "auto"` it covers the mode that the plan
+/// chose.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     name: String,
@@ -34,11 +37,16 @@ pub struct Recipe {
     /// Local, accumulation and global batch size for `world_size`. A world size chosen for the machine may
     /// not divide the batch.
     batch: Result<BatchSizes, String>,
+    /// Whether the number of steps is known.
+    length: Length,
     /// The recipe files as written, base first.
     files: Vec<(PathBuf, String)>,
     pub(super) merged: Merged,
     copy: String,
 }
+
+/// What the number of steps follows from if a budget sets it.
+const UNTIL_RULE: &str = "follows from training.until";
 
 /// A recipe to be sent to another process, which must not resolve it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,11 +69,17 @@ impl Recipe {
         let mut written = merged.values()?;
         drop_superseded(&mut written, &merged);
         let world_size = world_size(&written);
-        let settled = settle(&written, &merged, world_size)?;
+        let batch = batch(&written.training, world_size.unwrap_or(1));
+        let named = match merged.position(STEPS) == merged.position(UNTIL) {
+            true if merged.is_resolved(UNTIL) => NamedSteps::InResolved,
+            true => NamedSteps::InRecipe,
+            false => NamedSteps::No,
+        };
+        let (steps, length) = length(&written.training, named, batch.as_ref().ok());
+        let settled = settle(&with_steps(&written, steps), &merged, world_size)?;
         let world_size = world_size.unwrap_or(1);
-        let batch = batch(&written.training, world_size);
         let copy = copy(&written, &settled, &merged, &files);
-        Ok(Self { name, written, settled, world_size, batch, files, merged, copy })
+        Ok(Self { name, written, settled, world_size, batch, length, files, merged, copy })
     }
 
     /// Replaces the copy by the one that another process made of this recipe.
@@ -87,6 +101,50 @@ impl Recipe {
         let settled = &mut self.settled.activation_checkpoint.mode;
         *settled = RecomputeMode::Fixed(settled.fixed().unwrap_or(mode));
         self
+    }
+
+    /// Returns true if the number of steps is not known or not checked, because it follows from a budget in
+    /// FLOPs and from the plan. [`Recipe::values`] then has the most steps that a recipe may have.
+    pub fn awaits_plan(&self) -> bool {
+        self.length == Length::AwaitsPlan
+    }
+
+    /// Returns true if the number of steps is not known, because it follows from a budget of time.
+    pub fn awaits_clock(&self) -> bool {
+        self.length == Length::AwaitsClock
+    }
+
+    /// Returns true if nothing says yet how many steps there are.
+    fn is_open(&self) -> bool {
+        (self.awaits_plan() || self.awaits_clock()) && self.settled.training.steps == UNKNOWN_STEPS
+    }
+
+    /// Returns this recipe with the number of steps that its budget gives.
+    pub(super) fn with_known_steps(&self, steps: usize) -> Self {
+        let mut recipe = self.clone();
+        recipe.length = Length::Known;
+        recipe.settled.training.steps = steps;
+        recipe.settled.lr_scheduler = self.written.lr_scheduler.clone();
+        derive_warmup(&mut recipe.settled);
+        recipe
+    }
+
+    /// Returns this recipe with another number of steps, whatever sets its length.
+    #[must_use]
+    pub fn with_number_of_steps(&self, steps: usize) -> Self {
+        let mut recipe = self.clone();
+        recipe.written.training.until = None;
+        recipe.settled.training.until = None;
+        recipe.written.training.steps = steps;
+        recipe.with_known_steps(steps)
+    }
+
+    /// Returns the reason why the length contradicts itself, if it does.
+    pub(super) fn length_fault(&self) -> Option<&Fault> {
+        match &self.length {
+            Length::Faulty(fault) => Some(fault),
+            Length::Known | Length::AwaitsPlan | Length::AwaitsClock => None,
+        }
     }
 
     /// Returns this recipe under another name.
@@ -152,6 +210,11 @@ impl Recipe {
         let both = values(&self.written).into_iter().zip(values(&self.settled));
         let explained = both.map(|((key, written), (_, settled))| match (written, settled) {
             (None, Some(value)) => (key, Some(value), Layer::Derived { rule: key.unset }),
+            (_, value) if key.path == STEPS && self.settled.training.until.is_some() => {
+                let value = value.filter(|_| !self.is_open());
+                let value = value.unwrap_or_else(|| "known when a run begins".to_owned());
+                (key, Some(value), Layer::Derived { rule: UNTIL_RULE })
+            }
             (written, _) => (key, written, self.layer(key.path)),
         });
         explained.collect()
@@ -177,7 +240,11 @@ impl Recipe {
     ) -> Diagnostic {
         let values = values(&self.written);
         let mut diagnostic = Diagnostic::new(message, help);
+        // Where a budget in a higher layer is the length, it is what the reader set.
+        let by_budget = self.settled.training.until.is_some()
+            && self.merged.position(STEPS) < self.merged.position(UNTIL);
         for path in keys {
+            let path = if by_budget && *path == STEPS { &UNTIL } else { path };
             diagnostic = diagnostic.key(*path);
             let value =
                 values.iter().find(|(key, _)| key.path == *path).and_then(|(_, value)| value.as_ref());
@@ -222,23 +289,35 @@ impl Recipe {
     pub fn to_stored(&self) -> StoredRecipe {
         StoredRecipe {
             name: self.name.clone(),
-            written: to_toml(&self.hashed(), |_| None),
+            // The other process plans too, and finds the steps of a budget by the same arithmetic.
+            written: to_toml(&self.hashed(), |key| key.path == STEPS && self.is_open(), |_| None),
             world_size: self.world_size,
             copy: self.copy.clone(),
         }
     }
 }
 
-/// Writes values as TOML, section by section, with unset keys as comments and what `note` says of a key as a
-/// comment behind its value.
-pub(super) fn to_toml(recipe: &Values, note: impl Fn(&Key) -> Option<String>) -> String {
+/// Returns values with another number of steps.
+fn with_steps(values: &Values, steps: usize) -> Values {
+    let mut values = values.clone();
+    values.training.steps = steps;
+    values
+}
+
+/// Writes values as TOML, section by section, with unset keys as comments, without the keys that `leaves_out`
+/// names, and with what `note` says of a key as a comment behind its value.
+pub(super) fn to_toml(
+    recipe: &Values,
+    leaves_out: impl Fn(&Key) -> bool,
+    note: impl Fn(&Key) -> Option<String>,
+) -> String {
     let mut text = String::new();
     let values = values(recipe);
     for (section, _) in SECTIONS {
         let gap = if text.is_empty() { "" } else { "\n" };
         let _ = writeln!(text, "{gap}[{section}]");
         let written = |(key, value): &&(&Key, Option<String>)| {
-            key.section() == *section && !key.is_implied(value.as_deref())
+            key.section() == *section && !key.is_implied(value.as_deref()) && !leaves_out(key)
         };
         for (key, value) in values.iter().filter(written) {
             let _ = match value {
@@ -257,7 +336,8 @@ pub(super) fn to_toml(recipe: &Values, note: impl Fn(&Key) -> Option<String>) ->
 /// that `form` gives it.
 fn hash_values(recipe: &Values, form: impl for<'v> Fn(&Key, &'v str) -> Cow<'v, str>) -> String {
     let mut hasher = blake3::Hasher::new();
-    for (key, value) in values(recipe) {
+    let follows = |key: &Key| key.path == STEPS && recipe.training.until.is_some();
+    for (key, value) in values(recipe).into_iter().filter(|(key, _)| !follows(key)) {
         if key.class.is_hashed() && !key.is_implied(value.as_deref()) {
             let value = value.as_deref().map_or(Cow::Borrowed(UNSET), |value| form(key, value));
             hasher.update(format!("{} = {value}\n", key.path).as_bytes());

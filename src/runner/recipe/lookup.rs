@@ -35,8 +35,8 @@ const LENGTHS: [&str; 12] = [
 
 /// Returns what to write instead of a name in a section that no key has.
 pub(super) fn hint(section: &str, name: &str) -> Option<&'static str> {
-    let length = "training.steps is the length of a run, in optimizer steps; `xrun plan` shows the tokens, FLOPs and \
-                  time that they take";
+    let length = "training.steps is the length of a run in optimizer steps, and training.until in tokens, FLOPs or time, such as \
+                  \"300Mtokens\" or \"1e17flops\"; `xrun plan` shows the time that they take";
     let is_length = section == "training" && LENGTHS.contains(&name);
     is_length.then_some(length).or_else(|| other_framework_hint(name))
 }

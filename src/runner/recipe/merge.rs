@@ -90,6 +90,12 @@ impl Merged {
         }
     }
 
+    /// Returns true if a resolved recipe sets `key`, and no layer on top of it does.
+    pub fn is_resolved(&self, key: &str) -> bool {
+        let is_file = |at: &Location| matches!(at.source.origin, Origin::File(_));
+        self.defaults.is_resolved && self.locate(key).is_some_and(is_file)
+    }
+
     /// Returns the location of `key` in the text that this metadata belongs to.
     fn located(&self, key: &str, metadata: &Metadata) -> Option<&Location> {
         let document = self.documents.iter().find(|document| document.metadata() == *metadata)?;
@@ -134,6 +140,8 @@ fn dict<'a>(values: impl Iterator<Item = (&'a str, String)>) -> Map<Profile, Dic
 pub(super) struct Defaults {
     /// Keys that take their implied value instead of their default.
     implied: BTreeSet<&'static str>,
+    /// True for the layer below a resolved recipe.
+    is_resolved: bool,
 }
 
 impl Defaults {
@@ -141,15 +149,15 @@ impl Defaults {
     pub fn from_resolved() -> Self {
         // Keys whose implied value is `unset` have no default, or are hyperparameters of an optimizer.
         let implied = KEYS.iter().filter(|key| key.implied.is_some_and(|value| value != UNSET));
-        Self { implied: implied.map(|key| key.path).collect() }
+        Self { implied: implied.map(|key| key.path).collect(), is_resolved: true }
     }
 
     /// Returns the bottom layer of a run's `recipe.toml`. `resolved` are the keys of the run's resolved
     /// recipe: the run knew these, so they keep their default; other keys take their implied value.
     pub fn from_run_copy(resolved: &StoredKeys) -> Self {
-        let Self { mut implied } = Self::from_resolved();
+        let Self { mut implied, .. } = Self::from_resolved();
         implied.retain(|path| resolved.value(path).is_none());
-        Self { implied }
+        Self { implied, is_resolved: false }
     }
 
     fn value(&self, key: &Key, default: Option<String>) -> Option<String> {

@@ -22,6 +22,7 @@ use super::condition::{Fact, GENERATED, UNSET, When, set, unset};
 use super::define::{section, sections};
 use super::key::{NumberFormat, NumberRange, RangeScale, Type};
 use super::prediction::Prediction;
+use super::until::Until;
 use super::values::WorldSize;
 use crate::expression::Scope;
 use crate::policy::{
@@ -37,7 +38,7 @@ use std::ops::Bound::{self, Excluded, Included};
 const MAX_SEED: u64 = i64::MAX as u64;
 /// Most optimizer steps of a training run: the schedule is kept in memory and takes 1.5 GiB for this many
 /// steps.
-const MAX_TRAINING_STEPS: u64 = 100_000_000;
+pub(super) const MAX_TRAINING_STEPS: u64 = 100_000_000;
 /// Most sequences in a global batch.
 const MAX_GLOBAL_BATCH: u64 = 16_777_216;
 /// Most steps in an interval, a warm-up or an evaluation.
@@ -291,6 +292,11 @@ sections! {
         steps: usize = 1000;
             Training, count(1, MAX_TRAINING_STEPS), "20_000"
                 => unit("optimizer steps"), aliases(&["max_steps", "num_steps"]);
+        /// The length as a budget of tokens, model FLOPs or time: training takes the fewest steps that reach it.
+        /// The higher layer wins; in one layer, `steps` must be the number that the budget gives.
+        until: Option<Until> = None;
+            Training, Type::Until, "\"300Mtokens\""
+                => unset("`training.steps`"), implied(UNSET);
         /// Format of activations and matrix products; master weights stay in fp32.
         dtype: TrainingDtype = TrainingDtype::Fp32;
             Training, Type::Word(TrainingDtype::WORDS), "\"bf16\"" => aliases(&["precision", "torch_dtype"]);

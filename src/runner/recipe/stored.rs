@@ -8,6 +8,7 @@ use super::diff::class_between;
 use super::key::Class;
 use super::lookup::{find_path, is_table};
 use super::toml_text::hashed_text;
+use super::until::{STEPS, UNTIL};
 use serde::Serialize;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -92,7 +93,8 @@ impl StoredKeys {
     pub fn hashes(&self) -> [String; 4] {
         let hash = |world_size: Option<&str>, whole_paths: bool| {
             let mut hasher = blake3::Hasher::new();
-            for StoredKey { path, value } in &self.0 {
+            let follows = |path: &str| path == STEPS && self.value(UNTIL).is_some();
+            for StoredKey { path, value } in self.0.iter().filter(|key| !follows(&key.path)) {
                 if find_path(path).is_none_or(|key| key.class.is_hashed()) {
                     let value = value.as_deref().unwrap_or(UNSET);
                     let value = world_size.filter(|_| path == WORLD_SIZE).unwrap_or(value);

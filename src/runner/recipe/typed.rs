@@ -3,6 +3,7 @@
 use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
 use super::prediction::Prediction;
+use super::until::Until;
 use crate::expression::{Formula, Function, ParseError};
 use crate::format::shortened;
 use crate::suggest::nearest;
@@ -62,6 +63,10 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         (Type::Prediction, DeValue::String(text)) => match text.parse::<Prediction>() {
             Ok(prediction) => Ok(Value::String(prediction.into())),
             Err(reason) => Err(refused(Refusal::new("not a prediction").fix(reason))),
+        },
+        (Type::Until, DeValue::String(text)) => match text.parse::<Until>() {
+            Ok(until) => Ok(Value::String(until.into())),
+            Err(reason) => Err(refused(Refusal::new("not a budget").fix(reason))),
         },
         (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),

@@ -32,6 +32,7 @@ mod shards;
 mod start;
 mod start_message;
 mod time_left;
+mod timed_length;
 mod trained;
 
 pub use agreement::StepRequest;
@@ -55,6 +56,7 @@ pub use request::{Origin, Request};
 pub use run::{Run, cpu_fallback_warning};
 pub use sample::{GenerationTime, Sampled, bench_generation, sample};
 pub use time_left::TimeLeft;
+pub use timed_length::with_timed_length;
 pub use trained::{TrainedRun, recipe_of, tokenizer_json, tokenizer_of};
 
 use crate::device::communicator::RankPhase;

@@ -10,7 +10,7 @@ use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
 use crate::error::{Error, Result};
 use crate::exec::UnderLoad;
-use crate::forecast::Planned;
+use crate::forecast::{Planned, with_steps_of_budget};
 use crate::ir::{Node, Phase, Program};
 use crate::machine::Machine;
 use crate::recipe::Recipe;
@@ -122,10 +122,12 @@ struct Collected {
 pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> Result<Profile> {
     // The schedule has one row per step, so it must cover all measured steps and the ones under load.
     let needed = request.warmup.saturating_add(2 * request.steps + STEPS_AHEAD + 1 + STEPS_UNDER_LOAD);
+    // A budget in FLOPs gets its steps from a plan.
+    let recipe = with_steps_of_budget(recipe.clone(), machine)?;
     let steps = recipe.values().training.steps.max(needed);
     // Without the batch ramp, so that all steps have the same batch.
-    let overrides = [format!("training.steps={steps}"), "training.batch_ramp=[]".to_owned()];
-    let recipe = recipe.with_overrides(&overrides, machine)?;
+    let recipe = recipe.with_overrides(&["training.batch_ramp=[]".to_owned()], machine)?;
+    let recipe = recipe.with_number_of_steps(steps);
     let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     if plan.batch.world_size > 1 {
         return Err(Error::usage("a profile covers one rank; set parallelism.world_size=1"));

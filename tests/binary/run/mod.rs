@@ -3,6 +3,7 @@
 
 mod again;
 mod background;
+mod budgets;
 mod by_time;
 mod collection;
 mod coordinates;

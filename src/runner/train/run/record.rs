@@ -272,7 +272,7 @@ fn held_out(dataset: &Dataset) -> String {
 fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[String]) -> Result<()> {
     let (plan, dataset) = (&job.plan, &job.dataset);
     recorder.note(&format!("{}: {}{}", plan.name, dataset.description, held_out(dataset)))?;
-    for remark in plan.model.remarks() {
+    for remark in plan.length_in_words().into_iter().chain(plan.model.remarks()) {
         recorder.note(&remark)?;
     }
     for remark in job.recipe.remarks(plan.execution.gpu.is_none()).into_iter().chain(plan.batch.remark()) {

@@ -161,6 +161,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "training.accumulation" => curve("2"),
         "training.batch_ramp" => curve_of(&["training.global_batch_size=32"], "[[2, 16]]"),
         "training.steps" => curve("40"),
+        "training.until" => curve("9000tokens"),
         "training.dtype" => curve("bf16"),
         "training.z_loss" => curve("0.1"),
         "training.label_smoothing" => curve("0.2"),
