@@ -38,7 +38,8 @@ fn row(step: u64) -> MetricsRow {
 
 /// A finished run with three rows.
 fn finished_run(results: &Path) -> PathBuf {
-    const RECIPE: &str = "[training]\nseq_len = 8\nsteps = 3\n";
+    const RECIPE: &str =
+        "[training]\nseq_len = 8\nsteps = 3\n[lr_scheduler]\nwarmup_steps = 0\nmin_lr_ratio = 1.0\n";
     let hash = StoredKeys::parse(RECIPE).unwrap().hashes()[0].clone();
     let started = "2026-11-02T03:04:05Z".parse().unwrap();
     let folder = RunFolder::create(results, "tiny", &hash[..8], started).unwrap();
@@ -48,8 +49,12 @@ fn finished_run(results: &Path) -> PathBuf {
     let mut writer = folder.start_rows(METRICS).unwrap();
     (1..=3).for_each(|step| writer.append(&row(step)).unwrap());
     let mut writer = folder.start_rows(TIMING).unwrap();
-    let timing: Vec<TimingRow> =
-        (1..=3).map(|step| TimingRow::timed(step, Phase::Train, step as f64 * 0.5, 500.0)).collect();
+    let timing: Vec<TimingRow> = (1..=3)
+        .map(|step| TimingRow {
+            tok_s: Some(128.0),
+            ..TimingRow::timed(step, Phase::Train, step as f64 * 0.5, 500.0)
+        })
+        .collect();
     timing.iter().for_each(|row| writer.append(row).unwrap());
     let mut summary = Summary::started("tiny", &folder.name(), &hash, 3);
     summary.status = Status::Ok;

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::error::{Error, IoContext, Result};
 use crate::lock::lock;
+use crate::regular;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -323,7 +324,8 @@ impl Store {
 /// Returns true if a pointer has this text.
 fn names(pointer: &Path, text: &str) -> bool {
     let length = fs::symlink_metadata(pointer).ok().filter(fs::Metadata::is_file).map(|file| file.len());
-    length == Some(text.len() as u64) && fs::read_to_string(pointer).is_ok_and(|found| found == text)
+    length == Some(text.len() as u64)
+        && regular::read(pointer, text.len() as u64).is_ok_and(|found| found == text.as_bytes())
 }
 
 impl std::fmt::Debug for Store {

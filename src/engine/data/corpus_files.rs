@@ -153,7 +153,9 @@ impl CorpusFiles {
 
 /// Returns true for the files that `xrun data` and others write beside shards.
 fn is_tokenizer(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == "tokenizer.json" || name == "tokenizer_config.json")
+    path.file_name().is_some_and(|name| {
+        ["tokenizer.json", "tokenizer_config.json", super::manifest::NAME].into_iter().any(|own| name == own)
+    })
 }
 
 impl TokenFiles {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// File name of the manifest.
-const NAME: &str = "tokens.json";
+pub(super) const NAME: &str = "tokens.json";
 
 /// Largest manifest that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;

@@ -101,8 +101,8 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         memory_bytes: None,
     };
     let tokenizer = Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?);
-    let expected = data::facts(&spec, 1, Some(&tokenizer))?;
     data::refuse_other_tokenizer(&spec, &tokenizer)?;
+    let expected = data::facts(&spec, 1, Some(&tokenizer))?;
     prepare(out)?;
     let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);
     let vocab = tokenizer.vocab_size();

@@ -114,6 +114,11 @@ fn text(read: crate::error::Result<Vec<u8>>) -> Result<String, String> {
     })
 }
 
+/// Returns true for the recipe of a run, which has the run's summary beside it.
+pub(super) fn is_of_run(path: &Path) -> bool {
+    path.with_file_name("summary.json").is_file()
+}
+
 /// Returns "; did you mean ...?" with the most similarly named recipe in the same folder, or an empty string.
 pub(super) fn beside(path: &Path) -> String {
     nearest_beside(path, |name| name.ends_with(".toml"))

@@ -6,9 +6,9 @@
 use super::condition::{Fact, When};
 use super::derived;
 use super::diagnostic::Diagnostic;
+use super::files;
 use super::groups;
 use super::key::Key;
-use super::load;
 use super::loaded::{self, Recipe};
 use super::schema::{Optimizer, Values};
 use super::source::Origin;
@@ -66,7 +66,7 @@ impl Recipe {
             let reason = when.reason(key.path, &|other| state.value(other));
             let is_known = match &at.source.origin {
                 Origin::BuiltIn(_) => true,
-                Origin::File(path) => load::is_of_run(path),
+                Origin::File(path) => files::is_of_run(path),
                 Origin::Env(_) | Origin::CommandLine => false,
             };
             found.push(IdleKey { key: key.path, reason, is_known });

@@ -267,11 +267,6 @@ pub(super) fn stem(path: &Path) -> String {
     RunRecipe::from_path(path).map_or_else(stem, |recipe| recipe.name)
 }
 
-/// Returns true if a path is that of a recipe in a run's folder.
-pub(super) fn is_of_run(path: &Path) -> bool {
-    RunRecipe::from_path(path).is_some()
-}
-
 /// Returns the bottom layer of the recipe at a path. The recipe of a run knows the keys in the run's resolved
 /// recipe; if that cannot be read, it is taken to know today's keys.
 fn defaults(path: &Path) -> Defaults {

@@ -175,8 +175,13 @@ pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
 pub fn tokenizer_of(run: &Path, loaded: &Loaded) -> Result<Tokenizer> {
     let path = run.join(TOKENIZER);
     let bytes = regular::read(&path, MAX_JSON_BYTES).map_err(|e| Error::usage(e.message()))?;
-    let json = String::from_utf8(bytes)
-        .map_err(|e| Error::failed(format!("{} is not UTF-8: {}", path.display(), e.utf8_error())))?;
+    let json = String::from_utf8(bytes).map_err(|e| {
+        Error::failed(format!(
+            "{} was changed since the run: it is not UTF-8 ({}). Restore the file",
+            path.display(),
+            e.utf8_error()
+        ))
+    })?;
     let (meta, at) = (loaded.meta(), loaded.path().display());
     let changed = |hash: &str| {
         Error::failed(format!(

@@ -26,12 +26,14 @@ fn a_run_leaves_what_was_promised_and_no_more() {
         "lock",
         "log",
         "metrics.csv",
+        "origin.json",
         "plots",
         "recipe.toml",
         "resolved.toml",
         "summary.json",
         "timing.csv",
         "tokenizer.json",
+        "tokenizer_config.json",
     ];
     assert_eq!(names(&run, ""), set(&files));
     let plots = ["loss", "throughput", "schedule"].into_iter().flat_map(|plot| {

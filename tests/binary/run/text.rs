@@ -45,7 +45,7 @@ fn literal_end_tokens_are_noticed() {
     let place = Place::new();
     let text: String = (0..200).map(|i| story(i) + "\n<|endoftext|>\n").collect();
     place.write("stories.txt", text.as_bytes());
-    let told = "warning: ";
+    let told = "holds the text";
     let suggestion = "set data.document_separator = \"<|endoftext|>\"";
     let corpus = ["data.corpus=stories.txt", "data.tokenizer=byte"];
     let (_, said) = trained(&place, 4, &[&corpus[..], &["--quiet"]].concat());
@@ -63,7 +63,8 @@ fn a_plan_warns_of_what_its_run_warns_of() {
     place.write("stories.txt", text.as_bytes());
     let corpus = ["tiny.toml", "data.corpus=stories.txt", "training.steps=2"];
     let warnings = |said: &str| -> Vec<String> {
-        said.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect()
+        let own = |line: &&str| line.starts_with("warning: ") && !line.contains("has no effect");
+        said.lines().filter(own).map(str::to_owned).collect()
     };
     let run = warnings(&place.xrun(&[&corpus[..], &["-q"]].concat()).succeeds().stderr);
     assert_eq!(run.len(), 2, "{run:?}");

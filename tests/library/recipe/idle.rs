@@ -112,7 +112,9 @@ const LISTED: [(&str, &str); 9] = [
 ];
 
 /// Keys whose effect is outside of what the signature covers, each with the reason.
-const OUTSIDE: [&str; 3] = [
+const OUTSIDE: [&str; 4] = [
+    // What texts and prompts begin with: the signature has no tokens.
+    "data.begin_token",
     // How products round: the device has the mode, and the CPU refuses it.
     "training.dtype",
     // Where the run happens.
