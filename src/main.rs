@@ -55,11 +55,10 @@ fn main() -> ExitCode {
             process::run_worker(|request: Request, ranks, stop| run(request.on_this_machine(), ranks, stop))
         }
     });
-    let ended = ended.and_then(|()| {
-        drain_at_end(None);
-        stdout_fault().map_or(Ok(()), Err)
-    });
-    let kind = ended.as_ref().err().map(Error::kind);
+    let written = drain_at_end(ended.as_ref().err().map(Error::kind));
+    // If a thread still waits for a reader, it holds stdout.
+    let fault = if written { stdout_fault() } else { None };
+    let ended = ended.and_then(|()| fault.map_or(Ok(()), Err));
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -70,7 +69,9 @@ fn main() -> ExitCode {
             ExitCode::from(e.kind().exit_code())
         }
     };
-    drain_at_end(kind);
+    if written {
+        drain_at_end(None);
+    }
     code
 }
 

@@ -3,6 +3,7 @@
 from typing import Any, Dict
 
 IMPLIED: Dict[str, Any] = {
+    "job.label": "",
     "model.norm": "rms_norm",
     "model.norm_weight": True,
     "model.norm_placement": "pre",

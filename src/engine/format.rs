@@ -160,8 +160,9 @@ pub fn shortened_lines(message: String) -> String {
         if line.len() <= LONGEST_LINE {
             return line.to_owned();
         }
-        let (head, tail) =
-            (line.floor_char_boundary(LINE_HEAD), line.ceil_char_boundary(line.len() - LINE_TAIL));
+        // A character has at most four bytes, so a boundary is near.
+        let boundary_before = |at: usize| (0..=at).rev().find(|&at| line.is_char_boundary(at)).unwrap_or(0);
+        let (head, tail) = (boundary_before(LINE_HEAD), boundary_before(line.len() - LINE_TAIL));
         format!("{} … ({} more bytes) … {}", &line[..head], tail - head, &line[tail..])
     };
     message.lines().map(shorten).collect::<Vec<_>>().join("\n")

@@ -143,7 +143,8 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abcdef").unwrap();
         file.rewind().unwrap();
-        (sync_all(&file).unwrap(), sync_data(&file).unwrap());
+        sync_all(&file).unwrap();
+        sync_data(&file).unwrap();
         let mut bytes = [0; 3];
         read_exact_at(&file, &mut bytes, 2).unwrap();
         assert_eq!(&bytes, b"cde");

@@ -269,7 +269,7 @@ fn the_change_may_stand_in_the_recipe() {
     assert_eq!(folder.parent().unwrap().file_name().unwrap(), "mine");
     assert_eq!(found.runs.len(), 2);
     assert_eq!(found.hypothesis.as_deref(), Some("less to do"));
-    assert_eq!(found.candidate().label, "activation_checkpoint.mode=\"none\"");
+    assert_eq!(found.candidate().label, "mode none");
     assert_eq!(gate(&found), Some(true), "{:?}", found.curves());
 }
 

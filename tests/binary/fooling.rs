@@ -223,7 +223,8 @@ fn an_edited_record_contradicts_its_runs() {
     let (folder, found) = named(&place, "tiny");
     let path = folder.join("experiment.json");
     let text = fs::read_to_string(&path).unwrap();
-    let edits: [(&str, fn(&mut Experiment)); 13] = [
+    type Edit = fn(&mut Experiment);
+    let edits: [(&str, Edit); 13] = [
         ("verdict", |e| e.findings[0].verdict = Verdict::Worse),
         ("interval", |e| e.findings[0].interval.as_mut().unwrap().low -= 0.1),
         ("p", |e| e.findings[0].p = Some(1e-9)),

@@ -197,8 +197,8 @@ fn the_bytes_are_always_the_same() {
     };
     assert_eq!(hash("1", &tiny()), hash("2", &tiny()));
     insta::assert_snapshot!(hash("fp32", &tiny()), @"937e1470baab8036e221d3ddceec1eb1045de854d09de0d169017958f16f7022");
-    insta::assert_snapshot!(hash("bf16", &Export { dtype: Dtype::Bf16, ..tiny() }), @"7a3af58b529a66613ed83908a24d1ffaa153af59a84f723aea9b7918d8bedab2");
-    insta::assert_snapshot!(hash("tied", &changed(|m| m.tie_embeddings = true)), @"6d3706265b882b23f73b6b3ee4292ed0013a23e297226e9532b556f9ea452291");
+    insta::assert_snapshot!(hash("bf16", &Export { dtype: Dtype::Bf16, ..tiny() }), @"51c5f1070b2529a0311c5ddd86c4a1152e8f19af4d15407bd486d0c35e255d16");
+    insta::assert_snapshot!(hash("tied", &changed(|m| m.tie_embeddings = true)), @"6eef04fd4b5ea1f862e4a7aa71ec9c940b8bd92d32f8e127b382492da82feec8");
     let config = fs::read_to_string(at.path().join("fp32/config.json")).unwrap();
     insta::assert_snapshot!(config, @r#"
     {
@@ -237,6 +237,7 @@ fn the_bytes_are_always_the_same() {
       "tokenizer_class": "PreTrainedTokenizerFast",
       "model_max_length": 16,
       "bos_token": "<|endoftext|>",
+      "add_bos_token": true,
       "eos_token": "<|endoftext|>",
       "clean_up_tokenization_spaces": false
     }

@@ -63,7 +63,7 @@ impl ExitGuard {
         if let Some(hook) = lock(&self.0.hook).take() {
             hook(error);
         }
-        drain(SAY_TIMEOUT);
+        let _ = drain(SAY_TIMEOUT);
         std::process::exit(error.kind().exit_code().into());
     }
 }

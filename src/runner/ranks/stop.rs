@@ -131,7 +131,7 @@ fn print_line(text: &'static str) {
     let (saying, said) = channel::<()>();
     let line = move || {
         eprint_line(text);
-        drain(SAY_TIMEOUT);
+        let _ = drain(SAY_TIMEOUT);
         drop(saying);
     };
     if std::thread::Builder::new().name("xrun-says".to_owned()).spawn(line).is_ok() {

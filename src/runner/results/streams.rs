@@ -184,8 +184,8 @@ impl Console {
         }
     }
 
-    /// Waits until every line is written, or until none was for `patience`.
-    fn drain(&self, patience: Duration) {
+    /// Waits until every line is written, or until none was for `patience`. Returns true if all are written.
+    fn drain(&self, patience: Duration) -> bool {
         let mut waiting = lock(&self.waiting);
         let mut written = waiting.written;
         let mut since = Instant::now();
@@ -194,27 +194,28 @@ impl Console {
                 (written, since) = (waiting.written, Instant::now());
             }
             let Some(left) = patience.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) else {
-                return;
+                return false;
             };
             waiting = match self.changed.wait_timeout(waiting, left) {
                 Ok((waiting, _)) => waiting,
                 Err(poisoned) => poisoned.into_inner().0,
             };
         }
+        true
     }
 }
 
 /// Waits until everything that was said is written. Stops waiting for a reader that reads nothing for
-/// `patience`; what waits is then lost with the process.
-pub fn drain(patience: Duration) {
-    OUT.drain(patience);
-    ERR.drain(patience);
+/// `patience`; what waits is then lost with the process. Returns true if everything is written.
+pub fn drain(patience: Duration) -> bool {
+    let out = OUT.drain(patience);
+    ERR.drain(patience) && out
 }
 
 /// Waits as [`drain`] does at the end of a process, which an error of this kind ends. A process that was told to stop
-/// does not wait long.
-pub fn drain_at_end(ended: Option<ErrorKind>) {
-    drain(if ended == Some(ErrorKind::Interrupted) { STOPPED_PATIENCE } else { PATIENCE });
+/// does not wait long. Returns true if everything is written.
+pub fn drain_at_end(ended: Option<ErrorKind>) -> bool {
+    drain(if ended == Some(ErrorKind::Interrupted) { STOPPED_PATIENCE } else { PATIENCE })
 }
 
 /// Writes to a stream without ever waiting for its reader. What is written before a flush stays together.

@@ -66,7 +66,8 @@ fn a_plan_refuses_the_corpora_that_a_run_refuses() {
             place.write(corpus, content);
         }
         let named = format!("data.corpus={corpus}");
-        let mut keys = vec!["tiny.toml", &named, "data.tokenizer=byte", "metrics.plots=false"];
+        let mut keys = vec!["tiny.toml", &named, "metrics.plots=false"];
+        keys.extend((!more.starts_with("data.tokenizer")).then_some("data.tokenizer=byte"));
         keys.extend(Some(*more).filter(|more| !more.is_empty()));
         let at = format!("{corpus} {more}");
         let refused = |command: &[&str]| {

@@ -68,7 +68,7 @@ fn put(kind: &str, path: &Path, secret: &Path) {
         "empty" => drop(fs::File::create(path).unwrap()),
         _ => {
             fs::write(path, "unreadable").unwrap();
-            fs::set_permissions(path, fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap();
         }
     }
 }

@@ -362,11 +362,11 @@ fn a_run_without_checkpoints_begins_anew_and_says_so() {
 fn names_lead_to_folders() {
     let place = Place::new();
     let recipe = std::fs::read(place.path().join("tiny.toml")).unwrap();
-    for name in ["\u{65e5}\u{672c}.toml", "kept.toml"] {
+    for name in ["\u{200b}.toml", "kept.toml"] {
         place.xrun(&["init", name]).ended(2).says(&["cannot name a folder in the results"]);
         place.write(name, &recipe);
         let sweep = ["sweep", name, "optimizer.lr=1e-3,1e-2"];
-        place.xrun(&sweep).ended(2).says(&["cannot name a folder in the results", "a letter from a to z"]);
+        place.xrun(&sweep).ended(2).says(&["cannot name a folder in the results", "a letter or a digit"]);
     }
     assert!(!place.path().join("results").exists());
     place.write("my run.toml", &recipe);

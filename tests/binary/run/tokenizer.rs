@@ -21,9 +21,12 @@ fn tokenizer_json(special: bool) -> String {
     json.to_string()
 }
 
+/// A name, files with their texts, whether the added token is special, and the end token.
+type Way = (&'static str, Vec<(&'static str, &'static str)>, bool, u32);
+
 /// Ways in which an end token is named: files beside the tokenizer.json, whether its added token is special,
 /// and the end token that they mean.
-fn ways() -> Vec<(&'static str, Vec<(&'static str, &'static str)>, bool, u32)> {
+fn ways() -> Vec<Way> {
     let (text, object) = (r#"{"eos_token": "<fin>"}"#, r#"{"eos_token": {"content": "<fin>"}}"#);
     vec![
         ("known", vec![], true, KNOWN),

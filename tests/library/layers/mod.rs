@@ -150,7 +150,6 @@ const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
     ("engine/device/cuda/nccl/pinned.rs", &["fs::read_to_string"], "/proc"),
     ("engine/device/cuda/peers/map.rs", &["fs::read_to_string"], "/proc"),
     ("engine/machine/host_memory.rs", &["fs::read_to_string"], "/proc and cgroups"),
-    ("engine/machine/mod.rs", &["fs::read_to_string"], "/proc"),
     ("runner/ranks/stop.rs", &["fs::read_to_string"], "/proc"),
     ("runner/results/collection/annotations.rs", &["File::options"], "appends, by open_own"),
     ("runner/results/folder.rs", &["File::options"], "locks and logs, by open_own"),
@@ -165,7 +164,6 @@ const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
     ("lab/compare/cpu_load.rs", &["fs::read_to_string"], "/proc"),
     ("lab/executor/local.rs", &["File::options"], "the output of a run, by open_own; an unnamed file"),
     ("lab/replay/binary.rs", &["fs::copy"], "a binary that was just built"),
-    ("lab/sweep/cell.rs", &["fs::read"], "the running program"),
 ];
 
 /// Functions of the standard library that open a file or read one whole.

@@ -105,13 +105,13 @@ impl TokenCache {
     ) -> Result<(TextTokens, Option<String>)> {
         let path = self.path(key);
         if let Read::Whole(tokens) = read(&path, reserve)? {
-            return Ok((tokens, None));
+            return Ok((*tokens, None));
         }
         // If the folder cannot be written to, nothing is stored.
         let lock = std::fs::create_dir_all(&self.folder).ok().and_then(|()| self.lock(key));
         // Another process may have made the tokens while this one waited.
         let remark = match read(&path, reserve)? {
-            Read::Whole(tokens) => return Ok((tokens, None)),
+            Read::Whole(tokens) => return Ok((*tokens, None)),
             Read::Missing => None,
             Read::Damaged => {
                 Some(format!("the cached tokens {} are damaged: the text is tokenized again", path.display()))
@@ -218,7 +218,7 @@ impl TokenCache {
 
 /// What the cache holds under a key.
 enum Read {
-    Whole(TextTokens),
+    Whole(Box<TextTokens>),
     Missing,
     Damaged,
 }
@@ -234,7 +234,7 @@ fn read(path: &Path, reserve: &dyn Fn(&mut TextTokens) -> Result<()>) -> Result<
     let mut tokens = TextTokens { header: entry.header.clone(), ..TextTokens::default() };
     reserve(&mut tokens)?;
     match entry.read(&mut tokens.train, &mut tokens.held_out) {
-        Ok(true) => Ok(Read::Whole(tokens)),
+        Ok(true) => Ok(Read::Whole(Box::new(tokens))),
         Ok(false) | Err(_) => Ok(Read::Damaged),
     }
 }

@@ -131,7 +131,8 @@ mod tests {
             change(&mut changed);
             qualifiers(&changed).join("; ")
         };
-        let cases: [(fn(&mut Experiment), &str); 9] = [
+        type Change = fn(&mut Experiment);
+        let cases: [(Change, &str); 9] = [
             (|e| e.arms[1].budget.as_mut().unwrap().tokens = 1500, "at 50 % more tokens"),
             (|e| e.arms[1].budget.as_mut().unwrap().flops = Some(5e5), "at 50 % fewer FLOPs"),
             (|e| e.arms[1].budget.as_mut().unwrap().parameters = Some(125), "at 25 % more parameters"),

@@ -203,7 +203,8 @@ fn can_win(measure: &Measure, pairs: usize, confidence: f64) -> bool {
     let run = |at: usize| ExperimentRun {
         arm: at % 2,
         status: Some("ok".to_owned()),
-        values: [(measure.to_string(), MeasureValue::Value(if at % 2 == 0 { 100.0 } else { 50.0 }))].into(),
+        values: [(measure.to_string(), MeasureValue::Value(if at.is_multiple_of(2) { 100.0 } else { 50.0 }))]
+            .into(),
         metrics_hash: Some(at.to_string()),
         ..ExperimentRun::default()
     };

@@ -99,9 +99,7 @@ impl Companions {
                 Some(Value::Array(ids)) if !ids.contains(&id.into()) => {
                     [&ids[..], &[id.into()]].concat().into()
                 }
-                Some(one @ Value::Number(_)) if *one != Value::from(id) => {
-                    Value::from(vec![one.clone(), id.into()])
-                }
+                Some(one @ Value::Number(_)) if *one != id => Value::from(vec![one.clone(), id.into()]),
                 None | Some(Value::Null) if name == CONFIG => id.into(),
                 _ => continue,
             };

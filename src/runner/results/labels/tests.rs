@@ -12,7 +12,7 @@ fn settings(list: &[&str]) -> Vec<(String, Option<String>)> {
     list.iter().map(pair).collect()
 }
 
-fn of(runs: &[Run]) -> Vec<Label> {
+fn labels_of(runs: &[Run]) -> Vec<Label> {
     let stored: Vec<Vec<(String, Option<String>)>> = runs.iter().map(|run| settings(run.2)).collect();
     let shown = runs.iter().zip(&stored);
     let shown: Vec<Labeled<'_>> =
@@ -21,7 +21,7 @@ fn of(runs: &[Run]) -> Vec<Label> {
 }
 
 fn texts(runs: &[Run]) -> Vec<String> {
-    of(runs).into_iter().map(|label| label.text).collect()
+    labels_of(runs).into_iter().map(|label| label.text).collect()
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn repetitions_share_a_group_and_differ_in_seed_or_run() {
         seed("x3", &["optimizer.name=\"adamw\"", "training.seed=2"]),
         seed("x4", &["optimizer.name=\"muon\"", "training.seed=1"]),
     ];
-    let found = of(&runs);
+    let found = labels_of(&runs);
     let texts: Vec<&str> = found.iter().map(|label| label.text.as_str()).collect();
     assert_eq!(texts, ["adamw, seed 1", "adamw, seed 2, x2", "adamw, seed 2, x3", "muon"]);
     let groups: Vec<&str> = found.iter().map(|label| label.group.as_str()).collect();
@@ -92,7 +92,7 @@ fn repetitions_share_a_group_and_differ_in_seed_or_run() {
 }
 
 fn texts_and_groups(runs: &[Run]) -> Vec<(String, String)> {
-    of(runs).into_iter().map(|label| (label.text, label.group)).collect()
+    labels_of(runs).into_iter().map(|label| (label.text, label.group)).collect()
 }
 
 #[test]

@@ -33,7 +33,8 @@ fn rates(run: &RunFiles) -> Option<String> {
     let differs = |row: &&crate::results::rows::MetricsRow| {
         let rate = expected(row.step);
         // A NaN rate is never near the expected one.
-        !((row.lr - rate).abs() <= RATE_TOLERANCE * rate.abs())
+        let difference = (row.lr - rate).abs();
+        difference.is_nan() || difference > RATE_TOLERANCE * rate.abs()
     };
     let row = run.metrics.iter().find(differs)?;
     Some(format!(
