@@ -5,6 +5,7 @@ use super::manifest::ShardManifest;
 use super::source;
 use super::tokenizer::{SETTINGS, Tokenizer};
 use crate::error::{Error, IoContext, Result};
+use crate::format::plural;
 use crate::policy::CorpusSource;
 use crate::regular;
 use crate::suggest::{nearest, nearest_beside};
@@ -341,10 +342,10 @@ impl Listing {
         if passed.endings.is_empty() && passed.linked == 0 {
             return None;
         }
-        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let counted = |n: usize, what: &str| format!("{n} {what}{}", plural(n));
         let mut parts: Vec<String> = passed.visible().into_iter().collect();
         let more = [(passed.linked, "linked folder"), (passed.hidden, "hidden name")];
-        parts.extend(more.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| plural(n, what)));
+        parts.extend(more.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| counted(n, what)));
         let advice = match passed.endings.is_empty() {
             true => String::new(),
             false => format!("; data.extensions={:?} reads more of them", passed.setting(extensions)),
@@ -352,7 +353,7 @@ impl Listing {
         Some(format!(
             "{}: {} read, passed over: {}{advice}",
             folder.display(),
-            plural(files.len(), "file"),
+            counted(files.len(), "file"),
             parts.join(", ")
         ))
     }

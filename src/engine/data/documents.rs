@@ -4,7 +4,7 @@ use super::Spec;
 use super::corpus_files::TextFiles;
 use super::source::{self, DocumentReader, DocumentSpan, Scan, TextFile};
 use crate::error::{Error, Result};
-use crate::format::shortened;
+use crate::format::{plural, shortened};
 use rayon::prelude::*;
 use std::path::PathBuf;
 
@@ -74,8 +74,8 @@ impl Documents {
 
     /// Counts the documents, the files and what was left out, in words.
     pub fn counted(&self) -> String {
-        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-        let counted = format!("{} in {}", plural(self.len(), "document"), plural(self.files.len(), "file"));
+        let (documents, files) = (self.len(), self.files.len());
+        let counted = format!("{documents} document{} in {files} file{}", plural(documents), plural(files));
         match self.empty {
             0 => counted,
             empty => format!("{counted}, {empty} without text left out"),

@@ -5,12 +5,13 @@ use super::initial::weights::TOKENIZER;
 use super::reference::logits;
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
 use crate::data::Tokenizer;
-use crate::data::tokenizer::{BUILT_IN, Begin, MAX_JSON_BYTES, MAX_SETTINGS_BYTES, begin_token};
+use crate::data::tokenizer::{BUILT_IN, Begin, MAX_JSON_BYTES, begin_token};
 use crate::error::{Error, IoContext, Result};
+use crate::format::shortened;
 use crate::hugging_face::{Folder, REFERENCE, Reference};
 use crate::machine::Machine;
 use crate::model::hugging_face::{
-    CONFIG, Companions, ImportedWeights, Keys, OF_MODEL, OF_TOKENIZER, SETTINGS, ignore, keys,
+    CONFIG, Companions, GENERATION, ImportedWeights, Keys, OF_MODEL, OF_TOKENIZER, SETTINGS, ignore, keys,
 };
 use crate::model::{Weights, parameters};
 use crate::plan::Model;
@@ -34,10 +35,7 @@ const MAX_CONTEXT: usize = 4096;
 /// Characters of a wrong value that a message shows.
 const MAX_SHOWN: usize = 80;
 
-/// How a model generates; it names the tokens that end a text.
-const GENERATION_CONFIG: &str = "generation_config.json";
-
-/// The key of these tokens, here and in config.json.
+/// The key of the tokens that end a text, in config.json and in the settings of generation.
 const EOS_TOKEN_ID: &str = "eos_token_id";
 
 /// The request of an import.
@@ -101,7 +99,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let seq_len = context(request, &keys, &mut notes)?;
     let begin = begin_token(tokenizer.to_json(), tokenizer.settings()).unwrap_or_default();
     let tokenizer = tokenizer.beginning_with(Some(&begin))?;
-    let stops = stop_token_ids(&folder, &keys, &tokenizer)?;
+    let stops = stop_token_ids(&folder, &companions, &keys, &tokenizer)?;
     let begin = (tokenizer.begins() != Begin::End).then_some(begin);
     let recipe = recipe_of(request, &keys, seq_len, &named, begin.as_deref())?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
@@ -188,14 +186,19 @@ fn context(request: &ImportRequest, keys: &Keys, notes: &mut Vec<String>) -> Res
 
 /// Returns the tokens besides the end token that end a generated text: `eos_token_id`, a number or a list, in
 /// generation_config.json or, without one there, in config.json.
-fn stop_token_ids(folder: &Folder, keys: &Keys, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+fn stop_token_ids(
+    folder: &Folder,
+    companions: &Companions,
+    keys: &Keys,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
     let mut named = folder.config.get(EOS_TOKEN_ID).cloned();
-    let mut file = "config.json";
-    if let Some(text) = folder.text(GENERATION_CONFIG, MAX_SETTINGS_BYTES)? {
-        let settings: serde_json::Value = serde_json::from_str(&text)
-            .map_err(|e| Error::usage(format!("{}: {e}", folder.path.join(GENERATION_CONFIG).display())))?;
+    let mut file = CONFIG;
+    if let Some(text) = companions.get(GENERATION) {
+        let settings: serde_json::Value = serde_json::from_str(text)
+            .map_err(|e| Error::usage(format!("{}: {e}", folder.path.join(GENERATION).display())))?;
         if !settings[EOS_TOKEN_ID].is_null() {
-            (named, file) = (Some(settings[EOS_TOKEN_ID].clone()), GENERATION_CONFIG);
+            (named, file) = (Some(settings[EOS_TOKEN_ID].clone()), GENERATION);
         }
     }
     let Some(named) = named else { return Ok(Vec::new()) };
@@ -205,7 +208,7 @@ fn stop_token_ids(folder: &Folder, keys: &Keys, tokenizer: &Tokenizer) -> Result
             Error::usage(format!(
                 "{}: {EOS_TOKEN_ID} holds {}, which is not a token id",
                 folder.path.join(file).display(),
-                value.to_string().chars().take(MAX_SHOWN).collect::<String>(),
+                shortened(&value.to_string(), MAX_SHOWN),
             ))
         })
     };
