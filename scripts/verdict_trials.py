@@ -56,12 +56,13 @@ threads = 1
 SAME, EFFECT = "same", "effect"
 GOALS = {SAME: (2000, 119), EFFECT: (300, 259)}
 RAISED = "optimizer.lr=0.0038"
-# Pairs that measure the effect before it is looked for. The end of the interval nearer to 0 is what is planned for, so
-# that the true effect is hardly smaller than the planned one.
+# Pairs that measure the effect before it is looked for. The end of the interval nearer to 0 is what is
+# planned for, so that the true effect is hardly smaller than the planned one.
 MEASURED = 256
 # Distance of the candidate's seeds, so that pairs share nothing.
 OTHER_SEEDS = 1000
-# Seeds of one comparison. Pilot pairs take theirs a million above, so blocks of comparisons are further apart.
+# Seeds of one comparison. Pilot pairs take theirs a million above, so blocks of comparisons are further
+# apart.
 BLOCK = 10_000_000
 lock = threading.Lock()
 

@@ -1,9 +1,9 @@
 //! The one way in which files are opened for reading: only regular files, and only of a limited size.
 //!
-//! A folder may come from someone else. A link in it may lead to any of the user's files, a FIFO or a device may
-//! never end, and a sparse file of a few blocks may claim a terabyte. So a file in a folder that xrun made is not
-//! followed through a link. Only a file that the user names, such as a recipe, a page or a corpus, may be a link.
-//! `tests/library/layers` has the list of the few places that open files otherwise.
+//! A folder may come from someone else. A link in it may lead to any of the user's files, a FIFO or a device
+//! may never end, and a sparse file of a few blocks may claim a terabyte. So a file in a folder that xrun
+//! made is not followed through a link. Only a file that the user names, such as a recipe, a page or a
+//! corpus, may be a link. `tests/library/layers` has the list of the few places that open files otherwise.
 
 use crate::error::{Error, IoContext, Result};
 use rustix::fs::OFlags;
@@ -60,8 +60,8 @@ pub fn read_text_through_link(path: &Path) -> Result<String> {
     into_text(read_through_link(path, MAX_TEXT)?, path)
 }
 
-/// Reads a file of rows, such as `metrics.csv` or a ledger, of at most [`MAX_ROWS`] bytes. Stops at the first MiB
-/// without a line end, because a sparse file holds gigabytes of zeros in a few blocks.
+/// Reads a file of rows, such as `metrics.csv` or a ledger, of at most [`MAX_ROWS`] bytes. Stops at the first
+/// MiB without a line end, because a sparse file holds gigabytes of zeros in a few blocks.
 ///
 /// # Errors
 /// If the file is missing, a link, not a regular file, too large, or has no lines.

@@ -438,8 +438,8 @@ fn a_commit_is_built_and_compared() {
     git(&["add", "src", "Cargo.toml", "Cargo.lock"]);
     git(&["commit", "--quiet", "-m", "one"]);
     let commit = git(&["rev-parse", "HEAD"]);
-    // What another user of the machine could put above the folder in which the commit is built. Each of these files
-    // names a program that cargo or rustup would run.
+    // What another user of the machine could put above the folder in which the commit is built. Each of these
+    // files names a program that cargo or rustup would run.
     let above = tempfile::tempdir().unwrap();
     let (evil, ran) = (above.path().join("evil"), above.path().join("ran"));
     std::fs::write(&evil, format!("#!/bin/sh\ntouch {}\nexec \"$@\"\n", ran.display())).unwrap();

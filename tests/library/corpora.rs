@@ -1,5 +1,5 @@
-//! Every kind of content under every ending, as a file and in a folder, packed and not: it gives the documents
-//! that it says, or is refused with its name. Nothing is read as something else.
+//! Every kind of content under every ending, as a file and in a folder, packed and not: it gives the
+//! documents that it says, or is refused with its name. Nothing is read as something else.
 
 use std::fs;
 use std::path::Path;

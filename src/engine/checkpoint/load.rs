@@ -275,7 +275,8 @@ pub fn first_difference(a: &Loaded, b: &Loaded) -> Result<Option<String>> {
 /// missing.
 ///
 /// # Errors
-/// If the folder cannot be read, or it or a checkpoint is a link: its weights could be someone's private ones.
+/// If the folder cannot be read, or it or a checkpoint is a link: its weights could be someone's private
+/// ones.
 pub(super) fn candidates(dir: &Path) -> Result<BTreeMap<u64, PathBuf>> {
     let refuse_link = |path: &Path| match path.is_symlink() {
         true => Err(Error::failed(format!(

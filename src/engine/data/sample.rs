@@ -33,8 +33,8 @@ impl Sampled {
     }
 }
 
-/// Tokenizes a sample of the files of documents: a few places, spread evenly over all bytes. Each stays within
-/// its file.
+/// Tokenizes a sample of the files of documents: a few places, spread evenly over all bytes. Each stays
+/// within its file.
 ///
 /// # Errors
 /// If a file cannot be read, or its text cannot be encoded.

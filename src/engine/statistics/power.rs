@@ -198,11 +198,11 @@ pub struct PowerPlan {
     pub deviation: Deviation,
     /// The bound on the deviation that the plan uses.
     pub deviation_bound: f64,
-    /// Pairs that see a true difference of `min_effect`; blank if that takes more than 100,000, or 2000 with a
-    /// look after every pair.
+    /// Pairs that see a true difference of `min_effect`; blank if that takes more than 100,000, or 2000 with
+    /// a look after every pair.
     pub pairs_to_see: Option<usize>,
-    /// Pairs that show no difference that matters if the true one is 0; blank if that takes more than 100,000,
-    /// or 2000 with a look after every pair.
+    /// Pairs that show no difference that matters if the true one is 0; blank if that takes more than
+    /// 100,000, or 2000 with a look after every pair.
     pub pairs_to_show_equivalence: Option<usize>,
     /// What the given number of pairs can see; blank if no number was given.
     pub given: Option<GivenPairs>,

@@ -28,8 +28,8 @@ pub struct Args {
     /// Where results are.
     #[command(flatten)]
     results: Results,
-    /// List kept folders, shared files and figures that no page below the current folder names in a block or a
-    /// link. Pages are Markdown, HTML, notebooks and the like, in any folder but git's own.
+    /// List kept folders, shared files and figures that no page below the current folder names in a block or
+    /// a link. Pages are Markdown, HTML, notebooks and the like, in any folder but git's own.
     #[arg(long, conflicts_with = "run")]
     prune: bool,
     /// Remove what --prune lists.

@@ -1,5 +1,5 @@
-//! Which kept things the files below a folder name, in a block or in any link or text. `xrun keep --prune` removes
-//! the others, so every doubt counts as a name.
+//! Which kept things the files below a folder name, in a block or in any link or text. `xrun keep --prune`
+//! removes the others, so every doubt counts as a name.
 
 use crate::compare;
 use crate::error::{Error, IoContext, Result};
@@ -35,8 +35,8 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// Reads every file below `root` that can name kept things, whatever its folder, except for the kept things
-    /// themselves.
+    /// Reads every file below `root` that can name kept things, whatever its folder, except for the kept
+    /// things themselves.
     ///
     /// # Errors
     /// If there is no page at all, a file cannot be read, or it cannot be told what a block shows.
@@ -70,8 +70,8 @@ impl Named {
         Ok(Self { kept, folders, figures, texts })
     }
 
-    /// Returns true if a kept folder, such as `RECIPE/RUN`, is shown or named: by its path, by its own name if that is
-    /// a time and a hash, or by a link to a folder above it.
+    /// Returns true if a kept folder, such as `RECIPE/RUN`, is shown or named: by its path, by its own name
+    /// if that is a time and a hash, or by a link to a folder above it.
     pub fn folder(&self, id: &str) -> bool {
         let own = id.rsplit('/').next().unwrap_or(id);
         let own = if time_in_name(own).is_some() { own } else { id };
@@ -132,8 +132,8 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     ending.is_some_and(|ending| endings.contains(&ending.as_str()))
 }
 
-/// Returns the files below a folder that can name kept things, sorted. Follows links, but not to a folder that it has
-/// seen or that is above the root; leaves out git's own folder and the kept things.
+/// Returns the files below a folder that can name kept things, sorted. Follows links, but not to a folder
+/// that it has seen or that is above the root; leaves out git's own folder and the kept things.
 fn files(root: &Path, kept: &Path) -> Result<Vec<PathBuf>> {
     let top = root.canonicalize().at("find", root)?;
     let kept = kept.canonicalize().unwrap_or_else(|_| kept.to_owned());

@@ -1,4 +1,5 @@
-//! Finds the data of a run whose folders have moved. A resume compares the content, so a wrong guess is refused.
+//! Finds the data of a run whose folders have moved. A resume compares the content, so a wrong guess is
+//! refused.
 
 use super::terminal::eprint_line;
 use crate::error::{Error, Result};

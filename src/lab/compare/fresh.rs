@@ -77,7 +77,8 @@ pub fn settle(
     let count = question.seeds.len();
     let [base, other] = question.base_seeds;
     let measures = question.measures();
-    // An exploratory answer leaves the question open. What depends on the clock is measured anew, so an answered question is asked again with other seeds.
+    // An exploratory answer leaves the question open. What depends on the clock is measured anew, so an
+    // answered question is asked again with other seeds.
     let may_repeat = |answer: &Option<String>| answer.is_none() || !question.is_timed();
     let asked = family.earlier.iter().find(|one| {
         one.asks_about(arms, &measures)

@@ -22,9 +22,9 @@ pub fn rule(design: &Design, findings: &[Finding]) -> String {
     }
 }
 
-/// The rules that [`judge`] follows, as stored with a record. 1, from 2026-11-28: times to a target count up to
-/// the smaller budget of a pair, and a predicted range is compared with the whole interval. 0, before: later
-/// times counted, and the estimate decided on a range.
+/// The rules that [`judge`] follows, as stored with a record. 1, from 2026-11-28: times to a target count up
+/// to the smaller budget of a pair, and a predicted range is compared with the whole interval. 0, before:
+/// later times counted, and the estimate decided on a range.
 pub const RULES: u32 = 1;
 
 /// Judges the runs that have ended: findings, joint question, diverged runs, looks and prediction. The

@@ -25,12 +25,13 @@ pub struct Built {
 
 /// Builds xrun at `rev` in the git repository of the current folder, with `cargo build --release --locked`.
 ///
-/// The sources are checked out into a new private folder in xrun's cache. Build outputs stay in `target/compare`, so
-/// that the next commit compiles fast and the binary of the working tree is not replaced.
+/// The sources are checked out into a new private folder in xrun's cache. Build outputs stay in
+/// `target/compare`, so that the next commit compiles fast and the binary of the working tree is not
+/// replaced.
 ///
 /// # Errors
-/// Exits 2 outside a git repository, if it has no such commit, or if a folder above the sources has a package that
-/// cargo would take them for a part of; and 1 if git or cargo fails.
+/// Exits 2 outside a git repository, if it has no such commit, or if a folder above the sources has a package
+/// that cargo would take them for a part of; and 1 if git or cargo fails.
 pub fn build(rev: &str) -> Result<Built> {
     let top = git(Path::new("."), &["rev-parse", "--show-toplevel"]).map_err(|e| {
         Error::usage(format!(
@@ -83,8 +84,8 @@ fn cargo(sources: &Path, target: &Path) -> Result<PathBuf> {
     // Cargo reports progress on stderr; stdout is for data.
     command.args(["build", "--release", "--locked", "--bin", "xrun", "--target-dir"]).arg(target);
     command.arg("--manifest-path").arg(sources.join(MANIFEST));
-    // Cargo takes `.cargo/config.toml`, and rustup `rust-toolchain.toml`, from every folder above the current one, and
-    // both name programs that are run. Above the root there is none.
+    // Cargo takes `.cargo/config.toml`, and rustup `rust-toolchain.toml`, from every folder above the current
+    // one, and both name programs that are run. Above the root there is none.
     command.current_dir("/");
     let own = sources.join(".cargo/config.toml");
     if regular::is_file(&own) {

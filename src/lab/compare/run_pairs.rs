@@ -33,9 +33,10 @@ pub fn plan(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
 /// Runs the pairs of a question: plans, stores the question and its prediction, runs, and judges. If a run
 /// keeps failing because of the machine, its pair has no value.
 ///
-/// # Errors A usage error for pairs after a known verdict. Fails if a recipe cannot be planned, if the ledger
-/// or the record cannot be written, if a stored run that would be used again was changed, and after a signal;
-/// the same command then continues.
+/// # Errors
+/// A usage error for pairs after a known verdict. Fails if a recipe cannot be planned, if the ledger or the
+/// record cannot be written, if a stored run that would be used again was changed, and after a signal; the
+/// same command then continues.
 pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
     let stored = history::stored(setting.results)?;
     let asking = Asking::new(question, setting.results, &stored)?;

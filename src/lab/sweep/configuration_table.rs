@@ -81,8 +81,8 @@ pub fn write(
     atomic::write(&path.with_extension("md"), text.as_bytes())
 }
 
-/// Describes the best set, as in `best set by val_loss (95 %): 2 of 9 configurations: …`, with what it does not
-/// tell; `None` if nothing was compared.
+/// Describes the best set, as in `best set by val_loss (95 %): 2 of 9 configurations: …`, with what it does
+/// not tell; `None` if nothing was compared.
 pub fn best_in_words(found: &Configurations) -> Option<String> {
     let ranked = found.ranked();
     if found.configurations.len() < 2 || ranked.is_empty() {

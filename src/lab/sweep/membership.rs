@@ -25,8 +25,8 @@ pub struct Memberships {
 }
 
 impl Memberships {
-    /// Reads every comparison and sweep of a results folder. What cannot be read is left out, because the runs
-    /// can be listed without it.
+    /// Reads every comparison and sweep of a results folder. What cannot be read is left out, because the
+    /// runs can be listed without it.
     pub fn read(results: &Path) -> Self {
         let named = |found: Vec<PathBuf>, kind: &str| -> Vec<(String, PathBuf)> {
             let above = results.join(kind);

@@ -219,8 +219,8 @@ fn without_word(text: &str, word: &str) -> String {
     shown + rest
 }
 
-/// Replaces the name of a host, in lower case, wherever a text has it in any case. It may be part of a longer name, as
-/// in `node7.example.org`, but not of a longer word.
+/// Replaces the name of a host, in lower case, wherever a text has it in any case. It may be part of a longer
+/// name, as in `node7.example.org`, but not of a longer word.
 fn without_host(text: &str, host: &str) -> String {
     // Has the same bytes in the same places as the text, except for the case of ASCII letters.
     let lower = text.to_ascii_lowercase();

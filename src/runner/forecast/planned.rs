@@ -85,8 +85,8 @@ fn with_known_length(recipe: &Recipe, corpus: &CorpusFacts, machine: &Machine) -
 /// corpus is not opened.
 ///
 /// # Errors
-/// If the plan is invalid, if the budget is less than a step or too many, if it is a time, or if the corpus or
-/// the tokenizer is one that a run refuses.
+/// If the plan is invalid, if the budget is less than a step or too many, if it is a time, or if the corpus
+/// or the tokenizer is one that a run refuses.
 pub fn with_steps_of_budget(recipe: Recipe, machine: &Machine) -> Result<Recipe> {
     match recipe.awaits_plan() || recipe.awaits_clock() {
         true => with_known_length(&recipe, &corpus_facts(&recipe)?, machine),

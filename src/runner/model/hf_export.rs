@@ -197,8 +197,8 @@ fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
         .ok_or_else(|| Error::usage(format!("tokenizer.json has no token {id}, the end of a document")))
 }
 
-/// Returns the files besides weights and tokenizer.json. What a folder said about its tokens goes out as it came
-/// in, and what it did not say is not invented.
+/// Returns the files besides weights and tokenizer.json. What a folder said about its tokens goes out as it
+/// came in, and what it did not say is not invented.
 fn files(export: &Export, config: serde_json::Value, end_token: &str) -> Result<Vec<(&'static str, String)>> {
     let text = |json: serde_json::Value| format!("{json:#}\n");
     let companions = &export.companions;

@@ -97,7 +97,8 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     text(regular::read_through_link(path, MAX_BYTES))
 }
 
-/// Reads a recipe or summary in the folder of a run, which may come from someone else, so no link is followed.
+/// Reads a recipe or summary in the folder of a run, which may come from someone else, so no link is
+/// followed.
 ///
 /// # Errors
 /// The reason, if it cannot be read.

@@ -268,8 +268,8 @@ impl Recipe {
         hashed
     }
 
-    /// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value as written;
-    /// of a path only the last part counts, so a recipe keeps its hash when its files move.
+    /// Returns the BLAKE3 hash, in hexadecimal, of every training and execution key with its value as
+    /// written; of a path only the last part counts, so a recipe keeps its hash when its files move.
     ///
     /// Measuring and bookkeeping keys, the layers, the spelling and the machine do not matter. Two recipes
     /// with the same hash compute the same if the files that they name are the same and `"auto"` means the
@@ -278,9 +278,9 @@ impl Recipe {
         hash_values(&self.hashed(), hashed_text)
     }
 
-    /// Returns the hash with the resolved world size and without any path: it is the same for `"auto"` and for
-    /// the number of ranks that `"auto"` stands for on this machine, and for files that were moved or renamed.
-    /// It identifies a training only together with hashes of the files' content.
+    /// Returns the hash with the resolved world size and without any path: it is the same for `"auto"` and
+    /// for the number of ranks that `"auto"` stands for on this machine, and for files that were moved or
+    /// renamed. It identifies a training only together with hashes of the files' content.
     pub fn settled_hash(&self) -> String {
         hash_values(&self.settled, without_path)
     }

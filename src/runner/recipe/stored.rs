@@ -87,9 +87,9 @@ impl StoredKeys {
         }
     }
 
-    /// Returns the possible hashes of a recipe with this stored text: over every training and execution key in
-    /// the text, with the number of ranks as stored, and with it left to the machine. The last two are those
-    /// of earlier versions, which covered whole paths. Keys that recipes no longer have are included.
+    /// Returns the possible hashes of a recipe with this stored text: over every training and execution key
+    /// in the text, with the number of ranks as stored, and with it left to the machine. The last two are
+    /// those of earlier versions, which covered whole paths. Keys that recipes no longer have are included.
     pub fn hashes(&self) -> [String; 4] {
         let hash = |world_size: Option<&str>, whole_paths: bool| {
             let mut hasher = blake3::Hasher::new();

@@ -59,8 +59,8 @@ pub struct Experiment {
     pub confirms: Option<String>,
     /// Which runs are made, in which order, and when they are judged.
     pub design: Design,
-    /// Probability, chosen before the first run, that all intervals hold together. In records with rules 0, each
-    /// interval of a joint question holds with this probability on its own.
+    /// Probability, chosen before the first run, that all intervals hold together. In records with rules 0,
+    /// each interval of a joint question holds with this probability on its own.
     pub confidence: f64,
     /// How intervals and verdicts follow from the runs, in words.
     pub rule: String,

@@ -51,8 +51,8 @@ pub fn is_hidden(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-/// Returns true for a folder with a summary, whether or not it can be read: a link, a FIFO or a damaged file in its
-/// place is a run whose row says so, not a folder that is passed over.
+/// Returns true for a folder with a summary, whether or not it can be read: a link, a FIFO or a damaged file
+/// in its place is a run whose row says so, not a folder that is passed over.
 pub fn has_summary(run: &Path) -> bool {
     !regular::is_missing(&run.join(SUMMARY)) && run.is_dir()
 }

@@ -55,8 +55,8 @@ pub struct Pace {
 /// This process's live line, which other lines on stderr must not interrupt.
 static LIVE: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
-/// Shows the progress of one run. A closed stdout or stderr never ends the run, and one that nobody reads never
-/// stops it.
+/// Shows the progress of one run. A closed stdout or stderr never ends the run, and one that nobody reads
+/// never stops it.
 pub struct Progress {
     sink: Sink,
     total_steps: u64,

@@ -1,9 +1,9 @@
 //! Lines on stdout and stderr that a reader who does not read cannot stop.
 //!
-//! A pipe that nobody reads is full after 64 KiB, and a terminal can be paused. A write then waits, and with it the
-//! training, and the watchdog that should end the run. So a line is written at once only if that cannot wait;
-//! otherwise it goes to a queue, which a thread writes. If the queue is full, its oldest lines are left out, and
-//! their number is written in their place.
+//! A pipe that nobody reads is full after 64 KiB, and a terminal can be paused. A write then waits, and with
+//! it the training, and the watchdog that should end the run. So a line is written at once only if that
+//! cannot wait; otherwise it goes to a queue, which a thread writes. If the queue is full, its oldest lines
+//! are left out, and their number is written in their place.
 
 use super::stdout::Stdout;
 use crate::error::ErrorKind;
@@ -212,8 +212,8 @@ pub fn drain(patience: Duration) -> bool {
     ERR.drain(patience) && out
 }
 
-/// Waits as [`drain`] does at the end of a process, which an error of this kind ends. A process that was told to stop
-/// does not wait long. Returns true if everything is written.
+/// Waits as [`drain`] does at the end of a process, which an error of this kind ends. A process that was told
+/// to stop does not wait long. Returns true if everything is written.
 pub fn drain_at_end(ended: Option<ErrorKind>) -> bool {
     drain(if ended == Some(ErrorKind::Interrupted) { STOPPED_PATIENCE } else { PATIENCE })
 }

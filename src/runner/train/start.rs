@@ -309,8 +309,8 @@ pub(super) fn resolve_origin(origin: Origin, recipe: &Recipe, results: &Path) ->
     Ok(unfinished(results, recipe)?.map_or(Origin::Fresh, Origin::Resume))
 }
 
-/// Returns the newest unfinished run of a recipe, found by its hash, its paths, its measuring keys and what it
-/// began from: a fork began with the state of another run, so it is not the recipe's. Fails if another
+/// Returns the newest unfinished run of a recipe, found by its hash, its paths, its measuring keys and what
+/// it began from: a fork began with the state of another run, so it is not the recipe's. Fails if another
 /// process works on it, because `checkpoint.resume = "auto"` must not start a second run beside it.
 ///
 /// # Errors

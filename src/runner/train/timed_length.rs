@@ -22,9 +22,9 @@ const TIMED_STEPS: std::ops::RangeInclusive<usize> = 5..=200;
 const SHARE: f64 = 0.05;
 const SHARE_BOUNDS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// Returns a recipe with the steps that its budget of time gives on this machine; other recipes stay the same.
-/// Times whole training steps without a ramp of the batch; evaluations, saves and samples are not timed. Calls
-/// `say` with what was measured.
+/// Returns a recipe with the steps that its budget of time gives on this machine; other recipes stay the
+/// same. Times whole training steps without a ramp of the batch; evaluations, saves and samples are not
+/// timed. Calls `say` with what was measured.
 ///
 /// # Errors
 /// If several ranks or `checkpoint.resume` forbid it, if the budget is less than a step or too many, or if a

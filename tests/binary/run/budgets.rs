@@ -1,5 +1,5 @@
-//! Lengths as budgets of tokens, model FLOPs or time: the steps that they give, in plans, runs, resumes, sweeps
-//! and comparisons, and what is refused.
+//! Lengths as budgets of tokens, model FLOPs or time: the steps that they give, in plans, runs, resumes,
+//! sweeps and comparisons, and what is refused.
 
 use crate::place::Place;
 use xrun::recipe::StoredKeys;

@@ -1,4 +1,5 @@
-//! Corpora from outside: a plan refuses what a run refuses, data may move, and passes count what is trained on.
+//! Corpora from outside: a plan refuses what a run refuses, data may move, and passes count what is trained
+//! on.
 
 use crate::place::{Done, Place};
 use std::fs;
@@ -16,7 +17,8 @@ fn lines(count: usize) -> String {
         .collect()
 }
 
-/// Everything that keeps a run from starting keeps a plan and a sweep from being approved, with the same words.
+/// Everything that keeps a run from starting keeps a plan and a sweep from being approved, with the same
+/// words.
 #[test]
 fn a_plan_refuses_the_corpora_that_a_run_refuses() {
     let place = Place::new();

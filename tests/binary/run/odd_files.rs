@@ -89,8 +89,8 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the first file below a folder that has the secret; links count by what they lead to only if the command
-/// made them.
+/// Returns the first file below a folder that has the secret; links count by what they lead to only if the
+/// command made them.
 fn with_secret(folder: &Path) -> Option<PathBuf> {
     let files = files_below(folder).into_iter().map(|file| folder.join(file));
     let mut own =
@@ -176,8 +176,8 @@ fn an_odd_file_in_a_run_neither_stops_a_command_nor_leads_out() {
     let mut trials = Vec::new();
     for (at, file) in files.iter().enumerate() {
         for (kind_at, kind) in KINDS.iter().enumerate() {
-            // Every command meets every kind, every file every kind, and what leads to a private file every command
-            // that publishes.
+            // Every command meets every kind, every file every kind, and what leads to a private file every
+            // command that publishes.
             let mut chosen = BTreeSet::from([1 + (at * KINDS.len() + kind_at) % (COMMANDS.len() - 1)]);
             chosen.extend((*kind == "private").then_some(PUBLISHING).into_iter().flatten());
             chosen.extend((at % KINDS.len() == kind_at).then_some(0));

@@ -12,7 +12,8 @@ const LAST: u64 = 20;
 const FROM_FOLDER: [&str; 4] =
     ["model.init_from=hf", "model.n_kv_heads=2", "model.head_dim=16", "data.tokenizer=hf/tokenizer.json"];
 
-/// Unless it is set, a fork keeps the warm-up of its parent's length, and its recipe differs from a new run's.
+/// Unless it is set, a fork keeps the warm-up of its parent's length, and its recipe differs from a new
+/// run's.
 const WARMUP: &str = "lr_scheduler.warmup_steps=2";
 
 /// A folder with a parent run of ten steps, its exported model, and that model as an imported run.

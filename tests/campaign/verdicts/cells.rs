@@ -113,8 +113,8 @@ fn the_best_set_holds_the_best_whatever_the_noise() {
     }
 }
 
-/// Sixteen rates, of which a rung leaves four. The loss of rate r at the rung is lowest at `early`, and at the
-/// end at 8.
+/// Sixteen rates, of which a rung leaves four. The loss of rate r at the rung is lowest at `early`, and at
+/// the end at 8.
 #[test]
 fn finalists_hold_the_best_finalist_and_not_always_the_best() {
     println!(

@@ -51,8 +51,8 @@ fn looking_after_every_pair_does_not_change_that() {
     }
 }
 
-/// Whatever else stops a comparison, the intervals of all its looks contain 0. The boundary is exact for normal
-/// differences.
+/// Whatever else stops a comparison, the intervals of all its looks contain 0. The boundary is exact for
+/// normal differences.
 #[test]
 fn the_intervals_of_all_looks_hold_together() {
     println!("A/A, any look of a comparison excludes 0, of {}", trials());

@@ -32,8 +32,8 @@ fn trials() -> usize {
     if long().is_some() { TRIALS[0] } else { TRIALS[1] }
 }
 
-/// Returns how often an event of this probability is seen, plus three standard errors of a binomial count: more
-/// is seen once in 700 times.
+/// Returns how often an event of this probability is seen, plus three standard errors of a binomial count:
+/// more is seen once in 700 times.
 fn most(probability: f64) -> usize {
     let n = trials() as f64;
     (n * probability + 3.0 * (n * probability * (1.0 - probability)).sqrt()).ceil() as usize

@@ -171,8 +171,8 @@ fn a_sequential_comparison_after_a_fixed_one_would_err() {
     }
 }
 
-/// A predicted range that holds the true difference is falsified, and one that does not is held, no more often
-/// than the interval errs.
+/// A predicted range that holds the true difference is falsified, and one that does not is held, no more
+/// often than the interval errs.
 #[test]
 fn ranges_are_judged_with_the_error_of_the_interval() {
     println!("8 pairs of deviation 0.01, true difference -0.02: held, falsified, open, of {}", trials());

@@ -136,9 +136,9 @@ const UNSAFE: [(&str, &str); 2] = [
     ("engine/ir/cpu_node.rs", "an op's tensors: addresses become views"),
 ];
 
-/// Where files are opened otherwise than through `regular`, with the calls and the reason. Whatever can come from
-/// someone else is opened through it, because a FIFO never ends, a link leads anywhere, and a sparse file fills
-/// the memory.
+/// Where files are opened otherwise than through `regular`, with the calls and the reason. Whatever can come
+/// from someone else is opened through it, because a FIFO never ends, a link leads anywhere, and a sparse
+/// file fills the memory.
 const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
     ("engine/regular.rs", &["File::options"], "the one place"),
     ("engine/atomic.rs", &["File::open"], "syncs a folder"),

@@ -1,8 +1,12 @@
 //! Blocks of Markdown pages that are rendered from kept runs: `xrun report` writes them, `xrun report
 //! --check` verifies them.
 //!
-//! ```text page ─▶ markers ─▶ spec ─▶ kept files, verified ─▶ rows alike? ─▶ Markdown ─▶ compared with the
-//! page, or put into it hashes ─▶ compared with report.lock, or put into it ```
+//! ```text
+//! page ─▶ markers ─▶ spec ─▶ kept files, verified ─▶ rows alike? ─┬▶ Markdown ─▶ compared with the page
+//!                                                                └▶ hashes ───▶ compared with report.lock
+//! ```
+//!
+//! An update writes the page and `report.lock` instead of comparing them.
 //!
 //! `report.lock` holds two hashes per block. The hash of its sources' manifests changes when kept files do;
 //! the hash of its text changes when the text is edited.

@@ -77,8 +77,8 @@ pub(super) fn word(activation: &OrFormula<Activation>) -> &'static str {
     words.find(|(_, form)| form.is(activation)).map(|(word, _)| *word).unwrap_or_default()
 }
 
-/// Returns the activation that a key names, as a recipe writes it. `gated` says whether the class's layer has a
-/// gate.
+/// Returns the activation that a key names, as a recipe writes it. `gated` says whether the class's layer has
+/// a gate.
 ///
 /// # Errors
 /// With a usage error if xrun does not have the activation.

@@ -109,8 +109,8 @@ impl Companions {
         Ok(())
     }
 
-    /// Returns the configuration of an export: ids of special tokens, the context, and keys that do not change
-    /// the model, as in the configuration that came in, if there is one.
+    /// Returns the configuration of an export: ids of special tokens, the context, and keys that do not
+    /// change the model, as in the configuration that came in, if there is one.
     ///
     /// # Errors
     /// If that configuration is not JSON.
@@ -132,7 +132,8 @@ impl Companions {
                 restored.insert(key.to_owned(), value.clone());
             }
         }
-        // Training on shorter sequences does not shorten the context. Learned positions are as many as before.
+        // Training on shorter sequences does not shorten the context. Learned positions are as many as
+        // before.
         let known = class_for(&before).map(|class| without_unknown(class, &before));
         let keys = known.and_then(|known| keys(&known));
         if let (Some(context), Ok(keys)) = (restored.get_mut("max_position_embeddings"), keys) {

@@ -1,6 +1,6 @@
-//! Lists of the keys of `config.json`: those that classes read, with the defaults of their configuration classes
-//! in transformers 5.24; those of which one value is read; and those without effect on what a model computes. A
-//! key in none of these lists is refused, because it may change the model.
+//! Lists of the keys of `config.json`: those that classes read, with the defaults of their configuration
+//! classes in transformers 5.24; those of which one value is read; and those without effect on what a model
+//! computes. A key in none of these lists is refused, because it may change the model.
 
 use serde_json::{Value, json};
 
@@ -75,8 +75,8 @@ pub(super) const ROPE: [Field; 5] = [
     Field::derived("original_max_position_embeddings").or_null(),
 ];
 
-/// Keys that no class has, or that mean the same in all, each with the only value that is read and the reason.
-/// `null` is as good as absent.
+/// Keys that no class has, or that mean the same in all, each with the only value that is read and the
+/// reason. `null` is as good as absent.
 pub(super) fn fixed() -> [(&'static str, Value, &'static str); 12] {
     let decoder = "xrun's models are only decoders: false";
     [
@@ -95,8 +95,8 @@ pub(super) fn fixed() -> [(&'static str, Value, &'static str); 12] {
     ]
 }
 
-/// Keys that do not change what a model computes: how it was trained, initialized, saved or run, and how texts
-/// are generated with it. The first five are read elsewhere.
+/// Keys that do not change what a model computes: how it was trained, initialized, saved or run, and how
+/// texts are generated with it. The first five are read elsewhere.
 pub(super) const HARMLESS: &[&str] = &[
     "architectures",
     "model_type",

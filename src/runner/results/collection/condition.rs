@@ -131,8 +131,8 @@ impl Condition {
         }
     }
 
-    /// Returns true if the name of a sweep or comparison of the run begins with the value, or for `!=` if none
-    /// does.
+    /// Returns true if the name of a sweep or comparison of the run begins with the value, or for `!=` if
+    /// none does.
     fn is_part(&self, run: &Run) -> bool {
         let Wanted::Prefix(wanted) = &self.wanted else { return false };
         let is_part = run.part_of.iter().any(|part| part.name.starts_with(wanted));

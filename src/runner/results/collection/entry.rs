@@ -172,7 +172,8 @@ fn remarks(summary: &Summary) -> impl Iterator<Item = String> {
     marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark.to_owned())
 }
 
-/// Names the files of a run that are not regular files or are too large to read. What they would say stays blank.
+/// Names the files of a run that are not regular files or are too large to read. What they would say stays
+/// blank.
 fn unusable(run: &Path) -> impl Iterator<Item = String> {
     let is_unusable = |file: &&str| {
         let most = if *file == METRICS { regular::MAX_ROWS } else { regular::MAX_TEXT };

@@ -21,9 +21,9 @@ pub enum Use {
     Removes,
 }
 
-/// Locks the folder of kept things until the returned file is dropped; `None` if there is no folder yet, and so nothing
-/// that could be removed. Waits up to a minute for others. The lock is on the folder itself, so it leaves no file among
-/// what is committed.
+/// Locks the folder of kept things until the returned file is dropped; `None` if there is no folder yet, and
+/// so nothing that could be removed. Waits up to a minute for others. The lock is on the folder itself, so it
+/// leaves no file among what is committed.
 ///
 /// # Errors
 /// If the folder cannot be locked, or is still in use.

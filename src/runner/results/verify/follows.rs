@@ -1,5 +1,5 @@
-//! Checks rows against the recipe: the rates of the schedule, the steps that are evaluated, the phases of steps, the
-//! losses that are possible; and the copy of the recipe against the resolved one.
+//! Checks rows against the recipe: the rates of the schedule, the steps that are evaluated, the phases of
+//! steps, the losses that are possible; and the copy of the recipe against the resolved one.
 
 use super::files::RunFiles;
 use crate::recipe::{COPY_HEADER, Schedule};
@@ -8,12 +8,12 @@ use crate::results::names::{METRICS, RECIPE, RESOLVED, SUMMARY, TIMING};
 use crate::results::rows::Phase;
 use std::collections::BTreeSet;
 
-/// The largest relative difference between a learning rate and the schedule's: the last digits of a cosine differ
-/// between versions of the C library.
+/// The largest relative difference between a learning rate and the schedule's: the last digits of a cosine
+/// differ between versions of the C library.
 const RATE_TOLERANCE: f64 = 1e-9;
 
-/// How many standard errors a loss on held-out text may lie below the entropy of its source, if a token's loss varies
-/// by as much as the entropy itself. Less than one text of a million lies lower.
+/// How many standard errors a loss on held-out text may lie below the entropy of its source, if a token's
+/// loss varies by as much as the entropy itself. Less than one text of a million lies lower.
 const MAX_STANDARD_ERRORS: f64 = 5.0;
 
 /// Returns a sentence for each contradiction.
@@ -23,8 +23,8 @@ pub fn differences(run: &RunFiles) -> Vec<String> {
     one.into_iter().flatten().chain(evaluations(run)).collect()
 }
 
-/// Checks that every step had the learning rate of the recipe's schedule. Recipes that this version cannot load have
-/// keys that it does not know, and with them perhaps another schedule.
+/// Checks that every step had the learning rate of the recipe's schedule. Recipes that this version cannot
+/// load have keys that it does not know, and with them perhaps another schedule.
 fn rates(run: &RunFiles) -> Option<String> {
     let values = run.loaded.as_ref()?.values();
     let (lr, steps, shape) = (values.optimizer.lr, values.training.steps, values.lr_scheduler.clone());
@@ -64,8 +64,8 @@ fn losses(run: &RunFiles) -> Option<String> {
     })
 }
 
-/// Checks that the steps with a loss on held-out text are those that `timing.csv` has evaluations of, and that these
-/// are the steps that the recipe evaluates.
+/// Checks that the steps with a loss on held-out text are those that `timing.csv` has evaluations of, and
+/// that these are the steps that the recipe evaluates.
 fn evaluations(run: &RunFiles) -> Vec<String> {
     let timed: BTreeSet<u64> =
         run.timing.iter().filter(|row| row.phase == Phase::Eval).map(|row| row.step).collect();
@@ -118,8 +118,8 @@ fn phases(run: &RunFiles) -> Option<String> {
         .collect();
     let processes = run.processes;
     let begins = steps.first().is_none_or(|row| (row.phase == Phase::Warmup) == (warmup > 0));
-    // A resume cuts rows off behind a checkpoint, so what is left of a process may be shorter than its warm-up, and
-    // two warm-ups may touch.
+    // A resume cuts rows off behind a checkpoint, so what is left of a process may be shorter than its
+    // warm-up, and two warm-ups may touch.
     let is_possible = |length: usize| match processes {
         1 => length == warmup.min(steps.len()),
         _ => length <= warmup.saturating_mul(processes),
@@ -141,8 +141,8 @@ fn speeds(run: &RunFiles) -> Option<String> {
     Some(format!("{TIMING} has no tok_s at step {}", row.step))
 }
 
-/// Checks that a step beside the write of a checkpoint follows the copy of the state that is written, and that no step
-/// between the two is without it.
+/// Checks that a step beside the write of a checkpoint follows the copy of the state that is written, and
+/// that no step between the two is without it.
 fn writes(run: &RunFiles) -> Option<String> {
     let mut copied = None;
     let mut is_over = false;
@@ -211,8 +211,8 @@ fn copy(run: &RunFiles) -> Option<String> {
     None
 }
 
-/// Returns true for values that are equal as numbers, or of which one was a word such as `"auto"` or a path that the run
-/// resolved.
+/// Returns true for values that are equal as numbers, or of which one was a word such as `"auto"` or a path
+/// that the run resolved.
 fn is_same(stored: &toml::Value, set: &toml::Value) -> bool {
     let number =
         |value: &toml::Value| value.as_float().or_else(|| value.as_integer().map(|value| value as f64));

@@ -184,7 +184,8 @@ fn contention_is_said_everywhere_or_nowhere() {
     assert!(differences(&files)[0].contains("gpu.contended = false, but"));
 }
 
-/// Returns the contradictions in the kept run after a change of its rows, with the summary that these rows give.
+/// Returns the contradictions in the kept run after a change of its rows, with the summary that these rows
+/// give.
 fn with_rows(change: impl Fn(&mut RunFiles)) -> Vec<String> {
     let mut files = RunFiles::read(&kept().join(RUN)).unwrap();
     change(&mut files);
@@ -196,8 +197,8 @@ fn with_rows(change: impl Fn(&mut RunFiles)) -> Vec<String> {
     differences(&files)
 }
 
-/// Rows are changed and everything that follows from them is computed again, so only the recipe and the other file
-/// of rows tell.
+/// Rows are changed and everything that follows from them is computed again, so only the recipe and the other
+/// file of rows tell.
 #[test]
 fn rows_that_the_recipe_does_not_give_are_found() {
     use crate::results::rows::Phase;

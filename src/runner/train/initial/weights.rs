@@ -72,8 +72,8 @@ pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<Impo
     ImportedWeights::new(folder, &plan.model).map(Some)
 }
 
-/// Rejects a recipe that describes a different model than the configuration. Two ways to write one model, such
-/// as an unset key and its default, are the same.
+/// Rejects a recipe that describes a different model than the configuration. Two ways to write one model,
+/// such as an unset key and its default, are the same.
 fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
     let name = Path::new("config.json");
     let load = |toml: &str, changes: &[String]| {
