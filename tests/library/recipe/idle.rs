@@ -122,9 +122,15 @@ const OUTSIDE: [&str; 4] = [
     "engine.devices",
 ];
 
+/// This machine, which is examined once because thousands of recipes are read for it.
+fn here() -> &'static Machine {
+    static HERE: std::sync::LazyLock<Machine> = std::sync::LazyLock::new(Machine::here);
+    &HERE
+}
+
 fn load(settings: &BTreeMap<String, String>) -> Option<Recipe> {
     let overrides: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    recipe::load_str("idle.toml".as_ref(), TINY, &overrides, std::iter::empty(), &Machine::here()).ok()
+    recipe::load_str("idle.toml".as_ref(), TINY, &overrides, std::iter::empty(), here()).ok()
 }
 
 fn with(base: &BTreeMap<String, String>, settings: &[&str]) -> BTreeMap<String, String> {
@@ -295,7 +301,7 @@ struct Seen {
 impl Seen {
     fn new(settings: &BTreeMap<String, String>, facts: &CorpusFacts) -> Option<Self> {
         let recipe = load(settings)?;
-        let plan = Plan::new(&recipe, facts, &Machine::here()).ok()?;
+        let plan = Plan::new(&recipe, facts, here()).ok()?;
         let signature = signature(&recipe, &plan);
         Some(Self { recipe, plan, signature, programs: None })
     }
@@ -329,8 +335,14 @@ fn no_key_is_idle_without_a_word() {
                     let is_word = choice.len() == 1 && !CHOICES.contains(&choice.as_slice());
                     // A group has the keys of its section, which are tried under every word.
                     let keys = KEYS.iter().filter(|key| !(is_word && key.is_nested()));
+                    let values = seen
+                        .recipe
+                        .explain()
+                        .into_iter()
+                        .filter_map(|(key, value, _)| Some((key.path, value?)));
+                    let values: BTreeMap<&str, String> = values.collect();
                     for key in keys.filter(|key| !choice.iter().any(|c| c.starts_with(key.path))) {
-                        let (faults, idle) = faults(key, &settings, &mut seen, &facts);
+                        let (faults, idle) = faults(key, &values, &settings, &mut seen, &facts);
                         wrong.lock().unwrap().extend(faults);
                         said.lock().unwrap().extend(idle);
                     }
@@ -356,9 +368,11 @@ fn no_key_is_idle_without_a_word() {
     assert!(untried.is_empty(), "no case makes these idle: {untried:?}");
 }
 
-/// Returns what is wrong with a key under a choice, and the key if a remark says that it is idle.
+/// Returns what is wrong with a key under a choice, and the key if a remark says that it is idle. `values` are
+/// those of the choice, by path.
 fn faults(
     key: &'static Key,
+    values: &BTreeMap<&str, String>,
     settings: &BTreeMap<String, String>,
     seen: &mut Seen,
     facts: &CorpusFacts,
@@ -367,8 +381,7 @@ fn faults(
         return (Vec::new(), None);
     }
     let (mut wrong, mut idle) = (Vec::new(), None);
-    let all = seen.recipe.explain();
-    let find = |path: &str| all.iter().find(|(key, ..)| key.path == path)?.1.clone();
+    let find = |path: &str| values.get(path).cloned();
     let inherited = key.path.strip_prefix("optimizer.groups.").and_then(|path| path.split_once('.'));
     let inherited = inherited.and_then(|(_, name)| find(&format!("optimizer.{name}")));
     let accumulation = seen.recipe.batch().ok().map(|batch| batch.accumulation.to_string());
