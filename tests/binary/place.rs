@@ -20,7 +20,8 @@ pub const STEPS: u64 = 30;
 /// the 600 s after which a waiting rank gives up.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// A run of about a second with six saves; evaluations and samples fall both on saves and between them.
+/// A run of about a second with six saves; evaluations and samples fall both on saves and between them. It
+/// draws no plots, which would take as long as everything else.
 pub const RECIPE: &str = r#"
 [model]
 dim = 32
@@ -49,6 +50,8 @@ samples = 1
 tokens = 8
 [engine]
 threads = 1
+[metrics]
+plots = false
 "#;
 
 /// Longer than the half second within which two signals count as one.

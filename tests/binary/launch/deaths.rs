@@ -217,7 +217,13 @@ fn a_single_rank_that_hangs_is_ended() {
 fn a_rank_0_that_is_stopped_while_it_draws_is_ended() {
     for _ in 0..20 {
         let place = Place::new();
-        let quick = ["tiny.toml", "parallelism.timeout_s=2", "training.steps=6", "generation.interval=0"];
+        let quick = [
+            "tiny.toml",
+            "metrics.plots=true",
+            "parallelism.timeout_s=2",
+            "training.steps=6",
+            "generation.interval=0",
+        ];
         let mut launched = Launcher::Process.start(&place, 2, &quick, &[]);
         let run = launched.trained(&place, 1);
         let zero = launched.process_of(0);

@@ -5,8 +5,13 @@ use super::launched::{LAUNCHERS, Launcher, same_bits, signal};
 use crate::place::{Place, SAME_REQUEST, SOON, are_gone};
 use xrun::results::Status;
 
-const LONG: [&str; 4] =
-    ["tiny.toml", "training.steps=200", "generation.interval=0", "validation.interval=50"];
+const LONG: [&str; 5] = [
+    "tiny.toml",
+    "training.steps=150",
+    "generation.interval=0",
+    "validation.interval=50",
+    "checkpoint.interval=50",
+];
 
 #[test]
 fn a_signal_to_any_process_saves_one_step_and_goes_on() {

@@ -32,6 +32,8 @@ samples = 0
 [engine]
 threads = 1
 device = "cpu"
+[metrics]
+plots = false
 "#;
 
 fn place() -> Place {

@@ -13,6 +13,7 @@ fn a_run_that_diverges_stops_before_the_update() {
         "optimizer.weight_decay=10.0",
         "training.max_norm=0.0",
         "checkpoint.interval=2",
+        "metrics.plots=true",
     ];
     let done = place.xrun(&[&["tiny.toml"], &wild[..]].concat()).ended(1);
     let run = place.run();

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+/// A run with plots, so that a kill may come while one is drawn.
+const DRAWN: [&str; 2] = ["tiny.toml", "metrics.plots=true"];
 const MOMENTS: u32 = 20;
 const HITS: usize = 5;
 
@@ -12,7 +14,7 @@ const HITS: usize = 5;
 fn carry_on(place: &Place) -> Vec<String> {
     match place.runs().as_slice() {
         // Killed before there was a run to speak of.
-        [] => vec!["tiny.toml".to_owned()],
+        [] => DRAWN.map(str::to_owned).to_vec(),
         [run] if run.summary().status.is_unfinished() => vec!["resume".to_owned()],
         [run] => vec!["resume".to_owned(), run.name().to_owned()],
         runs => panic!("{} runs of one", runs.len()),
@@ -46,14 +48,14 @@ fn kill_at(place: &Place, arguments: &[String], share: f64, wall: &mut Duration)
 #[test]
 fn at_twenty_moments_of_a_run() {
     let began = Instant::now();
-    Place::new().xrun(&["tiny.toml"]).succeeds();
+    Place::new().xrun(&DRAWN).succeeds();
     let mut wall = began.elapsed();
     for moment in 0..MOMENTS {
         let share = (f64::from(moment) + 0.5) / f64::from(MOMENTS);
         let place = (0..20)
             .find_map(|_| {
                 let place = Place::new();
-                kill_at(&place, &["tiny.toml".to_owned()], share, &mut wall).then_some(place)
+                kill_at(&place, &carry_on(&place), share, &mut wall).then_some(place)
             })
             .expect("one of twenty processes is killed before it ends");
         // Every third run is killed a second time, at another moment, while it is being resumed.
@@ -138,10 +140,11 @@ fn before_the_first_checkpoint() {
 fn what_a_killed_process_left_half_written_is_removed() {
     let place = Place::killed_after(10);
     let run = place.run();
+    fs::create_dir(run.path.join("plots")).unwrap();
     for folder in ["", "plots"] {
         fs::write(run.path.join(folder).join(".writing-abc123.tmp"), "half").unwrap();
     }
     fs::create_dir(run.checkpoints().join(".tmp-step-000015")).unwrap();
-    place.xrun(&["resume"]).succeeds();
+    place.xrun(&["resume", "metrics.plots=true"]).succeeds();
     run.ended_as_uninterrupted();
 }

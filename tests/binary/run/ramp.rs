@@ -25,6 +25,8 @@ samples = 0
 [engine]
 threads = 1
 device = "cpu"
+[metrics]
+plots = false
 "#;
 
 #[test]

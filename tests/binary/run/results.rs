@@ -18,7 +18,9 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn a_run_leaves_what_was_promised_and_no_more() {
-    let run = UNINTERRUPTED.run();
+    let place = Place::new();
+    place.xrun(&["tiny.toml", "checkpoint.keep=10", "metrics.plots=true"]).succeeds();
+    let run = place.run();
     let files = [
         ".gitignore",
         "checkpoint",

@@ -60,7 +60,8 @@ fn a_fork_is_a_run_of_its_own() {
 #[test]
 fn a_fork_is_marked_wherever_it_is_shown() {
     let place = Place::new();
-    let settings = ["tiny.toml", "training.steps=10", "lr_scheduler.warmup_ratio=0.2", "metrics.warmup=0"];
+    let mut settings = vec!["tiny.toml", "training.steps=10", "lr_scheduler.warmup_ratio=0.2"];
+    settings.extend(["metrics.warmup=0", "metrics.plots=true"]);
     place.xrun(&settings).succeeds();
     let parent = place.run();
     let name = parent.path.file_name().unwrap().to_str().unwrap().to_owned();
@@ -284,7 +285,7 @@ fn a_finished_run_without_a_checkpoint_stays_as_it_is() {
 #[test]
 fn missing_pictures_of_a_finished_run_are_drawn_again() {
     let place = Place::new();
-    place.xrun(&["tiny.toml", "training.steps=6"]).succeeds();
+    place.xrun(&["tiny.toml", "training.steps=6", "metrics.plots=true"]).succeeds();
     let run = place.run();
     let before = run.files();
     std::fs::remove_dir_all(run.path.join("plots")).unwrap();

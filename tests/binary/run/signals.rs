@@ -5,7 +5,8 @@ use crate::place::{Done, Place, Run, SAME_REQUEST};
 use xrun::results::Status;
 
 /// Long enough to be stopped in the middle.
-const LONG: [&str; 3] = ["training.steps=150", "checkpoint.interval=50", "generation.interval=40"];
+const LONG: [&str; 4] =
+    ["training.steps=150", "checkpoint.interval=50", "generation.interval=40", "metrics.plots=true"];
 
 /// Starts a run and stops it by a signal after its first row.
 fn stopped(signal: &str, more: &[&str]) -> (Place, Done) {
