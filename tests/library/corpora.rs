@@ -205,6 +205,130 @@ fn files_of_a_folder_have_formats_of_their_own() {
     assert_eq!(data.warnings, Vec::<String>::new());
 }
 
+/// Returns the warnings of a run, which are those of its plan.
+fn warnings_of(spec: &Spec) -> Vec<String> {
+    let warnings = data::open(spec, 8, None, None).unwrap().warnings;
+    assert_eq!(data::facts(spec, 8, None).unwrap().warnings, warnings, "the plan says it too");
+    warnings
+}
+
+/// Writes a file of two-byte token ids.
+fn write_ids(path: &Path, ids: impl IntoIterator<Item = u16>) {
+    fs::write(path, ids.into_iter().flat_map(u16::to_le_bytes).collect::<Vec<u8>>()).unwrap();
+}
+
+/// A held-out text that is trained on, in every form in which both may be given: as the same file, as a copy
+/// in another form, as a part, as a further set, among shards.
+#[test]
+fn held_out_text_that_is_trained_on_is_pointed_out() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let text: String = (0..40).map(document).collect::<Vec<_>>().join(" ");
+    let other: String = (100..140).map(|i| format!("A dog of {i} ran, {} it did not. ", i * i)).collect();
+    let line = |text: &str| serde_json::json!({ "text": text }).to_string() + "\n";
+    fs::write(at("a.txt"), &text).unwrap();
+    fs::write(at("copy.jsonl"), line(&other) + &line(&text)).unwrap();
+    fs::write(at("part.txt"), &text[300..600]).unwrap();
+    fs::write(at("other.txt"), &other).unwrap();
+    fs::create_dir_all(at("shards")).unwrap();
+    let ids = |text: &str| text.bytes().map(u16::from).collect::<Vec<u16>>();
+    write_ids(&at("a.bin"), ids(&text));
+    write_ids(&at("shards/x_train_0.bin"), ids(&text));
+    write_ids(&at("shards/x_val_0.bin"), ids(&text[300..600]));
+    for (corpus, held_out, is_trained_on) in [
+        ("a.txt", Some("a.txt"), true),
+        ("a.txt", Some("copy.jsonl"), true),
+        ("a.txt", Some("part.txt"), true),
+        ("a.txt", Some("a.bin"), true),
+        ("a.bin", Some("part.txt"), true),
+        ("a.bin", Some("a.bin"), true),
+        ("shards", None, true),
+        ("a.txt", Some("other.txt"), false),
+        ("a.bin", Some("other.txt"), false),
+        ("a.txt", None, false),
+    ] {
+        let validation = held_out.map_or(Validation::Fraction(0.2), |held| Validation::Path(at(held)));
+        let with_sets = |sets| Spec { validation: validation.clone(), sets, ..spec(&at(corpus), "") };
+        let said = |spec: &Spec, name: &str| {
+            let start = format!("{name} is also in the training text: of ");
+            warnings_of(spec).iter().filter(|warning| warning.starts_with(&start)).count()
+        };
+        let found = said(&with_sets([].into()), "the held-out text");
+        assert_eq!(found, usize::from(is_trained_on), "{corpus} {held_out:?}");
+        let Some(held_out) = held_out else { continue };
+        let apart = Spec { sets: [("own".to_owned(), at(held_out))].into(), ..spec(&at(corpus), "") };
+        assert_eq!(said(&apart, "the held-out set own"), usize::from(is_trained_on), "{corpus} {held_out}");
+    }
+}
+
+/// Choices that content makes idle: every one on token shards, and the seed on one document.
+#[test]
+fn choices_without_effect_on_a_corpus_are_said() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let ids = || (0..2000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u16);
+    write_ids(&at("one.bin"), ids());
+    fs::create_dir_all(at("split")).unwrap();
+    write_ids(&at("split/a_train.bin"), ids());
+    write_ids(&at("split/a_val.bin"), ids().map(|id| id / 2));
+    fs::write(at("one.txt"), document(1).repeat(9)).unwrap();
+    fs::write(at("many.jsonl"), bytes_of(Holds::Lines)).unwrap();
+    let own = |corpus: &str| Spec::new(at(corpus).to_str().unwrap(), "byte");
+    let seed = |corpus: &str| Spec { seed: 1, ..own(corpus) };
+    let separator = |corpus: &str| Spec { document_separator: Some("x".to_owned()), ..own(corpus) };
+    let extensions = |corpus: &str| Spec { extensions: vec![".rs".to_owned()], ..own(corpus) };
+    let share = |corpus: &str| Spec { validation: Validation::Fraction(0.3), ..own(corpus) };
+    for (spec, says) in [
+        (own("one.bin"), None),
+        (own("split"), None),
+        (own("one.txt"), None),
+        (seed("one.bin"), Some("data.seed has no effect on token shards")),
+        (seed("split"), Some("data.seed has no effect on token shards")),
+        (seed("one.txt"), Some("data.seed has no effect on a single document")),
+        (seed("many.jsonl"), None),
+        (separator("one.bin"), Some("data.document_separator has no effect on token shards")),
+        (separator("split"), Some("data.document_separator has no effect on token shards")),
+        (extensions("split"), Some("data.extensions has no effect on token shards")),
+        (share("split"), Some("data.validation has no effect on token shards: a_val.bin is held out")),
+        (share("one.bin"), None),
+        (Spec { validation: Validation::Path(at("one.bin")), ..own("split") }, None),
+    ] {
+        let warnings = warnings_of(&spec);
+        let mut unused = warnings.iter().filter(|warning| warning.contains("has no effect on"));
+        match says {
+            Some(says) => {
+                assert!(unused.next().is_some_and(|found| found.starts_with(says)), "{says}: {warnings:?}")
+            }
+            None => assert_eq!(unused.next(), None, "{spec:?}"),
+        }
+        assert_eq!(unused.next(), None, "{spec:?}");
+    }
+}
+
+#[test]
+fn names_of_held_out_files_are_pointed_out_where_all_are_read() {
+    for (names, says) in [
+        (&["train.txt", "val.txt"][..], Some("val.txt is read like")),
+        (&["train/a.txt", "test/a.txt", "test/b.txt"], Some("test/a.txt and 1 more are read like")),
+        (&["x-train-00.txt", "x-validation-00.txt", "notes.txt"], Some("x-validation-00.txt is read")),
+        (&["train.txt", "training.txt"], None),
+        (&["val.txt", "test.txt"], None),
+        (&["trained.txt", "a_value.txt"], None),
+    ] {
+        let dir = TempDir::new().unwrap();
+        for (i, name) in names.iter().enumerate() {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, document(i).repeat(9)).unwrap();
+        }
+        let warnings = warnings_of(&spec(dir.path(), ".txt"));
+        match says {
+            Some(says) => assert!(warnings.len() == 1 && warnings[0].contains(says), "{says}: {warnings:?}"),
+            None => assert_eq!(warnings, Vec::<String>::new(), "{names:?}"),
+        }
+    }
+}
+
 #[test]
 fn what_a_folder_holds_besides_is_counted_by_ending() {
     let dir = TempDir::new().unwrap();
@@ -226,8 +350,7 @@ fn what_a_folder_holds_besides_is_counted_by_ending() {
     let says = |extensions: &[&str]| {
         let extensions = extensions.iter().map(|&x| x.to_owned()).collect();
         let spec = Spec { extensions, ..spec(dir.path(), "") };
-        let warnings = data::open(&spec, 8, None, None).unwrap().warnings;
-        assert_eq!(data::facts(&spec, 8, None).unwrap().warnings, warnings, "the plan says it too");
+        let warnings = warnings_of(&spec);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         warnings[0].clone()
     };
@@ -244,7 +367,7 @@ fn what_a_folder_holds_besides_is_counted_by_ending() {
     }
     fs::write(dir.path().join("train.bin"), bytes_of(Holds::Tokens)).unwrap();
     fs::write(dir.path().join("test.bin"), bytes_of(Holds::Tokens)).unwrap();
-    let shards = says(&[".txt"]);
+    let shards = says(&[".txt", ".md"]);
     assert!(shards.contains("1 token files read, passed over: 20 files without an ending"), "{shards}");
     assert!(shards.contains("1 .bin file"), "a file that is neither for training nor held out: {shards}");
 }

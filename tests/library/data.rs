@@ -399,7 +399,8 @@ fn shards_written_by_the_command_read_back_equal() {
     let dir = folder();
     let (_, text) = separated();
     let many = write(&dir, "many.txt", &text);
-    let one = write(&dir, "one.txt", "All the world's a stage. ".repeat(80));
+    let lines: String = (0..80).map(|i| format!("All the world's a stage, says line {i}. ")).collect();
+    let one = write(&dir, "one.txt", lines);
     let generated = ["--train-tokens", "3000", "--validation-tokens", "400"];
     let separator = ["--separator", "<|endoftext|>", "--validation", "0.1"];
     let small = Spec { train_tokens: 3000, validation_tokens: 400, ..Spec::new("stories", "stories") };

@@ -58,6 +58,8 @@ impl CorpusSummary {
 pub(super) struct Loaded {
     pub train: Stream,
     pub validation: Stream,
+    /// True if the held-out tokens are of text of their own, not cut from the corpus or generated.
+    pub is_held_out_apart: bool,
     pub summary: CorpusSummary,
 }
 
@@ -124,7 +126,8 @@ impl Corpus {
         }
         let (train, validation, summary) = self.make(spec, tokenizer)?;
         let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
-        Ok(Loaded { train, validation, summary })
+        let is_held_out_apart = matches!(self, Corpus::Files(_)) && holds_out_path(spec);
+        Ok(Loaded { train, validation, is_held_out_apart, summary })
     }
 
     /// Loads `text` through the cache; `None` if this text is not cached.
@@ -163,6 +166,7 @@ impl Corpus {
         Ok(Some(Loaded {
             train: Stream::from_tokens(train),
             validation: Stream::from_tokens(held_out),
+            is_held_out_apart: holds_out_path(spec),
             summary: CorpusSummary {
                 floor: None,
                 warnings,
@@ -265,7 +269,7 @@ impl Corpus {
         };
         let mut warnings = match tokens.header.warned {
             true => Documents::open(&text, spec)?.warnings(spec)?,
-            false => Vec::from_iter(text.passed_over(&spec.extensions)?),
+            false => text.warnings(&spec.extensions)?,
         };
         warnings.extend(remark);
         let (text_bytes, lost) = (tokens.header.text_bytes, Some(tokens.header.lost));
@@ -314,6 +318,7 @@ fn load_tokens(
     let manifest = files.train.first().map_or(Ok(None), |shard| ShardManifest::beside(shard))?;
     let mut held_out_bytes = None;
     let mut warnings = Vec::from_iter(files.passed_over());
+    warnings.extend(unused_by_shards(files, spec));
     let (train, validation, held_out_lost) = match &spec.validation {
         Validation::Path(path) => {
             let held = Corpus::whole(path, spec, tokenizer, 0, cache)?;
@@ -348,7 +353,12 @@ fn load_tokens(
         held_out_lost,
         ..CorpusSummary::default()
     };
-    Ok(Loaded { train, validation, summary })
+    let is_held_out_apart = !files.validation.is_empty() || holds_out_path(spec);
+    Ok(Loaded { train, validation, is_held_out_apart, summary })
+}
+
+fn holds_out_path(spec: &Spec) -> bool {
+    matches!(spec.validation, Validation::Path(_))
 }
 
 /// The warning for a run on stories whose floor is unknown.
@@ -389,11 +399,48 @@ fn texts(text: &TextFiles, spec: &Spec) -> Result<Vec<TextFiles>> {
     Ok(std::iter::once(text.clone()).chain(held).collect())
 }
 
+/// Says which choices have no effect on token shards, if they are not the defaults.
+pub(super) fn unused_by_shards(files: &TokenFiles, spec: &Spec) -> Vec<String> {
+    let own = Spec::new("", "");
+    let named =
+        files.validation.first().filter(|_| spec.validation != own.validation && !holds_out_path(spec));
+    let held_out = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().display().to_string();
+        ("data.validation", format!("{name} is held out, because its name says so"))
+    };
+    let because = |key, is_set: bool, why: &str| is_set.then(|| (key, why.to_owned()));
+    let separator = spec.document_separator.is_some();
+    let unused = [
+        named.map(held_out),
+        because("data.document_separator", separator, "the tokens say where documents end"),
+        because(
+            "data.extensions",
+            files.are_of_folder() && spec.extensions != own.extensions,
+            "the folder has .bin files",
+        ),
+        because("data.seed", spec.seed != own.seed, "what is held out follows from the order of the tokens"),
+    ];
+    let said = unused.into_iter().flatten();
+    said.map(|(key, why)| format!("{key} has no effect on token shards: {why}")).collect()
+}
+
+/// Warns that a seed has no effect, because there are no documents to choose from.
+pub(super) fn unused_seed(documents: &Documents, spec: &Spec) -> Option<String> {
+    let is_unused = documents.len() == 1 && spec.seed != 0 && !holds_out_path(spec);
+    is_unused.then(|| {
+        "data.seed has no effect on a single document: its end is held out (data.document_separator or JSON lines make \
+         several of a file)"
+            .to_owned()
+    })
+}
+
 /// Returns every warning about a text corpus.
 fn all_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
-    for text in texts(text, spec)? {
-        warnings.extend(Documents::open(&text, spec)?.warnings(spec)?);
+    for (i, text) in texts(text, spec)?.iter().enumerate() {
+        let documents = Documents::open(text, spec)?;
+        warnings.extend(documents.warnings(spec)?);
+        warnings.extend(unused_seed(&documents, spec).filter(|_| i == 0));
     }
     warnings.extend(stories_tokenizer_warning(spec));
     Ok(warnings)
@@ -403,7 +450,7 @@ fn all_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
 fn uncached_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     for text in texts(text, spec)? {
-        warnings.extend(text.passed_over(&spec.extensions)?);
+        warnings.extend(text.warnings(&spec.extensions)?);
     }
     warnings.extend(stories_tokenizer_warning(spec));
     Ok(warnings)
@@ -426,7 +473,8 @@ fn text(
 ) -> Result<CorpusSummary> {
     let documents = Documents::open(text, spec)?;
     let found = documents.warnings(spec)?;
-    let warnings: Vec<String> = found.into_iter().chain(stories_tokenizer_warning(spec)).collect();
+    let found = found.into_iter().chain(unused_seed(&documents, spec));
+    let warnings: Vec<String> = found.chain(stories_tokenizer_warning(spec)).collect();
     let count = documents.len();
     let description = format!("{}: {}", text.path.display(), documents.counted());
     if let Validation::Path(held) = &spec.validation {

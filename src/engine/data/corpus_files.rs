@@ -152,6 +152,20 @@ impl CorpusFiles {
     }
 }
 
+/// Parts of the names of files to train on, and of held-out files.
+const TRAINING: [&str; 1] = ["train"];
+const HELD_OUT: [&str; 3] = ["val", "valid", "validation"];
+
+/// Other parts of the names of held-out files, of which token shards are trained on unless others are named as
+/// training files.
+const OTHER_HELD_OUT: [&str; 3] = ["test", "dev", "heldout"];
+
+/// Returns true if one of these words is a part of a path below the corpus's folder.
+fn is_named(below: &Path, words: &[&str]) -> bool {
+    let name = below.to_string_lossy().to_lowercase();
+    name.split(['/', '_', '-', '.']).any(|part| words.contains(&part))
+}
+
 /// Returns true for the files that `xrun data` and others write beside shards.
 fn is_tokenizer(path: &Path) -> bool {
     path.file_name().is_some_and(|name| {
@@ -163,13 +177,10 @@ impl TokenFiles {
     /// Sorts files by name: `*_train_*` and `train` are training files, `*_val_*` and `val` (or `valid…`)
     /// held-out ones. If any are named as training files, those named as neither are returned beside them.
     fn sort(files: Vec<PathBuf>) -> (Self, Vec<PathBuf>) {
-        let says = |p: &Path, words: &[&str]| {
-            let stem = p.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
-            stem.split(['_', '-', '.']).any(|part| words.contains(&part))
-        };
-        let (validation, rest): (Vec<_>, Vec<_>) =
-            files.into_iter().partition(|p| says(p, &["val", "valid", "validation"]));
-        let (named, other): (Vec<_>, Vec<_>) = rest.into_iter().partition(|p| says(p, &["train"]));
+        let says =
+            |path: &Path, words: &[&str]| is_named(Path::new(path.file_name().unwrap_or_default()), words);
+        let (validation, rest): (Vec<_>, Vec<_>) = files.into_iter().partition(|p| says(p, &HELD_OUT));
+        let (named, other): (Vec<_>, Vec<_>) = rest.into_iter().partition(|p| says(p, &TRAINING));
         match named.is_empty() {
             true => (Self { train: other, validation, passed: None }, Vec::new()),
             false => (Self { train: named, validation, passed: None }, other),
@@ -179,6 +190,11 @@ impl TokenFiles {
     /// Returns all files, training ones first.
     pub fn all(&self) -> Vec<PathBuf> {
         [&self.train[..], &self.validation[..]].concat()
+    }
+
+    /// Returns true if a folder was named, not a file.
+    pub fn are_of_folder(&self) -> bool {
+        self.passed.is_some()
     }
 
     /// Refuses files that hold something else than token ids.
@@ -236,12 +252,12 @@ impl TextFiles {
         Ok(Listing { files, passed })
     }
 
-    /// Warns of what a folder holds besides the files that are read.
+    /// Returns the warnings of [`Listing::warnings`].
     ///
     /// # Errors
     /// If [`TextFiles::list`] fails.
-    pub fn passed_over(&self, extensions: &[String]) -> Result<Option<String>> {
-        Ok(self.list(extensions)?.passed_over(&self.path, extensions))
+    pub fn warnings(&self, extensions: &[String]) -> Result<Vec<String>> {
+        Ok(self.list(extensions)?.warnings(&self.path, extensions))
     }
 
     fn nothing_to_read(&self, extensions: &[String], passed: &PassedOver) -> Error {
@@ -335,8 +351,33 @@ impl PassedOver {
 }
 
 impl Listing {
+    /// Warns of what a folder holds besides the files that are read, and of files that are read though their
+    /// names say that they are held out.
+    pub fn warnings(&self, folder: &Path, extensions: &[String]) -> Vec<String> {
+        self.passed_over(folder, extensions).into_iter().chain(self.named_as_held_out(folder)).collect()
+    }
+
+    /// Warns if some files of a folder are named as training text and others as held-out text: all of them
+    /// are read alike.
+    fn named_as_held_out(&self, folder: &Path) -> Option<String> {
+        let mut below = self.files.iter().filter_map(|path| path.strip_prefix(folder).ok());
+        let is_held_out = |below: &Path| is_named(below, &HELD_OUT) || is_named(below, &OTHER_HELD_OUT);
+        let held_out: Vec<&Path> = below.clone().filter(|below| is_held_out(below)).collect();
+        let shown = held_out.first()?.display();
+        below.find(|below| is_named(below, &TRAINING) && !is_held_out(below))?;
+        let more = match held_out.len() {
+            1 => "is".to_owned(),
+            n => format!("and {} more are", n - 1),
+        };
+        Some(format!(
+            "{}: {shown} {more} read like the files named as training text. To hold out what a name says, set \
+             data.corpus to the training files and data.validation to the others",
+            folder.display()
+        ))
+    }
+
     /// Warns of what a folder holds besides the files that are read.
-    pub fn passed_over(&self, folder: &Path, extensions: &[String]) -> Option<String> {
+    fn passed_over(&self, folder: &Path, extensions: &[String]) -> Option<String> {
         let Self { files, passed } = self;
         // Hidden files are everywhere, so they are worth a warning only beside others.
         if passed.endings.is_empty() && passed.linked == 0 {

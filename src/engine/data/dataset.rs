@@ -7,7 +7,7 @@ use super::held_out::{HeldOut, TextBytes};
 use super::stories::Split;
 use super::token_cache::TokenCache;
 use super::tokenizer::LostBytes;
-use super::{Spec, Stream, Tokenizer, Validation};
+use super::{Spec, Stream, Tokenizer, Validation, overlap};
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub fn open(
         None => Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?),
     };
     let corpus = Corpus::find(spec)?;
-    let Loaded { train, validation, summary } = corpus.load(spec, &tokenizer, cache)?;
+    let Loaded { train, validation, is_held_out_apart, summary } = corpus.load(spec, &tokenizer, cache)?;
     let lost = summary.lost_warning();
     let CorpusSummary { floor, mut warnings, description, held_out_bytes, .. } = summary;
     warnings.extend(lost);
@@ -108,6 +108,12 @@ pub fn open(
     };
     let held = train.len() + validation.tokens.len();
     let sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut warnings)?;
+    if is_held_out_apart {
+        warnings.extend(overlap::warning(&train, &validation.tokens, overlap::HELD_OUT)?);
+    }
+    for set in &sets {
+        warnings.extend(overlap::warning(&train, &set.tokens, &overlap::set_name(&set.name))?);
+    }
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     let held_out = match &spec.validation {
         Validation::Path(path) => Some(CorpusFiles::at(path)?),

@@ -19,8 +19,8 @@ pub(super) struct Documents {
     empty: usize,
     /// True if the separator occurs in one of the files.
     is_separated: bool,
-    /// What the folder holds besides the files, in words.
-    passed_over: Option<String>,
+    /// What the user should know about the names of the files.
+    listing_warnings: Vec<String>,
 }
 
 impl Documents {
@@ -37,7 +37,7 @@ impl Documents {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
         }
         let listing = text.list(&spec.extensions)?;
-        let passed_over = listing.passed_over(&text.path, &spec.extensions);
+        let listing_warnings = listing.warnings(&text.path, &spec.extensions);
         let files = source::open(listing.files)?;
         let scans = files.par_iter().map(|file| file.source.scan(file.content.as_ref(), separator));
         let scans = scans.collect::<Result<Vec<Scan>>>()?;
@@ -49,7 +49,7 @@ impl Documents {
         if spans.is_empty() {
             return Err(Error::usage(format!("corpus {}: it holds no text", text.path.display())));
         }
-        Ok(Self { path: text.path.clone(), files, spans, empty, is_separated, passed_over })
+        Ok(Self { path: text.path.clone(), files, spans, empty, is_separated, listing_warnings })
     }
 
     /// Returns the number of documents.
@@ -92,13 +92,13 @@ impl Documents {
         source.read(content.as_ref(), span)
     }
 
-    /// Returns what the user should know about the corpus: the files that were passed over, and what
-    /// [`Documents::content_warnings`] finds.
+    /// Returns what the user should know about the corpus: what its folder holds besides it, what names
+    /// of files say, and what [`Documents::content_warnings`] finds.
     ///
     /// # Errors
     /// If a file cannot be read or has changed.
     pub fn warnings(&self, spec: &Spec) -> Result<Vec<String>> {
-        Ok(self.passed_over.iter().cloned().chain(self.content_warnings(spec)?).collect())
+        Ok(self.listing_warnings.iter().cloned().chain(self.content_warnings(spec)?).collect())
     }
 
     /// Returns what the user should know about the content of the files: a separator that does nothing, text

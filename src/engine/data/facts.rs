@@ -1,14 +1,14 @@
 //! What is known about a corpus before a run: its sizes for the plan, and everything that would keep the run
 //! from starting. Small text is tokenized; of more, every file is checked and the sizes are estimated.
 
-use super::corpus::Corpus;
+use super::corpus::{Corpus, stories_tokenizer_warning, unused_by_shards, unused_seed};
 use super::corpus_files::CorpusFiles;
 use super::dataset::{check_set, check_window};
 use super::documents::Documents;
 use super::sample::{Sampled, sample};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Dataset, Spec, Stream, Validation, generated, shard};
+use super::{Dataset, Spec, Stream, Validation, generated, overlap, shard};
 use crate::error::{Error, Result};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -80,9 +80,9 @@ impl CorpusFacts {
 pub fn facts(spec: &Spec, seq_len: usize, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFacts> {
     let tokenizer = OnDemand { spec, opened: tokenizer.cloned().map_or_else(OnceCell::new, OnceCell::from) };
     let corpus = Corpus::find(spec)?;
-    let mut facts = match &corpus {
-        Corpus::Stories => stories(spec, &tokenizer)?,
-        Corpus::Random => random(spec, &tokenizer)?,
+    let (mut facts, train) = match &corpus {
+        Corpus::Stories => (stories(spec, &tokenizer)?, None),
+        Corpus::Random => (random(spec, &tokenizer)?, None),
         Corpus::Files(files) => from_files(&corpus, files, spec, seq_len, &tokenizer)?,
     };
     if facts.exact || matches!(corpus, Corpus::Stories) {
@@ -102,6 +102,7 @@ pub fn facts(spec: &Spec, seq_len: usize, tokenizer: Option<&Arc<Tokenizer>>) ->
         facts.memory_bytes = facts.memory_bytes.saturating_add(set.memory_bytes());
         facts.warnings.extend(set.warnings);
         facts.warnings.extend(files.check_tokenizer(tokenizer.get()?)?);
+        facts.warnings.extend(overlap(train.as_ref(), set.stream.as_ref(), &overlap::set_name(name))?);
         facts.set_tokens.insert(name.clone(), set.tokens);
     }
     Ok(facts)
@@ -177,13 +178,14 @@ fn in_memory(tokens: usize) -> usize {
     tokens.saturating_mul(size_of::<u32>())
 }
 
+/// Returns the facts about a corpus of files, with its training tokens if they were read.
 fn from_files(
     corpus: &Corpus,
     files: &CorpusFiles,
     spec: &Spec,
     seq_len: usize,
     tokenizer: &OnDemand<'_>,
-) -> Result<CorpusFacts> {
+) -> Result<(CorpusFacts, Option<Stream>)> {
     let tokenizer = tokenizer.get()?;
     let mut facts = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
     let doubtful = seq_len.saturating_add(1).saturating_mul(DOUBTFUL_WINDOWS);
@@ -194,20 +196,25 @@ fn from_files(
             check_ids(stream, tokenizer).map_err(in_corpus)?;
         }
         let lost = loaded.summary.lost_warning();
-        Ok(CorpusFacts {
+        let mut warnings: Vec<String> = loaded.summary.warnings.iter().cloned().chain(lost).collect();
+        if loaded.is_held_out_apart {
+            warnings.extend(overlap(Some(&loaded.train), Some(&loaded.validation), overlap::HELD_OUT)?);
+        }
+        let facts = CorpusFacts {
             train_tokens: loaded.train.len(),
             validation_tokens: loaded.validation.len(),
             memory_bytes: loaded.train.memory_bytes() + loaded.validation.memory_bytes(),
-            warnings: loaded.summary.warnings.into_iter().chain(lost).collect(),
+            warnings,
             exact: true,
             ..facts
-        })
+        };
+        Ok((facts, Some(loaded.train)))
     };
     let held = match &spec.validation {
         Validation::Path(path) => Some(CorpusFiles::at(path)?),
         Validation::Fraction(_) => None,
     };
-    facts = match (files, &held) {
+    let (mut facts, train) = match (files, &held) {
         (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
         (_, Some(held)) => {
             let train = whole(files, spec, doubtful, tokenizer, &in_corpus)?;
@@ -215,9 +222,14 @@ fn from_files(
             facts.memory_bytes = train.memory_bytes().saturating_add(held.memory_bytes());
             (facts.train_tokens, facts.validation_tokens) = (train.tokens, held.tokens);
             facts.exact = train.exact && held.exact;
-            facts.warnings = [train.warnings, held.warnings].concat();
-            facts.warnings.extend(super::corpus::stories_tokenizer_warning(spec));
-            facts
+            let unused = match files {
+                CorpusFiles::Tokens(files) => unused_by_shards(files, spec),
+                CorpusFiles::Text(_) => Vec::new(),
+            };
+            facts.warnings = [train.warnings, unused, held.warnings].concat();
+            facts.warnings.extend(stories_tokenizer_warning(spec));
+            facts.warnings.extend(overlap(train.stream.as_ref(), held.stream.as_ref(), overlap::HELD_OUT)?);
+            (facts, train.stream)
         }
         (CorpusFiles::Text(text), None) => {
             let fraction = spec.fraction()?.unwrap_or_default();
@@ -232,21 +244,33 @@ fn from_files(
             } else {
                 facts.memory_bytes = in_memory(tokens);
                 facts.warnings = documents.warnings(spec)?;
+                facts.warnings.extend(unused_seed(&documents, spec));
                 facts.warnings.extend(lost_in_sample(&sampled));
-                facts.warnings.extend(super::corpus::stories_tokenizer_warning(spec));
-                facts
+                facts.warnings.extend(stories_tokenizer_warning(spec));
+                (facts, None)
             }
         }
     };
     for files in std::iter::once(files).chain(&held) {
         facts.warnings.extend(files.check_tokenizer(tokenizer)?);
     }
-    Ok(facts)
+    Ok((facts, train))
+}
+
+/// Warns of held-out text that is trained on, if both were read and the training text is not long. A run
+/// looks through all of it.
+fn overlap(train: Option<&Stream>, held_out: Option<&Stream>, name: &str) -> Result<Option<String>> {
+    match (train.filter(|train| train.len() <= CHECKED_TOKENS), held_out) {
+        (Some(train), Some(held_out)) => overlap::warning(train, held_out, name),
+        _ => Ok(None),
+    }
 }
 
 /// All tokens of some files.
 struct WholeFacts {
     tokens: usize,
+    /// The tokens, if they were read.
+    stream: Option<Stream>,
     exact: bool,
     is_in_memory: bool,
     warnings: Vec<String>,
@@ -273,23 +297,31 @@ fn whole(
             let tokens = shard::open(&files.all())?;
             check_ids(&tokens, tokenizer).map_err(named)?;
             let warnings = Vec::from_iter(files.passed_over());
-            return Ok(WholeFacts { tokens: tokens.len(), exact: true, is_in_memory: false, warnings });
+            let stream = Some(tokens.clone());
+            return Ok(WholeFacts {
+                tokens: tokens.len(),
+                stream,
+                exact: true,
+                is_in_memory: false,
+                warnings,
+            });
         }
     };
     let documents = Documents::open(text, spec)?;
     let mut warnings = documents.warnings(spec)?;
     let sampled = sample(&documents, tokenizer)?;
     let exact = documents.total_bytes() <= EXACT_BYTES || sampled.estimate() < doubtful;
-    let (tokens, lost) = if exact {
+    let (tokens, stream, lost) = if exact {
         let whole = Corpus::whole(&text.path, spec, tokenizer, 0, None)?;
         let lost = whole.lost.zip(whole.text_bytes);
         let named = format!("the text of {}", text.path.display());
-        (whole.tokens.len(), lost.and_then(|(lost, bytes)| lost.warning(&named, bytes)))
+        let lost = lost.and_then(|(lost, bytes)| lost.warning(&named, bytes));
+        (whole.tokens.len(), Some(whole.tokens), lost)
     } else {
-        (sampled.estimate(), lost_in_sample(&sampled))
+        (sampled.estimate(), None, lost_in_sample(&sampled))
     };
     warnings.extend(lost);
-    Ok(WholeFacts { tokens, exact, is_in_memory: true, warnings })
+    Ok(WholeFacts { tokens, stream, exact, is_in_memory: true, warnings })
 }
 
 fn lost_in_sample(sampled: &Sampled) -> Option<String> {

@@ -17,6 +17,7 @@ mod generated;
 mod held_out;
 mod loader;
 mod manifest;
+mod overlap;
 mod ramp;
 mod sample;
 mod sampler;

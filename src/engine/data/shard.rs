@@ -2,7 +2,8 @@
 //!
 //! An llm.c shard (`llmc/dataloader.h`) is a header of 256 little-endian i32 (magic, version, number of
 //! tokens, zeros) followed by the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7
-//! for u32 ids. A nanoGPT `.bin` is only u16 ids. The first word of a file tells the two apart.
+//! for u32 ids. A nanoGPT `.bin` is only u16 ids. The first word of a file tells the two apart. Wider ids without
+//! a header are refused: read as u16, every second or fourth of them would be right, and the others zero.
 
 use super::file::CorpusFile;
 use super::stream::{Store, Stream, TokenFile};
@@ -18,6 +19,18 @@ const VERSION_U32: u32 = 7;
 
 /// Default number of tokens in a shard, as in llm.c.
 pub const SHARD_TOKENS: usize = 100_000_000;
+
+/// Bytes at the beginning of a file without a header that tell the width of its ids.
+const WIDTH_HEAD: usize = 8 << 10;
+
+/// Fewer bytes may be u16 ids that look like wider ones.
+const MIN_WIDTH_HEAD: usize = 64;
+
+/// The upper half of u32 ids is below this number: vocabularies have fewer than a million entries.
+const UPPER_HALVES: u16 = 16;
+
+/// The lower halves of u32 ids whose upper halves are not all zero take values from this number on.
+const LOWER_HALVES: u16 = 256;
 
 /// The layout of a shard, from its header and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +76,33 @@ fn layout(head: &[u8], bytes: u64) -> Result<Layout, String> {
     Ok(Layout { offset: HEADER_BYTES, width, tokens: claimed as usize })
 }
 
+/// Returns the bytes that ids without a header seem to take, by the first of them: 2, 4 or 8. The upper parts
+/// of wider ids are zero, or almost: u16 ids at these places are not.
+fn seeming_width(head: &[u8]) -> usize {
+    let words: Vec<u16> = head.as_chunks().0.iter().map(|word| u16::from_le_bytes(*word)).collect();
+    let highest = |part: usize, of: usize| words.iter().skip(part).step_by(of).copied().max().unwrap_or(0);
+    let (lower, upper) = (highest(0, 2), highest(1, 2));
+    match head.len() >= MIN_WIDTH_HEAD && lower > 0 {
+        true if highest(2, 4) == 0 && highest(3, 4) == 0 => 8,
+        true if upper == 0 || upper < UPPER_HALVES && lower >= LOWER_HALVES => 4,
+        _ => 2,
+    }
+}
+
 fn read_layout(file: &CorpusFile) -> Result<Layout> {
-    let mut head = [0; 12];
-    let head = &mut head[..file.bytes().min(12) as usize];
-    file.read_exact_at(0, head)?;
-    layout(head, file.bytes()).map_err(|e| Error::usage(format!("token file {}: {e}", file.path().display())))
+    let mut head = vec![0; file.bytes().min(WIDTH_HEAD as u64) as usize];
+    file.read_exact_at(0, &mut head)?;
+    let wrong = |e: String| Error::usage(format!("token file {}: {e}", file.path().display()));
+    let layout = layout(&head, file.bytes()).map_err(wrong)?;
+    match seeming_width(&head) {
+        2 => Ok(layout),
+        _ if layout.offset > 0 => Ok(layout),
+        width => Err(wrong(format!(
+            "it has no header, so its ids are read as 2 bytes each, but they seem to take {width}: write them as uint16, \
+             or after the header of an llm.c shard (256 little-endian int32: {MAGIC_U16}, {VERSION_U16}, their number \
+             and zeros for ids of 2 bytes, {MAGIC_U32}, {VERSION_U32}, … for ids of 4)"
+        ))),
+    }
 }
 
 /// Opens token files, in order, as one stream.
@@ -218,6 +253,32 @@ mod tests {
     #[test]
     fn headerless_u16_reads() {
         assert_eq!(read(&[1, 0, 2, 1]).unwrap(), [1, 258]);
+    }
+
+    /// Ids of every width, in vocabularies of every size, with and without a header.
+    #[test]
+    fn ids_of_another_width_are_refused_unless_a_header_says_so() {
+        for vocab in [2u64, 65, 257, 50_257, 65_536, 128_256, 262_144] {
+            let ids: Vec<u64> = (0..500u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20).collect();
+            let ids: Vec<u64> = ids.iter().map(|id| id % vocab).collect();
+            for width in [2, 4, 8] {
+                let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect();
+                let found = read(&bytes);
+                if width == 2 {
+                    let expected: Vec<u32> = ids.iter().map(|id| *id as u32 & 0xffff).collect();
+                    assert_eq!(found.unwrap(), expected, "{vocab}");
+                } else {
+                    let message = found.unwrap_err().message().to_owned();
+                    assert!(message.contains(&format!("they seem to take {width}")), "{vocab}: {message}");
+                }
+            }
+            let whole: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
+            assert_eq!(read(&shard(vocab as usize, &whole)).unwrap(), whole);
+        }
+        // With a header even ids of which every second is zero are what it says.
+        let sparse: Vec<u32> = (0..500).map(|i| if i % 2 == 0 { 7 } else { 0 }).collect();
+        assert_eq!(read(&shard(257, &sparse)).unwrap(), sparse);
+        assert_eq!(read(&[1, 0, 0, 0, 1, 0, 0, 0]).unwrap(), [1, 0, 1, 0]);
     }
 
     #[test]

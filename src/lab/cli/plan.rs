@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::plan::{Plan, corpus_facts};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
-use crate::train::{check_initial_weights, cpu_fallback_warning, cpu_pace};
+use crate::train::{check_initial_weights, check_planned_prompt, cpu_fallback_warning, cpu_pace};
 use serde_json::json;
 use std::slice;
 
@@ -74,6 +74,7 @@ pub fn run(args: &Args) -> Result<()> {
         let gpu = machines.first().and_then(Machine::properties);
         return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);
     }
+    check_planned_prompt(&recipe, &plan)?;
     if let Some(weights) = check_initial_weights(&recipe, &plan)? {
         eprint_line(&format!("begins with the weights of {}", weights.folder.path.display()));
     }

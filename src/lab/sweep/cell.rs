@@ -14,7 +14,7 @@ use crate::ranks::{Launch, environment};
 use crate::recipe::{self, NO_PLOTS, Recipe, Values, merged_settings};
 use crate::results::configurations::Settings;
 use crate::results::provenance::{Build, Cpu, gpu_class, own_binary_hash};
-use crate::train::check_initial_weights;
+use crate::train::{check_initial_weights, check_planned_prompt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -146,6 +146,7 @@ impl Cell {
         let (recipe_hash, measuring) = (recipe.settled_hash(), measuring(&recipe));
         let mut parts = vec![recipe_hash.as_str(), &corpus_hash, build, &device, &measuring];
         // The recipe names a folder of weights, like a corpus, by its path alone, so hash the contents too.
+        check_planned_prompt(&recipe, &plan)?;
         let weights = check_initial_weights(&recipe, &plan)?;
         let weights = weights.map(|weights| weights.folder.content_hash()).transpose()?;
         parts.extend(weights.as_deref());

@@ -7,6 +7,7 @@ use crate::exec::{Engine, Section, Snapshot};
 use crate::ir::{GenerationSlot, PromptSlot, State};
 use crate::model::{Prefill, prompt_shape};
 use crate::plan::Plan;
+use crate::recipe::Recipe;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -69,6 +70,19 @@ pub fn check_prompt(plan: &Plan, tokenizer: &Tokenizer) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Checks the prompt of a recipe's samples like a run of it does. Opens the tokenizer only if there are
+/// samples.
+///
+/// # Errors
+/// Fails like [`check_prompt`], and if the tokenizer cannot be opened.
+pub fn check_planned_prompt(recipe: &Recipe, plan: &Plan) -> Result<()> {
+    if plan.generation.samples == 0 {
+        return Ok(());
+    }
+    let data = &recipe.values().data;
+    check_prompt(plan, &Tokenizer::open_for(&data.tokenizer, data.begin_token.as_deref())?)
 }
 
 /// The programs of generation, and the limits of its texts.

@@ -32,6 +32,8 @@ fn a_plan_refuses_the_corpora_that_a_run_refuses() {
     place.write("mixed/a.txt", good.replace('{', "(").as_bytes());
     place.write("mixed/b.txt", b"fine\nnot \xff fine");
     let late = format!("{}{{\"text\": 3}}\n", lines(30_000));
+    let wide: Vec<u8> = (0..4000u32).flat_map(|i| (i % 250).to_le_bytes()).collect();
+    let prompt = format!("generation.samples=1 generation.prompt={}", "a".repeat(200));
     // The corpus, further keys, and whether `xrun data` has the check: it knows no windows and no sets.
     let cases: &[(&str, Option<&[u8]>, &str, bool)] = &[
         ("missing.txt", None, "", true),
@@ -56,6 +58,8 @@ fn a_plan_refuses_the_corpora_that_a_run_refuses() {
         ("text.bin", Some(good.as_bytes()), "", true),
         ("foreign.bin", Some(&foreign), "", true),
         ("short.bin", Some(&ids[..40]), "", false),
+        ("wide.bin", Some(&wide), "", true),
+        ("good.jsonl", None, &prompt, false),
         ("good.jsonl", None, "data.validation=missing.txt", true),
         ("good.jsonl", None, "data.validation=chat.jsonl", true),
         ("good.jsonl", None, "data.validation=short.bin", false),
@@ -70,7 +74,7 @@ fn a_plan_refuses_the_corpora_that_a_run_refuses() {
         let named = format!("data.corpus={corpus}");
         let mut keys = vec!["tiny.toml", &named, "metrics.plots=false"];
         keys.extend((!more.starts_with("data.tokenizer")).then_some("data.tokenizer=byte"));
-        keys.extend(Some(*more).filter(|more| !more.is_empty()));
+        keys.extend(more.split_whitespace());
         let at = format!("{corpus} {more}");
         let refused = |command: &[&str]| {
             let done = place.xrun(command);
