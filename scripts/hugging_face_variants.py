@@ -2,6 +2,7 @@
 """Compares how `xrun import` and transformers read variants of configurations and of weight files.
 
     hugging_face_variants.py XRUN [--only TEXT] [--keep DIR] [--list]
+    hugging_face_variants.py XRUN --mixed N [--seed S]    N folders with two or three of the changes at once
 
 A variant changes one thing in a small model's folder: a key that is absent, null, or has another value or another
 type; a form of version 4 or 5; an unknown key; a name, a prefix, a shard, a format. For each, transformers builds the
@@ -31,6 +32,7 @@ import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import torch
 import transformers
@@ -201,6 +203,25 @@ def config_variants(family: str):
     for changes in more:
         shown = {key: "absent" if value is ABSENT else value for key, value in changes.items()}
         yield f"several {json.dumps(shown)}", changes, list(changes)
+
+
+def mixed_variants(family: str, count: int, seed: int):
+    """Yields `count` variants that join two or three changes of configurations, and in a third of them a form of the
+    files, at random."""
+    random = Random(f"{family} {seed}")
+    wrong = [repr(value) for value in WRONG_TYPES]
+    # A key of a wrong type hides what the others do.
+    is_right = lambda changes: not any(repr(value) in wrong for value in changes.values())
+    single = [variant for variant in config_variants(family) if variant[1] and is_right(variant[1])]
+    forms = [variant for variant in storage_variants(family) if variant[3]]
+    for _ in range(count):
+        chosen = random.sample(single, random.choice((2, 2, 3)))
+        changes = {key: value for _, changed, _ in chosen for key, value in changed.items()}
+        name, files, readable = " + ".join(name for name, _, _ in chosen), None, None
+        if random.random() < 1 / 3:
+            form, tied, files, _ = random.choice(forms)
+            name, changes = f"{name} + {form}", changes | tied
+        yield name, changes, [name for _, _, names in chosen for name in names] + [*changes], files, readable
 
 
 def bare(name: str) -> str:
@@ -389,6 +410,8 @@ def main() -> int:
     arguments.add_argument("xrun", metavar="XRUN", type=Path)
     arguments.add_argument("--only", default="", help="only variants whose name has this text")
     arguments.add_argument("--keep", metavar="DIR", type=Path, help="where to leave the folders")
+    arguments.add_argument("--mixed", metavar="N", type=int, default=0, help="random mixtures of changes per class")
+    arguments.add_argument("--seed", type=int, default=0, help="seed of the mixtures")
     arguments.add_argument("--list", action="store_true", help="print every variant, not only those to look at")
     args = arguments.parse_args()
     work = args.keep or Path(tempfile.mkdtemp())
@@ -398,8 +421,11 @@ def main() -> int:
     with ThreadPoolExecutor(2) as pool:
         for family in BASES:
             counts[family] = Counter()
-            found = [(name, changes, names, None, None) for name, changes, names in config_variants(family)]
-            found += [(name, changes, [], files, readable) for name, changes, files, readable in storage_variants(family)]
+            if args.mixed:
+                found = list(mixed_variants(family, args.mixed, args.seed))
+            else:
+                found = [(name, changes, names, None, None) for name, changes, names in config_variants(family)]
+                found += [(name, changes, [], files, readable) for name, changes, files, readable in storage_variants(family)]
             found = [variant for variant in found if args.only in f"{family} {variant[0]}"]
             waiting = []
             for name, changes, names, files, readable in found:
