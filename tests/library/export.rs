@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
+use xrun::data::tokenizer::Begin;
 use xrun::error::ErrorKind;
 use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
 use xrun::model::hugging_face::Companions;
@@ -40,6 +41,7 @@ fn tiny() -> Export {
         model,
         seq_len: 16,
         end_token_id: 10,
+        begin: Begin::End,
         dtype: Dtype::F32,
         reference: None,
         companions: Companions::default(),
@@ -196,9 +198,9 @@ fn the_bytes_are_always_the_same() {
         blake3::hash(&exported(&at.path().join(name), model, &Tiny::new(model))).to_hex().to_string()
     };
     assert_eq!(hash("1", &tiny()), hash("2", &tiny()));
-    insta::assert_snapshot!(hash("fp32", &tiny()), @"937e1470baab8036e221d3ddceec1eb1045de854d09de0d169017958f16f7022");
-    insta::assert_snapshot!(hash("bf16", &Export { dtype: Dtype::Bf16, ..tiny() }), @"51c5f1070b2529a0311c5ddd86c4a1152e8f19af4d15407bd486d0c35e255d16");
-    insta::assert_snapshot!(hash("tied", &changed(|m| m.tie_embeddings = true)), @"6eef04fd4b5ea1f862e4a7aa71ec9c940b8bd92d32f8e127b382492da82feec8");
+    insta::assert_snapshot!(hash("fp32", &tiny()), @"a5dad4b0050ec3d3e947eac3840a0de5c98bf4e769f7662d58f9687b158fa807");
+    insta::assert_snapshot!(hash("bf16", &Export { dtype: Dtype::Bf16, ..tiny() }), @"d692e88bb84c474a40fe08ab78007413fba7bc1c7c74f107e32550decbcc0a15");
+    insta::assert_snapshot!(hash("tied", &changed(|m| m.tie_embeddings = true)), @"2148c573c3910b259afcda048e0cf3752e46e72df99e9b9e92253df4989707ca");
     let config = fs::read_to_string(at.path().join("fp32/config.json")).unwrap();
     insta::assert_snapshot!(config, @r#"
     {
@@ -710,6 +712,17 @@ fn a_model_accepts_its_own_recipe() {
         let init = format!("model.init_from={}", to.display());
         let begun = xrun(at.path(), &["run", &recipe, &init, "--results", &results, "--quiet"]);
         begun.try_success().unwrap_or_else(|e| panic!("{keys}: {e}"));
+    }
+    // A plan refuses the folder's tokenizer like a run.
+    for (text, says) in [
+        (TOKENIZER.replacen("\"a\"", "\"z\"", 1), "a different vocabulary than the folder's"),
+        ("{".to_owned(), "not a HuggingFace tokenizer.json"),
+    ] {
+        fs::write(at.path().join("model-0/tokenizer.json"), text).unwrap();
+        for command in ["plan", "run"] {
+            let refused = xrun(at.path(), &[command, "r0.toml", "model.init_from=model-0"]);
+            refused.code(2).stderr(predicates::str::contains(says));
+        }
     }
 }
 

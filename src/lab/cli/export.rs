@@ -3,6 +3,7 @@
 use super::terminal::eprint_line;
 use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
+use crate::data::Tokenizer;
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
 use crate::model::hf_export::{self, CHAT_TEMPLATE, Dtype, Export, Stored};
@@ -136,10 +137,14 @@ fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtyp
         let at = checkpoint.path().display();
         return Err(Error::failed(format!("{at} has no two-dimensional embedding")));
     };
+    let tokenizer =
+        Tokenizer::from_run(tokenizer_json.to_owned(), Some(end_token_id(checkpoint, tokenizer_json)?))?;
+    let tokenizer = tokenizer.beginning_with(recipe.values().data.begin_token.as_deref())?;
     Ok(Export {
         model: Model::from_recipe(recipe, vocab_size)?,
         seq_len: recipe.values().training.seq_len,
-        end_token_id: end_token_id(checkpoint, tokenizer_json)?,
+        end_token_id: tokenizer.end_token(),
+        begin: tokenizer.begins(),
         dtype,
         reference: None,
         companions: Companions::default(),

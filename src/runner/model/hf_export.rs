@@ -11,7 +11,7 @@ use super::hugging_face::{
 pub use super::weights::Weights;
 use crate::checkpoint::tensor_file;
 use crate::checkpoint::{DiskFs, Fs, TensorView, write_synced};
-use crate::data::tokenizer::GuardedTokenizer;
+use crate::data::tokenizer::{Begin, GuardedTokenizer, json_beginning_with};
 use crate::error::{Error, IoContext, Result};
 use crate::hugging_face::{REFERENCE, Reference};
 use crate::plan::Model;
@@ -41,14 +41,27 @@ pub struct Export {
     pub model: Model,
     /// Length in tokens of the longest sequence that the model was trained on.
     pub seq_len: usize,
-    /// Token that ends a document. It also starts generation without a prompt.
+    /// Token that ends a document.
     pub end_token_id: u32,
+    /// What texts began with in training.
+    pub begin: Begin,
     /// Element type to write.
     pub dtype: Dtype,
     /// Logits of the weights as they are written ([`Stored`]), with which a reader can check itself.
     pub reference: Option<Reference>,
     /// Files beside the weights and the tokenizer that the run began with.
     pub companions: Companions,
+}
+
+impl Export {
+    /// Returns the token that texts began with in training.
+    fn begin_token_id(&self) -> Option<u32> {
+        match self.begin {
+            Begin::End => Some(self.end_token_id),
+            Begin::Token(id) => Some(id),
+            Begin::Nothing => None,
+        }
+    }
 }
 
 /// Weights rounded to the element type in which they are written.
@@ -95,7 +108,12 @@ pub fn check(export: &Export) -> Result<()> {
 
 /// Returns the facts of a model besides its dimensions.
 fn facts(export: &Export) -> HfFacts {
-    HfFacts { torch_dtype: export.dtype.torch(), seq_len: export.seq_len, end_token_id: export.end_token_id }
+    HfFacts {
+        torch_dtype: export.dtype.torch(),
+        seq_len: export.seq_len,
+        end_token_id: export.end_token_id,
+        begin_token_id: export.begin_token_id(),
+    }
 }
 
 /// Writes like [`write`], on a given file system.
@@ -112,11 +130,16 @@ pub fn write_on(
         return Err(Error::failed(format!("{layers} layers need more than {} tensors", given.len())));
     }
     let hf = express(&export.model, &facts(export))?;
-    let end_token = end_token(export, tokenizer_json)?;
+    let tokens = tokens(export, tokenizer_json)?;
     check_names(layers, &given, &hf)?;
     let target = Target::new(dir)?;
 
-    let files = files(export, hf.config, &end_token)?;
+    let files = files(export, hf.config, &tokens)?;
+    // What came from a folder goes out as it came in. Another tokenizer begins texts as they did in training.
+    let tokenizer_json = match export.companions.has_model() {
+        true => Cow::Borrowed(tokenizer_json),
+        false => json_beginning_with(tokenizer_json, tokens.begin())?.into(),
+    };
     target.fill(fs, |temporary| {
         let tensors: Vec<_> = hf.tensors.iter().map(|t| view(t, export.dtype, weights)).collect();
         tensor_file::write(fs, &temporary.join("model.safetensors"), &tensors)?;
@@ -130,7 +153,7 @@ pub fn write_on(
         if let Some(reference) = &export.reference {
             write(REFERENCE, &reference.to_json()?)?;
         }
-        write("tokenizer.json", tokenizer_json)
+        write("tokenizer.json", &tokenizer_json)
     })
 }
 
@@ -180,8 +203,21 @@ fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
     Ok(())
 }
 
-/// Parses the tokenizer, checks it against the vocabulary, and returns the text of the end token.
-fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
+/// The texts of the tokens that end a document and begin a text.
+struct Tokens {
+    end: String,
+    begin: Option<(u32, String)>,
+}
+
+impl Tokens {
+    /// Returns the token that begins a text, by id and name.
+    fn begin(&self) -> Option<(u32, &str)> {
+        self.begin.as_ref().map(|(id, name)| (*id, name.as_str()))
+    }
+}
+
+/// Parses the tokenizer, checks it against the vocabulary, and returns the texts of special tokens.
+fn tokens(export: &Export, tokenizer_json: &str) -> Result<Tokens> {
     let tokenizer =
         GuardedTokenizer::parse(tokenizer_json).map_err(|e| e.context("tokenizer.json is wrong"))?;
     let largest = tokenizer.vocab()?.into_values().max();
@@ -191,15 +227,21 @@ fn end_token(export: &Export, tokenizer_json: &str) -> Result<String> {
             export.model.vocab_size
         )));
     }
-    let id = export.end_token_id;
-    tokenizer
-        .id_to_token(id)
-        .ok_or_else(|| Error::usage(format!("tokenizer.json has no token {id}, the end of a document")))
+    let named = |id: u32, what: &str| {
+        let name = tokenizer.id_to_token(id);
+        name.ok_or_else(|| Error::usage(format!("tokenizer.json has no token {id}, the {what}")))
+    };
+    let end = named(export.end_token_id, "end of a document")?;
+    let begin = match export.begin_token_id() {
+        Some(id) => Some((id, named(id, "beginning of a text")?)),
+        None => None,
+    };
+    Ok(Tokens { end, begin })
 }
 
 /// Returns the files besides weights and tokenizer.json. What a folder said about its tokens goes out as it
 /// came in, and what it did not say is not invented.
-fn files(export: &Export, config: serde_json::Value, end_token: &str) -> Result<Vec<(&'static str, String)>> {
+fn files(export: &Export, config: serde_json::Value, tokens: &Tokens) -> Result<Vec<(&'static str, String)>> {
     let text = |json: serde_json::Value| format!("{json:#}\n");
     let companions = &export.companions;
     let kept = |name: &'static str| companions.get(name).map(|text| (name, text.to_owned()));
@@ -209,7 +251,7 @@ fn files(export: &Export, config: serde_json::Value, end_token: &str) -> Result<
         files.extend(kept(SETTINGS));
     } else {
         files.push((GENERATION, text(generation_config(export))));
-        files.push((SETTINGS, text(tokenizer_config(export, end_token)?)));
+        files.push((SETTINGS, text(tokenizer_config(export, tokens)?)));
     }
     files.extend([TOKEN_MAP, CHAT_TEMPLATE].into_iter().filter_map(kept));
     Ok(files)
@@ -217,21 +259,22 @@ fn files(export: &Export, config: serde_json::Value, end_token: &str) -> Result<
 
 fn generation_config(export: &Export) -> serde_json::Value {
     json!({
-        "bos_token_id": export.end_token_id,
+        "bos_token_id": export.begin_token_id(),
         "eos_token_id": export.end_token_id,
         "pad_token_id": export.end_token_id,
     })
 }
 
 /// Returns the settings of the tokenizer of a model that xrun trained from the start: those beside its
-/// tokenizer.json, or its end token, which also begins every document.
-fn tokenizer_config(export: &Export, end_token: &str) -> Result<serde_json::Value> {
+/// tokenizer.json, or the tokens that begin and end its documents.
+fn tokenizer_config(export: &Export, tokens: &Tokens) -> Result<serde_json::Value> {
+    let begin = tokens.begin().map(|(_, name)| name);
     let own = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": export.seq_len,
-        "bos_token": end_token,
-        "add_bos_token": true,
-        "eos_token": end_token,
+        "bos_token": begin,
+        "add_bos_token": begin.is_some(),
+        "eos_token": tokens.end,
         "clean_up_tokenization_spaces": false,
     });
     let Some(text) = export.companions.get(SETTINGS) else { return Ok(own) };
@@ -241,7 +284,7 @@ fn tokenizer_config(export: &Export, end_token: &str) -> Result<serde_json::Valu
     if fields.keys().all(|key| key == "eos_token") {
         return Ok(own);
     }
-    for (key, value) in [("tokenizer_class", "PreTrainedTokenizerFast"), ("eos_token", end_token)] {
+    for (key, value) in [("tokenizer_class", "PreTrainedTokenizerFast"), ("eos_token", tokens.end.as_str())] {
         if fields.get(key).is_none_or(serde_json::Value::is_null) {
             fields.insert(key.to_owned(), value.into());
         }

@@ -97,10 +97,12 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let mut notes = keys.notes.clone();
     notes.extend(request.ignore.iter().map(|key| format!("{key} in config.json is left out (--ignore)")));
     let seq_len = context(request, &keys, &mut notes)?;
-    let begin = begin_token(tokenizer.to_json(), tokenizer.settings()).unwrap_or_default();
-    let tokenizer = tokenizer.beginning_with(Some(&begin))?;
+    // A built-in tokenizer has only an end token, with which texts begin.
+    let is_built_in = BUILT_IN.contains(&named.as_str());
+    let begin = (!is_built_in).then(|| begin_token(tokenizer.to_json()).unwrap_or_default());
+    let tokenizer = tokenizer.beginning_with(begin.as_deref())?;
     let stops = stop_token_ids(&folder, &companions, &keys, &tokenizer)?;
-    let begin = (tokenizer.begins() != Begin::End).then_some(begin);
+    let begin = begin.filter(|_| tokenizer.begins() != Begin::End);
     let recipe = recipe_of(request, &keys, seq_len, &named, begin.as_deref())?;
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
     let weights = ImportedWeights::new(folder, &model)?;

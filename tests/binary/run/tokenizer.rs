@@ -134,7 +134,8 @@ fn another_end_token_is_refused() {
         place.xrun(&[&["run"], &run[..], &["--until", "2", "checkpoint.interval=2"]].concat()).succeeds();
         let half = place.run();
         let other = if end == KNOWN { "<fin>" } else { "<|endoftext|>" };
-        let settings = json!({ "eos_token": other }).to_string();
+        // With a list of its tokens, the file has precedence over the map.
+        let settings = json!({ "eos_token": other, "added_tokens_decoder": {} }).to_string();
         place.write("t/tokenizer_config.json", settings.as_bytes());
         let says = ["end token", "tokenizer_config.json"];
         place.xrun(&["resume", half.name()]).ended(2).says(&says);
@@ -220,8 +221,24 @@ fn documents_may_open_with_their_own_token() {
         rows.collect::<Vec<_>>()
     };
     assert_eq!(documents(&own), documents(&plain), "set, document, tokens, bytes");
-    let out = place.xrun(&["export", own.name(), "--to", "out"]).succeeds();
-    assert!(out.stderr.contains("exported"));
+    // An export begins texts as they began in training, whatever its reader looks at.
+    let nothing = run(&["data.begin_token=\"\""]);
+    for (run, begin) in
+        [(&plain, Some((256, "<|endoftext|>"))), (&own, Some((257, "<fin>"))), (&nothing, None)]
+    {
+        let out = format!("out-{}", run.name());
+        place.xrun(&["export", run.name(), "--to", &out]).succeeds();
+        let json = |name: &str| -> Value {
+            serde_json::from_slice(&fs::read(place.path().join(&out).join(name)).unwrap()).unwrap()
+        };
+        let (id, name) = (json!(begin.map(|(id, _)| id)), json!(begin.map(|(_, name)| name)));
+        assert_eq!(json("config.json")["bos_token_id"], id);
+        assert_eq!(json("generation_config.json")["bos_token_id"], id);
+        assert_eq!(json("tokenizer_config.json")["bos_token"], name);
+        assert_eq!(json("tokenizer_config.json")["eos_token"], "<|endoftext|>");
+        let first = &json("tokenizer.json")["post_processor"]["single"][0]["SpecialToken"]["id"];
+        assert_eq!(*first, name);
+    }
     let unknown = ["tiny.toml", "data.begin_token=<s>"];
     place.xrun(&unknown).ended(2).says(&["data.begin_token = \"<s>\" is not an entry"]);
 }
@@ -250,7 +267,7 @@ fn an_imported_model_begins_and_ends_texts_as_its_files_say() {
     };
     // xrun's own export says that texts begin with the end token.
     assert_eq!(begin(&imported()), None);
-    edit("tokenizer_config.json", &|json| json["add_bos_token"] = false.into());
+    edit("tokenizer.json", &|json| json["post_processor"] = Value::Null);
     let nothing = imported();
     assert_eq!(begin(&nothing).as_deref(), Some("begin_token = \"\""));
     edit("tokenizer.json", &|json| {

@@ -5,6 +5,7 @@ use crate::parity::fixture::{Fixture, relative};
 use crate::parity::subject::{Subject, recipe};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use xrun::data::tokenizer::Begin;
 use xrun::hugging_face::Folder;
 use xrun::model::Weights;
 use xrun::model::hf_export::{self, Dtype, Export};
@@ -63,7 +64,12 @@ fn is_torch(case: &str) {
         near("logits", &subject.generate(), 1e-5);
         subject.gradients(1);
         near("loss", &subject.get("control.loss"), 1e-6);
-        let facts = HfFacts { torch_dtype: "float32", seq_len: subject.plan.batch.seq_len, end_token_id: 0 };
+        let facts = HfFacts {
+            torch_dtype: "float32",
+            seq_len: subject.plan.batch.seq_len,
+            end_token_id: 0,
+            begin_token_id: Some(0),
+        };
         let tensors = express(&subject.plan.model, &facts).unwrap().tensors;
         let gradients = fixture.names().into_iter().filter(|name| name.starts_with("grads."));
         assert_eq!(tensors.len(), gradients.count());
@@ -102,6 +108,7 @@ fn comes_back(case: &str) {
         model: model.clone(),
         seq_len,
         end_token_id: 0,
+        begin: Begin::End,
         dtype: Dtype::F32,
         reference: None,
         companions: Companions::default(),

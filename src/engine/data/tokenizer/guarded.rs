@@ -93,12 +93,20 @@ impl GuardedTokenizer {
         Ok(Self { inner, unknown })
     }
 
+    /// Returns the added tokens with their flags, by id.
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn added_tokens(&self) -> Result<HashMap<u32, AddedToken>> {
+        guard(|| self.inner.get_added_tokens_decoder().into_iter().collect())
+    }
+
     /// Marks an entry as special, so that its name in a text is plain text. Its id stays the same.
     ///
     /// # Errors
     /// If the library fails.
     pub fn make_special(&mut self, id: u32) -> Result<()> {
-        let added = guard(|| self.inner.get_added_tokens_decoder().get(&id).cloned())?;
+        let added = self.added_tokens()?.remove(&id);
         let Some(token) = added.filter(|token| !token.special) else { return Ok(()) };
         let added = guard(|| self.inner.add_special_tokens([AddedToken { special: true, ..token }]))?;
         added.map(|_| ()).map_err(|e| Error::failed(format!("cannot mark token {id} as special: {e}")))

@@ -1,6 +1,7 @@
 //! Tokenizers: `gpt2`, `byte` and `stories` are built in; any HuggingFace `tokenizer.json` can be opened by
 //! its path.
 
+mod agreement;
 mod builtin;
 mod bytes;
 mod coding;
@@ -16,7 +17,9 @@ mod timed;
 
 pub use guarded::GuardedTokenizer;
 pub use lost::LostBytes;
-pub use special::{Begin, MAX_SETTINGS_BYTES, SETTINGS, begin_token, token_text};
+pub use special::{
+    Begin, MAX_SETTINGS_BYTES, SETTINGS, TOKEN_MAP, begin_token, json_beginning_with, special_tokens,
+};
 pub(super) use timed::timed;
 
 use crate::atomic;
@@ -167,6 +170,7 @@ impl Tokenizer {
             })?,
         };
         let name = inner.id_to_token(end).unwrap_or_default();
+        agreement::check(settings, &json, &inner, end)?;
         inner.make_special(end)?;
         let bytes = bytes::token_bytes(&json, &inner.vocab()?, vocab, end).map(Arc::new);
         Ok(Self {

@@ -5,17 +5,27 @@
 use crate::data::END_OF_TEXT;
 use crate::error::{Error, Result};
 use crate::regular;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The settings of a tokenizer, which name its special tokens. They are stored beside every tokenizer.json.
 pub const SETTINGS: &str = "tokenizer_config.json";
 
-/// Names the special tokens where [`SETTINGS`] does not.
-const TOKEN_MAP: &str = "special_tokens_map.json";
+/// Names special tokens. Has precedence over [`SETTINGS`] without a list of added tokens, as in transformers.
+pub const TOKEN_MAP: &str = "special_tokens_map.json";
+
+/// Names added tokens with their ids, beside [`SETTINGS`] without a list of them.
+pub(super) const ADDED_TOKENS: &str = "added_tokens.json";
 
 /// Largest file of settings that is read. Settings with long lists of added tokens stay below 4 MiB.
 pub const MAX_SETTINGS_BYTES: u64 = 16 << 20;
+
+/// The key of the tokens that settings list with their ids and flags.
+pub(super) const DECODER: &str = "added_tokens_decoder";
+
+/// Keys of further special tokens: a list of tokens, or an object of them.
+pub(super) const FURTHER: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
 
 /// The key of the end token in both files.
 const EOS: &str = "eos_token";
@@ -41,8 +51,10 @@ pub enum Begin {
 pub(super) struct Settings {
     /// The text of [`SETTINGS`], if the file exists.
     text: Option<String>,
-    /// The fields of [`SETTINGS`]; those that it lacks are from [`TOKEN_MAP`].
-    fields: Map<String, Value>,
+    /// The fields of [`SETTINGS`] with the special tokens of [`TOKEN_MAP`].
+    pub fields: Map<String, Value>,
+    /// The entries of [`ADDED_TOKENS`], if they count.
+    pub added: Map<String, Value>,
     /// The file that names the end token.
     named_by: &'static str,
 }
@@ -53,25 +65,16 @@ impl Settings {
     /// # Errors
     /// If a file cannot be read, is too large, or is not a JSON object.
     pub fn beside(tokenizer: &Path) -> Result<Self> {
-        let text = read(&tokenizer.with_file_name(SETTINGS))?;
-        let mut settings = Self { named_by: SETTINGS, ..Self::default() };
-        if let Some(text) = text {
-            settings.fields = object(&text).map_err(|e| e.context(SETTINGS))?;
-            settings.text = Some(text);
-        }
-        if let Some(text) = read(&tokenizer.with_file_name(TOKEN_MAP))? {
-            let map = object(&text).map_err(|e| e.context(TOKEN_MAP))?;
-            for (key, value) in map {
-                let is_unset = settings.fields.get(&key).is_none_or(Value::is_null);
-                if is_unset && key.ends_with("_token") && !value.is_null() {
-                    if key == EOS {
-                        settings.named_by = TOKEN_MAP;
-                    }
-                    settings.fields.insert(key, value);
-                }
+        let read = |name: &str| read(&tokenizer.with_file_name(name));
+        let text = read(SETTINGS)?;
+        let (fields, named_by) = merged(text.as_deref(), read(TOKEN_MAP)?.as_deref())?;
+        let added = match read(ADDED_TOKENS)? {
+            Some(text) if !fields.contains_key(DECODER) => {
+                object(&text).map_err(|e| e.context(ADDED_TOKENS))?
             }
-        }
-        Ok(settings)
+            _ => Map::new(),
+        };
+        Ok(Self { text, fields, added, named_by })
     }
 
     /// Returns the name of the end token; `None` if no file names one.
@@ -108,26 +111,90 @@ impl Settings {
     }
 }
 
+/// Returns the fields of [`SETTINGS`] with the special tokens of [`TOKEN_MAP`], whose texts are given, and the
+/// file that names the end token. As in transformers, settings that list their added tokens have precedence,
+/// and otherwise the map has.
+///
+/// # Errors
+/// If a text is not a JSON object.
+fn merged(settings: Option<&str>, map: Option<&str>) -> Result<(Map<String, Value>, &'static str)> {
+    let parsed = |text: Option<&str>, name: &'static str| match text {
+        Some(text) => object(text).map_err(|e| e.context(name)),
+        None => Ok(Map::new()),
+    };
+    let (mut fields, map) = (parsed(settings, SETTINGS)?, parsed(map, TOKEN_MAP)?);
+    let lists_tokens = fields.contains_key(DECODER);
+    let mut named_by = SETTINGS;
+    for (key, value) in map {
+        let own = fields.get(&key).filter(|own| !own.is_null());
+        let is_same = |own: &Value| token_text(own).is_some() && token_text(own) == token_text(&value);
+        let is_kept = own.is_some_and(|own| lists_tokens || is_same(own));
+        let is_named = key.ends_with("_token") || FURTHER.contains(&key.as_str());
+        if is_named && !value.is_null() && !is_kept {
+            if key == EOS {
+                named_by = TOKEN_MAP;
+            }
+            fields.insert(key, value);
+        }
+    }
+    Ok((fields, named_by))
+}
+
+/// Returns the special tokens by the names that chat templates have for them, such as `bos_token`, from the
+/// texts of [`SETTINGS`] and [`TOKEN_MAP`].
+///
+/// # Errors
+/// If a text is not a JSON object.
+pub fn special_tokens(settings: Option<&str>, map: Option<&str>) -> Result<BTreeMap<String, String>> {
+    let (fields, _) = merged(settings, map)?;
+    // A list of them gives them no names.
+    let further = FURTHER.iter().filter_map(|key| fields.get(*key)?.as_object()).flatten();
+    let named = fields.iter().filter(|(key, _)| key.ends_with("_token"));
+    let all = named.chain(further);
+    Ok(all.filter_map(|(key, token)| Some((key.clone(), token_text(token)?))).collect())
+}
+
 /// Returns the end token that a tokenizer.json implies by itself, if no file names one.
 pub(super) fn implied_end(id: impl Fn(&str) -> Option<u32>) -> Option<u32> {
     END_TOKENS.iter().find_map(|name| id(name))
 }
 
-/// Returns the token that transformers puts before a text, by the tokenizer.json and its settings; `None` if
-/// it puts nothing there. A post-processor decides. If there is none, `add_bos_token` in the settings does.
-pub fn begin_token(json: &str, settings: &str) -> Option<String> {
+/// Returns the token that transformers puts before a text, by the tokenizer.json; `None` if it puts nothing
+/// there. Only the post-processor decides: transformers 5 reads `add_bos_token` in the settings only where
+/// there is no tokenizer.json.
+pub fn begin_token(json: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Processor {
         #[serde(default)]
         post_processor: Value,
     }
-    let settings: Value = serde_json::from_str(settings).unwrap_or_default();
-    let processor = serde_json::from_str::<Processor>(json).ok()?.post_processor;
-    if processor.is_null() {
-        let adds = settings["add_bos_token"] == true;
-        return token_text(&settings["bos_token"]).filter(|_| adds);
+    added_before(&serde_json::from_str::<Processor>(json).ok()?.post_processor)
+}
+
+/// Returns a tokenizer.json whose post-processor puts a token, by id and name, or nothing before a text. It is
+/// the given one, unless that puts something else there.
+///
+/// # Errors
+/// If it is not a JSON object.
+pub fn json_beginning_with(json: &str, token: Option<(u32, &str)>) -> Result<String> {
+    if begin_token(json).as_deref() == token.map(|(_, name)| name) {
+        return Ok(json.to_owned());
     }
-    added_before(&processor)
+    let mut document = object(json).map_err(|e| e.context("tokenizer.json"))?;
+    let processor = token.map_or(Value::Null, |(id, name)| {
+        let special = |part: u8| json!({"SpecialToken": {"id": name, "type_id": part}});
+        let text = |text: &str, part: u8| json!({"Sequence": {"id": text, "type_id": part}});
+        let mut tokens = Map::new();
+        tokens.insert(name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}));
+        json!({
+            "type": "TemplateProcessing",
+            "single": [special(0), text("A", 0)],
+            "pair": [special(0), text("A", 0), special(1), text("B", 1)],
+            "special_tokens": tokens,
+        })
+    });
+    document.insert("post_processor".to_owned(), processor);
+    Ok(format!("{:#}\n", Value::Object(document)))
 }
 
 /// Returns the token that a post-processor adds before a text.
@@ -171,9 +238,38 @@ fn read(path: &Path) -> Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
-    /// What `AutoTokenizer` of transformers 5 puts before a text, by post-processor and settings.
+    /// What `special_tokens_map` of an `AutoTokenizer` of transformers 5.24 is.
+    #[test]
+    fn the_map_has_precedence_unless_settings_list_their_tokens() {
+        let (a, b) = (json!({"eos_token": "a", "bos_token": {"content": "x"}}), json!({"eos_token": "b"}));
+        let listing = json!({"eos_token": "a", "added_tokens_decoder": {}});
+        for (settings, map, eos, named_by) in [
+            (Some(&a), None, Some("a"), SETTINGS),
+            (Some(&a), Some(&b), Some("b"), TOKEN_MAP),
+            (Some(&a), Some(&a), Some("a"), SETTINGS),
+            (Some(&listing), Some(&b), Some("a"), SETTINGS),
+            (Some(&json!({"eos_token": null})), Some(&b), Some("b"), TOKEN_MAP),
+            (Some(&a), Some(&json!({"eos_token": null})), Some("a"), SETTINGS),
+            (None, Some(&b), Some("b"), TOKEN_MAP),
+            (None, None, None, SETTINGS),
+        ] {
+            let [settings, map] = [settings, map].map(|json| json.map(Value::to_string));
+            let (fields, by) = merged(settings.as_deref(), map.as_deref()).unwrap();
+            assert_eq!(
+                (fields.get(EOS).and_then(token_text).as_deref(), by),
+                (eos, named_by),
+                "{settings:?} {map:?}"
+            );
+        }
+        let settings = json!({"unk_token": "u", "extra_special_tokens": {"image_token": "i"}, "pad_token": null,
+            "add_bos_token": true, "additional_special_tokens": ["n"], "model_max_length": 3});
+        let tokens = special_tokens(Some(&settings.to_string()), Some(&a.to_string())).unwrap();
+        let expected = [("bos_token", "x"), ("eos_token", "a"), ("image_token", "i"), ("unk_token", "u")];
+        assert_eq!(tokens, expected.map(|(key, token)| (key.to_owned(), token.to_owned())).into());
+    }
+
+    /// What `AutoTokenizer` of transformers 5.24 puts before a text.
     #[test]
     fn a_text_begins_as_the_post_processor_says() {
         let template = |single: Value| {
@@ -184,22 +280,21 @@ mod tests {
         let special = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
         let before = template(json!([special, text]));
         let byte_level = json!({"type": "ByteLevel"});
-        for (processor, settings, begin) in [
-            (before.clone(), json!({}), Some("<s>")),
-            (before.clone(), json!({"add_bos_token": false, "bos_token": "<s>"}), Some("<s>")),
-            (json!({"type": "Sequence", "processors": [byte_level, before]}), json!({}), Some("<s>")),
-            (template(json!([text, special])), json!({}), None),
-            (byte_level.clone(), json!({"add_bos_token": true, "bos_token": "<s>"}), None),
-            (Value::Null, json!({"add_bos_token": true, "bos_token": {"content": "<s>"}}), Some("<s>")),
-            (Value::Null, json!({"bos_token": "<s>"}), None),
-            (
-                json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}),
-                json!({}),
-                Some("<s>"),
-            ),
+        for (processor, begin) in [
+            (before.clone(), Some("<s>")),
+            (json!({"type": "Sequence", "processors": [byte_level, before]}), Some("<s>")),
+            (template(json!([text, special])), None),
+            (byte_level.clone(), None),
+            (Value::Null, None),
+            (json!({"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}), Some("<s>")),
         ] {
-            let json = json!({"post_processor": processor}).to_string();
-            assert_eq!(begin_token(&json, &settings.to_string()).as_deref(), begin, "{json} {settings}");
+            let json = json!({"post_processor": processor, "model": {"b": 1, "a": 2}}).to_string();
+            assert_eq!(begin_token(&json).as_deref(), begin, "{json}");
+            for token in [None, Some((1, "<s>")), Some((7, "\"q\""))] {
+                let made = json_beginning_with(&json, token).unwrap();
+                assert_eq!(begin_token(&made).as_deref(), token.map(|(_, name)| name), "{json}");
+                assert_eq!(made == json, begin == token.map(|(_, name)| name), "{json}");
+            }
         }
     }
 }

@@ -276,6 +276,8 @@ fn a_stored_tokenizer_keeps_its_end_token() {
     });
     let named = r#"{"eos_token": "<fin>"}"#;
     let object = r#"{"eos_token": {"content": "<fin>", "special": true}, "chat_template": "x"}"#;
+    let other = r#"{"eos_token": "<|endoftext|>"}"#;
+    let listing = r#"{"eos_token": "<|endoftext|>", "added_tokens_decoder": {}}"#;
     for (files, end) in [
         (vec![], 256),
         (vec![("tokenizer_config.json", named)], 257),
@@ -284,6 +286,9 @@ fn a_stored_tokenizer_keeps_its_end_token() {
         (vec![("special_tokens_map.json", object)], 257),
         (vec![("tokenizer_config.json", r#"{"eos_token": null}"#), ("special_tokens_map.json", named)], 257),
         (vec![("generation_config.json", r#"{"eos_token_id": [256, 257]}"#)], 256),
+        // Of two that differ transformers takes the map's, unless the settings list their tokens.
+        (vec![("tokenizer_config.json", other), ("special_tokens_map.json", named)], 257),
+        (vec![("tokenizer_config.json", listing), ("special_tokens_map.json", named)], 256),
     ] {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         std::fs::write(from.path().join("tokenizer.json"), &json).unwrap();
@@ -305,6 +310,68 @@ fn a_stored_tokenizer_keeps_its_end_token() {
     std::fs::write(wrong.path().join("tokenizer_config.json"), r#"{"eos_token": [257]}"#).unwrap();
     let error = Tokenizer::open(wrong.path().join("tokenizer.json").to_str().unwrap()).unwrap_err();
     assert!(error.message().contains("neither text nor an object"), "{error}");
+}
+
+/// Every way in which files beside a tokenizer.json change it in transformers: they agree with it, or are
+/// refused with the name of the file and the token.
+#[test]
+fn files_of_different_tokenizers_are_refused() {
+    let json = changed(|json| {
+        let tokens = json["added_tokens"].as_array_mut().unwrap();
+        tokens.push(added(257, "<x>", false, false));
+        tokens.push(added(258, "<s>", true, false));
+    });
+    let flags = ["lstrip", "rstrip", "single_word", "normalized", "special"];
+    let listed = |name: &str, flag: &str, value: bool| {
+        format!(r#"{{"added_tokens_decoder": {{"257": {{"content": "{name}", "{flag}": {value}}}}}}}"#)
+    };
+    let mut cases: Vec<(&str, String, Option<&str>)> = Vec::new();
+    for flag in flags {
+        for (name, is_set) in [("<x>", false), ("<s>", flag == "special")] {
+            cases.push((SETTINGS, listed(name, flag, is_set), None));
+            cases.push((SETTINGS, listed(name, flag, !is_set), Some(flag)));
+        }
+        cases.push((SETTINGS, listed("<y>", flag, false), Some("\"<y>\", though added_tokens_decoder")));
+    }
+    // The end token is special whatever its flag.
+    cases.push((SETTINGS, listed("<|endoftext|>", "special", false), None));
+    for key in ["additional_special_tokens", "extra_special_tokens"] {
+        for (there, missing) in [
+            (r#"["<s>"]"#, r#"["<s>", "<y>"]"#),
+            (r#"[{"content": "<x>"}]"#, r#"[{"content": "<y>"}]"#),
+            (r#"{"image_token": "<s>"}"#, r#"{"image_token": "<y>"}"#),
+        ] {
+            for file in [SETTINGS, "special_tokens_map.json"] {
+                cases.push((file, format!(r#"{{"{key}": {there}}}"#), None));
+                cases.push((file, format!(r#"{{"{key}": {missing}}}"#), Some("no entry \"<y>\"")));
+            }
+        }
+        cases.push((SETTINGS, format!(r#"{{"{key}": null}}"#), None));
+    }
+    cases.push(("added_tokens.json", r#"{"<x>": 257}"#.to_owned(), None));
+    cases.push((
+        "added_tokens.json",
+        r#"{"<y>": 300}"#.to_owned(),
+        Some("though added_tokens.json names it"),
+    ));
+    for (space, refused) in [("false", None), ("null", None), ("true", Some("add_prefix_space"))] {
+        cases.push((SETTINGS, format!(r#"{{"add_prefix_space": {space}}}"#), refused));
+    }
+    // Padding is never part of a text.
+    cases.push((SETTINGS, r#"{"pad_token": "[PAD]"}"#.to_owned(), None));
+    for (file, text, refused) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), &json).unwrap();
+        std::fs::write(folder.path().join(file), &text).unwrap();
+        let opened = Tokenizer::open(folder.path().join(FILE).to_str().unwrap());
+        match refused {
+            None => _ = opened.unwrap_or_else(|e| panic!("{file} {text}: {e}")),
+            Some(says) => {
+                let message = opened.expect_err(&text).message().to_owned();
+                assert!(message.contains(says) && message.contains("save_pretrained"), "{text}: {message}");
+            }
+        }
+    }
 }
 
 /// Ids may leave out numbers, as GPT-4o's do; those decode to nothing.

@@ -83,7 +83,7 @@ pub(super) fn config_json(class: &dyn Class, m: &Model, facts: &HfFacts) -> Valu
     let common = json!({
         "tie_word_embeddings": m.tie_embeddings,
         "use_cache": true,
-        "bos_token_id": facts.end_token_id,
+        "bos_token_id": facts.begin_token_id,
         "eos_token_id": facts.end_token_id,
     });
     // In the order of the file.

@@ -9,8 +9,10 @@ pub struct HfFacts {
     pub torch_dtype: &'static str,
     /// Length in tokens of the longest sequence that the model was trained on.
     pub seq_len: usize,
-    /// Token that ends a document. It also starts generation without a prompt.
+    /// Token that ends a document.
     pub end_token_id: u32,
+    /// Token that begins a text, if one does.
+    pub begin_token_id: Option<u32>,
 }
 
 /// A model as HuggingFace's transformers loads it.

@@ -228,7 +228,12 @@ fn exported_configurations_equal_imported_ones() {
     ] {
         let before = keys(&config(&value)).unwrap();
         let model = model_from(&before);
-        let facts = HfFacts { torch_dtype: "float32", seq_len: before.context, end_token_id: 0 };
+        let facts = HfFacts {
+            torch_dtype: "float32",
+            seq_len: before.context,
+            end_token_id: 0,
+            begin_token_id: Some(0),
+        };
         let HfModel { class, config: exported, tensors } = express(&model, &facts).unwrap();
         assert_eq!(class, before.class);
         assert_eq!(model_from(&keys(&config(&exported)).unwrap()), model, "{value}");
@@ -253,7 +258,8 @@ fn every_parameter_has_its_tensors() {
         nanochat(),
     ] {
         let model = model_from(&keys(&config(&value)).unwrap());
-        let facts = HfFacts { torch_dtype: "float32", seq_len: 1024, end_token_id: 0 };
+        let facts =
+            HfFacts { torch_dtype: "float32", seq_len: 1024, end_token_id: 0, begin_token_id: Some(0) };
         let mut parts = BTreeMap::new();
         for tensor in express(&model, &facts).unwrap().tensors {
             parts.entry(tensor.source.clone()).or_insert_with(Vec::new).push(tensor);
@@ -345,7 +351,7 @@ pub(super) type Stored = (String, Dtype, Vec<usize>, Vec<u8>);
 
 /// The tensors of the small model. Elements count up across tensors.
 pub(super) fn tensors(model: &Model) -> Vec<Stored> {
-    let facts = HfFacts { torch_dtype: "float32", seq_len: 8, end_token_id: 0 };
+    let facts = HfFacts { torch_dtype: "float32", seq_len: 8, end_token_id: 0, begin_token_id: Some(0) };
     let mut next = 0u16;
     let mut bytes = |count: usize| -> Vec<u8> {
         let numbers = (next..).take(count).flat_map(|i| f32::from(i).to_le_bytes()).collect();

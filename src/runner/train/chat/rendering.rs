@@ -6,6 +6,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind, context};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Maximum size of a template.
 const MAX_TEMPLATE_BYTES: usize = 1 << 20;
@@ -43,10 +44,8 @@ impl Message {
 pub(super) struct Job {
     /// The text of the template.
     pub source: String,
-    /// The token that begins a text; empty if there is none.
-    pub bos: String,
-    /// The token that ends a text.
-    pub eos: String,
+    /// The special tokens by the names that the template has for them, such as `bos_token`.
+    pub tokens: BTreeMap<String, String>,
     /// The conversation; `None` to compile the template only.
     pub messages: Option<Vec<Message>>,
 }
@@ -85,8 +84,8 @@ pub(super) fn render(job: &Job) -> Result<String> {
     let known = context! {
         messages => messages.iter().map(fields).collect::<Value>(),
         add_generation_prompt => true,
-        bos_token => job.bos.as_str(),
-        eos_token => job.eos.as_str(),
+        // Of one name the former counts, so no token replaces the conversation.
+        ..Value::from_pairs(job.tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token.as_str()))))
     };
     let text = template.render(known).map_err(|e| wrong(&e))?;
     if text.len() > MAX_TEXT_BYTES {

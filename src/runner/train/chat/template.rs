@@ -4,10 +4,13 @@
 use super::child::Renderer;
 use super::rendering::{Job, Message};
 use crate::data::Tokenizer;
-use crate::data::tokenizer::{MAX_SETTINGS_BYTES as MAX_BYTES, SETTINGS as CONFIG_FILE, token_text};
+use crate::data::tokenizer::{
+    MAX_SETTINGS_BYTES as MAX_BYTES, SETTINGS as CONFIG_FILE, TOKEN_MAP, special_tokens,
+};
 use crate::error::{Error, Result};
 use crate::model::hf_export::CHAT_TEMPLATE;
 use crate::regular;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A chat template, and the special tokens that it may use.
@@ -26,14 +29,16 @@ impl Template {
     /// # Errors
     /// With a usage error that says what is missing, or where the template is wrong.
     pub(super) fn from_run(run: &Path, tokenizer: &Tokenizer, renderer: Renderer) -> Result<Self> {
-        let config = match read(&run.join(CONFIG_FILE))? {
-            Some(text) => serde_json::from_str(&text)
-                .map_err(|e| Error::usage(format!("{}: {e}", run.join(CONFIG_FILE).display())))?,
-            None => serde_json::Value::Null,
-        };
+        let (settings, map) = (read(&run.join(CONFIG_FILE))?, read(&run.join(TOKEN_MAP))?);
+        let tokens = special_tokens(settings.as_deref(), map.as_deref())
+            .map_err(|e| e.context(run.display().to_string()))?;
         let (source, from) = match chat_template(run)? {
             Some(source) => (source, CHAT_TEMPLATE),
-            None => (in_config(&config["chat_template"]).unwrap_or_default(), CONFIG_FILE),
+            None => {
+                let settings: serde_json::Value =
+                    settings.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+                (in_config(&settings["chat_template"]).unwrap_or_default(), CONFIG_FILE)
+            }
         };
         if source.trim().is_empty() {
             return Err(Error::usage(format!(
@@ -42,23 +47,23 @@ impl Template {
                 run.display()
             )));
         }
-        Self::new(source, &config, tokenizer, renderer)
+        Self::new(source, tokens, tokenizer, renderer)
             .map_err(|e| e.context(run.join(from).display().to_string()))
     }
 
-    /// Compiles a template, to find out whether it is one. `config` names special tokens.
+    /// Compiles a template, to find out whether it is one. `tokens` are the special tokens by the names that
+    /// it has for them.
     pub(super) fn new(
         source: String,
-        config: &serde_json::Value,
+        mut tokens: BTreeMap<String, String>,
         tokenizer: &Tokenizer,
         renderer: Renderer,
     ) -> Result<Self> {
-        let named = |name: &str| token_text(&config[name]);
         let end = tokenizer.decode(&[tokenizer.end_token()])?;
-        let eos = named("eos_token").unwrap_or(end);
+        let eos = tokens.entry("eos_token".to_owned()).or_insert(end);
         let mut ends = vec![tokenizer.end_token()];
-        ends.extend(tokenizer.token_to_id(&eos).filter(|id| *id != tokenizer.end_token()));
-        let job = Job { source, bos: named("bos_token").unwrap_or_default(), eos, messages: None };
+        ends.extend(tokenizer.token_to_id(eos).filter(|id| *id != tokenizer.end_token()));
+        let job = Job { source, tokens, messages: None };
         renderer.render(&job)?;
         Ok(Self { job, ends, renderer })
     }
@@ -77,13 +82,15 @@ impl Template {
     }
 }
 
-/// Returns the template in a tokenizer_config.json: either a string, or the entry named `default` in a list.
+/// Returns the template in a tokenizer_config.json: a string, or what is named `default` in a list or an
+/// object.
 fn in_config(template: &serde_json::Value) -> Option<String> {
-    let default = |named: &Vec<serde_json::Value>| {
-        let named = named.iter().find(|named| named["name"] == "default")?;
-        named["template"].as_str().map(str::to_owned)
+    let in_list = template.as_array().and_then(|named| named.iter().find(|named| named["name"] == "default"));
+    let default = match in_list {
+        Some(named) => &named["template"],
+        None => &template["default"],
     };
-    template.as_str().map(str::to_owned).or_else(|| template.as_array().and_then(default))
+    template.as_str().or_else(|| default.as_str()).map(str::to_owned)
 }
 
 /// Returns the chat template in its own file in a run's folder, if there is one.

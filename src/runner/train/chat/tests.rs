@@ -3,6 +3,7 @@ use super::rendering::Message;
 use super::shapes;
 use super::template::Template;
 use crate::data::Tokenizer;
+use crate::data::tokenizer::special_tokens;
 use serde_json::{Value, json};
 
 const CHATML: &str = "{%- for message in messages %}\n    {{- '<|im_start|>' + message.role + '\\n' + \
@@ -14,15 +15,16 @@ fn messages() -> Vec<Message> {
 }
 
 fn template(source: &str, config: &Value) -> crate::error::Result<Template> {
-    Template::new(source.to_owned(), config, &Tokenizer::open("byte").unwrap(), Renderer::Here)
+    let tokens = special_tokens(Some(&config.to_string()), None).unwrap();
+    Template::new(source.to_owned(), tokens, &Tokenizer::open("byte").unwrap(), Renderer::Here)
 }
 
 fn rendered(source: &str) -> String {
-    template(source, &Value::Null).unwrap().render(&messages()).unwrap()
+    template(source, &json!({})).unwrap().render(&messages()).unwrap()
 }
 
 fn refused(source: &str) -> String {
-    let rendered = template(source, &Value::Null).and_then(|t| t.render(&messages()));
+    let rendered = template(source, &json!({})).and_then(|t| t.render(&messages()));
     rendered.unwrap_err().message().to_owned()
 }
 
@@ -51,7 +53,12 @@ fn special_tokens_come_from_the_settings() {
     assert_eq!(made.render(&messages()).unwrap(), "<s>a");
     let end = Tokenizer::open("byte").unwrap().end_token();
     assert_eq!(made.ends(), [end, u32::from(b'a')]);
-    assert_eq!(template("{{ eos_token }}", &Value::Null).unwrap().ends(), [end]);
+    assert_eq!(template("{{ eos_token }}", &json!({})).unwrap().ends(), [end]);
+    // As in transformers: a token that is not named is not defined, and none hides the conversation.
+    let config = json!({"unk_token": "u", "pad_token": null, "messages_token": "m", "extra_special_tokens":
+        {"image_token": "i", "messages": "m"}});
+    let all = "{{ unk_token }}|{{ pad_token }}|{{ bos_token is defined }}|{{ image_token }}|{{ messages[2].content }}";
+    assert_eq!(template(all, &config).unwrap().render(&messages()).unwrap(), "u||False|i|Go");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::write_parameter;
 use crate::data::Tokenizer;
 pub(in crate::train) use crate::data::tokenizer::FILE as TOKENIZER;
-use crate::data::tokenizer::{Begin, MAX_JSON_BYTES, MAX_SETTINGS_BYTES, SETTINGS, begin_token};
+use crate::data::tokenizer::{Begin, MAX_JSON_BYTES, begin_token};
 use crate::device::communicator::Communicator;
 use crate::device::{DType, Real};
 use crate::error::{Error, Result};
@@ -44,27 +44,36 @@ impl InitialWeights {
     /// names no folder.
     ///
     /// # Errors
-    /// Fails like [`check_initial_weights`], and if a file cannot be read.
+    /// Fails like [`check_initial_weights`], and if a file cannot be read or a weight is not finite.
     pub(in crate::train) fn open(
         recipe: &Recipe,
         plan: &Plan,
         tokenizer: &Tokenizer,
     ) -> Result<Option<Self>> {
-        let Some(weights) = check_initial_weights(recipe, plan)? else { return Ok(None) };
-        check_tokenizer(recipe, &weights.folder, tokenizer)?;
+        let Some(weights) = find(recipe, plan)? else { return Ok(None) };
+        check_tokenizer(recipe, &weights.folder, || Ok(tokenizer.clone()))?;
         let warning = begin_warning(&weights.folder, tokenizer)?;
         let hash = weights.folder.content_hash()?;
         Ok(Some(Self { weights, hash, warning }))
     }
 }
 
-/// Opens the folder with the initial weights of a recipe, and checks that it holds the plan's model. Reads
-/// only the headers of the weights. Returns `None` if the recipe names no folder.
+/// Opens the folder with the initial weights of a recipe, and checks that it holds the plan's model and the
+/// recipe's tokenizer. Reads only the headers of the weights. Returns `None` if the recipe names no folder.
 ///
 /// # Errors
 /// With a usage error if the folder is damaged, or if its configuration and the recipe disagree; the error
 /// names every such key with both values.
 pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
+    let weights = find(recipe, plan)?;
+    if let Some(weights) = &weights {
+        check_tokenizer(recipe, &weights.folder, || Tokenizer::open(&recipe.values().data.tokenizer))?;
+    }
+    Ok(weights)
+}
+
+/// Finds the initial weights of a recipe, without a look at tokenizers.
+fn find(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
     let Some(path) = &recipe.values().model.init_from else { return Ok(None) };
     let folder = Folder::open(Path::new(path))?;
     let keys = keys(&folder.config)?;
@@ -134,8 +143,7 @@ fn with_initial_values_of(other: &Model, model: Model) -> Model {
 /// not.
 fn begin_warning(folder: &Folder, tokenizer: &Tokenizer) -> Result<Option<String>> {
     let Some(json) = folder.text(TOKENIZER, MAX_JSON_BYTES)? else { return Ok(None) };
-    let settings = folder.text(SETTINGS, MAX_SETTINGS_BYTES)?.unwrap_or_default();
-    let theirs = begin_token(&json, &settings).filter(|_| tokenizer.begins() == Begin::End);
+    let theirs = begin_token(&json).filter(|_| tokenizer.begins() == Begin::End);
     let other = theirs.filter(|name| tokenizer.token_to_id(name) != Some(tokenizer.end_token()));
     Ok(other.map(|name| {
         format!(
@@ -147,10 +155,11 @@ fn begin_warning(folder: &Folder, tokenizer: &Tokenizer) -> Result<Option<String
     }))
 }
 
-/// Rejects a tokenizer whose vocabulary differs from the folder's.
-fn check_tokenizer(recipe: &Recipe, folder: &Folder, tokenizer: &Tokenizer) -> Result<()> {
+/// Rejects a tokenizer whose vocabulary differs from the folder's. `open` is called only if the folder has
+/// one.
+fn check_tokenizer(recipe: &Recipe, folder: &Folder, open: impl FnOnce() -> Result<Tokenizer>) -> Result<()> {
     let Some(json) = folder.text(TOKENIZER, MAX_JSON_BYTES)? else { return Ok(()) };
-    let same = tokenizer.has_same_vocabulary(&json);
+    let same = open()?.has_same_vocabulary(&json);
     if same.map_err(|e| e.context(folder.path.join(TOKENIZER).display()))? {
         return Ok(());
     }

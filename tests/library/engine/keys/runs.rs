@@ -10,6 +10,7 @@ use std::time::Duration;
 use xrun::checkpoint::{newest, steps};
 use xrun::cli::{Cli, Command};
 use xrun::data::Tokenizer;
+use xrun::data::tokenizer::Begin;
 use xrun::machine::Machine;
 use xrun::metrics::DocumentLoss;
 use xrun::model::Programs;
@@ -214,6 +215,7 @@ pub fn export(to: &Path) -> Result<()> {
         model: Model::from_recipe(&recipe, tokenizer.vocab_size())?,
         seq_len: recipe.values().training.seq_len,
         end_token_id: tokenizer.end_token(),
+        begin: Begin::End,
         dtype: Dtype::F32,
         reference: None,
         companions: Companions::default(),
