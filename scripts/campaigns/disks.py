@@ -10,6 +10,7 @@ from pathlib import Path
 from trial import Failed, Trial, newest, nobody_left, only, runs, same_bits, summary
 
 KIB = 1024
+KINDS = ("small", "filled at a moment", "small, SIGTERM", "filled at a moment, SIGTERM")
 # More bytes than a run takes.
 LARGE = 64 * 1024 * KIB
 
@@ -18,9 +19,7 @@ def run(trial: Trial) -> None:
     """Runs a trial: a run on a disk that is small or that another program fills, then a resume with enough space."""
     disk = trial.folder / "disk"
     disk.mkdir()
-    filled = trial.random.random() < 0.5
-    stopped = trial.random.random() < 0.3
-    trial.what = ("filled at a moment" if filled else "small") + (", SIGTERM" if stopped else "")
+    filled, stopped = trial.kind.startswith("filled"), trial.kind.endswith("SIGTERM")
     fresh = ["--results", "disk/results", "tiny.toml", "-q"]
     expected, took = trial.undisturbed("run", ["tiny.toml", "-q"])
     needs = sum(path.stat().st_size for path in expected.rglob("*") if path.is_file())
@@ -93,16 +92,16 @@ def holds(run_folder: Path, code: int, said: str) -> None:
         raise Failed(f"unexpected exit code {code}:\n{said}")
 
 
-def can_mount(work: Path) -> bool:
-    """Returns whether this user may mount a tmpfs."""
+def missing(work: Path) -> str:
+    """Returns why this campaign cannot run here; empty if it can."""
     probe = work / "probe"
     probe.mkdir()
     try:
         mount(probe, 64 * KIB)
     except (OSError, subprocess.CalledProcessError):
-        return False
+        return "it may not mount a tmpfs here: run it as root"
     subprocess.run(["umount", str(probe)], check=True)
-    return True
+    return ""
 
 
 def mount(disk: Path, size: int) -> None:

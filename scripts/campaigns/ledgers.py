@@ -7,13 +7,13 @@ from halving import GRID, RUNGS, cells, compare, swept, timed
 from trial import Failed, Trial, nobody_left
 
 MOST_STRIKES = 4
+KINDS = ("kill -9, torn",)
 
 
 def run(trial: Trial) -> None:
     """Runs a trial: kills a sweep, tears its ledger, and starts it until it succeeds."""
     whole = trial.reference("whole grid", lambda folder: swept(trial, folder, GRID))
     undisturbed, took = trial.reference("halving", lambda folder: timed(trial, folder))
-    trial.what = "kill -9, torn"
     for _ in range(trial.random.randint(1, MOST_STRIKES)):
         process = trial.start(RUNGS)
         if process.wait_until(took * trial.random.random()):

@@ -24,14 +24,15 @@ ORIGINS = {
 # When the run saves: never before its end, seldom, or often.
 SAVES = {"at the end": "0", "seldom": "40", "often": "5"}
 MOST_STRIKES = 3
+KINDS = tuple(f"{origin}, saves {saves}" for origin in ORIGINS for saves in SAVES)
 
 
 def run(trial: Trial) -> None:
     """Runs a trial: one origin, one to three kills, and resumes to the end."""
-    origin = trial.random.choice(list(ORIGINS))
-    saves = trial.random.choice(list(SAVES))
+    origin, saves = trial.kind.split(", saves ")
     loses = trial.random.random() < 0.15
-    trial.what = f"{origin}, saves {saves}" + (", loses its origin" if loses else "")
+    if loses:
+        trial.what += ", loses its origin"
     prepared, parent, imported = trial.reference("parents", lambda folder: prepare(trial, folder))
     expected, took = trial.reference(
         f"{origin}, {saves}", lambda folder: undisturbed(trial, folder, prepared, (parent, imported), origin, saves)

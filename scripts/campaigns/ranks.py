@@ -9,6 +9,7 @@ from trial import Failed, Process, Trial, children, nobody_left, only, runs, sam
 
 LAUNCHERS = ("thread", "process", "env")
 STRIKES = ("kill -9", "SIGSTOP", "SIGSTOP, SIGCONT", "SIGTERM")
+KINDS = tuple(f"{launcher}: {strike}" for launcher in LAUNCHERS for strike in STRIKES)
 
 # TIMEOUT is `parallelism.timeout_s`, the seconds without progress after which a run fails. It then has SOON
 # seconds to end: xrun promises 4 s, and a busy machine needs more.
@@ -18,10 +19,9 @@ SOON = 30.0
 
 def run(trial: Trial) -> None:
     """Runs a trial: one launcher, one rank, one fault, and a resume."""
-    launcher, strike = trial.random.choice(LAUNCHERS), trial.random.choice(STRIKES)
+    launcher, strike = trial.kind.split(": ")
     world = trial.random.choice((1, 2, 3)) if launcher != "env" else trial.random.choice((2, 3))
     rank = trial.random.randrange(world)
-    trial.what = f"{launcher}: {strike}"
     keys = [f"parallelism.world_size={world}", f"parallelism.launcher={launcher}"]
     fresh = ["tiny.toml", "-q", *keys, f"parallelism.timeout_s={TIMEOUT}"]
     alone = ["tiny.toml", "-q", f"parallelism.world_size={world}"]

@@ -1,12 +1,16 @@
 """A trial: a folder with a recipe, xrun processes in it, and what they leave behind."""
 
+import fcntl
+import hashlib
 import json
 import os
+import pickle
 import random
+import re
+import select
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -39,6 +43,9 @@ interval = 8
 interval = 20
 samples = 1
 tokens = 8
+[metrics]
+# Most of a short run's time would go into its plots.
+plots = false
 [engine]
 # The CPU, because bits are compared and two runs on a GPU may choose different matmul algorithms.
 device = "cpu"
@@ -57,12 +64,11 @@ class Failed(Exception):
 class Trial:
     """A trial, its folder and its random numbers."""
 
-    def __init__(self, xrun: Path, folder: Path, seed: str, references: dict):
+    def __init__(self, xrun: Path, folder: Path, seed: str, kind: str):
         self.xrun, self.folder, self.seed = xrun, folder, seed
         self.random = random.Random(seed)
-        # Undisturbed results and how long they took, shared by all trials of a campaign.
-        self.references = references
-        self.what = "?"
+        # The kind of trial, one of the campaign's KINDS; `what` is its row in the table.
+        self.kind = self.what = kind
         self.hits = 0
         self.events: list[str] = []
         self._close = []
@@ -100,12 +106,17 @@ class Trial:
         return process.said()
 
     def reference(self, name: str, make):
-        """Returns the result of `make`, which is called in a new folder once per campaign."""
-        if name not in self.references:
-            folder = Path(tempfile.mkdtemp(prefix="reference-", dir=self.folder.parent))
-            (folder / "tiny.toml").write_text(RECIPE)
-            self.references[name] = make(folder)
-        return self.references[name]
+        """Returns the result of `make`, which is called once, in a new folder, for all trials of a campaign."""
+        # Trials of other processes use it too.
+        folder = self.folder.parent / f"reference-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        folder.mkdir(exist_ok=True)
+        made = folder / "made.pickle"
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                (folder / "tiny.toml").write_text(RECIPE)
+                made.write_bytes(pickle.dumps(make(folder)))
+        return pickle.loads(made.read_bytes())
 
     def undisturbed(self, name: str, arguments: list[str]):
         """Returns the folder of an undisturbed run and the seconds that it took."""
@@ -153,11 +164,22 @@ class Process:
 
     def wait_until(self, moment: float) -> bool:
         """Waits until `moment` seconds after its start; returns whether it was still running then."""
-        while time.monotonic() - self.began < moment:
-            if self.is_over():
-                return False
-            time.sleep(0.0005)
+        self._wait(moment - self.seconds())
         return not self.is_over()
+
+    def _wait(self, seconds: float) -> None:
+        """Waits for its end, at most for some seconds."""
+        until = time.monotonic() + seconds
+        try:
+            # `Popen.wait` polls every 50 ms.
+            handle = os.pidfd_open(self.child.pid)
+        except OSError:
+            # Some sandboxes have no such call.
+            while time.monotonic() < until and not self.is_over():
+                time.sleep(0.001)
+            return
+        select.select([handle], [], [], max(0.0, seconds))
+        os.close(handle)
 
     def signal(self, number: int, group: bool = False) -> None:
         """Sends a signal to it or, with `group`, to its process group; does nothing if it has ended."""
@@ -170,10 +192,10 @@ class Process:
 
     def ends(self, limit: float = PATIENCE) -> int:
         """Waits for its end; returns the exit code, which is negative after a signal."""
-        try:
-            code = self.child.wait(limit)
-        except subprocess.TimeoutExpired as late:
-            raise Failed(f"a process hangs: it has not ended after {limit:.0f} s:\n{self.said()}") from late
+        self._wait(limit)
+        code = self.child.poll()
+        if code is None:
+            raise Failed(f"a process hangs: it has not ended after {limit:.0f} s:\n{self.said()}")
         self.trial.note(f"ended with {code}: {(self.said().strip().splitlines() or [''])[-1][:300]}")
         return code
 
@@ -253,7 +275,24 @@ def same_bits(run: Path, expected: Path, weights: bool = True) -> None:
     for ours, theirs in pairs:
         if ours.read_bytes() != theirs.read_bytes():
             raise Failed(f"{ours.name} differs from the undisturbed run's")
-    if weights and checkpoints(run) != checkpoints(expected):
+    if weights:
+        same_checkpoints(run, expected)
+
+
+def same_checkpoints(run: Path, expected: Path) -> None:
+    """Checks that a run keeps as many checkpoints as another one, with the same pointers.
+
+    The steps differ only where a signal had the run save between two regular saves.
+    """
+    mine, other = checkpoints(run), checkpoints(expected)
+    saved = re.findall(r"(?:saved after|resuming from) step (\d+)", (run / "log").read_text(errors="replace"))
+    of_signals = {f"step-{int(step):06}" for step in saved} - set(other)
+    for name in of_signals & set(mine):
+        # It takes the place of the regular checkpoint before it.
+        earlier = [step for step in other if step.startswith("step-") and step < name and step not in mine]
+        mine.pop(name)
+        other.pop(max(earlier, default=name), None)
+    if mine != other:
         raise Failed(f"the checkpoints are {checkpoints(run)}, but {checkpoints(expected)} in the undisturbed run")
 
 
