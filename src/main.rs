@@ -59,6 +59,7 @@ fn main() -> ExitCode {
     // If a thread still waits for a reader, it holds stdout.
     let fault = if written { stdout_fault() } else { None };
     let ended = ended.and_then(|()| fault.map_or(Ok(()), Err));
+    let kind = ended.as_ref().err().map(Error::kind);
     let code = match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -70,7 +71,7 @@ fn main() -> ExitCode {
         }
     };
     if written {
-        drain_at_end(None);
+        drain_at_end(kind);
     }
     code
 }

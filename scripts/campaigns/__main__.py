@@ -31,9 +31,12 @@ from pathlib import Path
 
 import damage
 import disks
+import elsewhere
 import halving
 import interruptions
 import ledgers
+import network
+import operations
 import origins
 import ranks
 import saves
@@ -43,11 +46,14 @@ CAMPAIGNS = {
     "interruptions": interruptions,
     "halving": halving,
     "saves": saves,
+    "elsewhere": elsewhere,
     "origins": origins,
     "damage": damage,
     "ledgers": ledgers,
     "disks": disks,
     "ranks": ranks,
+    "operations": operations,
+    "network": network,
 }
 # Trials that are handed out beyond those that run, so that no process waits.
 AHEAD = 2
@@ -59,6 +65,7 @@ def arguments() -> argparse.Namespace:
     text = (__doc__ or "").replace("CAMPAIGN_LIST", listed)
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", type=Path, required=True, help="the binary")
+    parser.add_argument("--other", type=Path, help="another build, for `elsewhere` (default: only --xrun)")
     parser.add_argument("--out", type=Path, required=True, help="folder for the findings")
     parser.add_argument("--only", default=",".join(CAMPAIGNS), help="campaigns, comma-separated")
     length = os.environ.get("XRUN_CAMPAIGN", "10")
@@ -79,7 +86,7 @@ def one(name: str, seed: str, args: argparse.Namespace, work: Path) -> dict:
     campaign_seed, number = seed.rsplit("-", 1)
     # All kinds in turn, in an order of the seed, so that short campaigns do not always begin with the same ones.
     kinds = random.Random(campaign_seed).sample(module.KINDS, len(module.KINDS))
-    trial = Trial(args.xrun.resolve(), folder, seed, kinds[int(number) % len(kinds)])
+    trial = Trial(args.xrun.resolve(), folder, seed, kinds[int(number) % len(kinds)], args.other and args.other.resolve())
     began, cpu, line = time.monotonic(), cpu_seconds(), {"seed": seed, "campaign": name}
     try:
         module.run(trial)

@@ -64,8 +64,10 @@ class Failed(Exception):
 class Trial:
     """A trial, its folder and its random numbers."""
 
-    def __init__(self, xrun: Path, folder: Path, seed: str, kind: str):
+    def __init__(self, xrun: Path, folder: Path, seed: str, kind: str, other: Path | None = None):
         self.xrun, self.folder, self.seed = xrun, folder, seed
+        # Another binary, for trials that resume with it.
+        self.other = other
         self.random = random.Random(seed)
         # The kind of trial, one of the campaign's KINDS; `what` is its row in the table.
         self.kind = self.what = kind
@@ -89,11 +91,18 @@ class Trial:
             action()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start(self, arguments: list[str], variables: dict[str, str] | None = None, cwd: Path | None = None):
+    def start(
+        self,
+        arguments: list[str],
+        variables: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        xrun: Path | None = None,
+    ):
         """Starts xrun in its own process group; its stderr goes to the file `said-N`."""
         self.note("$ xrun " + " ".join(arguments))
         number = len(list(self.folder.glob("said-*")))
-        process = Process(self, arguments, variables or {}, cwd or self.folder, self.folder / f"said-{number}")
+        command = [xrun or self.xrun, *arguments]
+        process = Process(self, command, variables or {}, cwd or self.folder, self.folder / f"said-{number}")
         self.at_end(process.kill)
         return process
 
@@ -132,12 +141,12 @@ class Trial:
 class Process:
     """A running xrun process."""
 
-    def __init__(self, trial: Trial, arguments: list[str], variables: dict[str, str], cwd: Path, said: Path):
+    def __init__(self, trial: Trial, command: list, variables: dict[str, str], cwd: Path, said: Path):
         self.trial, self._said = trial, said
         environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         with said.open("wb") as file:
             self.child = subprocess.Popen(
-                [trial.xrun, *arguments],
+                command,
                 cwd=cwd,
                 env=environment | variables,
                 stdin=subprocess.DEVNULL,
@@ -262,8 +271,11 @@ def newest(run: Path) -> Path:
     return found[-1]
 
 
-def same_bits(run: Path, expected: Path, weights: bool = True) -> None:
-    """Checks that a run ended like another one: summary, rows and, with `weights`, checkpoints and pointers."""
+def same_bits(run: Path, expected: Path, weights: bool = True, saves_failed: bool = False) -> None:
+    """Checks that a run ended like another one: summary, rows and, with `weights`, checkpoints and pointers.
+
+    With `saves_failed`, saves before the last one may have failed, so other earlier checkpoints may be kept.
+    """
     mine, other = summary(run), summary(expected)
     for key in ("status", "steps", "tokens_seen", "train_loss", "val_loss", "samples"):
         if mine.get(key) != other.get(key):
@@ -276,15 +288,17 @@ def same_bits(run: Path, expected: Path, weights: bool = True) -> None:
         if ours.read_bytes() != theirs.read_bytes():
             raise Failed(f"{ours.name} differs from the undisturbed run's")
     if weights:
-        same_checkpoints(run, expected)
+        same_checkpoints(run, expected, saves_failed)
 
 
-def same_checkpoints(run: Path, expected: Path) -> None:
+def same_checkpoints(run: Path, expected: Path, saves_failed: bool) -> None:
     """Checks that a run keeps as many checkpoints as another one, with the same pointers.
 
     The steps differ only where a signal had the run save between two regular saves.
     """
     mine, other = checkpoints(run), checkpoints(expected)
+    if saves_failed:
+        mine, other = [{key: text for key, text in found.items() if text} for found in (mine, other)]
     saved = re.findall(r"(?:saved after|resuming from) step (\d+)", (run / "log").read_text(errors="replace"))
     of_signals = {f"step-{int(step):06}" for step in saved} - set(other)
     for name in of_signals & set(mine):

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, IoContext, Result};
 use crate::interrupts::{self, Repeated};
+use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
@@ -17,19 +18,38 @@ pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
     write(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes)
 }
 
-/// Creates `path` with `bytes`, and never overwrites a file.
+/// Creates `path` with `bytes`, and never overwrites a file. A reader sees the whole file or none, except on file
+/// systems without hard links.
 ///
 /// # Errors
 /// A usage error if `path` exists already. Fails if the file cannot be written.
 pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
     let file = temporary(path, |out| out.write_all(bytes))?;
-    match file.persist_noclobber(path) {
-        Ok(_) => sync_folder(parent(path)),
-        Err(e) if e.error.kind() == ErrorKind::AlreadyExists => {
+    let created = file.persist_noclobber(path).map(drop).map_err(|e| e.error);
+    match created.or_else(|e| if lacks_links(&e) { create(path, bytes) } else { Err(e) }) {
+        Ok(()) => sync_folder(parent(path)),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
             Err(Error::usage(format!("{} already exists and is not overwritten", path.display())))
         }
-        Err(e) => Err(e.error).at("create", path),
+        Err(e) => Err(e).at("create", path),
     }
+}
+
+/// Returns true for the errors of file systems without hard links, such as CIFS and exFAT, which cannot give a
+/// complete file its name unless there is none.
+fn lacks_links(error: &std::io::Error) -> bool {
+    let codes = [Errno::PERM, Errno::NOTSUP, Errno::NOSYS, Errno::INVAL, Errno::MLINK];
+    error.raw_os_error().is_some_and(|code| codes.iter().any(|known| known.raw_os_error() == code))
+}
+
+/// Creates `path` with `bytes`, durably. A reader may see an incomplete file. After an error there is none.
+fn create(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let file = File::options().write(true).create_new(true).open(path)?;
+    let written = Repeated(&file).write_all(bytes).and_then(|()| interrupts::sync_all(&file));
+    if written.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    written
 }
 
 /// Replaces `path` with `bytes`: writes a temporary file beside it, syncs it, renames it, and syncs the
@@ -106,7 +126,7 @@ pub fn clear_leftovers(folder: &Path, age: Duration) -> Vec<String> {
 pub fn sync_folder(folder: &Path) -> Result<()> {
     // Only Unix opens folders as files; elsewhere the rename itself is as durable as it gets.
     if cfg!(unix) {
-        File::open(folder).and_then(|f| interrupts::sync_all(&f)).at("sync", folder)?;
+        interrupts::sync_folder(folder).at("sync", folder)?;
     }
     Ok(())
 }
@@ -174,6 +194,19 @@ mod tests {
         assert!(error.message().contains("already exists"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"first");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_system_without_links_creates_files_as_well() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.html");
+        create(&path, b"first").unwrap();
+        assert_eq!(create(&path, b"second").unwrap_err().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+        let lacks: Vec<i32> =
+            (1..=133).filter(|&code| lacks_links(&std::io::Error::from_raw_os_error(code))).collect();
+        let known = [Errno::PERM, Errno::INVAL, Errno::MLINK, Errno::NOSYS, Errno::NOTSUP];
+        assert_eq!(lacks, known.map(Errno::raw_os_error));
     }
 
     #[test]

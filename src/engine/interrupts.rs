@@ -1,9 +1,11 @@
 //! System calls that a signal interrupts are repeated, but not for ever: a file system in user space may
 //! answer every attempt with an interruption, and the loops of the standard library would never end.
 
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// How often a call is repeated. Signals interrupt a call a few times at most.
@@ -60,6 +62,24 @@ impl<R: Read> Read for Repeated<R> {
 /// If the disk reports an error, or the call is interrupted every time.
 pub fn sync_all(file: &File) -> Result<()> {
     repeat(|| Ok(rustix::fs::fsync(file)?))
+}
+
+/// Makes the entries of a folder durable. Some file systems cannot, such as CIFS and several in user space;
+/// that is no error, because no other call does it.
+///
+/// # Errors
+/// If the folder cannot be opened, or fails like [`sync_all`].
+pub fn sync_folder(folder: &Path) -> Result<()> {
+    allow_missing_folder_sync(File::open(folder).and_then(|folder| sync_all(&folder)))
+}
+
+/// Drops the errors with which file systems answer that they cannot sync folders.
+fn allow_missing_folder_sync(synced: Result<()>) -> Result<()> {
+    let lacks = [Errno::INVAL, Errno::NOTSUP, Errno::NOSYS, Errno::BADF].map(Errno::raw_os_error);
+    match synced {
+        Err(e) if e.raw_os_error().is_some_and(|code| lacks.contains(&code)) => Ok(()),
+        synced => synced,
+    }
 }
 
 /// Makes the content of a file durable.
@@ -123,6 +143,16 @@ mod tests {
         fn read(&mut self, _: &mut [u8]) -> Result<usize> {
             self.call()
         }
+    }
+
+    #[test]
+    fn a_file_system_may_lack_a_sync_of_folders_and_nothing_else() {
+        sync_folder(tempfile::tempdir().unwrap().path()).unwrap();
+        assert!(sync_folder(Path::new("/no/such/folder")).is_err());
+        let passes: Vec<i32> = (1..=133)
+            .filter(|&code| allow_missing_folder_sync(Err(Error::from_raw_os_error(code))).is_ok())
+            .collect();
+        assert_eq!(passes, [Errno::BADF, Errno::INVAL, Errno::NOSYS, Errno::NOTSUP].map(Errno::raw_os_error));
     }
 
     #[test]

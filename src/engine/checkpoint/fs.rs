@@ -46,7 +46,7 @@ impl Fs for DiskFs {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        interrupts::sync_all(&File::open(path)?)
+        interrupts::sync_folder(path)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

@@ -29,6 +29,14 @@ pub struct ShardManifest {
     pub lost: Option<LostBytes>,
     /// Bytes of the held-out text that the tokens lost; `None` if they are unknown.
     pub held_out_lost: Option<LostBytes>,
+    /// False while the shards are written, and for ever if that is interrupted.
+    #[serde(default = "written_before")]
+    is_complete: bool,
+}
+
+/// Earlier versions wrote the manifest last.
+fn written_before() -> bool {
+    true
 }
 
 impl ShardManifest {
@@ -41,7 +49,17 @@ impl ShardManifest {
             opening_token_id: tokenizer.opening_token(),
             lost,
             held_out_lost,
+            is_complete: true,
         }
+    }
+
+    /// Marks a folder as incomplete, before the first shard is written into it. [`ShardManifest::write`] ends
+    /// that.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn begin(folder: &Path, tokenizer: &Tokenizer) -> Result<()> {
+        Self { is_complete: false, ..Self::new(tokenizer, None, None) }.write(folder)
     }
 
     /// Writes the manifest into a folder of shards.
@@ -57,19 +75,27 @@ impl ShardManifest {
     /// Reads the manifest beside a shard; `None` if there is none, as beside shards of other programs.
     ///
     /// # Errors
-    /// If it cannot be read or is damaged.
+    /// If it cannot be read or is damaged, or if the shards are incomplete.
     pub(super) fn beside(shard: &Path) -> Result<Option<Self>> {
         let path = shard.with_file_name(NAME);
         if !path.is_file() {
             return Ok(None);
         }
         let text = regular::read_through_link(&path, MAX_BYTES)?;
-        serde_json::from_slice(&text).map(Some).map_err(|e| {
+        let manifest: Self = serde_json::from_slice(&text).map_err(|e| {
             Error::usage(format!(
                 "{}: {e}. It says which tokenizer made the shards beside it; write them again with `xrun data`",
                 path.display()
             ))
-        })
+        })?;
+        if !manifest.is_complete {
+            return Err(Error::usage(format!(
+                "the token shards in {} are a part of a corpus, because `xrun data` was interrupted or still writes \
+                 them; remove the folder and write them again",
+                shard.parent().unwrap_or(Path::new(".")).display()
+            )));
+        }
+        Ok(Some(manifest))
     }
 
     /// Rejects a tokenizer that differs from the one that made the shards, in its entries or its special

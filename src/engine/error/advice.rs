@@ -7,7 +7,7 @@ const OTHER: &str = "Remove the cause";
 
 /// Errors of file systems, and what a user can do after each. Every text is a sentence without its period, so
 /// that a message can go on, for example with ", then `xrun resume RUN`".
-const ADVICE: [(&[Errno], &str); 11] = [
+const ADVICE: [(&[Errno], &str); 12] = [
     (&[Errno::NOSPC, Errno::DQUOT], "Free space"),
     (&[Errno::FBIG], "Free space, or raise the limit on the size of a file (`ulimit -f`)"),
     (
@@ -38,6 +38,10 @@ const ADVICE: [(&[Errno], &str); 11] = [
     ),
     (&[Errno::MFILE, Errno::NFILE], "Raise the limit on open files (`ulimit -n`)"),
     (&[Errno::NOMEM], "Free memory"),
+    (
+        &[Errno::NOLCK],
+        "The file system has no locks; mount it with them (for NFS: `nolock` or a lock server), or choose another folder with --results",
+    ),
     (
         &[Errno::NOENT, Errno::NOTDIR, Errno::ISDIR],
         "Restore the folder, which something moved, removed or replaced",

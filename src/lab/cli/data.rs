@@ -104,6 +104,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     data::refuse_other_tokenizer(&spec, &tokenizer)?;
     let expected = data::facts(&spec, 1, Some(&tokenizer))?;
     prepare(out)?;
+    ShardManifest::begin(out, &tokenizer)?;
     let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);
     let vocab = tokenizer.vocab_size();
     let shards = |name| ShardWriter::new(out, name, vocab, args.shard_tokens);

@@ -244,7 +244,7 @@ impl Assembled {
             }
         }
         let staging = tempfile::Builder::new()
-            .prefix(".keeping-")
+            .prefix(prune::UNFINISHED)
             .tempdir_in(parent)
             .at("create a folder in", parent)?;
         for (path, bytes) in &self.files {

@@ -14,6 +14,8 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A row type and the header of its file.
 pub trait Row: Serialize + DeserializeOwned {
@@ -139,9 +141,32 @@ pub struct RowWriter<R> {
     hasher: blake3::Hasher,
     /// Rows that could not be written yet.
     waiting: Vec<u8>,
+    durable: Arc<Durable>,
     /// The last step among rows that a resume removed and that no checkpoint has reached again.
     unsaved_until: Option<u64>,
     row: PhantomData<R>,
+}
+
+/// How much of a file is known to be on disk.
+#[derive(Debug, Default)]
+struct Durable {
+    /// Bytes that a sync has made durable.
+    bytes: AtomicU64,
+    /// True after a sync that failed. The system may have dropped what was written since the last one, and the
+    /// next sync succeeds although it is lost.
+    failed: AtomicBool,
+}
+
+impl Durable {
+    /// Makes the first `bytes` of a file durable.
+    fn sync(&self, file: &File, path: &Path, bytes: u64) -> Result<()> {
+        let synced = interrupts::sync_data(file).at("sync", path);
+        match synced {
+            Ok(()) => self.bytes.fetch_max(bytes, Ordering::Relaxed),
+            Err(_) => u64::from(self.failed.swap(true, Ordering::Relaxed)),
+        };
+        synced
+    }
 }
 
 impl<R: Row> RowWriter<R> {
@@ -161,7 +186,8 @@ impl<R: Row> RowWriter<R> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(bytes);
         let (path, written, waiting) = (path.to_owned(), bytes.len() as u64, Vec::new());
-        Self { file, path, further, written, hasher, waiting, unsaved_until: None, row: PhantomData }
+        let (durable, row) = (Arc::default(), PhantomData);
+        Self { file, path, further, written, hasher, waiting, durable, unsaved_until: None, row }
     }
 
     /// Continues a file after a checkpoint. Removes rows past `step` and an incomplete last row; earlier
@@ -308,8 +334,29 @@ impl<R: Row> RowWriter<R> {
     /// # Errors
     /// If a row cannot be written or made durable.
     pub fn sync(&mut self) -> Result<()> {
+        self.prepare_sync()?;
+        self.durable.sync(&self.file, &self.path, self.written)
+    }
+
+    /// Passes all rows to the operating system. After a sync that failed, writes those again that it was to
+    /// make durable.
+    fn prepare_sync(&mut self) -> Result<()> {
         self.flush()?;
-        interrupts::sync_data(&self.file).at("sync", &self.path)
+        if self.durable.failed.load(Ordering::Relaxed) {
+            let bytes = regular::read_rows(&self.path)?;
+            if bytes.len() as u64 != self.written || blake3::hash(&bytes) != self.hasher.finalize() {
+                return Err(Error::failed(format!(
+                    "the file system lost rows of {} after an error; no checkpoint can follow them",
+                    self.path.display()
+                )));
+            }
+            let from = self.durable.bytes.load(Ordering::Relaxed);
+            let again = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or(&bytes);
+            self.file.seek(SeekFrom::Start(self.written - again.len() as u64)).at("seek in", &self.path)?;
+            Repeated(&self.file).write_all(again).at("write", &self.path)?;
+            self.durable.failed.store(false, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Passes all rows to the operating system without waiting for the disk. The returned function makes them
@@ -319,9 +366,10 @@ impl<R: Row> RowWriter<R> {
     /// If a row cannot be written or the file handle cannot be cloned. The returned function fails if the
     /// rows cannot be made durable.
     pub fn deferred_sync(&mut self) -> Result<impl FnOnce() -> Result<()> + Send + use<R>> {
-        self.flush()?;
+        self.prepare_sync()?;
         let (file, path) = (self.file.try_clone().at("share", &self.path)?, self.path.clone());
-        Ok(move || interrupts::sync_data(&file).at("sync", &path))
+        let (durable, written) = (Arc::clone(&self.durable), self.written);
+        Ok(move || durable.sync(&file, &path, written))
     }
 
     /// Returns the content of the file as a checkpoint records it. Waiting rows are not in it.

@@ -1,9 +1,11 @@
 //! The end of a run: its summary, status and exit code.
 
 use super::{Outcome, Recorder};
+use crate::checkpoint;
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::NonFiniteTensor;
 use crate::results::folder::{SUMMARY, overwrite_running, read_summary};
+use crate::results::names::CHECKPOINT;
 use crate::results::{RunFolder, Status, Summary, atomic};
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -91,10 +93,7 @@ fn conclude_trained(mut recorder: Recorder, ending: &Outcome) -> Result<Ended> {
     }
     let (status, reason, outcome) = match (&recorder.saves.unsaved, stopped_by) {
         (Some(lost), stopped_by) => {
-            let from = match recorder.saves.saved_step {
-                0 => format!("there is no earlier checkpoint, so it {}", restart(&recorder.summary)),
-                step => format!("it starts from the checkpoint of step {step}"),
-            };
+            let from = begins_again(&path, recorder.saves.saved_step, &recorder.summary);
             let cause = stopped_by.unwrap_or_else(|| "all steps are trained".to_owned());
             let reason = format!("{cause}, but {lost}");
             let error = format!("{reason}. {}, then `xrun resume {}`: {from}", lost.advice(), path.display());
@@ -123,6 +122,17 @@ fn conclude_trained(mut recorder: Recorder, ending: &Outcome) -> Result<Ended> {
         // The reason why the run ended matters more than a failure to record it.
         (Err(_), Err(e)) if e.kind() == ErrorKind::Unsaved => Err(e),
         (Err(e), _) => Err(e),
+    }
+}
+
+/// Describes where the next resume begins, if the last checkpoint that was saved is of `saved_step`.
+fn begins_again(run: &Path, saved_step: u64, summary: &Summary) -> String {
+    match saved_step {
+        0 => format!("there is no earlier checkpoint, so it {}", restart(summary)),
+        step if run.join(CHECKPOINT).join(checkpoint::folder_name(step)).is_dir() => {
+            format!("it starts from the checkpoint of step {step}")
+        }
+        step => format!("it needs the checkpoint of step {step}, which is not there now"),
     }
 }
 
@@ -163,4 +173,23 @@ pub fn mark_failed(folder: &Path, error: &Error) {
         drop(writing);
     });
     let _ = written.recv_timeout(WRITE_TIMEOUT);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Someone may have removed or moved the folder of a run that trains.
+    #[test]
+    fn a_resume_is_promised_only_from_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let summary = Summary::started("tiny", "run", "hash", 60);
+        let said = |run: &Path, step| begins_again(run, step, &summary);
+        std::fs::create_dir_all(dir.path().join("checkpoint/step-000007")).unwrap();
+        assert_eq!(said(dir.path(), 0), "there is no earlier checkpoint, so it starts at step 0");
+        assert_eq!(said(dir.path(), 7), "it starts from the checkpoint of step 7");
+        for (run, step) in [(dir.path(), 14), (&*dir.path().join("moved"), 7)] {
+            assert!(said(run, step).ends_with("which is not there now"));
+        }
+    }
 }

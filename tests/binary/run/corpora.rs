@@ -29,6 +29,13 @@ fn a_plan_refuses_the_corpora_that_a_run_refuses() {
     place.write("good.jsonl", good.as_bytes());
     place.write("empty-folder/.hidden", b"");
     place.write("tables/a.csv", b"1,2\n");
+    // What a kill of `xrun data` leaves, which has whole shards and everything else.
+    place.write("text.txt", "some words. ".repeat(200).as_bytes());
+    place.xrun(&["data", "--corpus", "text.txt", "--tokenizer", "byte", "--out", "interrupted"]).ended(0);
+    let manifest = std::fs::read_to_string(place.path().join("interrupted/tokens.json")).unwrap();
+    let unfinished = manifest.replace("\"is_complete\": true", "\"is_complete\": false");
+    assert_ne!(unfinished, manifest);
+    place.write("interrupted/tokens.json", unfinished.as_bytes());
     place.write("mixed/a.txt", good.replace('{', "(").as_bytes());
     place.write("mixed/b.txt", b"fine\nnot \xff fine");
     let late = format!("{}{{\"text\": 3}}\n", lines(30_000));
@@ -38,6 +45,8 @@ fn a_plan_refuses_the_corpora_that_a_run_refuses() {
     let cases: &[(&str, Option<&[u8]>, &str, bool)] = &[
         ("missing.txt", None, "", true),
         ("empty-folder", None, "", true),
+        ("interrupted", None, "", true),
+        ("good.jsonl", None, "data.validation=interrupted", true),
         ("tables", None, "", true),
         ("mixed", None, "", true),
         ("empty.txt", Some(b""), "", true),

@@ -55,8 +55,12 @@ pub fn remove(doomed: LockedRun) -> Result<()> {
     std::fs::rename(&run, &removed).at("remove", &run)?;
     atomic::sync_folder(recipe)?;
     let remains = |e: Error| e.context(format!("{} is removed, but some of its files remain", run.display()));
-    delete(&removed).map_err(remains)?;
+    let deleted = delete(&removed);
     drop(lock);
+    if deleted.is_err() {
+        // File systems such as NFS keep the lock's file, and so its folder, until it is closed.
+        delete(&removed).map_err(remains)?;
+    }
     delete_leftovers(recipe)?;
     // This fails, as it should, while the recipe has other runs.
     let _ = std::fs::remove_dir(recipe);

@@ -61,6 +61,46 @@ fn files_look_as_documented() {
     assert_eq!(read::<TimingRow>(&path).unwrap(), [timing(1, Phase::Warmup), sampled]);
 }
 
+/// After a failed sync the system may have dropped rows, and the next sync succeeds all the same.
+#[test]
+fn a_sync_after_a_failed_one_makes_the_same_rows_durable_or_fails() {
+    type Loss = fn(&[u8], usize) -> Vec<u8>;
+    let losses: [(&str, bool, Loss); 5] = [
+        ("nothing", true, |bytes, _| bytes.to_vec()),
+        ("the end", false, |bytes, synced| bytes[..synced].to_vec()),
+        ("zeros", false, |bytes, synced| [&bytes[..synced], &vec![0; bytes.len() - synced]].concat()),
+        ("a byte", false, |bytes, _| [&bytes[..bytes.len() - 2], b"9\n"].concat()),
+        ("everything", false, |_, _| Vec::new()),
+    ];
+    for (lost, works, loss) in losses {
+        for is_deferred in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("metrics.csv");
+            let mut writer = RowWriter::create(&path).unwrap();
+            writer.append(&metrics(1)).unwrap();
+            writer.sync().unwrap();
+            let synced = writer.written as usize;
+            writer.append(&metrics(2)).unwrap();
+            writer.durable.failed.store(true, Ordering::Relaxed);
+            let whole = std::fs::read(&path).unwrap();
+            std::fs::write(&path, loss(&whole, synced)).unwrap();
+            for _ in 0..2 {
+                let ended = match is_deferred {
+                    true => writer.deferred_sync().and_then(|sync| sync()),
+                    false => writer.sync(),
+                };
+                assert_eq!(ended.is_ok(), works, "{lost}: {ended:?}");
+            }
+            if works {
+                writer.append(&metrics(3)).unwrap();
+                let rows = read::<MetricsRow>(&path).unwrap();
+                assert_eq!(rows.iter().map(Row::step).collect::<Vec<_>>(), [1, 2, 3]);
+                assert!(std::fs::read(&path).unwrap().starts_with(&whole));
+            }
+        }
+    }
+}
+
 #[test]
 fn an_existing_file_is_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
