@@ -88,7 +88,9 @@ def holds(run_folder: Path, code: int, said: str) -> None:
         raise Failed(f"exit code 75 after step {status['steps']}, but the newest checkpoint is of step {latest}")
     if status["status"] == "running":
         raise Failed(f"exit code {code}, but the summary says that the run is running:\n{said}")
-    if code not in (0, 1, 74, 75):
+    # A disk that is full before the first step is refused.
+    refused = code == 2 and "checkpoints are written there" in said
+    if code not in (0, 1, 74, 75) and not refused:
         raise Failed(f"unexpected exit code {code}:\n{said}")
 
 
