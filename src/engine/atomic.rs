@@ -18,8 +18,8 @@ pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
     write(&std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()), bytes)
 }
 
-/// Creates `path` with `bytes`, and never overwrites a file. A reader sees the whole file or none, except on file
-/// systems without hard links.
+/// Creates `path` with `bytes`, and never overwrites a file. A reader sees the whole file or none, except on
+/// file systems without hard links.
 ///
 /// # Errors
 /// A usage error if `path` exists already. Fails if the file cannot be written.
@@ -35,8 +35,8 @@ pub fn write_new(path: &Path, bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns true for the errors of file systems without hard links, such as CIFS and exFAT, which cannot give a
-/// complete file its name unless there is none.
+/// Returns true for the errors of file systems without hard links, such as CIFS and exFAT, which cannot give
+/// a complete file its name unless there is none.
 fn lacks_links(error: &std::io::Error) -> bool {
     let codes = [Errno::PERM, Errno::NOTSUP, Errno::NOSYS, Errno::INVAL, Errno::MLINK];
     error.raw_os_error().is_some_and(|code| codes.iter().any(|known| known.raw_os_error() == code))

@@ -152,8 +152,8 @@ pub struct RowWriter<R> {
 struct Durable {
     /// Bytes that a sync has made durable.
     bytes: AtomicU64,
-    /// True after a sync that failed. The system may have dropped what was written since the last one, and the
-    /// next sync succeeds although it is lost.
+    /// True after a sync that failed. The system may have dropped what was written since the last one, and
+    /// the next sync succeeds although it is lost.
     failed: AtomicBool,
 }
 

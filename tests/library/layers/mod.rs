@@ -141,14 +141,15 @@ const UNSAFE: [(&str, &str); 2] = [
 /// file fills the memory.
 const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
     ("engine/regular.rs", &["File::options"], "the one place"),
-    ("engine/atomic.rs", &["File::open"], "syncs a folder"),
-    ("engine/checkpoint/fs.rs", &["File::open", "OpenOptions::new"], "syncs a folder, creates new files"),
+    ("engine/atomic.rs", &["File::options"], "a new file, where hard links are missing"),
+    ("engine/checkpoint/fs.rs", &["OpenOptions::new"], "creates new files"),
     ("engine/data/token_cache/mod.rs", &["File::options"], "a lock, by open_own"),
     ("engine/device/cuda/doctor/mod.rs", &["fs::read_to_string"], "/proc and /sys"),
     ("engine/device/cuda/monitor/nvml.rs", &["fs::read_to_string"], "/sys"),
     ("engine/device/cuda/monitor/versions.rs", &["fs::read_to_string"], "/proc"),
     ("engine/device/cuda/nccl/pinned.rs", &["fs::read_to_string"], "/proc"),
     ("engine/device/cuda/peers/map.rs", &["fs::read_to_string"], "/proc"),
+    ("engine/interrupts.rs", &["File::open"], "syncs a folder"),
     ("engine/machine/host_memory.rs", &["fs::read_to_string"], "/proc and cgroups"),
     ("runner/ranks/stop.rs", &["fs::read_to_string"], "/proc"),
     ("runner/results/collection/annotations.rs", &["File::options"], "appends, by open_own"),

@@ -52,7 +52,8 @@ fn walk(kept: &Path) -> Result<(Vec<String>, Vec<PathBuf>)> {
 }
 
 /// Lists everything unused below `kept`: folders that are neither named nor part of a named comparison,
-/// folders that a killed process left unfinished, shared files that no other folder uses, and figures that no page shows.
+/// folders that a killed process left unfinished, shared files that no other folder uses, and figures that
+/// no page shows.
 ///
 /// # Errors
 /// If a folder or a manifest cannot be read.

@@ -5,8 +5,8 @@
 //! the lock ends with the process. On other machines, it is until that file has not changed for [`LEASE`] by
 //! the waiting process's clock.
 //!
-//! On file systems without hard links, a claim is empty for a moment, and then it looks stale. Whoever takes it for
-//! stale finds it changed when it looks again, or the writer finds the next generation.
+//! On file systems without hard links, a claim is empty for a moment, and then it looks stale. Whoever takes
+//! it for stale finds it changed when it looks again, or the writer finds the next generation.
 //!
 //! A process that finds only stale claims creates the next generation, which at most one process can do, and
 //! then looks again. The claim is its own if all claims below it are stale and none is above it.
