@@ -83,6 +83,7 @@ pub fn find(name: &str) -> Option<&'static Asset> {
 mod tests {
     use super::*;
     use crate::format::{ESCAPED, printable};
+    use std::collections::BTreeSet;
     use std::ops::RangeInclusive;
 
     #[test]
@@ -106,6 +107,45 @@ mod tests {
             }
         }
         assert!(LICENSE.contains("MIT") && !LICENSE.contains("--"), "it stands in a comment");
+    }
+
+    /// Splits the names between a pair of braces.
+    fn names(list: &str) -> Vec<&str> {
+        list.split(',').map(|name| name.split(':').next().unwrap_or_default().trim()).collect()
+    }
+
+    /// Scripts take names of other scripts as `const { a, b } = xrun.module`. A name that the module does not
+    /// give is undefined, and shows only when a reader opens the part of the page that uses it.
+    #[test]
+    fn scripts_take_only_names_that_others_give() {
+        let scripts =
+            ASSETS.iter().filter(|asset| asset.content == Content::Script && asset.name != "uplot.js");
+        let mut given = BTreeSet::new();
+        let (mut modules, mut taken) = (0, 0);
+        for script in scripts {
+            for (at, start) in script.text.match_indices("const {") {
+                let Some((list, rest)) = script.text[at + start.len()..].split_once('}') else { continue };
+                let Some(rest) = rest.strip_prefix(" = xrun.") else { continue };
+                let module = rest.split(';').next().unwrap_or_default();
+                for name in names(list) {
+                    let known = given.contains(&(module, name));
+                    assert!(known, "{}: no script before it gives {name} as xrun.{module}", script.name);
+                    taken += 1;
+                }
+            }
+            for (at, start) in script.text.match_indices("\n  xrun.") {
+                let Some((module, rest)) = script.text[at + start.len()..].split_once(" = {") else {
+                    continue;
+                };
+                let list = rest.split('}').next().unwrap_or_default();
+                given.extend(names(list).into_iter().map(|name| (module, name)));
+                modules += 1;
+            }
+        }
+        assert!(
+            modules > 20 && taken > 100,
+            "{modules} modules, {taken} names: the scripts are written otherwise"
+        );
     }
 
     /// Returns the line of `text.js` that has the table of escaped characters.

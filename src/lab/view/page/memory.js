@@ -4,7 +4,7 @@
 
   const { choice, element, fill, plainTable, scrolling } = xrun.dom;
   const { byteUnit, bytes, counted, visible } = xrun.text;
-  const { RectangleChart, colourLegend } = xrun.rectangles;
+  const { RectangleChart, colorLegend } = xrun.rectangles;
 
   /** Tensors in the data table. */
   const LISTED = 100;
@@ -169,7 +169,7 @@
               this.show(memory);
             },
           ),
-          colourLegend(Object.values(KINDS)),
+          colorLegend(Object.values(KINDS)),
         ),
         memory.note && element('p', { class: 'muted' }, visible(memory.note)),
         element(

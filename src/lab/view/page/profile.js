@@ -4,7 +4,7 @@
 
   const { element, fill, plainTable, scrolling } = xrun.dom;
   const { BLANK, decimal, duration, shortTime, visible } = xrun.text;
-  const { RectangleChart, colourLegend } = xrun.rectangles;
+  const { RectangleChart, colorLegend } = xrun.rectangles;
 
   const PHASES = ['forward', 'backward', 'communication', 'optimizer'];
 
@@ -154,7 +154,7 @@
         element(
           'div',
           { class: 'bar controls' },
-          colourLegend(phases.map((phase) => ({ colour: phaseColor(phase), text: visible(phase) }))),
+          colorLegend(phases.map((phase) => ({ colour: phaseColor(phase), text: visible(phase) }))),
         ),
         element('section', { class: 'panel' }, this.chart.node),
         element('h3', {}, 'Ops by time'),

@@ -9,8 +9,8 @@
   const { MemoryView } = xrun.memory;
   const { ProfileView } = xrun.profile;
   const { logTail, overview, recipeText, samples } = xrun.run_details;
-  const { MOST, alone, differencesNode, ofRuns } = xrun.differences;
-  const { OF_PLAN } = xrun.run_documents;
+  const { MAX_RUNS, alone, differencesNode, selectRuns } = xrun.differences;
+  const { PLAN_DOCUMENTS } = xrun.run_documents;
 
   const TABS = [
     { value: 'curves', text: 'Curves' },
@@ -284,9 +284,9 @@
 
     /** @returns {string} everything that a tab's content depends on; the content stays while this does */
     shapeOf(tab, selected, focus) {
-      const { all, by } = this.state.view;
+      const { all } = this.state.view;
       if (tab === 'recipe') return JSON.stringify([tab, all, selected.map(({ run, slot }) => [run.id, slot])]);
-      return JSON.stringify([tab, focus.run.id, OF_PLAN.includes(tab) ? null : focus.run.version]);
+      return JSON.stringify([tab, focus.run.id, PLAN_DOCUMENTS.includes(tab) ? null : focus.run.version]);
     }
 
     /**
@@ -334,17 +334,17 @@
           differencesNode(alone(run), selected, true),
         );
       }
-      const compared = selected.slice(0, MOST);
+      const compared = selected.slice(0, MAX_RUNS);
       const ids = compared.map(({ run }) => run.id);
       const found = await source.get('differences', source.isEmbedded ? [] : ids.map((id) => ['id', id]));
-      const differences = ofRuns(found, ids);
+      const differences = selectRuns(found, ids);
       const node = differencesNode(
         differences,
         compared.filter(({ run }) => differences.runs.includes(run.id)),
         this.state.view.all,
       );
-      return selected.length > MOST
-        ? element('div', {}, element('p', { class: 'muted' }, `The first ${MOST} of the selected runs.`), node)
+      return selected.length > MAX_RUNS
+        ? element('div', {}, element('p', { class: 'muted' }, `The first ${MAX_RUNS} of the selected runs.`), node)
         : node;
     }
 
