@@ -368,8 +368,49 @@ fn what_a_folder_holds_besides_is_counted_by_ending() {
     fs::write(dir.path().join("train.bin"), bytes_of(Holds::Tokens)).unwrap();
     fs::write(dir.path().join("test.bin"), bytes_of(Holds::Tokens)).unwrap();
     let shards = says(&[".txt", ".md"]);
-    assert!(shards.contains("1 token files read, passed over: 20 files without an ending"), "{shards}");
+    assert!(shards.contains("1 token file read, passed over: 20 files without an ending"), "{shards}");
     assert!(shards.contains("1 .bin file"), "a file that is neither for training nor held out: {shards}");
+}
+
+/// A `.bin` file is a shard by its name or by what lies beside it. Another one beside text may be a picture.
+#[test]
+fn text_beside_what_may_be_token_ids_is_never_passed_over_for_it() {
+    let dir = TempDir::new().unwrap();
+    let open = |extensions: &[&str]| {
+        let extensions = extensions.iter().map(|&x| x.to_owned()).collect();
+        let spec = Spec { extensions, ..spec(dir.path(), "") };
+        let opened = data::open(&spec, 8, None, None);
+        let planned = data::facts(&spec, 8, None);
+        assert_eq!(opened.is_ok(), planned.is_ok(), "the plan agrees: {opened:?}");
+        opened.map(|data| (data.description, data.warnings))
+    };
+    for i in 0..20 {
+        fs::write(dir.path().join(format!("{i:02}.txt")), document(i)).unwrap();
+        fs::write(dir.path().join(format!("{i:02}.py")), document(i)).unwrap();
+    }
+    fs::write(dir.path().join("logo.bin"), bytes_of(Holds::Tokens)).unwrap();
+    let refused = open(&[".txt", ".md"]).unwrap_err();
+    for part in ["text (00.txt)", "token ids (logo.bin)", "data.extensions=[\".txt\"]"] {
+        assert!(refused.message().contains(part), "{refused}");
+    }
+    for ending in [".txt", ".py"] {
+        let (description, warnings) = open(&[ending]).unwrap();
+        assert!(description.contains("20 documents in 20 files"), "{ending}: {description}");
+        assert!(warnings[0].contains("1 .bin file") && !warnings[0].contains("\".bin\""), "{warnings:?}");
+    }
+    let (description, _) = open(&[".rs"]).unwrap();
+    assert!(description.ends_with("1 token file"), "no text is named: {description}");
+    for name in ["tokenizer.json", "corpus_train_0.bin", "val.bin"] {
+        let path = dir.path().join(name);
+        fs::write(&path, if name.ends_with("json") { b"{}".to_vec() } else { bytes_of(Holds::Tokens) })
+            .unwrap();
+        let opened = open(&[".txt", ".md"]);
+        assert!(
+            opened.is_ok_and(|(description, _)| description.contains("token file")),
+            "{name} says shards"
+        );
+        fs::remove_file(path).unwrap();
+    }
 }
 
 #[test]
@@ -387,6 +428,10 @@ fn a_wrong_line_is_named_with_what_is_wrong_and_never_quoted_whole() {
         (format!("{{\"{long}\": 1}}"), "has no \"text\""),
         (format!("{{\"text\": \"{long}\", \"text\": 1}}"), "a.jsonl:8: "),
         (format!("{{\"text\": [\"{long}\"]}}"), "\"text\" is an array"),
+        (
+            "{\"id\": \"7\", \"content\": \"a b\"}".to_owned(),
+            "as `jq -c '{text: .content}'` does for content",
+        ),
         ("{\"text\": null}".to_owned(), "\"text\" is null"),
         ("{\"text\": \"b\", \"text\": \"c\"}".to_owned(), "occurs twice"),
         ("{\"messages\": [{\"role\": \"user\"}], \"id\": 1}".to_owned(), "messages"),

@@ -10,6 +10,7 @@ use super::tokenizer::{LostBytes, Tokenizer};
 use super::{Spec, Validation, encode, generated, shard, split};
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::policy::CorpusSource;
 use std::path::{Path, PathBuf};
 
@@ -83,7 +84,7 @@ impl Corpus {
             CorpusSource::Random => return Ok(Corpus::Random),
             CorpusSource::Path(path) => path,
         };
-        match CorpusFiles::at(path)? {
+        match CorpusFiles::at(path, &spec.extensions)? {
             CorpusFiles::Tokens(files) if files.train.is_empty() => Err(Error::usage(format!(
                 "corpus {}: its .bin files are all held-out ones; training shards are named *_train_*.bin",
                 path.display()
@@ -105,7 +106,7 @@ impl Corpus {
         let Some(own) = self.files() else { return Ok(Vec::new()) };
         let mut files = own.list(&spec.extensions)?;
         if let Validation::Path(held) = &spec.validation {
-            files.extend(CorpusFiles::at(held)?.list(&spec.extensions)?);
+            files.extend(CorpusFiles::at(held, &spec.extensions)?.list(&spec.extensions)?);
         }
         Ok(files)
     }
@@ -240,7 +241,7 @@ impl Corpus {
         held: usize,
         cache: Option<&TokenCache>,
     ) -> Result<Whole> {
-        let text = match CorpusFiles::at(path)? {
+        let text = match CorpusFiles::at(path, &spec.extensions)? {
             CorpusFiles::Text(text) => text,
             CorpusFiles::Tokens(files) => {
                 let warnings = Vec::from_iter(files.passed_over());
@@ -286,7 +287,7 @@ impl Corpus {
 pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
     let corpus = Corpus::find(spec)?;
     let held_out = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
         Validation::Fraction(_) => None,
     };
     let mut both = corpus.files().into_iter().chain(&held_out);
@@ -337,7 +338,8 @@ fn load_tokens(
             (train.slice(a), train.slice(b), lost)
         }
     };
-    let description = format!("{}: {} token files", spec.corpus, files.all().len());
+    let count = files.all().len();
+    let description = format!("{}: {count} token file{}", spec.corpus, plural(count));
     let lost = manifest.and_then(|manifest| manifest.lost);
     if let Some(lost) = lost.filter(|lost| lost.total() > 0) {
         warnings.push(format!(
@@ -389,7 +391,7 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
 /// Returns the text of a corpus and of its separate held-out corpus.
 fn texts(text: &TextFiles, spec: &Spec) -> Result<Vec<TextFiles>> {
     let held = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
         Validation::Fraction(_) => None,
     };
     let held = held.and_then(|files| match files {

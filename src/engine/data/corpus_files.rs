@@ -3,6 +3,7 @@
 use super::file::CorpusFile;
 use super::manifest::ShardManifest;
 use super::source;
+use super::spec::TEXT_EXTENSIONS;
 use super::tokenizer::{SETTINGS, Tokenizer};
 use crate::error::{Error, IoContext, Result};
 use crate::format::plural;
@@ -56,11 +57,14 @@ pub(super) struct PassedOver {
 }
 
 impl CorpusFiles {
-    /// Finds the corpus at a path.
+    /// Finds the corpus at a path. `extensions` are those of the text files to read from a folder. A folder is
+    /// a corpus of tokens if it holds token files, unless their names and neighbors do not say that they are
+    /// shards and the extensions name text beside them.
     ///
     /// # Errors
-    /// If nothing exists at the path, a folder cannot be listed, or a token file is not one.
-    pub fn at(path: &Path) -> Result<Self> {
+    /// If nothing exists at the path, a folder cannot be listed or holds text and what may be token files, or
+    /// a token file is not one.
+    pub fn at(path: &Path, extensions: &[String]) -> Result<Self> {
         if !path.exists() {
             return Err(Error::usage(format!(
                 "corpus {}: not a generated one ({}) and no such file or folder{}",
@@ -92,6 +96,17 @@ impl CorpusFiles {
         if files.is_empty() {
             return Ok(Self::Text(TextFiles { path: path.to_owned() }));
         }
+        let text = TextFiles { path: path.to_owned() };
+        if !TokenFiles::are_shards(path, &files) {
+            let mut readable = text.walk(extensions)?.files;
+            readable.retain(|path| !source::holds_tokens(path));
+            if !readable.is_empty() && extensions != TEXT_EXTENSIONS {
+                return Ok(Self::Text(text));
+            }
+            if let (Some(other), [token_file, ..]) = (readable.first(), files.as_slice()) {
+                return Err(text.is_ambiguous(token_file, other));
+            }
+        }
         let (sorted, neither) = TokenFiles::sort(files);
         neither.iter().for_each(|path| passed.count(path));
         let files = TokenFiles { passed: Some((path.to_owned(), passed)), ..sorted };
@@ -104,6 +119,17 @@ impl CorpusFiles {
         match self {
             Self::Tokens(files) => Ok(files.all()),
             Self::Text(files) => Ok(files.list(extensions)?.files),
+        }
+    }
+
+    /// Warns of what a folder holds besides the files that are read.
+    ///
+    /// # Errors
+    /// If a folder cannot be listed.
+    pub fn passed_over(&self, extensions: &[String]) -> Result<Option<String>> {
+        match self {
+            Self::Tokens(files) => Ok(files.passed_over()),
+            Self::Text(files) => files.passed_over(extensions),
         }
     }
 
@@ -166,6 +192,11 @@ fn is_named(below: &Path, words: &[&str]) -> bool {
     name.split(['/', '_', '-', '.']).any(|part| words.contains(&part))
 }
 
+/// Returns true if one of these words is a part of a file's name.
+fn says(path: &Path, words: &[&str]) -> bool {
+    is_named(Path::new(path.file_name().unwrap_or_default()), words)
+}
+
 /// Returns true for the files that `xrun data` and others write beside shards.
 fn is_tokenizer(path: &Path) -> bool {
     path.file_name().is_some_and(|name| {
@@ -174,11 +205,19 @@ fn is_tokenizer(path: &Path) -> bool {
 }
 
 impl TokenFiles {
+    /// Returns true if something besides their ending says that the files of a folder hold tokens: a name of a
+    /// training or held-out shard, or what `xrun data` writes beside shards.
+    fn are_shards(folder: &Path, files: &[PathBuf]) -> bool {
+        let (Self { validation, .. }, _) = Self::sort(files.to_vec());
+        let is_named = files.iter().any(|path| says(path, &TRAINING));
+        let is_described =
+            [super::manifest::NAME, "tokenizer.json"].iter().any(|name| folder.join(name).exists());
+        is_named || !validation.is_empty() || is_described
+    }
+
     /// Sorts files by name: `*_train_*` and `train` are training files, `*_val_*` and `val` (or `valid…`)
     /// held-out ones. If any are named as training files, those named as neither are returned beside them.
     fn sort(files: Vec<PathBuf>) -> (Self, Vec<PathBuf>) {
-        let says =
-            |path: &Path, words: &[&str]| is_named(Path::new(path.file_name().unwrap_or_default()), words);
         let (validation, rest): (Vec<_>, Vec<_>) = files.into_iter().partition(|p| says(p, &HELD_OUT));
         let (named, other): (Vec<_>, Vec<_>) = rest.into_iter().partition(|p| says(p, &TRAINING));
         match named.is_empty() {
@@ -206,11 +245,8 @@ impl TokenFiles {
     pub fn passed_over(&self) -> Option<String> {
         let (folder, passed) = self.passed.as_ref()?;
         let files = passed.visible()?;
-        Some(format!(
-            "{}: {} token files read, passed over: {files}",
-            folder.display(),
-            self.train.len() + self.validation.len()
-        ))
+        let read = self.train.len() + self.validation.len();
+        Some(format!("{}: {read} token file{} read, passed over: {files}", folder.display(), plural(read)))
     }
 }
 
@@ -224,6 +260,15 @@ impl TextFiles {
         if !self.path.is_dir() {
             return Ok(Listing { files: vec![self.path.clone()], passed: PassedOver::default() });
         }
+        let listing = self.walk(extensions)?;
+        match listing.files.is_empty() {
+            true => Err(self.nothing_to_read(extensions, &listing.passed)),
+            false => Ok(listing),
+        }
+    }
+
+    /// Returns the files of a folder, as [`TextFiles::list`] does, even if there are none.
+    fn walk(&self, extensions: &[String]) -> Result<Listing> {
         let Listing { mut files, mut passed } = Listing::default();
         let mut folders = vec![self.path.clone()];
         while let Some(folder) = folders.pop() {
@@ -245,9 +290,6 @@ impl TextFiles {
                 }
             }
         }
-        if files.is_empty() {
-            return Err(self.nothing_to_read(extensions, &passed));
-        }
         files.sort();
         Ok(Listing { files, passed })
     }
@@ -262,12 +304,14 @@ impl TextFiles {
 
     fn nothing_to_read(&self, extensions: &[String], passed: &PassedOver) -> Error {
         let read: Vec<&str> = extensions.iter().map(|ending| in_words(ending)).collect();
-        let next = match passed.visible() {
-            Some(found) => format!(
-                "there are {found}; data.extensions names the endings that are read, such as data.extensions={:?}",
-                passed.setting(&[])
+        let next = match (passed.visible(), passed.setting(&[])) {
+            (Some(found), Some(setting)) => format!(
+                "it holds {found}; data.extensions names the endings that are read, such as data.extensions={setting:?}"
             ),
-            None => "nothing else is there either".to_owned(),
+            (Some(found), None) => {
+                format!("it holds {found}; write their text as .txt files or JSON lines first")
+            }
+            (None, _) => "nothing else is there either".to_owned(),
         };
         Error::usage(format!(
             "corpus {}: the folder holds no {} or .bin files; {next}",
@@ -275,6 +319,23 @@ impl TextFiles {
             read.join(", ")
         ))
     }
+
+    fn is_ambiguous(&self, token_file: &Path, text_file: &Path) -> Error {
+        let name = |path: &Path| path.strip_prefix(&self.path).unwrap_or(path).display().to_string();
+        let (token_file, text_file) = (name(token_file), name(text_file));
+        let endings = format!("{:?}", [format!(".{}", ending_of(&text_file))]);
+        Error::usage(format!(
+            "corpus {}: it holds text ({text_file}) and what may be token ids ({token_file}), and only one of them can be \
+             meant; set data.extensions, such as data.extensions={endings}, to read the text, or move the token files \
+             into a folder of their own",
+            self.path.display()
+        ))
+    }
+}
+
+/// Returns what follows the last dot of a name.
+fn ending_of(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or_default()
 }
 
 /// Returns true if a file of a folder is read: its name ends with one of the extensions.
@@ -343,10 +404,11 @@ impl PassedOver {
         sorted
     }
 
-    /// Returns a value of `data.extensions` that also reads the most frequent ending.
-    fn setting(&self, extensions: &[String]) -> Vec<String> {
-        let most = self.sorted().first().map(|(ending, _)| (*ending).to_owned());
-        extensions.iter().cloned().chain(most).collect()
+    /// Returns a value of `data.extensions` that also reads the most frequent ending of those that may be text.
+    fn setting(&self, extensions: &[String]) -> Option<Vec<String>> {
+        let sorted = self.sorted();
+        let (most, _) = sorted.iter().find(|(ending, _)| source::may_be_text(ending))?;
+        Some(extensions.iter().cloned().chain([(*most).to_owned()]).collect())
     }
 }
 
@@ -387,10 +449,9 @@ impl Listing {
         let mut parts: Vec<String> = passed.visible().into_iter().collect();
         let more = [(passed.linked, "linked folder"), (passed.hidden, "hidden name")];
         parts.extend(more.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| counted(n, what)));
-        let advice = match passed.endings.is_empty() {
-            true => String::new(),
-            false => format!("; data.extensions={:?} reads more of them", passed.setting(extensions)),
-        };
+        let advice = passed
+            .setting(extensions)
+            .map_or(String::new(), |setting| format!("; data.extensions={setting:?} reads more of them"));
         Some(format!(
             "{}: {} read, passed over: {}{advice}",
             folder.display(),
@@ -404,6 +465,9 @@ impl Listing {
 /// generated corpus. Returns an empty string if nothing is similar.
 fn did_you_mean(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if path.to_string_lossy().contains(":/") {
+        return "; xrun downloads nothing: name a file or folder of this machine".to_owned();
+    }
     if path.components().any(|part| part.as_os_str().as_encoded_bytes().starts_with(b"~")) {
         return "; `~` stands for your home folder only at the beginning, before a slash: write the folder out".to_owned();
     }

@@ -9,6 +9,8 @@ use super::token_cache::TokenCache;
 use super::tokenizer::LostBytes;
 use super::{Spec, Stream, Tokenizer, Validation, overlap};
 use crate::error::{Error, Result};
+use crate::format::plural;
+use crate::policy::CorpusSource;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -116,14 +118,14 @@ pub fn open(
     }
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     let held_out = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
         Validation::Fraction(_) => None,
     };
     for files in corpus.files().into_iter().chain(&held_out) {
         warnings.extend(files.check_tokenizer(&tokenizer)?);
     }
     for path in spec.sets.values() {
-        warnings.extend(CorpusFiles::at(path)?.check_tokenizer(&tokenizer)?);
+        warnings.extend(CorpusFiles::at(path, &spec.extensions)?.check_tokenizer(&tokenizer)?);
     }
     Ok(Dataset {
         tokenizer,
@@ -195,11 +197,19 @@ pub(super) fn check_set(path: &Path, tokens: usize) -> Result<()> {
 pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) -> Result<()> {
     for (name, tokens) in [("training", train), ("held-out", held_out)] {
         if tokens <= seq_len {
+            // A text may be short because most of the folder was passed over.
+            let files = match &spec.corpus {
+                CorpusSource::Path(path) => CorpusFiles::at(path, &spec.extensions).ok(),
+                CorpusSource::Stories | CorpusSource::Random => None,
+            };
+            let passed = files.and_then(|files| files.passed_over(&spec.extensions).ok().flatten());
             return Err(Error::usage(format!(
-                "corpus {}: the {name} split has {tokens} tokens, and one window of seq_len {seq_len} takes {}; use a \
-                 larger corpus, another data.validation or a smaller training.seq_len",
+                "corpus {}: the {name} split has {tokens} token{}, and one window of seq_len {seq_len} takes {}; use a \
+                 larger corpus, another data.validation or a smaller training.seq_len{}",
                 spec.corpus,
-                seq_len.saturating_add(1)
+                plural(tokens),
+                seq_len.saturating_add(1),
+                passed.map_or(String::new(), |passed| format!(" ({passed})"))
             )));
         }
     }

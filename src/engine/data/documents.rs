@@ -152,6 +152,7 @@ const SHOWN: usize = 60;
 mod tests {
     use super::*;
     use crate::data::corpus_files::CorpusFiles;
+    use crate::data::spec::TEXT_EXTENSIONS;
     use std::path::Path;
 
     fn write(name: &str, content: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     fn text(path: &Path) -> TextFiles {
-        match CorpusFiles::at(path).unwrap() {
+        match CorpusFiles::at(path, &TEXT_EXTENSIONS.map(str::to_owned)).unwrap() {
             CorpusFiles::Text(text) => text,
             CorpusFiles::Tokens(files) => panic!("{files:?}"),
         }

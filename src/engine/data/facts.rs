@@ -90,7 +90,7 @@ pub fn facts(spec: &Spec, seq_len: usize, tokenizer: Option<&Arc<Tokenizer>>) ->
     }
     for (name, path) in &spec.sets {
         let in_set = |e: Error| e.context(format!("validation.sets.{name}"));
-        let files = CorpusFiles::at(path).map_err(in_set)?;
+        let files = CorpusFiles::at(path, &spec.extensions).map_err(in_set)?;
         let set = tokenizer
             .get()
             .and_then(|tokenizer| whole(&files, spec, 2, tokenizer, &|e| e))
@@ -211,7 +211,7 @@ fn from_files(
         Ok((facts, Some(loaded.train)))
     };
     let held = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path)?),
+        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
         Validation::Fraction(_) => None,
     };
     let (mut facts, train) = match (files, &held) {

@@ -100,7 +100,13 @@ impl<'c> TextReader<'c> {
 
     /// Makes the error for byte `at`, which is not UTF-8. Lines count from 1.
     fn not_utf8(&self, at: u64) -> Error {
-        self.wrong_at(at, &format!("not UTF-8 (byte {at} of the text); convert it first"))
+        self.wrong_at(
+            at,
+            &format!(
+                "not UTF-8 (byte {at} of the text); convert it first: `iconv -f WINDOWS-1252 -t UTF-8` \
+                 converts the usual encoding of Windows"
+            ),
+        )
     }
 
     /// Makes the error for byte `at`, which is NUL: binary files and UTF-16 have it, text does not.

@@ -146,6 +146,12 @@ pub(in crate::data) fn holds_tokens(path: &Path) -> bool {
     named(path) == Named::Tokens
 }
 
+/// Returns true if files with an ending, packed or not, may be read as text. The ending begins with its dot.
+pub(in crate::data) fn may_be_text(ending: &str) -> bool {
+    let name = unpacked(Path::new(&format!("a{ending}")));
+    !matches!(named(&name), Named::Tokens | Named::Foreign(_))
+}
+
 /// Returns the name that a file would have without its packing.
 fn unpacked(path: &Path) -> PathBuf {
     if ends_with(path, GZIP) { path.with_extension("") } else { path.to_owned() }

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::format::{printable, shortened};
 use rayon::prelude::*;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::error::Category;
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 /// Longest part of a line, in characters, and most fields that a message shows.
@@ -139,11 +139,23 @@ fn wrong_object(json: &str, e: &serde_json::Error) -> String {
                 fields.keys().take(SHOWN_FIELDS).map(|name| shortened(&printable(name), SHOWN)).collect();
             names.extend((fields.len() > SHOWN_FIELDS).then(|| "…".to_owned()));
             let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+            let example = longest_string(&fields)
+                .map_or(String::new(), |name| format!(", as `jq -c '{{text: .{name}}}'` does for {name}"));
             format!(
-                "the object has no \"text\", but {has}; write what is to be learned as one string \"text\" per line"
+                "the object has no \"text\", but {has}; write what is to be learned as one string \"text\" per \
+                 line{example}"
             )
         }
     }
+}
+
+/// Returns the name of the longest string, if it needs no quotes.
+fn longest_string(fields: &Map<String, Value>) -> Option<&str> {
+    let strings = fields.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_str()?.len())));
+    let (name, _) = strings.max_by_key(|(_, len)| *len)?;
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    (name.len() <= SHOWN && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_word))
+        .then_some(name)
 }
 
 fn kind(value: &Value) -> &'static str {

@@ -10,7 +10,7 @@ mod plain_text;
 use super::file::CorpusFile;
 use crate::error::Result;
 pub(super) use content::Content;
-pub(super) use detect::{TextFile, check_tokens, holds_tokens};
+pub(super) use detect::{TextFile, check_tokens, holds_tokens, may_be_text};
 pub(super) use format::{DocumentReader, DocumentSpan, Scan};
 use rayon::prelude::*;
 use std::path::PathBuf;

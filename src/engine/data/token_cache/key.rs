@@ -67,7 +67,9 @@ impl Key {
                 None
             }
             (Part::Splits, Validation::Path(held)) => {
-                let CorpusFiles::Text(held) = CorpusFiles::at(held)? else { return Ok(None) };
+                let CorpusFiles::Text(held) = CorpusFiles::at(held, &spec.extensions)? else {
+                    return Ok(None);
+                };
                 add(b"path");
                 Some(held)
             }

@@ -195,7 +195,9 @@ fn others_wait_for_the_one_that_tokenizes() {
     let spec = spec(&place.write("a.txt", "A"));
     let tokenizer = Tokenizer::open("byte").unwrap();
     let made = AtomicUsize::new(0);
-    let CorpusFiles::Text(text) = CorpusFiles::at(Path::new(&spec.corpus.to_string())).unwrap() else {
+    let CorpusFiles::Text(text) =
+        CorpusFiles::at(Path::new(&spec.corpus.to_string()), &spec.extensions).unwrap()
+    else {
         panic!("a text")
     };
     let tokens = || {
