@@ -53,7 +53,7 @@ pub fn document(run: &TableRun) -> Result<Value> {
 fn corpus(recipe: &Recipe, summary: &Summary) -> Result<CorpusFacts> {
     let vocab_size = summary.uniform_loss.map(|loss| loss.exp().round() as usize).ok_or_else(|| {
         Error::failed(
-            "the run was stored by a version of xrun that did not record the size of its vocabulary",
+            "its summary lacks the size of the vocabulary, as of runs that were imported or stored by earlier versions of xrun",
         )
     })?;
     let sets = recipe.values().validation.sets.keys();

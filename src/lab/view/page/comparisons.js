@@ -23,10 +23,13 @@
    * @returns {HTMLElement}
    */
   function verdictNode(verdict, inWords, isFinished) {
+    // What must be read with a verdict follows its word, and is not part of its color.
+    const [, word, more] = /^(.*?)((?:, | \().*)?$/s.exec(inWords ?? words(verdict));
     return element(
       'span',
       { class: 'verdict', 'data-verdict': verdict },
-      `${SIGNS[verdict] ?? '·'} ${visible(inWords ?? words(verdict))}`,
+      `${SIGNS[verdict] ?? '·'} ${visible(word)}`,
+      more && element('span', { class: 'qualifiers' }, visible(more)),
       !isFinished && element('span', { class: 'muted' }, ' so far'),
     );
   }

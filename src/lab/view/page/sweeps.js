@@ -320,7 +320,7 @@
       ];
       const rows = sorted.map((one) => [
         ...found.keys.map((key) => visible(one.settings[key] ?? BLANK)),
-        short(one.mean, 6),
+        Math.abs(one.mean) < 100 ? decimal(one.mean, 4) : short(one.mean, 6),
         interval(one.estimate?.mean),
         interval(one.estimate?.difference_to_best),
         one.estimate?.in_best_set ? '● yes' : one.estimate ? 'no' : BLANK,
