@@ -34,6 +34,10 @@ pub fn nearest_beside(path: &Path, fits: impl Fn(&str) -> bool) -> Option<PathBu
 /// Words less similar than this are not suggested.
 const THRESHOLD: f64 = 0.8;
 
+/// Similarity of a word to a name with a part that differs from it by one edit, and the shortest such part.
+const PART_MISSPELT: f64 = 0.89;
+const LEAST_PART: usize = 6;
+
 /// Longer words, in bytes, are not compared: they are not misspellings, and comparing takes quadratic time.
 const LONGEST_WORD: usize = 64;
 
@@ -50,5 +54,7 @@ fn similarity(word: &str, candidate: &str) -> f64 {
     // One edit in a word as short as `dim` gives a low Jaro-Winkler score.
     let one_edit =
         if word.len() > 2 && strsim::osa_distance(&word, &candidate) == 1 { THRESHOLD } else { 0.0 };
-    strsim::jaro_winkler(&word, &candidate).max(covered).max(one_edit)
+    let is_part_misspelt = |part: &str| part.len() >= LEAST_PART && strsim::osa_distance(&word, part) == 1;
+    let part_edit = if candidate.split('_').any(is_part_misspelt) { PART_MISSPELT } else { 0.0 };
+    strsim::jaro_winkler(&word, &candidate).max(covered).max(one_edit).max(part_edit)
 }

@@ -59,6 +59,8 @@ fn suggestions_name_what_is_meant() {
         (&["quickstart", "-o", "results2"], "--results DIR"),
         (&["quickstart", "optimizer.lr=.001"], "write 0.001"),
         (&["quickstart", "data.seed=007"], "write 7"),
+        (&["quickstart", "data.seperator=x"], "did you mean data.document_separator?"),
+        (&["quickstart", "training.local_bach_size=4"], "did you mean training.local_batch_size?"),
         (&["quickstart", "model.dim=\"64\""], "write 64 without the quotes"),
     ] {
         let text = stderr(&output(words));

@@ -84,6 +84,12 @@ fn runs_that_are_older_than_their_question_give_no_verdict() {
             "4 of 4 runs are older",
         );
     }
+    // A number of pairs has the seeds that the arms had, and says beforehand what becomes of the answer.
+    let counted = compare(
+        &place,
+        &[&CHANGE[..], &["--seeds", "2", "--predicts", "no difference", "--name", "n"]].concat(),
+    );
+    counted.says(&["seeds from 4 on, as an earlier question", "so the answer is exploratory"]);
     let swapped = [
         "--set=optimizer.lr=0.01",
         "optimizer.lr=0.003",

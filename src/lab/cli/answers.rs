@@ -19,12 +19,12 @@ const ANSWERS: &[Answer] = &[
         words: &["eval", "evaluate", "evaluation", "test", "validate", "valid", "perplexity", "ppl", "score"],
         says: "a run evaluates while it trains, on `data.validation` and on `[validation.sets]`; no command \
                evaluates a finished run, and there are no benchmarks of tasks: export the model for those",
-        next: "xrun export latest FOLDER",
+        next: "xrun export latest --to FOLDER",
     },
     Answer {
         words: &["lm-eval", "lm_eval", "benchmark-model", "mmlu", "hellaswag"],
         says: "xrun has no benchmarks of tasks; other programs evaluate an exported model",
-        next: "xrun export latest FOLDER",
+        next: "xrun export latest --to FOLDER",
     },
     Answer {
         words: &["chat", "talk", "converse", "repl"],
@@ -49,17 +49,17 @@ const ANSWERS: &[Answer] = &[
     Answer {
         words: &["dpo", "ppo", "grpo", "rlhf", "rl", "reward", "orpo", "kto"],
         says: "xrun trains on the loss of the next token; there is no learning from preferences or rewards",
-        next: "xrun export latest FOLDER",
+        next: "xrun export latest --to FOLDER",
     },
     Answer {
         words: &["quantize", "quantise", "quantization", "gguf", "awq", "gptq", "int8", "int4"],
         says: "xrun quantizes nothing; other programs do, from an exported model",
-        next: "xrun export latest FOLDER",
+        next: "xrun export latest --to FOLDER",
     },
     Answer {
         words: &["serve", "server", "api", "deploy", "host"],
         says: "xrun serves no model over a network; other programs serve an exported one",
-        next: "xrun export latest FOLDER",
+        next: "xrun export latest --to FOLDER",
     },
     Answer {
         words: &["download", "pull", "fetch", "hub", "push", "upload", "publish", "login", "logout"],
@@ -69,7 +69,7 @@ const ANSWERS: &[Answer] = &[
     Answer {
         words: &["convert", "save", "checkpoint"],
         says: "`xrun export` writes a run as a HuggingFace folder, and `xrun import` reads one",
-        next: "xrun export latest FOLDER",
+        next: "xrun export latest --to FOLDER",
     },
     Answer {
         words: &["merge", "distill", "distillation", "prune-model", "moe"],
@@ -215,7 +215,7 @@ pub(super) fn nearest_answered(word: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
     use crate::cli::Cli;
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
     use std::collections::BTreeSet;
 
     #[test]
@@ -235,9 +235,9 @@ mod tests {
         for answer in ANSWERS {
             let words = answer.next.split(' ').map(std::ffi::OsString::from);
             let words = super::super::arguments::normalize_args(words);
-            let name = words[1].to_str().expect("text");
-            let known = name.starts_with('-') || Cli::command().find_subcommand(name).is_some();
-            assert!(known, "{}", answer.next);
+            if let Err(e) = Cli::try_parse_from(words) {
+                assert!(!e.use_stderr(), "{}: {e}", answer.next);
+            }
         }
     }
 }

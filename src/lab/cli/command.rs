@@ -17,12 +17,11 @@ use std::sync::LazyLock;
 /// What `--version` prints after the name.
 static VERSION: LazyLock<String> = LazyLock::new(|| Build::current().in_words());
 
-/// A declarative experiment runner for training language models.
+/// Train language models from recipes, and measure, compare and repeat the runs.
 #[derive(Parser, Debug)]
 #[command(
     name = "xrun",
     version = VERSION.as_str(),
-    about,
     override_usage = "xrun RECIPE [KEY=VALUE]...\n       xrun <COMMAND>",
     after_help = "To begin:\n  \
         xrun quickstart           train a small model on generated stories\n  \

@@ -103,6 +103,18 @@ impl Asking {
         Ok(Self { question, arms, hash, family, earlier, reasons, since })
     }
 
+    /// Says, after the seeds that were chosen for the question, why it has these.
+    pub fn why_these_seeds(&self) -> &'static str {
+        match (self.since.is_some(), self.reasons.is_empty()) {
+            (true, _) => ", with which the same question was asked before",
+            (false, true) => ": no earlier run or comparison of the arms has used them",
+            (false, false) => {
+                ", as an earlier question about these arms and measures, so the answer is exploratory; --confirm asks \
+                 with fresh ones"
+            }
+        }
+    }
+
     /// Completes the record of the question before anything has run.
     pub fn describe(&self, experiment: &mut Experiment) {
         experiment.question = Some(self.hash.clone());

@@ -66,8 +66,12 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
 /// follow from another key.
 fn keys_set(question: &Question) -> Option<usize> {
     let recipes = question.arms.recipes().ok()?;
+    let has_budget = question.arms.changes.iter().any(|change| change.key == "training.until");
     let is_set = |change: &&Change| {
-        change.class != Class::Bookkeeping && recipes.iter().any(|recipe| recipe.locate(change.key).is_some())
+        // The steps follow from a budget, whatever the baseline sets.
+        !(has_budget && change.key == "training.steps")
+            && change.class != Class::Bookkeeping
+            && recipes.iter().any(|recipe| recipe.locate(change.key).is_some())
     };
     Some(question.arms.changes.iter().filter(is_set).count())
 }

@@ -92,9 +92,7 @@ impl<'a> RunningPairs<'a> {
             && let Some([first, _]) =
                 question.seeds.first().filter(|[first, _]| *first != question.base_seeds[0])
         {
-            eprint_line(&format!(
-                "seeds from {first} on: no earlier run or comparison of the arms has used them"
-            ));
+            eprint_line(&format!("seeds from {first} on{}", asking.why_these_seeds()));
         }
         if setting.pilot > 0 {
             let seeds = plan::pilot_seeds(question, setting.pilot)?;

@@ -244,6 +244,8 @@ fn two_runs_are_held_against_each_other() {
     lines[4] = cells.join(",");
     fs::write(b.path.join("metrics.csv"), lines.join("\n") + "\n").unwrap();
     assert_eq!(curve(&diff(a, b), "loss")["first"]["step"], 4);
+    let id = a.path.file_name().unwrap().to_str().unwrap();
+    place.xrun(&["runs", "diff", a.name(), id]).ended(2).says(&["are the same run"]);
     place.xrun(&["runs", "diff", a.name(), "zebra"]).ended(2).says(&["no run `zebra`"]);
 }
 

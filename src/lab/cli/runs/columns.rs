@@ -50,8 +50,11 @@ fn usual(runs: &[&Run], collection: &Collection, unlike: Option<&Field>) -> Stri
     let tags = |run: &Run| run.annotation.tags.iter().map(|tag| one_line(tag)).collect::<Vec<_>>().join(" ");
     let note = |run: &Run| beginning(run.annotation.note.as_deref().unwrap_or_default(), NOTE);
     let label = |run: &Run| beginning(&own_label(run).unwrap_or_default(), NOTE);
-    let part_of =
-        |run: &Run| run.part_of.iter().map(|part| one_line(&part.to_string())).collect::<Vec<_>>().join(", ");
+    let part_of = |run: &Run| match run.part_of.as_slice() {
+        [] => String::new(),
+        [one] => one_line(&one.to_string()),
+        [first, more @ ..] => format!("{}, {} more", one_line(&first.to_string()), more.len()),
+    };
     let remarks = |run: &Run| remarks(run, &names);
     let has_remarks = |run: &Run| !run.entry.remarks.is_empty() || run.entry.forked_from.is_some();
     // Columns that are listed only if they have something to show.

@@ -2,7 +2,7 @@
 
 use super::columns::beginning;
 use crate::cli::terminal::{print, print_json_line};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{BLANK, Column, Table, decimal, plural, significant};
 use crate::metrics::MetricsRow;
 use crate::results::collection::{CurveDifference, RunDifference};
@@ -33,6 +33,13 @@ pub struct Args {
 pub fn run(args: &Args, results: &Path) -> Result<()> {
     let [a, b] = [&args.a, &args.b].map(|name| find::find(results, name));
     let difference = RunDifference::between([&a?, &b?])?;
+    let [one, other] = &difference.runs;
+    if one == other && args.a != args.b {
+        return Err(Error::usage(format!(
+            "`{}` and `{}` are the same run, {one}; name another one",
+            args.a, args.b
+        )));
+    }
     if args.json {
         return print_json_line(&difference);
     }
