@@ -126,6 +126,37 @@ pub fn significant(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
+/// Formats an estimate with two significant digits: `0.043`, `4.3`, `430`.
+pub fn two_digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    // The text of a rounded number is exact where its product with a power of ten is not.
+    significant(format!("{value:.1e}").parse().unwrap_or(value))
+}
+
+/// Formats an estimated number of bytes with two or three digits, in the largest binary unit that gives at
+/// least 1: `23 MiB`, `5.4 MiB`, `973 KiB`.
+pub fn about_bytes(bytes: u64) -> String {
+    let exact = binary(bytes as usize);
+    let Some((value, unit)) = exact.split_once(' ') else { return exact };
+    let Ok(value) = value.parse::<f64>() else { return exact };
+    let places = usize::from(value < 9.95);
+    let text = format!("{value:.places$}");
+    format!("{} {unit}", text.strip_suffix(".0").unwrap_or(&text))
+}
+
+/// Formats a ratio's difference from 1 in percent, with three digits and at most two decimals: `-0.13 %`,
+/// `30.0 %`, `884 %`.
+pub fn percent_change(fraction: f64) -> String {
+    let places = match (100.0 * fraction).abs() {
+        a if a >= 99.95 => 0,
+        a if a >= 9.995 => 1,
+        _ => 2,
+    };
+    format!("{:.places$} %", 100.0 * fraction)
+}
+
 /// Formats a fraction in percent, with one decimal.
 pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
@@ -235,6 +266,14 @@ mod tests {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0, 1023, 1024, 3 << 29].map(binary), ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]);
         assert_eq!(binary(usize::MAX), "16.00 EiB");
+        let about = [0, 999, 996_321, 5_700_000, 24_316_000, u64::MAX].map(about_bytes);
+        assert_eq!(about, ["0 B", "999 B", "973 KiB", "5.4 MiB", "23 MiB", "16 EiB"]);
+        assert_eq!(
+            [0.0, 0.04285, 4.349, 1e-5, 436.0].map(two_digits),
+            ["0", "0.043", "4.3", "1.000e-5", "440"]
+        );
+        let changes = [-0.0013, 0.01, 0.0999, 0.29983, -0.8283, 8.8418].map(percent_change);
+        assert_eq!(changes, ["-0.13 %", "1.00 %", "9.99 %", "30.0 %", "-82.8 %", "884 %"]);
         assert_eq!([0.0, 999.0, 1.7e9].map(metric), ["0 ", "999 ", "1.70 G"]);
         assert_eq!(
             [2e-5, 0.0241, 3.0, 7199.0, 864_000.0].map(duration),

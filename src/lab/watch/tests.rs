@@ -395,7 +395,7 @@ fn a_comparison_of_speed_says_how_many_pairs_are_left() {
     comparison.finished = false;
     comparison.write(dir.path()).unwrap();
     let frame = text(&mut ComparisonView::new(dir.path()), (80, 24), PLAIN);
-    for said in ["2 of 5 pairs done", "5 of 10 runs", "✗ stopped", "2.5k", "-19.96 %"] {
+    for said in ["2 of 5 pairs done", "5 of 10 runs", "✗ stopped", "2.5k", "-20.0 %"] {
         assert!(frame.contains(said), "{said}: {frame}");
     }
     comparison.finished = true;

@@ -2,7 +2,7 @@
 
 use super::run_time::seconds_in_words;
 use super::{Disk, RunTime, Saving};
-use crate::format::{binary, plural, thousands};
+use crate::format::{about_bytes, plural, thousands};
 use crate::machine::Machine;
 use crate::model::Programs;
 use crate::plan::Plan;
@@ -28,13 +28,13 @@ impl RunNeeds {
         Self { disk: Disk::new(plan, programs, seconds, plots), saving, time }
     }
 
-    /// Describes the needs as in `about 2m09s, and about 23.2 MiB on the disk`, or only the disk if the time
-    /// is unknown.
+    /// Describes the needs as in `time: about 2m09s; disk: about 23 MiB`, or only the disk if the time is
+    /// unknown.
     pub fn in_words(&self) -> String {
-        let bytes = format!("about {} on the disk", binary(self.disk.peak_bytes as usize));
+        let disk = format!("disk: about {}", about_bytes(self.disk.peak_bytes));
         match &self.time {
-            Some(time) => format!("{}, and {bytes}", time.in_words()),
-            None => bytes,
+            Some(time) => format!("time: {}; {disk}", time.in_words()),
+            None => disk,
         }
     }
 }
@@ -68,8 +68,7 @@ impl TotalNeeds {
         self.passing_bytes = self.passing_bytes.max(needs.disk.peak_bytes - needs.disk.total_bytes);
     }
 
-    /// Describes the needs as in `20 runs: about 6m12s, and about 3.1 MiB on the disk`; `None` if there are
-    /// no runs.
+    /// Describes the needs as in `20 runs: about 6m12s; disk: about 3.1 MiB`; `None` if there are no runs.
     pub fn in_words(&self) -> Option<String> {
         if self.runs == 0 {
             return None;
@@ -83,12 +82,8 @@ impl TotalNeeds {
                 format!("{known} and the unknown time of {}", thousands(unknown))
             }
         };
-        let bytes = binary(self.bytes.saturating_add(self.passing_bytes) as usize);
-        Some(format!(
-            "{} run{}: {time}, and about {bytes} on the disk",
-            thousands(self.runs),
-            plural(self.runs)
-        ))
+        let bytes = about_bytes(self.bytes.saturating_add(self.passing_bytes));
+        Some(format!("{} run{}: {time}; disk: about {bytes}", thousands(self.runs), plural(self.runs)))
     }
 }
 
@@ -131,19 +126,16 @@ mod tests {
         let mut total = TotalNeeds::default();
         assert_eq!(total.in_words(), None);
         total.add(&needs(Some(60.0), (1.0, 1.0)), 3);
-        assert_eq!(total.in_words().unwrap(), "3 runs: about 3m00s, and about 4.00 MiB on the disk");
+        assert_eq!(total.in_words().unwrap(), "3 runs: about 3m00s; disk: about 4 MiB");
         total.add(&needs(Some(60.0), (0.5, 1.5)), 1);
-        assert_eq!(
-            total.in_words().unwrap(),
-            "4 runs: about 4m00s (3m30s to 4m30s), and about 5.00 MiB on the disk"
-        );
+        assert_eq!(total.in_words().unwrap(), "4 runs: about 4m00s (3m30s to 4m30s); disk: about 5 MiB");
     }
 
     #[test]
     fn a_run_alone_says_its_time_and_its_disk() {
         let words = needs(Some(60.0), (0.5, 1.5)).in_words();
-        assert_eq!(words, "about 1m00s (30 s to 1m30s), and about 2.00 MiB on the disk");
-        assert_eq!(needs(None, (1.0, 1.0)).in_words(), "about 2.00 MiB on the disk");
+        assert_eq!(words, "time: about 1m00s (30 s to 1m30s); disk: about 2 MiB");
+        assert_eq!(needs(None, (1.0, 1.0)).in_words(), "disk: about 2 MiB");
     }
 
     #[test]
@@ -151,7 +143,7 @@ mod tests {
         let mut total = TotalNeeds::default();
         total.add(&needs(None, (1.0, 1.0)), 2);
         let words = total.in_words().unwrap();
-        assert_eq!(words, "2 runs: for an unknown time, and about 3.00 MiB on the disk");
+        assert_eq!(words, "2 runs: for an unknown time; disk: about 3 MiB");
         total.add(&needs(Some(5.0), (1.0, 1.0)), 1);
         assert!(total.in_words().unwrap().contains("about 5.0 s and the unknown time of 2"));
     }

@@ -5,7 +5,7 @@ use super::update_groups::{checkpoint_in_words, table};
 use super::verdict::advice_for_large_state;
 use super::{Basis, Budget, DeviceFit, Disk, ExchangeForecast, FitRow, Forecast, Memory, Saving, StepTime};
 use crate::format::Column::{Left, Right};
-use crate::format::{Table, binary, duration, metric, percent, plural, thousands, wall_time};
+use crate::format::{Table, about_bytes, binary, duration, metric, percent, plural, thousands, wall_time};
 use std::fmt;
 
 impl fmt::Display for Forecast {
@@ -188,7 +188,7 @@ fn saving(f: &mut fmt::Formatter<'_>, s: &Saving) -> fmt::Result {
 
 fn disk(f: &mut fmt::Formatter<'_>, d: &Disk) -> fmt::Result {
     let sized = |bytes: u64| binary(bytes as usize);
-    write!(f, "Disk  about {}:", sized(d.total_bytes))?;
+    write!(f, "Disk  about {}:", about_bytes(d.total_bytes))?;
     if d.checkpoints > 0 {
         let mut part = |count: u64, what: &str, bytes: u64| match count as usize {
             0 => Ok(()),
@@ -197,12 +197,12 @@ fn disk(f: &mut fmt::Formatter<'_>, d: &Disk) -> fmt::Result {
         part(d.checkpoints - d.weights_only, "", d.checkpoint_bytes)?;
         part(d.weights_only, " without the optimizer's state", d.weights_bytes)?;
     }
-    write!(f, " rows and log {}", sized(d.text_bytes))?;
+    write!(f, " rows and log {}", about_bytes(d.text_bytes))?;
     if d.picture_bytes > 0 {
-        write!(f, ", pictures {}", sized(d.picture_bytes))?;
+        write!(f, ", pictures {}", about_bytes(d.picture_bytes))?;
     }
     if d.peak_bytes > d.total_bytes {
-        write!(f, "; {} while a checkpoint replaces another", sized(d.peak_bytes))?;
+        write!(f, "; {} while a checkpoint replaces another", about_bytes(d.peak_bytes))?;
     }
     writeln!(f, "\n")
 }

@@ -61,7 +61,9 @@ impl fmt::Display for RecomputeChoice {
             let change = 100.0 * (other.seconds / chosen.seconds - 1.0);
             let gap = if i == 0 { ";" } else { "," };
             let than = if change < 0.0 { "shorter" } else { "longer" };
-            let (peak, change) = (binary(other.peak_bytes), decimal(Some(change.abs()), 1));
+            // Forecasts of large changes are off by more than a percent.
+            let places = usize::from(change.abs() < 9.95);
+            let (peak, change) = (binary(other.peak_bytes), decimal(Some(change.abs()), places));
             write!(f, "{gap} {} {peak}, steps {change} % {than}", other.mode)?;
         }
         Ok(())
@@ -110,7 +112,7 @@ mod tests {
         let choice = RecomputeChoice::new(Some(10 << 30), costs([1.0, 1.02, 1.05, 1.3])).unwrap();
         assert_eq!(
             choice.to_string(),
-            "emitted by auto: 10.00 GiB of 10.00 GiB; none 12.00 GiB, steps 2.0 % shorter, selective 9.00 GiB, steps 2.9 % longer, full 5.00 GiB, steps 27.5 % longer"
+            "emitted by auto: 10.00 GiB of 10.00 GiB; none 12.00 GiB, steps 2.0 % shorter, selective 9.00 GiB, steps 2.9 % longer, full 5.00 GiB, steps 27 % longer"
         );
     }
 }

@@ -110,7 +110,7 @@ fn cells_leave_no_checkpoints_and_pictures_unless_the_command_asks_for_them() {
         let folder = place.path().join("results").join(run).join(what);
         std::fs::read_dir(folder).is_ok_and(|entries| entries.count() > 0)
     };
-    place.xrun(&["sweep", "grid.toml", "training.seed=1"]).succeeds().says(&["1 run: ", " on the disk"]);
+    place.xrun(&["sweep", "grid.toml", "training.seed=1"]).succeeds().says(&["1 run: ", "; disk: about "]);
     let bare = last(&place).run.unwrap();
     assert!(!has(&bare, "checkpoint") && !has(&bare, "plots"));
     place

@@ -1,7 +1,7 @@
 //! What every verdict of a comparison must be read with: unequal budgets, several changes at once, earlier
 //! questions of the family, arms that learned nothing, and little text.
 
-use crate::format::{plural, significant};
+use crate::format::{plural, significant, two_digits};
 use crate::results::experiment::{ARM_NAMES, Arm, Experiment, Finding};
 use crate::results::held_out::MAIN_SET;
 use crate::results::measure::{Measure, MeasuredMetric};
@@ -100,9 +100,12 @@ fn little_text(experiment: &Experiment) -> Option<String> {
     }
     let visible = finding.interval.map(|interval| 0.5 * (interval.high - interval.low));
     let visible = visible.filter(|_| finding.pairs > 1).map_or(String::new(), |half| {
-        format!(", on which {} pairs see no mean difference below {}", finding.pairs, significant(half))
+        format!(", on which {} pairs see no mean difference below {}", finding.pairs, two_digits(half))
     });
-    Some(format!("on {tokens} held-out tokens alone{visible}"))
+    // The clause follows the verdicts of all measures.
+    let judged = experiment.findings.iter().filter(|finding| finding.measure != Measure::LossCurves);
+    let whose = if judged.count() > 1 { format!("{} ", finding.measure) } else { String::new() };
+    Some(format!("{whose}on {tokens} held-out tokens alone{visible}"))
 }
 
 #[cfg(test)]
@@ -161,5 +164,10 @@ mod tests {
         for (change, said) in cases {
             assert_eq!(with(change), said);
         }
+        let said = with(|e| {
+            e.provenance.evaluated_tokens.insert(String::new(), 640);
+            e.findings.push(Finding::unjudged("tok_s".parse().unwrap(), Some(0.01), 0.95));
+        });
+        assert_eq!(said, "val_loss on 640 held-out tokens alone", "it is nothing about the speed");
     }
 }

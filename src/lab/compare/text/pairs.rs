@@ -1,6 +1,6 @@
 //! Prints pairs: a table of their values, and findings in sentences.
 
-use crate::format::{BLANK, Column, Table, decimal, plural, significant};
+use crate::format::{BLANK, Column, Table, decimal, percent_change, plural, significant};
 use crate::results::experiment::{Design, DivergedRuns, Experiment, ExperimentRun, Finding, VerdictBasis};
 use crate::results::measure::{Measure, MeasureValue, Scale};
 use crate::statistics::{Direction, Verdict, unseen_rate};
@@ -150,7 +150,7 @@ fn effect_note(judged: &Finding) -> String {
 /// Formats a difference with its unit; a ratio is in percent.
 fn size(value: f64, judged: &Finding, with_unit: bool) -> String {
     match judged.scale {
-        Scale::Ratio => format!("{:.2} %", 100.0 * value),
+        Scale::Ratio => percent_change(value),
         Scale::Difference if with_unit => format!("{} {}", format_loss_difference(value), judged.unit),
         Scale::Difference => format_loss_difference(value),
     }
@@ -241,6 +241,6 @@ fn value_text(value: f64, measure: &Measure) -> String {
 fn signed(value: f64, scale: Scale) -> String {
     match scale {
         Scale::Difference => format!("{value:+.5}"),
-        Scale::Ratio => format!("{:+.2} %", 100.0 * value),
+        Scale::Ratio => format!("{}{}", if value < 0.0 { "" } else { "+" }, percent_change(value)),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ComparisonView;
 use crate::compare::{self, judge::ClosingInterval};
-use crate::format::{plural, short};
+use crate::format::{percent_change, plural, short};
 use crate::results::experiment::{Design, Experiment, ExperimentRun, Finding};
 use crate::results::measure::{MeasureValue, Scale};
 use crate::statistics::Interval;
@@ -21,9 +21,11 @@ const TABLE: u16 = 64;
 /// they do.
 const ROWS_BESIDE_PAIRS: u16 = 12;
 
-/// Columns for the names of what is compared, and rows for the verdict.
+/// Columns for the names of what is compared, rows for what is known before the verdict, and most rows for the
+/// verdict, with what must be read with it.
 const ABOUT_COLUMNS: u16 = 12;
 const VERDICT_ROWS: u16 = 3;
+const MAX_VERDICT_ROWS: u16 = 8;
 
 /// Columns of a row of the table: the pair's number or seed, then each of the two values and the difference.
 const NAME: u16 = 10;
@@ -61,12 +63,22 @@ impl ComparisonView {
         // For trials only speed has an interval; the loss gate has none.
         let measures = if experiment.has_trials() { 1 } else { experiment.findings.len() };
         let at = show.measure % measures.max(1);
+        // What it comes to is what a reader of a finished comparison looks for.
+        if let Some(finding) = experiment.findings.get(at).filter(|_| self.is_finished()) {
+            y += canvas.paragraph(
+                0,
+                y,
+                (width, MAX_VERDICT_ROWS),
+                &verdict(experiment, finding),
+                Role::Strong,
+            );
+        }
         for field in &about(experiment) {
             canvas.text(0, y, ABOUT_COLUMNS, &field.name, Role::Muted);
             canvas.text(ABOUT_COLUMNS, y, width - ABOUT_COLUMNS, &field.value, field.role);
             y += 1;
         }
-        let bottom = canvas.height().saturating_sub(VERDICT_ROWS);
+        let bottom = canvas.height().saturating_sub(if self.is_finished() { 0 } else { VERDICT_ROWS });
         let area = Rect::new(0, y, width, bottom.saturating_sub(y));
         let closing = self.closing.get(at).map_or(&[][..], Vec::as_slice);
         let (chart_area, table_area) = if width >= WIDE {
@@ -78,8 +90,11 @@ impl ComparisonView {
         let Some(finding) = experiment.findings.get(at) else { return };
         chart(canvas, chart_area, experiment, finding, closing, all);
         table(canvas, table_area, &pairs(experiment, finding), show);
+        if self.is_finished() {
+            return;
+        }
         let mut verdict = verdict(experiment, finding);
-        if let Some(last) = closing.last().filter(|_| !self.is_finished()) {
+        if let Some(last) = closing.last() {
             verdict = format!("{}. {verdict}", so_far(last, difference(finding)));
         }
         canvas.paragraph(0, bottom, (width, VERDICT_ROWS), &verdict, Role::Strong);
@@ -111,7 +126,7 @@ fn remark(view: &ComparisonView) -> Option<(String, Role)> {
 /// Returns how differences in a measure are formatted.
 fn difference(finding: &Finding) -> fn(f64) -> String {
     match finding.scale {
-        Scale::Ratio => |share| format!("{:+.2} %", 100.0 * share),
+        Scale::Ratio => |share| format!("{}{}", if share < 0.0 { "" } else { "+" }, percent_change(share)),
         Scale::Difference => |value| format!("{value:+.5}"),
     }
 }

@@ -172,10 +172,19 @@ fn row(view: &SweepView, canvas: &mut Canvas, y: u16, cell: &WatchedCell, is_bes
     }
 }
 
+/// Formats the time of a cell. The ledger has whole seconds.
+fn whole_seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => "< 1 s".to_owned(),
+        s if s < 10.0 => format!("{s:.0} s"),
+        s => wall_time(s),
+    }
+}
+
 /// Formats steps, losses, speed and time of a cell; unknown ones are empty.
 fn numbers(cell: &WatchedCell) -> [String; 5] {
     let loss = |loss: f64| format!("{loss:.4}");
-    let time = cell.seconds().map(wall_time).unwrap_or_default();
+    let time = cell.seconds().map(whole_seconds).unwrap_or_default();
     if let Some(progress) = &cell.progress {
         let Some(Step { step, total_steps, loss: last, tok_s, .. }) = &progress.last else {
             return ["starting".to_owned(), String::new(), String::new(), String::new(), time];

@@ -344,7 +344,7 @@ pub(super) fn run_needs(job: &Job, may_measure: bool) -> RunNeeds {
 
 /// Notes what the run needs.
 fn write_needs(recorder: &mut Recorder, plan: &Plan, needs: &RunNeeds) -> Result<()> {
-    recorder.note(&format!("this takes {}", needs.in_words()))?;
+    recorder.note(&needs.in_words())?;
     let is_long = needs.time.as_ref().is_some_and(|time| time.total_s > LONG_S);
     if is_long && plan.execution.gpu.is_none() {
         recorder.note(
