@@ -57,9 +57,9 @@ pub(super) struct PassedOver {
 }
 
 impl CorpusFiles {
-    /// Finds the corpus at a path. `extensions` are those of the text files to read from a folder. A folder is
-    /// a corpus of tokens if it holds token files, unless their names and neighbors do not say that they are
-    /// shards and the extensions name text beside them.
+    /// Finds the corpus at a path. `extensions` are those of the text files to read from a folder. A folder
+    /// is a corpus of tokens if it holds token files, unless their names and neighbors do not say that they
+    /// are shards and the extensions name text beside them.
     ///
     /// # Errors
     /// If nothing exists at the path, a folder cannot be listed or holds text and what may be token files, or
@@ -205,8 +205,8 @@ fn is_tokenizer(path: &Path) -> bool {
 }
 
 impl TokenFiles {
-    /// Returns true if something besides their ending says that the files of a folder hold tokens: a name of a
-    /// training or held-out shard, or what `xrun data` writes beside shards.
+    /// Returns true if something besides their ending says that the files of a folder hold tokens: a name of
+    /// a training or held-out shard, or what `xrun data` writes beside shards.
     fn are_shards(folder: &Path, files: &[PathBuf]) -> bool {
         let (Self { validation, .. }, _) = Self::sort(files.to_vec());
         let is_named = files.iter().any(|path| says(path, &TRAINING));
@@ -404,7 +404,8 @@ impl PassedOver {
         sorted
     }
 
-    /// Returns a value of `data.extensions` that also reads the most frequent ending of those that may be text.
+    /// Returns a value of `data.extensions` that also reads the most frequent ending of those that may be
+    /// text.
     fn setting(&self, extensions: &[String]) -> Option<Vec<String>> {
         let sorted = self.sorted();
         let (most, _) = sorted.iter().find(|(ending, _)| source::may_be_text(ending))?;

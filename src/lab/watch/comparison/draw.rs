@@ -21,8 +21,8 @@ const TABLE: u16 = 64;
 /// they do.
 const ROWS_BESIDE_PAIRS: u16 = 12;
 
-/// Columns for the names of what is compared, rows for what is known before the verdict, and most rows for the
-/// verdict, with what must be read with it.
+/// Columns for the names of what is compared, rows for what is known before the verdict, and most rows for
+/// the verdict, with what must be read with it.
 const ABOUT_COLUMNS: u16 = 12;
 const VERDICT_ROWS: u16 = 3;
 const MAX_VERDICT_ROWS: u16 = 8;
