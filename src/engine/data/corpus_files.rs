@@ -129,7 +129,7 @@ impl CorpusFiles {
     pub fn passed_over(&self, extensions: &[String]) -> Result<Option<String>> {
         match self {
             Self::Tokens(files) => Ok(files.passed_over()),
-            Self::Text(files) => files.passed_over(extensions),
+            Self::Text(files) => Ok(files.list(extensions)?.passed_over(&files.path, extensions)),
         }
     }
 
