@@ -250,7 +250,7 @@ fn held_out_text_that_is_trained_on_is_pointed_out() {
         let validation = held_out.map_or(Validation::Fraction(0.2), |held| Validation::Path(at(held)));
         let with_sets = |sets| Spec { validation: validation.clone(), sets, ..spec(&at(corpus), "") };
         let said = |spec: &Spec, name: &str| {
-            let start = format!("{name} is also in the training text: of ");
+            let start = format!("{name} is also in the training text: about ");
             warnings_of(spec).iter().filter(|warning| warning.starts_with(&start)).count()
         };
         let found = said(&with_sets([].into()), "the held-out text");

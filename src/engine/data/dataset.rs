@@ -4,10 +4,11 @@ use super::corpus::{Corpus, CorpusSummary, Loaded, Whole};
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
+use super::overlap::{self, share_in_training};
 use super::stories::Split;
 use super::token_cache::TokenCache;
 use super::tokenizer::LostBytes;
-use super::{Spec, Stream, Tokenizer, Validation, overlap};
+use super::{Spec, Stream, Tokenizer, Validation};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
@@ -99,8 +100,14 @@ pub fn open(
     if loses_bytes && summary.held_out_lost.is_some() {
         warnings.push(format!("the held-out text {NO_BITS_PER_BYTE}"));
     }
+    let in_training = match corpus {
+        Corpus::Files(_) => share_in_training(&train, &validation)?,
+        // Held-out stories are others by construction.
+        Corpus::Stories | Corpus::Random => None,
+    };
     let validation = HeldOut {
         name: String::new(),
+        in_training,
         tokens: validation,
         hash: held_hash.to_hex().to_string(),
         text: match corpus {
@@ -109,13 +116,14 @@ pub fn open(
         },
     };
     let held = train.len() + validation.tokens.len();
-    let sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut warnings)?;
-    if is_held_out_apart {
-        warnings.extend(overlap::warning(&train, &validation.tokens, overlap::HELD_OUT)?);
+    let mut sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut warnings)?;
+    for set in &mut sets {
+        set.in_training = share_in_training(&train, &set.tokens)?;
     }
-    for set in &sets {
-        warnings.extend(overlap::warning(&train, &set.tokens, &overlap::set_name(&set.name))?);
-    }
+    let apart = Some((overlap::HELD_OUT.to_owned(), in_training)).filter(|_| is_held_out_apart);
+    let shares = sets.iter().map(|set| (overlap::set_name(&set.name), set.in_training));
+    let shares = apart.into_iter().chain(shares);
+    warnings.extend(shares.filter_map(|(name, share)| Some(overlap::warning(&name, share?))));
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     let held_out = match &spec.validation {
         Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
@@ -176,7 +184,8 @@ fn open_sets(
         check_set(path, tokens.len())?;
         held += tokens.memory_bytes() / size_of::<u32>();
         let hash = tokens.digest(tokenizer.vocab_size())?.to_hex().to_string();
-        Ok(HeldOut { name: name.clone(), tokens, hash, text: TextBytes::new(bytes, whole, loses_bytes) })
+        let text = TextBytes::new(bytes, whole, loses_bytes);
+        Ok(HeldOut { name: name.clone(), tokens, hash, text, in_training: None })
     };
     let named = |name: &str| format!("validation.sets.{name}");
     spec.sets.iter().map(|set| open(set).map_err(|e| e.context(named(set.0)))).collect()

@@ -261,7 +261,9 @@ fn from_files(
 /// looks through all of it.
 fn overlap(train: Option<&Stream>, held_out: Option<&Stream>, name: &str) -> Result<Option<String>> {
     match (train.filter(|train| train.len() <= CHECKED_TOKENS), held_out) {
-        (Some(train), Some(held_out)) => overlap::warning(train, held_out, name),
+        (Some(train), Some(held_out)) => {
+            Ok(overlap::share_in_training(train, held_out)?.map(|share| overlap::warning(name, share)))
+        }
         _ => Ok(None),
     }
 }

@@ -16,6 +16,9 @@ pub struct HeldOut {
     pub hash: String,
     /// What is known about the bytes of its text.
     pub text: TextBytes,
+    /// The share of its text that is also trained on, from 0 to 1; `None` if hardly any is, or in generated
+    /// corpora. Estimated from windows of 64 tokens.
+    pub in_training: Option<f64>,
 }
 
 impl HeldOut {

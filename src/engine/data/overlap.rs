@@ -1,25 +1,27 @@
-//! Finds held-out text that is also trained on: a loss on it says how well the model remembers it.
+//! How much of a held-out text is also trained on: a loss on it says how well the model remembers it.
 
 use super::stream::Stream;
 use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Passages of a held-out set that are looked up.
-const PASSAGES: usize = 64;
+/// Tokens of a window. Two texts rarely share so many in a row, unless one was copied.
+const WINDOW: usize = 64;
 
-/// Tokens per passage: long enough that only copied text has them in common.
-const PASSAGE_TOKENS: usize = 64;
+/// Most windows of the held-out text that are looked for. A share of them has a standard error of at most 3 %.
+const WINDOWS: usize = 256;
 
-/// A set is said to be trained on if one of this many of its passages is.
-const SAID: usize = 8;
+/// Most tokens of the training text that are searched. Of a longer text, parts of this many in all, spread
+/// evenly.
+const SEARCHED: usize = 1 << 28;
 
-/// Tokens looked through at a time.
+/// Training tokens searched at a time.
 const CHUNK: usize = 1 << 20;
 
-/// An odd factor, whose powers are the weights of a window's tokens.
-const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Shares below this are not mentioned: texts of one kind share headers and quotations.
+const MENTIONED: f64 = 0.1;
 
 /// The set of `data.validation` in a warning.
 pub(super) const HELD_OUT: &str = "the held-out text";
@@ -29,111 +31,129 @@ pub(super) fn set_name(name: &str) -> String {
     format!("the held-out set {name}")
 }
 
-/// Warns if passages of a held-out set occur in the tokens to train on. `name` says whose passages they are.
+/// Warns of a held-out text of which a share is trained on. `name` says which text it is.
+pub(super) fn warning(name: &str, share: f64) -> String {
+    format!(
+        "{name} is also in the training text: about {:.0} % of it occurs there, in passages of {WINDOW} tokens. A loss \
+         on text that was trained on says how well a model remembers it, not how well it predicts; hold out other text",
+        100.0 * share
+    )
+}
+
+/// The base of the rolling hash: an odd number, from the golden ratio.
+const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Windows of a held-out text.
+struct Windows {
+    /// Index of each window by its hash.
+    by_hash: HashMap<u64, usize>,
+    /// A bit for the low bits of each hash, which most training tokens are decided by.
+    filter: Vec<bool>,
+}
+
+impl Windows {
+    fn new(held_out: &Stream) -> Result<Self> {
+        let available = held_out.len() / WINDOW;
+        let count = available.min(WINDOWS);
+        let mut by_hash = HashMap::new();
+        for at in 0..count {
+            let start = at * available / count * WINDOW;
+            let tokens = held_out.tokens(start..start + WINDOW)?;
+            let next = by_hash.len();
+            by_hash.entry(hash(&tokens)).or_insert(next);
+        }
+        let mut filter = vec![false; 1 << 16];
+        by_hash.keys().for_each(|hash| filter[filter_index(*hash)] = true);
+        Ok(Self { by_hash, filter })
+    }
+
+    fn find(&self, hash: u64) -> Option<usize> {
+        if self.filter[filter_index(hash)] { self.by_hash.get(&hash).copied() } else { None }
+    }
+}
+
+fn filter_index(hash: u64) -> usize {
+    (hash >> 48) as usize
+}
+
+/// Hashes a window: the sum of its tokens times powers of [`BASE`].
+fn hash(tokens: &[u32]) -> u64 {
+    tokens.iter().fold(0, |hash, &token| appended(hash, token))
+}
+
+fn appended(hash: u64, token: u32) -> u64 {
+    hash.wrapping_mul(BASE).wrapping_add(u64::from(token) + 1)
+}
+
+/// Returns the share of the windows of a held-out text that occur in the training text, from 0 to 1; `None`
+/// if it is shorter than a window, or below what is worth saying.
 ///
 /// # Errors
-/// If a token file cannot be read.
-pub(super) fn warning(train: &Stream, held_out: &Stream, name: &str) -> Result<Option<String>> {
-    let length = PASSAGE_TOKENS;
-    if held_out.len() < length || train.len() < length {
+/// If a token file cannot be read or was written to.
+pub(super) fn share_in_training(train: &Stream, held_out: &Stream) -> Result<Option<f64>> {
+    let windows = Windows::new(held_out)?;
+    if windows.by_hash.is_empty() || train.len() < WINDOW {
         return Ok(None);
     }
-    let last = held_out.len() - length;
-    let count = PASSAGES.min(last + 1);
-    let passage = |i: usize| {
-        let start = last * i / (count - 1).max(1);
-        Ok(hash(&held_out.tokens(start..start + length)?))
-    };
-    let passages = (0..count).map(passage).collect::<Result<HashSet<u64>>>()?;
-    let found = occurring(train, &passages, length)?.len();
-    Ok((found * SAID >= passages.len()).then(|| {
-        format!(
-            "{name} is also in the training text: of {} passages of {length} tokens, {found} occur there. A loss on text \
-             that was trained on says how well a model remembers it, not how well it predicts; hold out other text",
-            passages.len()
-        )
-    }))
-}
-
-/// Returns the hashes that belong to windows of `length` tokens of a stream.
-fn occurring(stream: &Stream, wanted: &HashSet<u64>, length: usize) -> Result<HashSet<u64>> {
-    let starts = stream.len() + 1 - length;
-    let chunks = (0..starts.div_ceil(CHUNK)).into_par_iter().map(|i| {
-        let end = starts.min((i + 1) * CHUNK) + length - 1;
-        let tokens = stream.tokens(i * CHUNK..end)?;
+    let found: Vec<AtomicBool> = windows.by_hash.iter().map(|_| AtomicBool::new(false)).collect();
+    let chunks = train.len().div_ceil(CHUNK);
+    let searched = chunks.min(SEARCHED / CHUNK);
+    (0..searched).into_par_iter().try_for_each(|at| {
+        let start = at * chunks / searched * CHUNK;
+        // A window may begin in this chunk and end in the next one.
+        let tokens = train.tokens(start..train.len().min(start + CHUNK + WINDOW - 1))?;
+        search(&tokens, &windows, |window| found[window].store(true, Relaxed));
         report_progress();
-        Ok(windows(&tokens, length).filter(|hash| wanted.contains(hash)).collect())
-    });
-    let found: Vec<HashSet<u64>> = chunks.collect::<Result<_>>()?;
-    Ok(found.into_iter().flatten().collect())
+        Ok::<_, crate::error::Error>(())
+    })?;
+    let count = found.iter().filter(|found| found.load(Relaxed)).count();
+    Ok(Some(count as f64 / found.len() as f64).filter(|share| *share >= MENTIONED))
 }
 
-/// Spreads a token over all bits.
-fn spread(token: u32) -> u64 {
-    let mixed = (u64::from(token) + 1).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed ^ mixed >> 29
-}
-
-fn hash(tokens: &[u32]) -> u64 {
-    tokens.iter().fold(0, |hash, token| hash.wrapping_mul(FACTOR).wrapping_add(spread(*token)))
-}
-
-/// Returns the hashes of all windows of `length` tokens, each from the one before it.
-fn windows(tokens: &[u32], length: usize) -> impl Iterator<Item = u64> + '_ {
-    let first_weight = FACTOR.wrapping_pow(length as u32);
-    let mut now = hash(&tokens[..length]);
-    let next = tokens.iter().zip(&tokens[length..]).map(move |(old, new)| {
-        now = now.wrapping_mul(FACTOR).wrapping_add(spread(*new));
-        now = now.wrapping_sub(spread(*old).wrapping_mul(first_weight));
-        now
-    });
-    std::iter::once(hash(&tokens[..length])).chain(next)
+/// Calls `found` with the index of each window that occurs in `tokens`.
+fn search(tokens: &[u32], windows: &Windows, found: impl Fn(usize)) {
+    let Some((first, _)) = tokens.split_at_checked(WINDOW) else { return };
+    // BASE to the power of the window's length takes the oldest token out.
+    let leaving = (0..WINDOW).fold(1u64, |power, _| power.wrapping_mul(BASE));
+    let mut hash = hash(first);
+    windows.find(hash).into_iter().for_each(&found);
+    for (old, new) in tokens.iter().zip(&tokens[WINDOW..]) {
+        hash = appended(hash, *new).wrapping_sub(leaving.wrapping_mul(u64::from(*old) + 1));
+        windows.find(hash).into_iter().for_each(&found);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn random(seed: u64, tokens: usize) -> Vec<u32> {
-        (0..tokens as u64).map(|i| (hash(&[seed as u32, i as u32]) >> 33) as u32 % 300).collect()
-    }
-
-    fn found(train: &[u32], held_out: &[u32]) -> Option<String> {
-        let [train, held_out] = [train, held_out].map(|tokens| Stream::from_tokens(tokens.to_vec()));
-        warning(&train, &held_out, "the held-out text").unwrap()
-    }
-
     #[test]
-    fn copied_text_is_found_wherever_it_is() {
-        let (own, other) = (random(1, 5000), random(2, 5000));
-        let says = |found: Option<String>, n: &str| {
-            assert!(found.as_ref().is_some_and(|f| f.contains(n)), "{found:?}")
-        };
-        assert_eq!(found(&own, &other), None);
-        says(found(&own, &own), "of 64 passages of 64 tokens, 64 occur");
-        says(
-            found(&[&other[..], &own[100..200], &other[..]].concat(), &own[110..180]),
-            "of 7 passages of 64 tokens, 7 occur",
+    fn the_share_is_said_in_percent() {
+        let said = warning(&set_name("own"), 0.254);
+        assert!(
+            said.starts_with("the held-out set own is also in the training text: about 25 % of it"),
+            "{said}"
         );
-        says(found(&[&other[..], &own[..2500]].concat(), &own), "32 occur");
-        // A shared notice of licence is not a copy.
-        assert_eq!(found(&[&other[..], &own[..300]].concat(), &own), None);
-        for short in [0, 1, 63] {
-            assert_eq!(found(&own, &own[..short]), None);
-            assert_eq!(found(&own[..short], &own), None);
-        }
-        says(found(&own[..64], &own[..64]), "of 1 passages");
+    }
+
+    fn text(from: u32, len: usize) -> Vec<u32> {
+        (0..len as u32).map(|at| (from + at).wrapping_mul(2_654_435_761) >> 17).collect()
     }
 
     #[test]
-    fn windows_are_found_across_chunks() {
-        let mut train = random(3, 2 * CHUNK + 300);
-        let own = random(4, 300);
-        for at in [0, CHUNK - 1, CHUNK - 40, 2 * CHUNK - 64, train.len() - 300] {
-            let before = train[at..at + 300].to_vec();
-            train[at..at + 300].copy_from_slice(&own);
-            assert!(found(&train, &own).unwrap().contains("64 occur"), "{at}");
-            train[at..at + 300].copy_from_slice(&before);
-        }
+    fn what_is_trained_on_and_held_out_is_found_wherever_it_stands() {
+        let train = text(0, CHUNK + 5000);
+        let share = |held: Vec<u32>| {
+            share_in_training(&Stream::from_tokens(train.clone()), &Stream::from_tokens(held)).unwrap()
+        };
+        assert_eq!(share(text(9_000_000, 4000)), None, "other text");
+        assert_eq!(share(train[777..4777].to_vec()), Some(1.0));
+        assert_eq!(share(train[CHUNK - 1000..CHUNK + 1000].to_vec()), Some(1.0), "over the end of a chunk");
+        assert_eq!(share(train[train.len() - 64..].to_vec()), Some(1.0), "the last tokens");
+        assert_eq!(share([&train[..1024], &text(9_000_000, 3072)].concat()), Some(0.25));
+        assert_eq!(share([&train[..256], &text(9_000_000, 3840)].concat()), None, "too little to mention");
+        assert_eq!(share(train[..WINDOW - 1].to_vec()), None, "too short to tell");
+        let tiny = Stream::from_tokens(text(0, 5));
+        assert_eq!(share_in_training(&tiny, &Stream::from_tokens(text(0, 100))).unwrap(), None);
     }
 }

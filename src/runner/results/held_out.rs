@@ -21,6 +21,9 @@ pub struct HeldOutSet {
     pub bytes: Option<u64>,
     /// The part of the set that is evaluated, if `validation.steps` limits it.
     pub part: Option<HeldOutPart>,
+    /// The share of its text that is also trained on, from 0 to 1, estimated; `None` if hardly any is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_training: Option<f64>,
     /// The losses, in nats per token.
     #[serde(flatten)]
     pub losses: Losses,

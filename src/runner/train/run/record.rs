@@ -196,7 +196,7 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
     let entry = |set: &HeldOut| {
         let before = known.get(&set.name).cloned().unwrap_or_default();
         let (hash, part) = (Some(set.hash.clone()), part_for(plan, set.tokens.len()));
-        (set.name.clone(), HeldOutSet { hash, part, ..before })
+        (set.name.clone(), HeldOutSet { hash, part, in_training: set.in_training, ..before })
     };
     summary.held_out = dataset.held_out().map(entry).collect();
     summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
