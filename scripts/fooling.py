@@ -12,9 +12,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 RECIPE = """
@@ -142,6 +144,81 @@ def swapped(place):
 
 
 @attempt
+def other_folder(place):
+    """another results folder"""
+    place.compare(*CHANGE, "--seeds", "4")
+    return said(place.compare(*CHANGE, "--seeds", "6", "--results", "other"), "the first answer about this change in this results folder")
+
+
+@attempt
+def other_order(place):
+    """the seed of the data's order set in both arms"""
+    place.compare(*CHANGE, "--seeds", "4")
+    return said(place.compare(*CHANGE, "--seeds", "6", "--set=seeds.order=99"), "for seeds.order = 99 alone", "asked after 1 other answer")
+
+
+@attempt
+def idle_key(place):
+    """a key that hardly matters set in both arms, on the known seeds"""
+    place.compare(*CHANGE, "--seeds", "4")
+    return no_verdict(place.compare(*CHANGE, "--seeds", "3,4,5,6,7", "--set=optimizer.eps=2e-8"), "were there before", "the same change of another recipe")
+
+
+@attempt
+def idle_key_fresh(place):
+    """a key that hardly matters set in both arms"""
+    place.compare(*CHANGE, "--seeds", "4")
+    done = place.compare(*CHANGE, "--seeds", "6", "--set=optimizer.eps=2e-8")
+    seeds = {run["seed"] for run in place.record()[1]["runs"]}
+    if seeds & {3, 4, 5, 6}:
+        return "FOOLED", f"seeds {seeds}"
+    return said(done, "asked after 1 answer about the same change of another recipe")
+
+
+@attempt
+def other_spelling(place):
+    """the same values spelled otherwise, in a recipe that inherits"""
+    place.compare(*CHANGE, "--seeds", "4")
+    (place.folder / "idea.toml").write_text('extends = "tiny.toml"\n[job]\nlabel = "an idea"\n[optimizer]\nlr = 1e-2\n[data]\ntrain_tokens = 20000\n')
+    return refused(place.compare("tiny.toml", "idea.toml", *ON, "--seeds", "6"), "peeking")
+
+
+@attempt
+def other_device(place):
+    """the device named otherwise"""
+    place.compare(*CHANGE, "--seeds", "4")
+    return said(place.compare(*CHANGE, "--seeds", "6", "--set=engine.device=auto"), "asked after 1 other answer")
+
+
+@attempt
+def copied_corpus(place):
+    """the same corpus under another name"""
+    for name in ("corpus.txt", "held.txt"):
+        (place.folder / name).write_text("".join(f"{name} {line}: {line * line} words. " for line in range(900)))
+    shutil.copy(place.folder / "corpus.txt", place.folder / "copy.txt")
+    held = "--set=data.validation=held.txt"
+    place.compare(*CHANGE, "--set=data.corpus=corpus.txt", held, "--seeds", "3")
+    return said(place.compare(*CHANGE, "--set=data.corpus=copy.txt", held, "--seeds", "5"), "the same change of another recipe")
+
+
+@attempt
+def copied_runs(place):
+    """runs of a sweep made elsewhere, copied here with their ledger after the question was asked"""
+    question = [*CHANGE, "--seeds", "3,4,5"]
+    place.run("sweep", "tiny.toml", "training.seed=3,4,5", "optimizer.lr=0.003,0.01", "--results", "other")
+    asked = subprocess.Popen([place.xrun, "compare", *question], cwd=place.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not any("asked" in path.read_text() for path in place.folder.glob("results/sweeps/ledger/*.jsonl")):
+        time.sleep(0.005)
+    asked.send_signal(signal.SIGINT)
+    asked.wait()
+    for run in (place.folder / "other/tiny").iterdir():
+        shutil.copytree(run, place.folder / "results/tiny" / run.name, dirs_exist_ok=True)
+    for lines in (place.folder / "other/sweeps/ledger").glob("*.jsonl"):
+        shutil.copy(lines, place.folder / "results/sweeps/ledger")
+    return no_verdict(place.compare(*question), "made by others than who asked")
+
+
+@attempt
 def deleted_folder(place):
     """the comparison's folder deleted"""
     place.compare(*CHANGE, "--seeds", "4")
@@ -156,6 +233,18 @@ def deleted_ledger(place):
     place.compare("tiny.toml", "optimizer.lr=0.02", *ON, "--seeds", "2")
     shutil.rmtree(place.folder / "results/sweeps")
     return no_verdict(place.compare(*CHANGE, "--seeds", "30,31"), "the ledger has lost lines")
+
+
+@attempt
+def cut_ledger(place):
+    """the comparison's folder and the last lines of the ledger deleted"""
+    place.compare(*CHANGE, "--seeds", "4")
+    shutil.rmtree(place.folder / "results/comparisons")
+    for path in (place.folder / "results/sweeps/ledger").glob("*.jsonl"):
+        lines = path.read_text().splitlines(keepends=True)
+        asked = [at for at, line in enumerate(lines) if '"asked"' in line]
+        path.write_text("".join(lines[: asked[0] if asked else 1]))
+    return said(place.compare(*CHANGE, "--seeds", "6"), "though 8 earlier runs of these arms are in no line of the ledger")
 
 
 @attempt
@@ -261,6 +350,79 @@ def other_batch(place):
 
 
 @attempt
+def trained_on_it(place):
+    """held-out text that is trained on"""
+    (place.folder / "corpus.txt").write_text("".join(f"{line}: one more line of {line * line} words. " for line in range(1500)))
+    (place.folder / "held.txt").write_text((place.folder / "corpus.txt").read_text()[1000:9000])
+    data = ["--set=data.corpus=corpus.txt", "--set=data.validation=held.txt"]
+    return said(place.compare(*CHANGE, *data, "--seeds", "3"), "though 100 % of the held-out text is also trained on")
+
+
+@attempt
+def evaluated_more_often(place):
+    """the candidate evaluated more often, until a target"""
+    question = ["tiny.toml", "optimizer.lr=0.0030001", "validation.interval=1", "--on", "tokens_until:val_loss=5.53"]
+    return refused(place.compare(*question, "--seeds", "6"), "validation.interval is 6 and 1")
+
+
+@attempt
+def later_evaluations(place):
+    """the mean of evaluations that come later in one arm"""
+    question = ["tiny.toml", "optimizer.lr=0.0031", "validation.interval=2", "--on", "val_loss:last2"]
+    return refused(place.compare(*question, "--seeds", "4"), "validation.interval is 6 and 2")
+
+
+@attempt
+def longer_warm_up(place):
+    """slow steps left out of one arm's speed"""
+    return refused(place.compare("tiny.toml", "engine.poison=true", "metrics.warmup=9", "--repeats", "2"), "metrics.warmup is 2 and 9")
+
+
+@attempt
+def unequal_budgets(place):
+    """the time to a target with five times the budget"""
+    place.compare("tiny.toml", "training.steps=60", "--on", "steps_until:val_loss=4.6", "--seeds", "8")
+    finding = place.record()[1]["findings"][0]
+    if finding["verdict"] == "better":
+        return "FOOLED", json.dumps(finding)
+    return "refused", f"{finding['verdict']}: {finding['because']}"
+
+
+@attempt
+def many_measures(place):
+    """five measures beside tok_s"""
+    measures = "tok_s,val_loss,train_loss,bits_per_byte,val_loss:last2,train_loss:last5"
+    place.compare("tiny.toml", "optimizer.lr=0.0031", "--on", measures, "--seeds", "2")
+    each = {round(finding["confidence"], 6) for finding in place.record()[1]["findings"]}
+    return ("refused", f"each is judged at {each}") if each == {round(1 - 0.05 / 6, 6)} else ("FOOLED", str(each))
+
+
+@attempt
+def equal_shares(place):
+    """shares of few tokens that are equal in every pair"""
+    tasks = '--set=validation.tasks=["next_token_accuracy"]'
+    place.compare("tiny.toml", "optimizer.lr=0.00300001", "--on", "val_accuracy", tasks, "--seeds", "2")
+    finding = place.record()[1]["findings"][0]
+    return ("refused", f"{finding['because']}") if finding["verdict"] == "inconclusive" else ("FOOLED", json.dumps(finding))
+
+
+@attempt
+def killed_runs(place):
+    """runs of one arm killed until they count as failed"""
+    question = ["compare", "tiny.toml", "optimizer.lr=0.0031", *ON, "--seeds", "4", "--set=training.steps=1500"]
+    running = subprocess.Popen([place.xrun, *question], cwd=place.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while running.poll() is None:
+        for task in Path(f"/proc/{running.pid}/task").glob("*/children"):
+            for child in task.read_text().split():
+                command = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+                if "optimizer.lr=0.0031" in command and "training.seed=4" in command:
+                    os.kill(int(child), signal.SIGKILL)
+        time.sleep(0.02)
+    out, err = running.communicate()
+    return said(subprocess.CompletedProcess(question, running.returncode, out, err), "inconclusive", "1 pair without a value")
+
+
+@attempt
 def more_tokens(place):
     """more tokens than the other arm"""
     return said(place.compare("tiny.toml", "training.steps=18", *ON, "--seeds", "3"), "at 50 % more tokens and 50 % more FLOPs")
@@ -342,7 +504,33 @@ edited_record("pairs", drop_pair)
 edited_record("the prediction", lambda record: record["prediction"].update(text="worse"))
 edited_record("the date", lambda record: record["provenance"].update(began="2020-01-01T00:00:00Z"))
 edited_record("a value", lambda record: record["runs"][0]["values"].update(val_loss={"value": 9.0}))
+edited_record("the text that was evaluated", lambda record: record["provenance"]["evaluated_tokens"].update({"": 99_000}))
+edited_record("what it must be read with", lambda record: record.update(qualifiers=[]))
 edited_record("the smallest effect", lambda record: record["findings"][0].update(min_effect=0.5))
+
+
+@attempt
+def renamed_folder(place):
+    """the comparison's folder renamed to another date"""
+    place.compare(*CHANGE, "--seeds", "4")
+    folder = place.record()[0].parent
+    folder.rename(folder.with_name("20200101T000000Z-deadbeef"))
+    return refused(place.run("keep", "comparisons/tiny"), "it is the record of")
+
+
+@attempt
+def judged_anew(place):
+    """a record without its earlier answers, judged anew"""
+    place.compare("tiny.toml", "optimizer.lr=0.02", *ON, "--seeds", "3")
+    place.compare(*CHANGE, "--seeds", "4")
+    path, record = place.record()
+    other = Place(place.xrun, tempfile.mkdtemp(dir=place.folder))
+    other.compare(*CHANGE, "--seeds", ",".join(str(run["seed"]) for run in record["runs"] if run["arm"] == 0))
+    alone = other.record()[1]
+    record.update({key: alone[key] for key in ("earlier_questions", "confidence", "qualifiers", "findings", "history") if key in alone})
+    record.pop("earlier_questions", None)
+    path.write_text(json.dumps(record))
+    return refused(place.run("keep", f"comparisons/tiny/{path.parent.name}"), "of its family had been answered before, and the ledger has 1")
 
 
 @attempt
@@ -361,14 +549,47 @@ def other_binary(place):
     return refused(place.compare("--runs", f"{first},{others[0]}", place.runs(1), *ON), "two programs")
 
 
+def at(date, place, *arguments):
+    """Runs a comparison at another date."""
+    command = ["faketime", date, place.xrun, "compare", *arguments]
+    return subprocess.run(command, cwd=place.folder, capture_output=True, text=True)
+
+
 @attempt
-def clock(place):
+def clock_back(place):
     """the clock set back (needs faketime)"""
     if not shutil.which("faketime"):
         return "refused", "not tried: faketime is not installed"
     place.compare(*CHANGE, "--seeds", "2")
-    done = subprocess.run(["faketime", "2020-01-01", place.xrun, "compare", "tiny.toml", "optimizer.lr=0.05", *ON, "--seeds", "3"], cwd=place.folder, capture_output=True, text=True)
-    return no_verdict(done, "the clock was set back")
+    return no_verdict(at("2020-01-01", place, "tiny.toml", "optimizer.lr=0.05", *ON, "--seeds", "3"), "the clock was set back")
+
+
+@attempt
+def clock_forward(place):
+    """the clock set forward, so that known runs look newer than the question (needs faketime)"""
+    if not shutil.which("faketime"):
+        return "refused", "not tried: faketime is not installed"
+    at("2035-01-01", place, *CHANGE, "--seeds", "4")
+    asked = [*CHANGE, "--seeds", "3,4,5,6", "--predicts", "better"]
+    return no_verdict(place.compare(*asked), "the clock was set back", "older than the question")
+
+
+@attempt
+def forked_runs(place):
+    """forks as the partners of runs that began anew"""
+
+    def newest():
+        found = sorted((place.folder / "results/tiny").iterdir(), key=lambda run: (run / "summary.json").stat().st_mtime_ns)
+        return f"tiny/{found[-1].name}"
+
+    arms = [[], []]
+    for seed in (3, 4):
+        place.run("tiny.toml", f"training.seed={seed}", "training.steps=24")
+        arms[0].append(newest())
+        place.run("tiny.toml", f"training.seed={seed}", "training.steps=12")
+        place.run("resume", newest(), "--fork", "training.steps=24", "optimizer.lr=0.004")
+        arms[1].append(newest())
+    return refused(place.compare("--runs", *(",".join(arm) for arm in arms), *ON), "have to begin alike")
 
 
 @attempt

@@ -230,7 +230,7 @@ fn an_edited_record_contradicts_its_runs() {
     let path = folder.join("experiment.json");
     let text = fs::read_to_string(&path).unwrap();
     type Edit = fn(&mut Experiment);
-    let edits: [(&str, Edit); 13] = [
+    let edits: [(&str, Edit); 18] = [
         ("verdict", |e| e.findings[0].verdict = Verdict::Worse),
         ("interval", |e| e.findings[0].interval.as_mut().unwrap().low -= 0.1),
         ("p", |e| e.findings[0].p = Some(1e-9)),
@@ -249,6 +249,11 @@ fn an_edited_record_contradicts_its_runs() {
         ("seeds", |e| e.runs.iter_mut().for_each(|run| run.seed = run.seed.map(|seed| seed + 1))),
         ("date", |e| e.provenance.began = Some("2020-01-01T00:00:00Z".to_owned())),
         ("budget", |e| e.arms[1].budget.as_mut().unwrap().steps = 11),
+        ("what it must be read with", |e| e.qualifiers.clear()),
+        ("the evaluated text", |e| _ = e.provenance.evaluated_tokens.insert(String::new(), 99_000)),
+        ("programs", |e| _ = e.provenance.programs.insert("another".to_owned())),
+        ("parameters", |e| e.arms[1].budget.as_mut().unwrap().parameters = Some(1)),
+        ("fixed seeds", |e| e.fixed_seeds.push("seeds.order = 1".to_owned())),
     ];
     for (what, edit) in edits {
         let mut edited = found.clone();
@@ -258,6 +263,12 @@ fn an_edited_record_contradicts_its_runs() {
         assert!(done.stderr.contains("does not agree with its runs"), "{what}: {}", done.stderr);
     }
     fs::write(&path, &text).unwrap();
+    // The folder's name has a date, and the ledger has the answer.
+    let renamed = folder.with_file_name("20200101T000000Z-deadbeef");
+    fs::rename(&folder, &renamed).unwrap();
+    let done = place.xrun(&["keep", "comparisons/tiny"]).ended(1);
+    assert!(done.stderr.contains("and its folder is tiny/20200101T000000Z-deadbeef"), "{}", done.stderr);
+    fs::rename(&renamed, &folder).unwrap();
     place.xrun(&["keep", "comparisons/tiny"]).succeeds();
     // As a forger would, who makes the manifest anew.
     let kept = results(&place).join("kept");

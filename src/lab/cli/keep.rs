@@ -59,7 +59,9 @@ pub fn run(args: &Args) -> Result<()> {
                     keep::keep(&find::find(results, &run)?, &to)?;
                 }
             }
-            let found = compare::contradictions(&Experiment::read(&comparison)?, &to);
+            let record = Experiment::read(&comparison)?;
+            let mut found = compare::contradictions_of_place(&record, &comparison, results)?;
+            found.extend(compare::contradictions(&record, &to));
             if !found.is_empty() {
                 return Err(Error::failed(format!(
                     "{} does not agree with its runs: {}. Its record was changed after it was written; restore it, or \

@@ -1,12 +1,15 @@
 //! Judges a stored comparison again, from the rows of its runs and with the same code, and compares every
 //! part of its record with what comes out. A record that was edited contradicts its runs.
 
+mod ledger;
+
 use super::arms::{changes_between, load_stored};
 use super::family::question_hash;
 use super::judge;
 use super::judge::curves::{ExpectedCurve, LossPoint};
+use super::seeds::fixed_seeds;
 use super::trials::FinishedTrial;
-use super::{measured, pairs};
+use super::{measured, pairs, record};
 use crate::format::significant;
 use crate::recipe::{Class, Predicted, Prediction, find_path};
 use crate::results::experiment::{ARM_NAMES, Average, Design, Experiment, ExperimentRun, Standing};
@@ -14,6 +17,7 @@ use crate::results::folder::read_summary;
 use crate::results::measure::Measure;
 use crate::results::names::time_in_name;
 use jiff::Timestamp;
+pub use ledger::contradictions_of_place;
 use serde_json::Value;
 use std::path::Path;
 
@@ -77,11 +81,28 @@ pub fn contradictions(recorded: &Experiment, runs: &Path) -> Vec<String> {
     if recorded.has_trials() && is_whole {
         again_trials(&mut anew, &curves, columns);
     }
+    // Records of earlier versions have no standing, and not all of these facts.
+    if recorded.standing.is_some() && is_whole {
+        found.extend(record::note_runs(runs, &mut anew).err().map(|e| e.message().to_owned()));
+        anew.fixed_seeds = seeds_of_runs(recorded, runs);
+    }
     judge::judge(&mut anew);
     found.extend(differences(recorded, &anew, is_whole));
     found.extend(design(recorded));
     found.extend(dates(recorded));
     found
+}
+
+/// Returns the seeds that the recipes of its runs set.
+fn seeds_of_runs(recorded: &Experiment, runs: &Path) -> Vec<String> {
+    if recorded.has_trials() {
+        return Vec::new();
+    }
+    let first =
+        |arm: usize| recorded.runs_in(arm).find_map(|run| load_stored(&runs.join(run.run.as_ref()?)).ok());
+    let recipes = (0..recorded.arms.len()).filter_map(first);
+    let set = recipes.filter_map(|recipe| fixed_seeds(recipe.name(), &recipe).ok()).flatten();
+    set.collect::<std::collections::BTreeSet<String>>().into_iter().collect()
 }
 
 /// Judges curves and means of trials again, by the rule of the record.
@@ -183,6 +204,14 @@ fn differences(recorded: &Experiment, anew: &Experiment, is_whole: bool) -> Vec<
         serde_json::json!({
             "joint": one.joint.as_ref().map(|joint| joint.verdict),
             "diverged": one.diverged,
+            "programs": one.provenance.programs,
+            "devices": one.provenance.devices,
+            "held_out_hashes": one.provenance.held_out_hashes,
+            "evaluated_tokens": one.provenance.evaluated_tokens,
+            "in_training": one.provenance.in_training,
+            "uniform_loss": one.provenance.uniform_loss,
+            "parameters": one.arms.iter().map(|arm| arm.budget.and_then(|budget| budget.parameters)).collect::<Vec<_>>(),
+            "fixed_seeds": one.fixed_seeds,
             "qualifiers": one.qualifiers,
             "looks": match &one.design { Design::Sequential { looks, .. } => Some(looks), _ => None },
         })

@@ -10,6 +10,7 @@ use crate::results::experiment::{Design, Experiment, Standing};
 use crate::results::ledger::{AskedArm, Ledger, Place, QuestionLine};
 use crate::results::names::time_in_name;
 use crate::statistics::SequentialDesign;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// How far the clock may be behind a line of the ledger, in seconds: clocks of machines that share a folder
@@ -29,6 +30,8 @@ pub struct Asking {
     pub family: Family,
     /// How many of them had been answered.
     earlier: usize,
+    /// How many runs of the arms no line of the ledger names.
+    unnamed: usize,
     /// Why its answer is exploratory whatever becomes of its runs.
     pub reasons: Vec<String>,
     /// Where the same question was first asked; `None` if it is new.
@@ -44,11 +47,13 @@ impl Asking {
         let ledger = Ledger::read(results)?;
         let arms = question.asked_arms()?;
         let family = Family::find(&arms, &ledger, stored);
-        let (question, reasons) = match question.design {
-            Design::Trials { .. } => (question.clone(), Vec::new()),
-            _ => settle(question, &arms, &family, &SeedsBefore::find(results, &arms)?)?,
-        };
-        Self::with(question, arms, family, reasons, &ledger, stored)
+        if let Design::Trials { .. } = question.design {
+            return Self::with(question.clone(), arms, family, Vec::new(), &ledger, stored);
+        }
+        let before = SeedsBefore::find(results, &arms, &ledger)?;
+        let (question, reasons) = settle(question, &arms, &family, &before)?;
+        let asking = Self::with(question, arms, family, reasons, &ledger, stored)?;
+        Ok(Self { unnamed: before.unnamed, ..asking })
     }
 
     /// Prepares a question about stored runs. `arms` are those that made them, if that is known.
@@ -100,7 +105,7 @@ impl Asking {
                 )));
             }
         }
-        Ok(Self { question, arms, hash, family, earlier, reasons, since })
+        Ok(Self { question, arms, hash, family, earlier, unnamed: 0, reasons, since })
     }
 
     /// Says, after the seeds that were chosen for the question, why it has these.
@@ -119,6 +124,8 @@ impl Asking {
     pub fn describe(&self, experiment: &mut Experiment) {
         experiment.question = Some(self.hash.clone());
         experiment.earlier_questions = self.earlier;
+        experiment.unnamed_runs = self.unnamed;
+        experiment.other_recipes = self.family.answered_of_other_recipes(&self.hash);
         experiment.history = self.family.history(&experiment.full_name(), &self.question.seeds);
         if !self.reasons.is_empty() {
             experiment.standing = Some(Standing::from_reasons(self.reasons.clone()));
@@ -149,6 +156,16 @@ impl Asking {
         let older = runs.iter().filter(|run| ledger.began(run).is_none_or(|began| began < since)).count();
         if older > 0 {
             reasons.push(format!("{older} of {} runs are older than the question", runs.len()));
+        }
+        // Lines that were copied from another ledger may have any number.
+        let asked = ledger.questions().iter().filter(|(_, line)| line.question == self.hash);
+        let askers: BTreeSet<&str> = asked.map(|((_, writer), _)| process(writer)).collect();
+        let is_foreign = |run: &&&str| {
+            ledger.began(run).is_some_and(|began| began >= since && !askers.contains(process(&began.1)))
+        };
+        let foreign = runs.iter().filter(is_foreign).count();
+        if foreign > 0 {
+            reasons.push(format!("{foreign} of {} runs were made by others than who asked", runs.len()));
         }
         let start = |run: &str| run.rsplit('/').next().and_then(time_in_name);
         let late = |run: &&str| {
@@ -184,6 +201,11 @@ impl Asking {
             at: crate::format::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }
     }
+}
+
+/// Returns the process that wrote a file of the ledger, which may write several.
+fn process(writer: &str) -> &str {
+    writer.rsplit_once('-').map_or(writer, |(process, _)| process)
 }
 
 /// Returns the reason if the ledger misses a line that a stored comparison had seen: what was asked is not

@@ -11,6 +11,12 @@ use crate::suggest::nearest;
 /// # Errors
 /// A usage error that names the key that differs or is missing.
 pub fn check(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Result<()> {
+    if let Some(Change { key, old, new, .. }) = otherwise_measured(changes, measure) {
+        return Err(Error::usage(format!(
+            "{measure} cannot be compared between these arms: {key} is {old} and {new}, which decides when it is \
+             measured; set the same in both arms"
+        )));
+    }
     if measure.is_speed() {
         return Ok(());
     }
@@ -19,6 +25,19 @@ pub fn check(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Resul
         Some(why) => Err(Error::usage(format!("{measure} cannot be compared between these arms: {why}"))),
         None => Ok(()),
     }
+}
+
+/// Returns the change of a key that decides when a measure is taken, without a change of what is trained. The
+/// arm that is evaluated more often reaches a target sooner and averages later losses, and the one with more
+/// steps of warm-up leaves out more of the slow ones.
+pub fn otherwise_measured<'a>(changes: &'a [Change], measure: &Measure) -> Option<&'a Change> {
+    let key = match measure {
+        _ if measure.is_speed() => "metrics.warmup",
+        Measure::Until { .. } => "validation.interval",
+        Measure::Final { metric, last: Some(2..), .. } if metric.is_held_out() => "validation.interval",
+        Measure::Final { .. } | Measure::LossCurves => return None,
+    };
+    changes.iter().find(|change| change.key == key)
 }
 
 /// Checks that a recipe has the validation set, the task and the evaluations that a measure needs.

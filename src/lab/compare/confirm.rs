@@ -104,6 +104,7 @@ fn question(
         hypothesis: options.hypothesis.clone().or_else(|| comparison.hypothesis.clone()),
         predicts: options.predicts.clone(),
         confirms: Some(confirmed),
+        fixed_seeds: Vec::new(),
         notes: Vec::new(),
     };
     question.checked()

@@ -1,5 +1,6 @@
-//! Families of questions: the same arms asked about again, in either order, near recipes, and other values of
-//! the same keys. The ledger remembers them, whatever becomes of a comparison's folder.
+//! Families of questions: the same arms asked about again, in either order, near recipes, the same change of
+//! another recipe, and other values of the same keys. The ledger remembers them, whatever becomes of a
+//! comparison's folder.
 
 use super::arms::PlannedArm;
 use super::question::Question;
@@ -19,6 +20,14 @@ const EXPLORATORY: &str = "exploratory";
 
 /// The key that pairs vary.
 const SEED: &str = "training.seed";
+
+/// Seeds of parts of a run. Other values of them are other luck, not another recipe.
+const SEEDS: &str = "seeds.";
+
+/// A run tells the outcome of an arm if it has the values that the question asks about and differs in at most
+/// this many other keys. Keys that hardly matter are many, so a recipe with one more of them is nearly the
+/// same.
+const FEW_KEYS: usize = 2;
 
 /// Describes an arm by its keys. `hash` identifies it exactly.
 pub fn asked_arm(recipe: &Recipe, hash: String) -> Result<AskedArm> {
@@ -62,21 +71,23 @@ fn differing<'a>(
 /// Compares the keys of two arms.
 fn likeness_of_keys(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Likeness {
     let differ = differing(a, b);
-    let is_near = |[a, b]: &[Option<&str>; 2]| {
+    let is_near = |(key, [a, b]): (&&str, &[Option<&str>; 2])| {
         let number = |text: &Option<&str>| text.and_then(|text| text.replace('_', "").parse::<f64>().ok());
-        let (Some(a), Some(b)) = (number(a), number(b)) else { return false };
-        (a - b).abs() <= NEAR * a.abs().max(b.abs())
+        let near = |(a, b): (f64, f64)| (a - b).abs() <= NEAR * a.abs().max(b.abs());
+        key.starts_with(SEEDS) || number(a).zip(number(b)).is_some_and(near)
     };
-    if !differ.values().all(is_near) {
+    if !differ.iter().all(is_near) {
         return Likeness::Other;
     }
-    let in_words = |(key, [a, b]): (&&str, &[Option<&str>; 2])| {
-        format!("{key} = {} for {}", b.unwrap_or("unset"), a.unwrap_or("unset"))
-    };
     match differ.iter().next() {
         None => Likeness::Same,
         Some(first) => Likeness::Near(in_words(first)),
     }
+}
+
+/// Returns a key with its new value, the second one, and its old one.
+fn in_words((key, [old, new]): (&&str, &[Option<&str>; 2])) -> String {
+    format!("{key} = {} for {}", new.unwrap_or("unset"), old.unwrap_or("unset"))
 }
 
 fn likeness(a: &AskedArm, b: &AskedArm) -> Likeness {
@@ -89,8 +100,26 @@ fn likeness(a: &AskedArm, b: &AskedArm) -> Likeness {
     }
 }
 
-/// Returns what a question has in common with an earlier one, in words; `None` if they are of two families.
-fn relation(new: &[AskedArm], old: &[AskedArm]) -> Option<String> {
+/// What a question has in common with an earlier one.
+#[derive(Clone, Debug, PartialEq)]
+struct Relation {
+    words: String,
+    /// True if both are of one family. The same change of another recipe is another question, and yet who asks
+    /// it should know of the answer.
+    shares_error: bool,
+}
+
+/// Returns what a question has in common with an earlier one; `None` if that is nothing.
+fn relation(new: &[AskedArm], old: &[AskedArm]) -> Option<Relation> {
+    let of_family = |words: String| Relation { words, shares_error: true };
+    if let Some(words) = family_words(new, old) {
+        return Some(of_family(words));
+    }
+    same_change(new, old)
+}
+
+/// Returns how two questions are of one family, in words; `None` if they are not.
+fn family_words(new: &[AskedArm], old: &[AskedArm]) -> Option<String> {
     let ([a, b], [c, d]) = (new, old) else { return None };
     let same_order = [likeness(c, a), likeness(d, b)];
     let swapped = [likeness(d, a), likeness(c, b)];
@@ -122,6 +151,26 @@ fn relation(new: &[AskedArm], old: &[AskedArm]) -> Option<String> {
         .then(|| format!("other values of {}", own.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
+/// Returns in which key the recipes of two questions about the same change differ; `None` if the changes are
+/// not the same. On another device, or in another format, it is the same question with other roundings.
+fn same_change(new: &[AskedArm], old: &[AskedArm]) -> Option<Relation> {
+    let ([a, b], [c, d]) = (new, old) else { return None };
+    type Changed = BTreeMap<String, [Option<String>; 2]>;
+    let change = |a: &AskedArm, b: &AskedArm| -> Changed {
+        let both = [differing(&a.training, &b.training), differing(&a.execution, &b.execution)];
+        let owned = |values: [Option<&str>; 2]| values.map(|value| value.map(str::to_owned));
+        both.into_iter().flatten().map(|(key, values)| (key.to_owned(), owned(values))).collect()
+    };
+    let asked = change(a, b);
+    let orders = [(c, d, "the same change"), (d, c, "the same change with the arms swapped")];
+    let found = orders.into_iter().find(|(c, d, _)| !asked.is_empty() && change(c, d) == asked);
+    let (first, _, words) = found?;
+    let [training, execution] =
+        [differing(&first.training, &a.training), differing(&first.execution, &a.execution)];
+    let key = training.iter().chain(&execution).next().map(in_words)?;
+    Some(Relation { words: format!("{words}, {key}"), shares_error: training.is_empty() })
+}
+
 /// A question that was asked before.
 #[derive(Clone, Debug)]
 pub struct EarlierQuestion {
@@ -133,12 +182,14 @@ pub struct EarlierQuestion {
     pub answer: Option<String>,
     /// What it has in common with the new question.
     pub relation: String,
+    /// False if it is about the same change of another recipe, and so of another family.
+    pub shares_error: bool,
 }
 
 /// The earlier questions of a question's family, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
-    /// All of them, also the same question asked before.
+    /// All of them, also the same question asked before, and those about the same change of another recipe.
     pub earlier: Vec<EarlierQuestion>,
 }
 
@@ -152,19 +203,20 @@ impl Family {
             stored.iter().map(|one| &one.experiment).filter(|one| !known.contains(one.full_name().as_str()));
         for experiment in old {
             let Some(line) = line_of_record(experiment) else { continue };
-            let Some(relation) = relation(arms, &line.arms) else { continue };
+            let Some(Relation { words, shares_error }) = relation(arms, &line.arms) else { continue };
             let answer = experiment.finished.then(|| answer_in_words(experiment));
-            earlier.push(EarlierQuestion { line, place: None, answer, relation });
+            earlier.push(EarlierQuestion { line, place: None, answer, relation: words, shares_error });
         }
         for (place, line) in ledger.questions().iter().filter(|(_, line)| line.answer.is_none()) {
-            let Some(relation) = relation(arms, &line.arms) else { continue };
+            let Some(Relation { words, shares_error }) = relation(arms, &line.arms) else { continue };
             let answers = ledger.questions().iter().filter(|(_, other)| other.comparison == line.comparison);
             let answer = answers.filter_map(|(_, other)| other.answer.clone()).next_back();
             earlier.push(EarlierQuestion {
                 line: line.clone(),
                 place: Some(place.clone()),
                 answer,
-                relation,
+                relation: words,
+                shares_error,
             });
         }
         Self { earlier }
@@ -175,17 +227,27 @@ impl Family {
         self.earlier.iter().find(|one| one.line.question == question && one.place.is_some())
     }
 
-    /// Returns how many comparisons had an answer. Trials are measured anew each time, so the same question
-    /// counts.
+    /// Returns how many comparisons of the family had an answer. Trials are measured anew each time, so the
+    /// same question counts.
     pub fn answered(&self) -> usize {
-        self.earlier.iter().filter(|one| one.has_verdict()).count()
+        self.earlier.iter().filter(|one| one.shares_error && one.has_verdict()).count()
     }
 
-    /// Returns how many other questions had been answered before this one was first asked.
+    /// Returns how many other questions of the family had been answered before this one was first asked.
     pub fn answered_before(&self, question: &str) -> usize {
+        self.count_before(question, true)
+    }
+
+    /// Returns how many questions about the same change of other recipes had been answered before this one was
+    /// first asked.
+    pub fn answered_of_other_recipes(&self, question: &str) -> usize {
+        self.count_before(question, false)
+    }
+
+    fn count_before(&self, question: &str, shares_error: bool) -> usize {
         let first = self.earlier.iter().position(|one| one.line.question == question && one.place.is_some());
         let before = &self.earlier[..first.unwrap_or(self.earlier.len())];
-        let answered = before.iter().filter(|one| one.has_verdict());
+        let answered = before.iter().filter(|one| one.shares_error == shares_error && one.has_verdict());
         answered.map(|one| one.line.question.as_str()).collect::<BTreeSet<_>>().len()
     }
 
@@ -351,9 +413,15 @@ fn share(earlier: usize) -> f64 {
     if earlier == 0 { 1.0 } else { 1.0 / (earlier * (earlier + 1)) as f64 }
 }
 
-/// Returns true if an arm of these keys is that of a stored run, or nearly.
-pub fn is_run_of(arm: &AskedArm, run: &StoredKeys) -> bool {
-    likeness_of_keys(&arm.training, &hashed_keys(run, true)) != Likeness::Other
+/// Returns true if a stored run tells the outcome of one of these arms, `at`: its recipe is that of the arm,
+/// or nearly, or it has the arm's values of the keys that the arms differ in and few others differ.
+pub fn is_run_of(arms: &[AskedArm], at: usize, run: &StoredKeys) -> bool {
+    let [arm, other] = [&arms[at], &arms[1 - at]];
+    let run = hashed_keys(run, true);
+    let differ = differing(&arm.training, &run);
+    let asked = differing(&arm.training, &other.training);
+    let has_values = !asked.is_empty() && differ.keys().all(|key| !asked.contains_key(key));
+    likeness_of_keys(&arm.training, &run) != Likeness::Other || has_values && differ.len() <= FEW_KEYS
 }
 
 #[cfg(test)]
@@ -388,7 +456,54 @@ mod tests {
             ([old[0].clone(), with("training.steps", "600")], None),
             ([with("training.steps", "600"), with("training.steps", "900")], None),
         ] {
-            assert_eq!(relation(&new, &old).as_deref(), words, "{new:?}");
+            let found = relation(&new, &old);
+            assert!(found.iter().all(|one| one.shares_error));
+            assert_eq!(found.as_ref().map(|one| one.words.as_str()), words, "{new:?}");
+        }
+        // A key set in both arms, of any value: other seeds of a part, what hardly matters, and what does.
+        for (key, value, is_execution, words) in [
+            ("seeds.order", "7", false, "seeds.order = 7 for unset"),
+            ("optimizer.eps", "2e-8", false, "the same change, optimizer.eps = 2e-8 for unset"),
+            ("training.steps", "600", false, "the same change, training.steps = 600 for 60"),
+            ("data.corpus", "\"b\"", false, "the same change, data.corpus = \"b\" for unset"),
+            ("engine.device", "\"auto\"", true, "the same change, engine.device = \"auto\" for unset"),
+        ] {
+            let set = |arm: &AskedArm| {
+                let mut arm = arm.clone();
+                let keys = if is_execution { &mut arm.execution } else { &mut arm.training };
+                keys.insert(key.to_owned(), value.to_owned());
+                arm.hash += key;
+                arm
+            };
+            let new = [set(&old[0]), set(&old[1])];
+            let found = relation(&new, &old).unwrap();
+            let shares_error = is_execution || key == "seeds.order";
+            assert_eq!((found.words.as_str(), found.shares_error), (words, shares_error));
+            let swapped = relation(&[new[1].clone(), new[0].clone()], &old).unwrap();
+            assert!(
+                swapped.words.contains("the arms swapped, ") && swapped.words.contains(key),
+                "{swapped:?}"
+            );
+            assert_eq!(swapped.shares_error, found.shares_error);
+        }
+    }
+
+    /// A run of another recipe tells the outcome of an arm if it has the value that is asked about, and few
+    /// other keys differ.
+    #[test]
+    fn runs_of_nearly_the_same_recipe_tell_the_outcome() {
+        let base = [("training.steps", "60"), ("optimizer.lr", "0.003")];
+        let arms = [arm(&base), arm(&[base[0], ("optimizer.lr", "0.01")])];
+        for (recipe, tells) in [
+            ("[training]\nsteps = 60\n[optimizer]\nlr = 0.003\n", [true, false]),
+            ("[training]\nsteps = 61\nseed = 4\n[optimizer]\nlr = 0.01\n", [false, true]),
+            ("[training]\nsteps = 60\n[optimizer]\nlr = 0.01\neps = 2e-8\n", [false, true]),
+            ("[training]\nsteps = 90\n[optimizer]\nlr = 0.003\neps = 2e-8\n", [true, false]),
+            ("[training]\nsteps = 90\n[optimizer]\nlr = 0.003\neps = 2e-8\nweight_decay = 0.5\n", [false; 2]),
+            ("[training]\nsteps = 60\n[optimizer]\nlr = 0.02\n", [false; 2]),
+        ] {
+            let run = StoredKeys::parse(recipe).unwrap();
+            assert_eq!([0, 1].map(|at| is_run_of(&arms, at, &run)), tells, "{recipe}");
         }
     }
 

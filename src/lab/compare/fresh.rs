@@ -6,9 +6,9 @@ use super::seeds::{MAX_SEED, pair_of};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::recipe::StoredKeys;
-use crate::results::folder::RESOLVED;
-use crate::results::ledger::AskedArm;
-use crate::results::{find, stored};
+use crate::results::folder::{RESOLVED, read_summary};
+use crate::results::ledger::{AskedArm, Ledger};
+use crate::results::{Status, find, stored};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -18,30 +18,45 @@ const NAMED: usize = 6;
 /// The seeds that the arms have run with in a results folder, the baseline's first. Runs with nearly the same
 /// recipe count, because their outcome tells this one's.
 #[derive(Clone, Debug, Default)]
-pub struct SeedsBefore([BTreeSet<u64>; 2]);
+pub struct SeedsBefore {
+    /// The seeds of each arm.
+    seeds: [BTreeSet<u64>; 2],
+    /// How many of these runs have ended, and no line of the ledger names them: they were made alone, or the
+    /// ledger lost lines.
+    pub unnamed: usize,
+}
 
 impl SeedsBefore {
     /// Reads the recipes of all runs in a results folder.
     ///
     /// # Errors
     /// If the folder cannot be read. A run without a readable recipe has no outcome either.
-    pub fn find(results: &Path, arms: &[AskedArm]) -> Result<Self> {
+    pub fn find(results: &Path, arms: &[AskedArm], ledger: &Ledger) -> Result<Self> {
         let mut before = Self::default();
         for run in find::runs(results)? {
             let text = stored::read(&run.join(RESOLVED)).ok().and_then(|bytes| String::from_utf8(bytes).ok());
             let Some(keys) = text.and_then(|text| StoredKeys::parse(&text).ok()) else { continue };
             let Some(seed) = keys.value("training.seed").and_then(|seed| seed.parse().ok()) else { continue };
-            for (seeds, arm) in before.0.iter_mut().zip(arms) {
-                if is_run_of(arm, &keys) {
+            let mut is_own = false;
+            for (at, seeds) in before.seeds.iter_mut().enumerate() {
+                if arms.len() == 2 && is_run_of(arms, at, &keys) {
                     seeds.insert(seed);
+                    is_own = true;
                 }
             }
+            // A run that was cut off has no outcome, and no line that names it yet.
+            let has_ended = || {
+                let status = read_summary(&run).map(|summary| summary.status);
+                matches!(status, Ok(Status::Ok | Status::Diverged))
+            };
+            let is_unnamed = is_own && ledger.began(&find::folder_id(&run)).is_none() && has_ended();
+            before.unnamed += usize::from(is_unnamed);
         }
         Ok(before)
     }
 
     fn has(&self, pair: [u64; 2]) -> bool {
-        self.0.iter().zip(pair).any(|(seeds, seed)| seeds.contains(&seed))
+        self.seeds.iter().zip(pair).any(|(seeds, seed)| seeds.contains(&seed))
     }
 
     /// Returns why an answer from these pairs is exploratory; `None` if all of them are fresh.

@@ -36,7 +36,7 @@ mod stored_pairs;
 mod text;
 mod trials;
 
-pub use again::contradictions;
+pub use again::{contradictions, contradictions_of_place};
 pub use arms::{Arms, ArmsRequest, PlannedArm, Program, hash_file, load_stored, own_binary};
 pub use calibration::Calibration;
 pub use confirm::confirm;

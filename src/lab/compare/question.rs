@@ -114,6 +114,8 @@ pub struct Question {
     pub predicts: Option<Prediction>,
     /// The comparison, as `NAME/ID`, that this one repeats with fresh seeds.
     pub confirms: Option<String>,
+    /// The seeds that a recipe sets, as `seeds.order = 7`: pairs do not vary them.
+    pub fixed_seeds: Vec<String>,
     /// Remarks for the record.
     pub notes: Vec<String>,
 }
@@ -176,6 +178,7 @@ impl Question {
             hypothesis: hypothesis.filter(|text| !text.is_empty()),
             predicts: options.predicts.clone().or(compare.predicts),
             confirms: None,
+            fixed_seeds: Vec::new(),
             notes: Vec::new(),
             arms,
         })
@@ -192,6 +195,9 @@ impl Question {
                 "the prediction `{}` is about quality; name what is judged, such as --on val_loss",
                 prediction.text
             )));
+        }
+        if let Ok(recipes) = arms.recipes() {
+            comparable::check(recipes, &arms.changes, &Measure::SPEED)?;
         }
         let min_effect = match options.min_effect.as_deref() {
             Some(text) => parse_min_effect_fraction(text)?,
@@ -330,8 +336,10 @@ impl Question {
         }
         let labels = [&self.arms.baseline.label, &self.arms.candidate.label];
         for (label, recipe) in labels.into_iter().zip(recipes) {
-            self.notes.extend(fixed_seeds(label, recipe)?);
+            self.fixed_seeds.extend(fixed_seeds(label, recipe)?);
         }
+        self.fixed_seeds.sort();
+        self.fixed_seeds.dedup();
         self.check_can_succeed()?;
         if let Design::Sequential { max_pairs, .. } = self.design {
             if self.findings.iter().any(|asked| SequentialDesign::new(max_pairs, asked.confidence).is_none())

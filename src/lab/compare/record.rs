@@ -47,6 +47,7 @@ pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Ex
         arms,
         changes: question.arms.changes.iter().map(in_words).collect(),
         keys_set: keys_set(question),
+        fixed_seeds: question.fixed_seeds.clone(),
         provenance: Provenance {
             version: Some(build.version),
             commit: build.commit,
@@ -135,11 +136,16 @@ pub fn note_runs(results: &Path, experiment: &mut Experiment) -> Result<()> {
         names.iter().filter_map(|run| Some((run.clone(), read_summary(&results.join(run)).ok()?))).collect();
     let mut hashes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut tokens: BTreeMap<String, u64> = BTreeMap::new();
+    let mut in_training: BTreeMap<String, f64> = BTreeMap::new();
     for (name, set) in summaries.values().flat_map(|summary| &summary.held_out) {
         hashes.entry(name.clone()).or_default().extend(set.hash.clone());
         if let Some(count) = set.tokens {
             let fewest = tokens.entry(name.clone()).or_insert(count);
             *fewest = count.min(*fewest);
+        }
+        if let Some(share) = set.in_training {
+            let largest = in_training.entry(name.clone()).or_insert(share);
+            *largest = share.max(*largest);
         }
     }
     let guesses: Option<Vec<f64>> = summaries.values().map(|summary| summary.uniform_loss).collect();
@@ -159,7 +165,9 @@ pub fn note_runs(results: &Path, experiment: &mut Experiment) -> Result<()> {
     let provenance = &mut experiment.provenance;
     provenance.held_out_hashes = (!hashes.is_empty()).then_some(hashes);
     (provenance.evaluated_tokens, provenance.uniform_loss) = (tokens, guess);
+    provenance.in_training = in_training;
     provenance.programs = basis::programs(environments.iter());
+    provenance.devices = environments.iter().map(Environment::class).collect();
     basis::check_text(experiment, &summaries)
 }
 

@@ -81,11 +81,11 @@ pub fn pair_of(seed: u64, base: u64, other: u64) -> Result<[u64; 2]> {
     })
 }
 
-/// Returns a remark if a recipe fixes seeds that pairs should vary.
+/// Returns the seeds that a recipe fixes, as `seeds.order = 7`, although pairs should vary them.
 ///
 /// # Errors
 /// A usage error if it fixes every seed that training draws from.
-pub fn fixed_seeds(label: &str, recipe: &Recipe) -> Result<Option<String>> {
+pub fn fixed_seeds(label: &str, recipe: &Recipe) -> Result<Vec<String>> {
     let values = recipe.values();
     let drawn = [
         ("seeds.init", values.seeds.init, true),
@@ -93,20 +93,15 @@ pub fn fixed_seeds(label: &str, recipe: &Recipe) -> Result<Option<String>> {
         ("seeds.dropout", values.seeds.dropout, values.model.dropout > 0.0),
     ];
     let drawn: Vec<_> = drawn.into_iter().filter(|(.., is_drawn)| *is_drawn).collect();
-    let fixed: Vec<&str> = drawn.iter().filter(|(_, seed, _)| seed.is_some()).map(|(key, ..)| *key).collect();
-    match fixed.len() {
-        0 => Ok(None),
-        count if count == drawn.len() => Err(Error::usage(format!(
-            "{} sets {}, so every pair would have the same runs; leave one of them to training.seed",
-            label,
-            fixed.join(", ")
-        ))),
-        _ => Ok(Some(format!(
-            "{} sets {}: pairs do not vary it, so the verdict holds for this value alone",
-            label,
-            fixed.join(", ")
-        ))),
+    let is_fixed = |(_, seed, _): &&(&str, Option<u64>, bool)| seed.is_some();
+    if drawn.iter().filter(is_fixed).count() == drawn.len() {
+        let keys: Vec<&str> = drawn.iter().map(|(key, ..)| *key).collect();
+        return Err(Error::usage(format!(
+            "{label} sets {}, so every pair would have the same runs; leave one of them to training.seed",
+            keys.join(", ")
+        )));
     }
+    Ok(drawn.iter().filter_map(|(key, seed, _)| Some(format!("{key} = {}", (*seed)?))).collect())
 }
 
 #[cfg(test)]

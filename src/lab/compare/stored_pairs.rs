@@ -187,6 +187,39 @@ impl StoredRun {
         Err(Error::usage(format!("{} and {} are in one arm, but {differ}", self.name(), other.name())))
     }
 
+    /// Checks that the other run of a pair began like this one, except for weights that its recipe names. A
+    /// fork has what another run had learned.
+    fn check_began_alike(&self, other: &Self) -> Result<()> {
+        let fork = |run: &Self| {
+            let from = run.verified.summary.forked_from.as_ref();
+            from.map(|from| format!("{} at step {}", from.run, from.step))
+        };
+        let [own, others] = [fork(self), fork(other)];
+        let weights = |run: &Self| run.verified.summary.begun_with.as_ref().map(|with| with.blake3.clone());
+        let named = |run: &Self| run.recipe.values().model.init_from.clone();
+        let differ = if own != others {
+            let words = |fork: Option<String>| {
+                fork.map_or("the beginning".to_owned(), |from| format!("the run {from}"))
+            };
+            format!(
+                "{} continues from {} and {} from {}",
+                self.name(),
+                words(own),
+                other.name(),
+                words(others)
+            )
+        } else if weights(self) != weights(other) && named(self) == named(other) {
+            format!(
+                "{} and {} began with other weights, and their recipes name the same",
+                self.name(),
+                other.name()
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::usage(format!("the runs of a pair have to begin alike: {differ}; name runs that do")))
+    }
+
     /// Records the run with the values of its measures.
     fn record(&self, arm: usize, seed: u64, measures: &[Measure]) -> ExperimentRun {
         let run = ExperimentRun {
@@ -237,6 +270,9 @@ fn question(baseline: &StoredArm, candidate: &StoredArm, options: &Options) -> R
             "the arms were trained on different text, although their recipes name the same; its files have \
              changed",
         ));
+    }
+    for (one, other) in baseline.runs.values().zip(candidate.runs.values()) {
+        one.check_began_alike(other)?;
     }
     let pairs = baseline.runs.values().zip(candidate.runs.values());
     let device = |run: &StoredRun| run.verified.environment.device_class();

@@ -155,15 +155,48 @@ fn runs_of_the_other_side_that_diverge_make_none_faster() {
     assert_eq!(found.joint.unwrap().verdict, Verdict::Inconclusive);
 }
 
+/// Whoever ends the runs that go badly chooses the pairs that are left.
 #[test]
-fn a_pair_that_the_machine_ended_is_missing_and_the_verdict_says_so() {
+fn a_pair_that_the_machine_ended_is_missing_and_there_is_no_verdict() {
+    for differences in [[-0.05, -0.04, -0.06], [0.05, 0.04, 0.06], [0.001, -0.001, 0.002]] {
+        for lost in [0, 1] {
+            let mut values = differing(&differences);
+            let mut pair = [MeasureValue::Value(2.0), MeasureValue::Value(2.0)];
+            pair[lost] = missing();
+            values.push(pair);
+            for design in [Design::Pairs { pairs: 4 }, Design::Sequential { max_pairs: 4, looks: Vec::new() }]
+            {
+                let mut found = Experiment { design, ..comparison("val_loss", &values) };
+                judge::judge(&mut found);
+                assert_eq!(found.verdict(), Verdict::Inconclusive, "{differences:?}");
+            }
+        }
+    }
     let mut values = differing(&[-0.05, -0.04, -0.06]);
     values.push([MeasureValue::Value(2.0), missing()]);
     let found = judged("val_loss", &values);
-    assert_eq!((found.verdict(), found.findings[0].pairs), (Verdict::Better, 3));
+    assert_eq!(found.findings[0].pairs, 3);
     let text = describe(&found.findings[0], &found);
     assert!(text.contains("1 pair without a value (seed 3: killed: ended by signal 9)"), "{text}");
     assert!(found.diverged.is_none(), "the machine's fault is no divergence");
+}
+
+/// An accuracy on few tokens has few values, so two pairs may differ equally by chance.
+#[test]
+fn equal_differences_of_shares_have_no_verdict() {
+    for difference in [0.0, 0.01, -0.01] {
+        for pairs in [2, 4, 5] {
+            let values = differing(&vec![difference; pairs]);
+            let mut found = comparison("val_accuracy", &values);
+            judge::judge(&mut found);
+            assert_eq!(found.verdict(), Verdict::Inconclusive, "{difference} in {pairs}");
+            assert!(found.findings[0].because.as_ref().unwrap().contains("all differences are equal"));
+            found.design = Design::Sequential { max_pairs: 8, looks: Vec::new() };
+            judge::judge(&mut found);
+            assert!(!judge::is_decided(&found) && found.verdict() == Verdict::Inconclusive);
+        }
+    }
+    assert_eq!(judged("val_accuracy", &differing(&[0.01, 0.011, 0.0105])).verdict(), Verdict::Better);
 }
 
 #[test]
@@ -212,8 +245,17 @@ fn faster_and_no_worse_is_one_question() {
     assert_eq!(verdict(faster, [0.5, -0.4, 0.1]), Verdict::Inconclusive);
     assert_eq!(verdict([1.2, 0.9, 1.0], [0.001, 0.002, 0.0]), Verdict::Inconclusive);
     assert_eq!(verdict([1.0, 1.001, 1.0], [0.001, 0.0, 0.0]), Verdict::NoDifference);
-    let found = pairs([0.8, 0.805, 0.795], [0.0; 3]);
+    let mut found = pairs([0.8, 0.805, 0.795], [0.0; 3]);
     assert_eq!(found.verdict(), Verdict::Worse);
+    // Every line that has a verdict has what it must be read with.
+    found.standing = Some(Standing::Confirmatory);
+    found.keys_set = Some(2);
+    judge::judge(&mut found);
+    for line in
+        report(&found).lines().filter(|line| line.starts_with("together") || line.starts_with("verdict"))
+    {
+        assert!(line.contains("with 2 keys changed at once"), "{line}");
+    }
     assert_eq!(found.joint.unwrap().found, "tok_s is worse");
 }
 

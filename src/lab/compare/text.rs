@@ -26,8 +26,11 @@ pub fn report(experiment: &Experiment) -> String {
             _ => ("verdict", format!("{}: {found}", finding.measure)),
         }
     }));
-    let joint = experiment.joint.iter();
-    lines.extend(joint.map(|joint| ("together", format!("{}: {}", joint.verdict.words(), joint.found))));
+    let joint = experiment.joint.iter().map(|joint| match experiment.exploratory_reasons() {
+        [] => format!("{}: {}", experiment.verdict_words(), joint.found),
+        _ => experiment.verdict_words(),
+    });
+    lines.extend(joint.map(|said| ("together", said)));
     lines.extend(experiment.diverged.iter().map(|runs| ("diverged", pairs::diverged(runs))));
     lines.extend(experiment.confirms.iter().map(|confirmed| ("confirms", confirmed.clone())));
     lines.extend(experiment.prediction.iter().map(|prediction| {

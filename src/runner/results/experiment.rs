@@ -55,6 +55,17 @@ pub struct Experiment {
     /// has its share of the error; see `docs/verdicts.md`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub earlier_questions: usize,
+    /// How many questions about the same change of other recipes had been answered before. They are of other
+    /// families.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub other_recipes: usize,
+    /// How many runs of the arms, or nearly, were there when it began and in no line of the ledger: made alone,
+    /// or by comparisons that the ledger has lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unnamed_runs: usize,
+    /// The seeds that a recipe sets, as `seeds.order = 7`: pairs do not vary them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fixed_seeds: Vec<String>,
     /// The experiment, as `NAME/ID`, that this one repeats with fresh seeds.
     pub confirms: Option<String>,
     /// Which runs are made, in which order, and when they are judged.
@@ -429,6 +440,9 @@ pub struct Provenance {
     pub binary: Option<String>,
     /// The device class of all runs.
     pub device: Option<String>,
+    /// The device classes of the runs; several where stored runs, or devices, are compared.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub devices: BTreeSet<String>,
     /// Hash of each arm's corpus, baseline first.
     pub corpus_hashes: Vec<String>,
     /// Hashes of the tokens of every held-out set that a run was measured on, by the set's name.
@@ -439,6 +453,9 @@ pub struct Provenance {
     /// The fewest tokens that an evaluation of a run predicts, by the set's name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub evaluated_tokens: BTreeMap<String, u64>,
+    /// The largest share of a held-out set that a run also trained on, by the set's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub in_training: BTreeMap<String, f64>,
     /// The programs of the runs, in words, if they were recorded; several only where stored runs are
     /// compared.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]

@@ -213,6 +213,12 @@ impl Measure {
         )
     }
 
+    /// Returns true if a value is the share of tokens that something is true of. Values of few tokens are often
+    /// equal.
+    pub fn is_share(&self) -> bool {
+        matches!(self, Self::Final { metric: MeasuredMetric::Task(figure), .. } if figure.unit.is_empty())
+    }
+
     /// Returns true if this is the steady-state speed.
     pub fn is_speed(&self) -> bool {
         self.metric() == MeasuredMetric::TokS

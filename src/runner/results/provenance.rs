@@ -243,6 +243,11 @@ impl Environment {
         serde_json::from_slice(&regular::read(&run.join(ENVIRONMENT), MAX_TEXT).ok()?).ok()
     }
 
+    /// Returns the device class without the threads of a processor, which change no bits.
+    pub fn class(&self) -> String {
+        self.gpu.as_ref().map_or_else(|| self.cpu.class(), Gpu::class)
+    }
+
     /// Returns the device class, such as `NVIDIA H200`, `2 × NVIDIA H200 by NV18` or `cpu avx512 (AMD EPYC, 2
     /// threads)`. Runs with the same class can be compared in one table.
     pub fn device_class(&self) -> String {

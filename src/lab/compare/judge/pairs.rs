@@ -185,6 +185,8 @@ fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&Diver
         judged.because = None;
     }
     if let Some(first) = ended.missing.first() {
+        // The pairs that are left are no random choice: a run may have been ended because of how it went.
+        judged.verdict = Verdict::Inconclusive;
         let count = ended.missing.len();
         let missing = format!("{count} pair{} without a value ({first})", plural(count));
         judged.because = Some(judged.because.map_or(missing.clone(), |why| format!("{why}; {missing}")));
@@ -221,6 +223,15 @@ fn judge_times(judged: &mut Finding, times: &[TimePair]) {
     judged.because = Some(because);
 }
 
+/// Shares that differ by less are equal; they are stored in 32 bits.
+const EQUAL_SHARES: f64 = 1e-6;
+
+/// Returns true if differences of shares are all equal: few tokens give few different shares, so this does not
+/// show that pairs do not scatter.
+fn hides_scatter(measure: &Measure, differences: &[f64]) -> bool {
+    measure.is_share() && differences.windows(2).all(|two| (two[0] - two[1]).abs() < EQUAL_SHARES)
+}
+
 fn judge_differences(judged: &mut Finding, differences: &[f64], design: &Design, min_effect: f64) {
     let direction = judged.direction;
     let (interval, deviation, p, basis) = match design {
@@ -246,6 +257,10 @@ fn judge_differences(judged: &mut Finding, differences: &[f64], design: &Design,
     judged.p = p;
     judged.basis = basis;
     judged.verdict = verdict(&interval, min_effect, direction);
+    if hides_scatter(&judged.measure, differences) {
+        judged.verdict = Verdict::Inconclusive;
+        judged.because = Some("all differences are equal, so their scatter is not known".to_owned());
+    }
 }
 
 /// Limits a verdict by the counts of diverged runs. The counts can decide on quality alone, but not on speed:
@@ -324,9 +339,10 @@ fn looks(experiment: &Experiment) -> Vec<Look> {
         for (judged, differences, design) in &designs {
             let min_effect = judged.scale.to_differences(judged.min_effect.unwrap_or_default());
             let so_far = &differences[..pairs.min(differences.len())];
+            let hides_scatter = hides_scatter(&judged.measure, so_far);
             let verdict = match design.decide(so_far, min_effect, judged.direction) {
-                SequentialDecision::Stop(stop) => stop.verdict,
-                SequentialDecision::Continue => {
+                SequentialDecision::Stop(stop) if !hides_scatter => stop.verdict,
+                SequentialDecision::Stop(_) | SequentialDecision::Continue => {
                     look.stops = false;
                     Verdict::Inconclusive
                 }

@@ -130,14 +130,42 @@ fn measures_that_runs_do_not_have_are_refused() {
     question_with(LR, &accuracy, &[("on", "val_accuracy"), ("seeds", "2")]).unwrap();
 }
 
+/// A key that decides when a measure is taken, for each measure that depends on it.
+#[test]
+fn measures_that_are_taken_at_other_times_are_rejected() {
+    let interval = "validation.interval=3";
+    let with = |change: &str, on: &str| {
+        let options = [("on", on), ("seeds", "8")];
+        question_with(&[LR[0], change], &["validation.interval=6"], &options).map(drop)
+    };
+    for on in ["val_loss:last2", "bits_per_byte:last3"] {
+        assert!(with(interval, on).unwrap_err().message().contains("validation.interval is 6 and 3"), "{on}");
+    }
+    for clock in ["steps", "tokens", "seconds"] {
+        let error = with(interval, &format!("{clock}_until:val_loss=2")).unwrap_err();
+        assert!(error.message().contains("validation.interval is 6 and 3"), "{error}");
+    }
+    for on in ["val_loss", "val_loss:last1", "train_loss:last5", "tok_s"] {
+        with(interval, on).unwrap_or_else(|e| panic!("{on}: {e}"));
+    }
+    let warmup = "metrics.warmup=9";
+    for on in ["tok_s", "tok_s,val_loss", "speed"] {
+        let options = [("on", on)];
+        let error = question(&[LR[0], warmup], &options).unwrap_err();
+        assert!(error.message().contains("metrics.warmup is"), "{error}");
+    }
+    with(warmup, "val_loss").unwrap();
+}
+
 #[test]
 fn pairs_that_vary_nothing_are_rejected() {
     refused(&["quickstart"], &[], "both arms are the same recipe");
     refused(&["checkpoint.keep=7"], &[], "both arms are the same recipe");
     let all = ["seeds.init=1", "seeds.order=1", "seeds.dropout=1"];
     refused(&all, &[], "every pair would have the same runs");
-    let notes = question(&["seeds.init=1"], &[]).unwrap().notes;
-    assert!(notes[0].contains("sets seeds.init"), "{notes:?}");
+    assert_eq!(question(&["seeds.init=1"], &[]).unwrap().fixed_seeds, ["seeds.init = 1"]);
+    let both = question_with(LR, &["seeds.order=7"], &[]).unwrap();
+    assert_eq!(both.fixed_seeds, ["seeds.order = 7"]);
 }
 
 #[test]

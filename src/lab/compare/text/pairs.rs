@@ -151,7 +151,9 @@ fn effect_note(judged: &Finding) -> String {
 fn size(value: f64, judged: &Finding, with_unit: bool) -> String {
     match judged.scale {
         Scale::Ratio => percent_change(value),
-        Scale::Difference if with_unit => format!("{} {}", format_loss_difference(value), judged.unit),
+        Scale::Difference if with_unit && !judged.unit.is_empty() => {
+            format!("{} {}", format_loss_difference(value), judged.unit)
+        }
         Scale::Difference => format_loss_difference(value),
     }
 }

@@ -37,7 +37,7 @@ pub fn pairs(comparison: &Experiment, judged: &Finding) -> Option<Result<Svgs>> 
     let count = pair_count as f64;
     let mut panels = vec![values(comparison, judged, &pairs)];
     panels.extend(differences(judged, &pairs, count));
-    let mut parts = vec![comparison.id.clone(), judged.verdict.words().to_owned()];
+    let mut parts = vec![comparison.id.clone(), comparison.finding_words(judged)];
     parts.extend(
         judged
             .interval

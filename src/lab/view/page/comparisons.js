@@ -224,7 +224,7 @@
       'div',
       {},
       question(comparison),
-      joint && element('p', {}, verdictNode(joint.verdict, null, comparison.finished), ' ', visible(joint.found)),
+      joint && element('p', {}, verdictNode(joint.verdict, found.verdict_words, comparison.finished), ' ', visible(joint.found)),
       diverged &&
         element(
           'p',
