@@ -136,8 +136,13 @@ mod tests {
         );
     }
 
-    fn text(from: u32, len: usize) -> Vec<u32> {
-        (0..len as u32).map(|at| (from + at).wrapping_mul(2_654_435_761) >> 17).collect()
+    /// Returns tokens that are random, and the same for the same positions.
+    fn text(from: u64, len: usize) -> Vec<u32> {
+        let token = |at: u64| {
+            let mixed = (at ^ at >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            ((mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) >> 49) as u32
+        };
+        (from..from + len as u64).map(|at| token(at.wrapping_mul(BASE))).collect()
     }
 
     #[test]

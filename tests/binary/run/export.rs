@@ -25,7 +25,14 @@ fn a_run_is_exported_the_same_twice_and_unpadded() {
         assert!(file("a", name) == file("b", name), "{name} differs");
     }
     assert_eq!(std::fs::read_dir(place.path().join("a")).unwrap().count(), files.len());
-    assert_eq!(file("a", "tokenizer.json"), run.file("tokenizer.json"));
+    // The export says in the form of transformers with which token texts begin; nothing else differs.
+    let mut exported: serde_json::Value = serde_json::from_slice(&file("a", "tokenizer.json")).unwrap();
+    let mut own: serde_json::Value = serde_json::from_slice(&run.file("tokenizer.json")).unwrap();
+    assert_eq!(exported["post_processor"]["type"], "TemplateProcessing");
+    for tokenizer in [&mut exported, &mut own] {
+        tokenizer["post_processor"].take();
+    }
+    assert_eq!(exported, own);
     let config: serde_json::Value = serde_json::from_slice(&file("a", "config.json")).unwrap();
     let vocab = config["vocab_size"].as_u64().unwrap() as usize;
     assert_eq!(config["architectures"][0], "Qwen3ForCausalLM");

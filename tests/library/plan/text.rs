@@ -37,7 +37,7 @@ fn the_report_of_a_tiny_plan() {
 
     Saves  beside training, from a copy of the state of 507.75 KiB in the GPU's memory: the copy fits
 
-    Disk  about 1.05 MiB: 1 checkpoint of 486.75 KiB, rows and log 24.70 KiB, pictures 560.00 KiB
+    Disk  about 1.1 MiB: 1 checkpoint of 486.75 KiB, rows and log 25 KiB, pictures 560 KiB
 
     Memory of a rank  756,224 B = 738.50 KiB
       state                696,320  680.00 KiB
