@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import time
 
 from trial import Failed, Process, Trial, children, nobody_left, only, runs, same_bits
@@ -62,11 +61,11 @@ def start(trial: Trial, launcher: str, world: int, arguments: list[str]) -> list
     """Starts the processes of a run: one per rank if this script is the launcher, else one."""
     if launcher != "env":
         return [trial.start(arguments)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    # xrun takes one of the eight ports after this one. Trials that run at the same time are other processes, and
+    # the ranks of one must not meet those of another.
+    port = 16_000 + 16 * (os.getpid() % 3_000)
     of_all = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-    of_all["MASTER_PORT"] = str(min(port, 60_000))
+    of_all["MASTER_PORT"] = str(port)
     return [
         trial.start(arguments, variables=of_all | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(world)
