@@ -57,8 +57,8 @@ def run(trial: Trial) -> None:
     behavior = Behavior(**BEHAVIORS.get(what, {"silly_rename": True, "locks": "server"}))
     mounted = Mounted(trial.folder / "disk", behavior, trial.seed, clients=2)
     trial.at_end(mounted.close)
-    for folder in mounted.mounts[:1]:
-        (folder / "tiny.toml").write_text((trial.folder / "tiny.toml").read_text())
+    # Not through a client, whose faults are for xrun.
+    (mounted.backing / "tiny.toml").write_text((trial.folder / "tiny.toml").read_text())
     if what.startswith("late"):
         mounted.faults.set(Faults.LATE, trial.random.randrange(1, CHANGES), LATE[what.removeprefix("late ")])
     {"run": struck_run, "sweep": struck_sweep}[how](trial, mounted)
