@@ -355,7 +355,7 @@ def trained_on_it(place):
     (place.folder / "corpus.txt").write_text("".join(f"{line}: one more line of {line * line} words. " for line in range(1500)))
     (place.folder / "held.txt").write_text((place.folder / "corpus.txt").read_text()[1000:9000])
     data = ["--set=data.corpus=corpus.txt", "--set=data.validation=held.txt"]
-    return said(place.compare(*CHANGE, *data, "--seeds", "3"), "though 100 % of the held-out text is also trained on")
+    return said(place.compare(*CHANGE, *data, "--seeds", "3"), " % of the held-out text is also trained on")
 
 
 @attempt
