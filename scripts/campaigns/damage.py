@@ -39,7 +39,9 @@ def run(trial: Trial) -> None:
             if summary(found)["status"] != "ok":
                 strike(trial, found)
     trial.finish(go_on(trial.folder, FRESH))
-    same_bits(only(runs(trial.folder / "results")), expected)
+    # A damaged checkpoint is said to be unusable, and another earlier one is kept in its place.
+    loses = trial.kind in ("newest checkpoint", "any file")
+    same_bits(only(runs(trial.folder / "results")), expected, saves_failed=loses)
 
 
 def strike(trial: Trial, found: Path) -> None:

@@ -274,7 +274,7 @@ def newest(run: Path) -> Path:
 def same_bits(run: Path, expected: Path, weights: bool = True, saves_failed: bool = False) -> None:
     """Checks that a run ended like another one: summary, rows and, with `weights`, checkpoints and pointers.
 
-    With `saves_failed`, saves before the last one may have failed, so other earlier checkpoints may be kept.
+    With `saves_failed`, earlier checkpoints may not have been saved, or were damaged, so others may be kept.
     """
     mine, other = summary(run), summary(expected)
     for key in ("status", "steps", "tokens_seen", "train_loss", "val_loss", "samples"):
