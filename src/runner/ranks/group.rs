@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::lock::lock;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The process group: all ranks of a run and their collective in progress. The last rank to arrive computes
 /// the result; then every rank takes it.
@@ -143,6 +143,17 @@ impl Group {
     /// Stores the status of a rank; see [`Communicator::set_status`].
     pub(super) fn set_status(&self, rank: usize, step: u64, phase: RankPhase) {
         self.lock().ranks[rank] = RankStatus { step, phase, waits_in: None, since: Instant::now() };
+        // Somebody may wait for the last rank to finish.
+        self.changed.notify_all();
+    }
+
+    /// Waits at most `timeout` until these ranks are finished or the run is aborted.
+    pub(super) fn wait_until_finished(&self, ranks: &[usize], timeout: Duration) {
+        let trains = |state: &mut State| {
+            let is_finished = |rank: &usize| state.ranks[*rank].phase == RankPhase::Finished;
+            state.abort_reason.is_none() && !ranks.iter().all(is_finished)
+        };
+        drop(self.changed.wait_timeout_while(self.lock(), timeout, trains));
     }
 
     /// Records that a rank made progress. The watchdog counts its silence from here.
@@ -184,7 +195,7 @@ impl Group {
 
     /// Waits at most `timeout` for an abort, and returns whether the run was aborted.
     #[cfg(test)]
-    pub(super) fn wait_for_abort(&self, timeout: std::time::Duration) -> bool {
+    pub(super) fn wait_for_abort(&self, timeout: Duration) -> bool {
         let state = self.lock();
         let waited = self.changed.wait_timeout_while(state, timeout, |state| state.abort_reason.is_none());
         waited.unwrap_or_else(PoisonError::into_inner).0.abort_reason.is_some()

@@ -25,7 +25,7 @@ pub struct LocalRanks {
     has_parent: bool,
     // Fields are dropped in order: the watchdog must stop before the server closes its connections.
     _watchdog: Option<Watchdog>,
-    _server: Option<Server>,
+    server: Option<Server>,
 }
 
 impl LocalRanks {
@@ -106,14 +106,14 @@ impl LocalRanks {
         let comm = Arc::new(group.local(0));
         let mut ranks = Self::remote(comm, assignment.local_world_size, assignment.local_rank);
         ranks.watch(&group, timeout)?;
-        ranks._server = Some(server);
+        ranks.server = Some(server);
         Ok(ranks)
     }
 
     fn from_communicators(comms: Vec<Arc<dyn Communicator>>) -> Self {
         let on_machine = comms.len();
         let (first_on_machine, notes, has_parent) = (0, Vec::new(), false);
-        Self { comms, on_machine, first_on_machine, notes, has_parent, _watchdog: None, _server: None }
+        Self { comms, on_machine, first_on_machine, notes, has_parent, _watchdog: None, server: None }
     }
 
     fn watch(&mut self, group: &Arc<Group>, timeout: Duration) -> Result<()> {
@@ -176,9 +176,13 @@ impl LocalRanks {
         result
     }
 
-    /// Reports the first rank of this process as finished.
+    /// Reports the first rank of this process as finished. A process that serves others waits until they are
+    /// finished too.
     pub(super) fn finish(&self) {
         self.first().set_status(0, RankPhase::Finished);
+        if let Some(server) = &self.server {
+            server.wait_until_finished();
+        }
     }
 
     /// Runs `body` once per rank of this process, and returns the result of the first rank.

@@ -19,6 +19,10 @@ use std::time::Duration;
 /// almost none of it, except when a rank does not read.
 const ABORT_SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Maximum time that [`Server::wait_until_finished`] waits. After the last step a rank takes milliseconds,
+/// except if it is suspended.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Serves the ranks behind connections with three threads per rank. One reads its messages, one waits in
 /// collectives on its behalf, and one sends heartbeats, so that the rank knows that this process is alive.
 pub struct Server {
@@ -96,6 +100,13 @@ impl Server {
             let _ = reader.join();
         }
         lock(&self.exit_reports).remove(&rank)
+    }
+
+    /// Waits until every rank reported that it is finished, or the run is aborted. If its connection ended before
+    /// that, a rank would take the run for failed.
+    pub fn wait_until_finished(&self) {
+        let ranks: Vec<usize> = self.readers.keys().copied().collect();
+        self.group.wait_until_finished(&ranks, FINISH_TIMEOUT);
     }
 
     /// Asks every rank to save and stop.

@@ -197,6 +197,34 @@ fn a_finished_rank_may_disconnect() {
     assert!(!group.wait_for_abort(Duration::from_millis(100)), "{:?}", group.abort_reason());
 }
 
+/// A server that closed the connections of ranks that have trained, but not said so yet, would end the run of
+/// each as failed.
+#[test]
+fn the_server_waits_for_ranks_that_are_about_to_finish() {
+    let (group, ranks, server) = remote(1);
+    let (sender, closed) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let server = server.expect("three ranks are remote");
+        server.wait_until_finished();
+        drop(server);
+        let _ = sender.send(());
+    });
+    for rank in &ranks[1..] {
+        let early = closed.recv_timeout(Duration::from_millis(50));
+        assert!(early.is_err(), "it closes connections before rank {} is finished", rank.rank());
+        rank.set_status(5, RankPhase::Finished);
+    }
+    closed.recv_timeout(Duration::from_secs(30)).expect("all ranks are finished");
+    assert!(group.abort_reason().is_none() && ranks.iter().all(|rank| rank.abort_reason().is_none()));
+
+    // Nobody waits for the ranks of a run that was aborted.
+    let (group, _ranks, server) = remote(1);
+    group.abort(&Error::failed("planned"));
+    let began = Instant::now();
+    server.expect("three ranks are remote").wait_until_finished();
+    assert!(began.elapsed() < Duration::from_secs(9));
+}
+
 #[test]
 fn ranks_notice_that_their_server_is_gone() {
     let (_, ranks, server) = remote(0);
