@@ -2,8 +2,9 @@
 //!
 //! An llm.c shard (`llmc/dataloader.h`) is a header of 256 little-endian i32 (magic, version, number of
 //! tokens, zeros) followed by the tokens: magic 20240520 with version 1 for u16 ids, 20240801 with version 7
-//! for u32 ids. A nanoGPT `.bin` is only u16 ids. The first word of a file tells the two apart. Wider ids without
-//! a header are refused: read as u16, every second or fourth of them would be right, and the others zero.
+//! for u32 ids. A nanoGPT `.bin` is only u16 ids. The first word of a file tells the two apart. Wider ids
+//! without a header are refused: read as u16, every second or fourth of them would be right, and the others
+//! zero.
 
 use super::file::CorpusFile;
 use super::stream::{Store, Stream, TokenFile};

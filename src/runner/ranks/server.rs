@@ -102,8 +102,8 @@ impl Server {
         lock(&self.exit_reports).remove(&rank)
     }
 
-    /// Waits until every rank reported that it is finished, or the run is aborted. If its connection ended before
-    /// that, a rank would take the run for failed.
+    /// Waits until every rank reported that it is finished, or the run is aborted. If its connection ended
+    /// before that, a rank would take the run for failed.
     pub fn wait_until_finished(&self) {
         let ranks: Vec<usize> = self.readers.keys().copied().collect();
         self.group.wait_until_finished(&ranks, FINISH_TIMEOUT);

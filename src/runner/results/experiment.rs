@@ -59,8 +59,8 @@ pub struct Experiment {
     /// families.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub other_recipes: usize,
-    /// How many runs of the arms, or nearly, were there when it began and in no line of the ledger: made alone,
-    /// or by comparisons that the ledger has lost.
+    /// How many runs of the arms, or nearly, were there when it began and in no line of the ledger: made
+    /// alone, or by comparisons that the ledger has lost.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unnamed_runs: usize,
     /// The seeds that a recipe sets, as `seeds.order = 7`: pairs do not vary them.

@@ -213,8 +213,8 @@ impl Measure {
         )
     }
 
-    /// Returns true if a value is the share of tokens that something is true of. Values of few tokens are often
-    /// equal.
+    /// Returns true if a value is the share of tokens that something is true of. Values of few tokens are
+    /// often equal.
     pub fn is_share(&self) -> bool {
         matches!(self, Self::Final { metric: MeasuredMetric::Task(figure), .. } if figure.unit.is_empty())
     }

@@ -1,5 +1,5 @@
-//! What every verdict of a comparison must be read with: unequal budgets, several changes at once, fixed seeds,
-//! programs and devices that differ, earlier questions, arms that learned nothing, and little text.
+//! What every verdict of a comparison must be read with: unequal budgets, several changes at once, fixed
+//! seeds, programs and devices that differ, earlier questions, arms that learned nothing, and little text.
 
 use crate::format::{plural, significant, two_digits};
 use crate::results::experiment::{ARM_NAMES, Arm, Experiment, Finding, Provenance};
