@@ -182,8 +182,8 @@ impl CorpusFiles {
 const TRAINING: [&str; 1] = ["train"];
 const HELD_OUT: [&str; 3] = ["val", "valid", "validation"];
 
-/// Other parts of the names of held-out files, of which token shards are trained on unless others are named as
-/// training files.
+/// Other parts of the names of held-out files, of which token shards are trained on unless others are named
+/// as training files.
 const OTHER_HELD_OUT: [&str; 3] = ["test", "dev", "heldout"];
 
 /// Returns true if one of these words is a part of a path below the corpus's folder.

@@ -258,7 +258,7 @@ fn from_files(
 }
 
 /// Warns of held-out text that is trained on, if both were read and the training text is not long. A run
-/// looks through all of it.
+/// also looks through longer ones.
 fn overlap(train: Option<&Stream>, held_out: Option<&Stream>, name: &str) -> Result<Option<String>> {
     match (train.filter(|train| train.len() <= CHECKED_TOKENS), held_out) {
         (Some(train), Some(held_out)) => {

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// Tokens of a window. Two texts rarely share so many in a row, unless one was copied.
 const WINDOW: usize = 64;
 
-/// Most windows of the held-out text that are looked for. A share of them has a standard error of at most 3 %.
+/// Most windows of the held-out text that are looked for. A share of them has a standard error of at most 3
+/// %.
 const WINDOWS: usize = 256;
 
 /// Most tokens of the training text that are searched. Of a longer text, parts of this many in all, spread
-/// evenly.
+/// evenly, so the share that is found is a lower bound.
 const SEARCHED: usize = 1 << 28;
 
 /// Training tokens searched at a time.
@@ -47,7 +48,7 @@ const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 struct Windows {
     /// Index of each window by its hash.
     by_hash: HashMap<u64, usize>,
-    /// A bit for the low bits of each hash, which most training tokens are decided by.
+    /// True at the top bits of each hash. Most training tokens are decided by it.
     filter: Vec<bool>,
 }
 
@@ -85,8 +86,8 @@ fn appended(hash: u64, token: u32) -> u64 {
     hash.wrapping_mul(BASE).wrapping_add(u64::from(token) + 1)
 }
 
-/// Returns the share of the windows of a held-out text that occur in the training text, from 0 to 1; `None`
-/// if it is shorter than a window, or below what is worth saying.
+/// Returns the share of the windows of a held-out text that occur in the searched training text, from 0 to 1;
+/// `None` if a text is shorter than a window, or the share is below what is worth saying.
 ///
 /// # Errors
 /// If a token file cannot be read or was written to.

@@ -104,8 +104,8 @@ fn likeness(a: &AskedArm, b: &AskedArm) -> Likeness {
 #[derive(Clone, Debug, PartialEq)]
 struct Relation {
     words: String,
-    /// True if both are of one family. The same change of another recipe is another question, and yet who asks
-    /// it should know of the answer.
+    /// True if both are of one family. The same change of another recipe is another question, and yet who
+    /// asks it should know of the answer.
     shares_error: bool,
 }
 
@@ -238,8 +238,8 @@ impl Family {
         self.count_before(question, true)
     }
 
-    /// Returns how many questions about the same change of other recipes had been answered before this one was
-    /// first asked.
+    /// Returns how many questions about the same change of other recipes had been answered before this one
+    /// was first asked.
     pub fn answered_of_other_recipes(&self, question: &str) -> usize {
         self.count_before(question, false)
     }

@@ -368,8 +368,8 @@ fn no_key_is_idle_without_a_word() {
     assert!(untried.is_empty(), "no case makes these idle: {untried:?}");
 }
 
-/// Returns what is wrong with a key under a choice, and the key if a remark says that it is idle. `values` are
-/// those of the choice, by path.
+/// Returns what is wrong with a key under a choice, and the key if a remark says that it is idle. `values`
+/// are those of the choice, by path.
 fn faults(
     key: &'static Key,
     values: &BTreeMap<&str, String>,

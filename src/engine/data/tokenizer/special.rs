@@ -111,9 +111,9 @@ impl Settings {
     }
 }
 
-/// Returns the fields of [`SETTINGS`] with the special tokens of [`TOKEN_MAP`], whose texts are given, and the
-/// file that names the end token. As in transformers, settings that list their added tokens have precedence,
-/// and otherwise the map has.
+/// Returns the fields of [`SETTINGS`] with the special tokens of [`TOKEN_MAP`], whose texts are given, and
+/// the file that names the end token. As in transformers, settings that list their added tokens have
+/// precedence, and otherwise the map has.
 ///
 /// # Errors
 /// If a text is not a JSON object.
@@ -171,8 +171,8 @@ pub fn begin_token(json: &str) -> Option<String> {
     added_before(&serde_json::from_str::<Processor>(json).ok()?.post_processor)
 }
 
-/// Returns a tokenizer.json whose post-processor puts a token, by id and name, or nothing before a text. It is
-/// the given one, unless that puts something else there.
+/// Returns a tokenizer.json whose post-processor puts a token, by id and name, or nothing before a text. It
+/// is the given one, unless that puts something else there.
 ///
 /// # Errors
 /// If it is not a JSON object.

@@ -226,8 +226,8 @@ fn judge_times(judged: &mut Finding, times: &[TimePair]) {
 /// Shares that differ by less are equal; they are stored in 32 bits.
 const EQUAL_SHARES: f64 = 1e-6;
 
-/// Returns true if differences of shares are all equal: few tokens give few different shares, so this does not
-/// show that pairs do not scatter.
+/// Returns true if differences of shares are all equal: few tokens give few different shares, so this does
+/// not show that pairs do not scatter.
 fn hides_scatter(measure: &Measure, differences: &[f64]) -> bool {
     measure.is_share() && differences.windows(2).all(|two| (two[0] - two[1]).abs() < EQUAL_SHARES)
 }
