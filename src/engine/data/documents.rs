@@ -2,7 +2,8 @@
 
 use super::Spec;
 use super::corpus_files::TextFiles;
-use super::source::{self, DocumentReader, DocumentSpan, Scan, TextFile};
+use super::parallel::collect_in_order;
+use super::source::{self, DocumentReader, DocumentSpan, TextFile};
 use crate::error::{Error, Result};
 use crate::format::{plural, shortened};
 use rayon::prelude::*;
@@ -40,7 +41,7 @@ impl Documents {
         let listing_warnings = listing.warnings(&text.path, &spec.extensions);
         let files = source::open(listing.files)?;
         let scans = files.par_iter().map(|file| file.source.scan(file.content.as_ref(), separator));
-        let scans = scans.collect::<Result<Vec<Scan>>>()?;
+        let scans = collect_in_order(scans)?;
         let empty = scans.iter().map(|scan| scan.empty).sum();
         let is_separated = scans.iter().any(|scan| scan.is_separated);
         let numbered = scans.into_iter().enumerate();

@@ -1,6 +1,7 @@
 //! Tokenizes documents in parallel and delivers them in order.
 
 use super::documents::Documents;
+use super::parallel::collect_in_order;
 use super::text::BLOCK_BYTES;
 use super::tokenizer::{LostBytes, Tokenizer, timed};
 use crate::error::Result;
@@ -99,7 +100,7 @@ fn flush(
             report_progress();
             Ok((piece.opens, tokens, lost))
         };
-        pieces.into_par_iter().map(encode).collect::<Result<Vec<_>>>()
+        collect_in_order(pieces.into_par_iter().map(encode))
     })??;
     let mut all_lost = LostBytes::default();
     for (opens, tokens, lost) in encoded {

@@ -1,5 +1,6 @@
 //! Corpora generated from a seed: the built-in stories, and uniform random tokens for benchmarks.
 
+use super::parallel::collect_in_order;
 use super::stories::{self, Split, grammar, story};
 use super::tokenizer::Tokenizer;
 use crate::error::{Error, Result};
@@ -85,7 +86,7 @@ pub(super) fn generate(
     let mut out = Stories { tokens: 1, count: 0, openings: 0, text_bytes: 0, nats: 0.0, lossless: true };
     let mut next = 0;
     loop {
-        let chunk: Vec<_> = (next..next + STORY_CHUNK).into_par_iter().map(encode).collect::<Result<_>>()?;
+        let chunk = collect_in_order((next..next + STORY_CHUNK).into_par_iter().map(encode))?;
         next += STORY_CHUNK;
         report_progress();
         for mut story in chunk {

@@ -18,6 +18,7 @@ mod held_out;
 mod loader;
 mod manifest;
 mod overlap;
+mod parallel;
 mod ramp;
 mod sample;
 mod sampler;

@@ -1,5 +1,6 @@
 //! How much of a held-out text is also trained on: a loss on it says how well the model remembers it.
 
+use super::parallel::collect_in_order;
 use super::stream::Stream;
 use crate::error::Result;
 use crate::liveness::report_progress;
@@ -99,14 +100,15 @@ pub(super) fn share_in_training(train: &Stream, held_out: &Stream) -> Result<Opt
     let found: Vec<AtomicBool> = windows.by_hash.iter().map(|_| AtomicBool::new(false)).collect();
     let chunks = train.len().div_ceil(CHUNK);
     let searched = chunks.min(SEARCHED / CHUNK);
-    (0..searched).into_par_iter().try_for_each(|at| {
+    let search_chunk = |at| {
         let start = at * chunks / searched * CHUNK;
         // A window may begin in this chunk and end in the next one.
         let tokens = train.tokens(start..train.len().min(start + CHUNK + WINDOW - 1))?;
         search(&tokens, &windows, |window| found[window].store(true, Relaxed));
         report_progress();
-        Ok::<_, crate::error::Error>(())
-    })?;
+        Ok(())
+    };
+    collect_in_order((0..searched).into_par_iter().map(search_chunk))?;
     let count = found.iter().filter(|found| found.load(Relaxed)).count();
     Ok(Some(count as f64 / found.len() as f64).filter(|share| *share >= MENTIONED))
 }

@@ -1,6 +1,7 @@
 //! Splits a corpus into training and held-out documents, or into a training range and a held-out tail.
 
 use super::documents::Documents;
+use super::parallel::collect_in_order;
 use super::stream::Stream;
 use super::text::BLOCK_BYTES;
 use crate::error::Result;
@@ -21,8 +22,7 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
         }
         Ok((*hasher.finalize().as_bytes(), i))
     };
-    let hashes: Vec<([u8; 32], usize)> =
-        (0..documents.len()).into_par_iter().map(hash).collect::<Result<_>>()?;
+    let hashes: Vec<([u8; 32], usize)> = collect_in_order((0..documents.len()).into_par_iter().map(hash))?;
     let mut groups: BTreeMap<[u8; 32], Vec<usize>> = BTreeMap::new();
     for (hash, i) in hashes {
         groups.entry(hash).or_default().push(i);

@@ -1,6 +1,7 @@
 //! A stream of token ids, in memory or in files, read by range.
 
 use super::file::CorpusFile;
+use super::parallel::collect_in_order;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use rayon::prelude::*;
@@ -179,10 +180,11 @@ impl Stream {
     /// # Errors
     /// If a file was written to, replaced or removed.
     pub(super) fn check(&self) -> Result<()> {
-        self.segments.par_iter().try_for_each(|s| match s.store.as_ref() {
+        let check = |s: &Segment| match s.store.as_ref() {
             Store::Memory(_) => Ok(()),
             Store::File(tokens) => tokens.file.check(),
-        })
+        };
+        collect_in_order(self.segments.par_iter().map(check)).map(drop)
     }
 
     /// Returns the bytes of memory that the tokens take.
@@ -232,15 +234,13 @@ impl Stream {
     /// If [`Stream::read`] fails, or a token is outside the vocabulary; the message has its file and its
     /// position there.
     pub(super) fn digest(&self, vocab: usize) -> Result<blake3::Hash> {
-        let parts: Vec<[u8; 32]> = (0..self.len.div_ceil(CHUNK))
-            .into_par_iter()
-            .map(|i| {
-                let tokens = self.tokens_in_vocab(i * CHUNK..self.len.min((i + 1) * CHUNK), vocab)?;
-                let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-                report_progress();
-                Ok(*blake3::hash(&bytes).as_bytes())
-            })
-            .collect::<Result<_>>()?;
+        let hash = |i| {
+            let tokens = self.tokens_in_vocab(i * CHUNK..self.len.min((i + 1) * CHUNK), vocab)?;
+            let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+            report_progress();
+            Ok(*blake3::hash(&bytes).as_bytes())
+        };
+        let parts = collect_in_order((0..self.len.div_ceil(CHUNK)).into_par_iter().map(hash))?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(&(self.len as u64).to_le_bytes());
         parts.iter().for_each(|p| {

@@ -2,6 +2,7 @@
 
 use super::content::Content;
 use super::format::{DocumentReader, DocumentSpan, Scan, Source};
+use crate::data::parallel::collect_in_order;
 use crate::data::text::{BLOCK_BYTES, TextReader};
 use crate::error::{Error, Result};
 use crate::format::{printable, shortened};
@@ -55,7 +56,7 @@ impl Source for JsonLines {
                 }
                 Ok(Some(DocumentSpan { at: at + range.start as u64, bytes: range.len() as u64, line }))
             });
-            let kept = kept.collect::<Result<Vec<_>>>()?;
+            let kept = collect_in_order(kept)?;
             scan.empty += kept.iter().filter(|document| document.is_none()).count();
             scan.documents.extend(kept.into_iter().flatten());
             text.drain(..whole);

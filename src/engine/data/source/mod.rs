@@ -8,10 +8,11 @@ mod json_lines;
 mod plain_text;
 
 use super::file::CorpusFile;
+use super::parallel::collect_in_order;
 use crate::error::Result;
 pub(super) use content::Content;
 pub(super) use detect::{TextFile, check_tokens, holds_tokens, may_be_text};
-pub(super) use format::{DocumentReader, DocumentSpan, Scan};
+pub(super) use format::{DocumentReader, DocumentSpan};
 use rayon::prelude::*;
 use std::path::PathBuf;
 
@@ -20,5 +21,5 @@ use std::path::PathBuf;
 /// # Errors
 /// If a file cannot be read, is not a regular file, is not what its ending says, or is no text.
 pub(super) fn open(paths: Vec<PathBuf>) -> Result<Vec<TextFile>> {
-    CorpusFile::open_all(paths)?.into_par_iter().map(detect::open).collect()
+    collect_in_order(CorpusFile::open_all(paths)?.into_par_iter().map(detect::open))
 }

@@ -3,6 +3,7 @@
 
 use super::super::corpus_files::{CorpusFiles, TextFiles};
 use super::super::file::CorpusFile;
+use super::super::parallel::collect_in_order;
 use super::super::source::{self, TextFile};
 use super::super::tokenizer::Tokenizer;
 use super::super::{Spec, Validation};
@@ -84,7 +85,7 @@ impl Key {
         if files.iter().map(|file| file.content.file().bytes()).sum::<u64>() < MIN_BYTES {
             return Ok(None);
         }
-        let hashes = files.par_iter().map(|file| content(file.content.file())).collect::<Result<Vec<_>>>()?;
+        let hashes = collect_in_order(files.par_iter().map(|file| content(file.content.file())))?;
         hashes.iter().for_each(|hash| add(hash.as_bytes()));
         Ok(Some(Self { name: hasher.finalize().to_hex().to_string(), files }))
     }

@@ -1,5 +1,6 @@
 //! Text into tokens and back.
 
+use super::super::parallel::collect_in_order;
 use super::Tokenizer;
 use super::cut::Cut;
 use super::lost::LostBytes;
@@ -32,8 +33,7 @@ impl Tokenizer {
         if let [whole] = &pieces[..] {
             return self.encode_piece(&text[whole.clone()]);
         }
-        let encoded: Vec<Vec<u32>> =
-            pieces.into_par_iter().map(|p| self.encode_piece(&text[p])).collect::<Result<_>>()?;
+        let encoded = collect_in_order(pieces.into_par_iter().map(|p| self.encode_piece(&text[p])))?;
         Ok(encoded.concat())
     }
 
