@@ -129,6 +129,12 @@ impl Error {
         advice::advice(self.os_error)
     }
 
+    /// Adds [`Error::advice`] to the message.
+    #[must_use]
+    pub fn with_advice(self) -> Self {
+        Self { message: format!("{}. {}", self.message, self.advice()), ..self }
+    }
+
     /// Prefixes the message with what was being done.
     #[must_use]
     pub fn context(self, doing: impl fmt::Display) -> Self {

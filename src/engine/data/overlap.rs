@@ -15,10 +15,6 @@ const WINDOW: usize = 64;
 /// %.
 const WINDOWS: usize = 256;
 
-/// Most tokens of the training text that are searched. Of a longer text, parts of this many in all, spread
-/// evenly, so the share that is found is a lower bound.
-const SEARCHED: usize = 1 << 28;
-
 /// Training tokens searched at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -87,7 +83,7 @@ fn appended(hash: u64, token: u32) -> u64 {
     hash.wrapping_mul(BASE).wrapping_add(u64::from(token) + 1)
 }
 
-/// Returns the share of the windows of a held-out text that occur in the searched training text, from 0 to 1;
+/// Returns the share of the windows of a held-out text that occur in the training text, from 0 to 1;
 /// `None` if a text is shorter than a window, or the share is below what is worth saying.
 ///
 /// # Errors
@@ -99,16 +95,15 @@ pub(super) fn share_in_training(train: &Stream, held_out: &Stream) -> Result<Opt
     }
     let found: Vec<AtomicBool> = windows.by_hash.iter().map(|_| AtomicBool::new(false)).collect();
     let chunks = train.len().div_ceil(CHUNK);
-    let searched = chunks.min(SEARCHED / CHUNK);
     let search_chunk = |at| {
-        let start = at * chunks / searched * CHUNK;
+        let start = at * CHUNK;
         // A window may begin in this chunk and end in the next one.
         let tokens = train.tokens(start..train.len().min(start + CHUNK + WINDOW - 1))?;
         search(&tokens, &windows, |window| found[window].store(true, Relaxed));
         report_progress();
         Ok(())
     };
-    collect_in_order((0..searched).into_par_iter().map(search_chunk))?;
+    collect_in_order((0..chunks).into_par_iter().map(search_chunk))?;
     let count = found.iter().filter(|found| found.load(Relaxed)).count();
     Ok(Some(count as f64 / found.len() as f64).filter(|share| *share >= MENTIONED))
 }

@@ -81,6 +81,11 @@ mod tests {
             assert!(!advice.is_empty() && !advice.ends_with('.'));
         }
         assert_eq!(Error::failed("no system was asked").advice(), OTHER);
+        let advised = error(Errno::NOLCK.raw_os_error()).with_advice();
+        assert!(
+            advised.message().ends_with("--results") && advised.message().contains("cannot write"),
+            "{advised}"
+        );
     }
 
     #[test]

@@ -96,12 +96,14 @@ fn create_kept(path: &Path, header: &str) -> Result<[File; 2]> {
     std::fs::create_dir_all(folder).at("create", folder)?;
     let mut out = regular::open_own(File::options().append(true).create(true), path)?;
     // The ledger may have been deleted while one of its runs still writes.
-    out.try_lock().map_err(|e| match e {
-        TryLockError::Error(e) => Error::failed(format!("cannot lock {}: {e}", path.display())),
-        TryLockError::WouldBlock => {
-            Error::failed(format!("a run that is not in the ledger still writes to {}", path.display()))
+    match out.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::Error(e)) => return Err(e).at("lock", path).map_err(Error::with_advice),
+        Err(TryLockError::WouldBlock) => {
+            let path = path.display();
+            return Err(Error::failed(format!("a run that is not in the ledger still writes to {path}")));
         }
-    })?;
+    }
     out.set_len(0).at("write", path)?;
     writeln!(out, "{header}").at("write", path)?;
     let errors = kept_stderr(path);

@@ -240,7 +240,7 @@ pub fn lock(folder: &Path) -> Result<File> {
             folder.display(),
             owner_in_words(folder)
         ))),
-        Err(TryLockError::Error(e)) => Err(e).at("lock", &path),
+        Err(TryLockError::Error(e)) => Err(e).at("lock", &path).map_err(Error::with_advice),
         Ok(()) => {
             let owner = Owner { pid: std::process::id(), host: host_name(), since: crate::format::now() };
             file.set_len(0).at("write", &path)?;
@@ -307,7 +307,7 @@ pub fn is_held(run: &Path) -> Result<bool> {
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(e)) => Err(e).at("lock", &path),
+        Err(TryLockError::Error(e)) => Err(e).at("lock", &path).map_err(Error::with_advice),
     }
 }
 

@@ -37,7 +37,7 @@ pub fn hold(kept: &Path, how: Use) -> Result<Option<File>> {
         let locked = if how == Use::Adds { folder.try_lock_shared() } else { folder.try_lock() };
         match locked {
             Ok(()) => return Ok(Some(folder)),
-            Err(TryLockError::Error(e)) => return Err(e).at("lock", kept),
+            Err(TryLockError::Error(e)) => return Err(e).at("lock", kept).map_err(Error::with_advice),
             Err(TryLockError::WouldBlock) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::failed(format!(

@@ -71,7 +71,7 @@ impl Writer {
         let path = folder.join(&owner.writer).with_extension("jsonl");
         let mut file = regular::open_own(File::options().append(true).create_new(true), &path)?;
         // Block, because another process may be checking the lock at this moment.
-        file.lock().at("lock", &path)?;
+        file.lock().at("lock", &path).map_err(Error::with_advice)?;
         let mut chain = Chain::default();
         let line = chain.seal(&json_line(&owner)?) + "\n";
         file.write_all(line.as_bytes()).and_then(|()| file.sync_data()).at("write", &path)?;
