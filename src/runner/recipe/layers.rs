@@ -313,6 +313,8 @@ fn report_stray_entry(source: &Arc<Source>, name: &str, span: Range<usize>, is_t
         _ if other_framework_hint(name).is_some() => {
             other_framework_hint(name).unwrap_or_default().to_owned()
         }
+        // In a file it is read before this; here it stands on the command line.
+        _ if name == "extends" => "only a recipe's file names its base, above its sections".to_owned(),
         (Some((key, spelling)), _) => format!("did you mean {}.{spelling}?", key.section()),
         (None, Some(section)) => format!("did you mean [{section}]?"),
         (None, None) => {

@@ -37,8 +37,13 @@ const LENGTHS: [&str; 12] = [
 pub(super) fn hint(section: &str, name: &str) -> Option<&'static str> {
     let length = "training.steps is the length of a run in optimizer steps, and training.until in tokens, FLOPs or time, such as \
                   \"300Mtokens\" or \"1e17flops\"; `xrun plan` shows the time that they take";
-    let is_length = section == "training" && LENGTHS.contains(&name);
-    is_length.then_some(length).or_else(|| other_framework_hint(name))
+    match (section, name) {
+        ("training", name) if LENGTHS.contains(&name) => Some(length),
+        ("job", "name") => {
+            Some("a run has the name of its recipe's file; job.label is what tables and pages call it")
+        }
+        _ => other_framework_hint(name),
+    }
 }
 
 /// Returns what to write instead of a name from another framework.

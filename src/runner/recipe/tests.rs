@@ -376,6 +376,9 @@ fn names_of_other_frameworks_lead_to_what_is_meant() {
     assert!(refused("epochs = 3").contains("training.steps counts optimizer steps"));
     let argument = load_over("", &["training.num_train_epochs=3"], &[]).expect_err("unknown");
     assert!(argument.message().contains("training.steps counts"), "{argument}");
+    assert!(refused("[job]\nname = \"a\"").contains("job.label is what tables"));
+    let argument = load_over("", &["extends=base.toml"], &[]).expect_err("not a key");
+    assert!(argument.message().contains("only a recipe's file names its base"), "{argument}");
 }
 
 #[test]
