@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from trial import Failed, Process, Trial, children, nobody_left, only, runs, same_bits
 
@@ -78,8 +79,18 @@ def process_of(launcher: str, members: list[Process], rank: int) -> int | None:
         return members[rank].child.pid
     if launcher == "thread":
         return members[0].child.pid
-    found = children(members[0].child.pid)
+    # A child that has not loaded its program is no rank yet. The kernel suspends the parent until it has, so a
+    # child that is stopped before suspends both, which no timeout of the parent could end.
+    found = [child for child in children(members[0].child.pid) if is_worker(child)]
     return found[rank] if rank < len(found) else None
+
+
+def is_worker(pid: int) -> bool:
+    """Returns true if a process was started as a rank."""
+    try:
+        return b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def struck(trial: Trial, strike: str, launcher: str, members: list[Process], rank: int) -> None:
