@@ -191,7 +191,7 @@ fn token_files() {
     let tokenizer = tokenizer();
     run("shard", &shard, twice, |input| {
         place.set(input);
-        let _ = data::facts(&spec, 16, Some(&tokenizer));
+        let _ = data::facts(&spec, 16, Some(&tokenizer), None);
         data::open(&spec, 8, Some(&tokenizer), None).is_ok()
     });
 }
@@ -245,7 +245,7 @@ fn files_of(parser: &str, name: &str, valid: &[Vec<u8>], most_memory: fn(usize) 
     let tokenizer = tokenizer();
     run(parser, valid, most_memory, |input| {
         place.set(input);
-        let _ = data::facts(&plain, 16, Some(&tokenizer));
+        let _ = data::facts(&plain, 16, Some(&tokenizer), None);
         let _ = data::open(&parted, 1, Some(&tokenizer), None);
         data::open(&plain, 1, Some(&tokenizer), None).is_ok()
     });

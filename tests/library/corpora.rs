@@ -178,7 +178,8 @@ fn every_content_under_every_name_is_what_it_says_or_refused() {
                     }
                 }
                 // The plan refuses what a run refuses.
-                let facts = data::facts(&spec(if in_folder { dir.path() } else { &path }, &listed), 8, None);
+                let facts =
+                    data::facts(&spec(if in_folder { dir.path() } else { &path }, &listed), 8, None, None);
                 assert_eq!(facts.is_ok(), gives != Gives::Refused, "{at}: {facts:?}");
             }
         }
@@ -208,7 +209,7 @@ fn files_of_a_folder_have_formats_of_their_own() {
 /// Returns the warnings of a run, which are those of its plan.
 fn warnings_of(spec: &Spec) -> Vec<String> {
     let warnings = data::open(spec, 8, None, None).unwrap().warnings;
-    assert_eq!(data::facts(spec, 8, None).unwrap().warnings, warnings, "the plan says it too");
+    assert_eq!(data::facts(spec, 8, None, None).unwrap().warnings, warnings, "the plan says it too");
     warnings
 }
 
@@ -380,7 +381,7 @@ fn text_beside_what_may_be_token_ids_is_never_passed_over_for_it() {
         let extensions = extensions.iter().map(|&x| x.to_owned()).collect();
         let spec = Spec { extensions, ..spec(dir.path(), "") };
         let opened = data::open(&spec, 8, None, None);
-        let planned = data::facts(&spec, 8, None);
+        let planned = data::facts(&spec, 8, None, None);
         assert_eq!(opened.is_ok(), planned.is_ok(), "the plan agrees: {opened:?}");
         opened.map(|data| (data.description, data.warnings))
     };
@@ -448,7 +449,7 @@ fn a_wrong_line_is_named_with_what_is_wrong_and_never_quoted_whole() {
         let message = e.message();
         assert!(message.contains("a.jsonl:8: ") && message.contains(says), "{says}: {message}");
         assert!(message.len() < 1000 && !message.contains('\u{1b}'), "{says}: {} bytes", message.len());
-        assert_eq!(data::facts(&spec(&path, ""), 8, None).unwrap_err().message(), message, "{says}");
+        assert_eq!(data::facts(&spec(&path, ""), 8, None, None).unwrap_err().message(), message, "{says}");
     }
 }
 
@@ -466,7 +467,7 @@ fn a_separator_that_cuts_nothing_is_pointed_out() {
     ] {
         let spec = Spec { document_separator: Some(separator.to_owned()), ..spec(&path, "") };
         let warnings = data::open(&spec, 8, None, None).unwrap().warnings;
-        assert_eq!(data::facts(&spec, 8, None).unwrap().warnings, warnings);
+        assert_eq!(data::facts(&spec, 8, None, None).unwrap().warnings, warnings);
         assert_eq!(warnings.len(), usize::from(warned.is_some()), "{separator:?}: {warnings:?}");
         let says = |part: &str| warnings[0].contains(part) && warnings[0].contains("occurs nowhere");
         assert!(warned.is_none_or(says), "{separator:?}: {warnings:?}");

@@ -141,7 +141,7 @@ fn stories_come_with_their_floor() {
     assert!((floor - nats / (data.validation.tokens.len() - 1) as f64).abs() < 1e-12);
     assert!(documents_of(&data, &data.train).iter().all(|s| stories::grammar().parse_story(s).is_some()));
 
-    let facts = data::facts(&spec, 16, None).unwrap();
+    let facts = data::facts(&spec, 16, None, None).unwrap();
     assert_eq!(facts.floor, data.floor);
     assert_eq!(facts.validation_tokens, data.validation.tokens.len());
     assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && !facts.exact);
@@ -152,7 +152,7 @@ fn random_tokens_know_their_floor_and_are_exact() {
     let spec = Spec { train_tokens: 5_000, validation_tokens: 500, ..Spec::new("random", "gpt2") };
     let data = open(&spec, 64).unwrap();
     assert_eq!(data.floor, Some((50_257f64).ln()));
-    let facts = data::facts(&spec, 16, None).unwrap();
+    let facts = data::facts(&spec, 16, None, None).unwrap();
     assert_eq!(
         (facts.train_tokens, facts.validation_tokens),
         (data.train.len(), data.validation.tokens.len())
@@ -168,7 +168,7 @@ fn estimates_are_near_the_truth() {
         .fold(String::new(), |t, s| t + &stories::grammar().text(&s.words) + "\n");
     let path = write(&dir, "a.txt", &text);
     let spec = Spec::new(&path, "gpt2");
-    let (facts, data) = (data::facts(&spec, 64, None).unwrap(), open(&spec, 64).unwrap());
+    let (facts, data) = (data::facts(&spec, 64, None, None).unwrap(), open(&spec, 64).unwrap());
     let ratio = facts.train_tokens as f64 / data.train.len() as f64;
     assert!((0.97..1.03).contains(&ratio) && !facts.exact, "{ratio}");
 }
@@ -242,7 +242,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
     let data = open(&spec, 16).unwrap();
     assert_eq!((data.train.len(), data.validation.tokens.len()), (1000, 100));
-    let facts = data::facts(&spec, 16, None).unwrap();
+    let facts = data::facts(&spec, 16, None, None).unwrap();
     assert_eq!((facts.train_tokens, facts.validation_tokens, facts.exact), (1000, 100, true));
     drop(data);
 
@@ -263,7 +263,7 @@ fn a_held_out_text_takes_memory_beside_shards_on_disk() {
         validation: Validation::Path(dir.path().join("held.txt")),
         ..Spec::new(dir.path().join("train.bin").to_str().unwrap(), "byte")
     };
-    let (facts, data) = (data::facts(&spec, 16, None).unwrap(), open(&spec, 16).unwrap());
+    let (facts, data) = (data::facts(&spec, 16, None, None).unwrap(), open(&spec, 16).unwrap());
     assert_eq!((facts.memory_bytes, data.memory_bytes()), (4 * 502, 4 * 502));
 }
 
@@ -551,14 +551,14 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
         assert_eq!(carried.sets[0].hash, data.sets[1].hash);
         assert_eq!(bytes_and_tokens(&carried, &carried.sets[0], 0).0, Some(of_documents as u64));
         assert_eq!(carried.hash, data.hash, "what is trained on is the same");
-        let facts = data::facts(&spec(&[("text", shards.to_str().unwrap())]), 16, None).unwrap();
+        let facts = data::facts(&spec(&[("text", shards.to_str().unwrap())]), 16, None, None).unwrap();
         assert_eq!(facts.set_tokens["text"], data.sets[1].tokens.len());
     }
     let missing = Spec {
         sets: [("a".to_owned(), dir.path().join("none.txt"))].into(),
         ..separated_spec(&path, "byte")
     };
-    for error in [open(&missing, 16).unwrap_err(), data::facts(&missing, 16, None).unwrap_err()] {
+    for error in [open(&missing, 16).unwrap_err(), data::facts(&missing, 16, None, None).unwrap_err()] {
         let said = error.message();
         assert!(said.starts_with("validation.sets.a: ") && said.contains("no such file"), "{said}");
     }
@@ -628,10 +628,10 @@ fn a_packed_corpus_has_the_tokens_and_the_hash_of_the_unpacked_one() {
         let held = Spec { validation: Validation::Path(gzip(&parted).into()), ..packed.clone() };
         assert!(open(&held, 16).unwrap().validation.tokens.len() > 100);
 
-        let estimate = |spec: &Spec| data::facts(spec, 16, None).unwrap().train_tokens as f64;
+        let estimate = |spec: &Spec| data::facts(spec, 16, None, None).unwrap().train_tokens as f64;
         let ratio = estimate(&packed) / estimate(&spec);
         assert!((0.9..1.1).contains(&ratio), "{spec:?}: {ratio}");
-        let warnings = |spec: &Spec| data::facts(spec, 16, None).unwrap().warnings.len();
+        let warnings = |spec: &Spec| data::facts(spec, 16, None, None).unwrap().warnings.len();
         assert_eq!(warnings(&packed), warnings(&spec));
     }
 }

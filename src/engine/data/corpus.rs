@@ -143,21 +143,19 @@ impl Corpus {
         let key = Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
         let Some(key) = key else { return Ok(None) };
         let named = format!("{}: ", text.path.display());
-        let (tokens, remark) =
-            cache.tokens(&key, tokenizer, &|tokens| reserve_all(spec, 0, tokens), || {
-                let (train, held_out, fed) = self.make(spec, tokenizer)?;
-                let header = Header {
-                    contents: fed.description.trim_start_matches(&named).to_owned(),
-                    warned: fed.warnings.len() > uncached_warnings(text, spec)?.len(),
-                    text_bytes: fed.text_bytes,
-                    held_out_bytes: fed.held_out_bytes,
-                    lost: fed.lost.unwrap_or_default(),
-                    held_out_lost: fed.held_out_lost.unwrap_or_default(),
-                    ..header(&text.path, spec)
-                };
-                Ok(TextTokens { train, held_out, header })
-            })?;
-        let TextTokens { train, held_out, header } = tokens;
+        let stored = cache.tokens(&key, tokenizer, |sink| {
+            let fed = self.feed(spec, tokenizer, sink)?;
+            Ok(Header {
+                contents: fed.description.trim_start_matches(&named).to_owned(),
+                warned: fed.warnings.len() > uncached_warnings(text, spec)?.len(),
+                text_bytes: fed.text_bytes,
+                held_out_bytes: fed.held_out_bytes,
+                lost: fed.lost.unwrap_or_default(),
+                held_out_lost: fed.held_out_lost.unwrap_or_default(),
+                ..header(&text.path, spec)
+            })
+        })?;
+        let Some((TextTokens { train, held_out, header }, remark)) = stored else { return Ok(None) };
         // A warning names paths and files beside the text, which the cache does not keep.
         let mut warnings = match header.warned {
             true => all_warnings(text, spec)?,
@@ -165,8 +163,8 @@ impl Corpus {
         };
         warnings.extend(remark);
         Ok(Some(Loaded {
-            train: Stream::from_tokens(train),
-            validation: Stream::from_tokens(held_out),
+            train,
+            validation: held_out,
             is_held_out_apart: holds_out_path(spec),
             summary: CorpusSummary {
                 floor: None,
@@ -250,31 +248,33 @@ impl Corpus {
                 return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, lost, warnings });
             }
         };
-        let make = || {
+        let make = |sink: &mut TokenSink<'_>| {
             let documents = Documents::open(&text, spec)?;
-            let mut train = Vec::new();
-            let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |t| {
-                append(spec, held, &mut train, t)
+            let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |tokens| {
+                sink(Split::Train, tokens)
             })?;
             let warned = !documents.content_warnings(spec)?.is_empty();
-            let header =
-                Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(path, spec) };
-            Ok(TextTokens { train, header, ..TextTokens::default() })
+            Ok(Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(path, spec) })
         };
         let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten();
-        let (tokens, remark) = match cache.and_then(|cache| Some((cache, key()?))) {
-            Some((cache, key)) => {
-                cache.tokens(&key, tokenizer, &|tokens| reserve_all(spec, held, tokens), make)?
-            }
-            None => (make()?, None),
+        let stored = match cache.and_then(|cache| Some((cache, key()?))) {
+            Some((cache, key)) => cache.tokens(&key, tokenizer, make)?,
+            None => None,
         };
-        let mut warnings = match tokens.header.warned {
+        let (tokens, header, remark) = match stored {
+            Some((tokens, remark)) => (tokens.train, tokens.header, remark),
+            None => {
+                let mut tokens = Vec::new();
+                let header = make(&mut |_, more| append(spec, held, &mut tokens, more))?;
+                (Stream::from_tokens(tokens), header, None)
+            }
+        };
+        let mut warnings = match header.warned {
             true => Documents::open(&text, spec)?.warnings(spec)?,
             false => text.warnings(&spec.extensions)?,
         };
         warnings.extend(remark);
-        let (text_bytes, lost) = (tokens.header.text_bytes, Some(tokens.header.lost));
-        Ok(Whole { tokens: Stream::from_tokens(tokens.train), text_bytes, lost, warnings })
+        Ok(Whole { tokens, text_bytes: header.text_bytes, lost: Some(header.lost), warnings })
     }
 }
 
@@ -496,11 +496,12 @@ fn text(
     }
     let fraction = spec.fraction()?.unwrap_or_default();
     let (bytes, held_out_bytes, held_out_lost) = if count == 1 {
-        let mut tokens = Vec::new();
-        let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |t| append(spec, 0, &mut tokens, t))?;
-        let (train, held) = split::tail(tokens.len(), fraction);
-        sink(Split::Train, &tokens[train])?;
-        sink(Split::Validation, &tokens[held])?;
+        let mut tail = split::TailSplitter::new(fraction);
+        let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |tokens| {
+            check_memory(spec, tail.held() + tokens.len())?;
+            tail.push(tokens, &mut |tokens| sink(Split::Train, tokens))
+        })?;
+        tail.finish(sink)?;
         // The tail may begin within a document, so the bytes of its text are unknown.
         (bytes, None, bytes.lost)
     } else {
@@ -543,14 +544,6 @@ fn append(spec: &Spec, held: usize, tokens: &mut Vec<u32>, more: &[u32]) -> Resu
 fn reserve(spec: &Spec, tokens: &mut Vec<u32>, more: usize) -> Result<()> {
     fallible(|| tokens.try_reserve(more))
         .map_err(|_| too_large(spec, tokens.len() + more, "the system gives"))
-}
-
-/// Reserves memory for cached tokens, with `held` other tokens already in memory.
-fn reserve_all(spec: &Spec, held: usize, tokens: &mut TextTokens) -> Result<()> {
-    let [train, held_out] = [tokens.header.train, tokens.header.held_out].map(|count| count as usize);
-    check_memory(spec, held.saturating_add(train).saturating_add(held_out))?;
-    reserve(spec, &mut tokens.train, train)?;
-    reserve(spec, &mut tokens.held_out, held_out)
 }
 
 fn too_large(spec: &Spec, tokens: usize, limit: &str) -> Error {

@@ -39,8 +39,8 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Checks that no token file was written to since the dataset was opened. Text files do not count: they
-    /// were tokenized into memory.
+    /// Checks that no token file, and no cached tokens, were written to since the dataset was opened. Text
+    /// files do not count: they were tokenized.
     ///
     /// # Errors
     /// If a token file was written to, replaced or removed.

@@ -8,7 +8,7 @@ use super::documents::Documents;
 use super::sample::{Sampled, sample};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Dataset, Spec, Stream, Validation, generated, overlap, shard};
+use super::{Dataset, Spec, Stream, TokenCache, Validation, generated, overlap, shard, token_cache};
 use crate::error::{Error, Result};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -73,17 +73,23 @@ impl CorpusFacts {
 /// Returns the facts about the corpus that `spec` names. Generated corpora are known from the spec and their
 /// (small) held-out part. Files are opened by the code that opens them for a run, so what a run of windows of
 /// `seq_len + 1` tokens refuses is refused here; only long text is not tokenized, but sampled. A caller that
-/// looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once.
+/// looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once. `cache` is the one that
+/// the run has, and is not read: tokens in it take no memory.
 ///
 /// # Errors
 /// If the corpus or the tokenizer is missing or wrong, or a split is shorter than one window.
-pub fn facts(spec: &Spec, seq_len: usize, tokenizer: Option<&Arc<Tokenizer>>) -> Result<CorpusFacts> {
+pub fn facts(
+    spec: &Spec,
+    seq_len: usize,
+    tokenizer: Option<&Arc<Tokenizer>>,
+    cache: Option<&TokenCache>,
+) -> Result<CorpusFacts> {
     let tokenizer = OnDemand { spec, opened: tokenizer.cloned().map_or_else(OnceCell::new, OnceCell::from) };
     let corpus = Corpus::find(spec)?;
     let (mut facts, train) = match &corpus {
         Corpus::Stories => (stories(spec, &tokenizer)?, None),
         Corpus::Random => (random(spec, &tokenizer)?, None),
-        Corpus::Files(files) => from_files(&corpus, files, spec, seq_len, &tokenizer)?,
+        Corpus::Files(files) => from_files(&corpus, files, spec, seq_len, &tokenizer, cache)?,
     };
     if facts.exact || matches!(corpus, Corpus::Stories) {
         check_window(spec, facts.train_tokens, facts.validation_tokens, seq_len)?;
@@ -93,7 +99,7 @@ pub fn facts(spec: &Spec, seq_len: usize, tokenizer: Option<&Arc<Tokenizer>>) ->
         let files = CorpusFiles::at(path, &spec.extensions).map_err(in_set)?;
         let set = tokenizer
             .get()
-            .and_then(|tokenizer| whole(&files, spec, 2, tokenizer, &|e| e))
+            .and_then(|tokenizer| whole(&files, spec, 2, tokenizer, cache, &|e| e))
             .map_err(in_set)?;
         if set.exact {
             check_set(path, set.tokens).map_err(in_set)?;
@@ -185,6 +191,7 @@ fn from_files(
     spec: &Spec,
     seq_len: usize,
     tokenizer: &OnDemand<'_>,
+    cache: Option<&TokenCache>,
 ) -> Result<(CorpusFacts, Option<Stream>)> {
     let tokenizer = tokenizer.get()?;
     let mut facts = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
@@ -217,8 +224,8 @@ fn from_files(
     let (mut facts, train) = match (files, &held) {
         (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
         (_, Some(held)) => {
-            let train = whole(files, spec, doubtful, tokenizer, &in_corpus)?;
-            let held = whole(held, spec, doubtful, tokenizer, &in_corpus)?;
+            let train = whole(files, spec, doubtful, tokenizer, cache, &in_corpus)?;
+            let held = whole(held, spec, doubtful, tokenizer, cache, &in_corpus)?;
             facts.memory_bytes = train.memory_bytes().saturating_add(held.memory_bytes());
             (facts.train_tokens, facts.validation_tokens) = (train.tokens, held.tokens);
             facts.exact = train.exact && held.exact;
@@ -242,7 +249,7 @@ fn from_files(
             if documents.total_bytes() <= EXACT_BYTES || least < doubtful {
                 exactly(facts)?
             } else {
-                facts.memory_bytes = in_memory(tokens);
+                facts.memory_bytes = if is_cached(&documents, cache) { 0 } else { in_memory(tokens) };
                 facts.warnings = documents.warnings(spec)?;
                 facts.warnings.extend(unused_seed(&documents, spec));
                 facts.warnings.extend(lost_in_sample(&sampled));
@@ -291,6 +298,7 @@ fn whole(
     spec: &Spec,
     doubtful: usize,
     tokenizer: &Tokenizer,
+    cache: Option<&TokenCache>,
     named: &dyn Fn(Error) -> Error,
 ) -> Result<WholeFacts> {
     let text = match files {
@@ -323,7 +331,13 @@ fn whole(
         (sampled.estimate(), None, lost_in_sample(&sampled))
     };
     warnings.extend(lost);
-    Ok(WholeFacts { tokens, stream, exact, is_in_memory: true, warnings })
+    let is_in_memory = !is_cached(&documents, cache);
+    Ok(WholeFacts { tokens, stream, exact, is_in_memory, warnings })
+}
+
+/// Returns true if a run reads the tokens of documents from the cache.
+fn is_cached(documents: &Documents, cache: Option<&TokenCache>) -> bool {
+    cache.is_some() && token_cache::is_cached(documents.files())
 }
 
 fn lost_in_sample(sampled: &Sampled) -> Option<String> {

@@ -6,9 +6,10 @@
 use crate::error::{Error, IoContext, Result};
 use crate::regular;
 use jiff::Timestamp;
-use std::fs::{File, Metadata};
+use std::fs::{File, FileTimes, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// The most files of a corpus that are held open. If there are more, they are opened for every read, because
 /// a process can often have only 1,024 open files.
@@ -21,6 +22,8 @@ pub(super) struct CorpusFile {
     stamp: Stamp,
     /// The open file; `None` if it is opened for every read.
     held: Option<File>,
+    /// True if the file may lose its name while it is in use: what is read is the open file.
+    may_be_removed: bool,
 }
 
 /// Size and time of the last write. Every write to the file changes at least the time, which file
@@ -85,7 +88,23 @@ impl CorpusFile {
     fn open(path: PathBuf, hold: bool) -> Result<Self> {
         let file = regular::open_through_link(&path).map_err(|e| Error::usage(e.message()))?;
         let stamp = Stamp::from_metadata(&file.metadata().at("read", &path)?);
-        Ok(Self { path, stamp, held: hold.then_some(file) })
+        Ok(Self { path, stamp, held: hold.then_some(file), may_be_removed: false })
+    }
+
+    /// Opens a file of a cache. It stays readable when another process removes it from the cache.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not a regular file.
+    pub fn open_cached(path: &Path) -> Result<Self> {
+        let file = regular::open(path)?;
+        let stamp = Stamp::from_metadata(&file.metadata().at("read", path)?);
+        Ok(Self { path: path.to_owned(), stamp, held: Some(file), may_be_removed: true })
+    }
+
+    /// Sets the time of the last read to now, as far as the file system allows it.
+    pub fn set_read_now(&self) {
+        let now = FileTimes::new().set_accessed(SystemTime::now());
+        let _ = self.held.as_ref().map(|file| file.set_times(now));
     }
 
     /// Returns the path from which the file was opened.
@@ -128,9 +147,13 @@ impl CorpusFile {
     /// opened.
     ///
     /// # Errors
-    /// If the file was written to, replaced or removed.
+    /// If the file was written to, or, unless it is one of a cache, replaced or removed.
     pub fn check(&self) -> Result<()> {
-        self.compare(&self.path.metadata().at("read", &self.path)?)
+        let metadata = match &self.held {
+            Some(file) if self.may_be_removed => file.metadata(),
+            _ => self.path.metadata(),
+        };
+        self.compare(&metadata.at("read", &self.path)?)
     }
 
     fn compare(&self, metadata: &Metadata) -> Result<()> {

@@ -2,11 +2,12 @@
 
 use super::documents::Documents;
 use super::parallel::collect_in_order;
+use super::stories::Split;
 use super::stream::Stream;
 use super::text::BLOCK_BYTES;
 use crate::error::Result;
 use rayon::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Splits the documents so that about `fraction` of their bytes is held out. The choice follows a hash of the
@@ -22,17 +23,16 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
         }
         Ok((*hasher.finalize().as_bytes(), i))
     };
-    let hashes: Vec<([u8; 32], usize)> = collect_in_order((0..documents.len()).into_par_iter().map(hash))?;
-    let mut groups: BTreeMap<[u8; 32], Vec<usize>> = BTreeMap::new();
-    for (hash, i) in hashes {
-        groups.entry(hash).or_default().push(i);
-    }
-    let groups: Vec<Vec<usize>> = groups.into_values().collect();
-    let sizes: Vec<u64> = groups.iter().map(|g| g.iter().map(|&i| documents.bytes(i)).sum()).collect();
+    let mut hashes: Vec<([u8; 32], usize)> =
+        collect_in_order((0..documents.len()).into_par_iter().map(hash))?;
+    hashes.par_sort_unstable();
+    // Equal documents are one group.
+    let groups = || hashes.chunk_by(|a, b| a.0 == b.0);
+    let sizes: Vec<u64> = groups().map(|g| g.iter().map(|&(_, i)| documents.bytes(i)).sum()).collect();
     let held = choose_held_out(&sizes, fraction);
     let (mut train, mut validation) = (Vec::new(), Vec::new());
-    for (group, held) in groups.into_iter().zip(held) {
-        if held { &mut validation } else { &mut train }.extend(group);
+    for (group, held) in groups().zip(held) {
+        if held { &mut validation } else { &mut train }.extend(group.iter().map(|&(_, i)| i));
     }
     train.sort_unstable();
     validation.sort_unstable();
@@ -66,6 +66,58 @@ pub(super) fn tail(len: usize, fraction: f64) -> (Range<usize>, Range<usize>) {
     (0..cut, cut.saturating_sub(1)..len)
 }
 
+/// Splits a stream like [`tail`] while it arrives, without holding more than its tail: whatever follows, the
+/// tokens before the cut of what has arrived are trained on.
+pub(super) struct TailSplitter {
+    fraction: f64,
+    arrived: usize,
+    /// The last tokens that arrived, which may be held out.
+    kept: VecDeque<u32>,
+}
+
+/// Tokens handed on at a time.
+const HANDED_ON: usize = 1 << 20;
+
+impl TailSplitter {
+    pub fn new(fraction: f64) -> Self {
+        Self { fraction, arrived: 0, kept: VecDeque::new() }
+    }
+
+    /// Returns the number of tokens that are held.
+    pub fn held(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Takes the next tokens, and hands on those that are trained on whatever follows.
+    ///
+    /// # Errors
+    /// If `train` fails.
+    pub fn push(&mut self, tokens: &[u32], train: &mut dyn FnMut(&[u32]) -> Result<()>) -> Result<()> {
+        self.arrived += tokens.len();
+        self.kept.extend(tokens);
+        // The held-out part begins one token before the cut. One more is kept because the share is rounded.
+        let certain = tail(self.arrived, self.fraction).0.end.saturating_sub(2);
+        let given = self.arrived - self.kept.len();
+        if certain.saturating_sub(given) >= HANDED_ON {
+            let tokens: Vec<u32> = self.kept.drain(..certain - given).collect();
+            train(&tokens)?;
+        }
+        Ok(())
+    }
+
+    /// Hands on the rest of the tokens to train on, then the held-out ones.
+    ///
+    /// # Errors
+    /// If `sink` fails.
+    pub fn finish(mut self, sink: &mut dyn FnMut(Split, &[u32]) -> Result<()>) -> Result<()> {
+        let (train, held) = tail(self.arrived, self.fraction);
+        let given = self.arrived - self.kept.len();
+        let kept = self.kept.make_contiguous();
+        sink(Split::Train, &kept[..train.end - given])?;
+        sink(Split::Validation, &kept[held.start - given..])
+    }
+}
+
 /// Splits like [`tail`], but at the next document start unless that lies beyond the middle of the tail.
 pub(super) fn tail_at_document(
     stream: &Stream,
@@ -96,6 +148,42 @@ mod tests {
         tokens[92] = 1;
         tokens[97] = 0;
         assert_eq!(at(&tokens), (0..90, 89..100));
+    }
+
+    #[test]
+    fn a_stream_is_split_at_its_tail_while_it_arrives() {
+        for (len, piece, fraction) in [
+            (0, 1, 0.5),
+            (1, 1, 0.9),
+            (3, 2, 0.1),
+            (100, 7, 0.05),
+            (5_000_000, 300_001, 0.05),
+            (2_500_000, 9_999, 0.6),
+        ] {
+            let tokens: Vec<u32> = (0..len as u32).collect();
+            let (train, held) = tail(len, fraction);
+            let mut splitter = TailSplitter::new(fraction);
+            let (mut trained, mut held_out, mut most) = (Vec::new(), Vec::new(), 0);
+            for piece in tokens.chunks(piece) {
+                let hand_on = &mut |tokens: &[u32]| {
+                    trained.extend_from_slice(tokens);
+                    Ok(())
+                };
+                splitter.push(piece, hand_on).unwrap();
+                most = most.max(splitter.held());
+            }
+            let hand_on = &mut |split, tokens: &[u32]| {
+                if split == Split::Train { &mut trained } else { &mut held_out }.extend_from_slice(tokens);
+                Ok(())
+            };
+            splitter.finish(hand_on).unwrap();
+            assert_eq!(
+                (&trained[..], &held_out[..]),
+                (&tokens[train], &tokens[held.clone()]),
+                "{len} {fraction}"
+            );
+            assert!(most <= held.len() + HANDED_ON + piece + 2, "{len} {fraction}: {most}");
+        }
     }
 
     #[test]

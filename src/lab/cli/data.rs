@@ -102,7 +102,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     };
     let tokenizer = Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?);
     data::refuse_other_tokenizer(&spec, &tokenizer)?;
-    let expected = data::facts(&spec, 1, Some(&tokenizer))?;
+    let expected = data::facts(&spec, 1, Some(&tokenizer), None)?;
     prepare(out)?;
     ShardManifest::begin(out, &tokenizer)?;
     let bar = progress((expected.train_tokens + expected.validation_tokens) as u64);

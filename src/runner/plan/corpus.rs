@@ -1,6 +1,6 @@
 //! The description of a recipe's data, and the facts about it that plans need.
 
-use crate::data::{self, CorpusFacts, Spec};
+use crate::data::{self, CorpusFacts, Spec, TokenCache};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::recipe::Recipe;
@@ -27,9 +27,10 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
 /// Returns the facts about a recipe's corpus, without tokenizing a long text.
 ///
 /// # Errors
-/// If the corpus or the tokenizer is one that a run refuses.
+/// If the corpus, the tokenizer or the limit of the token cache is one that a run refuses.
 pub fn corpus_facts(recipe: &Recipe) -> Result<CorpusFacts> {
-    data::facts(&data_spec(recipe, &Machine::none()), recipe.values().training.seq_len, None)
+    let spec = data_spec(recipe, &Machine::none());
+    data::facts(&spec, recipe.values().training.seq_len, None, TokenCache::user()?.as_ref())
 }
 
 #[cfg(test)]

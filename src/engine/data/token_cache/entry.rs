@@ -1,34 +1,41 @@
 //! A file of cached tokens.
 //!
 //! ```text
-//! "xrun tokens\n"   length of the header (u32)   header (JSON)
+//! "xrun tokens 2.\n"   (16 bytes)
 //! tokens to train on, held-out tokens (u16 or u32 each)
+//! header (JSON)   length of the header (u32)
 //! BLAKE3 of all bytes before it
 //! ```
 //!
-//! Numbers are little-endian. A file is used only after its hash is verified.
+//! Numbers are little-endian. The header is behind the tokens, so tokens are written while they are made. A
+//! file is used only after its hash is verified.
 
-use super::super::stream::decode_ids;
+use super::super::corpus::TokenSink;
+use super::super::file::CorpusFile;
+use super::super::stories::Split;
+use super::super::stream::{Store, Stream, TokenFile};
 use super::super::tokenizer::LostBytes;
+use super::TextTokens;
 use crate::atomic;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
-use crate::regular;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{Error as IoError, Read};
+use std::io::Write;
 use std::path::Path;
 
-const MAGIC: &[u8; 12] = b"xrun tokens\n";
+const MAGIC: &[u8; 16] = b"xrun tokens 2.\n\0";
 
 /// Bytes of the hash at the end of the file.
 const HASH_BYTES: u64 = 32;
 
-/// The longest header that is read, in bytes.
-const MAX_HEADER: u32 = 64 << 10;
+/// Bytes of the header's length before the hash.
+const LENGTH_BYTES: u64 = 4;
 
-/// Tokens read, written and hashed at a time.
-const BLOCK_TOKENS: usize = 1 << 20;
+/// The longest header that is read, in bytes.
+const MAX_HEADER: u64 = 64 << 10;
+
+/// Bytes read, written and hashed at a time.
+const BLOCK_BYTES: usize = 4 << 20;
 
 /// The header of cached tokens: a description for people, and the facts about the text that are known without
 /// reading it again.
@@ -62,108 +69,172 @@ pub(in super::super) struct Header {
 #[derive(Debug)]
 pub(in super::super) struct Entry {
     pub header: Header,
-    file: File,
-    hasher: blake3::Hasher,
+    file: CorpusFile,
 }
 
 impl Entry {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// `NotFound` if the file does not exist; another error if it is damaged or cannot be read.
-    pub fn open(path: &Path) -> std::io::Result<Self> {
-        let damaged = || IoError::from(std::io::ErrorKind::InvalidData);
-        path.symlink_metadata()?;
-        let mut file = regular::open(path).map_err(|_| damaged())?;
-        let mut head = [0; MAGIC.len() + 4];
-        file.read_exact(&mut head)?;
-        let (magic, length) = head.split_at(MAGIC.len());
-        let length = u32::from_le_bytes(length.try_into().map_err(|_| damaged())?);
-        if magic != MAGIC || length > MAX_HEADER {
-            return Err(damaged());
-        }
+    /// If the file does not exist, is damaged, or cannot be read.
+    pub fn open(path: &Path) -> Result<Self> {
+        let damaged = || Error::failed(format!("{} is damaged", path.display()));
+        let file = CorpusFile::open_cached(path)?;
+        let mut magic = [0; MAGIC.len()];
+        let length_at = file.bytes().checked_sub(HASH_BYTES + LENGTH_BYTES).ok_or_else(damaged)?;
+        file.read_exact_at(0, &mut magic)?;
+        let mut length = [0; LENGTH_BYTES as usize];
+        file.read_exact_at(length_at, &mut length)?;
+        let length = u64::from(u32::from_le_bytes(length));
+        let header_at = length_at.checked_sub(length).filter(|at| *at >= MAGIC.len() as u64);
+        let header_at = header_at.filter(|_| &magic == MAGIC && length <= MAX_HEADER).ok_or_else(damaged)?;
         let mut json = vec![0; length as usize];
-        file.read_exact(&mut json)?;
-        let header: Header = serde_json::from_slice(&json)?;
-        let tokens = header.train.checked_add(header.held_out).ok_or_else(damaged)?;
-        let tokens = tokens.checked_mul(header.width.into()).ok_or_else(damaged)?;
-        let around = (head.len() + json.len()) as u64 + HASH_BYTES;
-        let bytes = file.metadata()?.len();
-        if ![2, 4].contains(&header.width) || bytes.checked_sub(around) != Some(tokens) {
+        file.read_exact_at(header_at, &mut json)?;
+        let header: Header = serde_json::from_slice(&json).map_err(|_| damaged())?;
+        let tokens = header.train.checked_add(header.held_out);
+        let bytes = tokens.and_then(|tokens| tokens.checked_mul(header.width.into()));
+        if ![2, 4].contains(&header.width) || bytes != Some(header_at - MAGIC.len() as u64) {
             return Err(damaged());
         }
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&head).update(&json);
-        Ok(Self { header, file, hasher })
+        Ok(Self { header, file })
     }
 
-    /// Reads the tokens into two vectors with reserved memory. Returns false if the hash does not match; the
-    /// vectors then hold arbitrary tokens.
-    pub fn read(mut self, train: &mut Vec<u32>, held_out: &mut Vec<u32>) -> std::io::Result<bool> {
-        for (tokens, count) in [(train, self.header.train), (held_out, self.header.held_out)] {
-            self.read_tokens(tokens, count as usize)?;
+    /// Verifies the hash of the whole file, and returns the tokens as streams that read them from it; `None`
+    /// if the hash does not match.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or was written to meanwhile.
+    pub fn verified(self) -> Result<Option<TextTokens>> {
+        let Self { header, file } = self;
+        let hashed = file.bytes() - HASH_BYTES;
+        let mut hasher = blake3::Hasher::new();
+        let mut block = Vec::new();
+        let mut at = 0;
+        while at < hashed {
+            block.resize((hashed - at).min(BLOCK_BYTES as u64) as usize, 0);
+            file.read_exact_at(at, &mut block)?;
+            hasher.update_rayon(&block);
+            at += block.len() as u64;
+            report_progress();
         }
         let mut hash = [0; HASH_BYTES as usize];
-        self.file.read_exact(&mut hash)?;
-        if self.hasher.finalize() != blake3::Hash::from_bytes(hash) {
-            return Ok(false);
+        file.read_exact_at(hashed, &mut hash)?;
+        if hasher.finalize() != blake3::Hash::from_bytes(hash) {
+            return Ok(None);
         }
-        // Entries are removed in order of last use, so reading one updates its time.
-        let _ = self.file.set_modified(std::time::SystemTime::now());
-        Ok(true)
+        // Entries are removed in order of last use. The time of the last write would tell other readers that
+        // the tokens have changed.
+        file.set_read_now();
+        let (train, tokens) = (header.train as usize, (header.train + header.held_out) as usize);
+        let (offset, width) = (MAGIC.len() as u64, usize::from(header.width));
+        let all = Stream::new([Store::File(TokenFile { file, offset, width, tokens })]);
+        Ok(Some(TextTokens { train: all.slice(0..train), held_out: all.slice(train..tokens), header }))
+    }
+}
+
+/// What became of an entry that was to be written.
+pub(super) enum Written {
+    /// It was written.
+    Whole,
+    /// The disk refused it; the tokens are not stored.
+    Refused,
+}
+
+/// Writes the tokens that `make` hands to its sink, those to train on first, as a file that appears whole or
+/// not at all. `make` returns the header; its counts and width are filled in here. `vocab` is the number of
+/// vocabulary entries.
+///
+/// # Errors
+/// If `make` fails for another reason than the sink.
+pub(super) fn write(
+    path: &Path,
+    vocab: usize,
+    make: impl FnOnce(&mut TokenSink<'_>) -> Result<Header>,
+) -> Result<Written> {
+    let mut failed = None;
+    let written = atomic::write_with(path, |out| {
+        let width = if vocab > 1 << 16 { 4 } else { 2 };
+        let (hasher, block) = (blake3::Hasher::new(), MAGIC.to_vec());
+        let mut writer = Writer { out, hasher, width, block, counts: [0; 2], error: None };
+        let made = make(&mut |split, tokens| writer.tokens(split, tokens));
+        if let Some(e) = writer.error.take() {
+            return Err(e);
+        }
+        match made {
+            Ok(header) => writer.finish(header),
+            Err(e) => {
+                failed = Some(e);
+                Err(std::io::ErrorKind::Other.into())
+            }
+        }
+    });
+    match (written, failed) {
+        (_, Some(e)) => Err(e),
+        (Ok(()), None) => Ok(Written::Whole),
+        (Err(_), None) => Ok(Written::Refused),
+    }
+}
+
+/// Writes and hashes an entry piece by piece.
+struct Writer<'w> {
+    out: &'w mut dyn Write,
+    hasher: blake3::Hasher,
+    width: u8,
+    /// Bytes that are not written yet.
+    block: Vec<u8>,
+    /// Tokens to train on and held-out tokens so far.
+    counts: [u64; 2],
+    /// The first error of the disk.
+    error: Option<std::io::Error>,
+}
+
+impl Writer<'_> {
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.hasher.update_rayon(&self.block);
+        self.out.write_all(&self.block)?;
+        self.block.clear();
+        Ok(())
     }
 
-    fn read_tokens(&mut self, tokens: &mut Vec<u32>, count: usize) -> std::io::Result<()> {
-        let width = usize::from(self.header.width);
-        let mut block = vec![0; BLOCK_TOKENS.min(count) * width];
-        for start in (0..count).step_by(BLOCK_TOKENS) {
-            let block = &mut block[..BLOCK_TOKENS.min(count - start) * width];
-            self.file.read_exact(block)?;
-            self.hasher.update_rayon(block);
-            tokens.resize(start + block.len() / width, 0);
-            decode_ids(block, width, &mut tokens[start..]);
-            report_progress();
+    fn tokens(&mut self, split: Split, tokens: &[u32]) -> Result<()> {
+        if split == Split::Train && self.counts[1] > 0 {
+            return Err(Error::failed("tokens to train on came behind held-out ones"));
+        }
+        self.counts[usize::from(split == Split::Validation)] += tokens.len() as u64;
+        self.append(tokens).map_err(|e| {
+            let message = Error::failed(format!("cannot write cached tokens: {e}"));
+            self.error = Some(e);
+            message
+        })
+    }
+
+    fn append(&mut self, tokens: &[u32]) -> std::io::Result<()> {
+        for tokens in tokens.chunks(BLOCK_BYTES / size_of::<u32>()) {
+            for &id in tokens {
+                match self.width {
+                    2 => {
+                        let narrow = u16::try_from(id).map_err(|_| std::io::ErrorKind::InvalidData)?;
+                        self.block.extend(narrow.to_le_bytes());
+                    }
+                    _ => self.block.extend(id.to_le_bytes()),
+                }
+            }
+            if self.block.len() >= BLOCK_BYTES {
+                self.flush()?;
+            }
         }
         Ok(())
     }
-}
 
-/// Returns the size in bytes of a file with this header, at most, and the width of an id in bytes. `vocab` is
-/// the number of vocabulary entries.
-pub(super) fn size(header: &Header, vocab: usize) -> (u64, u8) {
-    let width = if vocab > 1 << 16 { 4 } else { 2 };
-    let tokens = header.train.saturating_add(header.held_out);
-    (tokens.saturating_mul(u64::from(width)).saturating_add(u64::from(MAX_HEADER)), width)
-}
-
-/// Writes tokens as a file that appears whole or not at all. If the header's width is 2, all ids must be
-/// below 65,536.
-///
-/// # Errors
-/// If the file cannot be written.
-pub(super) fn write(path: &Path, header: &Header, train: &[u32], held_out: &[u32]) -> Result<()> {
-    let json = serde_json::to_vec(header).map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;
-    let length = u32::try_from(json.len()).ok().filter(|length| *length <= MAX_HEADER);
-    let length = length.ok_or_else(|| Error::failed("the header of cached tokens is too long"))?;
-    atomic::write_with(path, |out| {
-        let mut hasher = blake3::Hasher::new();
-        let mut put = |bytes: &[u8]| {
-            hasher.update(bytes);
-            out.write_all(bytes)
-        };
-        put(MAGIC)?;
-        put(&length.to_le_bytes())?;
-        put(&json)?;
-        let mut block = Vec::new();
-        for tokens in train.chunks(BLOCK_TOKENS).chain(held_out.chunks(BLOCK_TOKENS)) {
-            block.clear();
-            match header.width {
-                2 => block.extend(tokens.iter().flat_map(|&id| (id as u16).to_le_bytes())),
-                _ => block.extend(tokens.iter().flat_map(|id| id.to_le_bytes())),
-            }
-            put(&block)?;
+    fn finish(mut self, header: Header) -> std::io::Result<()> {
+        let [train, held_out] = self.counts;
+        let json = serde_json::to_vec(&Header { train, held_out, width: self.width, ..header })?;
+        if json.len() as u64 > MAX_HEADER {
+            return Err(std::io::ErrorKind::InvalidData.into());
         }
-        let hash = hasher.finalize();
-        out.write_all(hash.as_bytes())
-    })
+        self.block.extend_from_slice(&json);
+        self.block.extend((json.len() as u32).to_le_bytes());
+        self.flush()?;
+        self.out.write_all(self.hasher.finalize().as_bytes())
+    }
 }

@@ -15,6 +15,9 @@ use rayon::prelude::*;
 /// tokens stand. Increase it whenever a rule changes, so that tokens made by older rules are no longer found.
 const RULES: u32 = 2;
 
+/// Version of the layout of an entry. Increase it whenever the layout changes.
+const FORMAT: u32 = 2;
+
 /// Texts of fewer bytes are not cached: tokenizing them takes a moment.
 const MIN_BYTES: u64 = 1 << 20;
 
@@ -52,6 +55,7 @@ impl Key {
         };
         add(env!("CARGO_PKG_VERSION").as_bytes());
         add(&RULES.to_le_bytes());
+        add(&FORMAT.to_le_bytes());
         add(tokenizer.hash().as_bytes());
         add(&tokenizer.end_token().to_le_bytes());
         add(&tokenizer.opening_token().to_le_bytes());
@@ -82,7 +86,7 @@ impl Key {
             opened.iter().for_each(|file| add(&[file.source.tag()]));
             files.extend(opened);
         }
-        if files.iter().map(|file| file.content.file().bytes()).sum::<u64>() < MIN_BYTES {
+        if !is_cached(&files) {
             return Ok(None);
         }
         let hashes = collect_in_order(files.par_iter().map(|file| content(file.content.file())))?;
@@ -94,6 +98,11 @@ impl Key {
     pub fn is_current(&self) -> bool {
         self.files.iter().all(|file| file.content.file().check().is_ok())
     }
+}
+
+/// Returns true if the tokens of some files are cached.
+pub(in super::super) fn is_cached(files: &[TextFile]) -> bool {
+    files.iter().map(|file| file.content.file().bytes()).sum::<u64>() >= MIN_BYTES
 }
 
 /// Hashes a file's content.

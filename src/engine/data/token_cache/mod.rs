@@ -7,14 +7,17 @@
 mod entry;
 mod key;
 
+use super::corpus::TokenSink;
+use super::stream::Stream;
 use super::tokenizer::Tokenizer;
 use crate::device::cuda::{TOKENS as ENDING, tokens_folder};
 use crate::error::{Error, IoContext, Result};
 use crate::liveness::report_progress;
 use crate::regular;
+use entry::Written;
 pub(super) use entry::{Entry, Header};
 use jiff::Timestamp;
-pub(super) use key::{Key, Part};
+pub(super) use key::{Key, Part, is_cached};
 use serde::Serialize;
 use std::fs::{DirEntry, File, TryLockError};
 use std::io::ErrorKind;
@@ -36,12 +39,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// A temporary file older than this was left by a killed process.
 const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// The tokens of a text.
-#[derive(Debug, Default, PartialEq)]
+/// The tokens of a text, read from its entry.
+#[derive(Debug)]
 pub(super) struct TextTokens {
-    pub train: Vec<u32>,
-    pub held_out: Vec<u32>,
-    /// Facts about the text; the counts and the width are filled in when the tokens are stored.
+    pub train: Stream,
+    pub held_out: Stream,
+    /// Facts about the text.
     pub header: Header,
 }
 
@@ -90,43 +93,43 @@ impl TokenCache {
         self.folder.join(&key.name).with_extension(ENDING)
     }
 
-    /// Returns the tokens of a key: from the cache, or made by `make` and then stored. The second value is a
-    /// remark if an entry was damaged. `reserve` gets the token counts before the tokens are read, and may
-    /// refuse them. While another process makes the same tokens, this one waits.
+    /// Returns the tokens of a key: from the cache, or stored now while `make` hands them to its sink, those
+    /// to train on first. `None` if they cannot be stored. The second value is a remark if an entry was
+    /// damaged. While another process makes the same tokens, this one waits.
+    ///
+    /// If the entry is larger than the whole cache may be, or the text has changed meanwhile, the entry is
+    /// removed at once, and its tokens stay on the disk as long as they are open.
     ///
     /// # Errors
-    /// If `make` or `reserve` fails.
+    /// If `make` fails.
     pub(super) fn tokens(
         &self,
         key: &Key,
         tokenizer: &Tokenizer,
-        reserve: &dyn Fn(&mut TextTokens) -> Result<()>,
-        make: impl FnOnce() -> Result<TextTokens>,
-    ) -> Result<(TextTokens, Option<String>)> {
+        make: impl FnOnce(&mut TokenSink<'_>) -> Result<Header>,
+    ) -> Result<Option<(TextTokens, Option<String>)>> {
         let path = self.path(key);
-        if let Read::Whole(tokens) = read(&path, reserve)? {
-            return Ok((*tokens, None));
+        if let Read::Whole(tokens) = read(&path) {
+            return Ok(Some((*tokens, None)));
         }
-        // If the folder cannot be written to, nothing is stored.
         let lock = std::fs::create_dir_all(&self.folder).ok().and_then(|()| self.lock(key));
+        if lock.is_none() {
+            return Ok(None);
+        }
         // Another process may have made the tokens while this one waited.
-        let remark = match read(&path, reserve)? {
-            Read::Whole(tokens) => return Ok((*tokens, None)),
+        let remark = match read(&path) {
+            Read::Whole(tokens) => return Ok(Some((*tokens, None))),
             Read::Missing => None,
             Read::Damaged => {
                 Some(format!("the cached tokens {} are damaged: the text is tokenized again", path.display()))
             }
         };
-        let mut made = make()?;
-        (made.header.train, made.header.held_out) = (made.train.len() as u64, made.held_out.len() as u64);
-        let (bytes, width) = entry::size(&made.header, tokenizer.vocab_size());
-        made.header.width = width;
-        if lock.is_some() && bytes <= self.limit && key.is_current() {
-            // If the tokens cannot be stored, the next run makes them again.
-            let stored = entry::write(&path, &made.header, &made.train, &made.held_out);
-            let _ = stored.and_then(|()| self.shrink(&path));
-        }
-        Ok((made, remark))
+        let Written::Whole = entry::write(&path, tokenizer.vocab_size(), make)? else { return Ok(None) };
+        let Read::Whole(tokens) = read(&path) else { return Ok(None) };
+        let is_kept = path.metadata().is_ok_and(|file| file.len() <= self.limit) && key.is_current();
+        // If nothing can be removed, the cache is larger than it should be.
+        let _ = if is_kept { self.shrink(&path) } else { remove(&path) };
+        Ok(Some((*tokens, remark)))
     }
 
     /// Waits for the lock of a key; `None` if it cannot be had. The OS releases the lock of a process that
@@ -176,7 +179,9 @@ impl TokenCache {
             // Another process may remove a file meanwhile.
             let metadata = path.symlink_metadata().ok().filter(|metadata| metadata.is_file())?;
             let is_ours = is_entry(&path) || path.extension().is_some_and(|ending| ending == "tmp");
-            is_ours.then(|| (path, metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH)))
+            // An entry's time of last use is that of the last read; see `Entry::verified`.
+            let times = [metadata.accessed(), metadata.modified()].into_iter().flatten();
+            is_ours.then(|| (path, metadata.len(), times.max().unwrap_or(SystemTime::UNIX_EPOCH)))
         };
         Ok(entries.filter_map(file).collect())
     }
@@ -203,8 +208,8 @@ impl TokenCache {
         Ok(entries.into_iter().map(shown).collect())
     }
 
-    /// Removes all entries and returns their number and bytes. Runs that have started are not affected: their
-    /// tokens are in memory.
+    /// Removes all entries and returns their number and bytes. Runs that have started are not affected: they
+    /// hold their entries open.
     ///
     /// # Errors
     /// If an entry cannot be removed.
@@ -223,19 +228,13 @@ enum Read {
     Damaged,
 }
 
-fn read(path: &Path, reserve: &dyn Fn(&mut TextTokens) -> Result<()>) -> Result<Read> {
-    let entry = match Entry::open(path) {
-        Ok(entry) => entry,
-        Err(e) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&e.kind()) => {
-            return Ok(Read::Missing);
-        }
-        Err(_) => return Ok(Read::Damaged),
-    };
-    let mut tokens = TextTokens { header: entry.header.clone(), ..TextTokens::default() };
-    reserve(&mut tokens)?;
-    match entry.read(&mut tokens.train, &mut tokens.held_out) {
-        Ok(true) => Ok(Read::Whole(Box::new(tokens))),
-        Ok(false) | Err(_) => Ok(Read::Damaged),
+fn read(path: &Path) -> Read {
+    if regular::is_missing(path) {
+        return Read::Missing;
+    }
+    match Entry::open(path).and_then(Entry::verified) {
+        Ok(Some(tokens)) => Read::Whole(Box::new(tokens)),
+        Ok(None) | Err(_) => Read::Damaged,
     }
 }
 

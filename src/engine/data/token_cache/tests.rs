@@ -1,6 +1,7 @@
 //! Tests of the cache of tokens.
 
 use super::super::corpus_files::CorpusFiles;
+use super::super::stories::Split;
 use super::super::{Dataset, Spec, Validation, open};
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -202,19 +203,22 @@ fn others_wait_for_the_one_that_tokenizes() {
     };
     let tokens = || {
         let key = Key::new(&text, Part::Splits, &spec, &tokenizer).unwrap().unwrap();
-        let make = || {
+        let make = |sink: &mut TokenSink<'_>| {
             made.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(100));
-            Ok(TextTokens { train: vec![1, 2, 3], held_out: vec![4, 5], ..TextTokens::default() })
+            sink(Split::Train, &[1, 2, 3])?;
+            sink(Split::Validation, &[4, 5])?;
+            Ok(Header::default())
         };
-        place.cache.tokens(&key, &tokenizer, &|_| Ok(()), make).unwrap().0
+        let (tokens, _) = place.cache.tokens(&key, &tokenizer, make).unwrap().unwrap();
+        [tokens.train, tokens.held_out].map(|stream| stream.tokens(0..stream.len()).unwrap())
     };
-    let all: Vec<TextTokens> = std::thread::scope(|scope| {
+    let all: Vec<[Vec<u32>; 2]> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(tokens)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(made.into_inner(), 1);
-    assert!(all.iter().all(|tokens| (&tokens.train[..], &tokens.held_out[..]) == (&[1, 2, 3], &[4, 5])));
+    assert!(all.iter().all(|tokens| *tokens == [vec![1, 2, 3], vec![4, 5]]));
 }
 
 #[test]
@@ -227,14 +231,32 @@ fn where_nothing_can_be_written_the_text_is_tokenized() {
     assert_eq!(content(&open_with_cache(&spec, Some(&nowhere))), content(&open_with_cache(&spec, None)));
 }
 
+/// Tokens in the cache are read from the disk, and only text that is not cached needs memory.
 #[test]
-fn tokens_that_may_not_be_held_are_refused_before_they_are_read() {
+fn cached_tokens_take_no_memory() {
+    let place = Fixture::new();
+    let spec = Spec { memory_bytes: Some(1000), ..spec(&place.write("a.txt", "A")) };
+    assert_eq!(place.open(&spec).memory_bytes(), 0);
+    let error = open(&spec, 16, None, None).unwrap_err();
+    assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
+}
+
+/// What a dataset has opened stays as it is when the entry is removed, and a write to the entry is noticed.
+#[test]
+fn an_entry_in_use_may_be_removed_but_not_changed() {
     let place = Fixture::new();
     let spec = spec(&place.write("a.txt", "A"));
-    place.open(&spec);
-    let small = Spec { memory_bytes: Some(1000), ..spec };
-    let error = open(&small, 16, None, Some(&place.cache)).unwrap_err();
-    assert_eq!(error.kind(), crate::error::ErrorKind::DoesNotFit);
+    let data = place.open(&spec);
+    let expected = content(&data);
+    place.cache.clear().unwrap();
+    assert_eq!((content(&data), data.check_unchanged().is_ok(), place.entries()), (expected, true, 0));
+    let data = place.open(&spec);
+    place.open(&spec).check_unchanged().unwrap();
+    data.check_unchanged().unwrap();
+    let path = place.cache.entries().unwrap()[0].path.clone();
+    File::options().append(true).open(path).unwrap().set_len(100).unwrap();
+    assert!(data.check_unchanged().unwrap_err().message().contains("changed while it was in use"));
+    assert!(data.train.tokens(0..50).is_err());
 }
 
 #[test]
