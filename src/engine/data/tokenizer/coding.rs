@@ -2,6 +2,7 @@
 
 use super::super::parallel::collect_in_order;
 use super::Tokenizer;
+use super::byte_pairs::BytePairs;
 use super::cut::Cut;
 use super::lost::LostBytes;
 use super::special::SETTINGS;
@@ -13,6 +14,9 @@ use std::sync::Arc;
 
 /// Bytes per piece when text is cut to be encoded in parallel.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
+
+/// Text of fewer bytes is encoded by the library, which needs no preparation.
+const LONG_BYTES: usize = 512;
 
 /// Tokens of a prompt that are decoded with the text that continues it: enough that a decoder treats the
 /// first new token as one inside a text.
@@ -43,12 +47,26 @@ impl Tokenizer {
             // In the `byte` tokenizer, ids are the bytes. Its tokenizer.json gives the same result, a hundred
             // times slower.
             Cut::Anywhere => text.bytes().map(u32::from).collect(),
-            Cut::BeforeSpace | Cut::Nowhere => self.inner.encode(text)?,
+            Cut::BeforeSpace | Cut::Nowhere => self.encode_words(text)?,
         };
         if (self.foreign || self.opening_after_end().is_some()) && !self.recognizes_special {
             self.check_no_special(&tokens)?;
         }
         Ok(tokens)
+    }
+
+    /// Encodes a text by words if it is long and the tokenizer is of that kind, else with the library.
+    fn encode_words(&self, text: &str) -> Result<Vec<u32>> {
+        let library = |text: &str| self.inner.encode(text);
+        if text.len() >= LONG_BYTES && !self.recognizes_special {
+            // If it cannot be made, the library's own call reports why.
+            let make = || BytePairs::new(&self.json, &self.inner).ok().flatten();
+            let encoded = self.pairs.get_or_init(make).as_ref().map(|pairs| pairs.encode(text, library));
+            if let Some(tokens) = encoded.transpose()?.flatten() {
+                return Ok(tokens);
+            }
+        }
+        library(text)
     }
 
     /// Rejects tokens of a text that open or end a document: the loader alone places these. An added token is

@@ -3,6 +3,7 @@
 
 mod agreement;
 mod builtin;
+mod byte_pairs;
 mod bytes;
 mod coding;
 mod cut;
@@ -14,6 +15,7 @@ mod special;
 #[cfg(test)]
 mod tests;
 mod timed;
+mod words;
 
 pub use guarded::GuardedTokenizer;
 pub use lost::LostBytes;
@@ -25,12 +27,13 @@ pub(super) use timed::timed;
 use crate::atomic;
 use crate::error::{Error, IoContext, Result};
 use crate::regular;
+use byte_pairs::BytePairs;
 use bytes::TokenBytes;
 use cut::Cut;
 use lost::Characters;
 use special::{END_TOKENS, Settings, implied_end};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// File name of a tokenizer in a folder.
 pub const FILE: &str = "tokenizer.json";
@@ -70,6 +73,8 @@ pub struct Tokenizer {
     bytes: Option<Arc<TokenBytes>>,
     characters: Arc<Characters>,
     cut: Cut,
+    /// Encodes long text, if the tokenizer is of its kind; made on first use.
+    pairs: Arc<OnceLock<Option<BytePairs>>>,
 }
 
 impl Tokenizer {
@@ -187,6 +192,7 @@ impl Tokenizer {
             bytes,
             characters: Arc::new(Characters::new()),
             cut,
+            pairs: Arc::default(),
         })
     }
 
