@@ -14,6 +14,7 @@ import signal
 import stat
 import struct
 import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -514,8 +515,8 @@ class Mounted:
                 os.chdir("/")
                 Server(self.backing, behavior, self.faults, Random(seed), self.log).serve(devices)
                 code = 0
-            except BaseException as failed:
-                self.log.write_text(f"the server failed: {failed!r}")
+            except BaseException:
+                self.log.write_text(f"the server failed: {traceback.format_exc()}")
             finally:
                 os._exit(code)
         for device in devices:

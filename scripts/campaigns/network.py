@@ -68,7 +68,7 @@ def struck_run(trial: Trial, mounted: Mounted) -> None:
     """Interrupts a run up to three times, resuming it on either client, and then resumes it to the end."""
     expected, took = trial.undisturbed("run", RUN)
     for _ in range(trial.random.randint(1, 3)):
-        client = trial.random.choice(mounted.mounts)
+        client, before = trial.random.choice(mounted.mounts), records(mounted)
         process = trial.start(go_on(client, RUN), cwd=client)
         if process.wait_until(trial.random.random() * 2 * took):
             sent = trial.random.choice((signal.SIGKILL, signal.SIGTERM))
@@ -77,7 +77,9 @@ def struck_run(trial: Trial, mounted: Mounted) -> None:
             trial.hits += 1
         code = process.ends()
         nobody_left(trial.folder, 5)
-        if code != -signal.SIGKILL and runs(client / "results"):
+        # A resume that fails before its first step leaves the record of the run that was killed.
+        is_begun = code != 1 or records(mounted) != before
+        if code != -signal.SIGKILL and is_begun and runs(client / "results"):
             # The other client's cache is older than that of the one that ran.
             holds(only(runs(mounted.backing / "results")), code, process.said())
     calm(trial, mounted)
@@ -88,10 +90,18 @@ def struck_run(trial: Trial, mounted: Mounted) -> None:
     same_bits(only(runs(mounted.backing / "results")), expected, saves_failed=saves_failed)
     if not saves_failed:
         # The lock's file is open while its folder is removed.
-        trial.finish(["runs", "rm", only(runs(client / "results")).name], cwd=client)
-        if left := [path for path in (mounted.backing / "results/tiny").rglob("*")]:
+        run = only(runs(client / "results")).name
+        trial.finish(["runs", "rm", run], cwd=client)
+        # A process that was killed before it wrote a summary has left a folder that is no run.
+        if left := [path for path in (mounted.backing / "results/tiny").rglob("*") if run in path.parts]:
             raise Failed(f"a removed run left {left}")
+        nothing_hidden(mounted)
     nothing_hidden(mounted)
+
+
+def records(mounted: Mounted) -> list[bytes]:
+    """Returns the summaries of all runs."""
+    return [path.read_bytes() for path in sorted(mounted.backing.glob("results/*/*/summary.json"))]
 
 
 def struck_sweep(trial: Trial, mounted: Mounted) -> None:
