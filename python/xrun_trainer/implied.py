@@ -36,5 +36,6 @@ IMPLIED: Dict[str, Any] = {
     "parallelism.shard": "auto",
     "parallelism.transport": "auto",
     "data.extensions": [".txt", ".md"],
+    "data.packing": "stream",
     "validation.tasks": [],
 }

@@ -47,6 +47,16 @@ macro_rules! policy {
 }
 
 policy! {
+    /// How documents are laid into the rows of a training batch.
+    Packing {
+        /// One stream of documents, cut into windows of equal length.
+        Stream = "stream",
+        /// Whole documents, packed by best fit decreasing and masked from each other.
+        BestFit = "best_fit",
+    }
+}
+
+policy! {
     /// Precision of activations and matrix products; master weights and moments stay in fp32.
     TrainingDtype {
         /// bfloat16 activations, fp32 accumulation.

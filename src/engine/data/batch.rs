@@ -1,5 +1,6 @@
 //! One micro-batch, laid out as the model's inputs.
 
+use super::packing::Piece;
 use super::stream::Stream;
 use crate::error::Result;
 use std::ops::Range;
@@ -21,6 +22,8 @@ pub struct Batch {
     pub spans: Vec<u32>,
     /// Index of each sequence in the global batch, `[B]`; part of the dropout generator's counter.
     pub sequences: Vec<u32>,
+    /// Targets in the whole step, over all micro-batches and ranks; 0 in an evaluation.
+    pub step_targets: u64,
 }
 
 impl Batch {
@@ -57,6 +60,44 @@ impl Batch {
             batch.sequences.push(sequence as u32);
         }
         Ok(batch)
+    }
+
+    /// Reads one row per sequence index: pieces of a stream that are masked from each other. What is left of a
+    /// row of `seq_len` inputs is padded with opening tokens whose targets are [`IGNORED`].
+    ///
+    /// # Errors
+    /// If a token file cannot be read or was written to, or a token is outside the vocabulary of `vocab`
+    /// entries.
+    pub(super) fn read_rows(
+        stream: &Stream,
+        rows: impl IntoIterator<Item = (usize, Vec<Piece>)>,
+        seq_len: usize,
+        (vocab, opening_token): (usize, u32),
+    ) -> Result<Self> {
+        let mut batch = Self::default();
+        for (sequence, pieces) in rows {
+            let mut at = 0;
+            for Piece { start, len } in pieces {
+                let tokens = stream.tokens_in_vocab(start..start + len + 1, vocab)?;
+                batch.tokens.extend(&tokens[..len]);
+                batch.targets.extend(&tokens[1..]);
+                batch.append_positions(at, len);
+                at += len;
+            }
+            let padding = seq_len - at;
+            batch.tokens.extend(std::iter::repeat_n(opening_token, padding));
+            batch.targets.extend(std::iter::repeat_n(IGNORED, padding));
+            batch.append_positions(at, padding);
+            batch.sequences.push(sequence as u32);
+        }
+        Ok(batch)
+    }
+
+    /// Appends the positions and spans of `len` tokens from place `at` of a row on, which see only each
+    /// other.
+    fn append_positions(&mut self, at: usize, len: usize) {
+        self.positions.extend(0..len as u32);
+        self.spans.extend((at..at + len).flat_map(|t| [at as u32, t as u32 + 1]));
     }
 
     /// Leaves a token out of the targets.
@@ -99,6 +140,22 @@ mod tests {
         let b = batch(false, 1..8);
         assert_eq!(b.positions, [0, 1, 0, 0, 1, 2]);
         assert_eq!(b.spans, [0, 1, 0, 2, 2, 3, 3, 4, 3, 5, 3, 6]);
+    }
+
+    #[test]
+    fn pieces_of_a_row_are_masked_from_each_other() {
+        let stream = Stream::from_tokens(vec![9, 1, 2, 9, 9, 3, 4, 9]);
+        let pieces = vec![Piece { start: 4, len: 3 }, Piece { start: 0, len: 2 }];
+        let b = Batch::read_rows(&stream, [(7, pieces)], 6, (10, 9)).unwrap();
+        assert_eq!(b.tokens, [9, 3, 4, 9, 1, 9]);
+        assert_eq!(b.targets, [3, 4, 9, 1, 2, IGNORED]);
+        assert_eq!(b.positions, [0, 1, 2, 0, 1, 0]);
+        assert_eq!(b.spans, [0, 1, 0, 2, 0, 3, 3, 4, 3, 5, 5, 6]);
+        assert_eq!((b.sequences.as_slice(), b.target_count()), (&[7][..], 5));
+        // A document that follows a document of its own is read as in a stream without attention across them.
+        let whole = Batch::read_rows(&stream, [(0, vec![Piece { start: 1, len: 6 }])], 6, (10, 9)).unwrap();
+        let Batch { tokens, targets, .. } = batch(false, 1..8);
+        assert_eq!((whole.tokens, whole.targets), (tokens, targets));
     }
 
     #[test]

@@ -5,10 +5,11 @@ use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::overlap::{self, share_in_training};
+use super::packing::{self, Packed, Rows};
 use super::stories::Split;
 use super::token_cache::TokenCache;
 use super::tokenizer::LostBytes;
-use super::{Spec, Stream, Tokenizer, Validation};
+use super::{Packing, Spec, Stream, Tokenizer, Validation};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
@@ -22,6 +23,10 @@ pub struct Dataset {
     pub tokenizer: Arc<Tokenizer>,
     /// Tokens to train on.
     pub train: Stream,
+    /// The rows that documents are packed into; `None` if the stream is cut into windows.
+    pub(super) rows: Option<Arc<Rows>>,
+    /// What packing made of the corpus; `None` if nothing was packed.
+    pub packed: Option<Packed>,
     /// The set that `data.validation` holds out.
     pub validation: HeldOut,
     /// Further held-out sets, in the order of their names.
@@ -135,9 +140,12 @@ pub fn open(
     for path in spec.sets.values() {
         warnings.extend(CorpusFiles::at(path, &spec.extensions)?.check_tokenizer(&tokenizer)?);
     }
+    let (rows, packed) = pack(spec, &train, &tokenizer, seq_len)?.unzip();
     Ok(Dataset {
         tokenizer,
         train,
+        rows: rows.map(Arc::new),
+        packed,
         validation,
         sets,
         floor,
@@ -146,6 +154,26 @@ pub fn open(
         description,
         files,
     })
+}
+
+/// Packs the documents of a stream into rows of `seq_len` inputs, if the spec asks for it; a caller that trains
+/// nothing passes 0.
+///
+/// # Errors
+/// If the stream cannot be read.
+pub(super) fn pack(
+    spec: &Spec,
+    train: &Stream,
+    tokenizer: &Tokenizer,
+    seq_len: usize,
+) -> Result<Option<(Rows, Packed)>> {
+    if spec.packing == Packing::Stream || seq_len == 0 {
+        return Ok(None);
+    }
+    let documents = packing::documents(train, tokenizer)?;
+    let rows = Rows::pack(&documents, seq_len);
+    let packed = rows.summary(documents.len());
+    Ok(Some((rows, packed)))
 }
 
 /// Says of a text why its bits per byte are not reported.

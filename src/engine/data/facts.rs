@@ -3,12 +3,14 @@
 
 use super::corpus::{Corpus, stories_tokenizer_warning, unused_by_shards, unused_seed};
 use super::corpus_files::CorpusFiles;
+use super::dataset::pack;
 use super::dataset::{check_set, check_window};
 use super::documents::Documents;
+use super::packing::Packed;
 use super::sample::{Sampled, sample};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Dataset, Spec, Stream, TokenCache, Validation, generated, overlap, shard, token_cache};
+use super::{Dataset, Packing, Spec, Stream, TokenCache, Validation, generated, overlap, shard, token_cache};
 use crate::error::{Error, Result};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -47,6 +49,8 @@ pub struct CorpusFacts {
     pub set_tokens: BTreeMap<String, usize>,
     /// The lowest loss that any model can reach on the held-out tokens, in nats per token, if known.
     pub floor: Option<f64>,
+    /// What packing makes of the documents; `None` if nothing is packed, or the documents are not known.
+    pub packed: Option<Packed>,
     /// Bytes of host memory that the tokens take in every process of a run; token files stay on disk. An
     /// estimate if the counts are.
     pub memory_bytes: usize,
@@ -64,6 +68,7 @@ impl CorpusFacts {
             validation_tokens: dataset.validation.tokens.len(),
             set_tokens: dataset.sets.iter().map(|set| (set.name.clone(), set.tokens.len())).collect(),
             floor: dataset.floor,
+            packed: dataset.packed,
             memory_bytes: dataset.memory_bytes(),
             warnings: dataset.warnings.clone(),
         }
@@ -94,12 +99,15 @@ pub fn facts(
     if facts.exact || matches!(corpus, Corpus::Stories) {
         check_window(spec, facts.train_tokens, facts.validation_tokens, seq_len)?;
     }
+    if let Some(train) = &train {
+        facts.packed = packed(spec, train, tokenizer.get()?, seq_len)?;
+    }
     for (name, path) in &spec.sets {
         let in_set = |e: Error| e.context(format!("validation.sets.{name}"));
         let files = CorpusFiles::at(path, &spec.extensions).map_err(in_set)?;
         let set = tokenizer
             .get()
-            .and_then(|tokenizer| whole(&files, spec, 2, tokenizer, cache, &|e| e))
+            .and_then(|tokenizer| whole(&files, spec, (2, seq_len), tokenizer, cache, &|e| e))
             .map_err(in_set)?;
         if set.exact {
             check_set(path, set.tokens).map_err(in_set)?;
@@ -224,11 +232,12 @@ fn from_files(
     let (mut facts, train) = match (files, &held) {
         (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
         (_, Some(held)) => {
-            let train = whole(files, spec, doubtful, tokenizer, cache, &in_corpus)?;
-            let held = whole(held, spec, doubtful, tokenizer, cache, &in_corpus)?;
+            let train = whole(files, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
+            let held = whole(held, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
             facts.memory_bytes = train.memory_bytes().saturating_add(held.memory_bytes());
             (facts.train_tokens, facts.validation_tokens) = (train.tokens, held.tokens);
             facts.exact = train.exact && held.exact;
+            facts.packed = train.packed;
             let unused = match files {
                 CorpusFiles::Tokens(files) => unused_by_shards(files, spec),
                 CorpusFiles::Text(_) => Vec::new(),
@@ -249,6 +258,7 @@ fn from_files(
             if documents.total_bytes() <= EXACT_BYTES || least < doubtful {
                 exactly(facts)?
             } else {
+                facts.packed = estimated_packing(spec, &documents, tokens, seq_len, 1.0 - fraction);
                 facts.memory_bytes = if is_cached(&documents, cache) { 0 } else { in_memory(tokens) };
                 facts.warnings = documents.warnings(spec)?;
                 facts.warnings.extend(unused_seed(&documents, spec));
@@ -282,6 +292,8 @@ struct WholeFacts {
     stream: Option<Stream>,
     exact: bool,
     is_in_memory: bool,
+    /// What packing would make of the documents, if they were not read as tokens.
+    packed: Option<Packed>,
     warnings: Vec<String>,
 }
 
@@ -296,7 +308,7 @@ impl WholeFacts {
 fn whole(
     files: &CorpusFiles,
     spec: &Spec,
-    doubtful: usize,
+    (doubtful, seq_len): (usize, usize),
     tokenizer: &Tokenizer,
     cache: Option<&TokenCache>,
     named: &dyn Fn(Error) -> Error,
@@ -313,6 +325,7 @@ fn whole(
                 stream,
                 exact: true,
                 is_in_memory: false,
+                packed: None,
                 warnings,
             });
         }
@@ -332,7 +345,28 @@ fn whole(
     };
     warnings.extend(lost);
     let is_in_memory = !is_cached(&documents, cache);
-    Ok(WholeFacts { tokens, stream, exact, is_in_memory, warnings })
+    let packed = estimated_packing(spec, &documents, tokens, seq_len, 1.0).filter(|_| !exact);
+    Ok(WholeFacts { tokens, stream, exact, is_in_memory, packed, warnings })
+}
+
+/// Returns what packing makes of a stream. Of a long one, the first part is packed, and the counts are scaled.
+fn packed(spec: &Spec, train: &Stream, tokenizer: &Tokenizer, seq_len: usize) -> Result<Option<Packed>> {
+    let part = train.slice(0..train.len().min(CHECKED_TOKENS));
+    let factor = train.len() as f64 / part.len().max(1) as f64;
+    Ok(pack(spec, &part, tokenizer, seq_len)?.map(|(_, packed)| packed.scaled(factor)))
+}
+
+/// Estimates what packing makes of a share of documents that have `tokens` tokens in all.
+fn estimated_packing(
+    spec: &Spec,
+    documents: &Documents,
+    tokens: usize,
+    seq_len: usize,
+    share: f64,
+) -> Option<Packed> {
+    let per_byte = tokens as f64 / documents.total_bytes().max(1) as f64;
+    let lens = (0..documents.len()).map(|i| (documents.bytes(i) as f64 * per_byte) as usize + 1);
+    (spec.packing == Packing::BestFit).then(|| Packed::estimate(lens, seq_len, share))
 }
 
 /// Returns true if a run reads the tokens of documents from the cache.

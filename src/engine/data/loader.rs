@@ -39,7 +39,7 @@ pub struct LoaderSpec {
 }
 
 impl LoaderSpec {
-    fn sampler(&self, tokens: usize) -> Result<Sampler> {
+    fn sampler(&self, dataset: &Dataset) -> Result<Sampler> {
         let global = self.local_batch_size.checked_mul(self.accumulation);
         let global = global.and_then(|b| b.checked_mul(self.world_size)).ok_or_else(|| {
             Error::usage(format!(
@@ -53,7 +53,8 @@ impl LoaderSpec {
                 self.rank, self.world_size
             )));
         }
-        Ok(Sampler::new(self.seed, tokens, self.seq_len, global)?.with_ramp(self.ramp.clone()))
+        let sampler = Sampler::new(self.seed, dataset.train.len(), self.seq_len, global)?;
+        Ok(sampler.with_ramp(self.ramp.clone()).with_rows(dataset.rows.clone()))
     }
 
     /// Returns the number of micro-batches in a step.
@@ -65,11 +66,18 @@ impl LoaderSpec {
 
     /// Reads micro-batch `micro` of `step`.
     fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Result<Batch> {
-        let windows = (0..self.local_batch_size).map(|j| {
+        let sequences = (0..self.local_batch_size).map(|j| {
             let index = global_index(micro, self.local_batch_size, j, self.rank, self.world_size);
-            (index, sampler.window(step, index))
+            (index, sampler.pieces(step, index))
         });
-        Batch::read(&dataset.train, windows, self.seq_len, dataset.vocabulary(), self.cross_documents)
+        let (train, vocabulary) = (&dataset.train, dataset.vocabulary());
+        if dataset.rows.is_some() {
+            return Batch::read_rows(train, sequences, self.seq_len, vocabulary);
+        }
+        let windows = sequences.flat_map(|(index, pieces)| {
+            pieces.into_iter().map(move |piece| (index, piece.start..piece.start + piece.len + 1))
+        });
+        Batch::read(train, windows, self.seq_len, vocabulary, self.cross_documents)
     }
 }
 
@@ -86,13 +94,15 @@ impl Loader {
     /// # Errors
     /// If the training split is shorter than one window, or the rank or batch size is impossible.
     pub fn new(dataset: Arc<Dataset>, spec: LoaderSpec) -> Result<Self> {
-        let sampler = spec.sampler(dataset.train.len())?;
+        let sampler = spec.sampler(&dataset)?;
         let (sender, batches) = sync_channel(PREFETCH);
         let rank = spec.rank;
         let read_ahead = move || {
             for step in spec.start_step.. {
+                let step_targets = sampler.targets(step);
                 for micro in 0..spec.micro_batches(step) {
                     let batch = spec.batch(&dataset, &sampler, step, micro);
+                    let batch = batch.map(|batch| Batch { step_targets, ..batch });
                     let failed = batch.is_err();
                     // A send fails once the loader is dropped: nobody waits for batches any more.
                     if sender.send(batch).is_err() || failed {
@@ -166,7 +176,7 @@ impl<'d> ValidationBatches<'d> {
     /// # Errors
     /// If the rank or batch size is impossible.
     pub fn new(dataset: &Dataset, set: &'d HeldOut, spec: LoaderSpec, limit: usize) -> Result<Self> {
-        spec.sampler(dataset.train.len())?;
+        spec.sampler(dataset)?;
         let windows = (set.tokens.len().saturating_sub(1)).div_ceil(spec.seq_len);
         let all = windows.div_ceil(spec.local_batch_size * spec.world_size);
         let steps = all.div_ceil(spec.accumulation);
@@ -219,12 +229,19 @@ impl ExactSizeIterator for ValidationBatches<'_> {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{IGNORED, Spec, open};
+    use crate::data::{IGNORED, Packed, Packing, Spec, open};
     use std::collections::BTreeMap;
 
     fn dataset() -> Arc<Dataset> {
         let spec = Spec { train_tokens: 5000, validation_tokens: 700, ..Spec::new("stories", "stories") };
         Arc::new(open(&spec, 32, None, None).unwrap())
+    }
+
+    fn packed() -> Arc<Dataset> {
+        let packing = Packing::BestFit;
+        let generated =
+            Spec { train_tokens: 5000, validation_tokens: 700, ..Spec::new("stories", "stories") };
+        Arc::new(open(&Spec { packing, ..generated }, 32, None, None).unwrap())
     }
 
     fn spec(local: usize, accumulation: usize, world_size: usize, rank: usize) -> LoaderSpec {
@@ -241,40 +258,61 @@ mod tests {
         }
     }
 
-    /// Returns every sequence of `steps` steps over all ranks, by (step, global index).
+    /// Returns every sequence of `steps` steps over all ranks, by (step, global index), with its targets.
     fn sequences(
+        data: &Arc<Dataset>,
         local: usize,
         accumulation: usize,
         world_size: usize,
         steps: u64,
-    ) -> BTreeMap<(u64, u32), Vec<u32>> {
-        let data = dataset();
+    ) -> BTreeMap<(u64, u32), [Vec<u32>; 2]> {
         let mut all = BTreeMap::new();
+        let mut targets = vec![(0, 0); steps as usize];
         for rank in 0..world_size {
             let mut loader = Loader::new(data.clone(), spec(local, accumulation, world_size, rank)).unwrap();
             for step in 0..steps {
                 for _ in 0..accumulation {
                     let batch = loader.next().unwrap();
-                    for (row, &index) in batch.tokens.chunks(32).zip(&batch.sequences) {
-                        assert!(all.insert((step, index), row.to_vec()).is_none());
+                    let (counted, said) = &mut targets[step as usize];
+                    *counted += batch.target_count() as u64;
+                    *said = batch.step_targets;
+                    let rows = batch.tokens.chunks(32).zip(batch.targets.chunks(32));
+                    for ((row, targets), &index) in rows.zip(&batch.sequences) {
+                        assert!(all.insert((step, index), [row.to_vec(), targets.to_vec()]).is_none());
                     }
                 }
             }
         }
+        assert!(targets.iter().all(|(counted, said)| counted == said), "{targets:?}");
         all
     }
 
     #[test]
     fn every_split_of_a_global_batch_reads_the_same_sequences() {
-        let whole = sequences(32, 1, 1, 6);
-        assert_eq!(whole.len(), 6 * 32);
-        for (local, accumulation, world_size) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)] {
-            assert_eq!(
-                sequences(local, accumulation, world_size, 6),
-                whole,
-                "{local} {accumulation} {world_size}"
-            );
+        for data in [dataset(), packed()] {
+            let whole = sequences(&data, 32, 1, 1, 6);
+            assert_eq!(whole.len(), 6 * 32);
+            for (local, accumulation, world_size) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)]
+            {
+                let split = sequences(&data, local, accumulation, world_size, 6);
+                assert_eq!(split, whole, "{local} {accumulation} {world_size}");
+            }
         }
+    }
+
+    /// In an epoch of packed documents, every token behind the first is a target once, and nothing else is.
+    #[test]
+    fn an_epoch_of_packed_documents_holds_each_token_once() {
+        let data = packed();
+        let Packed { rows, padding, cut, documents } = data.packed.unwrap();
+        assert!(documents > 50 && cut > 0 && (0.0..0.1).contains(&padding), "{padding} {cut}");
+        let all = sequences(&data, 1, 1, 1, rows as u64);
+        let mut found: Vec<u32> = all.values().flat_map(|[_, targets]| targets).copied().collect();
+        found.retain(|target| *target != IGNORED);
+        let mut expected = data.train.tokens(1..data.train.len()).unwrap();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -8,9 +8,11 @@
 //! What remains behind the last window fills none. Where it is a noticeable part of the stream, every second
 //! epoch leaves out the beginning instead: its windows end with the stream.
 
+use super::packing::{Piece, Rows};
 use super::ramp::Ramp;
 use crate::error::{Error, Result};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// The remainder is noticeable if it is more than one in this many tokens, so windows move only in a stream
 /// of less than a hundred of them.
@@ -46,12 +48,14 @@ impl Windows {
     }
 }
 
-/// The seeded order of windows. It is stateless.
+/// The seeded order of windows, or of the rows that documents are packed into. It is stateless.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     seed: u64,
     seq_len: usize,
     windows: Windows,
+    /// The rows that are read instead of windows.
+    rows: Option<Arc<Rows>>,
     global_batch_size: u64,
     ramp: Ramp,
 }
@@ -75,7 +79,7 @@ impl Sampler {
             )));
         }
         let global_batch_size = global_batch_size as u64;
-        Ok(Self { seed, seq_len, windows, global_batch_size, ramp: Ramp::NONE })
+        Ok(Self { seed, seq_len, windows, rows: None, global_batch_size, ramp: Ramp::NONE })
     }
 
     /// Uses the ramp's batch sizes in the first steps.
@@ -83,9 +87,33 @@ impl Sampler {
         Self { ramp, ..self }
     }
 
+    /// Reads rows of packed documents instead of windows, if there are any.
+    pub(super) fn with_rows(self, rows: Option<Arc<Rows>>) -> Self {
+        Self { rows: rows.filter(|rows| rows.len() > 0), ..self }
+    }
+
+    /// Returns what sequence `index` of the global batch of `step` reads, one piece after another.
+    pub(super) fn pieces(&self, step: u64, index: usize) -> Vec<Piece> {
+        let Some(rows) = &self.rows else {
+            return vec![Piece { start: self.window(step, index).start, len: self.seq_len }];
+        };
+        let (number, count) = (self.number(step, index), rows.len() as u64);
+        rows.row(permute(self.seed, number / count, number % count, count) as usize).to_vec()
+    }
+
+    /// Returns the number of targets in the global batch of `step`: that of its inputs without padding.
+    pub(super) fn targets(&self, step: u64) -> u64 {
+        let sequences = self.ramp.sequences(step, self.global_batch_size);
+        if self.rows.is_none() {
+            return sequences * self.seq_len as u64;
+        }
+        let targets = |index| self.pieces(step, index).iter().map(|piece| piece.len as u64).sum::<u64>();
+        (0..sequences as usize).map(targets).sum()
+    }
+
     /// Returns the token range of sequence `index` of the global batch of `step`: the inputs, and one more
     /// token for the last target.
-    pub fn window(&self, step: u64, index: usize) -> Range<usize> {
+    fn window(&self, step: u64, index: usize) -> Range<usize> {
         let (number, count) = (self.number(step, index), self.windows.count as u64);
         let epoch = number / count;
         let window = permute(self.seed, epoch, number % count, count);

@@ -1,7 +1,7 @@
 //! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
 use crate::error::{Error, Result};
-use crate::policy::{CorpusSource, Validation};
+use crate::policy::{CorpusSource, Packing, Validation};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -37,6 +37,8 @@ pub struct Spec {
     pub validation_tokens: usize,
     /// Seed for the generator and for the choice of held-out documents.
     pub seed: u64,
+    /// How documents are laid into the rows of a training batch.
+    pub packing: Packing,
     /// Bytes that tokens may take in memory; `None` for no limit.
     pub memory_bytes: Option<u64>,
 }
@@ -55,6 +57,7 @@ impl Spec {
             train_tokens: 2_000_000,
             validation_tokens: 16_384,
             seed: 0,
+            packing: Packing::Stream,
             memory_bytes: None,
         }
     }

@@ -4,7 +4,7 @@ use super::data_cache;
 use super::terminal::{eprint_line, print, print_json};
 use crate::data::stories::Split;
 use crate::data::{
-    self, Counts, HELD_OUT_SHARE, SHARD_TOKENS, ShardManifest, ShardWriter, Spec, Statistics,
+    self, Counts, HELD_OUT_SHARE, Packing, SHARD_TOKENS, ShardManifest, ShardWriter, Spec, Statistics,
     TEXT_EXTENSIONS, Tokenizer, Validation,
 };
 use crate::error::{Error, IoContext, Result};
@@ -98,6 +98,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         train_tokens: args.train_tokens,
         validation_tokens: args.validation_tokens,
         seed: args.seed,
+        packing: Packing::Stream,
         memory_bytes: None,
     };
     let tokenizer = Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?);

@@ -73,6 +73,7 @@ mod tests {
             validation_tokens: 1 << 12,
             set_tokens: BTreeMap::new(),
             floor: None,
+            packed: None,
             memory_bytes: 0,
             warnings: Vec::new(),
         };

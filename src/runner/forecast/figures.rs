@@ -4,6 +4,7 @@ use super::disk::weight_bytes;
 use super::{
     Budget, DeviceFit, ExchangeForecast, FitHere, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
+use crate::data::Packed;
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -115,6 +116,9 @@ pub struct TrainingForecast {
     pub left_out: Option<usize>,
     /// True if passes leave out the end and the beginning of the corpus by turns.
     pub left_out_by_turns: bool,
+    /// What packing makes of the documents; `None` if nothing is packed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packed: Option<Packed>,
     /// The lowest loss that any model can reach, in nats per token, if known.
     pub floor: Option<f64>,
 }
@@ -230,6 +234,7 @@ impl TrainingForecast {
             passes: plan.passes(),
             left_out: corpus.exact.then_some(windows.left_over),
             left_out_by_turns: windows.alternates,
+            packed: corpus.packed,
             floor: corpus.floor,
         }
     }

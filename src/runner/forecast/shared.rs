@@ -144,6 +144,7 @@ mod tests {
             validation_tokens: 1000,
             set_tokens: BTreeMap::new(),
             floor: None,
+            packed: None,
             memory_bytes: 0,
             warnings: Vec::new(),
         };

@@ -131,6 +131,9 @@ impl Forecast {
             thousands(t.corpus_tokens - t.left_out.unwrap_or_default()),
             thousands(t.validation_tokens)
         )?;
+        if let Some(packed) = &t.packed {
+            writeln!(f, "  {about}{packed}")?;
+        }
         if let Some(left_out @ 1..) = t.left_out {
             let (left_out, all, window) =
                 (thousands(left_out), thousands(t.corpus_tokens), counted(b.seq_len, "token"));

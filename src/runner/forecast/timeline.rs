@@ -158,6 +158,7 @@ mod tests {
             validation_tokens: 1 << 12,
             set_tokens: std::collections::BTreeMap::new(),
             floor: None,
+            packed: None,
             memory_bytes: 0,
             warnings: Vec::new(),
         };

@@ -47,7 +47,7 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         (BatchSlot::Spans, u32s(2 * batch * seq_len)),
         (BatchSlot::Sequences, u32s(batch)),
     ];
-    batch_slots.extend((!plan.batch.ramp.is_empty()).then(|| (BatchSlot::StepTokens, u32s(1))));
+    batch_slots.extend(plan.counts_targets().then(|| (BatchSlot::StepTokens, u32s(1))));
     builder.lay_out(batch_slots);
     builder.lay_out(control(plan, &builder.state));
     generation(plan, &[prompt_shape(plan)], &mut builder);

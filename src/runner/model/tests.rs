@@ -69,6 +69,7 @@ fn plan(overrides: &[&str]) -> Plan {
         validation_tokens: 100,
         set_tokens: BTreeMap::new(),
         floor: None,
+        packed: None,
         memory_bytes: 0,
         warnings: Vec::new(),
     };

@@ -20,6 +20,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         train_tokens: data.train_tokens,
         validation_tokens: data.validation_tokens,
         seed: data.seed,
+        packing: data.packing,
         memory_bytes: machine.memory_bytes.map(|bytes| bytes / machine.processes.max(1) as u64),
     }
 }

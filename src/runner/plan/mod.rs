@@ -27,7 +27,7 @@ use crate::device::{DType, Precision};
 use crate::evaluation::Task;
 use crate::format::{percent, plural, thousands};
 use crate::optim::{UpdateGroup, WeightEma};
-use crate::policy::{Placement, Shard, Transport};
+use crate::policy::{Packing, Placement, Shard, Transport};
 use std::sync::Arc;
 
 /// Terms of the training objective besides the cross-entropy. Held-out losses have neither.
@@ -60,6 +60,8 @@ pub struct Plan {
     pub objective: Objective,
     /// True if tokens attend to other documents in their window.
     pub cross_documents: bool,
+    /// How documents are laid into rows.
+    pub packing: Packing,
     /// Update rules of parameters by role; together they cover all roles.
     pub update_groups: Vec<UpdateGroup>,
     /// Moving average of the weights; `None` if none is kept.
@@ -138,13 +140,23 @@ impl Plan {
 
     /// Returns how the tokens to train on are cut into windows.
     pub fn windows(&self) -> Windows {
-        Windows::new(self.corpus.train_tokens, self.batch.seq_len)
+        let reached = self.corpus.train_tokens;
+        match self.corpus.packed {
+            Some(packed) => Windows { count: packed.rows, reached, left_over: 0, alternates: false },
+            None => Windows::new(reached, self.batch.seq_len),
+        }
+    }
+
+    /// Returns true if steps have different numbers of targets, so that the count arrives with the batch.
+    pub fn counts_targets(&self) -> bool {
+        !self.batch.ramp.is_empty() || self.packing == Packing::BestFit
     }
 
     /// Returns the number of passes over the tokens that windows of the corpus reach.
     pub fn passes(&self) -> f64 {
         let trained = self.batch.tokens_in_first_steps(self.steps as u64) as f64;
-        trained / self.windows().reached.max(1) as f64
+        let padding = self.corpus.packed.map_or(0.0, |packed| packed.padding);
+        trained * (1.0 - padding) / self.windows().reached.max(1) as f64
     }
 
     /// Says which steps a budget gave; `None` if the recipe sets the steps.

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::evaluation::tasks;
 use crate::machine::Machine;
 use crate::optim::{GroupRole, RoleRule, UpdateGroup, Value, WeightEma};
-use crate::policy::TrainingDtype;
+use crate::policy::{Packing, TrainingDtype};
 use crate::recipe::Recipe;
 
 impl Plan {
@@ -38,7 +38,8 @@ impl Plan {
                 z_loss: values.training.z_loss,
                 label_smoothing: values.training.label_smoothing,
             },
-            cross_documents: values.data.cross_documents,
+            packing: values.data.packing,
+            cross_documents: values.data.cross_documents && values.data.packing == Packing::Stream,
             update_groups,
             ema: values.ema.decay.map(|decay| WeightEma { decay, evaluates: values.ema.evaluate }),
             max_norm: values.training.max_norm,

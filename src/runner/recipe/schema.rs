@@ -27,9 +27,10 @@ use super::values::WorldSize;
 use crate::expression::Scope;
 use crate::policy::{
     Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
-    DeviceChoice, EvaluationTask, HeadInit, Launcher, Norm, NormPlacement, OrFormula, Parametrization,
-    Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection,
-    RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, Validation, WeightsOnly,
+    DeviceChoice, EvaluationTask, HeadInit, Launcher, Norm, NormPlacement, OrFormula, Packing,
+    Parametrization, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume,
+    RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, Validation,
+    WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -464,7 +465,13 @@ sections! {
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]"),
                    idle(&[When::Is("data.corpus", GENERATED), When::Fact(Fact::NoFolderIsRead)]);
         /// Allow a training sequence to span several documents.
-        cross_documents: bool = true; Training, Type::Bool, "false";
+        cross_documents: bool = true; Training, Type::Bool, "false"
+                => idle(&[When::Is("data.packing", &["\"best_fit\""])]);
+        /// How documents are laid into the rows of a batch: one stream, cut into rows wherever they end, or
+        /// whole documents, packed by best fit and masked from each other. A document longer than a row is
+        /// cut into rows and a rest; what stays free is padding, on which nothing is trained.
+        packing: Packing = Packing::Stream;
+            Training, Type::Word(Packing::WORDS), "\"best_fit\"" => implied("\"stream\"");
         /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text,
         /// or the end of a single document; or a separate corpus.
         validation: Validation = Validation::Fraction(0.05);

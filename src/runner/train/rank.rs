@@ -252,7 +252,7 @@ impl Rank {
             let waiting = Instant::now();
             batches.push(self.next_batch()?);
             data_wait += waiting.elapsed();
-            self.upload(&batches[micro], step)?;
+            self.upload(&batches[micro])?;
             let mut sections = Vec::with_capacity(3);
             sections.extend(programs.gather.iter().filter(|_| !self.gathered));
             sections.push(programs.micro_step(micro, micro_steps));
@@ -358,18 +358,17 @@ impl Rank {
         }
     }
 
-    /// Sends the next micro-batch to the device. `step` counts from 1.
-    fn upload_next(&mut self, step: u64) -> Result<Batch> {
+    /// Sends the next micro-batch to the device.
+    fn upload_next(&mut self) -> Result<Batch> {
         let batch = self.next_batch()?;
-        self.upload(&batch, step)?;
+        self.upload(&batch)?;
         Ok(batch)
     }
 
-    /// Sends a micro-batch to the device. `step` counts from 1.
-    fn upload(&mut self, batch: &Batch, step: u64) -> Result<()> {
-        let tokens = self.plan.batch.tokens_in_step(step);
-        // With a batch ramp, early steps have fewer tokens.
-        let step_tokens = [u32::try_from(tokens).unwrap_or(u32::MAX)];
+    /// Sends a micro-batch to the device.
+    fn upload(&mut self, batch: &Batch) -> Result<()> {
+        // With a batch ramp, early steps have fewer targets, and padding has none.
+        let step_tokens = [u32::try_from(batch.step_targets).unwrap_or(u32::MAX)];
         let mut tensors: Vec<(BatchSlot, &[u32])> = vec![
             (BatchSlot::Tokens, &batch.tokens),
             (BatchSlot::Targets, &batch.targets),
@@ -377,7 +376,7 @@ impl Rank {
             (BatchSlot::Spans, &batch.spans),
             (BatchSlot::Sequences, &batch.sequences),
         ];
-        if !self.plan.batch.ramp.is_empty() {
+        if self.plan.counts_targets() {
             tensors.push((BatchSlot::StepTokens, &step_tokens));
         }
         self.engine.send(&tensors)
@@ -418,7 +417,7 @@ impl Rank {
     /// nothing.
     pub(super) fn run_gradients(&mut self) -> Result<Batch> {
         let step = self.done + 1;
-        let batch = self.upload_next(step)?;
+        let batch = self.upload_next()?;
         let programs = Arc::clone(&self.programs);
         self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)))?;
         Ok(batch)
@@ -450,7 +449,7 @@ impl Rank {
         on_tensor: impl FnMut(usize, Vec<f64>),
     ) -> Result<()> {
         self.gather_parameters()?;
-        self.upload(batch, self.done)?;
+        self.upload(batch)?;
         let programs = Arc::clone(&self.programs);
         self.engine.inspect_each(&programs.evaluate, names, rows, on_tensor)
     }

@@ -226,6 +226,7 @@ fn the_cache_changes_nothing() {
         validation_tokens: dataset.validation.tokens.len(),
         set_tokens: BTreeMap::new(),
         floor: dataset.floor,
+        packed: None,
         memory_bytes: 0,
         warnings: Vec::new(),
     };

@@ -19,6 +19,7 @@ mod models;
 mod muon;
 mod objective;
 mod optimizers;
+mod packing;
 mod ramp;
 mod ranks;
 mod replicas;

@@ -104,6 +104,7 @@ impl Subject {
             validation_tokens: 1_000,
             set_tokens: BTreeMap::new(),
             floor: None,
+            packed: None,
             memory_bytes: 0,
             warnings: Vec::new(),
         };

@@ -25,6 +25,7 @@ fn corpus(vocab_size: usize) -> CorpusFacts {
         validation_tokens: 10_000,
         set_tokens: BTreeMap::new(),
         floor: Some(1.25),
+        packed: None,
         memory_bytes: 0,
         warnings: Vec::new(),
     }

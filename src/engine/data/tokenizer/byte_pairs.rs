@@ -158,7 +158,7 @@ impl BytePairs {
             let (mut tokens, mut failed) = (Vec::with_capacity(text.len() / 3), None);
             self.words.split(text, |word| match word.len() {
                 0..=KEPT_BYTES => kept.append(word.as_bytes(), &mut tokens, |word| self.encode_word(word)),
-                ..=MAX_WORD => tokens.extend(self.encode_word(word.as_bytes())),
+                bytes if bytes <= MAX_WORD => tokens.extend(self.encode_word(word.as_bytes())),
                 _ if failed.is_none() => match library(word) {
                     Ok(more) => tokens.extend(more),
                     Err(e) => failed = Some(e),

@@ -168,7 +168,7 @@ impl Rank {
             on_batch();
             let batch = batch?;
             self.comm.set_status(self.done, EVALUATES);
-            self.upload(&batch, self.done)?;
+            self.upload(&batch)?;
             self.engine.run_all(&[&programs.evaluate], 0)?;
             let read = |slot: SlotName| self.engine.state.values(self.engine.state.slot(slot)?);
             open.tallies.iter_mut().try_for_each(|tally| tally.add(set, &batch, &read))?;

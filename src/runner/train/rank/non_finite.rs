@@ -19,7 +19,7 @@ impl Rank {
         let mut found = None;
         for at in 0..=batches.len() {
             if let Some(batch) = batches.get(at) {
-                self.upload(batch, self.done + 1)?;
+                self.upload(batch)?;
             }
             let bad = self.engine.find_non_finite(section(at))?;
             found = found.or(bad.map(|bad| BadLocation { section: at, bad }));

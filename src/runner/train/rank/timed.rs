@@ -19,7 +19,7 @@ impl Rank {
         let micro_steps = self.plan.batch.micro_steps_in_step(step);
         self.gather_parameters()?;
         for micro in 0..micro_steps {
-            self.upload_next(step)?;
+            self.upload_next()?;
             time_nodes(&mut self.engine, programs.micro_step(micro, micro_steps), &mut on_node)?;
         }
         time_nodes(&mut self.engine, &programs.step_end, &mut on_node)?;
@@ -39,7 +39,7 @@ impl Rank {
     ) -> Result<BTreeMap<K, UnderLoad>> {
         let programs = Arc::clone(&self.programs);
         let step = self.done + 1;
-        self.upload_next(step)?;
+        self.upload_next()?;
         let mut found = BTreeMap::new();
         for section in [programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)), &programs.step_end]
         {

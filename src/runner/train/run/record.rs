@@ -272,6 +272,9 @@ fn held_out(dataset: &Dataset) -> String {
 fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[String]) -> Result<()> {
     let (plan, dataset) = (&job.plan, &job.dataset);
     recorder.note(&format!("{}: {}{}", plan.name, dataset.description, held_out(dataset)))?;
+    if let Some(packed) = &dataset.packed {
+        recorder.note(&packed.to_string())?;
+    }
     for remark in plan.length_in_words().into_iter().chain(plan.model.remarks()) {
         recorder.note(&remark)?;
     }
