@@ -78,7 +78,8 @@ fn a_full_device_behind_stdout_is_an_error() {
     let results = tempfile::tempdir().expect("a folder");
     let folder = results.path().to_str().expect("a path").to_owned();
     let run: Vec<&str> =
-        tiny.iter().copied().chain(["-q", "lr_scheduler.warmup_steps=0", "--results", &folder]).collect();
+        [&tiny[..], &["data.train_tokens=10000", "-q", "lr_scheduler.warmup_steps=0", "--results", &folder]]
+            .concat();
     let commands: [&[&str]; 8] = [
         &["ls"],
         &["schema"],
