@@ -229,12 +229,25 @@ def strangers(folder: Path) -> list[int]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        try:
-            if (entry / "cwd").readlink().is_relative_to(folder):
-                found.append(int(entry.name))
-        except OSError:
-            pass
+        if any(is_below(thread / "cwd", folder) for thread in threads(entry)):
+            found.append(int(entry.name))
     return found
+
+
+def threads(process: Path) -> list[Path]:
+    """Returns the threads of a process. Those of one that is killed end one after another, and the last closes its files."""
+    try:
+        return list((process / "task").iterdir())
+    except OSError:
+        return []
+
+
+def is_below(link: Path, folder: Path) -> bool:
+    """Returns true if a link leads below a folder."""
+    try:
+        return link.readlink().is_relative_to(folder)
+    except OSError:
+        return False
 
 
 def nobody_left(folder: Path, limit: float) -> None:
