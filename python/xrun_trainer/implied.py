@@ -35,6 +35,8 @@ IMPLIED: Dict[str, Any] = {
     "lr_scheduler.cooldown": "linear",
     "parallelism.shard": "auto",
     "parallelism.transport": "auto",
+    "data.field": "text",
+    "data.missing": "error",
     "data.extensions": [".txt", ".md"],
     "data.packing": "stream",
     "validation.tasks": [],

@@ -77,6 +77,16 @@ policy! {
 }
 
 policy! {
+    /// What happens to a document that lacks the field with its text, or has null there.
+    MissingField {
+        /// It is an error.
+        Error = "error",
+        /// It is left out and counted.
+        Skip = "skip",
+    }
+}
+
+policy! {
     /// Norm of the residual stream.
     Norm {
         /// Root mean square, with a weight.

@@ -229,6 +229,50 @@ fn packed_texts() {
     files_of("gzip", "a.txt.gz", &[one.clone(), two.clone(), [one, two].concat()], memory);
 }
 
+#[test]
+fn texts_packed_by_zstd() {
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    let text = "one<|endoftext|>two, and some text that repeats, that repeats, that repeats. ";
+    let pack = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    let (one, two) = (pack(text), pack(&text.repeat(200)));
+    // A block of four bytes may become 128 KiB; content beyond 64 MiB and 200 times the file is refused.
+    let memory = |bytes: usize| 8 * ((64 << 20) + 200 * bytes) + (64 << 20);
+    files_of("zstd", "a.txt.zst", &[one.clone(), two.clone(), [one, two].concat()], memory);
+}
+
+#[test]
+fn tables() {
+    macro_rules! table {
+        ($name:literal) => {
+            include_bytes!(concat!("../../src/engine/data/source/parquet/fixtures/", $name, ".parquet"))
+                .to_vec()
+        };
+    }
+    let valid = [
+        table!("snappy"),
+        table!("dictionary_zstd"),
+        table!("dictionary"),
+        table!("prefixes_gzip"),
+        table!("lengths_lz4"),
+        table!("required"),
+    ];
+    // Pages and texts beyond 64 MiB and 200 times the file are refused, and so are more rows than the file can hold.
+    let memory = |bytes: usize| 8 * ((64 << 20) + 200 * bytes) + (64 << 20);
+    let place = Input::new("a.parquet");
+    let path = place.path.to_str().unwrap().to_owned();
+    let spec = Spec {
+        validation: data::Validation::Fraction(0.5),
+        missing: data::MissingField::Skip,
+        ..Spec::new(&path, "byte")
+    };
+    let tokenizer = tokenizer();
+    run("parquet", &valid, memory, |input| {
+        place.set(input);
+        let _ = data::facts(&spec, 16, Some(&tokenizer), None);
+        data::open(&spec, 1, Some(&tokenizer), None).is_ok()
+    });
+}
+
 /// A corpus of one file of text.
 fn texts_of(parser: &str, name: &str, valid: &[&str]) {
     let valid: Vec<Vec<u8>> = valid.iter().map(|text| text.as_bytes().to_vec()).collect();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
-use xrun::data::{self, Dataset, Spec, Validation};
+use xrun::data::{self, Dataset, MissingField, Spec, Validation};
 use xrun::error::{ErrorKind, Result};
 
 /// What a file holds.
@@ -19,7 +19,9 @@ enum Holds {
     Csv,
     Tokens,
     Utf16,
+    /// What begins like a table and is none.
     Parquet,
+    Table,
     Zip,
     Pdf,
     Zeros,
@@ -37,7 +39,7 @@ enum Gives {
     Refused,
 }
 
-const CONTENTS: [Holds; 11] = [
+const CONTENTS: [Holds; 12] = [
     Holds::Lines,
     Holds::Text,
     Holds::Array,
@@ -46,6 +48,7 @@ const CONTENTS: [Holds; 11] = [
     Holds::Tokens,
     Holds::Utf16,
     Holds::Parquet,
+    Holds::Table,
     Holds::Zip,
     Holds::Pdf,
     Holds::Zeros,
@@ -80,6 +83,9 @@ fn bytes_of(holds: Holds) -> Vec<u8> {
             [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect()
         }
         Holds::Parquet => behind(b"PAR1"),
+        Holds::Table => {
+            include_bytes!("../../src/engine/data/source/parquet/fixtures/documents.parquet").to_vec()
+        }
         Holds::Zip => behind(b"PK\x03\x04"),
         Holds::Pdf => behind(b"%PDF-1.7\n"),
         Holds::Zeros => [text.as_bytes(), &[0; 40]].concat(),
@@ -91,6 +97,7 @@ fn expected(holds: Holds, ending: &str) -> Gives {
     match (ending, holds) {
         ("" | ".py" | ".jsonl" | ".ndjson" | ".json", Holds::Lines) => Gives::Documents,
         ("" | ".py" | ".txt" | ".md", _) if is_text => Gives::Raw,
+        (".parquet", Holds::Table) => Gives::Documents,
         (".bin", Holds::Tokens) => Gives::Ids,
         _ => Gives::Refused,
     }
@@ -153,6 +160,8 @@ fn every_content_under_every_name_is_what_it_says_or_refused() {
                 }
                 let gives = match expected(holds, ending) {
                     Gives::Ids if packed => Gives::Refused,
+                    // Pages are packed by themselves.
+                    Gives::Documents if packed && holds == Holds::Table => Gives::Refused,
                     gives => gives,
                 };
                 let at =
@@ -306,6 +315,75 @@ fn choices_without_effect_on_a_corpus_are_said() {
     }
 }
 
+/// A folder of JSON lines or of tables is read without a setting if it has no text. One with both is refused with
+/// the setting; one with text is read as before.
+#[test]
+fn a_folder_of_one_format_is_read() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("data")).unwrap();
+    let own = Spec { extensions: data::TEXT_EXTENSIONS.map(str::to_owned).to_vec(), ..spec(dir.path(), "") };
+    let opened = || data::open(&own, 8, None, None);
+    let table = bytes_of(Holds::Table);
+    fs::write(at("data/train-00000-of-00001.parquet"), &table).unwrap();
+    fs::write(at("dataset_infos.json"), "{}").unwrap();
+    assert_eq!(read(&opened().unwrap(), Gives::Documents), documents());
+    let warnings = warnings_of(&own);
+    assert!(
+        matches!(&warnings[..], [one] if one.contains("1 file read, passed over: 1 .json file")),
+        "{warnings:?}"
+    );
+    fs::write(at("a.jsonl"), bytes_of(Holds::Lines)).unwrap();
+    let both = opened().unwrap_err();
+    for part in ["1 .jsonl file", "1 .parquet file", "such as data.extensions=[\".jsonl\"]"] {
+        assert!(both.message().contains(part), "{both}");
+    }
+    fs::remove_file(at("data/train-00000-of-00001.parquet")).unwrap();
+    gzip(&at("a.jsonl"));
+    let both = opened().unwrap();
+    assert!(both.description.ends_with("80 documents in 2 files"), "{}", both.description);
+    fs::remove_file(at("a.jsonl")).unwrap();
+    assert_eq!(read(&opened().unwrap(), Gives::Documents), documents());
+    fs::write(at("README.md"), document(0).repeat(9)).unwrap();
+    let text = opened().unwrap();
+    assert!(text.description.ends_with("1 document in 1 file"), "{}", text.description);
+    assert!(
+        text.warnings.iter().any(|warning| warning.contains("passed over: 1 .json")),
+        "{:?}",
+        text.warnings
+    );
+}
+
+/// A pattern reads what it matches, whatever the endings, as training and as held-out text.
+#[test]
+fn a_pattern_names_files() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("data")).unwrap();
+    for name in ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"] {
+        fs::write(at(name), bytes_of(Holds::Table)).unwrap();
+    }
+    fs::write(at("data/validation-00000-of-00001.jsonl"), bytes_of(Holds::Lines)).unwrap();
+    write_ids(&at("data/a.bin"), 0..200);
+    let validation = Validation::Path(at("data/validation-*"));
+    let split = Spec { validation, ..spec(&at("data/train-*.parquet"), "") };
+    let opened = data::open(&split, 8, None, None).unwrap();
+    assert!(opened.description.ends_with("80 documents in 2 files"), "{}", opened.description);
+    assert_eq!(opened.files.len(), 3);
+    assert_eq!(opened.train.len(), 2 * opened.validation.tokens.len() - 1);
+    assert_eq!(data::facts(&split, 8, None, None).unwrap().train_tokens, opened.train.len());
+    assert!(data::is_there(&at("data/train-*")) && !data::is_there(&at("data/test-*")));
+    for (pattern, says) in [
+        ("data/test-*", "no file matches this pattern"),
+        ("data/*", "token ids"),
+        ("*", "matches the folder"),
+    ] {
+        let error = open(&at(pattern), "").unwrap_err();
+        assert!(error.message().contains(says) && error.message().contains(pattern), "{pattern}: {error}");
+    }
+    assert!(open(&at("data/*.bin"), "").unwrap().description.ends_with("1 token file"));
+}
+
 #[test]
 fn names_of_held_out_files_are_pointed_out_where_all_are_read() {
     for (names, says) in [
@@ -431,7 +509,7 @@ fn a_wrong_line_is_named_with_what_is_wrong_and_never_quoted_whole() {
         (format!("{{\"text\": [\"{long}\"]}}"), "\"text\" is an array"),
         (
             "{\"id\": \"7\", \"content\": \"a b\"}".to_owned(),
-            "as `jq -c '{text: .content}'` does for content",
+            "such as data.field=content, and data.missing = \"skip\" leaves such documents out",
         ),
         ("{\"text\": null}".to_owned(), "\"text\" is null"),
         ("{\"text\": \"b\", \"text\": \"c\"}".to_owned(), "occurs twice"),
@@ -450,6 +528,57 @@ fn a_wrong_line_is_named_with_what_is_wrong_and_never_quoted_whole() {
         assert!(message.contains("a.jsonl:8: ") && message.contains(says), "{says}: {message}");
         assert!(message.len() < 1000 && !message.contains('\u{1b}'), "{says}: {} bytes", message.len());
         assert_eq!(data::facts(&spec(&path, ""), 8, None, None).unwrap_err().message(), message, "{says}");
+    }
+}
+
+/// The text is in the field that a recipe names. What lacks it is an error, or left out and counted.
+#[test]
+fn a_field_holds_the_text_or_is_missing() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.jsonl");
+    let mut lines: Vec<String> = (0..DOCUMENTS)
+        .map(|i| serde_json::json!({"id": i, "text": [], "content": document(i)}).to_string())
+        .collect();
+    let field = |missing| Spec { field: "content".to_owned(), missing, ..spec(&path, "") };
+    let write = |lines: &[String]| fs::write(&path, lines.join("\n")).unwrap();
+    write(&lines);
+    let read_with = |spec: &Spec| read(&data::open(spec, 8, None, None).unwrap(), Gives::Documents);
+    for missing in [MissingField::Error, MissingField::Skip] {
+        assert_eq!(warnings_of(&field(missing)), Vec::<String>::new());
+        assert_eq!(read_with(&field(missing)), documents());
+    }
+    lines.insert(3, "{\"text\": \"b\", \"content\": null}".to_owned());
+    lines.insert(9, "{\"text\": \"b\"}".to_owned());
+    write(&lines);
+    let refused = data::open(&field(MissingField::Error), 8, None, None).unwrap_err();
+    assert!(refused.message().contains("a.jsonl:4: \"content\" is null"), "{refused}");
+    let skipped = field(MissingField::Skip);
+    assert_eq!(read_with(&skipped), documents());
+    let says =
+        "2 documents are without a \"content\" and left out, as data.missing = \"skip\" says; 40 are read";
+    assert!(matches!(&warnings_of(&skipped)[..], [warning] if warning.ends_with(says)), "{skipped:?}");
+    let description = data::open(&skipped, 8, None, None).unwrap().description;
+    assert!(description.ends_with("1 file, 2 without a \"content\" left out"), "{description}");
+    let other = Spec { field: "none".to_owned(), ..skipped.clone() };
+    let nothing = data::open(&other, 8, None, None).unwrap_err();
+    assert!(nothing.message().contains("it holds no text: 42 documents are without a \"none\""), "{nothing}");
+    // A field of another type stays an error.
+    lines.push("{\"content\": 3}".to_owned());
+    write(&lines);
+    let wrong = data::open(&skipped, 8, None, None).unwrap_err();
+    assert!(wrong.message().contains("a.jsonl:43: \"content\" is a number"), "{wrong}");
+    // Plain text has no fields.
+    let text = dir.path().join("a.txt");
+    fs::write(&text, document(1).repeat(9)).unwrap();
+    for (spec, key) in [
+        (Spec { missing: MissingField::Skip, ..spec(&text, "") }, "data.missing"),
+        (Spec { field: "content".to_owned(), ..spec(&text, "") }, "data.field"),
+    ] {
+        let warnings = warnings_of(&spec);
+        assert!(
+            matches!(&warnings[..], [one] if one.starts_with(&format!("{key} has no effect"))),
+            "{warnings:?}"
+        );
     }
 }
 

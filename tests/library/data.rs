@@ -607,6 +607,16 @@ fn gzip(path: &str) -> String {
     format!("{path}.gz")
 }
 
+/// Packs a file with zstd, in two frames.
+fn zstd(path: &str) -> String {
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+    let content = fs::read(path).unwrap();
+    let frames = content.chunks(content.len().div_ceil(2).max(1));
+    let packed: Vec<u8> = frames.flat_map(|part| compress_to_vec(part, CompressionLevel::Fastest)).collect();
+    fs::write(format!("{path}.zst"), packed).unwrap();
+    format!("{path}.zst")
+}
+
 /// What a corpus is, whatever its files are called.
 fn content_of(data: &Dataset) -> (Vec<u32>, Vec<u32>, String) {
     (all(&data.train), all(&data.validation.tokens), data.hash.clone())
@@ -625,6 +635,8 @@ fn a_packed_corpus_has_the_tokens_and_the_hash_of_the_unpacked_one() {
         let packed = Spec { corpus: gzip(&spec.corpus.to_string()).as_str().into(), ..spec.clone() };
         let (plain, unpacked) = (open(&spec, 16).unwrap(), open(&packed, 16).unwrap());
         assert_eq!(content_of(&unpacked), content_of(&plain), "{spec:?}");
+        let other = Spec { corpus: zstd(&spec.corpus.to_string()).as_str().into(), ..spec.clone() };
+        assert_eq!(content_of(&open(&other, 16).unwrap()), content_of(&plain), "{other:?}");
         let held = Spec { validation: Validation::Path(gzip(&parted).into()), ..packed.clone() };
         assert!(open(&held, 16).unwrap().validation.tokens.len() > 100);
 

@@ -7,7 +7,7 @@ use super::stories::Split;
 use super::stream::Stream;
 use super::token_cache::{Header, Key, Part, TextTokens, TokenCache};
 use super::tokenizer::{LostBytes, Tokenizer};
-use super::{Spec, Validation, encode, generated, shard, split};
+use super::{Spec, Validation, encode, generated, shard, source, split};
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use crate::format::plural;
@@ -253,7 +253,7 @@ impl Corpus {
             let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |tokens| {
                 sink(Split::Train, tokens)
             })?;
-            let warned = !documents.content_warnings(spec)?.is_empty();
+            let warned = !documents.content_warnings()?.is_empty();
             Ok(Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(path, spec) })
         };
         let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten();
@@ -270,7 +270,7 @@ impl Corpus {
             }
         };
         let mut warnings = match header.warned {
-            true => Documents::open(&text, spec)?.warnings(spec)?,
+            true => Documents::open(&text, spec)?.warnings()?,
             false => text.warnings(&spec.extensions)?,
         };
         warnings.extend(remark);
@@ -401,6 +401,38 @@ fn texts(text: &TextFiles, spec: &Spec) -> Result<Vec<TextFiles>> {
     Ok(std::iter::once(text.clone()).chain(held).collect())
 }
 
+/// Says that `data.field` or `data.missing` has no effect if no file of the spec has several fields. Without
+/// files there is nothing to say: the recipe's remarks say it of generated corpora.
+pub(super) fn unused_fields(spec: &Spec) -> Result<Option<String>> {
+    let own = Spec::new("", "");
+    let key = match () {
+        () if spec.field != own.field => "data.field",
+        () if spec.missing != own.missing => "data.missing",
+        () => return Ok(None),
+    };
+    let corpus = match &spec.corpus {
+        CorpusSource::Path(path) => Some(path),
+        CorpusSource::Stories | CorpusSource::Random => None,
+    };
+    let held_out = match &spec.validation {
+        Validation::Path(path) => Some(path).filter(|_| corpus.is_some()),
+        Validation::Fraction(_) => None,
+    };
+    let mut has_files = false;
+    for path in corpus.into_iter().chain(held_out).chain(spec.sets.values()) {
+        has_files = true;
+        if let CorpusFiles::Text(text) = CorpusFiles::at(path, &spec.extensions)? {
+            let files = source::open(text.list(&spec.extensions)?.files, &spec.rules())?;
+            if files.iter().any(|file| file.source.has_fields()) {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(has_files.then(|| {
+        format!("{key} has no effect on plain text and token shards, whose documents have no fields")
+    }))
+}
+
 /// Says which choices have no effect on token shards, if they are not the defaults.
 pub(super) fn unused_by_shards(files: &TokenFiles, spec: &Spec) -> Vec<String> {
     let own = Spec::new("", "");
@@ -441,7 +473,7 @@ fn all_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     for (i, text) in texts(text, spec)?.iter().enumerate() {
         let documents = Documents::open(text, spec)?;
-        warnings.extend(documents.warnings(spec)?);
+        warnings.extend(documents.warnings()?);
         warnings.extend(unused_seed(&documents, spec).filter(|_| i == 0));
     }
     warnings.extend(stories_tokenizer_warning(spec));
@@ -474,7 +506,7 @@ fn text(
     sink: &mut TokenSink<'_>,
 ) -> Result<CorpusSummary> {
     let documents = Documents::open(text, spec)?;
-    let found = documents.warnings(spec)?;
+    let found = documents.warnings()?;
     let found = found.into_iter().chain(unused_seed(&documents, spec));
     let warnings: Vec<String> = found.chain(stories_tokenizer_warning(spec)).collect();
     let count = documents.len();

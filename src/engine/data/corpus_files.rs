@@ -2,6 +2,7 @@
 
 use super::file::CorpusFile;
 use super::manifest::ShardManifest;
+use super::pattern;
 use super::source;
 use super::spec::TEXT_EXTENSIONS;
 use super::tokenizer::{SETTINGS, Tokenizer};
@@ -32,7 +33,7 @@ pub(super) struct TokenFiles {
     passed: Option<(PathBuf, PassedOver)>,
 }
 
-/// A text file, or a folder of text files.
+/// A text file, a folder of text files, or the files that a pattern matches.
 #[derive(Clone, Debug)]
 pub(super) struct TextFiles {
     pub path: PathBuf,
@@ -42,7 +43,9 @@ pub(super) struct TextFiles {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Listing {
     pub files: Vec<PathBuf>,
-    pub passed: PassedOver,
+    passed: PassedOver,
+    /// The endings that were looked for.
+    endings: Vec<String>,
 }
 
 /// What a folder holds besides its corpus.
@@ -65,6 +68,9 @@ impl CorpusFiles {
     /// If nothing exists at the path, a folder cannot be listed or holds text and what may be token files, or
     /// a token file is not one.
     pub fn at(path: &Path, extensions: &[String]) -> Result<Self> {
+        if pattern::is_pattern(path) {
+            return Self::matching(path);
+        }
         if !path.exists() {
             return Err(Error::usage(format!(
                 "corpus {}: not a generated one ({}) and no such file or folder{}",
@@ -114,6 +120,26 @@ impl CorpusFiles {
         Ok(Self::Tokens(files))
     }
 
+    /// Finds the corpus of the files that a pattern matches.
+    fn matching(path: &Path) -> Result<Self> {
+        let (tokens, other): (Vec<_>, Vec<_>) =
+            pattern::files(path)?.into_iter().partition(|file| source::holds_tokens(file));
+        match (tokens.first(), other.first()) {
+            (Some(token_file), Some(other)) => Err(Error::usage(format!(
+                "corpus {}: the pattern matches token ids ({}) and text ({}), and only one of them can be meant",
+                path.display(),
+                token_file.display(),
+                other.display()
+            ))),
+            (None, _) => Ok(Self::Text(TextFiles { path: path.to_owned() })),
+            (Some(_), None) => {
+                let files = TokenFiles { train: tokens, ..TokenFiles::default() };
+                files.check()?;
+                Ok(Self::Tokens(files))
+            }
+        }
+    }
+
     /// Returns every file.
     pub fn list(&self, extensions: &[String]) -> Result<Vec<PathBuf>> {
         match self {
@@ -129,7 +155,7 @@ impl CorpusFiles {
     pub fn passed_over(&self, extensions: &[String]) -> Result<Option<String>> {
         match self {
             Self::Tokens(files) => Ok(files.passed_over()),
-            Self::Text(files) => Ok(files.list(extensions)?.passed_over(&files.path, extensions)),
+            Self::Text(files) => Ok(files.list(extensions)?.passed_over(&files.path)),
         }
     }
 
@@ -251,25 +277,34 @@ impl TokenFiles {
 }
 
 impl TextFiles {
-    /// Returns the file itself, or, for a folder, all files below it with one of these extensions (dots
-    /// included, in any case; the empty one stands for files without an ending), sorted.
+    /// Returns the file itself, or what a pattern matches, or, for a folder, all files below it with one of these
+    /// extensions (dots included, in any case; the empty one stands for files without an ending), sorted. A folder
+    /// that has none of the default extensions, but JSON lines or else Parquet tables, is one of those.
     ///
     /// # Errors
-    /// If a folder cannot be listed, or the folder holds no such file.
+    /// If a folder cannot be listed, or there is no such file.
     pub fn list(&self, extensions: &[String]) -> Result<Listing> {
+        if pattern::is_pattern(&self.path) {
+            return Ok(Listing { files: pattern::files(&self.path)?, ..Listing::default() });
+        }
         if !self.path.is_dir() {
-            return Ok(Listing { files: vec![self.path.clone()], passed: PassedOver::default() });
+            return Ok(Listing { files: vec![self.path.clone()], ..Listing::default() });
         }
         let listing = self.walk(extensions)?;
-        match listing.files.is_empty() {
-            true => Err(self.nothing_to_read(extensions, &listing.passed)),
-            false => Ok(listing),
+        if !listing.files.is_empty() {
+            return Ok(listing);
         }
+        if extensions == TEXT_EXTENSIONS
+            && let Some(endings) = listing.passed.of_one_format()
+        {
+            return self.walk(&endings);
+        }
+        Err(self.nothing_to_read(extensions, &listing.passed))
     }
 
     /// Returns the files of a folder, as [`TextFiles::list`] does, even if there are none.
     fn walk(&self, extensions: &[String]) -> Result<Listing> {
-        let Listing { mut files, mut passed } = Listing::default();
+        let (mut files, mut passed) = (Vec::new(), PassedOver::default());
         let mut folders = vec![self.path.clone()];
         while let Some(folder) = folders.pop() {
             for entry in std::fs::read_dir(&folder).at("list", &folder)? {
@@ -291,7 +326,7 @@ impl TextFiles {
             }
         }
         files.sort();
-        Ok(Listing { files, passed })
+        Ok(Listing { files, passed, endings: extensions.to_vec() })
     }
 
     /// Returns the warnings of [`Listing::warnings`].
@@ -299,7 +334,7 @@ impl TextFiles {
     /// # Errors
     /// If [`TextFiles::list`] fails.
     pub fn warnings(&self, extensions: &[String]) -> Result<Vec<String>> {
-        Ok(self.list(extensions)?.warnings(&self.path, extensions))
+        Ok(self.list(extensions)?.warnings(&self.path))
     }
 
     fn nothing_to_read(&self, extensions: &[String], passed: &PassedOver) -> Error {
@@ -365,10 +400,10 @@ impl PassedOver {
         let mut ending =
             Path::new(&name).extension().map_or(String::new(), |x| format!(".{}", x.to_string_lossy()));
         // The ending of a packed file has two parts.
-        if ending == ".gz"
-            && let Some(inner) = Path::new(name.trim_end_matches(".gz")).extension()
+        if source::is_packed(Path::new(&name))
+            && let Some(inner) = Path::new(name.trim_end_matches(&ending)).extension()
         {
-            ending = format!(".{}.gz", inner.to_string_lossy());
+            ending = format!(".{}{ending}", inner.to_string_lossy());
         }
         *self.endings.entry(ending).or_default() += 1;
     }
@@ -404,6 +439,17 @@ impl PassedOver {
         sorted
     }
 
+    /// Returns the endings of files whose names say that they hold documents in fields, if all of these files have
+    /// the same format.
+    fn of_one_format(&self) -> Option<Vec<String>> {
+        let mut found = self.endings.keys().filter_map(|ending| Some((ending, source::format_of(ending)?)));
+        let (_, format) = found.clone().next()?;
+        found
+            .clone()
+            .all(|(_, other)| other == format)
+            .then(|| found.by_ref().map(|(e, _)| e.clone()).collect())
+    }
+
     /// Returns a value of `data.extensions` that also reads the most frequent ending of those that may be
     /// text.
     fn setting(&self, extensions: &[String]) -> Option<Vec<String>> {
@@ -416,8 +462,8 @@ impl PassedOver {
 impl Listing {
     /// Warns of what a folder holds besides the files that are read, and of files that are read though their
     /// names say that they are held out.
-    pub fn warnings(&self, folder: &Path, extensions: &[String]) -> Vec<String> {
-        self.passed_over(folder, extensions).into_iter().chain(self.named_as_held_out(folder)).collect()
+    pub fn warnings(&self, folder: &Path) -> Vec<String> {
+        self.passed_over(folder).into_iter().chain(self.named_as_held_out(folder)).collect()
     }
 
     /// Warns if some files of a folder are named as training text and others as held-out text: all of them
@@ -440,8 +486,8 @@ impl Listing {
     }
 
     /// Warns of what a folder holds besides the files that are read.
-    fn passed_over(&self, folder: &Path, extensions: &[String]) -> Option<String> {
-        let Self { files, passed } = self;
+    fn passed_over(&self, folder: &Path) -> Option<String> {
+        let Self { files, passed, endings } = self;
         // Hidden files are everywhere, so they are worth a warning only beside others.
         if passed.endings.is_empty() && passed.linked == 0 {
             return None;
@@ -451,7 +497,7 @@ impl Listing {
         let more = [(passed.linked, "linked folder"), (passed.hidden, "hidden name")];
         parts.extend(more.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| counted(n, what)));
         let advice = passed
-            .setting(extensions)
+            .setting(endings)
             .map_or(String::new(), |setting| format!("; data.extensions={setting:?} reads more of them"));
         Some(format!(
             "{}: {} read, passed over: {}{advice}",
@@ -460,6 +506,11 @@ impl Listing {
             parts.join(", ")
         ))
     }
+}
+
+/// Returns true if there is a file or folder at a path, or one that matches it as a pattern.
+pub fn is_there(path: &Path) -> bool {
+    path.exists() || pattern::is_pattern(path) && pattern::files(path).is_ok()
 }
 
 /// Returns "; did you mean ...?" with the most similar name: a file or folder beside `path`, or else a

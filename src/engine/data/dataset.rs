@@ -1,6 +1,6 @@
 //! Opens a corpus as two streams of tokens.
 
-use super::corpus::{Corpus, CorpusSummary, Loaded, Whole};
+use super::corpus::{Corpus, CorpusSummary, Loaded, Whole, unused_fields};
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
@@ -140,6 +140,7 @@ pub fn open(
     for path in spec.sets.values() {
         warnings.extend(CorpusFiles::at(path, &spec.extensions)?.check_tokenizer(&tokenizer)?);
     }
+    warnings.extend(unused_fields(spec)?);
     let (rows, packed) = pack(spec, &train, &tokenizer, seq_len)?.unzip();
     Ok(Dataset {
         tokenizer,
@@ -263,5 +264,7 @@ pub fn feed(
     tokenizer: &Tokenizer,
     sink: &mut dyn FnMut(Split, &[u32]) -> Result<()>,
 ) -> Result<CorpusSummary> {
-    Corpus::find(spec)?.feed(spec, tokenizer, sink)
+    let mut fed = Corpus::find(spec)?.feed(spec, tokenizer, sink)?;
+    fed.warnings.extend(unused_fields(spec)?);
+    Ok(fed)
 }

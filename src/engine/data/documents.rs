@@ -3,9 +3,9 @@
 use super::Spec;
 use super::corpus_files::TextFiles;
 use super::parallel::collect_in_order;
-use super::source::{self, DocumentReader, DocumentSpan, TextFile};
+use super::source::{self, DocumentReader, DocumentSpan, Rules, TextFile};
 use crate::error::{Error, Result};
-use crate::format::{plural, shortened};
+use crate::format::{plural, printable, shortened};
 use rayon::prelude::*;
 use std::path::PathBuf;
 
@@ -14,10 +14,13 @@ use std::path::PathBuf;
 pub(super) struct Documents {
     path: PathBuf,
     files: Vec<TextFile>,
+    rules: Rules,
     /// Each span with the index of its file in `files`.
     spans: Vec<(usize, DocumentSpan)>,
     /// Number of documents left out because they have no text.
     empty: usize,
+    /// Number of documents left out because they lack the field with their text.
+    missing: usize,
     /// True if the separator occurs in one of the files.
     is_separated: bool,
     /// What the user should know about the names of the files.
@@ -33,24 +36,30 @@ impl Documents {
     /// # Errors
     /// If a file is not what its ending says or does not follow its format, or the corpus holds no text.
     pub fn open(text: &TextFiles, spec: &Spec) -> Result<Self> {
-        let separator = spec.document_separator.as_deref();
-        if separator == Some("") {
+        let rules = spec.rules();
+        if rules.separator.as_deref() == Some("") {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
         }
         let listing = text.list(&spec.extensions)?;
-        let listing_warnings = listing.warnings(&text.path, &spec.extensions);
-        let files = source::open(listing.files)?;
-        let scans = files.par_iter().map(|file| file.source.scan(file.content.as_ref(), separator));
+        let listing_warnings = listing.warnings(&text.path);
+        let files = source::open(listing.files, &rules)?;
+        let scans = files.par_iter().map(|file| file.source.scan(file.content.as_ref(), &rules));
         let scans = collect_in_order(scans)?;
         let empty = scans.iter().map(|scan| scan.empty).sum();
+        let missing = scans.iter().map(|scan| scan.missing).sum();
         let is_separated = scans.iter().any(|scan| scan.is_separated);
         let numbered = scans.into_iter().enumerate();
         let spans: Vec<_> =
             numbered.flat_map(|(i, scan)| scan.documents.into_iter().map(move |d| (i, d))).collect();
         if spans.is_empty() {
-            return Err(Error::usage(format!("corpus {}: it holds no text", text.path.display())));
+            let lacking = match missing {
+                0 => String::new(),
+                n => format!(": {}, so data.field names another one", lacks(n, &rules.field)),
+            };
+            return Err(Error::usage(format!("corpus {}: it holds no text{lacking}", text.path.display())));
         }
-        Ok(Self { path: text.path.clone(), files, spans, empty, is_separated, listing_warnings })
+        let path = text.path.clone();
+        Ok(Self { path, files, rules, spans, empty, missing, is_separated, listing_warnings })
     }
 
     /// Returns the number of documents.
@@ -77,10 +86,17 @@ impl Documents {
     pub fn counted(&self) -> String {
         let (documents, files) = (self.len(), self.files.len());
         let counted = format!("{documents} document{} in {files} file{}", plural(documents), plural(files));
-        match self.empty {
-            0 => counted,
-            empty => format!("{counted}, {empty} without text left out"),
-        }
+        let left_out = [
+            (self.empty, "without text".to_owned()),
+            (self.missing, format!("without a {}", shown(&self.rules.field))),
+        ];
+        let left_out = left_out.into_iter().filter(|(n, _)| *n > 0);
+        left_out.fold(counted, |counted, (n, which)| format!("{counted}, {n} {which} left out"))
+    }
+
+    /// Returns how the documents were found.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// Opens the text of document `i`.
@@ -90,7 +106,7 @@ impl Documents {
     pub fn reader(&self, i: usize) -> Result<DocumentReader<'_>> {
         let (file, span) = &self.spans[i];
         let TextFile { content, source } = &self.files[*file];
-        source.read(content.as_ref(), span)
+        source.read(content.as_ref(), span, &self.rules)
     }
 
     /// Returns what the user should know about the corpus: what its folder holds besides it, what names
@@ -98,24 +114,32 @@ impl Documents {
     ///
     /// # Errors
     /// If a file cannot be read or has changed.
-    pub fn warnings(&self, spec: &Spec) -> Result<Vec<String>> {
-        Ok(self.listing_warnings.iter().cloned().chain(self.content_warnings(spec)?).collect())
+    pub fn warnings(&self) -> Result<Vec<String>> {
+        Ok(self.listing_warnings.iter().cloned().chain(self.content_warnings()?).collect())
     }
 
     /// Returns what the user should know about the content of the files: a separator that does nothing, text
-    /// that looks like a separator.
+    /// that looks like a separator, documents without the field that holds their text.
     ///
     /// # Errors
     /// If a file cannot be read or has changed.
-    pub fn content_warnings(&self, spec: &Spec) -> Result<Vec<String>> {
-        let separator = spec.document_separator.as_deref();
-        let look = |file: &TextFile| file.source.warning(file.content.as_ref(), separator).transpose();
+    pub fn content_warnings(&self) -> Result<Vec<String>> {
+        let separator = self.rules.separator.as_deref();
+        let look = |file: &TextFile| file.source.warning(file.content.as_ref(), &self.rules).transpose();
         let looked = self.files.par_iter().find_map_first(look).transpose()?;
         let cut_nothing = match separator.filter(|_| !self.is_separated && looked.is_none()) {
             Some(separator) => Some(self.unused_separator(separator)?),
             None => None,
         };
-        Ok(looked.into_iter().chain(cut_nothing).collect())
+        let left_out = (self.missing > 0).then(|| {
+            format!(
+                "{}: {} and left out, as data.missing = \"skip\" says; {} are read",
+                self.path.display(),
+                lacks(self.missing, &self.rules.field),
+                self.len()
+            )
+        });
+        Ok(looked.into_iter().chain(cut_nothing).chain(left_out).collect())
     }
 
     /// Warns of a separator that does not occur, and guesses what was meant.
@@ -141,6 +165,17 @@ impl Documents {
             shortened(separator, SHOWN)
         ))
     }
+}
+
+/// Says how many documents lack a field.
+fn lacks(documents: usize, field: &str) -> String {
+    let are = if documents == 1 { "document is" } else { "documents are" };
+    format!("{documents} {are} without a {}", shown(field))
+}
+
+/// Quotes the name of a field for a message.
+fn shown(field: &str) -> String {
+    format!("{:?}", shortened(&printable(field), SHOWN))
 }
 
 /// Bytes of the first file in which a guess of the separator is looked for.
@@ -179,7 +214,7 @@ mod tests {
     }
 
     fn warned(path: &Path, separator: Option<&str>) -> Option<String> {
-        let warnings = open(path, separator).unwrap().warnings(&spec(path, separator)).unwrap();
+        let warnings = open(path, separator).unwrap().warnings().unwrap();
         assert!(warnings.len() < 2, "{warnings:?}");
         warnings.into_iter().next()
     }

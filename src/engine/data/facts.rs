@@ -1,7 +1,7 @@
 //! What is known about a corpus before a run: its sizes for the plan, and everything that would keep the run
 //! from starting. Small text is tokenized; of more, every file is checked and the sizes are estimated.
 
-use super::corpus::{Corpus, stories_tokenizer_warning, unused_by_shards, unused_seed};
+use super::corpus::{Corpus, stories_tokenizer_warning, unused_by_shards, unused_fields, unused_seed};
 use super::corpus_files::CorpusFiles;
 use super::dataset::pack;
 use super::dataset::{check_set, check_window};
@@ -119,6 +119,7 @@ pub fn facts(
         facts.warnings.extend(overlap(train.as_ref(), set.stream.as_ref(), &overlap::set_name(name))?);
         facts.set_tokens.insert(name.clone(), set.tokens);
     }
+    facts.warnings.extend(unused_fields(spec)?);
     Ok(facts)
 }
 
@@ -260,7 +261,7 @@ fn from_files(
             } else {
                 facts.packed = estimated_packing(spec, &documents, tokens, seq_len, 1.0 - fraction);
                 facts.memory_bytes = if is_cached(&documents, cache) { 0 } else { in_memory(tokens) };
-                facts.warnings = documents.warnings(spec)?;
+                facts.warnings = documents.warnings()?;
                 facts.warnings.extend(unused_seed(&documents, spec));
                 facts.warnings.extend(lost_in_sample(&sampled));
                 facts.warnings.extend(stories_tokenizer_warning(spec));
@@ -331,7 +332,7 @@ fn whole(
         }
     };
     let documents = Documents::open(text, spec)?;
-    let mut warnings = documents.warnings(spec)?;
+    let mut warnings = documents.warnings()?;
     let sampled = sample(&documents, tokenizer)?;
     let exact = documents.total_bytes() <= EXACT_BYTES || sampled.estimate() < doubtful;
     let (tokens, stream, lost) = if exact {

@@ -9,15 +9,21 @@ use jiff::Timestamp;
 use std::fs::{File, FileTimes, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// The most files of a corpus that are held open. If there are more, they are opened for every read, because
 /// a process can often have only 1,024 open files.
 const MAX_HELD: usize = 128;
 
+/// Number of files that were opened so far.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
 /// A file that must not change while it is in use.
 #[derive(Debug)]
 pub(super) struct CorpusFile {
+    /// Number of the file among all that were opened.
+    id: u64,
     path: PathBuf,
     stamp: Stamp,
     /// The open file; `None` if it is opened for every read.
@@ -88,7 +94,8 @@ impl CorpusFile {
     fn open(path: PathBuf, hold: bool) -> Result<Self> {
         let file = regular::open_through_link(&path).map_err(|e| Error::usage(e.message()))?;
         let stamp = Stamp::from_metadata(&file.metadata().at("read", &path)?);
-        Ok(Self { path, stamp, held: hold.then_some(file), may_be_removed: false })
+        let id = OPENED.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { id, path, stamp, held: hold.then_some(file), may_be_removed: false })
     }
 
     /// Opens a file of a cache. It stays readable when another process removes it from the cache.
@@ -96,15 +103,21 @@ impl CorpusFile {
     /// # Errors
     /// If the file cannot be read, or is not a regular file.
     pub fn open_cached(path: &Path) -> Result<Self> {
+        let id = OPENED.fetch_add(1, Ordering::Relaxed);
         let file = regular::open(path)?;
         let stamp = Stamp::from_metadata(&file.metadata().at("read", path)?);
-        Ok(Self { path: path.to_owned(), stamp, held: Some(file), may_be_removed: true })
+        Ok(Self { id, path: path.to_owned(), stamp, held: Some(file), may_be_removed: true })
     }
 
     /// Sets the time of the last read to now, as far as the file system allows it.
     pub fn set_read_now(&self) {
         let now = FileTimes::new().set_accessed(SystemTime::now());
         let _ = self.held.as_ref().map(|file| file.set_times(now));
+    }
+
+    /// Returns a number that no other opened file has, even one at the same path.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Returns the path from which the file was opened.

@@ -6,6 +6,7 @@
 //! token of their own (`data.begin_token`), it stands after each end token, and is not predicted.
 
 mod batch;
+mod caught;
 mod corpus;
 mod corpus_files;
 mod dataset;
@@ -20,6 +21,7 @@ mod manifest;
 mod overlap;
 mod packing;
 mod parallel;
+mod pattern;
 mod ramp;
 mod sample;
 mod sampler;
@@ -34,9 +36,10 @@ mod text;
 mod token_cache;
 pub mod tokenizer;
 
-pub use crate::policy::{Packing, Validation};
+pub use crate::policy::{MissingField, Packing, Validation};
 pub use batch::{Batch, IGNORED};
 pub use corpus::{CorpusSummary, refuse_other_tokenizer};
+pub use corpus_files::is_there;
 pub use dataset::{Dataset, check_window, feed, open};
 pub use facts::{CorpusFacts, facts};
 pub use file::FileStamp;
@@ -47,7 +50,7 @@ pub use packing::Packed;
 pub use ramp::Ramp;
 pub use sampler::Windows;
 pub use shard::{SHARD_TOKENS, Writer as ShardWriter};
-pub use spec::{END_OF_TEXT, HELD_OUT_SHARE, Spec, TEXT_EXTENSIONS};
+pub use spec::{END_OF_TEXT, HELD_OUT_SHARE, Spec, TEXT_EXTENSIONS, TEXT_FIELD};
 pub use statistics::{Counts, Statistics};
 pub use stream::Stream;
 pub use token_cache::{CachedText, LIMIT_VARIABLE, TokenCache};

@@ -1,6 +1,7 @@
 //! A tokenized sample of a text corpus, for plans.
 
 use super::documents::Documents;
+use super::source::TextFile;
 use super::tokenizer::{LostBytes, Tokenizer, timed};
 use crate::error::Result;
 
@@ -49,10 +50,10 @@ pub(super) fn sample(documents: &Documents, tokenizer: &Tokenizer) -> Result<Sam
             at -= files[file].content.file().bytes();
             file += 1;
         }
-        let part = files[file].content.sample(at, SAMPLE_BYTES)?;
-        let piece = files[file].source.sampled(&part.content);
+        let TextFile { content, source } = &files[file];
+        let part = source.sample(content.as_ref(), at, SAMPLE_BYTES, documents.rules())?;
         // A sample may begin and end within a character.
-        let piece = piece.trim_matches(char::REPLACEMENT_CHARACTER).to_owned();
+        let piece = part.text.trim_matches(char::REPLACEMENT_CHARACTER).to_owned();
         sampled.file_bytes += part.file_bytes;
         sampled.text_bytes += piece.len() as u64;
         let worker = tokenizer.clone();

@@ -1,7 +1,8 @@
 //! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
+use super::source::Rules;
 use crate::error::{Error, Result};
-use crate::policy::{CorpusSource, Packing, Validation};
+use crate::policy::{CorpusSource, MissingField, Packing, Validation};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -10,6 +11,9 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Default extensions of the files read from a folder of text.
 pub const TEXT_EXTENSIONS: [&str; 2] = [".txt", ".md"];
+
+/// Default field or column that holds the text of a document.
+pub const TEXT_FIELD: &str = "text";
 
 /// Default held-out share of a corpus.
 pub const HELD_OUT_SHARE: f64 = 0.05;
@@ -25,6 +29,10 @@ pub struct Spec {
     pub begin_token: Option<String>,
     /// Text that separates the documents of a text file.
     pub document_separator: Option<String>,
+    /// The field of a JSON object, or the column of a table, that holds the text of a document.
+    pub field: String,
+    /// What happens to a document that lacks the field or has null there.
+    pub missing: MissingField,
     /// Extensions of the files read from a folder of text, dots included.
     pub extensions: Vec<String>,
     /// What is held out. Generated corpora ignore it and hold out `validation_tokens`.
@@ -51,6 +59,8 @@ impl Spec {
             tokenizer: tokenizer.to_owned(),
             begin_token: None,
             document_separator: None,
+            field: TEXT_FIELD.to_owned(),
+            missing: MissingField::Error,
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
             validation: Validation::Fraction(HELD_OUT_SHARE),
             sets: BTreeMap::new(),
@@ -60,6 +70,11 @@ impl Spec {
             packing: Packing::Stream,
             memory_bytes: None,
         }
+    }
+
+    /// Returns how the documents of a file are found.
+    pub(super) fn rules(&self) -> Rules {
+        Rules { separator: self.document_separator.clone(), field: self.field.clone(), missing: self.missing }
     }
 
     /// Returns the held-out share, or `None` if the held-out corpus is separate.

@@ -4,8 +4,8 @@ use super::data_cache;
 use super::terminal::{eprint_line, print, print_json};
 use crate::data::stories::Split;
 use crate::data::{
-    self, Counts, HELD_OUT_SHARE, Packing, SHARD_TOKENS, ShardManifest, ShardWriter, Spec, Statistics,
-    TEXT_EXTENSIONS, Tokenizer, Validation,
+    self, Counts, HELD_OUT_SHARE, MissingField, Packing, SHARD_TOKENS, ShardManifest, ShardWriter, Spec,
+    Statistics, TEXT_EXTENSIONS, TEXT_FIELD, Tokenizer, Validation,
 };
 use crate::error::{Error, IoContext, Result};
 use crate::recipe::expand_home;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Arguments of `xrun data`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// "stories", "random", a text file, a folder, JSON lines or token shards.
+    /// "stories", "random", a text file, a folder, JSON lines, a Parquet table or token shards.
     #[arg(long, required_unless_present_any = CACHE)]
     corpus: Option<String>,
     /// "gpt2", "byte", "stories" or the path of a tokenizer.json.
@@ -32,6 +32,12 @@ pub struct Args {
     /// Text that separates the documents of a text file.
     #[arg(long, value_name = "TEXT")]
     separator: Option<String>,
+    /// The field of a JSON object, or the column of a table, that holds the text of a document.
+    #[arg(long, value_name = "NAME", default_value = TEXT_FIELD)]
+    field: String,
+    /// What happens to a document that lacks the field or has null there: "error" or "skip".
+    #[arg(long, value_name = "WORD", default_value_t = MissingField::Error, value_parser = missing)]
+    missing: MissingField,
     /// File name endings to read when the corpus is a folder; an empty one reads files without an ending.
     #[arg(long, value_name = ".EXT", value_delimiter = ',', default_values_t = TEXT_EXTENSIONS.map(str::to_owned))]
     extensions: Vec<String>,
@@ -72,6 +78,12 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses the word of `data.missing`.
+fn missing(word: &str) -> Result<MissingField, String> {
+    let known = MissingField::ALL.iter().find(|known| known.word() == word);
+    known.copied().ok_or_else(|| format!("choose one of {}", MissingField::WORDS.join(", ")))
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     match (&args.corpus, &args.out) {
@@ -92,6 +104,8 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         tokenizer: expand_home(&args.tokenizer),
         begin_token: args.begin_token.clone(),
         document_separator: args.separator.clone(),
+        field: args.field.clone(),
+        missing: args.missing,
         extensions: args.extensions.iter().map(|ending| with_dot(ending)).collect(),
         validation,
         sets: BTreeMap::new(),

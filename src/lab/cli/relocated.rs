@@ -2,6 +2,7 @@
 //! refused.
 
 use super::terminal::eprint_line;
+use crate::data::is_there;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::policy::CorpusSource;
@@ -20,7 +21,7 @@ pub(super) fn relocated(recipe: Recipe, run: &Path, machine: &Machine) -> Result
     let values = recipe.values();
     let mut settings = Vec::new();
     let find = |key: &str, path: &Path| -> Result<Option<PathBuf>> {
-        if path.exists() {
+        if is_there(path) {
             return Ok(None);
         }
         let found = beside(path, run).ok_or_else(|| {
@@ -69,7 +70,7 @@ fn beside(path: &Path, run: &Path) -> Option<PathBuf> {
     let ends = (0..parts.len()).map(|from| parts[from..].iter().collect::<PathBuf>());
     let above: Vec<&Path> = run.ancestors().skip(1).take(LEVELS).collect();
     ends.flat_map(|end| above.iter().map(move |folder| folder.join(&end)).collect::<Vec<_>>())
-        .find(|candidate| candidate.exists())
+        .find(|candidate| is_there(candidate))
 }
 
 #[cfg(test)]

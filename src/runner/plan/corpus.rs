@@ -14,6 +14,8 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         tokenizer: data.tokenizer.clone(),
         begin_token: data.begin_token.clone(),
         document_separator: data.document_separator.clone(),
+        field: data.field.clone(),
+        missing: data.missing,
         extensions: data.extensions.clone(),
         validation: data.validation.clone(),
         sets: recipe.values().validation.sets.iter().map(|(name, at)| (name.clone(), at.into())).collect(),

@@ -55,6 +55,8 @@ pub enum Fact {
     NoParameterReads,
     /// All named steps come after the last step of the run.
     StepsAreBeyond,
+    /// The corpus is generated, and no other one is read.
+    NoFileIsRead,
     /// Only single files are read, and no folder.
     NoFolderIsRead,
     /// The held-out text is a corpus of its own.
@@ -85,6 +87,7 @@ impl Fact {
                 "because no parameter reads it: its group, or another hyperparameter, decides"
             }
             Self::StepsAreBeyond => "because these steps come after the last of `training.steps`",
+            Self::NoFileIsRead => "because the corpus is generated, and no file is read",
             Self::NoFolderIsRead => "because `data.corpus` is a file, and no folder is read",
             Self::HeldOutIsOwnCorpus => "with `data.validation` a corpus of its own",
             Self::OneSequence => "because a rank computes one sequence per micro-step",

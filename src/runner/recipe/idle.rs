@@ -158,6 +158,9 @@ impl<'a> State<'a> {
                 let named = checkpoint.steps.as_deref().unwrap_or_default();
                 !named.is_empty() && named.iter().all(|step| *step > steps)
             }
+            Fact::NoFileIsRead => {
+                !matches!(data.corpus, CorpusSource::Path(_)) && values.validation.sets.is_empty()
+            }
             Fact::NoFolderIsRead => {
                 let is_folder = |path: &std::path::Path| !path.is_file();
                 let corpus = matches!(&data.corpus, CorpusSource::Path(path) if is_folder(path));

@@ -27,7 +27,7 @@ use super::values::WorldSize;
 use crate::expression::Scope;
 use crate::policy::{
     Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
-    DeviceChoice, EvaluationTask, HeadInit, Launcher, Norm, NormPlacement, OrFormula, Packing,
+    DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement, OrFormula, Packing,
     Parametrization, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume,
     RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, Validation,
     WeightsOnly,
@@ -460,6 +460,15 @@ sections! {
         document_separator: Option<String> = None;
             Training, Type::Text, "\"<|endoftext|>\"" => unset("each file is one document"),
                    idle(&[When::Is("data.corpus", GENERATED)]);
+        /// Field of a JSON object, or column of a table, that holds the text of a document.
+        field: String = "text".to_owned();
+            Training, Type::Text, "\"content\"" => implied("\"text\""),
+                   idle(&[When::Fact(Fact::NoFileIsRead)]);
+        /// What happens to a document that lacks `field` or has null there: it is an error, or it is left
+        /// out and counted.
+        missing: MissingField = MissingField::Error;
+            Training, Type::Word(MissingField::WORDS), "\"skip\"" => implied("\"error\""),
+                   idle(&[When::Fact(Fact::NoFileIsRead)]);
         /// Extensions of the files to read from a folder of text, in any case; `""` reads files without one.
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]"),

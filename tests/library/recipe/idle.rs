@@ -183,6 +183,9 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         }
     }
     read.extend(values.validation.sets.values().map(Into::into));
+    if !read.is_empty() {
+        let _ = write!(text, "{:?} {:?}", spec.field, spec.missing);
+    }
     if read.iter().any(|path| !path.exists() || path.is_dir()) {
         let _ = write!(text, "{:?}", spec.extensions);
     }

@@ -23,12 +23,12 @@ pub(in crate::data) trait Content: Debug + Send + Sync {
     ///
     /// # Errors
     /// If [`Content::read_at`] fails.
-    fn sample(&self, at: u64, bytes: usize) -> Result<Sample>;
+    fn sample(&self, at: u64, bytes: usize) -> Result<Piece>;
 }
 
 /// A piece of a file's content.
 #[derive(Debug)]
-pub(in crate::data) struct Sample {
+pub(in crate::data) struct Piece {
     pub content: Vec<u8>,
     /// Bytes that the piece takes in the file.
     pub file_bytes: u64,
@@ -49,10 +49,10 @@ impl Content for CorpusFile {
         Ok(read)
     }
 
-    fn sample(&self, at: u64, bytes: usize) -> Result<Sample> {
+    fn sample(&self, at: u64, bytes: usize) -> Result<Piece> {
         let mut content = vec![0; bytes];
         let read = self.read_at(at, &mut content)?;
         content.truncate(read);
-        Ok(Sample { file_bytes: content.len() as u64, content })
+        Ok(Piece { file_bytes: content.len() as u64, content })
     }
 }

@@ -2,12 +2,16 @@
 //! file that is not what its ending says, and one that holds no text.
 
 use super::content::Content;
-use super::format::Source;
-use super::gzip;
+use super::format::{Rules, Source};
+use super::gzip::Gzip;
 use super::json_lines::JsonLines;
+use super::packed::Packed;
+use super::parquet::Parquet;
 use super::plain_text::PlainText;
+use super::zstd::Zstd;
 use crate::data::file::CorpusFile;
 use crate::error::{Error, Result};
+use crate::format::{printable, shortened};
 use std::path::{Path, PathBuf};
 
 /// What the ending of a file's name says about its content.
@@ -21,6 +25,8 @@ enum Named {
     Json,
     /// Plain text.
     Text,
+    /// A Parquet table.
+    Parquet,
     /// A format that xrun does not read, in words.
     Foreign(&'static str),
     /// Nothing: the content decides.
@@ -41,7 +47,8 @@ static ENDINGS: &[(&str, Named)] = &[
     ("rst", Named::Text),
     ("csv", Named::Foreign("a table in CSV")),
     ("tsv", Named::Foreign("a table in TSV")),
-    ("parquet", Named::Foreign("a Parquet table")),
+    ("parquet", Named::Parquet),
+    ("pq", Named::Parquet),
     ("arrow", Named::Foreign("an Arrow table")),
     ("feather", Named::Foreign("a Feather table")),
     ("orc", Named::Foreign("an ORC table")),
@@ -56,8 +63,6 @@ static ENDINGS: &[(&str, Named)] = &[
     ("rar", Named::Foreign("a rar archive")),
     ("bz2", Named::Foreign("packed by bzip2")),
     ("xz", Named::Foreign("packed by xz")),
-    ("zst", Named::Foreign("packed by zstd")),
-    ("zstd", Named::Foreign("packed by zstd")),
     ("lz4", Named::Foreign("packed by lz4")),
     ("npy", Named::Foreign("a NumPy array")),
     ("npz", Named::Foreign("a NumPy archive")),
@@ -79,13 +84,28 @@ static ENDINGS: &[(&str, Named)] = &[
     ("epub", Named::Foreign("an EPUB book")),
 ];
 
-/// What a file is that has no ending for its packing.
-const PACKED_BY_GZIP: &str = "packed by gzip";
+/// A packing of files, whose ending follows the format's own.
+struct Packing {
+    /// The endings, without their dots and in lower case; the first is the usual one.
+    endings: &'static [&'static str],
+    /// What a file is that is packed so.
+    what: &'static str,
+    open: fn(CorpusFile) -> Box<dyn Content>,
+}
+
+static GZIP: Packing =
+    Packing { endings: &["gz"], what: "packed by gzip", open: |file| Packed::<Gzip>::open(file) };
+static ZSTD: Packing =
+    Packing { endings: &["zst", "zstd"], what: "packed by zstd", open: |file| Packed::<Zstd>::open(file) };
+static PACKINGS: [&Packing; 2] = [&GZIP, &ZSTD];
+
+/// What a file is that has no ending for its format.
+const PARQUET: &str = "a Parquet table";
 
 /// First bytes of files that are not text, and what the files are.
 static SIGNATURES: &[(&[u8], &str)] = &[
     (b"%PDF-", "a PDF document"),
-    (b"PAR1", "a Parquet table"),
+    (b"PAR1", PARQUET),
     (b"ARROW1\0\0", "an Arrow table"),
     (b"FEA1", "a Feather table"),
     (b"Obj\x01", "an Avro file"),
@@ -94,7 +114,7 @@ static SIGNATURES: &[(&[u8], &str)] = &[
     (b"Rar!\x1a\x07", "a rar archive"),
     (b"BZh", "packed by bzip2"),
     (b"\xfd7zXZ\0", "packed by xz"),
-    (b"\x28\xb5\x2f\xfd", "packed by zstd"),
+    (b"\x28\xb5\x2f\xfd", ZSTD.what),
     (b"\x04\x22\x4d\x18", "packed by lz4"),
     (b"\x93NUMPY", "a NumPy array"),
     (b"GGUF", "a GGUF model"),
@@ -104,7 +124,7 @@ static SIGNATURES: &[(&[u8], &str)] = &[
     (b"\xff\xd8\xff", "a picture"),
     (b"GIF8", "a picture"),
     (b"\x7fELF", "a program"),
-    (b"\x1f\x8b\x08", PACKED_BY_GZIP),
+    (b"\x1f\x8b\x08", GZIP.what),
     (b"\xff\xfe", "text in UTF-16"),
     (b"\xfe\xff", "text in UTF-16"),
 ];
@@ -118,6 +138,9 @@ const PROBED_LINES: usize = 4;
 /// Bytes of a token file that are looked at for text.
 const TOKEN_HEAD: usize = 4 << 10;
 
+/// Longest name of a field that a message shows, in characters.
+const SHOWN: usize = 60;
+
 /// Fewer bytes may be token ids and readable text at once.
 const MIN_READABLE: usize = 64;
 
@@ -127,9 +150,6 @@ pub(in crate::data) struct TextFile {
     pub content: Box<dyn Content>,
     pub source: &'static dyn Source,
 }
-
-/// The ending of gzip, after the format's own.
-const GZIP: &str = "gz";
 
 /// Returns true if a path's ending is `ending`, in any case.
 fn ends_with(path: &Path, ending: &str) -> bool {
@@ -148,35 +168,64 @@ pub(in crate::data) fn holds_tokens(path: &Path) -> bool {
 
 /// Returns true if files with an ending, packed or not, may be read as text. The ending begins with its dot.
 pub(in crate::data) fn may_be_text(ending: &str) -> bool {
-    let name = unpacked(Path::new(&format!("a{ending}")));
-    !matches!(named(&name), Named::Tokens | Named::Foreign(_))
+    let name = PathBuf::from(format!("a{ending}"));
+    match named(&unpacked(&name)) {
+        Named::Tokens | Named::Foreign(_) => false,
+        Named::Parquet => !is_packed(&name),
+        _ => true,
+    }
+}
+
+/// Returns the packing that a file's name says.
+fn packing(path: &Path) -> Option<&'static Packing> {
+    PACKINGS.into_iter().find(|packing| packing.endings.iter().any(|ending| ends_with(path, ending)))
+}
+
+/// Returns true if a file's name says that it is packed, and xrun unpacks it.
+pub(in crate::data) fn is_packed(path: &Path) -> bool {
+    packing(path).is_some()
+}
+
+/// Returns a number for the format of files with this ending, if it is one whose documents have fields and files
+/// with this ending may be read. The ending begins with its dot.
+pub(in crate::data) fn format_of(ending: &str) -> Option<u8> {
+    let name = PathBuf::from(format!("a{ending}"));
+    match named(&unpacked(&name)) {
+        Named::JsonLines => Some(JsonLines.tag()),
+        Named::Parquet if !is_packed(&name) => Some(Parquet.tag()),
+        _ => None,
+    }
 }
 
 /// Returns the name that a file would have without its packing.
 fn unpacked(path: &Path) -> PathBuf {
-    if ends_with(path, GZIP) { path.with_extension("") } else { path.to_owned() }
+    if is_packed(path) { path.with_extension("") } else { path.to_owned() }
 }
 
 /// Opens a file of documents and finds its format.
 ///
 /// # Errors
 /// If the file cannot be read, or is not what its ending says, or is no text.
-pub(super) fn open(file: CorpusFile) -> Result<TextFile> {
+pub(super) fn open(file: CorpusFile, rules: &Rules) -> Result<TextFile> {
     let path = file.path().to_owned();
-    let content = if ends_with(&path, GZIP) { gzip::open(file) } else { Box::new(file) };
-    let source = source(content.as_ref(), &path)?;
+    let content: Box<dyn Content> = match packing(&path) {
+        Some(packing) => (packing.open)(file),
+        None => Box::new(file),
+    };
+    let source = source(content.as_ref(), &path, rules)?;
     Ok(TextFile { content, source })
 }
 
-fn source(content: &dyn Content, path: &Path) -> Result<&'static dyn Source> {
+fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static dyn Source> {
     let (at, plain) = (path.display(), unpacked(path));
     let refuse = |says: String| Err(Error::usage(format!("{at}{says}")));
-    let foreign = |what: &str| match what {
-        PACKED_BY_GZIP => refuse(format!(
-            " is {what}; rename it to {}.gz, and it is unpacked while it is read",
-            path.file_name().unwrap_or_default().display()
+    let foreign = |what: &str| match PACKINGS.into_iter().find(|packing| packing.what == what) {
+        Some(packing) => refuse(format!(
+            " is {what}; rename it to {}.{}, and it is unpacked while it is read",
+            path.file_name().unwrap_or_default().display(),
+            packing.endings[0]
         )),
-        _ => refuse(format!(" is {what}; {}", advice(what))),
+        None => refuse(format!(" is {what}; {}", advice(what))),
     };
     let named = named(&plain);
     if let Named::Foreign(what) = named {
@@ -187,32 +236,48 @@ fn source(content: &dyn Content, path: &Path) -> Result<&'static dyn Source> {
             " holds packed token ids, and token files are read in place; unpack it first".to_owned(),
         );
     }
+    if named == Named::Parquet && is_packed(path) {
+        return refuse(
+            " is a packed table, and the pages of a table are packed by themselves; unpack it first"
+                .to_owned(),
+        );
+    }
     let mut head = vec![0; HEAD_BYTES];
     let read = content.read_at(0, &mut head)?;
     head.truncate(read);
-    if let Some(what) = signature(&head) {
+    let found = signature(&head);
+    if named == Named::Parquet {
+        return match found {
+            Some(PARQUET) => Ok(&Parquet),
+            _ => refuse(
+                " is no Parquet table, though its ending says so: it does not begin with PAR1".to_owned(),
+            ),
+        };
+    }
+    if let Some(what) = found {
         return foreign(what);
     }
-    let shape = Shape::from_head(&head, read < HEAD_BYTES);
+    let shape = Shape::from_head(&head, read < HEAD_BYTES, &rules.field);
+    let field = format!("\"{}\"", shortened(&printable(&rules.field), SHOWN));
     let renamed = plain.with_extension("jsonl");
     let renamed = renamed.file_name().unwrap_or_default().display();
     match (named, shape) {
         (Named::JsonLines, _) | (Named::Json, Shape::Lines | Shape::Nothing) => Ok(&JsonLines),
         (Named::Json, Shape::Array | Shape::Objects) | (Named::Text | Named::Unknown, Shape::Objects) => {
             refuse(format!(
-                ":1: one JSON array, where xrun reads JSON lines, an object with a string \"text\" on each line; \
+                ":1: one JSON array, where xrun reads JSON lines, an object with a string {field} on each line; \
              `jq -c '.[]'` writes the items of an array so: save them as {renamed}"
             ))
         }
         (Named::Json, Shape::Value) => refuse(format!(
-            ":1: one JSON value over several lines, where xrun reads JSON lines, an object with a string \"text\" on \
+            ":1: one JSON value over several lines, where xrun reads JSON lines, an object with a string {field} on \
              each line; `jq -c .` writes it so: save that as {renamed}"
         )),
         (Named::Json, Shape::Text) => {
             refuse(":1: not JSON, though its ending says so; if it is text, rename it to .txt".to_owned())
         }
         (Named::Text, Shape::Lines) => refuse(format!(
-            ":1: JSON lines, though its ending says plain text; rename it to {renamed}, and the string \"text\" of each \
+            ":1: JSON lines, though its ending says plain text; rename it to {renamed}, and the string {field} of each \
              line becomes a document"
         )),
         (_, Shape::Lines) => Ok(&JsonLines),
@@ -222,7 +287,9 @@ fn source(content: &dyn Content, path: &Path) -> Result<&'static dyn Source> {
 
 /// Returns the step that makes a corpus of a file that is none.
 fn advice(what: &str) -> &'static str {
-    if what.starts_with("packed") || what.ends_with("archive") {
+    if what == PARQUET {
+        "rename it to .parquet"
+    } else if what.starts_with("packed") || what.ends_with("archive") {
         "unpack it first"
     } else if what.ends_with("UTF-16") {
         "write it in UTF-8 first: `iconv -f UTF-16 -t UTF-8`"
@@ -295,8 +362,9 @@ enum Shape {
 }
 
 impl Shape {
-    /// Classifies the beginning of a file; `is_whole` if the file ends there.
-    fn from_head(head: &[u8], is_whole: bool) -> Self {
+    /// Classifies the beginning of a file, whose text a JSON object would have in `field`. `is_whole` is true if
+    /// the file ends there.
+    fn from_head(head: &[u8], is_whole: bool, field: &str) -> Self {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(head);
         let mut lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -310,7 +378,7 @@ impl Shape {
         let closed = |line: &str, end: char| is_cut || line.ends_with(end);
         let is_object = |line: &str| line == "{}" || begins(line, '{', '"') && closed(line, '}');
         let is_array = |line: &str| begins(line, '[', '"') && closed(line, ']');
-        let has_text = first.contains("\"text\"") && is_object(first);
+        let has_text = first.contains(&format!("\"{field}\"")) && is_object(first);
         match first.chars().next() {
             Some('{')
                 if lines.iter().all(|line| is_object(line)) && (lines.len() > 1 || has_text || is_cut) =>
@@ -355,11 +423,11 @@ mod tests {
             ("\"a\"\n\"b\"", Shape::Value),
             ("Once upon\n{\"text\": \"a\"}", Shape::Text),
         ] {
-            assert_eq!(Shape::from_head(text.as_bytes(), true), shape, "{text}");
+            assert_eq!(Shape::from_head(text.as_bytes(), true, "text"), shape, "{text}");
         }
         let long = format!("{{\"text\": \"{}", "a".repeat(100));
         assert_eq!(
-            Shape::from_head(long.as_bytes(), false),
+            Shape::from_head(long.as_bytes(), false, "text"),
             Shape::Lines,
             "a first line longer than the head"
         );

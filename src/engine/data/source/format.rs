@@ -3,7 +3,19 @@
 use super::content::Content;
 use crate::data::text::TextReader;
 use crate::error::Result;
+use crate::policy::MissingField;
 use std::fmt::Debug;
+
+/// How the documents of a file are found, as a recipe says.
+#[derive(Clone, Debug)]
+pub(in crate::data) struct Rules {
+    /// Text between documents, for formats that do not mark document boundaries themselves.
+    pub separator: Option<String>,
+    /// The field or column that holds the text, for formats that have several.
+    pub field: String,
+    /// What happens to a document without that field.
+    pub missing: MissingField,
+}
 
 /// A document format: finds the documents in a file and reads their text.
 pub(in crate::data) trait Source: Debug + Sync {
@@ -11,29 +23,48 @@ pub(in crate::data) trait Source: Debug + Sync {
     /// reused.
     fn tag(&self) -> u8;
 
+    /// Returns true if a document is one of several fields, so that [`Rules::field`] matters.
+    fn has_fields(&self) -> bool;
+
     /// Finds the documents of a file, in order, and checks the whole file. Documents that are only white
-    /// space are left out and counted. `separator` is for formats that do not mark document boundaries
-    /// themselves.
+    /// space, or that lack their text if the rules allow it, are left out and counted.
     ///
     /// # Errors
     /// If the content does not follow the format (the message has file and line), or the file cannot be read
     /// or has changed.
-    fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Scan>;
+    fn scan(&self, content: &dyn Content, rules: &Rules) -> Result<Scan>;
 
     /// Opens the text of a document.
     ///
     /// # Errors
     /// If the file cannot be read or has changed, or the document does not follow the format.
-    fn read<'c>(&self, content: &'c dyn Content, span: &DocumentSpan) -> Result<DocumentReader<'c>>;
+    fn read<'c>(
+        &self,
+        content: &'c dyn Content,
+        span: &DocumentSpan,
+        rules: &Rules,
+    ) -> Result<DocumentReader<'c>>;
 
-    /// Returns the text of the documents, whole or partial, in a piece of a file's content.
-    fn sampled(&self, piece: &[u8]) -> String;
+    /// Returns about `bytes` of text near byte `at` of the file, whole or partial documents, to estimate the
+    /// whole from.
+    ///
+    /// # Errors
+    /// If the file cannot be read or has changed.
+    fn sample(&self, content: &dyn Content, at: u64, bytes: usize, rules: &Rules) -> Result<Sample>;
 
     /// Looks at the beginning of a file and returns a warning if there is reason for one.
     ///
     /// # Errors
     /// If the file cannot be read or has changed, or its beginning is not text.
-    fn warning(&self, content: &dyn Content, separator: Option<&str>) -> Result<Option<String>>;
+    fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>>;
+}
+
+/// Text of a file, for an estimate.
+#[derive(Debug)]
+pub(in crate::data) struct Sample {
+    pub text: String,
+    /// Bytes that the text takes in the file.
+    pub file_bytes: u64,
 }
 
 /// What a file holds.
@@ -43,6 +74,8 @@ pub(in crate::data) struct Scan {
     pub documents: Vec<DocumentSpan>,
     /// Number of documents left out because they have no text.
     pub empty: usize,
+    /// Number of documents left out because they lack the field with their text.
+    pub missing: usize,
     /// True if the separator occurs in the file.
     pub is_separated: bool,
 }

@@ -1,20 +1,13 @@
-//! Gzip: reads the content of a packed file at any offset.
-//!
-//! A packed stream can only be decoded from its beginning. So every thread keeps the decoder that it used
-//! last, which makes reads in order cheap, and every file keeps copies of decoders along the way, from which
-//! other reads start. Nothing else is kept in memory, however long the content is.
+//! Gzip (RFC 1952): one deflate stream after another, each with a checksum. Deflate's state is small, so copies
+//! of decoders are the places that reads start from.
 
-use super::content::{Content, Sample};
+use super::packed::{Decoder, Input, LastDecoder, check_expansion, error, truncated};
 use crate::data::file::CorpusFile;
 use crate::error::{Error, Result};
-use crate::lock::lock;
 use crc::{CRC_32_ISO_HDLC, Crc, Digest, Table};
 use miniz_oxide::inflate::stream::{InflateState, MinReset, inflate};
 use miniz_oxide::{DataFormat, MZError, MZFlush, MZStatus};
 use std::cell::RefCell;
-use std::fmt;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 static CRC32: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&CRC_32_ISO_HDLC);
 
@@ -27,145 +20,15 @@ const MAX_HEADER: usize = 64 << 10;
 /// Bytes of the checksum and length at the end of a member.
 const TRAILER_BYTES: usize = 8;
 
-/// The most bytes that deflate can make of one byte.
-const MAX_EXPANSION: u64 = 1032;
-
-/// How many times the length of its file content may be, beyond [`ALWAYS_ALLOWED`]. Packed text is a third to
-/// a tenth of its length; files that expand much further are made to fill memory or a disk.
-const ALLOWED_EXPANSION: u64 = 200;
-
-/// Content up to this length is allowed whatever the file's size.
-const ALWAYS_ALLOWED: u64 = 64 << 20;
-
-/// The most decoders kept per file, evenly spaced. Each takes 43 KiB.
-const MAX_STOPS: usize = 32;
-
-/// Bytes of content between the first decoders kept; longer content spaces them further apart.
-const FIRST_SPACING: u64 = 4 << 20;
-
-/// Bytes of content decoded at a time on the way to an offset.
-const SKIP_BYTES: u64 = 1 << 20;
-
-/// Bytes of content decoded for a sample: the beginning of a file is packed less tightly than the rest.
-const SAMPLED_BYTES: usize = 1 << 20;
-
 thread_local! {
-    /// The decoder that this thread used last, and the id of its file.
-    static LAST: RefCell<Option<(u64, Decoder)>> = const { RefCell::new(None) };
-}
-
-/// A packed file.
-pub(super) struct Gzip {
-    /// Number of the file among all that were opened.
-    id: u64,
-    file: CorpusFile,
-    stops: Mutex<Checkpoints>,
-}
-
-/// Opens a packed file. Nothing is decoded yet.
-pub(super) fn open(file: CorpusFile) -> Box<dyn Content> {
-    static OPENED: AtomicU64 = AtomicU64::new(0);
-    let id = OPENED.fetch_add(1, Ordering::Relaxed);
-    let stops = Checkpoints { spacing: FIRST_SPACING, decoders: Vec::new() };
-    Box::new(Gzip { id, file, stops: Mutex::new(stops) })
-}
-
-impl fmt::Debug for Gzip {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gzip").field("file", &self.file).finish_non_exhaustive()
-    }
-}
-
-impl Content for Gzip {
-    fn file(&self) -> &CorpusFile {
-        &self.file
-    }
-
-    fn max_bytes(&self) -> u64 {
-        self.file.bytes().saturating_mul(MAX_EXPANSION)
-    }
-
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let last = LAST.take().filter(|(id, last)| *id == self.id && last.position <= offset);
-        let last = last.map(|(_, last)| last);
-        let reached = last.as_ref().map_or(0, |last| last.position);
-        let mut decoder = self.checkpoint_between(reached, offset).or(last).unwrap_or_default();
-        let mut scratch = Vec::new();
-        while decoder.position < offset && !decoder.is_done {
-            scratch.resize((offset - decoder.position).min(SKIP_BYTES) as usize, 0);
-            decoder.read(&self.file, &mut scratch)?;
-            self.store_checkpoint(&decoder);
-        }
-        let read = decoder.read(&self.file, out)?;
-        self.store_checkpoint(&decoder);
-        if !decoder.is_done {
-            LAST.set(Some((self.id, decoder)));
-        }
-        Ok(read)
-    }
-
-    /// Always samples the beginning: any other place can only be reached by decoding everything before it.
-    fn sample(&self, _: u64, bytes: usize) -> Result<Sample> {
-        let mut decoder = Decoder::default();
-        let mut content = vec![0; SAMPLED_BYTES.max(bytes)];
-        let read = decoder.read(&self.file, &mut content)?;
-        content.truncate(read);
-        let content = content.split_off(read.saturating_sub(bytes));
-        let file_bytes = decoder.next_byte() * content.len() as u64 / read.max(1) as u64;
-        Ok(Sample { content, file_bytes })
-    }
-}
-
-impl Gzip {
-    /// Returns a copy of the last kept decoder at or before `offset`, if it is beyond `reached`.
-    fn checkpoint_between(&self, reached: u64, offset: u64) -> Option<Decoder> {
-        let stops = lock(&self.stops);
-        let stop = stops.decoders.iter().rfind(|stop| stop.position <= offset)?;
-        (stop.position > reached).then(|| stop.clone())
-    }
-
-    /// Keeps a copy of a decoder if it is far enough beyond the last kept one. The files of a large corpus
-    /// keep none: there are enough of them to read in parallel.
-    fn store_checkpoint(&self, decoder: &Decoder) {
-        if self.file.is_held() && !decoder.is_done {
-            lock(&self.stops).add(decoder);
-        }
-    }
-}
-
-/// Decoders that reads may start from, in order of position.
-struct Checkpoints {
-    spacing: u64,
-    decoders: Vec<Decoder>,
-}
-
-impl Checkpoints {
-    fn add(&mut self, decoder: &Decoder) {
-        let last = self.decoders.last().map_or(0, |stop| stop.position);
-        if decoder.position < last + self.spacing {
-            return;
-        }
-        self.decoders.push(decoder.without_input());
-        if self.decoders.len() == MAX_STOPS {
-            self.spacing *= 2;
-            let mut number = 0;
-            self.decoders.retain(|_| {
-                number += 1;
-                number % 2 == 0
-            });
-        }
-    }
+    static LAST: RefCell<Option<(u64, Gzip)>> = const { RefCell::new(None) };
 }
 
 /// The state of decoding a file.
 #[derive(Clone)]
-struct Decoder {
+pub(super) struct Gzip {
     inflate: Box<InflateState>,
-    /// Bytes of the file that were read; those from `used` on are not decoded yet.
-    input: Vec<u8>,
-    used: usize,
-    /// The byte of the file after `input`.
-    read_to: u64,
+    input: Input,
     /// Bytes of content decoded so far.
     position: u64,
     /// The member being decoded; `None` before its header is read.
@@ -182,13 +45,11 @@ struct Member {
     start: u64,
 }
 
-impl Default for Decoder {
+impl Default for Gzip {
     fn default() -> Self {
         Self {
             inflate: InflateState::new_boxed(DataFormat::Raw),
-            input: Vec::new(),
-            used: 0,
-            read_to: 0,
+            input: Input::default(),
             position: 0,
             member: None,
             is_done: false,
@@ -196,9 +57,30 @@ impl Default for Decoder {
     }
 }
 
-impl Decoder {
-    /// Fills `out` with the next content and returns the number of bytes filled. It is less than the length
-    /// of `out` only at the end.
+impl Decoder for Gzip {
+    type Checkpoint = Self;
+
+    /// Each takes 43 KiB.
+    const MAX_CHECKPOINTS: usize = 32;
+
+    const MAX_EXPANSION: u64 = 1032;
+
+    fn last() -> &'static LastDecoder<Self> {
+        &LAST
+    }
+
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    fn next_byte(&self) -> u64 {
+        self.input.next_byte()
+    }
+
     fn read(&mut self, file: &CorpusFile, out: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < out.len() && !self.is_done {
@@ -211,25 +93,30 @@ impl Decoder {
         Ok(filled)
     }
 
+    fn checkpoint_position(&self) -> u64 {
+        self.position
+    }
+
+    fn checkpoint(&self) -> Self {
+        Self { input: Input::from(self.next_byte()), ..self.clone() }
+    }
+
+    fn resume(checkpoint: &Self) -> Self {
+        checkpoint.clone()
+    }
+}
+
+impl Gzip {
     /// Decodes some content of a member, and checks the member when it ends.
     fn decode(&mut self, file: &CorpusFile, out: &mut [u8]) -> Result<usize> {
-        self.refill(file, 1)?;
-        let made = inflate(&mut self.inflate, &self.input[self.used..], out, MZFlush::None);
-        self.used += made.bytes_consumed;
+        self.input.refill(file, 1, INPUT_BYTES)?;
+        let made = inflate(&mut self.inflate, self.input.rest(), out, MZFlush::None);
+        self.input.consume(made.bytes_consumed as u64);
         self.position += made.bytes_written as u64;
         if let Some(member) = &mut self.member {
             member.digest.update(&out[..made.bytes_written]);
         }
-        if self.position > ALWAYS_ALLOWED.max(ALLOWED_EXPANSION.saturating_mul(self.next_byte())) {
-            let times = self.position / self.next_byte().max(1);
-            return Err(error(
-                file,
-                &format!(
-                    "becomes {times} times as long when it is unpacked, which text never does; if you do want to train \
-                 on it, unpack it with `gzip -d` first"
-                ),
-            ));
-        }
+        check_expansion(file, self.position, self.next_byte(), "unpack it with `gzip -d`")?;
         match made.status {
             Ok(MZStatus::StreamEnd) => self.end_member(file)?,
             Ok(_) => {}
@@ -246,10 +133,10 @@ impl Decoder {
 
     /// Reads the header of the next member, if there is one.
     fn begin_member(&mut self, file: &CorpusFile) -> Result<()> {
-        self.refill(file, MAX_HEADER)?;
-        let (head, at) = (&self.input[self.used..], self.next_byte());
+        self.input.refill(file, MAX_HEADER, INPUT_BYTES)?;
+        let (head, at) = (self.input.rest(), self.next_byte());
         // Some programs pad the last block of a tape or a disk with zeros.
-        if at > 0 && head.iter().all(|byte| *byte == 0) && self.read_to == file.bytes() {
+        if at > 0 && head.iter().all(|byte| *byte == 0) && self.input.is_last(file) {
             self.is_done = true;
             return Ok(());
         }
@@ -265,7 +152,7 @@ impl Decoder {
             });
         }
         match header_bytes(head) {
-            Some(bytes) => self.used += bytes,
+            Some(bytes) => self.input.consume(bytes as u64),
             None if head.len() < MAX_HEADER => return Err(truncated(file)),
             None => {
                 return Err(damaged(
@@ -281,9 +168,9 @@ impl Decoder {
 
     /// Checks the checksum and length of the member that ends here.
     fn end_member(&mut self, file: &CorpusFile) -> Result<()> {
-        self.refill(file, TRAILER_BYTES)?;
+        self.input.refill(file, TRAILER_BYTES, INPUT_BYTES)?;
         let Some(member) = self.member.take() else { return Ok(()) };
-        let trailer = self.input[self.used..].as_chunks::<4>().0;
+        let trailer = self.input.rest().as_chunks::<4>().0;
         let [checksum, length, ..] = trailer else { return Err(truncated(file)) };
         let made = (member.digest.finalize(), (self.position - member.start) as u32);
         if made != (u32::from_le_bytes(*checksum), u32::from_le_bytes(*length)) {
@@ -293,31 +180,8 @@ impl Decoder {
                 &format!("the text before byte {at} does not have the checksum that it was packed with"),
             ));
         }
-        self.used += TRAILER_BYTES;
+        self.input.consume(TRAILER_BYTES as u64);
         Ok(())
-    }
-
-    /// Reads until `wanted` bytes of input are ready, or the file ends.
-    fn refill(&mut self, file: &CorpusFile, wanted: usize) -> Result<()> {
-        if self.input.len() - self.used < wanted && self.read_to < file.bytes() {
-            self.input.drain(..self.used);
-            self.used = 0;
-            let held = self.input.len();
-            self.input.resize(INPUT_BYTES.min(held + (file.bytes() - self.read_to) as usize), 0);
-            let read = file.read_at(self.read_to, &mut self.input[held..])?;
-            self.input.truncate(held + read);
-            self.read_to += read as u64;
-        }
-        Ok(())
-    }
-
-    /// Returns the offset in the file of the byte that is decoded next.
-    fn next_byte(&self) -> u64 {
-        self.read_to - (self.input.len() - self.used) as u64
-    }
-
-    fn without_input(&self) -> Self {
-        Self { input: Vec::new(), used: 0, read_to: self.next_byte(), ..self.clone() }
     }
 }
 
@@ -346,26 +210,54 @@ fn header_bytes(head: &[u8]) -> Option<usize> {
     (at <= head.len()).then_some(at)
 }
 
-fn error(file: &CorpusFile, what: &str) -> Error {
-    Error::usage(format!("{} {what}", file.path().display()))
-}
-
-fn truncated(file: &CorpusFile) -> Error {
-    error(
-        file,
-        &format!(
-            "is cut off: its packed text does not end within its {} bytes. Copy or download it again",
-            file.bytes()
-        ),
-    )
+/// Unpacks members that become at most `most` bytes together.
+///
+/// # Errors
+/// If they are damaged or become more bytes. The message says what is wrong.
+pub(super) fn unpack(mut packed: &[u8], most: usize) -> Result<Vec<u8>, String> {
+    let mut made = Vec::new();
+    while !packed.is_empty() {
+        let is_gzip = packed.starts_with(&MAGIC) && packed.get(3).is_some_and(|flags| flags & RESERVED == 0);
+        let header = header_bytes(packed).filter(|_| is_gzip).ok_or("it is not gzip")?;
+        packed = &packed[header..];
+        let mut inflate_state = InflateState::new_boxed(DataFormat::Raw);
+        let begin = made.len();
+        loop {
+            let (end, room) = (made.len(), (most - made.len()).min(INPUT_BYTES));
+            // One byte more than is allowed, so that the end of the stream is seen.
+            made.resize(end + room + 1, 0);
+            let part = inflate(&mut inflate_state, packed, &mut made[end..], MZFlush::None);
+            made.truncate(end + part.bytes_written);
+            packed = &packed[part.bytes_consumed..];
+            match part.status {
+                _ if made.len() > most => return Err(format!("it becomes more than {most} bytes")),
+                Ok(MZStatus::StreamEnd) => break,
+                Ok(_) => {}
+                Err(_) => return Err("its packed text is invalid or cut off".to_owned()),
+            }
+        }
+        let ([checksum, length, ..], rest) = (packed.as_chunks::<4>().0, packed.get(TRAILER_BYTES..)) else {
+            return Err("it is cut off".to_owned());
+        };
+        let text = &made[begin..];
+        if (CRC32.checksum(text), text.len() as u32)
+            != (u32::from_le_bytes(*checksum), u32::from_le_bytes(*length))
+        {
+            return Err("it does not have the checksum that it was packed with".to_owned());
+        }
+        packed = rest.unwrap_or_default();
+    }
+    Ok(made)
 }
 
 fn damaged(file: &CorpusFile, what: &str) -> Error {
-    error(file, &format!("is damaged: {what}. Copy or download it again; `gzip -t` checks it"))
+    super::packed::damaged(file, what, "gzip -t")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::content::Content;
+    use super::super::packed::{ALWAYS_ALLOWED, FIRST_SPACING, Packed, SAMPLED_BYTES};
     use super::*;
     use std::path::Path;
 
@@ -382,7 +274,7 @@ mod tests {
     fn opened(dir: &Path, bytes: &[u8]) -> Box<dyn Content> {
         let path = dir.join("a.txt.gz");
         std::fs::write(&path, bytes).unwrap();
-        open(CorpusFile::open_all(vec![path]).unwrap().remove(0))
+        Packed::<Gzip>::open(CorpusFile::open_all(vec![path]).unwrap().remove(0))
     }
 
     /// Reads all of a file in pieces.
@@ -462,18 +354,6 @@ mod tests {
         for at in [content.len() - 10, 5, half - 10, content.len(), content.len() + 1000, 0] {
             check(at, 100_000);
         }
-    }
-
-    #[test]
-    fn stops_stay_few_and_evenly_spaced() {
-        let mut stops = Checkpoints { spacing: 10, decoders: Vec::new() };
-        for position in 0..100_000 {
-            stops.add(&Decoder { position, ..Decoder::default() });
-        }
-        let positions: Vec<u64> = stops.decoders.iter().map(|stop| stop.position).collect();
-        assert!(positions.len() >= MAX_STOPS / 2 && positions.len() < MAX_STOPS, "{positions:?}");
-        let gaps: Vec<u64> = positions.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        assert!(gaps.iter().all(|gap| *gap == stops.spacing), "{gaps:?}");
     }
 
     #[test]

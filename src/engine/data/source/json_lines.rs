@@ -1,26 +1,30 @@
-//! JSON lines: the string `text` on each line is a document.
+//! JSON lines: a string of the object on each line is a document.
 
 use super::content::Content;
-use super::format::{DocumentReader, DocumentSpan, Scan, Source};
+use super::format::{DocumentReader, DocumentSpan, Rules, Sample, Scan, Source};
 use crate::data::parallel::collect_in_order;
 use crate::data::text::{BLOCK_BYTES, TextReader};
 use crate::error::{Error, Result};
 use crate::format::{printable, shortened};
+use crate::policy::MissingField;
 use rayon::prelude::*;
-use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
+use std::fmt;
 
 /// Longest part of a line, in characters, and most fields that a message shows.
 const SHOWN: usize = 60;
 const SHOWN_FIELDS: usize = 8;
 
-/// One line; fields other than `text` are ignored.
-#[derive(Deserialize)]
-struct Record<'a> {
-    #[serde(borrow)]
-    text: Cow<'a, str>,
+/// What an object has in the field that holds the text.
+#[derive(Debug, PartialEq)]
+enum Held<'a> {
+    Text(Cow<'a, str>),
+    Null,
+    /// The object lacks the field.
+    Nothing,
 }
 
 #[derive(Debug)]
@@ -31,7 +35,11 @@ impl Source for JsonLines {
         1
     }
 
-    fn scan(&self, content: &dyn Content, _: Option<&str>) -> Result<Scan> {
+    fn has_fields(&self) -> bool {
+        true
+    }
+
+    fn scan(&self, content: &dyn Content, rules: &Rules) -> Result<Scan> {
         let mut reader = TextReader::whole(content)?;
         let (mut scan, mut line) = (Scan::default(), 0);
         let (mut text, mut at) = (String::new(), reader.at());
@@ -51,14 +59,16 @@ impl Source for JsonLines {
             }
             let kept = found.into_par_iter().map(|(line, range)| {
                 let json = &text[range.clone()];
-                if record(content, line, json)?.text.trim().is_empty() {
-                    return Ok(None);
-                }
-                Ok(Some(DocumentSpan { at: at + range.start as u64, bytes: range.len() as u64, line }))
+                let span = DocumentSpan { at: at + range.start as u64, bytes: range.len() as u64, line };
+                Ok((span, text_of(content, line, json, rules)?.map(|text| text.trim().is_empty())))
             });
-            let kept = collect_in_order(kept)?;
-            scan.empty += kept.iter().filter(|document| document.is_none()).count();
-            scan.documents.extend(kept.into_iter().flatten());
+            for (span, is_empty) in collect_in_order(kept)? {
+                match is_empty {
+                    Some(false) => scan.documents.push(span),
+                    Some(true) => scan.empty += 1,
+                    None => scan.missing += 1,
+                }
+            }
             text.drain(..whole);
             at += whole as u64;
             if !more {
@@ -67,37 +77,160 @@ impl Source for JsonLines {
         }
     }
 
-    fn read<'c>(&self, content: &'c dyn Content, span: &DocumentSpan) -> Result<DocumentReader<'c>> {
+    fn read<'c>(
+        &self,
+        content: &'c dyn Content,
+        span: &DocumentSpan,
+        rules: &Rules,
+    ) -> Result<DocumentReader<'c>> {
         let mut json = String::new();
         TextReader::range(content, span.at..span.at + span.bytes).append(&mut json, usize::MAX)?;
-        Ok(DocumentReader::Whole(Some(record(content, span.line, &json)?.text.into_owned())))
+        Ok(DocumentReader::Whole(text_of(content, span.line, &json, rules)?.map(Cow::into_owned)))
     }
 
-    fn sampled(&self, piece: &[u8]) -> String {
-        let raw = String::from_utf8_lossy(piece);
-        let lines = raw.lines().filter(|line| is_object(line));
-        let whole = lines.filter_map(|line| serde_json::from_str::<Record<'_>>(line).ok());
-        let texts: String = whole.map(|record| record.text).collect();
-        if texts.is_empty() { raw.into_owned() } else { texts }
+    fn sample(&self, content: &dyn Content, at: u64, bytes: usize, rules: &Rules) -> Result<Sample> {
+        let piece = content.sample(at, bytes)?;
+        let raw = String::from_utf8_lossy(&piece.content);
+        let whole = raw.lines().filter(|line| is_object(line)).filter_map(|line| held(line, rules).ok());
+        let texts: String = whole
+            .filter_map(|held| match held {
+                Held::Text(text) => Some(text),
+                Held::Null | Held::Nothing => None,
+            })
+            .collect();
+        let text = if texts.is_empty() { raw.into_owned() } else { texts };
+        Ok(Sample { text, file_bytes: piece.file_bytes })
     }
 
-    fn warning(&self, content: &dyn Content, separator: Option<&str>) -> Result<Option<String>> {
+    fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>> {
         let path = content.file().path().display();
-        Ok(separator
+        Ok(rules
+            .separator
+            .as_ref()
             .map(|_| format!("data.document_separator is not used: each line of {path} is a document")))
     }
 }
 
-/// Reads the record on a line. The derived reader would also take an array, by position.
-fn record<'a>(content: &dyn Content, line: usize, json: &'a str) -> Result<Record<'a>> {
+/// Reads the text on a line. `None` if the object lacks it and the rules allow that.
+fn text_of<'a>(
+    content: &dyn Content,
+    line: usize,
+    json: &'a str,
+    rules: &Rules,
+) -> Result<Option<Cow<'a, str>>> {
     let wrong = match is_object(json) {
-        false => not_an_object(json),
-        true => match serde_json::from_str(json) {
-            Ok(record) => return Ok(record),
-            Err(e) => wrong_object(json, &e),
+        false => not_an_object(json, rules),
+        true => match held(json, rules) {
+            Ok(Held::Text(text)) => return Ok(Some(text)),
+            Ok(Held::Null | Held::Nothing) if rules.missing == MissingField::Skip => return Ok(None),
+            Ok(Held::Null) => null(rules),
+            Ok(Held::Nothing) => lacking(json, rules),
+            Err(e) => wrong_object(json, rules, &e),
         },
     };
     Err(Error::usage(format!("{}:{line}: {wrong}", content.file().path().display())))
+}
+
+/// Finds the field that holds the text in an object; others are ignored.
+fn held<'a>(json: &'a str, rules: &Rules) -> serde_json::Result<Held<'a>> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    let held = Object { field: &rules.field }.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(held)
+}
+
+/// Reads an object.
+struct Object<'f> {
+    field: &'f str,
+}
+
+impl<'de> DeserializeSeed<'de> for Object<'_> {
+    type Value = Held<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_> {
+    type Value = Held<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut held = Held::Nothing;
+        while let Some(is_field) = map.next_key_seed(Name(self.field))? {
+            if !is_field {
+                map.next_value::<IgnoredAny>()?;
+            } else if held == Held::Nothing {
+                held = map.next_value_seed(Text)?;
+            } else {
+                return Err(A::Error::custom("the field occurs twice"));
+            }
+        }
+        Ok(held)
+    }
+}
+
+/// Compares a key with this name.
+struct Name<'f>(&'f str);
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<bool, D::Error> {
+        reader.deserialize_identifier(self)
+    }
+}
+
+impl Visitor<'_> for Name<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<bool, E> {
+        Ok(key == self.0)
+    }
+}
+
+/// Reads a string or null.
+struct Text;
+
+impl<'de> DeserializeSeed<'de> for Text {
+    type Value = Held<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Text {
+    type Value = Held<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Held::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Held::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Held::Null)
+    }
+}
+
+/// Quotes the name of a field for a message.
+fn quoted(field: &str) -> String {
+    format!("\"{}\"", shortened(&printable(field), SHOWN))
 }
 
 fn is_object(json: &str) -> bool {
@@ -105,17 +238,18 @@ fn is_object(json: &str) -> bool {
 }
 
 /// Says what a line is that does not begin like an object.
-fn not_an_object(json: &str) -> String {
+fn not_an_object(json: &str, rules: &Rules) -> String {
     let kind = match serde_json::from_str::<Value>(json) {
         Ok(value) => kind(&value),
         Err(_) => "not JSON",
     };
     let shown = shortened(&printable(json.trim()), SHOWN);
-    format!("a line of JSON lines is an object with a string \"text\", and this one is {kind}: {shown}")
+    let field = quoted(&rules.field);
+    format!("a line of JSON lines is an object with a string {field}, and this one is {kind}: {shown}")
 }
 
-/// Says why a line that begins like an object is no record.
-fn wrong_object(json: &str, e: &serde_json::Error) -> String {
+/// Says why a line that begins like an object cannot be read.
+fn wrong_object(json: &str, rules: &Rules, e: &serde_json::Error) -> String {
     if e.classify() != Category::Data {
         return match non_finite(json) {
             Some((word, column)) => format!(
@@ -129,25 +263,38 @@ fn wrong_object(json: &str, e: &serde_json::Error) -> String {
             }
         };
     }
-    let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(json) else {
-        return "not a JSON object with a string \"text\"".to_owned();
-    };
-    match fields.get("text") {
-        Some(Value::String(_)) => "the field \"text\" occurs twice".to_owned(),
-        Some(value) => format!("\"text\" is {}, and a document is a string", kind(value)),
-        None => {
-            let mut names: Vec<String> =
-                fields.keys().take(SHOWN_FIELDS).map(|name| shortened(&printable(name), SHOWN)).collect();
-            names.extend((fields.len() > SHOWN_FIELDS).then(|| "…".to_owned()));
-            let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-            let example = longest_string(&fields)
-                .map_or(String::new(), |name| format!(", as `jq -c '{{text: .{name}}}'` does for {name}"));
-            format!(
-                "the object has no \"text\", but {has}; write what is to be learned as one string \"text\" per \
-                 line{example}"
-            )
-        }
+    let field = quoted(&rules.field);
+    match fields(json).get(&rules.field) {
+        Some(Value::String(_) | Value::Null) | None => format!("the field {field} occurs twice"),
+        Some(value) => format!("{field} is {}, and a document is a string", kind(value)),
     }
+}
+
+/// What to do about a document without text.
+const SKIP: &str = "data.missing = \"skip\" leaves such documents out";
+
+fn null(rules: &Rules) -> String {
+    format!("{} is null, and a document is a string; {SKIP}", quoted(&rules.field))
+}
+
+/// Says what an object has instead of the field that holds the text.
+fn lacking(json: &str, rules: &Rules) -> String {
+    let fields = fields(json);
+    let mut names: Vec<String> =
+        fields.keys().take(SHOWN_FIELDS).map(|name| shortened(&printable(name), SHOWN)).collect();
+    names.extend((fields.len() > SHOWN_FIELDS).then(|| "…".to_owned()));
+    let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+    let example =
+        longest_string(&fields).map_or(String::new(), |name| format!(", such as data.field={name}"));
+    format!(
+        "the object has no {}, but {has}; data.field names the field that holds the text{example}, and {SKIP}",
+        quoted(&rules.field)
+    )
+}
+
+/// Returns all fields of an object; none if it is not valid JSON.
+fn fields(json: &str) -> Map<String, Value> {
+    serde_json::from_str(json).unwrap_or_default()
 }
 
 /// Returns the name of the longest string, if it needs no quotes.

@@ -1,7 +1,7 @@
 //! Plain text: a file is one document, or a separator cuts it into several.
 
 use super::content::Content;
-use super::format::{DocumentReader, DocumentSpan, Scan, Source};
+use super::format::{DocumentReader, DocumentSpan, Rules, Sample, Scan, Source};
 use crate::data::END_OF_TEXT;
 use crate::data::text::{BLOCK_BYTES, TextReader};
 use crate::error::Result;
@@ -14,24 +14,35 @@ impl Source for PlainText {
         0
     }
 
-    fn scan(&self, content: &dyn Content, separator: Option<&str>) -> Result<Scan> {
-        match separator {
+    fn has_fields(&self) -> bool {
+        false
+    }
+
+    fn scan(&self, content: &dyn Content, rules: &Rules) -> Result<Scan> {
+        match &rules.separator {
             Some(separator) => parts(content, separator),
             None => whole(content),
         }
     }
 
-    fn read<'c>(&self, content: &'c dyn Content, span: &DocumentSpan) -> Result<DocumentReader<'c>> {
+    fn read<'c>(
+        &self,
+        content: &'c dyn Content,
+        span: &DocumentSpan,
+        _: &Rules,
+    ) -> Result<DocumentReader<'c>> {
         Ok(DocumentReader::Blocks(TextReader::range(content, span.at..span.at + span.bytes)))
     }
 
-    fn sampled(&self, piece: &[u8]) -> String {
-        String::from_utf8_lossy(piece).into_owned()
+    fn sample(&self, content: &dyn Content, at: u64, bytes: usize, _: &Rules) -> Result<Sample> {
+        let piece = content.sample(at, bytes)?;
+        let text = String::from_utf8_lossy(&piece.content).into_owned();
+        Ok(Sample { text, file_bytes: piece.file_bytes })
     }
 
     /// Warns if a file without a separator contains the end token as literal text.
-    fn warning(&self, content: &dyn Content, separator: Option<&str>) -> Result<Option<String>> {
-        if separator.is_some() {
+    fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>> {
+        if rules.separator.is_some() {
             return Ok(None);
         }
         let (mut reader, mut block) = (TextReader::whole(content)?, String::new());
@@ -58,7 +69,7 @@ fn whole(content: &dyn Content) -> Result<Scan> {
     }
     let span = DocumentSpan { at: begin, bytes: reader.at() - begin, line: 0 };
     let documents = if has_text { vec![span] } else { Vec::new() };
-    Ok(Scan { empty: usize::from(!has_text), documents, is_separated: false })
+    Ok(Scan { empty: usize::from(!has_text), documents, ..Scan::default() })
 }
 
 /// Returns the documents between separators, without the line breaks around them.
@@ -89,7 +100,7 @@ fn parts(content: &dyn Content, separator: &str) -> Result<Scan> {
             spans.extend(part.close());
             // What is empty between separators is no document, but a file without any text is passed over.
             let empty = usize::from(spans.is_empty());
-            return Ok(Scan { documents: spans, empty, is_separated });
+            return Ok(Scan { documents: spans, empty, is_separated, ..Scan::default() });
         }
     }
 }

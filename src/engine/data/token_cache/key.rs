@@ -6,7 +6,7 @@ use super::super::file::CorpusFile;
 use super::super::parallel::collect_in_order;
 use super::super::source::{self, TextFile};
 use super::super::tokenizer::Tokenizer;
-use super::super::{Spec, Validation};
+use super::super::{MissingField, Spec, TEXT_FIELD, Validation};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
@@ -60,6 +60,15 @@ impl Key {
         add(&tokenizer.end_token().to_le_bytes());
         add(&tokenizer.opening_token().to_le_bytes());
         add(spec.document_separator.as_deref().unwrap_or_default().as_bytes());
+        // Only other values than the defaults, so that tokens made before these keys existed are still found.
+        if spec.field != TEXT_FIELD {
+            add(b"field");
+            add(spec.field.as_bytes());
+        }
+        if spec.missing != MissingField::Error {
+            add(b"missing");
+            add(spec.missing.word().as_bytes());
+        }
         let held = match (part, &spec.validation) {
             (Part::Whole, _) => {
                 add(b"whole");
@@ -81,7 +90,7 @@ impl Key {
         };
         let mut files = Vec::new();
         for text in [Some(text), held.as_ref()].into_iter().flatten() {
-            let opened = source::open(text.list(&spec.extensions)?.files)?;
+            let opened = source::open(text.list(&spec.extensions)?.files, &spec.rules())?;
             add(&(opened.len() as u64).to_le_bytes());
             opened.iter().for_each(|file| add(&[file.source.tag()]));
             files.extend(opened);

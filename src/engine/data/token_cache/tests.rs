@@ -2,7 +2,7 @@
 
 use super::super::corpus_files::CorpusFiles;
 use super::super::stories::Split;
-use super::super::{Dataset, Spec, Validation, open};
+use super::super::{Dataset, MissingField, Spec, Validation, open};
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -84,6 +84,8 @@ fn another_text_tokenizer_or_split_is_another_entry() {
         Spec { document_separator: Some("document".to_owned()), ..spec(&a) },
         Spec { validation: Validation::Fraction(0.125), ..spec(&a) },
         Spec { seed: 1, ..spec(&a) },
+        Spec { field: "content".to_owned(), ..spec(&a) },
+        Spec { missing: MissingField::Skip, ..spec(&a) },
     ];
     for (n, other) in specs.iter().enumerate() {
         let expected = content(&open_with_cache(other, None));

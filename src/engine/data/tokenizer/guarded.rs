@@ -1,16 +1,14 @@
 //! The only access to the tokenizers library. The library panics on some tokenizer.json files and allocates
 //! whatever size others claim, and these files come from third parties.
 
+use super::super::caught::caught;
 use super::kind::{in_words, other_file};
 use super::timed::timed;
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 use tokenizers::{AddedToken, PostProcessorWrapper};
 
 /// A tokenizer of the library. Every call returns a result or an error; none panics.
@@ -182,30 +180,10 @@ impl std::fmt::Debug for GuardedTokenizer {
     }
 }
 
-thread_local! {
-    /// True while this thread is inside the library. The panic hook then prints nothing, because the panic
-    /// becomes an error.
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Calls the library and turns a panic into an error.
+/// Calls the library and turns a panic into an error. Between calls the library keeps only caches, which it
+/// locks.
 fn guard<T>(call: impl FnOnce() -> T) -> Result<T> {
-    static QUIET: Once = Once::new();
-    QUIET.call_once(|| {
-        let print = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !GUARDED.get() {
-                print(panic);
-            }
-        }));
-    });
-    let before = GUARDED.replace(true);
-    // Unwind safe: between calls the library keeps only caches, which it locks.
-    let result = catch_unwind(AssertUnwindSafe(call));
-    GUARDED.set(before);
-    result.map_err(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+    caught(call).map_err(|text| {
         Error::usage(format!(
             "the tokenizers library panics on this tokenizer.json ({text}); the file is damaged"
         ))

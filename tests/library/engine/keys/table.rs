@@ -70,6 +70,15 @@ impl Files {
         folder
     }
 
+    /// Makes JSON lines with two fields, one of which is missing once.
+    fn lines(&self) -> PathBuf {
+        let path = self.folder.path().join("lines.jsonl");
+        let line = |i: u32| format!("{{\"text\": \"{i} and {}\", \"other\": \"not {i}\"}}\n", i * i % 97);
+        let lines: String = (0..400).map(line).chain(["{\"text\": \"the last\"}\n".to_owned()]).collect();
+        std::fs::write(&path, lines).expect("a temporary folder takes a file");
+        path
+    }
+
     /// Makes a Hugging Face folder of the tiny recipe's model.
     fn model(&self) -> PathBuf {
         let to = self.folder.path().join("model");
@@ -89,6 +98,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let text = text.as_str();
     let folder = format!("data.corpus={}", files.folder().display());
     let folder = folder.as_str();
+    let lines = format!("data.corpus={}", files.lines().display());
+    let lines = [lines.as_str(), "data.validation=0.3", "data.missing=skip"];
     let on = |base: &[&str], value: &str, [one, several]: [Shows; 2]| {
         let owned = |settings: &[&str]| settings.iter().map(ToString::to_string).collect();
         Some(Case { base: owned(base), change: vec![format!("{key}={value}")], one, several })
@@ -211,6 +222,11 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         // An entry that the text does not hold.
         "data.begin_token" => curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "z"),
         "data.document_separator" => curve_of(&[text, "data.validation=0.3"], "---"),
+        "data.field" => curve_of(&lines, "other"),
+        "data.missing" => {
+            let other = [&lines[..], &["data.field=other"]].concat();
+            on(&other, "error", [Shows::Refused(ErrorKind::Usage); 2])
+        }
         "data.extensions" => curve_of(&[folder, "data.validation=0.3"], "[\".py\"]"),
         "data.cross_documents" => {
             curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "false")
