@@ -35,6 +35,7 @@ mod stream;
 mod text;
 mod token_cache;
 pub mod tokenizer;
+pub mod tokenizer_training;
 
 pub use crate::policy::{MissingField, Packing, Validation};
 pub use batch::{Batch, IGNORED};

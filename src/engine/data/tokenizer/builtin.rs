@@ -31,7 +31,7 @@ pub fn byte_level(bytes: &[u8], chars: &[char; 256]) -> String {
 pub fn byte_json() -> String {
     let split =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
-    document(byte_vocab(), vec![], split, false, END)
+    document(byte_vocab(), vec![], split, false, &[(END, END_OF_TEXT)])
 }
 
 /// Returns the stories tokenizer: the bytes, the end token, then one entry per word of the story grammar.
@@ -47,31 +47,33 @@ pub fn stories_json() -> String {
         {"type": "Split", "pattern": {"Regex": STORY_PIECES}, "behavior": "Isolated", "invert": false},
         {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false},
     ]});
-    document(vocab, vec![], split, true, END)
+    document(vocab, vec![], split, true, &[(END, END_OF_TEXT)])
 }
 
 fn byte_vocab() -> Map<String, Value> {
     byte_chars().iter().zip(0u32..).map(|(c, id)| (c.to_string(), id.into())).collect()
 }
 
-/// Returns a byte-level BPE tokenizer.json. The end token is added to the vocabulary as its only special
-/// token.
+/// Returns a byte-level BPE tokenizer.json. The special tokens are added to the vocabulary.
 pub fn document(
     mut vocab: Map<String, Value>,
     merges: Vec<Value>,
     pre_tokenizer: Value,
     ignore_merges: bool,
-    end: u32,
+    special: &[(u32, &str)],
 ) -> String {
-    vocab.insert(END_OF_TEXT.to_owned(), end.into());
+    vocab.extend(special.iter().map(|&(id, name)| (name.to_owned(), id.into())));
+    let flags = |&(id, name): &(u32, &str)| {
+        json!({
+            "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        })
+    };
     let document = json!({
         "version": "1.0",
         "truncation": null,
         "padding": null,
-        "added_tokens": [{
-            "id": end, "content": END_OF_TEXT, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true,
-        }],
+        "added_tokens": special.iter().map(flags).collect::<Vec<_>>(),
         "normalizer": null,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": null,

@@ -47,7 +47,7 @@ impl Tokenizer {
             // In the `byte` tokenizer, ids are the bytes. Its tokenizer.json gives the same result, a hundred
             // times slower.
             Cut::Anywhere => text.bytes().map(u32::from).collect(),
-            Cut::BeforeSpace | Cut::Nowhere => self.encode_words(text)?,
+            Cut::BeforeSpace | Cut::BesideBlank | Cut::Nowhere => self.encode_words(text)?,
         };
         if (self.foreign || self.opening_after_end().is_some()) && !self.recognizes_special {
             self.check_no_special(&tokens)?;

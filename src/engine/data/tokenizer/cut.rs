@@ -2,12 +2,16 @@
 
 /// Where the text of a document may be cut without changing its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cut {
+pub(in crate::data) enum Cut {
     /// Between any two characters.
     Anywhere,
     /// Between a character that is not white space and one that is. No token spans the two, and what follows
     /// does not affect how the text before is split.
     BeforeSpace,
+    /// Between a character that is not white space and one that is, but is no line break; and between a line
+    /// break and a character that is neither white space nor `/`. The expressions of GPT-4 and its successors
+    /// match line breaks, and GPT-4o's also `/`, together with what stands before.
+    BesideBlank,
     /// Nowhere: no cut is safe for every tokenizer.json.
     Nowhere,
 }
@@ -22,13 +26,25 @@ impl Cut {
         if self == Cut::Anywhere {
             return from;
         }
-        let mut spaced = true;
+        let mut before = None;
         for (i, c) in text[from..].char_indices() {
-            if c.is_whitespace() && !spaced {
+            if before.is_some_and(|before| self.separates(before, c)) {
                 return from + i;
             }
-            spaced = c.is_whitespace();
+            before = Some(c);
         }
         text.len()
+    }
+
+    /// Returns true if a text may be cut between two characters.
+    fn separates(self, before: char, after: char) -> bool {
+        let is_break = |c| c == '\n' || c == '\r';
+        match self {
+            Cut::Anywhere => true,
+            Cut::BeforeSpace => !before.is_whitespace() && after.is_whitespace(),
+            Cut::BesideBlank if after.is_whitespace() => !before.is_whitespace() && !is_break(after),
+            Cut::BesideBlank => is_break(before) && after != '/',
+            Cut::Nowhere => false,
+        }
     }
 }

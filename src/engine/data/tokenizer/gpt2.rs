@@ -2,6 +2,7 @@
 //! merge that made an entry is found by byte-pair encoding it with only the entries before it.
 
 use super::builtin::{byte_chars, byte_level, document};
+use crate::data::END_OF_TEXT;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ pub fn json() -> String {
         .collect();
     let split =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": true});
-    document(vocab, merges, split, false, END)
+    document(vocab, merges, split, false, &[(END, END_OF_TEXT)])
 }
 
 /// Returns the two parts that each entry of more than one byte is merged from, in rank order.

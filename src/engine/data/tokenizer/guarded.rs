@@ -268,7 +268,15 @@ const ELEMENT_BYTES: usize = 8;
 
 /// Checks that the regular expressions in these parts take a bounded amount of memory when compiled.
 fn check_expressions(parts: [&Value; 3]) -> Result<(), String> {
-    let bytes = parts.into_iter().map(expression_bytes).fold(0, usize::saturating_add);
+    check_expression_bytes(parts.into_iter().map(expression_bytes).fold(0, usize::saturating_add))
+}
+
+/// Checks that one regular expression takes a bounded amount of memory when compiled.
+pub(in crate::data) fn check_expression(expression: &str) -> Result<(), String> {
+    check_expression_bytes(expanded_len(expression))
+}
+
+fn check_expression_bytes(bytes: usize) -> Result<(), String> {
     if bytes > MAX_EXPRESSION_BYTES {
         return Err(format!(
             "its regular expressions have {bytes} bytes with counted repetitions written out; at most \

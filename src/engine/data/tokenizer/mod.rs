@@ -7,6 +7,7 @@ mod byte_pairs;
 mod bytes;
 mod coding;
 mod cut;
+mod entries;
 mod gpt2;
 mod guarded;
 mod kind;
@@ -17,10 +18,15 @@ mod tests;
 mod timed;
 mod words;
 
+pub(super) use builtin::{byte_chars, byte_level, document};
+pub(super) use cut::Cut;
+pub use entries::{Entry, escaped};
 pub use guarded::GuardedTokenizer;
+pub(super) use guarded::check_expression;
 pub use lost::LostBytes;
 pub use special::{
-    Begin, MAX_SETTINGS_BYTES, SETTINGS, TOKEN_MAP, begin_token, json_beginning_with, special_tokens,
+    ADDED_TOKENS, Begin, MAX_SETTINGS_BYTES, SETTINGS, TOKEN_MAP, begin_token, json_beginning_with,
+    settings_with_end, special_tokens,
 };
 pub(super) use timed::timed;
 
@@ -29,7 +35,6 @@ use crate::error::{Error, IoContext, Result};
 use crate::regular;
 use byte_pairs::BytePairs;
 use bytes::TokenBytes;
-use cut::Cut;
 use lost::Characters;
 use special::{END_TOKENS, Settings, implied_end};
 use std::path::Path;
@@ -236,6 +241,11 @@ impl Tokenizer {
     /// Returns the id of a vocabulary entry.
     pub fn token_to_id(&self, entry: &str) -> Option<u32> {
         self.inner.token_to_id(entry)
+    }
+
+    /// Returns the name of an entry, as the tokenizer.json writes it.
+    pub fn token_name(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
     }
 
     /// Returns true for `stories`, whose tokens the generator knows without encoding.

@@ -16,7 +16,7 @@ pub const SETTINGS: &str = "tokenizer_config.json";
 pub const TOKEN_MAP: &str = "special_tokens_map.json";
 
 /// Names added tokens with their ids, beside [`SETTINGS`] without a list of them.
-pub(super) const ADDED_TOKENS: &str = "added_tokens.json";
+pub const ADDED_TOKENS: &str = "added_tokens.json";
 
 /// Largest file of settings that is read. Settings with long lists of added tokens stay below 4 MiB.
 pub const MAX_SETTINGS_BYTES: u64 = 16 << 20;
@@ -109,6 +109,11 @@ impl Settings {
         fields.insert(EOS.to_owned(), end.into());
         format!("{:#}\n", Value::Object(fields))
     }
+}
+
+/// Returns the settings of a tokenizer that has no others, which name its end token.
+pub fn settings_with_end(end: &str) -> String {
+    Settings::default().with_end(end)
 }
 
 /// Returns the fields of [`SETTINGS`] with the special tokens of [`TOKEN_MAP`], whose texts are given, and
