@@ -82,9 +82,9 @@ const ANSWERS: &[Answer] = &[
         next: "xrun data --help",
     },
     Answer {
-        words: &["tokenizer", "tokenizers", "train-tokenizer", "bpe", "vocab"],
-        says: "xrun trains no tokenizers; `data.tokenizer` names a built-in one or a `tokenizer.json`",
-        next: "xrun data --help",
+        words: &["tokenizers", "train-tokenizer", "bpe", "vocab", "merges"],
+        says: "`xrun tokenizer` trains a tokenizer on text, and shows the tokens of a text",
+        next: "xrun tokenizer --help",
     },
     Answer {
         words: &["logs", "log", "tail", "follow", "monitor", "top", "progress"],

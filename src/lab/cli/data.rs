@@ -148,7 +148,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
 }
 
 /// Returns an ending with its dot; the empty one has none.
-fn with_dot(ending: &str) -> String {
+pub(super) fn with_dot(ending: &str) -> String {
     match ending.trim_start_matches('.') {
         "" => String::new(),
         ending => format!(".{ending}"),

@@ -35,6 +35,7 @@ mod sample;
 mod schema;
 mod sweep;
 mod terminal;
+mod tokenizer;
 mod tune;
 #[cfg(feature = "view")]
 mod view;

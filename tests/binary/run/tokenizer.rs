@@ -327,3 +327,42 @@ fn other_files_of_a_tokenizer_are_named() {
         .ended(2)
         .says(&["tokenizer.model of sentencepiece"]);
 }
+
+/// A tokenizer is trained once, is not replaced unasked, trains a run, and shows its tokens.
+#[test]
+fn a_trained_tokenizer_serves_a_run() {
+    let place = Place::new();
+    place.write("notes.txt", text().as_bytes());
+    let train = ["tokenizer", "train", "--corpus", "notes.txt", "--separator", "%%%", "--vocab", "270"];
+    let train = [&train[..], &["--special", "<eot>", "--out", "own.json"]].concat();
+    let said = place.xrun(&train).succeeds().stdout;
+    assert!(said.contains("merges               13") && said.contains("notes.txt"), "{said}");
+    let written = || fs::read(place.path().join("own.json")).unwrap();
+    let first = written();
+    place.xrun(&train).ended(2).says(&["own.json already exists", "--force"]);
+    place.xrun(&[&train[..], &["--force"]].concat()).succeeds();
+    assert_eq!(written(), first);
+    let record: Value =
+        serde_json::from_slice(&fs::read(place.path().join("own.training.json")).unwrap()).unwrap();
+    assert_eq!((&record["training"]["vocab"], &record["training"]["pattern"]), (&json!(270), &json!("gpt4")));
+
+    let corpus = ["data.corpus=notes.txt", "data.document_separator=\"%%%\"", "data.tokenizer=own.json"];
+    let run = made(&place, || {
+        place
+            .xrun(&[&["tiny.toml", "training.steps=2", "checkpoint.interval=2"], &corpus[..]].concat())
+            .succeeds();
+    });
+    assert_eq!(end_of(&run), Some(0));
+    let shown = place.xrun(&["tokenizer", "show", "own.json", "A <eot> cat.", "--json"]).succeeds().stdout;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    let tokens = shown["tokens"].as_array().unwrap();
+    let bytes: u64 = tokens.iter().map(|token| token["bytes"].as_u64().unwrap()).sum();
+    assert_eq!((bytes, &shown["bytes"], &shown["count"]), (12, &json!(12), &json!(tokens.len())));
+    let table = place.xrun(&["tokenizer", "show", "own.json", "\u{1b} It sat."]).succeeds().stdout;
+    assert!(
+        table.contains(r#""\u{1b}""#) && table.contains(r#"" sat""#) && table.contains("9 bytes"),
+        "{table}"
+    );
+    let few = ["tokenizer", "train", "--corpus", "notes.txt", "--vocab", "256", "--out", "few.json"];
+    place.xrun(&few).ended(2).says(&["give 257 (256 bytes and 1 special)"]);
+}
