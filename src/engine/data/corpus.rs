@@ -3,6 +3,7 @@
 use super::corpus_files::{CorpusFiles, TextFiles, TokenFiles};
 use super::documents::Documents;
 use super::manifest::ShardManifest;
+use super::split::TokenSink;
 use super::stories::Split;
 use super::stream::Stream;
 use super::token_cache::{Header, Key, Part, TextTokens, TokenCache};
@@ -16,9 +17,6 @@ use std::path::{Path, PathBuf};
 
 /// Tokens copied from shards at a time.
 const COPY_TOKENS: usize = 1 << 20;
-
-/// Receives the tokens of both splits; each split arrives in order.
-pub(super) type TokenSink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
 
 /// A corpus, by the kind its name refers to.
 #[derive(Clone, Debug)]

@@ -10,6 +10,9 @@ use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+/// Receives the tokens of both splits: those to train on first, each split in order.
+pub(super) type TokenSink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
+
 /// Splits the documents so that about `fraction` of their bytes is held out. The choice follows a hash of the
 /// seed and the text, so equal documents end up on the same side. Both lists are in corpus order.
 pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
@@ -109,7 +112,7 @@ impl TailSplitter {
     ///
     /// # Errors
     /// If `sink` fails.
-    pub fn finish(mut self, sink: &mut dyn FnMut(Split, &[u32]) -> Result<()>) -> Result<()> {
+    pub fn finish(mut self, sink: &mut TokenSink<'_>) -> Result<()> {
         let (train, held) = tail(self.arrived, self.fraction);
         let given = self.arrived - self.kept.len();
         let kept = self.kept.make_contiguous();

@@ -10,8 +10,8 @@
 //! Numbers are little-endian. The header is behind the tokens, so tokens are written while they are made. A
 //! file is used only after its hash is verified.
 
-use super::super::corpus::TokenSink;
 use super::super::file::CorpusFile;
+use super::super::split::TokenSink;
 use super::super::stories::Split;
 use super::super::stream::{Store, Stream, TokenFile};
 use super::super::tokenizer::LostBytes;

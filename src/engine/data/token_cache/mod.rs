@@ -7,7 +7,7 @@
 mod entry;
 mod key;
 
-use super::corpus::TokenSink;
+use super::split::TokenSink;
 use super::stream::Stream;
 use super::tokenizer::Tokenizer;
 use crate::device::cuda::{TOKENS as ENDING, tokens_folder};
