@@ -159,6 +159,39 @@ fn pairs_after_a_verdict_are_refused_and_a_confirmation_has_fresh_seeds() {
     place.xrun(&["compare", "--confirm", "nothing"]).ended(2).says(&["no comparison `nothing`"]);
 }
 
+/// The candidate's text has the held-out text in it, and the text of both arms has that of a further set.
+#[test]
+fn a_held_out_text_that_one_arm_trained_on_has_no_verdict() {
+    let place = Place::new();
+    let text = |from: usize, count: usize| -> String {
+        (from..from + count).map(|at| format!("{} ", at * 7919 % 100_003)).collect()
+    };
+    let (held, both) = (text(0, 300), text(1000, 300));
+    place.write("held.txt", held.as_bytes());
+    place.write("both.txt", both.as_bytes());
+    place.write("clean.txt", (text(10_000, 2000) + &both).as_bytes());
+    place.write("leaky.txt", (text(20_000, 2000) + &both + &held).as_bytes());
+    let asked = [
+        "data.corpus=leaky.txt",
+        "--on",
+        "val_loss,val_loss/both",
+        "--seeds",
+        "2",
+        "--set=data.corpus=clean.txt",
+        "--set=data.tokenizer=byte",
+        "--set=data.validation=held.txt",
+        "--set=validation.sets={ both = \"both.txt\" }",
+    ];
+    let done = compare(&place, &asked);
+    let why = "the candidate alone trained on the held-out text: about 100 % of it";
+    assert!(done.stdout.contains("val_loss: no verdict: ") && done.stdout.contains(why), "{}", done.stdout);
+    let found = only(&place);
+    assert!(found.findings[0].withheld.as_ref().unwrap().starts_with(why), "{found:?}");
+    assert_eq!(found.findings[1].withheld, None);
+    assert!(found.findings[1].interval.is_some());
+    assert!(found.verdict_words().contains("though 100 % of the held-out text is also trained on"));
+}
+
 #[test]
 fn what_keeps_the_bits_ends_as_the_same_bits() {
     let place = Place::new();

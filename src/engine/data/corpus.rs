@@ -2,6 +2,7 @@
 
 use super::corpus_files::{CorpusFiles, TextFiles, TokenFiles};
 use super::documents::Documents;
+use super::drop::DropList;
 use super::manifest::ShardManifest;
 use super::split::TokenSink;
 use super::stories::Split;
@@ -445,6 +446,7 @@ pub(super) fn unused_by_shards(files: &TokenFiles, spec: &Spec) -> Vec<String> {
     let unused = [
         named.map(held_out),
         because("data.document_separator", separator, "the tokens say where documents end"),
+        because("data.drop", spec.drop.is_some(), "it lists documents by their text"),
         because(
             "data.extensions",
             files.are_of_folder() && spec.extensions != own.extensions,
@@ -506,13 +508,23 @@ fn text(
     let documents = Documents::open(text, spec)?;
     let found = documents.warnings()?;
     let found = found.into_iter().chain(unused_seed(&documents, spec));
-    let warnings: Vec<String> = found.chain(stories_tokenizer_warning(spec)).collect();
+    let mut warnings: Vec<String> = found.chain(stories_tokenizer_warning(spec)).collect();
     let count = documents.len();
-    let description = format!("{}: {}", text.path.display(), documents.counted());
+    let mut description = format!("{}: {}", text.path.display(), documents.counted());
+    // What is held out does not depend on what is dropped, so that runs with and without are comparable.
+    let mut kept = |which: Vec<usize>| {
+        let Some(path) = &spec.drop else { return Ok(which) };
+        let (before, (kept, remark)) = (which.len(), DropList::read(path)?.kept(&documents, which)?);
+        let dropped = before - kept.len();
+        description += &format!(", {dropped} document{} of data.drop left out", plural(dropped));
+        warnings.extend(remark);
+        Ok::<_, Error>(kept)
+    };
     if let Validation::Path(held) = &spec.validation {
+        let train = kept((0..count).collect())?;
         let held = Corpus::whole(held, spec, tokenizer, 0, None)?;
         let warnings = [warnings, held.warnings].concat();
-        let bytes = encode::tokenize(&documents, 0..count, tokenizer, &mut |t| sink(Split::Train, t))?;
+        let bytes = encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?;
         copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
         return Ok(CorpusSummary {
             floor: None,
@@ -526,6 +538,7 @@ fn text(
     }
     let fraction = spec.fraction()?.unwrap_or_default();
     let (bytes, held_out_bytes, held_out_lost) = if count == 1 {
+        kept(vec![0])?;
         let mut tail = split::TailSplitter::new(fraction);
         let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |tokens| {
             check_memory(spec, tail.held() + tokens.len())?;
@@ -536,6 +549,7 @@ fn text(
         (bytes, None, bytes.lost)
     } else {
         let (train, held) = split::documents(&documents, fraction, spec.seed)?;
+        let train = kept(train)?;
         let train = encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?;
         let held = encode::tokenize(&documents, held, tokenizer, &mut |t| sink(Split::Validation, t))?;
         let mut both = train;

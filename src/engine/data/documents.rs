@@ -7,7 +7,7 @@ use super::source::{self, DocumentReader, DocumentSpan, Rules, TextFile};
 use crate::error::{Error, Result};
 use crate::format::{plural, printable, shortened};
 use rayon::prelude::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The documents of a corpus.
 #[derive(Debug)]
@@ -25,6 +25,16 @@ pub(super) struct Documents {
     is_separated: bool,
     /// What the user should know about the names of the files.
     listing_warnings: Vec<String>,
+}
+
+/// Where a document is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place<'a> {
+    pub file: &'a Path,
+    /// Its line, from 1, in formats with one document per line.
+    pub line: Option<usize>,
+    /// Its number among the documents of the file, from 1.
+    pub number: usize,
 }
 
 impl Documents {
@@ -75,6 +85,14 @@ impl Documents {
     /// Returns the bytes of content that all documents take.
     pub fn total_bytes(&self) -> u64 {
         self.spans.iter().map(|(_, span)| span.bytes).sum()
+    }
+
+    /// Returns where document `i` is, for people.
+    pub fn place(&self, i: usize) -> Place<'_> {
+        let (file, span) = &self.spans[i];
+        let first = self.spans.partition_point(|(other, _)| other < file);
+        let line = Some(span.line).filter(|line| *line > 0);
+        Place { file: self.files[*file].content.file().path(), line, number: i - first + 1 }
     }
 
     /// Returns the files, in order.
@@ -189,7 +207,6 @@ mod tests {
     use super::*;
     use crate::data::corpus_files::CorpusFiles;
     use crate::data::spec::TEXT_EXTENSIONS;
-    use std::path::Path;
 
     fn write(name: &str, content: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -251,6 +268,9 @@ mod tests {
             std::fs::write(root.join(name), text).unwrap();
         }
         assert_eq!(texts(root, None), ["Z", "B", "C"]);
+        let d = open(root, None).unwrap();
+        let place = |i| (d.place(i).file.file_name().unwrap().to_owned(), d.place(i).line, d.place(i).number);
+        assert_eq!(place(1), ("b.md".into(), None, 1));
         let empty = tempfile::tempdir().unwrap();
         assert!(open(empty.path(), None).unwrap_err().message().contains("no .txt"));
         let passed = warned(root, None).unwrap();
@@ -262,6 +282,7 @@ mod tests {
         let (_dir, path) =
             write("a.jsonl", "{\"text\": \"a\\nb\", \"id\": 3}\n\n{\"text\":\"c\"}\r\n{\"text\":\"\"}");
         assert_eq!(texts(&path, None), ["a\nb", "c"]);
+        assert_eq!(open(&path, None).unwrap().place(1), Place { file: &path, line: Some(3), number: 2 });
         assert!(warned(&path, Some("x")).unwrap().contains("not used"));
     }
 

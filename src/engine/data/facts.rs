@@ -232,6 +232,12 @@ fn from_files(
     };
     let (mut facts, train) = match (files, &held) {
         (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
+        // A few documents less change little in an estimate, but a count has to leave them out.
+        (CorpusFiles::Text(text), Some(_))
+            if spec.drop.is_some() && Documents::open(text, spec)?.total_bytes() <= EXACT_BYTES =>
+        {
+            exactly(facts)?
+        }
         (_, Some(held)) => {
             let train = whole(files, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
             let held = whole(held, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;

@@ -33,7 +33,8 @@ pub(super) fn set_name(name: &str) -> String {
 pub(super) fn warning(name: &str, share: f64) -> String {
     format!(
         "{name} is also in the training text: about {:.0} % of it occurs there, in passages of {WINDOW} tokens. A loss \
-         on text that was trained on says how well a model remembers it, not how well it predicts; hold out other text",
+         on text that was trained on says how well a model remembers it, not how well it predicts. `xrun data check` lists all \
+         of it; hold out other text, or leave those documents out with data.drop",
         100.0 * share
     )
 }

@@ -39,6 +39,8 @@ pub struct Spec {
     pub validation: Validation,
     /// Further held-out sets: the corpus of each, by name.
     pub sets: BTreeMap<String, PathBuf>,
+    /// A list of documents that are not trained on, as `xrun data check` writes it.
+    pub drop: Option<PathBuf>,
     /// Tokens to generate for training; the last story may exceed it.
     pub train_tokens: usize,
     /// Tokens to generate for validation; the last story may exceed it.
@@ -64,6 +66,7 @@ impl Spec {
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
             validation: Validation::Fraction(HELD_OUT_SHARE),
             sets: BTreeMap::new(),
+            drop: None,
             train_tokens: 2_000_000,
             validation_tokens: 16_384,
             seed: 0,

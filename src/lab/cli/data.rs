@@ -1,7 +1,7 @@
 //! `xrun data`: tokenizes a corpus into shards and prints its statistics.
 
-use super::data_cache;
 use super::terminal::{eprint_line, print, print_json};
+use super::{data_cache, data_check};
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, MissingField, Packing, SHARD_TOKENS, ShardManifest, ShardWriter, Spec,
@@ -16,7 +16,10 @@ use std::sync::Arc;
 
 /// Arguments of `xrun data`.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Subcommand>,
     /// "stories", "random", a text file, a folder, JSON lines, a Parquet table or token shards.
     #[arg(long, required_unless_present_any = CACHE)]
     corpus: Option<String>,
@@ -67,6 +70,13 @@ pub struct Args {
     json: bool,
 }
 
+/// What `xrun data` does besides tokenizing.
+#[derive(clap::Subcommand, Debug)]
+enum Subcommand {
+    /// Look for held-out text in the training text of a recipe, and for near duplicates.
+    Check(Box<data_check::Args>),
+}
+
 /// The options that manage the cache and need no corpus.
 const CACHE: [&str; 2] = ["cached", "clear_cached"];
 
@@ -86,6 +96,9 @@ fn missing(word: &str) -> Result<MissingField, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(Subcommand::Check(args)) = &args.command {
+        return data_check::run(args);
+    }
     match (&args.corpus, &args.out) {
         (Some(corpus), Some(out)) => tokenize(args, corpus, out),
         _ if args.clear_cached => data_cache::clear(),
@@ -109,6 +122,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         extensions: args.extensions.iter().map(|ending| with_dot(ending)).collect(),
         validation,
         sets: BTreeMap::new(),
+        drop: None,
         train_tokens: args.train_tokens,
         validation_tokens: args.validation_tokens,
         seed: args.seed,

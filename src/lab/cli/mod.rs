@@ -11,6 +11,7 @@ mod completions;
 mod coordinates;
 mod data;
 mod data_cache;
+mod data_check;
 mod dispatch;
 mod doctor;
 mod export;

@@ -49,6 +49,10 @@ pub(super) fn relocated(recipe: Recipe, run: &Path, machine: &Machine) -> Result
         settings
             .extend(find("data.validation", path)?.map(|path| format!("data.validation={}", quoted(&path))));
     }
+    if let Some(path) = &values.data.drop {
+        let found = find("data.drop", Path::new(path))?;
+        settings.extend(found.map(|path| format!("data.drop={}", quoted(&path))));
+    }
     let mut sets = values.validation.sets.clone();
     for path in sets.values_mut() {
         if let Some(found) = find("validation.sets", Path::new(path.as_str()))? {

@@ -145,7 +145,9 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
     let has_own_text = is_held_out && matches!(baseline.data.validation, Validation::Path(_));
     let changes_text = |change: &&Change| {
         let changes_corpus = change.key.starts_with("data.")
-            && !["data.tokenizer", "data.cross_documents"].contains(&change.key);
+            && !["data.tokenizer", "data.cross_documents"].contains(&change.key)
+            // What is held out is chosen before documents are dropped.
+            && !(is_held_out && change.key == "data.drop");
         changes_corpus && (!has_own_text || change.key == "data.validation")
     };
     let change = changes.iter().find(changes_text)?;

@@ -7,7 +7,7 @@ use super::question::Question;
 use super::setting::StoredExperiment;
 use crate::error::{Error, Result};
 use crate::recipe::{Class, Recipe, StoredKeys, find_path};
-use crate::results::experiment::{Arm, Design, EarlierExperiment, Experiment, Finding};
+use crate::results::experiment::{Arm, Design, EarlierExperiment, Experiment, Finding, NO_VERDICT};
 use crate::results::ledger::{AskedArm, Ledger, Place, QuestionLine};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -304,6 +304,7 @@ pub fn answer_in_words(experiment: &Experiment) -> String {
     let is_exploratory = !experiment.exploratory_reasons().is_empty();
     let words = |finding: &Finding| match is_exploratory {
         true => EXPLORATORY,
+        false if finding.withheld.is_some() => NO_VERDICT,
         false if experiment.has_trials() => finding.verdict.speed_words(),
         false => finding.verdict.words(),
     };

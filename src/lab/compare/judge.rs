@@ -2,6 +2,7 @@
 
 pub mod contention;
 pub mod curves;
+mod leaks;
 mod pairs;
 mod qualifiers;
 pub mod trials;

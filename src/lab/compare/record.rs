@@ -136,18 +136,18 @@ pub fn note_runs(results: &Path, experiment: &mut Experiment) -> Result<()> {
         names.iter().filter_map(|run| Some((run.clone(), read_summary(&results.join(run)).ok()?))).collect();
     let mut hashes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut tokens: BTreeMap<String, u64> = BTreeMap::new();
-    let mut in_training: BTreeMap<String, f64> = BTreeMap::new();
     for (name, set) in summaries.values().flat_map(|summary| &summary.held_out) {
         hashes.entry(name.clone()).or_default().extend(set.hash.clone());
         if let Some(count) = set.tokens {
             let fewest = tokens.entry(name.clone()).or_insert(count);
             *fewest = count.min(*fewest);
         }
-        if let Some(share) = set.in_training {
-            let largest = in_training.entry(name.clone()).or_insert(share);
-            *largest = share.max(*largest);
-        }
     }
+    let in_arm = |arm: usize| {
+        let own = experiment.runs_in(arm).filter_map(|run| summaries.get(run.run.as_ref()?));
+        in_training(own)
+    };
+    let in_arms = [BASELINE, CANDIDATE].map(in_arm);
     let guesses: Option<Vec<f64>> = summaries.values().map(|summary| summary.uniform_loss).collect();
     let guess = guesses
         .filter(|all| all.windows(2).all(|pair| pair[0] == pair[1]))
@@ -157,6 +157,9 @@ pub fn note_runs(results: &Path, experiment: &mut Experiment) -> Result<()> {
     let first =
         |arm: usize| experiment.runs_in(arm).find_map(|run| summaries.get(run.run.as_ref()?)?.parameters);
     let parameters = [first(BASELINE), first(CANDIDATE)];
+    for (arm, in_training) in experiment.arms.iter_mut().zip(in_arms) {
+        arm.in_training = in_training;
+    }
     for (arm, parameters) in experiment.arms.iter_mut().zip(parameters) {
         if let Some(budget) = &mut arm.budget {
             budget.parameters = parameters;
@@ -165,10 +168,22 @@ pub fn note_runs(results: &Path, experiment: &mut Experiment) -> Result<()> {
     let provenance = &mut experiment.provenance;
     provenance.held_out_hashes = (!hashes.is_empty()).then_some(hashes);
     (provenance.evaluated_tokens, provenance.uniform_loss) = (tokens, guess);
-    provenance.in_training = in_training;
+    provenance.in_training = in_training(summaries.values());
     provenance.programs = basis::programs(environments.iter());
     provenance.devices = environments.iter().map(Environment::class).collect();
     basis::check_text(experiment, &summaries)
+}
+
+/// Returns the largest share of each held-out set that one of these runs also trained on.
+fn in_training<'a>(summaries: impl Iterator<Item = &'a Summary>) -> BTreeMap<String, f64> {
+    let mut shares: BTreeMap<String, f64> = BTreeMap::new();
+    for (name, set) in summaries.flat_map(|summary| &summary.held_out) {
+        if let Some(share) = set.in_training {
+            let largest = shares.entry(name.clone()).or_insert(share);
+            *largest = share.max(*largest);
+        }
+    }
+    shares
 }
 
 /// Returns true if two records ask the same of the same program, so that an unfinished one may be continued.

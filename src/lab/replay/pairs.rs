@@ -9,7 +9,7 @@ use super::setting::Setting;
 use crate::compare::{self, judge};
 use crate::error::Result;
 use crate::format::significant;
-use crate::results::experiment::{Design, Experiment};
+use crate::results::experiment::{Design, Experiment, NO_VERDICT};
 use crate::results::measure::{Measure, MeasuredRun};
 use crate::results::progress::eprint_line;
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ fn in_words(measure: &RepeatedInterval<'_>) -> String {
     format!(
         "{}: mean difference recorded {estimate} ({low} to {high}; {}), now {}: {}",
         finding.measure,
-        finding.verdict.words(),
+        finding.withheld.as_ref().map_or(finding.verdict.words(), |_| NO_VERDICT),
         significant(new.estimate),
         measure.place(),
     )

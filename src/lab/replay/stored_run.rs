@@ -162,7 +162,7 @@ fn missing_files(resolved: &str) -> Option<(String, String)> {
     let data = section("data")?;
     let known: Vec<&str> = CorpusSource::GENERATED.iter().chain(&tokenizer::BUILT_IN).copied().collect();
     let mut paths: Vec<(String, &str)> = Vec::new();
-    for key in ["corpus", "tokenizer", "validation"] {
+    for key in ["corpus", "drop", "tokenizer", "validation"] {
         paths.extend(data.get(key).and_then(toml::Value::as_str).map(|path| (format!("data.{key}"), path)));
     }
     let sets = section("validation").and_then(|keys| keys.get("sets")).and_then(toml::Value::as_table);

@@ -19,6 +19,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         extensions: data.extensions.clone(),
         validation: data.validation.clone(),
         sets: recipe.values().validation.sets.iter().map(|(name, at)| (name.clone(), at.into())).collect(),
+        drop: data.drop.as_ref().map(Into::into),
         train_tokens: data.train_tokens,
         validation_tokens: data.validation_tokens,
         seed: data.seed,

@@ -473,6 +473,11 @@ sections! {
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]"),
                    idle(&[When::Is("data.corpus", GENERATED), When::Fact(Fact::NoFolderIsRead)]);
+        /// List of documents that are not trained on, as `xrun data check --drop` writes it. What is held out
+        /// stays the same.
+        drop: Option<String> = None;
+            Training, Type::NameOrPath(&[]), "\"drop.txt\"" => unset("all are trained on"), implied(UNSET),
+                   idle(&[When::Is("data.corpus", GENERATED)]);
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false"
                 => idle(&[When::Is("data.packing", &["\"best_fit\""])]);

@@ -58,6 +58,9 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     if let Some(folder) = &written.model.init_from {
         settled.model.init_from = Some(absolute("model.init_from", folder)?);
     }
+    if let Some(list) = &written.data.drop {
+        settled.data.drop = Some(absolute("data.drop", list)?);
+    }
     if let Validation::Path(file) = &written.data.validation {
         let path = absolute("data.validation", &file.to_string_lossy())?;
         settled.data.validation = Validation::Path(path.into());

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use standing::{NOT_RECORDED, Standing};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+pub use words::NO_VERDICT;
 
 /// The index of the baseline in [`Experiment::arms`].
 pub const BASELINE: usize = 0;
@@ -230,6 +231,9 @@ pub struct Arm {
     pub budget: Option<Budget>,
     /// Figures over the runs ([`Experiment::average`]), by the name of the compared metric.
     pub measured: BTreeMap<String, f64>,
+    /// The largest share of a held-out set that a run of the arm also trained on, by the set's name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub in_training: BTreeMap<String, f64>,
 }
 
 /// What a run of an arm may take.
@@ -337,6 +341,9 @@ pub struct Finding {
     pub verdict: Verdict,
     /// Why the verdict differs from what the interval alone would give, or what is missing.
     pub because: Option<String>,
+    /// Why there can be no verdict, whatever the values: the arms cannot be compared by this measure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
 }
 
 /// What a verdict rests on.
@@ -619,6 +626,10 @@ impl Experiment {
         match self.verdict() {
             Verdict::SameBits => Verdict::SameBits.words().to_owned(),
             verdict if self.has_trials() => self.words(verdict.speed_words()),
+            Verdict::Inconclusive => {
+                let withheld = self.findings.iter().find_map(Finding::withheld_words);
+                self.words(withheld.as_deref().unwrap_or(Verdict::Inconclusive.words()))
+            }
             verdict => self.words(verdict.words()),
         }
     }
@@ -643,6 +654,7 @@ impl Finding {
             basis: VerdictBasis::Nothing,
             verdict: Verdict::Inconclusive,
             because: None,
+            withheld: None,
         }
     }
 

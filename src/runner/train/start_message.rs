@@ -82,8 +82,15 @@ impl StartMessage {
         }
         // Paths may differ between machines. The hashes below compare the content.
         let is_path = |key: &str| {
-            ["model.init_from", "data.corpus", "data.tokenizer", "data.validation", "validation.sets"]
-                .contains(&key)
+            let paths = [
+                "model.init_from",
+                "data.corpus",
+                "data.drop",
+                "data.tokenizer",
+                "data.validation",
+                "validation.sets",
+            ];
+            paths.contains(&key)
         };
         let name = Path::new("the recipe of rank 0");
         let theirs = recipe::load_resolved(name, &self.recipe, &[], &Machine::none())?;

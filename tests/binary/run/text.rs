@@ -101,3 +101,35 @@ fn json_lines_and_folders_train() {
     let (_, said) = trained(&place, 4, &["data.corpus=folder", "data.tokenizer=byte"]);
     assert!(said.contains("40 documents in 40 files"), "{said}");
 }
+
+/// A check finds the held-out text in the training text, and a run with its list trains on the rest.
+#[test]
+fn held_out_text_is_found_and_left_out() {
+    let place = Place::new();
+    let words =
+        |from: usize| (from..from + 60).map(|at| format!("w{} ", at * 7919 % 100_003)).collect::<String>();
+    let lines = |texts: Vec<String>| -> String {
+        texts.iter().map(|text| serde_json::json!({"text": text}).to_string() + "\n").collect()
+    };
+    let mut training: Vec<String> = (10..40).map(|n| words(100 * n)).collect();
+    training[7] = words(0).to_uppercase();
+    place.write("train.jsonl", lines(training).as_bytes());
+    place.write("held.jsonl", lines(vec![words(0), words(9000)]).as_bytes());
+    let data = ["tiny.toml", "data.corpus=train.jsonl", "data.validation=held.jsonl", "data.tokenizer=byte"];
+    let check = |more: &[&str]| place.xrun(&[&["data", "check"], &data[..], more].concat()).succeeds();
+    let done = check(&["--drop", "drop.txt", "--spans", "spans.jsonl"]);
+    done.says(&["wrote the hashes of 1 text to drop.txt; data.drop=drop.txt"]);
+    let report = check(&["--json"]).stdout;
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["training"]["with_leaks"], &report["held_out"][0]["copied"]), (&1.into(), &1.into()));
+    let row: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(place.path().join("spans.jsonl")).unwrap()).unwrap();
+    assert_eq!((&row["kind"], &row["line"], &row["held_out_line"]), (&"copy".into(), &8.into(), &1.into()));
+    let done = check(&["data.drop=drop.txt"]);
+    assert!(done.stdout.contains("training text: 29 documents"), "{}", done.stdout);
+    assert!(done.stdout.contains("; 0 with held-out text"), "{}", done.stdout);
+    let (run, said) = trained(&place, 2, &[&data[1..], &["data.drop=drop.txt"]].concat());
+    assert!(said.contains("1 document of data.drop left out"), "{said}");
+    assert!(run.text("resolved.toml").contains("drop.txt\""));
+    place.xrun(&["data", "check", "tiny.toml"]).ended(2).says(&["is generated"]);
+}

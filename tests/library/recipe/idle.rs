@@ -175,7 +175,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         }
         CorpusSource::Path(path) => {
             read.push(path.clone());
-            let _ = write!(text, "{:?} {:?}", spec.document_separator, spec.validation);
+            let _ = write!(text, "{:?} {:?} {:?}", spec.document_separator, spec.validation, spec.drop);
             match &spec.validation {
                 Validation::Path(path) => read.push(path.clone()),
                 Validation::Fraction(_) => _ = write!(text, "{}", spec.seed),

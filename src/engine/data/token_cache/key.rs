@@ -2,6 +2,7 @@
 //! documents are cut.
 
 use super::super::corpus_files::{CorpusFiles, TextFiles};
+use super::super::drop::DropList;
 use super::super::file::CorpusFile;
 use super::super::parallel::collect_in_order;
 use super::super::source::{self, TextFile};
@@ -88,6 +89,10 @@ impl Key {
                 Some(held)
             }
         };
+        if let Some(path) = spec.drop.as_ref().filter(|_| part == Part::Splits) {
+            add(b"drop");
+            add(DropList::read(path)?.hash().as_bytes());
+        }
         let mut files = Vec::new();
         for text in [Some(text), held.as_ref()].into_iter().flatten() {
             let opened = source::open(text.list(&spec.extensions)?.files, &spec.rules())?;

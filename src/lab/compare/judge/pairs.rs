@@ -1,5 +1,6 @@
 //! Judges pairs of runs with the same seed.
 
+use super::leaks;
 use crate::format::plural;
 use crate::results::experiment::{
     Design, DivergedRuns, Experiment, Finding, JointFinding, Look, RunPair, VerdictBasis, differences,
@@ -191,6 +192,12 @@ fn judge_measure(asked: &Finding, experiment: &Experiment, counts: Option<&Diver
         let missing = format!("{count} pair{} without a value ({first})", plural(count));
         judged.because = Some(judged.because.map_or(missing.clone(), |why| format!("{why}; {missing}")));
     }
+    if judged.verdict != Verdict::SameBits {
+        judged.withheld = leaks::one_sided(experiment, &asked.measure);
+    }
+    if judged.withheld.is_some() {
+        judged.verdict = Verdict::Inconclusive;
+    }
     judged
 }
 
@@ -290,6 +297,7 @@ fn joint(measures: &[Finding]) -> Option<JointFinding> {
         // The interval leaves out the candidate's diverged runs.
         (_, Some(interval), Some(min_effect)) => {
             judged.because.is_none()
+                && judged.withheld.is_none()
                 && no_worse(
                     &rescaled(interval, |x| judged.scale.to_differences(x)),
                     judged.scale.to_differences(min_effect),
@@ -347,6 +355,7 @@ fn looks(experiment: &Experiment) -> Vec<Look> {
                     Verdict::Inconclusive
                 }
             };
+            let verdict = if judged.withheld.is_some() { Verdict::Inconclusive } else { verdict };
             look.verdicts.insert(judged.measure.to_string(), verdict);
         }
         let stops = look.stops;

@@ -128,6 +128,7 @@ fn guessing(finding: &Finding, experiment: &Experiment) -> Option<String> {
 /// Returns a clause if text that a measure is taken on was also trained on.
 fn trained_on(experiment: &Experiment) -> Option<String> {
     let held_out = experiment.findings.iter().filter(|finding| finding.measure.metric().is_held_out());
+    let held_out = held_out.filter(|finding| finding.withheld.is_none());
     let share = |finding: &Finding| {
         experiment.provenance.in_training.get(finding.measure.set().unwrap_or(MAIN_SET)).copied()
     };

@@ -1,7 +1,9 @@
 //! Prints pairs: a table of their values, and findings in sentences.
 
 use crate::format::{BLANK, Column, Table, decimal, percent_change, plural, significant};
-use crate::results::experiment::{Design, DivergedRuns, Experiment, ExperimentRun, Finding, VerdictBasis};
+use crate::results::experiment::{
+    Design, DivergedRuns, Experiment, ExperimentRun, Finding, NO_VERDICT, VerdictBasis,
+};
 use crate::results::measure::{Measure, MeasureValue, Scale};
 use crate::statistics::{Direction, Verdict, unseen_rate};
 
@@ -58,7 +60,8 @@ pub fn history(comparison: &Experiment) -> String {
 pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
     let qualifiers: String = comparison.qualifiers.iter().map(|one| format!(", {one}")).collect();
     let reasons = comparison.exploratory_reasons();
-    if reasons.is_empty() || judged.verdict == Verdict::SameBits {
+    let is_open = reasons.is_empty() && judged.withheld.is_none();
+    if is_open || judged.verdict == Verdict::SameBits {
         let qualifiers = if judged.verdict == Verdict::SameBits { "" } else { &qualifiers };
         return describe_found(judged, comparison, qualifiers);
     }
@@ -73,7 +76,9 @@ pub fn describe(judged: &Finding, comparison: &Experiment) -> String {
             plural(judged.pairs)
         )
     });
-    format!("exploratory, no verdict{found}; {}{qualifiers}", reasons.join("; "))
+    let what = if reasons.is_empty() { NO_VERDICT } else { "exploratory, no verdict" };
+    let why: Vec<&str> = reasons.iter().chain(&judged.withheld).map(String::as_str).collect();
+    format!("{what}{found}; {}{qualifiers}", why.join("; "))
 }
 
 /// Describes a verdict; `qualifiers` follow it.

@@ -76,7 +76,7 @@ fn compared(predicted: &Predicted, experiment: &Experiment) -> Option<Interval> 
     match predicted {
         Predicted::Difference { measure, .. } => {
             let finding = experiment.finding(measure)?;
-            finding.interval.filter(|_| finding.scale == Scale::Difference)
+            finding.interval.filter(|_| finding.scale == Scale::Difference && finding.withheld.is_none())
         }
         Predicted::Range { column, .. } if experiment.has_trials() => {
             let speed = experiment.speed()?.interval.filter(|_| has_times && !experiment.has_single_run())?;
@@ -95,7 +95,7 @@ fn compared(predicted: &Predicted, experiment: &Experiment) -> Option<Interval> 
 
 /// Returns a finding's interval as a fraction of the baseline's value.
 fn relative(finding: &Finding) -> Option<Interval> {
-    let interval = finding.interval?;
+    let interval = finding.interval.filter(|_| finding.withheld.is_none())?;
     if finding.scale == Scale::Ratio {
         return Some(interval);
     }

@@ -8,6 +8,9 @@ use crate::statistics::Verdict;
 /// The word for an answer without a verdict.
 const EXPLORATORY: &str = "exploratory, no verdict";
 
+/// What stands for the verdict of a measure by which the arms cannot be compared.
+pub const NO_VERDICT: &str = "no verdict";
+
 impl Experiment {
     /// Returns why there is no verdict; empty for a confirmatory answer and for records without a standing.
     pub fn exploratory_reasons(&self) -> &[String] {
@@ -48,7 +51,7 @@ impl Experiment {
         match finding.verdict {
             Verdict::SameBits => finding.verdict.words().to_owned(),
             verdict if self.has_trials() => self.words(verdict.speed_words()),
-            verdict => self.words(verdict.words()),
+            verdict => self.words(&finding.withheld_words().unwrap_or_else(|| verdict.words().to_owned())),
         }
     }
 
@@ -75,5 +78,12 @@ impl Experiment {
         if let Some(prediction) = &mut self.prediction {
             prediction.held = None;
         }
+    }
+}
+
+impl Finding {
+    /// Returns that there is no verdict, and why; `None` if there may be one.
+    pub fn withheld_words(&self) -> Option<String> {
+        self.withheld.as_ref().map(|why| format!("{NO_VERDICT} ({why})"))
     }
 }

@@ -132,7 +132,7 @@ impl DataBefore {
     /// Returns true if a key names the same content at another path.
     fn is_moved(&self, change: &recipe::Change) -> bool {
         let same = match change.key {
-            "data.corpus" | "data.tokenizer" | "data.validation" => self.same_corpus,
+            "data.corpus" | "data.drop" | "data.tokenizer" | "data.validation" => self.same_corpus,
             SETS => self.same_sets,
             _ => false,
         };

@@ -86,6 +86,18 @@ impl Files {
         to
     }
 
+    /// Lists the first half of the text's documents.
+    fn drop_list(&self) -> PathBuf {
+        let path = self.folder.path().join("drop.txt");
+        let mut list = "# xrun drop list 1: BLAKE3 of each document's text\n".to_owned();
+        for i in 1..200 {
+            let document = format!(" {i} and {} ", i * i % 97);
+            list += &format!("{}\n", blake3::hash(document.as_bytes()).to_hex());
+        }
+        std::fs::write(&path, list).expect("a temporary folder takes a file");
+        path
+    }
+
     fn text(&self) -> PathBuf {
         self.folder.path().join("text.txt")
     }
@@ -228,6 +240,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             on(&other, "error", [Shows::Refused(ErrorKind::Usage); 2])
         }
         "data.extensions" => curve_of(&[folder, "data.validation=0.3"], "[\".py\"]"),
+        "data.drop" => curve_of(
+            &[text, "data.document_separator=---", "data.validation=0.3"],
+            &files.drop_list().display().to_string(),
+        ),
         "data.cross_documents" => {
             curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "false")
         }

@@ -1,0 +1,218 @@
+//! Checks of whole corpora.
+
+use super::*;
+use crate::data::{self, TokenCache, Validation};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// Returns words that are the same for the same numbers.
+fn words(from: usize, count: usize) -> String {
+    (from..from + count).map(|at| format!("word{at}")).collect::<Vec<_>>().join(" ")
+}
+
+/// A folder with a training text, a held-out text and a task file.
+struct Corpus {
+    folder: tempfile::TempDir,
+}
+
+/// The held-out documents: `words(1000 * n, 100)`.
+const HELD_OUT: usize = 6;
+
+impl Corpus {
+    fn new(training: &[String]) -> Self {
+        let corpus = Self { folder: tempfile::tempdir().unwrap() };
+        corpus.write("train.jsonl", training);
+        let held_out: Vec<String> = (0..HELD_OUT).map(|n| words(1000 * n, 100)).collect();
+        corpus.write("held.jsonl", &held_out);
+        corpus.write("tasks.jsonl", &["What is the capital of the small country of word1?".to_owned()]);
+        corpus
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, texts: &[String]) {
+        let lines: String =
+            texts.iter().map(|text| serde_json::json!({"text": text}).to_string() + "\n").collect();
+        std::fs::write(self.path(name), lines).unwrap();
+    }
+
+    fn spec(&self) -> Spec {
+        Spec {
+            validation: Validation::Path(self.path("held.jsonl")),
+            ..Spec::new(self.path("train.jsonl").to_str().unwrap(), "byte")
+        }
+    }
+
+    fn check(&self, spec: &Spec) -> Report {
+        let tasks = self.path("tasks.jsonl");
+        check(spec, &Options { against: vec![&tasks], duplicates: true }, &|_| {}).unwrap()
+    }
+
+    fn spans(&self, report: &Report) -> Vec<Value> {
+        report.write_spans(&self.path("spans.jsonl")).unwrap();
+        let text = std::fs::read_to_string(self.path("spans.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// Training documents: clean ones, a copy of held-out document 1, part of 2, a near duplicate of 3 in which no
+/// 13 words are intact, a task, and a clean document twice.
+fn training() -> Vec<String> {
+    let near: Vec<String> = words(3000, 100)
+        .split(' ')
+        .enumerate()
+        .map(|(at, word)| if at % 12 == 11 { "x" } else { word }.to_owned())
+        .collect();
+    vec![
+        words(100_000, 80),
+        words(200_000, 30) + "\n" + &words(1000, 100).to_uppercase() + "! " + &words(210_000, 30),
+        words(300_000, 60) + " " + &words(2040, 30),
+        near.join(" "),
+        "Q: what is the capital of the small country of WORD1".to_owned(),
+        words(100_000, 80) + " again",
+        words(400_000, 80),
+    ]
+}
+
+#[test]
+fn leaks_of_every_kind_are_found_and_listed() {
+    let corpus = Corpus::new(&training());
+    let report = corpus.check(&corpus.spec());
+    let counts: Vec<_> = report
+        .held_out
+        .iter()
+        .map(|set| (set.documents, set.copied, set.overlapping, set.near_duplicates, set.common))
+        .collect();
+    let tasks = corpus.path("tasks.jsonl").display().to_string();
+    assert_eq!(report.held_out.iter().map(|set| &set.set).collect::<Vec<_>>(), [&tasks, "data.validation"]);
+    assert_eq!(counts, [(1, 1, 0, 0, 0), (6, 1, 1, 1, 0)]);
+    let TrainingReport { documents, with_leaks, near_duplicates, .. } = report.training;
+    assert_eq!((documents, with_leaks, near_duplicates), (7, 4, Some(1)));
+    let rows = corpus.spans(&report);
+    let kinds: Vec<_> =
+        rows.iter().map(|row| (row["kind"].as_str().unwrap(), row["line"].as_u64().unwrap())).collect();
+    assert_eq!(
+        kinds,
+        [("copy", 2), ("overlap", 3), ("near_duplicate", 4), ("copy", 5), ("training_duplicate", 6)]
+    );
+    let texts = training();
+    let span = |row: &Value, line: usize| {
+        let [start, end] = [0, 1].map(|at| row["spans"][0][at].as_u64().unwrap() as usize);
+        texts[line - 1][start..end].to_lowercase()
+    };
+    assert_eq!(span(&rows[0], 2), words(1000, 100));
+    assert_eq!(span(&rows[1], 3), words(2040, 30));
+    assert_eq!((&rows[0]["held_out"], &rows[0]["held_out_line"]), (&"data.validation".into(), &2.into()));
+    assert_eq!((rows[1]["overlap"].as_f64(), rows[4]["earlier_line"].as_u64()), (Some(0.3), Some(1)));
+}
+
+#[test]
+fn results_do_not_depend_on_threads_or_on_the_order_of_files() {
+    let corpus = Corpus::new(&training());
+    let one = corpus.spans(&corpus.check(&corpus.spec()));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    let other = pool.install(|| corpus.spans(&corpus.check(&corpus.spec())));
+    assert_eq!(one, other);
+    let (a, b) = (corpus.path("tasks.jsonl"), corpus.path("held.jsonl"));
+    let against = |files: [&PathBuf; 2]| {
+        let against = files.map(PathBuf::as_path).to_vec();
+        corpus.spans(&check(&corpus.spec(), &Options { against, duplicates: false }, &|_| {}).unwrap())
+    };
+    assert_eq!(against([&a, &b]), against([&b, &a]));
+}
+
+/// The drop list leaves the leaks out of training, and nothing out of the held-out text.
+#[test]
+fn dropped_documents_are_not_trained_on() {
+    let corpus = Corpus::new(&training());
+    let list = corpus.path("drop.txt");
+    assert_eq!(corpus.check(&corpus.spec()).write_drop_list(&list).unwrap(), 4);
+    let cache = TokenCache::new(corpus.path("cache"), 1 << 30);
+    let open = |spec: &Spec| data::open(spec, 8, None, Some(&cache)).unwrap();
+    for validation in [Validation::Path(corpus.path("held.jsonl")), Validation::Fraction(0.3)] {
+        let all = Spec { validation, ..corpus.spec() };
+        let kept = Spec { drop: Some(list.clone()), ..all.clone() };
+        let (before, after) = (open(&all), open(&kept));
+        assert_eq!(before.validation.hash, after.validation.hash);
+        assert_ne!(before.hash, after.hash);
+        assert!(after.train.len() < before.train.len());
+        assert!(after.description.contains("of data.drop left out"), "{}", after.description);
+        let counted = data::facts(&kept, 8, None, None).unwrap();
+        assert_eq!((counted.train_tokens, counted.exact), (after.train.len(), true));
+    }
+    let kept = Spec { drop: Some(list.clone()), ..corpus.spec() };
+    let again = corpus.check(&kept);
+    assert_eq!((again.training.with_leaks, again.training.documents), (0, 3));
+    // A list of another text does nothing, and says so.
+    corpus.write("train.jsonl", &[words(100_000, 80), words(500_000, 80)]);
+    let warnings = open(&kept).warnings;
+    assert!(
+        warnings.iter().any(|one| one.contains("4 documents of") && one.contains("not in the")),
+        "{warnings:?}"
+    );
+    corpus.write("train.jsonl", &[words(1000, 100)]);
+    corpus.check(&corpus.spec()).write_drop_list(&list).unwrap();
+    let error = data::open(&kept, 8, None, None).unwrap_err();
+    assert!(error.message().contains("nothing is left to train on"), "{error}");
+    for (text, says) in [
+        ("", ":1: the first line"),
+        ("# xrun drop list 1: BLAKE3 of each document's text\nab\n", ":2: a line is 64"),
+    ] {
+        std::fs::write(&list, text).unwrap();
+        let error = data::open(&kept, 8, None, None).unwrap_err();
+        assert!(error.message().contains(says), "{error}");
+    }
+}
+
+/// Cached tokens of a text are those of all its documents.
+#[test]
+fn a_drop_list_is_part_of_the_key_of_cached_tokens() {
+    let large: Vec<String> = (0..60).map(|n| words(100_000 * (n + 1), 2000)).collect();
+    let corpus = Corpus::new(&[large, training()].concat());
+    let list = corpus.path("drop.txt");
+    corpus.check(&corpus.spec()).write_drop_list(&list).unwrap();
+    let cache = TokenCache::new(corpus.path("cache"), 1 << 30);
+    let tokens = |spec: &Spec| data::open(spec, 8, None, Some(&cache)).unwrap().train.len();
+    let kept = Spec { drop: Some(list), ..corpus.spec() };
+    let [all, left] = [tokens(&corpus.spec()), tokens(&kept)];
+    assert!(left < all);
+    assert_eq!(cache.entries().unwrap().len(), 3, "with and without the list, and the held-out text");
+    assert_eq!([tokens(&corpus.spec()), tokens(&kept)], [all, left]);
+}
+
+/// The end of a single document is held out.
+#[test]
+fn a_single_document_is_divided() {
+    let corpus = Corpus::new(&[]);
+    let text = words(0, 1000) + " " + &words(400, 60) + " ";
+    std::fs::write(corpus.path("book.txt"), &text).unwrap();
+    let spec = Spec {
+        validation: Validation::Fraction(62.0 / 1060.0),
+        ..Spec::new(corpus.path("book.txt").to_str().unwrap(), "byte")
+    };
+    let report = corpus.check(&spec);
+    assert!(report.warnings[0].contains("bytes are taken as held out"), "{:?}", report.warnings);
+    let own = &report.held_out[1];
+    assert_eq!((own.documents, own.copied, report.training.with_leaks), (1, 1, 1));
+    let rows = corpus.spans(&report);
+    let start = rows[0]["held_out_span"][0].as_u64().unwrap() as usize;
+    assert!(text[start..].starts_with("word"), "{rows:?}");
+}
+
+#[test]
+fn generated_text_and_tokens_are_refused() {
+    let options = Options { against: Vec::new(), duplicates: false };
+    let refused = |spec: &Spec| check(spec, &options, &|_| {}).unwrap_err().message().to_owned();
+    assert!(refused(&Spec::new("stories", "stories")).contains("is generated"));
+    let corpus = Corpus::new(&training());
+    let shard = corpus.path("tokens_train_000000.bin");
+    let mut writer = data::ShardWriter::new(corpus.folder.path(), "tokens_train", 257, 1000);
+    writer.push(&[1; 100]).unwrap();
+    writer.finish().unwrap();
+    assert!(
+        refused(&Spec { corpus: shard.to_str().unwrap().into(), ..corpus.spec() })
+            .contains("holds token ids")
+    );
+}

@@ -1,0 +1,185 @@
+//! The training and the held-out side of a recipe's corpus, as text.
+
+use crate::data::corpus::Corpus;
+use crate::data::corpus_files::CorpusFiles;
+use crate::data::documents::Documents;
+use crate::data::parallel::collect_in_order;
+use crate::data::text::BLOCK_BYTES;
+use crate::data::{DropList, Spec, Validation, split};
+use crate::error::{Error, Result};
+use crate::liveness::report_progress;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes of documents that are read in parallel before their results are merged, and the most documents.
+const GROUP_BYTES: u64 = 16 << 20;
+const GROUP_DOCUMENTS: usize = 1 << 14;
+
+/// Some documents of a corpus.
+#[derive(Debug)]
+pub(super) struct Texts {
+    /// What the user calls them.
+    pub name: String,
+    pub documents: Arc<Documents>,
+    /// The numbers of the documents in the corpus, in order.
+    pub which: Vec<usize>,
+    /// The part of the text that counts, in bytes. All, unless one document is divided.
+    part: Range<u64>,
+}
+
+/// Both sides.
+#[derive(Debug)]
+pub(super) struct Sides {
+    pub training: Texts,
+    /// In the order of their names.
+    pub held_out: Vec<Texts>,
+    pub warnings: Vec<String>,
+}
+
+/// The name of the set that `data.validation` holds out.
+pub(super) const MAIN: &str = "data.validation";
+
+impl Sides {
+    /// Opens the training text of a spec, everything it holds out, and further held-out files.
+    ///
+    /// # Errors
+    /// If something of it is missing, wrong, or no text.
+    pub fn open(spec: &Spec, against: &[&Path]) -> Result<Self> {
+        let Corpus::Files(files) = Corpus::find(spec)? else {
+            return Err(Error::usage(format!(
+                "data.corpus = \"{}\" is generated, and its held-out text differs by construction; xrun data check is \
+                 for text of your own",
+                spec.corpus
+            )));
+        };
+        let CorpusFiles::Text(text) = files else { return Err(tokens(&spec.corpus.to_string())) };
+        let documents = Arc::new(Documents::open(&text, spec)?);
+        let mut warnings = documents.warnings()?;
+        let all = Texts::all("the training text", Arc::clone(&documents));
+        let (mut training, held_out) = match &spec.validation {
+            Validation::Path(path) => (all, whole(MAIN, path, spec)?),
+            Validation::Fraction(_) => {
+                divided(all, spec.fraction()?.unwrap_or_default(), spec, &mut warnings)?
+            }
+        };
+        if let Some(path) = &spec.drop {
+            let list = DropList::read(path)?;
+            let (kept, remark) = list.kept(&documents, training.which)?;
+            training.which = kept;
+            warnings.extend(remark);
+        }
+        let mut sets = vec![held_out];
+        for (name, path) in &spec.sets {
+            let name = format!("validation.sets.{name}");
+            sets.push(whole(&name, path, spec).map_err(|e| e.context(&name))?);
+        }
+        for path in against {
+            sets.push(whole(&path.display().to_string(), path, spec)?);
+        }
+        sets.sort_by(|one, other| one.name.cmp(&other.name));
+        if let Some(twice) = sets.windows(2).find(|two| two[0].name == two[1].name) {
+            return Err(Error::usage(format!("--against names {} twice", twice[0].name)));
+        }
+        Ok(Self { training, held_out: sets, warnings })
+    }
+}
+
+/// Returns the start of the character that byte `at` of a text belongs to.
+fn boundary(text: &str, at: usize) -> usize {
+    (0..=at).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+fn tokens(path: &str) -> Error {
+    Error::usage(format!(
+        "{path} holds token ids, and leaks are looked for in text: name the text that the shards were made from"
+    ))
+}
+
+/// Opens all documents at a path.
+fn whole(name: &str, path: &Path, spec: &Spec) -> Result<Texts> {
+    match CorpusFiles::at(path, &spec.extensions)? {
+        CorpusFiles::Text(text) => Ok(Texts::all(name, Arc::new(Documents::open(&text, spec)?))),
+        CorpusFiles::Tokens(_) => Err(tokens(&path.display().to_string())),
+    }
+}
+
+/// Divides a corpus as a run does: whole documents, or the end of a single one.
+fn divided(all: Texts, fraction: f64, spec: &Spec, warnings: &mut Vec<String>) -> Result<(Texts, Texts)> {
+    let part_of =
+        |which, part| Texts { name: MAIN.to_owned(), documents: Arc::clone(&all.documents), which, part };
+    if all.documents.len() > 1 {
+        let (train, held) = split::documents(&all.documents, fraction, spec.seed)?;
+        let held = part_of(held, 0..u64::MAX);
+        return Ok((Texts { which: train, ..all }, held));
+    }
+    let mut length = 0;
+    all.read(0, &mut |text| length += text.len() as u64)?;
+    let cut = length - (length as f64 * fraction) as u64;
+    warnings.push(format!(
+        "the corpus is one document: its last {} of {length} bytes are taken as held out. A run divides it by tokens, \
+         so its cut is a little before or after this one",
+        length - cut
+    ));
+    let held = part_of(vec![0], cut..u64::MAX);
+    Ok((Texts { part: 0..cut, ..all }, held))
+}
+
+impl Texts {
+    fn all(name: &str, documents: Arc<Documents>) -> Self {
+        let which = (0..documents.len()).collect();
+        Self { name: name.to_owned(), documents, which, part: 0..u64::MAX }
+    }
+
+    /// Returns the first byte of a document that counts.
+    pub fn begin(&self) -> u64 {
+        self.part.start
+    }
+
+    /// Reads the text of document `document` of the corpus, block by block.
+    ///
+    /// # Errors
+    /// If the document cannot be read.
+    pub fn read(&self, document: usize, each: &mut dyn FnMut(&str)) -> Result<()> {
+        let (mut reader, mut block, mut at) = (self.documents.reader(document)?, String::new(), 0);
+        while reader.append(&mut block, BLOCK_BYTES)? {
+            let end = at + block.len() as u64;
+            let inside = |byte: u64| boundary(&block, (byte.clamp(at, end) - at) as usize);
+            let part = &block[inside(self.part.start)..inside(self.part.end)];
+            if !part.is_empty() {
+                each(part);
+            }
+            at = end;
+            block.clear();
+        }
+        Ok(())
+    }
+
+    /// Computes something of every document in parallel, and hands it on in order, with the number of the
+    /// document.
+    ///
+    /// # Errors
+    /// If one of both fails; the first failure in order is reported.
+    pub fn each<T: Send>(
+        &self,
+        compute: impl Fn(usize) -> Result<T> + Sync,
+        mut merge: impl FnMut(usize, T) -> Result<()>,
+    ) -> Result<()> {
+        let mut rest = &self.which[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = rest.iter().take(GROUP_DOCUMENTS).take_while(|document| {
+                let is_first = bytes == 0;
+                bytes += self.documents.bytes(**document).max(1);
+                is_first || bytes <= GROUP_BYTES
+            });
+            let (group, later) = rest.split_at(fits.count());
+            let computed = collect_in_order(group.par_iter().map(|document| compute(*document)))?;
+            group.iter().zip(computed).try_for_each(|(document, one)| merge(*document, one))?;
+            rest = later;
+            report_progress();
+        }
+        Ok(())
+    }
+}
