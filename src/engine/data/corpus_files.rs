@@ -454,7 +454,10 @@ impl PassedOver {
     /// text.
     fn setting(&self, extensions: &[String]) -> Option<Vec<String>> {
         let sorted = self.sorted();
-        let (most, _) = sorted.iter().find(|(ending, _)| source::may_be_text(ending))?;
+        let mut readable = sorted.iter().filter(|(ending, _)| source::may_be_text(ending));
+        // A .json file beside others often describes them.
+        let (most, _) =
+            readable.clone().find(|(ending, _)| *ending != ".json").or_else(|| readable.next())?;
         Some(extensions.iter().cloned().chain([(*most).to_owned()]).collect())
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Documents {
 
 /// Where a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place<'a> {
+pub(super) struct DocumentPlace<'a> {
     pub file: &'a Path,
     /// Its line, from 1, in formats with one document per line.
     pub line: Option<usize>,
@@ -88,11 +88,11 @@ impl Documents {
     }
 
     /// Returns where document `i` is, for people.
-    pub fn place(&self, i: usize) -> Place<'_> {
+    pub fn place(&self, i: usize) -> DocumentPlace<'_> {
         let (file, span) = &self.spans[i];
         let first = self.spans.partition_point(|(other, _)| other < file);
         let line = Some(span.line).filter(|line| *line > 0);
-        Place { file: self.files[*file].content.file().path(), line, number: i - first + 1 }
+        DocumentPlace { file: self.files[*file].content.file().path(), line, number: i - first + 1 }
     }
 
     /// Returns the files, in order.
@@ -282,7 +282,10 @@ mod tests {
         let (_dir, path) =
             write("a.jsonl", "{\"text\": \"a\\nb\", \"id\": 3}\n\n{\"text\":\"c\"}\r\n{\"text\":\"\"}");
         assert_eq!(texts(&path, None), ["a\nb", "c"]);
-        assert_eq!(open(&path, None).unwrap().place(1), Place { file: &path, line: Some(3), number: 2 });
+        assert_eq!(
+            open(&path, None).unwrap().place(1),
+            DocumentPlace { file: &path, line: Some(3), number: 2 }
+        );
         assert!(warned(&path, Some("x")).unwrap().contains("not used"));
     }
 

@@ -467,7 +467,7 @@ sections! {
         /// What happens to a document that lacks `field` or has null there: it is an error, or it is left
         /// out and counted.
         missing: MissingField = MissingField::Error;
-            Training, Type::Word(MissingField::WORDS), "\"skip\"" => implied("\"error\""),
+            Execution, Type::Word(MissingField::WORDS), "\"skip\"" => implied("\"error\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);
         /// Extensions of the files to read from a folder of text, in any case; `""` reads files without one.
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];

@@ -20,7 +20,7 @@ pub(super) const SHORTEST: u32 = 8;
 /// are. The number is that of Brown et al. (2020, appendix C).
 pub(super) const COMMON: u32 = 10;
 
-/// Most words of held-out text. The index takes about 60 bytes for each.
+/// Most words of held-out text. The index takes about 80 bytes for each.
 const MAX_WORDS: u64 = 64 << 20;
 
 /// How a part of the held-out text is looked for.

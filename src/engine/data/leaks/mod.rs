@@ -23,7 +23,7 @@ use super::drop::text_hash;
 use crate::error::{Error, Result};
 use duplicates::Duplicates;
 use index::{HeldOutReader, Index, IndexBuilder};
-use report::{Kind, Leak};
+use report::{Leak, LeakKind};
 pub use report::{Report, SetReport, TrainingReport};
 use rules::{Frequency, Verdict};
 use search::{Match, Search};
@@ -181,7 +181,7 @@ impl<'i> Merged<'i> {
         }
         for &(held_out, similarity) in &found.near {
             if self.near.len() < MAX_LISTED {
-                let kind = Kind::NearDuplicate;
+                let kind = LeakKind::NearDuplicate;
                 let spans = Vec::new();
                 self.near.push(Leak { document, held_out, part: None, kind, overlap: similarity, spans });
             } else if self.unlisted.last() != Some(&document) {
@@ -217,8 +217,8 @@ impl<'i> Merged<'i> {
         let judged = candidates.into_iter().filter_map(|one| {
             let Candidate { document, words, part, matches } = one;
             let (kind, overlap) = match rules::judge(index, part, &matches, words, &frequency)? {
-                Verdict::Copy(overlap) => (Kind::Copy, overlap),
-                Verdict::Overlap(overlap) => (Kind::Overlap, overlap),
+                Verdict::Copy(overlap) => (LeakKind::Copy, overlap),
+                Verdict::Overlap(overlap) => (LeakKind::Overlap, overlap),
             };
             let held_out = index.parts[part as usize].document;
             let spans = report::spans(&matches);

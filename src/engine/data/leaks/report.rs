@@ -5,7 +5,7 @@ use super::index::Part;
 use super::search::Match;
 use super::texts::Texts;
 use crate::atomic;
-use crate::data::documents::Place;
+use crate::data::documents::DocumentPlace;
 use crate::data::drop::{self, TextHash};
 use crate::error::Result;
 use serde::Serialize;
@@ -18,13 +18,13 @@ const MAX_SPANS: usize = 32;
 
 /// How a training document and a held-out one are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum LeakKind {
     NearDuplicate,
     Overlap,
     Copy,
 }
 
-impl Kind {
+impl LeakKind {
     fn word(self) -> &'static str {
         match self {
             Self::NearDuplicate => "near_duplicate",
@@ -43,7 +43,7 @@ pub(super) struct Leak {
     pub held_out: u32,
     /// The part of it; `None` if the whole documents are alike.
     pub part: Option<u32>,
-    pub kind: Kind,
+    pub kind: LeakKind,
     /// The share of the part, or the similarity of the documents.
     pub overlap: f64,
     /// Bytes of the training document.
@@ -134,7 +134,7 @@ pub(super) struct Parts {
 
 impl Report {
     pub(super) fn new(mut parts: Parts) -> Self {
-        let mut strongest: BTreeMap<u32, Kind> = BTreeMap::new();
+        let mut strongest: BTreeMap<u32, LeakKind> = BTreeMap::new();
         for leak in &parts.leaks {
             let kind = strongest.entry(leak.held_out).or_insert(leak.kind);
             *kind = leak.kind.max(*kind);
@@ -150,9 +150,9 @@ impl Report {
                 set: texts.name.clone(),
                 documents: texts.which.len(),
                 words: *words,
-                copied: count(Kind::Copy),
-                overlapping: count(Kind::Overlap),
-                near_duplicates: count(Kind::NearDuplicate),
+                copied: count(LeakKind::Copy),
+                overlapping: count(LeakKind::Overlap),
+                near_duplicates: count(LeakKind::NearDuplicate),
                 common: parts.common.iter().filter(is_common).count(),
             });
         }
@@ -234,7 +234,7 @@ fn begun(kind: &str, overlap: f64) -> Map<String, Value> {
     Map::from_iter([("kind".to_owned(), json!(kind)), ("overlap".to_owned(), json!(rounded))])
 }
 
-fn add_place(row: &mut Map<String, Value>, prefix: &str, place: Place<'_>) {
+fn add_place(row: &mut Map<String, Value>, prefix: &str, place: DocumentPlace<'_>) {
     row.insert(format!("{prefix}file"), json!(place.file.to_string_lossy()));
     if let Some(line) = place.line {
         row.insert(format!("{prefix}line"), json!(line));

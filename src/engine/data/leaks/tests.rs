@@ -57,10 +57,10 @@ impl Corpus {
     }
 }
 
-/// Training documents: clean ones, a copy of held-out document 1, part of 2, a near duplicate of 3 in which no
-/// 13 words are intact, a task, and a clean document twice.
+/// Training documents: clean ones, a copy of held-out document 1, part of 2, 3 with every twelfth word another, in
+/// which no 13 words are intact and which no rule finds, a task, and a clean document twice.
 fn training() -> Vec<String> {
-    let near: Vec<String> = words(3000, 100)
+    let reworded: Vec<String> = words(3000, 100)
         .split(' ')
         .enumerate()
         .map(|(at, word)| if at % 12 == 11 { "x" } else { word }.to_owned())
@@ -69,7 +69,7 @@ fn training() -> Vec<String> {
         words(100_000, 80),
         words(200_000, 30) + "\n" + &words(1000, 100).to_uppercase() + "! " + &words(210_000, 30),
         words(300_000, 60) + " " + &words(2040, 30),
-        near.join(" "),
+        reworded.join(" "),
         "Q: what is the capital of the small country of WORD1".to_owned(),
         words(100_000, 80) + " again",
         words(400_000, 80),
@@ -87,16 +87,13 @@ fn leaks_of_every_kind_are_found_and_listed() {
         .collect();
     let tasks = corpus.path("tasks.jsonl").display().to_string();
     assert_eq!(report.held_out.iter().map(|set| &set.set).collect::<Vec<_>>(), [&tasks, "data.validation"]);
-    assert_eq!(counts, [(1, 1, 0, 0, 0), (6, 1, 1, 1, 0)]);
+    assert_eq!(counts, [(1, 1, 0, 0, 0), (6, 1, 1, 0, 0)]);
     let TrainingReport { documents, with_leaks, near_duplicates, .. } = report.training;
-    assert_eq!((documents, with_leaks, near_duplicates), (7, 4, Some(1)));
+    assert_eq!((documents, with_leaks, near_duplicates), (7, 3, Some(1)));
     let rows = corpus.spans(&report);
     let kinds: Vec<_> =
         rows.iter().map(|row| (row["kind"].as_str().unwrap(), row["line"].as_u64().unwrap())).collect();
-    assert_eq!(
-        kinds,
-        [("copy", 2), ("overlap", 3), ("near_duplicate", 4), ("copy", 5), ("training_duplicate", 6)]
-    );
+    assert_eq!(kinds, [("copy", 2), ("overlap", 3), ("copy", 5), ("training_duplicate", 6)]);
     let texts = training();
     let span = |row: &Value, line: usize| {
         let [start, end] = [0, 1].map(|at| row["spans"][0][at].as_u64().unwrap() as usize);
@@ -105,7 +102,7 @@ fn leaks_of_every_kind_are_found_and_listed() {
     assert_eq!(span(&rows[0], 2), words(1000, 100));
     assert_eq!(span(&rows[1], 3), words(2040, 30));
     assert_eq!((&rows[0]["held_out"], &rows[0]["held_out_line"]), (&"data.validation".into(), &2.into()));
-    assert_eq!((rows[1]["overlap"].as_f64(), rows[4]["earlier_line"].as_u64()), (Some(0.3), Some(1)));
+    assert_eq!((rows[1]["overlap"].as_f64(), rows[3]["earlier_line"].as_u64()), (Some(0.3), Some(1)));
 }
 
 #[test]
@@ -128,7 +125,7 @@ fn results_do_not_depend_on_threads_or_on_the_order_of_files() {
 fn dropped_documents_are_not_trained_on() {
     let corpus = Corpus::new(&training());
     let list = corpus.path("drop.txt");
-    assert_eq!(corpus.check(&corpus.spec()).write_drop_list(&list).unwrap(), 4);
+    assert_eq!(corpus.check(&corpus.spec()).write_drop_list(&list).unwrap(), 3);
     let cache = TokenCache::new(corpus.path("cache"), 1 << 30);
     let open = |spec: &Spec| data::open(spec, 8, None, Some(&cache)).unwrap();
     for validation in [Validation::Path(corpus.path("held.jsonl")), Validation::Fraction(0.3)] {
@@ -144,12 +141,12 @@ fn dropped_documents_are_not_trained_on() {
     }
     let kept = Spec { drop: Some(list.clone()), ..corpus.spec() };
     let again = corpus.check(&kept);
-    assert_eq!((again.training.with_leaks, again.training.documents), (0, 3));
+    assert_eq!((again.training.with_leaks, again.training.documents), (0, 4));
     // A list of another text does nothing, and says so.
     corpus.write("train.jsonl", &[words(100_000, 80), words(500_000, 80)]);
     let warnings = open(&kept).warnings;
     assert!(
-        warnings.iter().any(|one| one.contains("4 documents of") && one.contains("not in the")),
+        warnings.iter().any(|one| one.contains("3 documents of") && one.contains("not in the")),
         "{warnings:?}"
     );
     corpus.write("train.jsonl", &[words(1000, 100)]);
@@ -178,7 +175,7 @@ fn a_drop_list_is_part_of_the_key_of_cached_tokens() {
     let kept = Spec { drop: Some(list), ..corpus.spec() };
     let [all, left] = [tokens(&corpus.spec()), tokens(&kept)];
     assert!(left < all);
-    assert_eq!(cache.entries().unwrap().len(), 3, "with and without the list, and the held-out text");
+    assert_eq!(cache.entries().unwrap().len(), 2, "with and without the list");
     assert_eq!([tokens(&corpus.spec()), tokens(&kept)], [all, left]);
 }
 

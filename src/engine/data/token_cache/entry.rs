@@ -15,7 +15,6 @@ use super::super::split::TokenSink;
 use super::super::stories::Split;
 use super::super::stream::{Store, Stream, TokenFile};
 use super::super::tokenizer::LostBytes;
-use super::TextTokens;
 use crate::atomic;
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
@@ -63,6 +62,15 @@ pub(in super::super) struct Header {
     pub held_out: u64,
     /// Bytes per token in the file: 2 or 4.
     pub width: u8,
+}
+
+/// The tokens of a text, read from its entry.
+#[derive(Debug)]
+pub(in super::super) struct TextTokens {
+    pub train: Stream,
+    pub held_out: Stream,
+    /// Facts about the text.
+    pub header: Header,
 }
 
 /// An opened file of cached tokens; its hash is not verified yet.

@@ -8,14 +8,13 @@ mod entry;
 mod key;
 
 use super::split::TokenSink;
-use super::stream::Stream;
 use super::tokenizer::Tokenizer;
 use crate::device::cuda::{TOKENS as ENDING, tokens_folder};
 use crate::error::{Error, IoContext, Result};
 use crate::liveness::report_progress;
 use crate::regular;
 use entry::Written;
-pub(super) use entry::{Entry, Header};
+pub(super) use entry::{Entry, Header, TextTokens};
 use jiff::Timestamp;
 pub(super) use key::{Key, Part, is_cached};
 use serde::Serialize;
@@ -38,15 +37,6 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A temporary file older than this was left by a killed process.
 const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
-
-/// The tokens of a text, read from its entry.
-#[derive(Debug)]
-pub(super) struct TextTokens {
-    pub train: Stream,
-    pub held_out: Stream,
-    /// Facts about the text.
-    pub header: Header,
-}
 
 /// A folder of cached tokens.
 #[derive(Clone, Debug)]
