@@ -256,7 +256,8 @@ fn tables() {
         table!("lengths_lz4"),
         table!("required"),
     ];
-    // Pages and texts beyond 64 MiB and 200 times the file are refused, and so are more rows than the file can hold.
+    // Pages and texts beyond 64 MiB and 200 times the file are refused, and so are more rows than the file
+    // can hold.
     let memory = |bytes: usize| 8 * ((64 << 20) + 200 * bytes) + (64 << 20);
     let place = Input::new("a.parquet");
     let path = place.path.to_str().unwrap().to_owned();

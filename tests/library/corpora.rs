@@ -315,8 +315,8 @@ fn choices_without_effect_on_a_corpus_are_said() {
     }
 }
 
-/// A folder of JSON lines or of tables is read without a setting if it has no text. One with both is refused with
-/// the setting; one with text is read as before.
+/// A folder of JSON lines or of tables is read without a setting if it has no text. One with both is refused
+/// with the setting; one with text is read as before.
 #[test]
 fn a_folder_of_one_format_is_read() {
     let dir = TempDir::new().unwrap();

@@ -62,8 +62,8 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Reads one row per sequence index: pieces of a stream that are masked from each other. What is left of a
-    /// row of `seq_len` inputs is padded with opening tokens whose targets are [`IGNORED`].
+    /// Reads one row per sequence index: pieces of a stream that are masked from each other. What is left of
+    /// a row of `seq_len` inputs is padded with opening tokens whose targets are [`IGNORED`].
     ///
     /// # Errors
     /// If a token file cannot be read or was written to, or a token is outside the vocabulary of `vocab`

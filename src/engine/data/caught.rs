@@ -10,8 +10,8 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a library and returns the message of a panic as an error. What the call changes must not be used after
-/// a panic, unless the library leaves it whole.
+/// Calls a library and returns the message of a panic as an error. What the call changes must not be used
+/// after a panic, unless the library leaves it whole.
 pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {

@@ -277,9 +277,10 @@ impl TokenFiles {
 }
 
 impl TextFiles {
-    /// Returns the file itself, or what a pattern matches, or, for a folder, all files below it with one of these
-    /// extensions (dots included, in any case; the empty one stands for files without an ending), sorted. A folder
-    /// that has none of the default extensions, but JSON lines or else Parquet tables, is one of those.
+    /// Returns the file itself, or what a pattern matches, or, for a folder, all files below it with one of
+    /// these extensions (dots included, in any case; the empty one stands for files without an ending),
+    /// sorted. A folder that has none of the default extensions, but JSON lines or else Parquet tables, is
+    /// one of those.
     ///
     /// # Errors
     /// If a folder cannot be listed, or there is no such file.
@@ -439,8 +440,8 @@ impl PassedOver {
         sorted
     }
 
-    /// Returns the endings of files whose names say that they hold documents in fields, if all of these files have
-    /// the same format.
+    /// Returns the endings of files whose names say that they hold documents in fields, if all of these files
+    /// have the same format.
     fn of_one_format(&self) -> Option<Vec<String>> {
         let mut found = self.endings.keys().filter_map(|ending| Some((ending, source::format_of(ending)?)));
         let (_, format) = found.clone().next()?;

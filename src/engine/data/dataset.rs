@@ -157,8 +157,8 @@ pub fn open(
     })
 }
 
-/// Packs the documents of a stream into rows of `seq_len` inputs, if the spec asks for it; a caller that trains
-/// nothing passes 0.
+/// Packs the documents of a stream into rows of `seq_len` inputs, if the spec asks for it; a caller that
+/// trains nothing passes 0.
 ///
 /// # Errors
 /// If the stream cannot be read.

@@ -78,8 +78,8 @@ impl CorpusFacts {
 /// Returns the facts about the corpus that `spec` names. Generated corpora are known from the spec and their
 /// (small) held-out part. Files are opened by the code that opens them for a run, so what a run of windows of
 /// `seq_len + 1` tokens refuses is refused here; only long text is not tokenized, but sampled. A caller that
-/// looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once. `cache` is the one that
-/// the run has, and is not read: tokens in it take no memory.
+/// looks at many corpora passes the `tokenizer` that `spec` names, so that it is opened once. `cache` is the
+/// one that the run has, and is not read: tokens in it take no memory.
 ///
 /// # Errors
 /// If the corpus or the tokenizer is missing or wrong, or a split is shorter than one window.
@@ -356,7 +356,8 @@ fn whole(
     Ok(WholeFacts { tokens, stream, exact, is_in_memory, packed, warnings })
 }
 
-/// Returns what packing makes of a stream. Of a long one, the first part is packed, and the counts are scaled.
+/// Returns what packing makes of a stream. Of a long one, the first part is packed, and the counts are
+/// scaled.
 fn packed(spec: &Spec, train: &Stream, tokenizer: &Tokenizer, seq_len: usize) -> Result<Option<Packed>> {
     let part = train.slice(0..train.len().min(CHECKED_TOKENS));
     let factor = train.len() as f64 / part.len().max(1) as f64;

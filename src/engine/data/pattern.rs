@@ -15,8 +15,8 @@ fn has_wildcard(part: Component<'_>) -> bool {
     part.as_os_str().as_encoded_bytes().iter().any(|byte| b"*?".contains(byte))
 }
 
-/// Returns the files that a pattern matches, each once and sorted by path. Hidden names match only a pattern that
-/// begins with a dot, and `**` does not follow linked folders, which may form cycles.
+/// Returns the files that a pattern matches, each once and sorted by path. Hidden names match only a pattern
+/// that begins with a dot, and `**` does not follow linked folders, which may form cycles.
 ///
 /// # Errors
 /// If nothing matches, a folder matches, or a folder cannot be listed.

@@ -6,8 +6,8 @@ use crate::ops::sum::Factor;
 use crate::plan::Plan;
 
 /// Returns the factor of the sum of losses, `1 / targets per step` over all ranks, and the inputs from which
-/// an op reads it. With a batch ramp or packed documents the count arrives with the batch; otherwise the factor is a
-/// constant of the program.
+/// an op reads it. With a batch ramp or packed documents the count arrives with the batch; otherwise the
+/// factor is a constant of the program.
 ///
 /// # Errors
 /// If the state has no slot for the token count.

@@ -81,7 +81,8 @@ sections! {
     job: Job {
         /// One-line description of the recipe, which `xrun ls` shows.
         description: String = String::new(); Bookkeeping, Type::Text, "\"baseline\"";
-        /// Short name of the run in tables and legends, in place of the recipe's name and the keys that differ.
+        /// Short name of the run in tables and legends, in place of the recipe's name and the keys that
+        /// differ.
         label: String = String::new(); Bookkeeping, Type::Text, "\"AdamW\"" => implied("\"\"");
     }
 
@@ -293,8 +294,8 @@ sections! {
         steps: usize = 1000;
             Training, count(1, MAX_TRAINING_STEPS), "20_000"
                 => unit("optimizer steps"), aliases(&["max_steps", "num_steps"]);
-        /// The length as a budget of tokens, model FLOPs or time: training takes the fewest steps that reach it.
-        /// The higher layer wins; in one layer, `steps` must be the number that the budget gives.
+        /// The length as a budget of tokens, model FLOPs or time: training takes the fewest steps that reach
+        /// it. The higher layer wins; in one layer, `steps` must be the number that the budget gives.
         until: Option<Until> = None;
             Training, Type::Until, "\"300Mtokens\""
                 => unset("`training.steps`"), implied(UNSET);

@@ -12,8 +12,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// a half times that is one part.
 const PART_WEIGHT: u32 = 256 * WORD;
 
-/// Words of the shortest held-out document that is looked for within longer ones. The bound is that of
-/// Brown et al. (2020, appendix C). Fewer words are found anywhere, so they are compared with whole documents.
+/// Words of the shortest held-out document that is looked for within longer ones. The bound is that of Brown
+/// et al. (2020, appendix C). Fewer words are found anywhere, so they are compared with whole documents.
 pub(super) const SHORTEST: u32 = 8;
 
 /// A passage in more held-out documents, or in more training documents, is common, as licences and quotations

@@ -57,8 +57,8 @@ impl Corpus {
     }
 }
 
-/// Training documents: clean ones, a copy of held-out document 1, part of 2, 3 with every twelfth word another, in
-/// which no 13 words are intact and which no rule finds, a task, and a clean document twice.
+/// Training documents: clean ones, a copy of held-out document 1, part of 2, 3 with every twelfth word
+/// another, in which no 13 words are intact and which no rule finds, a task, and a clean document twice.
 fn training() -> Vec<String> {
     let reworded: Vec<String> = words(3000, 100)
         .split(' ')

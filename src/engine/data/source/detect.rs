@@ -186,8 +186,8 @@ pub(in crate::data) fn is_packed(path: &Path) -> bool {
     packing(path).is_some()
 }
 
-/// Returns a number for the format of files with this ending, if it is one whose documents have fields and files
-/// with this ending may be read. The ending begins with its dot.
+/// Returns a number for the format of files with this ending, if it is one whose documents have fields and
+/// files with this ending may be read. The ending begins with its dot.
 pub(in crate::data) fn format_of(ending: &str) -> Option<u8> {
     let name = PathBuf::from(format!("a{ending}"));
     match named(&unpacked(&name)) {
@@ -362,8 +362,8 @@ enum Shape {
 }
 
 impl Shape {
-    /// Classifies the beginning of a file, whose text a JSON object would have in `field`. `is_whole` is true if
-    /// the file ends there.
+    /// Classifies the beginning of a file, whose text a JSON object would have in `field`. `is_whole` is true
+    /// if the file ends there.
     fn from_head(head: &[u8], is_whole: bool, field: &str) -> Self {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(head);

@@ -1,5 +1,5 @@
-//! Gzip (RFC 1952): one deflate stream after another, each with a checksum. Deflate's state is small, so copies
-//! of decoders are the places that reads start from.
+//! Gzip (RFC 1952): one deflate stream after another, each with a checksum. Deflate's state is small, so
+//! copies of decoders are the places that reads start from.
 
 use super::packed::{Decoder, Input, LastDecoder, check_expansion, error, truncated};
 use crate::data::file::CorpusFile;
@@ -257,6 +257,7 @@ fn damaged(file: &CorpusFile, what: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::super::content::Content;
+    use super::super::packed::testing::{numbers, read_in_pieces};
     use super::super::packed::{ALWAYS_ALLOWED, FIRST_SPACING, Packed, SAMPLED_BYTES};
     use super::*;
     use std::path::Path;
@@ -280,19 +281,7 @@ mod tests {
     /// Reads all of a file in pieces.
     fn read(bytes: &[u8], piece: usize) -> Result<Vec<u8>> {
         let dir = tempfile::tempdir().unwrap();
-        let content = opened(dir.path(), bytes);
-        let (mut all, mut out) = (Vec::new(), vec![0; piece]);
-        loop {
-            let read = content.read_at(all.len() as u64, &mut out)?;
-            all.extend_from_slice(&out[..read]);
-            if read < piece {
-                return Ok(all);
-            }
-        }
-    }
-
-    fn numbers(count: usize) -> Vec<u8> {
-        (0..count).flat_map(|n| format!("line {n} of {}\n", n * n % 7919).into_bytes()).collect()
+        read_in_pieces(opened(dir.path(), bytes).as_ref(), piece)
     }
 
     #[test]

@@ -232,8 +232,8 @@ impl Input {
     }
 }
 
-/// Refuses content of `made` bytes from `used` bytes of a file if text never packs so tightly. `unpack` says how
-/// the file is unpacked.
+/// Refuses content of `made` bytes from `used` bytes of a file if text never packs so tightly. `unpack` says
+/// how the file is unpacked.
 pub(super) fn check_expansion(file: &CorpusFile, made: u64, used: u64, unpack: &str) -> Result<()> {
     if made <= ALWAYS_ALLOWED.max(ALLOWED_EXPANSION.saturating_mul(used)) {
         return Ok(());
@@ -285,5 +285,29 @@ mod tests {
         let gaps: Vec<u64> = positions.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(gaps.iter().all(|gap| *gap == kept.spacing), "{gaps:?}");
         assert_eq!(kept.last_before(positions[1] - 1), Some(&(positions[0], ())));
+    }
+}
+
+/// What the tests of every packing need.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::super::content::Content;
+    use crate::error::Result;
+
+    /// Reads all of a content in pieces.
+    pub fn read_in_pieces(content: &dyn Content, piece: usize) -> Result<Vec<u8>> {
+        let (mut all, mut out) = (Vec::new(), vec![0; piece]);
+        loop {
+            let read = content.read_at(all.len() as u64, &mut out)?;
+            all.extend_from_slice(&out[..read]);
+            if read < piece {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Returns lines with numbers that do not repeat for long.
+    pub fn numbers(count: usize) -> Vec<u8> {
+        (0..count).flat_map(|n| format!("line {n} of {}\n", n * n % 7919).into_bytes()).collect()
     }
 }

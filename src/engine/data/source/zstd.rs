@@ -1,5 +1,5 @@
-//! Zstandard (RFC 8878): one frame after another, which may have checksums. A decoder's state is the window of a
-//! frame, up to 128 MiB, so nothing is copied: reads start where frames begin.
+//! Zstandard (RFC 8878): one frame after another, which may have checksums. A decoder's state is the window
+//! of a frame, up to 128 MiB, so nothing is copied: reads start where frames begin.
 
 use super::packed::{Decoder, Input, LastDecoder, check_expansion, error, truncated};
 use crate::data::caught::caught;
@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::io::Read;
 
-/// The largest window that a frame may ask for, in bytes. It is the limit of the program zstd, which by itself
-/// packs with at most 8 MiB, and with `--ultra -22` with this.
+/// The largest window that a frame may ask for, in bytes. It is the limit of the program zstd, which by
+/// itself packs with at most 8 MiB, and with `--ultra -22` with this.
 const MAX_WINDOW: u64 = 128 << 20;
 
 /// Bytes of the file that a decoder reads at a time.
@@ -213,8 +213,8 @@ impl Zstd {
     }
 }
 
-/// Returns the bytes that the block at the front of `bytes` takes, with the checksum behind a last one. `None` if
-/// its header is cut off.
+/// Returns the bytes that the block at the front of `bytes` takes, with the checksum behind a last one.
+/// `None` if its header is cut off.
 fn block_bytes(bytes: &[u8], has_checksum: bool) -> Option<usize> {
     let [a, b, c] = *bytes.first_chunk::<BLOCK_HEADER>()?;
     let header = u32::from_le_bytes([a, b, c, 0]);
@@ -258,6 +258,7 @@ fn damaged(file: &CorpusFile, what: &dyn Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::super::content::Content;
+    use super::super::packed::testing::{numbers, read_in_pieces};
     use super::super::packed::{ALWAYS_ALLOWED, FIRST_SPACING, Packed};
     use super::*;
     use ruzstd::encoding::{CompressionLevel, compress_to_vec};
@@ -272,27 +273,15 @@ mod tests {
     /// Reads all of a file in pieces.
     fn read(bytes: &[u8], piece: usize) -> Result<Vec<u8>> {
         let dir = tempfile::tempdir().unwrap();
-        let content = opened(dir.path(), bytes);
-        let (mut all, mut out) = (Vec::new(), vec![0; piece]);
-        loop {
-            let read = content.read_at(all.len() as u64, &mut out)?;
-            all.extend_from_slice(&out[..read]);
-            if read < piece {
-                return Ok(all);
-            }
-        }
-    }
-
-    fn numbers(count: usize) -> Vec<u8> {
-        (0..count).flat_map(|n| format!("line {n} of {}\n", n * n % 7919).into_bytes()).collect()
+        read_in_pieces(opened(dir.path(), bytes).as_ref(), piece)
     }
 
     fn packed(content: &[u8]) -> Vec<u8> {
         compress_to_vec(content, CompressionLevel::Fastest)
     }
 
-    /// A frame without a checksum, of a window of `window` bytes (a power of two) and of blocks that each repeat
-    /// one byte.
+    /// A frame without a checksum, of a window of `window` bytes (a power of two) and of blocks that each
+    /// repeat one byte.
     fn repeated(window: u64, blocks: &[(u8, usize)]) -> Vec<u8> {
         let mut bytes = MAGIC.to_le_bytes().to_vec();
         bytes.extend([0, ((window.trailing_zeros() as u8) - 10) << 3]);

@@ -140,8 +140,8 @@ impl BytePairs {
         Some(Self { number, words, composes, cut_out, bytes, merges, whole })
     }
 
-    /// Returns the tokens of a text; `None` if the tokenizer may change its characters first, or cuts something
-    /// out of it. `library` encodes words that are too long for this.
+    /// Returns the tokens of a text; `None` if the tokenizer may change its characters first, or cuts
+    /// something out of it. `library` encodes words that are too long for this.
     ///
     /// # Errors
     /// If `library` fails.

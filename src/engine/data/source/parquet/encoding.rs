@@ -1,4 +1,5 @@
-//! The encodings of values in a page: how texts, dictionaries, and the numbers that point into them are written.
+//! The encodings of values in a page: how texts, dictionaries, and the numbers that point into them are
+//! written.
 
 use super::thrift::{Parsed, Wrong, take, varint, zigzag};
 use std::ops::Range;
@@ -24,8 +25,8 @@ impl Texts {
         self.blank.get(i).copied().unwrap_or_default()
     }
 
-    /// Checks that the texts are UTF-8, and finds those that are only white space. Rows may share a text, so this is
-    /// done once per text.
+    /// Checks that the texts are UTF-8, and finds those that are only white space. Rows may share a text, so
+    /// this is done once per text.
     ///
     /// # Errors
     /// The number of the first text that is not UTF-8.
@@ -66,8 +67,8 @@ impl Texts {
         Ok(Self { bytes, ranges, blank: Vec::new() })
     }
 
-    /// Takes texts that each begin like the one before (`DELTA_BYTE_ARRAY`): the lengths of what they share, then
-    /// what follows as in [`Texts::delta_lengths`]. At most `most` bytes are made.
+    /// Takes texts that each begin like the one before (`DELTA_BYTE_ARRAY`): the lengths of what they share,
+    /// then what follows as in [`Texts::delta_lengths`]. At most `most` bytes are made.
     pub fn delta_prefixes(bytes: Vec<u8>, mut from: usize, count: usize, most: usize) -> Parsed<Self> {
         let shared = deltas(&bytes, &mut from, count)?;
         let suffixes = Self::delta_lengths(bytes, from, count)?;

@@ -16,8 +16,8 @@ const TAIL: u64 = 8;
 /// The longest footer that is read, in bytes.
 const MAX_FOOTER: u64 = 64 << 20;
 
-/// Rows that are allowed whatever the file's size, and how many more for each of its bytes. A text takes more than
-/// a bit, so a file of more rows is made to fill memory.
+/// Rows that are allowed whatever the file's size, and how many more for each of its bytes. A text takes more
+/// than a bit, so a file of more rows is made to fill memory.
 const FEW_ROWS: u64 = 1 << 20;
 const ROWS_PER_BYTE: u64 = 8;
 

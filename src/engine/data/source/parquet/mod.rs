@@ -1,8 +1,8 @@
 //! Parquet tables: a column of strings, each row a document.
 //!
-//! Only the footer and one page (and its dictionary) per thread are in memory. The reader is our own: the crate
-//! `parquet` takes 41 s of a core to compile, and reserves whatever length a page claims, up to 2 GiB, which ends the
-//! process where memory is limited.
+//! Only the footer and one page (and its dictionary) per thread are in memory. The reader is our own: the
+//! crate `parquet` takes 41 s of a core to compile, and reserves whatever length a page claims, up to 2 GiB,
+//! which ends the process where memory is limited.
 
 mod codec;
 mod encoding;

@@ -9,8 +9,8 @@ use crate::data::file::CorpusFile;
 use crc::{CRC_32_ISO_HDLC, Crc, Table};
 use std::sync::Arc;
 
-/// The longest page, in bytes before and after unpacking. Writers aim at 1 MiB, some at 100 MB, and a page has at
-/// least one document.
+/// The longest page, in bytes before and after unpacking. Writers aim at 1 MiB, some at 100 MB, and a page
+/// has at least one document.
 const MAX_PAGE: usize = 256 << 20;
 
 /// The longest header of a page, which may hold the least and the greatest text of the page.
@@ -318,8 +318,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Parses the details of a data page (field 5), of a dictionary (7), or of a data page of the second version
-    /// (8).
+    /// Parses the details of a data page (field 5), of a dictionary (7), or of a data page of the second
+    /// version (8).
     fn parse_details(&mut self, thrift: &mut Thrift<'_>, of: i16) -> Parsed<()> {
         self.has_details = true;
         thrift.fields(|thrift, id, kind| {

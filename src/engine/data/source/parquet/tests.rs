@@ -113,8 +113,8 @@ fn what_is_no_column_of_texts_is_named_with_the_columns() {
     );
 }
 
-/// A table that is cut off, or has another byte anywhere, is an error with the file or gives rows: it never ends
-/// the process. Where pages have checksums, no byte of a text changes unnoticed.
+/// A table that is cut off, or has another byte anywhere, is an error with the file or gives rows: it never
+/// ends the process. Where pages have checksums, no byte of a text changes unnoticed.
 #[test]
 fn damage_is_an_error_with_the_file() {
     let rules = rules("text", MissingField::Skip);
