@@ -25,5 +25,6 @@ pub mod policy;
 pub mod regular;
 pub mod statistics;
 pub mod suggest;
+pub mod threads;
 
 pub use error::{Error, Result};

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use xrun::checkpoint::{self, Loaded};
@@ -76,6 +76,8 @@ pub struct Place {
 /// How a process ended.
 pub struct Done {
     pub code: Option<i32>,
+    /// The signal that ended it, if one did.
+    signal: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
@@ -183,9 +185,17 @@ impl Place {
 }
 
 impl Done {
+    pub fn new(output: Output) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+        let (code, signal) = (output.status.code(), output.status.signal());
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { code, signal, stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
     #[track_caller]
     pub fn ended(self, code: i32) -> Self {
-        assert_eq!(self.code, Some(code), "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        let Self { signal, stdout, stderr, .. } = &self;
+        assert_eq!(self.code, Some(code), "signal: {signal:?}\nstdout:\n{stdout}\nstderr:\n{stderr}");
         self
     }
 
@@ -270,9 +280,7 @@ impl Running {
         let mut stderr = std::mem::take(&mut self.heard);
         err.read_to_end(&mut stderr).unwrap();
         let status = self.child.wait().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        let done =
-            Done { code: status.code(), stdout: text(stdout.join().unwrap().unwrap()), stderr: text(stderr) };
+        let done = Done::new(Output { status, stdout: stdout.join().unwrap().unwrap(), stderr });
         assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
         done
     }

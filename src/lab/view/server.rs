@@ -6,6 +6,7 @@ use super::http::{Content, Limits, Refusal, Request, Response, answer, reject};
 use super::routes::Routes;
 use super::{assets, table::LiveTable};
 use crate::error::{Error, Result};
+use crate::threads::spawn_detached;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,7 +94,7 @@ impl Site {
             answer(&mut stream, LIMITS, respond);
         };
         // If no thread can be started, the closure is dropped, which closes the connection.
-        let _ = std::thread::Builder::new().name("view".to_owned()).spawn(work);
+        let _ = spawn_detached("xrun-view", work);
     }
 
     fn respond(&self, request: &Request) -> Result<Response, Refusal> {

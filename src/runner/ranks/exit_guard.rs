@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::lock::lock;
 use crate::results::progress::eprint_line;
 use crate::results::streams::drain;
+use crate::threads::spawn_detached;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,11 +35,15 @@ impl ExitGuard {
         let guard = Self::default();
         let for_hook = guard.clone();
         comm.on_abort(Box::new(move |error| {
-            let error = error.clone();
-            std::thread::spawn(move || {
+            let (guard, reason) = (for_hook.clone(), error.clone());
+            let body = move || {
                 std::thread::sleep(GRACE);
-                for_hook.exit(prints, &error);
-            });
+                guard.exit(prints, &reason);
+            };
+            if spawn_detached("xrun-exit", body).is_err() {
+                // A process that may hang is worse than one that ends early.
+                for_hook.exit(prints, error);
+            }
         }));
         guard
     }

@@ -9,6 +9,7 @@ use crate::device::communicator::{AbortHook, CollectiveResult, Communicator, Con
 use crate::error::{Error, Result};
 use crate::liveness::parts_done;
 use crate::lock::lock;
+use crate::threads::spawn_detached;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -86,7 +87,7 @@ impl RemoteCommunicator {
             None if state.lock().finished => {}
             error => state.abort(&error.unwrap_or(lost)),
         };
-        std::thread::Builder::new().name("xrun-read".to_owned()).spawn(listen).map_err(failed)?;
+        spawn_detached("xrun-read", listen).map_err(failed)?;
         let connection = Arc::new(Mutex::new(connection));
         let every = interval(server.timeout);
         let mut polls =

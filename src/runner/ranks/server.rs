@@ -8,6 +8,7 @@ use super::poll::{Poll, interval};
 use crate::device::communicator::Contribution;
 use crate::error::{Error, Result};
 use crate::lock::lock;
+use crate::threads::spawn_detached;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -63,9 +64,6 @@ impl Server {
             handles.push(connection.try_clone().map_err(failed)?);
             let writer = Arc::new(Mutex::new(connection));
             let (sender, calls) = channel();
-            let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
-                std::thread::Builder::new().name(format!("xrun-{name}-{rank}")).spawn(body).map_err(failed)
-            };
             let reader = Reader {
                 group: Arc::clone(group),
                 rank,
@@ -73,9 +71,11 @@ impl Server {
                 on_disconnect: Arc::clone(&on_disconnect),
                 exit_reports: Arc::clone(&exit_reports),
             };
-            readers.insert(rank, spawn("read", Box::new(move || reader.run(read_half)))?);
+            let thread = std::thread::Builder::new().name(format!("xrun-read-{rank}"));
+            readers.insert(rank, thread.spawn(move || reader.run(read_half)).map_err(failed)?);
             let (group, answers) = (Arc::clone(group), Arc::clone(&writer));
-            spawn("collect", Box::new(move || run_collectives(&group, rank, &calls, &answers)))?;
+            let collect = move || run_collectives(&group, rank, &calls, &answers);
+            spawn_detached(format!("xrun-collect-{rank}"), collect).map_err(failed)?;
             let to = Arc::clone(&writer);
             let beat = move |_| send_if_idle(&to, &ServerMessage::Heartbeat);
             heartbeats.push(Poll::start("xrun-heartbeat", interval(timeout), beat).map_err(failed)?);
@@ -146,7 +146,7 @@ impl Connections {
                 drop(sending);
             };
             // If no thread can start, the message is lost, but the rank will see its connection end.
-            let _ = std::thread::Builder::new().name("xrun-send".to_owned()).spawn(body);
+            let _ = spawn_detached("xrun-send", body);
         }
         sent
     }

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::results::progress::eprint_line;
 use crate::results::streams::drain;
+use crate::threads::spawn_detached;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
@@ -91,7 +92,7 @@ impl Stop {
                 }
             }
         };
-        std::thread::Builder::new().name("xrun-signals".to_owned()).spawn(listen).map_err(refused)?;
+        spawn_detached("xrun-signals", listen).map_err(refused)?;
         Ok(stop)
     }
 
@@ -134,7 +135,7 @@ fn print_line(text: &'static str) {
         let _ = drain(SAY_TIMEOUT);
         drop(saying);
     };
-    if std::thread::Builder::new().name("xrun-says".to_owned()).spawn(line).is_ok() {
+    if spawn_detached("xrun-says", line).is_ok() {
         let _ = said.recv_timeout(SAY_TIMEOUT);
     }
 }

@@ -8,6 +8,7 @@
 use super::stdout::Stdout;
 use crate::error::ErrorKind;
 use crate::lock::lock;
+use crate::threads::spawn_detached;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::collections::VecDeque;
@@ -156,7 +157,7 @@ impl Console {
                 self.changed.notify_all();
             }
         };
-        if std::thread::Builder::new().name("xrun-console".to_owned()).spawn(write_all).is_err() {
+        if spawn_detached("xrun-console", write_all).is_err() {
             // The lines wait until a thread can be started.
             waiting.is_written = false;
         }

@@ -7,6 +7,7 @@ use crate::exec::NonFiniteTensor;
 use crate::results::folder::{SUMMARY, overwrite_running, read_summary};
 use crate::results::names::CHECKPOINT;
 use crate::results::{RunFolder, Status, Summary, atomic};
+use crate::threads::spawn_detached;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -161,7 +162,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 pub fn mark_failed(folder: &Path, error: &Error) {
     let (folder, error) = (folder.to_owned(), error.clone());
     let (writing, written) = channel::<()>();
-    std::thread::spawn(move || {
+    let write = move || {
         let running = read_summary(&folder).ok().filter(|summary| summary.status == Status::Running);
         if let Some(mut summary) = running {
             (summary.status, summary.reason) = (failure(&error), Some(error.message().to_owned()));
@@ -171,7 +172,10 @@ pub fn mark_failed(folder: &Path, error: &Error) {
             }
         }
         drop(writing);
-    });
+    };
+    if spawn_detached("xrun-summary", write).is_err() {
+        return;
+    }
     let _ = written.recv_timeout(WRITE_TIMEOUT);
 }
 

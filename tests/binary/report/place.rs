@@ -122,9 +122,7 @@ impl Place {
     pub fn xrun(&self, arguments: &[&str]) -> Done {
         let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
         let output = command.args(arguments).current_dir(self.0.path()).env_clear().output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        let done =
-            Done { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) };
+        let done = Done::new(output);
         assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
         done
     }

@@ -11,9 +11,7 @@ use xrun::results::rows::{MetricsRow, Phase, TimingRow, read};
 fn with_fault(place: &Place, fault: &str, more: &[&str]) -> Done {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xrun"));
     command.arg("tiny.toml").args(more).current_dir(place.path()).env_clear().env("XRUN_FAULT", fault);
-    let done = command.stdin(Stdio::null()).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Done { code: done.status.code(), stdout: text(done.stdout), stderr: text(done.stderr) }
+    Done::new(command.stdin(Stdio::null()).output().unwrap())
 }
 
 fn phases(run: &Run, phase: Phase) -> Vec<u64> {

@@ -30,6 +30,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // What long work reports and watchdogs read.
     ("liveness", ""),
     ("lock", ""),
+    ("threads", ""),
     // The variables of a key's formulas.
     ("expression", "suggest"),
     ("policy", "expression"),
@@ -64,11 +65,14 @@ const MAY_USE: &[(&str, &str)] = &[
     ("forecast", "model plan data recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
-    ("results", "atomic interrupts statistics recipe metrics machine suggest lock format regular error"),
+    (
+        "results",
+        "atomic interrupts statistics recipe metrics machine suggest threads lock format regular error",
+    ),
     ("checkpoint", "interrupts liveness lock regular error"),
     ("hugging_face", "liveness regular error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
-    ("ranks", "results recipe machine device policy liveness lock error"),
+    ("ranks", "results recipe machine device policy liveness threads lock error"),
     // The columns of rows, and what was appended to a file that grows.
     ("curve", "results metrics"),
     // The names and classes of keys, for columns and for what makes two rows alike.
@@ -76,7 +80,7 @@ const MAY_USE: &[(&str, &str)] = &[
     (
         "train",
         "evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
-         data recipe machine exec ir device policy liveness lock format regular error",
+         data recipe machine exec ir device policy liveness threads lock format regular error",
     ),
     // The binary and the process groups of runs, the number of GPUs.
     ("executor", "ranks results device regular error"),
@@ -105,7 +109,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // The plan of a stored recipe's memory with the facts about its corpus, cells of sweeps.
     (
         "view",
-        "curve compare sweep atomic results metrics forecast plan data recipe machine lock format regular error",
+        "curve compare sweep atomic results metrics forecast plan data recipe machine threads lock format regular \
+         error",
     ),
     // Cells and the interval of a comparison by their own rules, the time that a run still takes, signals.
     (

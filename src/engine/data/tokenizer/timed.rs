@@ -35,13 +35,20 @@ fn within<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let (sender, result) = sync_channel(1);
-    std::thread::Builder::new()
+    let thread = std::thread::Builder::new()
         .name("xrun-tokenizer".to_owned())
         .stack_size(STACK_BYTES)
         // A send fails only after the time was up, when nobody waits for the result any more.
         .spawn(move || drop(sender.send(work())))
         .map_err(|e| Error::failed(format!("cannot start a thread for the tokenizer: {e}")))?;
-    result.recv_timeout(most).map_err(|e| match e {
+    let answer = result.recv_timeout(most);
+    match &answer {
+        // Dropping the handle could crash: see `spawn_detached`.
+        Err(RecvTimeoutError::Timeout) => std::mem::forget(thread),
+        // It has sent its answer, or panicked, and ends now.
+        _ => drop(thread.join()),
+    }
+    answer.map_err(|e| match e {
         RecvTimeoutError::Timeout => Error::usage(format!(
             "the tokenizer does not finish {bytes} bytes within {:.0} s; its tokenizer.json is damaged or was made to \
              take long: use another one",

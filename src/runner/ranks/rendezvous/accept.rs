@@ -10,6 +10,7 @@ use crate::ranks::poll::interval;
 use crate::ranks::server::reject;
 use crate::ranks::{Connection, Stop};
 use crate::results::progress::eprint_line;
+use crate::threads::spawn_detached;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -203,7 +204,7 @@ impl Newcomers {
             // The receiver is gone once all ranks have connected.
             let _ = sender.send((number, from, authenticate(connection, &job, &secret)));
         };
-        if std::thread::Builder::new().name("xrun-newcomer".to_owned()).spawn(talk).is_ok() {
+        if spawn_detached("xrun-newcomer", talk).is_ok() {
             self.under_way.push_back((number, handle));
         }
     }

@@ -4,6 +4,7 @@
 
 use super::rendering::{Job, render};
 use crate::error::{Error, ErrorKind, IoContext, Result};
+use crate::threads::spawn_detached;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::io::{Read, Write};
@@ -100,14 +101,15 @@ fn render_in_child(job: &Job) -> Result<String> {
 fn answer(child: &mut Child, input: Vec<u8>) -> Option<Vec<u8>> {
     let (mut to, from) = (child.stdin.take()?, child.stdout.take()?);
     let (sender, answers) = channel();
-    std::thread::spawn(move || {
+    let talk = move || {
         // If the child ended early, its status says why.
         let _ = to.write_all(&input);
         drop(to);
         let mut answer = Vec::new();
         let _ = from.take(MAX_ANSWER_BYTES).read_to_end(&mut answer);
         let _ = sender.send(answer);
-    });
+    };
+    spawn_detached("xrun-template", talk).ok()?;
     answers.recv_timeout(WALL).ok()
 }
 
