@@ -39,5 +39,6 @@ IMPLIED: Dict[str, Any] = {
     "data.missing": "error",
     "data.extensions": [".txt", ".md"],
     "data.packing": "stream",
+    "data.phases": [],
     "validation.tasks": [],
 }

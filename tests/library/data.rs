@@ -277,6 +277,7 @@ const LOADER: LoaderSpec = LoaderSpec {
     rank: 0,
     cross_documents: true,
     seed: 0,
+    mixture: Vec::new(),
     start_step: 0,
 };
 
@@ -480,6 +481,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
         rank: 0,
         cross_documents: false,
         seed: 0,
+        mixture: Vec::new(),
         start_step: 0,
     };
     let counted: usize = ValidationBatches::new(&data, &data.validation, spec.clone(), 0)
@@ -502,6 +504,7 @@ fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Optio
         rank: 0,
         cross_documents: true,
         seed: 0,
+        mixture: Vec::new(),
         start_step: 0,
     };
     let batches = ValidationBatches::new(data, set, spec, limit).unwrap();

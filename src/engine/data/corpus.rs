@@ -81,6 +81,9 @@ impl Corpus {
         let path = match &spec.corpus {
             CorpusSource::Stories => return Ok(Corpus::Stories),
             CorpusSource::Random => return Ok(Corpus::Random),
+            CorpusSource::Mixture => {
+                return Err(Error::usage("a mixture is several corpora; name one of its sources"));
+            }
             CorpusSource::Path(path) => path,
         };
         match CorpusFiles::at(path, &spec.extensions)? {
@@ -409,16 +412,13 @@ pub(super) fn unused_fields(spec: &Spec) -> Result<Option<String>> {
         () if spec.missing != own.missing => "data.missing",
         () => return Ok(None),
     };
-    let corpus = match &spec.corpus {
-        CorpusSource::Path(path) => Some(path),
-        CorpusSource::Stories | CorpusSource::Random => None,
-    };
+    let corpus = spec.corpus_paths();
     let held_out = match &spec.validation {
-        Validation::Path(path) => Some(path).filter(|_| corpus.is_some()),
+        Validation::Path(path) => Some(path.as_path()).filter(|_| !corpus.is_empty()),
         Validation::Fraction(_) => None,
     };
     let mut has_files = false;
-    for path in corpus.into_iter().chain(held_out).chain(spec.sets.values()) {
+    for path in corpus.into_iter().chain(held_out).chain(spec.sets.values().map(PathBuf::as_path)) {
         has_files = true;
         if let CorpusFiles::Text(text) = CorpusFiles::at(path, &spec.extensions)? {
             let files = source::open(text.list(&spec.extensions)?.files, &spec.rules())?;

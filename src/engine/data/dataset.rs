@@ -1,20 +1,23 @@
 //! Opens a corpus as two streams of tokens.
 
-use super::corpus::{Corpus, CorpusSummary, Loaded, Whole, unused_fields};
+use super::corpus::{Corpus, CorpusSummary, Loaded};
+use super::corpus_facts::SourceFacts;
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::overlap::{self, share_in_training};
 use super::packing::{self, Packed, Rows};
-use super::stories::Split;
+use super::sampler::Part;
 use super::token_cache::TokenCache;
 use super::tokenizer::LostBytes;
 use super::{Packing, Spec, Stream, Tokenizer, Validation};
 use crate::error::{Error, Result};
 use crate::format::plural;
-use crate::policy::CorpusSource;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+
+/// Tokens of a source that its bytes per token are taken from.
+const RATED_TOKENS: usize = 1 << 20;
 
 /// A corpus ready to be trained on.
 #[derive(Debug)]
@@ -23,8 +26,8 @@ pub struct Dataset {
     pub tokenizer: Arc<Tokenizer>,
     /// Tokens to train on.
     pub train: Stream,
-    /// The rows that documents are packed into; `None` if the stream is cut into windows.
-    pub(super) rows: Option<Arc<Rows>>,
+    /// The sources of the stream: one, or those of a mixture.
+    pub(super) parts: Vec<Part>,
     /// What packing made of the corpus; `None` if nothing was packed.
     pub packed: Option<Packed>,
     /// The set that `data.validation` holds out.
@@ -65,36 +68,52 @@ impl Dataset {
         self.train.memory_bytes() + self.held_out().map(|set| set.tokens.memory_bytes()).sum::<usize>()
     }
 
+    /// Returns what plans need to know about the sources of a mixture; nothing for another corpus.
+    pub(super) fn source_facts(&self) -> Vec<SourceFacts> {
+        let named = self.parts.iter().filter(|part| !part.name.is_empty());
+        let facts = |part: &Part| {
+            // Documents are all found, so the counts of rows are exact.
+            let packed = part.rows.as_ref().map(|rows| rows.summary());
+            SourceFacts { name: part.name.clone(), train_tokens: part.tokens.len(), packed, exact: true }
+        };
+        named.map(facts).collect()
+    }
+
+    /// Returns the UTF-8 bytes per token in the first million tokens of each source; `None` where a token does
+    /// not always stand for the same bytes.
+    ///
+    /// # Errors
+    /// If the tokens cannot be read.
+    pub fn bytes_per_token(&self) -> Result<Vec<Option<f64>>> {
+        let Some(bytes) = self.tokenizer.token_byte_counts() else { return Ok(vec![None; self.parts.len()]) };
+        let rate = |part: &Part| {
+            let end = part.tokens.end.min(part.tokens.start + RATED_TOKENS);
+            let tokens = self.train.tokens_in_vocab(part.tokens.start..end, self.tokenizer.vocab_size())?;
+            let sum: u64 = tokens.iter().map(|token| u64::from(bytes[*token as usize])).sum();
+            Ok((!tokens.is_empty()).then(|| sum as f64 / tokens.len() as f64))
+        };
+        self.parts.iter().map(rate).collect()
+    }
+
     /// Returns the number of tokenizer entries and the token that opens a document.
     pub(super) fn vocabulary(&self) -> (usize, u32) {
         (self.tokenizer.vocab_size(), self.tokenizer.opening_token())
     }
 }
 
-/// Opens a corpus: generates it, tokenizes it in parallel, takes its tokens from the cache if there is one,
-/// or opens its shards. A caller that opens many corpora passes the `tokenizer` that `spec` names, so that it
-/// is read once.
-///
-/// # Errors
-/// If anything is wrong with the corpus or the tokenizer, if a split is shorter than one window of `seq_len +
-/// 1` tokens, or if the tokens take more memory than the spec allows.
-pub fn open(
+/// Opens one corpus without further held-out sets.
+pub(super) fn open_corpus(
     spec: &Spec,
     seq_len: usize,
-    tokenizer: Option<&Arc<Tokenizer>>,
+    tokenizer: Arc<Tokenizer>,
     cache: Option<&TokenCache>,
 ) -> Result<Dataset> {
-    let tokenizer = match tokenizer {
-        Some(tokenizer) => Arc::clone(tokenizer),
-        None => Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?),
-    };
     let corpus = Corpus::find(spec)?;
     let Loaded { train, validation, is_held_out_apart, summary } = corpus.load(spec, &tokenizer, cache)?;
     let lost = summary.lost_warning();
     let CorpusSummary { floor, mut warnings, description, held_out_bytes, .. } = summary;
     warnings.extend(lost);
     let vocab = tokenizer.vocab_size();
-    check_window(spec, train.len(), validation.len(), seq_len)?;
     let digest =
         |stream: &Stream| stream.digest(vocab).map_err(|e| e.context(format!("corpus {}", spec.corpus)));
     let (train_hash, held_hash) = (digest(&train)?, digest(&validation)?);
@@ -120,15 +139,8 @@ pub fn open(
             _ => TextBytes::new(bytes.as_ref(), held_out_bytes, loses_bytes),
         },
     };
-    let held = train.len() + validation.tokens.len();
-    let mut sets = open_sets(spec, &tokenizer, bytes.as_ref(), held, cache, &mut warnings)?;
-    for set in &mut sets {
-        set.in_training = share_in_training(&train, &set.tokens)?;
-    }
-    let apart = Some((overlap::HELD_OUT.to_owned(), in_training)).filter(|_| is_held_out_apart);
-    let shares = sets.iter().map(|set| (overlap::set_name(&set.name), set.in_training));
-    let shares = apart.into_iter().chain(shares);
-    warnings.extend(shares.filter_map(|(name, share)| Some(overlap::warning(&name, share?))));
+    let apart = in_training.filter(|_| is_held_out_apart);
+    warnings.extend(apart.map(|share| overlap::warning(overlap::HELD_OUT, share)));
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     let held_out = match &spec.validation {
         Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
@@ -137,18 +149,15 @@ pub fn open(
     for files in corpus.files().into_iter().chain(&held_out) {
         warnings.extend(files.check_tokenizer(&tokenizer)?);
     }
-    for path in spec.sets.values() {
-        warnings.extend(CorpusFiles::at(path, &spec.extensions)?.check_tokenizer(&tokenizer)?);
-    }
-    warnings.extend(unused_fields(spec)?);
     let (rows, packed) = pack(spec, &train, &tokenizer, seq_len)?.unzip();
+    let parts = vec![Part { name: String::new(), tokens: 0..train.len(), rows: rows.map(Arc::new) }];
     Ok(Dataset {
         tokenizer,
         train,
-        rows: rows.map(Arc::new),
+        parts,
         packed,
         validation,
-        sets,
+        sets: Vec::new(),
         floor,
         hash: hasher.finalize().to_hex().to_string(),
         warnings,
@@ -173,51 +182,20 @@ pub(super) fn pack(
     }
     let documents = packing::documents(train, tokenizer)?;
     let rows = Rows::pack(&documents, seq_len);
-    let packed = rows.summary(documents.len());
+    let packed = rows.summary();
     Ok(Some((rows, packed)))
 }
 
 /// Says of a text why its bits per byte are not reported.
-const NO_BITS_PER_BYTE: &str = "has bytes that the tokenizer loses, so bits per byte are not reported for it: a model is not asked to predict them";
+pub(super) const NO_BITS_PER_BYTE: &str = "has bytes that the tokenizer loses, so bits per byte are not reported for it: a model is not asked to predict them";
 
 /// Returns true if tokens of a text lose bytes of it, or may do so. `lost` is what is known of the text, and
 /// `counts_bytes` true if the bytes of each token are known.
-fn loses_bytes(tokenizer: &Tokenizer, counts_bytes: bool, lost: Option<LostBytes>) -> bool {
+pub(super) fn loses_bytes(tokenizer: &Tokenizer, counts_bytes: bool, lost: Option<LostBytes>) -> bool {
     match lost {
         Some(lost) => lost.total() > 0,
         None => counts_bytes && !tokenizer.keeps_every_byte(),
     }
-}
-
-/// Opens the further held-out sets. `held` is the number of tokens already in memory.
-fn open_sets(
-    spec: &Spec,
-    tokenizer: &Tokenizer,
-    bytes: Option<&Arc<Vec<u32>>>,
-    mut held: usize,
-    cache: Option<&TokenCache>,
-    warnings: &mut Vec<String>,
-) -> Result<Vec<HeldOut>> {
-    let mut open = |(name, path): (&String, &PathBuf)| -> Result<HeldOut> {
-        let Whole { tokens, text_bytes: whole, lost, warnings: found } =
-            Corpus::whole(path, spec, tokenizer, held, cache)?;
-        warnings.extend(found);
-        warnings.extend(
-            lost.zip(whole)
-                .and_then(|(lost, whole)| lost.warning(&format!("the held-out set {name}"), whole)),
-        );
-        let loses_bytes = loses_bytes(tokenizer, bytes.is_some(), lost);
-        if loses_bytes && lost.is_some() {
-            warnings.push(format!("the held-out set {name} {NO_BITS_PER_BYTE}"));
-        }
-        check_set(path, tokens.len())?;
-        held += tokens.memory_bytes() / size_of::<u32>();
-        let hash = tokens.digest(tokenizer.vocab_size())?.to_hex().to_string();
-        let text = TextBytes::new(bytes, whole, loses_bytes);
-        Ok(HeldOut { name: name.clone(), tokens, hash, text, in_training: None })
-    };
-    let named = |name: &str| format!("validation.sets.{name}");
-    spec.sets.iter().map(|set| open(set).map_err(|e| e.context(named(set.0)))).collect()
 }
 
 /// Refuses a further held-out set in which there is nothing to predict.
@@ -236,11 +214,8 @@ pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) 
     for (name, tokens) in [("training", train), ("held-out", held_out)] {
         if tokens <= seq_len {
             // A text may be short because most of the folder was passed over.
-            let files = match &spec.corpus {
-                CorpusSource::Path(path) => CorpusFiles::at(path, &spec.extensions).ok(),
-                CorpusSource::Stories | CorpusSource::Random => None,
-            };
-            let passed = files.and_then(|files| files.passed_over(&spec.extensions).ok().flatten());
+            let files = spec.corpus_paths().into_iter().map(|path| CorpusFiles::at(path, &spec.extensions));
+            let passed = files.flatten().find_map(|files| files.passed_over(&spec.extensions).ok().flatten());
             return Err(Error::usage(format!(
                 "corpus {}: the {name} split has {tokens} token{}, and one window of seq_len {seq_len} takes {}; use a \
                  larger corpus, another data.validation or a smaller training.seq_len{}",
@@ -252,19 +227,4 @@ pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) 
         }
     }
     Ok(())
-}
-
-/// Hands every token of both splits to `sink`, in order and as it is made, without holding the corpus in
-/// memory.
-///
-/// # Errors
-/// If anything is wrong with the corpus or the tokenizer, or if the sink fails.
-pub fn feed(
-    spec: &Spec,
-    tokenizer: &Tokenizer,
-    sink: &mut dyn FnMut(Split, &[u32]) -> Result<()>,
-) -> Result<CorpusSummary> {
-    let mut fed = Corpus::find(spec)?.feed(spec, tokenizer, sink)?;
-    fed.warnings.extend(unused_fields(spec)?);
-    Ok(fed)
 }

@@ -99,6 +99,11 @@ impl DropList {
     }
 }
 
+/// Returns true for the remark that a list names text which is not in the corpus.
+pub(super) fn is_of_absent_text(remark: &str) -> bool {
+    remark.starts_with("data.drop: ")
+}
+
 /// Writes a list of documents.
 ///
 /// # Errors

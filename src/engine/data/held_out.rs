@@ -66,6 +66,15 @@ impl TextBytes {
         }
     }
 
+    /// Returns what is known of two texts together.
+    pub(super) fn joined(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::PerToken(bytes), Self::PerToken(_)) => Self::PerToken(bytes),
+            (Self::Whole(one), Self::Whole(other)) => Self::Whole(one + other),
+            _ => Self::Unknown,
+        }
+    }
+
     /// Returns the bytes of text that targets stand for, without [`IGNORED`] ones; `None` unless the bytes of
     /// each token are known.
     pub fn target_bytes(&self, targets: &[u32]) -> Option<u64> {

@@ -3,9 +3,12 @@
 use super::Dataset;
 use super::batch::Batch;
 use super::held_out::HeldOut;
+use super::interleave::MixtureStage;
+use super::packing::Piece;
 use super::ramp::Ramp;
-use super::sampler::{Sampler, global_index};
+use super::sampler::{Sampler, StepSequences, global_index};
 use crate::error::{Error, IoContext, Result};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -15,7 +18,7 @@ use std::thread::JoinHandle;
 const PREFETCH: usize = 4;
 
 /// Defines the micro-batches that a rank reads. Reading has no state but the step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LoaderSpec {
     /// Tokens per sequence.
     pub seq_len: usize,
@@ -34,6 +37,8 @@ pub struct LoaderSpec {
     pub cross_documents: bool,
     /// Seed for the order of windows.
     pub seed: u64,
+    /// Weights of the sources of a mixture; empty if the corpus is one source.
+    pub mixture: Vec<MixtureStage>,
     /// The first step to read: 0, or the step of a checkpoint.
     pub start_step: u64,
 }
@@ -53,8 +58,25 @@ impl LoaderSpec {
                 self.rank, self.world_size
             )));
         }
-        let sampler = Sampler::new(self.seed, dataset.train.len(), self.seq_len, global)?;
-        Ok(sampler.with_ramp(self.ramp.clone()).with_rows(dataset.rows.clone()))
+        let sampler = Sampler::new(self.seed, &dataset.parts, &self.mixture, self.seq_len, global)?;
+        Ok(sampler.with_ramp(self.ramp.clone()))
+    }
+
+    /// Reads some sequences of the global batch of a step, as all ranks together train on them. Sequences
+    /// beyond the batch are left out.
+    ///
+    /// # Errors
+    /// If the spec does not fit the dataset, or its tokens cannot be read.
+    pub fn sequences(&self, dataset: &Dataset, step: u64, indices: Range<usize>) -> Result<Vec<Sequence>> {
+        let mut sampler = self.sampler(dataset)?;
+        let step = sampler.step(step);
+        let vocab = dataset.tokenizer.vocab_size();
+        let read = |index| {
+            let tokens = |Piece { start, len }| dataset.train.tokens_in_vocab(start..start + len + 1, vocab);
+            let pieces = step.pieces(index).into_iter().map(tokens).collect::<Result<_>>()?;
+            Ok(Sequence { index, source: step.source(index).to_owned(), pieces })
+        };
+        (indices.start..indices.end.min(step.len())).map(read).collect()
     }
 
     /// Returns the number of micro-batches in a step.
@@ -64,14 +86,14 @@ impl LoaderSpec {
         self.ramp.sequences(step, full as u64) as usize / global_micro_batch
     }
 
-    /// Reads micro-batch `micro` of `step`.
-    fn batch(&self, dataset: &Dataset, sampler: &Sampler, step: u64, micro: usize) -> Result<Batch> {
+    /// Reads micro-batch `micro` of a step.
+    fn batch(&self, dataset: &Dataset, step: &StepSequences<'_>, micro: usize) -> Result<Batch> {
         let sequences = (0..self.local_batch_size).map(|j| {
             let index = global_index(micro, self.local_batch_size, j, self.rank, self.world_size);
-            (index, sampler.pieces(step, index))
+            (index, step.pieces(index))
         });
         let (train, vocabulary) = (&dataset.train, dataset.vocabulary());
-        if dataset.rows.is_some() {
+        if dataset.parts.iter().any(|part| part.rows.is_some()) {
             return Batch::read_rows(train, sequences, self.seq_len, vocabulary);
         }
         let windows = sequences.flat_map(|(index, pieces)| {
@@ -79,6 +101,18 @@ impl LoaderSpec {
         });
         Batch::read(train, windows, self.seq_len, vocabulary, self.cross_documents)
     }
+}
+
+/// A sequence of a global batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    /// Its place in the global batch.
+    pub index: usize,
+    /// The source that it is taken from; empty if the corpus is one source.
+    pub source: String,
+    /// Its tokens: one window, or the documents that are packed into a row. The last token of each piece is a
+    /// target and no input.
+    pub pieces: Vec<Vec<u32>>,
 }
 
 /// Yields micro-batches in order, step after step, without end. Dropping the loader stops its thread.
@@ -94,14 +128,15 @@ impl Loader {
     /// # Errors
     /// If the training split is shorter than one window, or the rank or batch size is impossible.
     pub fn new(dataset: Arc<Dataset>, spec: LoaderSpec) -> Result<Self> {
-        let sampler = spec.sampler(&dataset)?;
+        let mut sampler = spec.sampler(&dataset)?;
         let (sender, batches) = sync_channel(PREFETCH);
         let rank = spec.rank;
         let read_ahead = move || {
             for step in spec.start_step.. {
-                let step_targets = sampler.targets(step);
+                let sequences = sampler.step(step);
+                let step_targets = sequences.targets();
                 for micro in 0..spec.micro_batches(step) {
-                    let batch = spec.batch(&dataset, &sampler, step, micro);
+                    let batch = spec.batch(&dataset, &sequences, micro);
                     let batch = batch.map(|batch| Batch { step_targets, ..batch });
                     let failed = batch.is_err();
                     // A send fails once the loader is dropped: nobody waits for batches any more.
@@ -229,7 +264,7 @@ impl ExactSizeIterator for ValidationBatches<'_> {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{IGNORED, Packed, Packing, Spec, open};
+    use crate::data::{IGNORED, MixtureSource, Packed, Packing, Spec, open};
     use std::collections::BTreeMap;
 
     fn dataset() -> Arc<Dataset> {
@@ -244,6 +279,25 @@ mod tests {
         Arc::new(open(&Spec { packing, ..generated }, 32, None, None).unwrap())
     }
 
+    /// Three texts of different sizes, cut into windows or packed.
+    fn mixture(packing: Packing) -> Arc<Dataset> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut spec = Spec { packing, ..Spec::new("mixture", "byte") };
+        for (name, words) in [("code", "fn main() {}"), ("news", "It rains today. "), ("web", "a page; ")] {
+            let path = dir.path().join(name).with_extension("jsonl");
+            let line = |i: usize| format!("{{\"text\": \"{}{i}\"}}\n", words.repeat(1 + i % 7));
+            std::fs::write(&path, (0..60).map(line).collect::<String>()).unwrap();
+            spec.sources.insert(name.to_owned(), MixtureSource::new(path, 1.0));
+        }
+        Arc::new(open(&spec, 32, None, None).unwrap())
+    }
+
+    /// The weights of [`mixture`], which change within the steps that are read.
+    fn stages() -> Vec<MixtureStage> {
+        let stage = |from, weights: [f64; 3]| MixtureStage { from, weights: weights.to_vec() };
+        vec![stage(0, [0.9, 0.07, 0.03]), stage(70, [0.2, 0.0, 0.8])]
+    }
+
     fn spec(local: usize, accumulation: usize, world_size: usize, rank: usize) -> LoaderSpec {
         LoaderSpec {
             seq_len: 32,
@@ -254,6 +308,7 @@ mod tests {
             rank,
             cross_documents: true,
             seed: 1,
+            mixture: Vec::new(),
             start_step: 0,
         }
     }
@@ -269,7 +324,9 @@ mod tests {
         let mut all = BTreeMap::new();
         let mut targets = vec![(0, 0); steps as usize];
         for rank in 0..world_size {
-            let mut loader = Loader::new(data.clone(), spec(local, accumulation, world_size, rank)).unwrap();
+            let mixture = if data.parts.len() > 1 { stages() } else { Vec::new() };
+            let spec = LoaderSpec { mixture, ..spec(local, accumulation, world_size, rank) };
+            let mut loader = Loader::new(data.clone(), spec).unwrap();
             for step in 0..steps {
                 for _ in 0..accumulation {
                     let batch = loader.next().unwrap();
@@ -289,7 +346,7 @@ mod tests {
 
     #[test]
     fn every_split_of_a_global_batch_reads_the_same_sequences() {
-        for data in [dataset(), packed()] {
+        for data in [dataset(), packed(), mixture(Packing::Stream), mixture(Packing::BestFit)] {
             let whole = sequences(&data, 32, 1, 1, 6);
             assert_eq!(whole.len(), 6 * 32);
             for (local, accumulation, world_size) in [(8, 4, 1), (16, 1, 2), (4, 4, 2), (8, 1, 4), (4, 2, 4)]
@@ -313,6 +370,31 @@ mod tests {
         found.sort_unstable();
         expected.sort_unstable();
         assert_eq!(found, expected);
+    }
+
+    /// The sources of a mixture are parts of one stream, and their held-out text is a set each.
+    #[test]
+    fn a_mixture_holds_out_text_of_each_source() {
+        let data = mixture(Packing::Stream);
+        let names: Vec<&str> = data.held_out().map(|set| set.name.as_str()).collect();
+        assert_eq!(names, ["", "code", "news", "web"]);
+        assert_eq!(data.parts.iter().map(|part| part.tokens.len()).sum::<usize>(), data.train.len());
+        let end = data.tokenizer.end_token();
+        let all = |set: &HeldOut| set.tokens.tokens(0..set.tokens.len()).unwrap();
+        let whole = all(&data.validation);
+        assert!(whole.windows(2).all(|pair| pair != [end, end]), "one end token between two documents");
+        let apart: usize = data.sets.iter().map(|set| set.tokens.len()).sum();
+        assert_eq!(whole.len() + 2, apart);
+        assert_eq!(
+            whole.iter().filter(|token| **token == end).count(),
+            1 + 3 * 3,
+            "5 % of 60 documents each"
+        );
+        let facts = data.source_facts();
+        assert_eq!(
+            facts.iter().map(|source| source.name.as_str()).collect::<Vec<_>>(),
+            ["code", "news", "web"]
+        );
     }
 
     #[test]

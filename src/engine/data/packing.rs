@@ -39,6 +39,8 @@ pub(super) struct Rows {
     /// Where each row's pieces end.
     ends: Vec<usize>,
     seq_len: usize,
+    /// Number of documents.
+    documents: usize,
     /// Documents that are longer than a row.
     cut: usize,
 }
@@ -73,7 +75,16 @@ impl Packed {
     /// Estimates what packing a `share` of documents of about `lens` inputs into rows of `seq_len` makes.
     pub(super) fn estimate(lens: impl Iterator<Item = usize>, seq_len: usize, share: f64) -> Self {
         let documents: Vec<Piece> = lens.map(|len| Piece { start: 0, len: len.max(1) }).collect();
-        Rows::pack(&documents, seq_len).summary(documents.len()).scaled(share)
+        Rows::pack(&documents, seq_len).summary().scaled(share)
+    }
+
+    /// Adds up what packing makes of several corpora; `None` if there are none.
+    pub(super) fn merged(packed: impl Iterator<Item = Self>) -> Option<Self> {
+        packed.reduce(|a, b| {
+            let rows = a.rows + b.rows;
+            let padding = (a.padding * a.rows as f64 + b.padding * b.rows as f64) / rows.max(1) as f64;
+            Self { rows, padding, cut: a.cut + b.cut, documents: a.documents + b.documents }
+        })
     }
 
     /// Scales the counts by a factor.
@@ -90,7 +101,7 @@ impl Rows {
         let groups: Vec<Vec<Vec<Piece>>> =
             documents.par_chunks(GROUP).map(|group| pack_group(group, seq_len)).collect();
         let cut = documents.iter().filter(|document| document.len > seq_len).count();
-        let mut rows = Self { seq_len, cut, ..Self::default() };
+        let mut rows = Self { seq_len, documents: documents.len(), cut, ..Self::default() };
         for row in groups.into_iter().flatten() {
             rows.pieces.extend(row);
             rows.ends.push(rows.pieces.len());
@@ -109,11 +120,11 @@ impl Rows {
         &self.pieces[from..self.ends[row]]
     }
 
-    /// Summarizes the rows of `documents` documents.
-    pub fn summary(&self, documents: usize) -> Packed {
+    /// Summarizes the rows.
+    pub fn summary(&self) -> Packed {
         let used: usize = self.pieces.iter().map(|piece| piece.len).sum();
         let padding = 1.0 - used as f64 / (self.len() * self.seq_len).max(1) as f64;
-        Packed { rows: self.len(), padding, cut: self.cut, documents }
+        Packed { rows: self.len(), padding, cut: self.cut, documents: self.documents }
     }
 }
 
@@ -202,10 +213,10 @@ mod tests {
             (0..rows.len()).map(|row| rows.row(row).iter().map(|piece| piece.len).collect()).collect();
         assert_eq!(lens, [vec![10], vec![10], vec![8, 2], vec![7, 3], vec![5]]);
         assert_eq!(rows.row(1), [Piece { start: 28, len: 10 }]);
-        let Packed { rows, padding, cut, documents } = rows.summary(6);
+        let Packed { rows, padding, cut, documents } = rows.summary();
         assert_eq!((rows, cut, documents), (5, 1, 6));
         assert!((padding - 0.1).abs() < 1e-12, "{padding}");
-        let said = Rows::pack(&pieces(&[3, 17]), 10).summary(2).scaled(1000.0).to_string();
+        let said = Rows::pack(&pieces(&[3, 17]), 10).summary().scaled(1000.0).to_string();
         assert_eq!(
             said,
             "2,000 documents packed into 2,000 rows, 0.0 % of them padding; 1,000 documents longer than a row cut"

@@ -1,13 +1,15 @@
 //! Decides which window of the corpus each sequence of the global batch reads.
 //!
-//! The stream is cut into windows of `seq_len + 1` tokens that start `seq_len` apart, so that each token is a
-//! target once per epoch. The sequences of a run are numbered consecutively, step by step. Sequence number
-//! `g` reads window `permute(epoch, g mod windows)` with `epoch = g div windows`. The order does not depend
-//! on how a global batch is divided among ranks and micro-batches, and the step number is the only state.
+//! The stream of each source is cut into windows of `seq_len + 1` tokens that start `seq_len` apart, so that each token is a
+//! target once per epoch. The sequences of a run are numbered consecutively, step by step, and those of a
+//! mixture are divided among its sources ([`super::interleave`]). Sequence number `g` of a source reads
+//! window `permute(epoch, g mod windows)` with `epoch = g div windows`. The order does not depend on how a
+//! global batch is divided among ranks and micro-batches, and the step number is the only state.
 //!
 //! What remains behind the last window fills none. Where it is a noticeable part of the stream, every second
 //! epoch leaves out the beginning instead: its windows end with the stream.
 
+use super::interleave::{Interleave, MixtureStage};
 use super::packing::{Piece, Rows};
 use super::ramp::Ramp;
 use crate::error::{Error, Result};
@@ -19,7 +21,7 @@ use std::sync::Arc;
 const NOTICEABLE: usize = 100;
 
 /// How a stream of tokens to train on is cut into windows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
     /// Number of windows in an epoch.
     pub count: usize,
@@ -41,6 +43,16 @@ impl Windows {
         Self { count, reached, left_over, alternates: left_over > tokens / NOTICEABLE }
     }
 
+    /// Adds up the windows of two streams.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            reached: self.reached + other.reached,
+            left_over: self.left_over + other.left_over,
+            alternates: self.alternates || other.alternates,
+        }
+    }
+
     /// Returns the first token of a window in an epoch.
     fn start(&self, epoch: u64, window: u64, seq_len: usize) -> usize {
         let moved = if self.alternates && epoch % 2 == 1 { self.left_over } else { 0 };
@@ -48,38 +60,96 @@ impl Windows {
     }
 }
 
-/// The seeded order of windows, or of the rows that documents are packed into. It is stateless.
+/// A source of tokens to train on: a part of the training stream with an order of its own.
 #[derive(Clone, Debug)]
-pub struct Sampler {
+pub(super) struct Part {
+    /// Name of the source; empty if the whole corpus is one source.
+    pub name: String,
+    /// Its tokens in the training stream.
+    pub tokens: Range<usize>,
+    /// The rows that its documents are packed into; `None` if it is cut into windows.
+    pub rows: Option<Arc<Rows>>,
+}
+
+/// The order in which the windows of a part are read, or the rows that its documents are packed into.
+#[derive(Clone, Debug)]
+struct Order {
+    part: Part,
+    windows: Windows,
     seed: u64,
     seq_len: usize,
-    windows: Windows,
-    /// The rows that are read instead of windows.
-    rows: Option<Arc<Rows>>,
+}
+
+impl Order {
+    /// # Errors
+    /// If the part is shorter than one window.
+    fn new(seed: u64, part: Part, seq_len: usize) -> Result<Self> {
+        let tokens = part.tokens.len();
+        let windows = Windows::new(tokens, seq_len);
+        if windows.count == 0 {
+            let of = if part.name.is_empty() { String::new() } else { format!(" of source {}", part.name) };
+            return Err(Error::usage(format!(
+                "the training split{of} has {tokens} tokens, and one window of seq_len {seq_len} takes {}; use a \
+                 larger corpus or a smaller training.seq_len",
+                seq_len.saturating_add(1)
+            )));
+        }
+        // Without documents there are no rows.
+        let part = Part { rows: part.rows.filter(|rows| rows.len() > 0), ..part };
+        Ok(Self { part, windows, seed, seq_len })
+    }
+
+    /// Returns what the sequence with this number in the part reads, one piece after another.
+    fn pieces(&self, number: u64) -> Vec<Piece> {
+        let (seed, name, offset) = (self.seed, &self.part.name, self.part.tokens.start);
+        let Some(rows) = &self.part.rows else {
+            let count = self.windows.count as u64;
+            let epoch = number / count;
+            let window = permute(seed, name, epoch, number % count, count);
+            let start = offset + self.windows.start(epoch, window, self.seq_len);
+            return vec![Piece { start, len: self.seq_len }];
+        };
+        let count = rows.len() as u64;
+        let row = rows.row(permute(seed, name, number / count, number % count, count) as usize);
+        row.iter().map(|piece| Piece { start: offset + piece.start, ..*piece }).collect()
+    }
+}
+
+/// The seeded order of sequences. It is stateless.
+#[derive(Clone, Debug)]
+pub(super) struct Sampler {
+    orders: Vec<Order>,
+    /// Chooses among several parts.
+    interleave: Option<Interleave>,
     global_batch_size: u64,
     ramp: Ramp,
 }
 
 impl Sampler {
-    /// Orders the windows of `seq_len + 1` tokens in a stream of `tokens` tokens, `global_batch_size` of them
-    /// per step.
+    /// Orders the windows of `seq_len + 1` tokens, or the rows, of the parts of a training stream,
+    /// `global_batch_size` of them per step. `stages` are the weights of several parts.
     ///
     /// # Errors
-    /// If the stream is shorter than one window, or `seq_len` or the batch size is 0.
-    pub fn new(seed: u64, tokens: usize, seq_len: usize, global_batch_size: usize) -> Result<Self> {
+    /// If a part is shorter than one window, `seq_len` or the batch size is 0, or the stages do not fit the
+    /// parts.
+    pub fn new(
+        seed: u64,
+        parts: &[Part],
+        stages: &[MixtureStage],
+        seq_len: usize,
+        global_batch_size: usize,
+    ) -> Result<Self> {
         if seq_len == 0 || global_batch_size == 0 {
             return Err(Error::usage("seq_len and the global batch size must be at least 1"));
         }
-        let windows = Windows::new(tokens, seq_len);
-        if windows.count == 0 {
-            return Err(Error::usage(format!(
-                "the training split has {tokens} tokens, and one window of seq_len {seq_len} takes {}; use a \
-                 larger corpus or a smaller training.seq_len",
-                seq_len.saturating_add(1)
-            )));
-        }
+        let orders =
+            parts.iter().map(|part| Order::new(seed, part.clone(), seq_len)).collect::<Result<_>>()?;
+        let interleave = match parts {
+            [_] => None,
+            _ => Some(Interleave::new(parts.len(), stages)?),
+        };
         let global_batch_size = global_batch_size as u64;
-        Ok(Self { seed, seq_len, windows, rows: None, global_batch_size, ramp: Ramp::NONE })
+        Ok(Self { orders, interleave, global_batch_size, ramp: Ramp::NONE })
     }
 
     /// Uses the ramp's batch sizes in the first steps.
@@ -87,42 +157,56 @@ impl Sampler {
         Self { ramp, ..self }
     }
 
-    /// Reads rows of packed documents instead of windows, if there are any.
-    pub(super) fn with_rows(self, rows: Option<Arc<Rows>>) -> Self {
-        Self { rows: rows.filter(|rows| rows.len() > 0), ..self }
-    }
-
-    /// Returns what sequence `index` of the global batch of `step` reads, one piece after another.
-    pub(super) fn pieces(&self, step: u64, index: usize) -> Vec<Piece> {
-        let Some(rows) = &self.rows else {
-            return vec![Piece { start: self.window(step, index).start, len: self.seq_len }];
+    /// Returns what the sequences of the global batch of `step` read. Quick for the step after the last one.
+    pub fn step(&mut self, step: u64) -> StepSequences<'_> {
+        let first = self.ramp.before(step, self.global_batch_size);
+        let count = self.ramp.sequences(step, self.global_batch_size);
+        let drawn = match &mut self.interleave {
+            None => (0..count).map(|index| (0, first.wrapping_add(index))).collect(),
+            Some(interleave) => {
+                interleave.go_to(first);
+                (0..count).map(|_| interleave.assign()).collect()
+            }
         };
-        let (number, count) = (self.number(step, index), rows.len() as u64);
-        rows.row(permute(self.seed, number / count, number % count, count) as usize).to_vec()
+        StepSequences { orders: &self.orders, drawn }
+    }
+}
+
+/// The sequences of a step's global batch.
+#[derive(Debug)]
+pub(super) struct StepSequences<'s> {
+    orders: &'s [Order],
+    /// The part of each sequence, and its number in the part.
+    drawn: Vec<(usize, u64)>,
+}
+
+impl StepSequences<'_> {
+    /// Returns the number of sequences.
+    pub fn len(&self) -> usize {
+        self.drawn.len()
     }
 
-    /// Returns the number of targets in the global batch of `step`: that of its inputs without padding.
-    pub(super) fn targets(&self, step: u64) -> u64 {
-        let sequences = self.ramp.sequences(step, self.global_batch_size);
-        if self.rows.is_none() {
-            return sequences * self.seq_len as u64;
-        }
-        let targets = |index| self.pieces(step, index).iter().map(|piece| piece.len as u64).sum::<u64>();
-        (0..sequences as usize).map(targets).sum()
+    /// Returns what sequence `index` reads, one piece after another.
+    pub fn pieces(&self, index: usize) -> Vec<Piece> {
+        let (part, number) = self.drawn[index];
+        self.orders[part].pieces(number)
     }
 
-    /// Returns the token range of sequence `index` of the global batch of `step`: the inputs, and one more
-    /// token for the last target.
-    fn window(&self, step: u64, index: usize) -> Range<usize> {
-        let (number, count) = (self.number(step, index), self.windows.count as u64);
-        let epoch = number / count;
-        let window = permute(self.seed, epoch, number % count, count);
-        let start = self.windows.start(epoch, window, self.seq_len);
-        start..start + self.seq_len + 1
+    /// Returns the number of targets: that of the inputs without padding.
+    pub fn targets(&self) -> u64 {
+        let targets = |&(part, number): &(usize, u64)| {
+            let order = &self.orders[part];
+            match order.part.rows {
+                None => order.seq_len as u64,
+                Some(_) => order.pieces(number).iter().map(|piece| piece.len as u64).sum(),
+            }
+        };
+        self.drawn.iter().map(targets).sum()
     }
 
-    fn number(&self, step: u64, index: usize) -> u64 {
-        self.ramp.before(step, self.global_batch_size).wrapping_add(index as u64)
+    /// Returns the name of the source of sequence `index`; empty if the whole corpus is one source.
+    pub fn source(&self, index: usize) -> &str {
+        &self.orders[self.drawn[index].0].part.name
     }
 }
 
@@ -133,13 +217,13 @@ pub fn global_index(micro: usize, local: usize, j: usize, rank: usize, world_siz
 
 const ROUNDS: usize = 8;
 
-/// Permutes 0..n pseudorandomly, keyed by seed and epoch: a balanced Feistel network over the next power of
-/// four, repeated until the result is below n (cycle walking, Black and Rogaway 2002; at most four rounds on
-/// average).
-fn permute(seed: u64, epoch: u64, index: u64, n: u64) -> u64 {
+/// Permutes 0..n pseudorandomly, keyed by seed, source and epoch: a balanced Feistel network over the next
+/// power of four, repeated until the result is below n (cycle walking, Black and Rogaway 2002; at most four
+/// rounds on average).
+fn permute(seed: u64, source: &str, epoch: u64, index: u64, n: u64) -> u64 {
     let bits = (64 - (n - 1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << bits) - 1;
-    let keys = keys(seed, epoch);
+    let keys = keys(seed, source, epoch);
     let mut x = index;
     loop {
         let (mut left, mut right) = (x >> bits, x & mask);
@@ -153,9 +237,11 @@ fn permute(seed: u64, epoch: u64, index: u64, n: u64) -> u64 {
     }
 }
 
-fn keys(seed: u64, epoch: u64) -> [u64; ROUNDS] {
+fn keys(seed: u64, source: &str, epoch: u64) -> [u64; ROUNDS] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(b"xrun window order").update(&seed.to_le_bytes()).update(&epoch.to_le_bytes());
+    // A corpus of one source has no name, and the order that it had before there were mixtures.
+    hasher.update(source.as_bytes());
     let mut bytes = [0; 8 * ROUNDS];
     hasher.finalize_xof().fill(&mut bytes);
     std::array::from_fn(|i| {
@@ -177,11 +263,22 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    fn sampler(seed: u64, tokens: usize, seq_len: usize, global: usize) -> Result<Sampler> {
+        let part = Part { name: String::new(), tokens: 0..tokens, rows: None };
+        Sampler::new(seed, &[part], &[], seq_len, global)
+    }
+
+    /// Returns the tokens that a sequence reads: the inputs, and one more token for the last target.
+    fn window(sampler: &mut Sampler, step: u64, index: usize) -> Range<usize> {
+        let Piece { start, len } = sampler.step(step).pieces(index)[0];
+        start..start + len + 1
+    }
+
     #[test]
     fn each_epoch_is_a_permutation() {
         for n in (1..70).chain([255, 256, 257, 1000, 4096, 5000]) {
             for epoch in 0..3 {
-                let mut seen: Vec<u64> = (0..n).map(|i| permute(7, epoch, i, n)).collect();
+                let mut seen: Vec<u64> = (0..n).map(|i| permute(7, "", epoch, i, n)).collect();
                 seen.sort_unstable();
                 assert!(seen.into_iter().eq(0..n), "n {n} epoch {epoch}");
             }
@@ -190,7 +287,7 @@ mod tests {
 
     #[test]
     fn order_changes_with_seed_and_epoch_and_has_no_pattern() {
-        let order = |seed, epoch| (0..1000).map(|i| permute(seed, epoch, i, 1000)).collect::<Vec<_>>();
+        let order = |seed, epoch| (0..1000).map(|i| permute(seed, "", epoch, i, 1000)).collect::<Vec<_>>();
         let base = order(1, 0);
         assert_eq!(base, order(1, 0));
         for other in [order(2, 0), order(1, 1)] {
@@ -204,20 +301,20 @@ mod tests {
     fn every_place_is_equally_likely() {
         // Chi-square of the image of 0 among 10 places over 10,000 epochs; 9 degrees of freedom, p = 1e-4.
         let mut counts = [0f64; 10];
-        (0..10_000).for_each(|epoch| counts[permute(3, epoch, 0, 10) as usize] += 1.0);
+        (0..10_000).for_each(|epoch| counts[permute(3, "", epoch, 0, 10) as usize] += 1.0);
         let chi: f64 = counts.iter().map(|c| (c - 1000.0).powi(2) / 1000.0).sum();
         assert!(chi < 33.7, "{chi} {counts:?}");
     }
 
     #[test]
     fn an_epoch_may_end_inside_a_batch() {
-        let s = Sampler::new(5, 7 * 4 + 1, 4, 3).unwrap();
-        assert_eq!(s.windows.count, 7);
+        let mut s = sampler(5, 7 * 4 + 1, 4, 3).unwrap();
+        assert_eq!(s.orders[0].windows.count, 7);
         let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
         for g in 0..14 {
             let (step, index) = (g / 3, (g % 3) as usize);
-            assert_eq!(s.number(step, index) / s.windows.count as u64, g / 7);
-            let range = s.window(step, index);
+            assert_eq!(s.step(step).drawn[index], (0, g));
+            let range = window(&mut s, step, index);
             assert_eq!((range.len(), range.start % 4), (5, 0));
             *seen.entry(range.start).or_default() += 1;
         }
@@ -226,11 +323,11 @@ mod tests {
 
     #[test]
     fn too_few_tokens_say_the_numbers() {
-        let error = Sampler::new(0, 128, 128, 1).unwrap_err();
+        let error = sampler(0, 128, 128, 1).unwrap_err();
         assert!(error.message().contains("128 tokens") && error.message().contains("129"), "{error}");
-        assert_eq!(Sampler::new(0, 129, 128, 1).unwrap().windows.count, 1);
-        assert!(Sampler::new(0, 10, 0, 1).is_err() && Sampler::new(0, 10, 1, 0).is_err());
-        assert!(Sampler::new(0, 10, usize::MAX, 1).is_err());
+        assert_eq!(sampler(0, 129, 128, 1).unwrap().orders[0].windows.count, 1);
+        assert!(sampler(0, 10, 0, 1).is_err() && sampler(0, 10, 1, 0).is_err());
+        assert!(sampler(0, 10, usize::MAX, 1).is_err());
     }
 
     /// In two epochs, each token but the first is a target, and none twice in one epoch, whatever remains.
@@ -238,11 +335,11 @@ mod tests {
     fn every_token_of_a_short_stream_is_reached() {
         for tokens in 5..120usize {
             for seq_len in [1, 2, 3, 7, 16] {
-                let Ok(sampler) = Sampler::new(3, tokens, seq_len, 1) else { continue };
-                let Windows { count, left_over, alternates, .. } = sampler.windows;
-                let targets = |epoch: usize| {
+                let Ok(mut sampler) = sampler(3, tokens, seq_len, 1) else { continue };
+                let Windows { count, left_over, alternates, .. } = sampler.orders[0].windows;
+                let mut targets = |epoch: usize| {
                     let steps =
-                        (epoch * count..(epoch + 1) * count).map(|step| sampler.window(step as u64, 0));
+                        (epoch * count..(epoch + 1) * count).map(|step| window(&mut sampler, step as u64, 0));
                     let mut reached: Vec<usize> = steps.flat_map(|window| window.skip(1)).collect();
                     reached.sort_unstable();
                     assert!(reached.windows(2).all(|pair| pair[0] < pair[1]), "{tokens} {seq_len}");
@@ -268,18 +365,89 @@ mod tests {
         assert!(Windows::new(127, 64).alternates);
     }
 
+    /// In every epoch of every source of a mixture, each of its windows or rows is read once, whatever the
+    /// weights, their changes and the batch sizes; and a sampler that begins at any step agrees.
+    fn check_mixture(counts: &[usize], packs: &[bool], stages: &[MixtureStage], ramp: &Ramp, global: usize) {
+        const SEQ_LEN: usize = 4;
+        let mut parts = Vec::new();
+        let mut at = 0;
+        for (i, (&count, &packs)) in counts.iter().zip(packs).enumerate() {
+            let tokens = at..at + count * SEQ_LEN + 1;
+            at = tokens.end;
+            // Documents that fill a row each, so that rows and windows are known.
+            let documents: Vec<Piece> =
+                (0..count).map(|row| Piece { start: row * SEQ_LEN, len: SEQ_LEN }).collect();
+            let rows = packs.then(|| Arc::new(Rows::pack(&documents, SEQ_LEN)));
+            parts.push(Part { name: format!("s{i}"), tokens, rows });
+        }
+        let sampler = Sampler::new(3, &parts, stages, SEQ_LEN, global).unwrap().with_ramp(ramp.clone());
+        let mut walk = sampler.clone();
+        let mut seen: Vec<Vec<usize>> = vec![Vec::new(); parts.len()];
+        for step in 0..40 {
+            let sequences = walk.step(step);
+            let size = ramp.sequences(step, global as u64) as usize;
+            assert_eq!(sequences.targets(), (size * SEQ_LEN) as u64);
+            let resumed = (step % 13 == 5).then(|| sampler.clone());
+            for index in 0..size {
+                let pieces = sequences.pieces(index);
+                let source: usize = sequences.source(index)[1..].parse().unwrap();
+                let offset = pieces[0].start - parts[source].tokens.start;
+                assert_eq!((pieces.len(), pieces[0].len, offset % SEQ_LEN), (1, SEQ_LEN, 0));
+                seen[source].push(offset / SEQ_LEN);
+                if let Some(mut resumed) = resumed.clone() {
+                    assert_eq!(resumed.step(step).pieces(index), pieces);
+                }
+            }
+        }
+        for (seen, &count) in seen.iter().zip(counts) {
+            for epoch in seen.chunks(count) {
+                let mut sorted = epoch.to_vec();
+                sorted.sort_unstable();
+                sorted.dedup();
+                assert!(sorted.len() == epoch.len() && sorted.iter().all(|window| *window < count));
+            }
+        }
+    }
+
+    /// Sources have orders of their own, which do not depend on the others.
+    #[test]
+    fn sources_are_shuffled_apart() {
+        let orders =
+            ["", "web", "code"].map(|name| (0..50).map(|i| permute(1, name, 0, i, 50)).collect::<Vec<_>>());
+        assert!(orders[0] != orders[1] && orders[1] != orders[2] && orders[0] != orders[2]);
+    }
+
     /// Checkpoints rely on the order, so it must never change for a given seed.
     #[test]
     fn the_order_never_changes() {
-        let order: Vec<u64> = (0..10).map(|i| permute(42, 0, i, 10)).collect();
+        let order: Vec<u64> = (0..10).map(|i| permute(42, "", 0, i, 10)).collect();
         insta::assert_snapshot!(format!("{order:?}"), @"[2, 5, 1, 4, 3, 6, 7, 8, 0, 9]");
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn mixtures_lose_and_repeat_nothing(
+            counts in proptest::collection::vec(1usize..60, 2..13),
+            packs in proptest::collection::vec(proptest::bool::ANY, 12),
+            weights in proptest::collection::vec(proptest::collection::vec(0.001f64..0.9, 12), 1..4),
+            phases in proptest::collection::vec(1u64..200, 3),
+            stages in proptest::collection::vec((1u64..20, 1u64..9), 0..3),
+            global in 1usize..17,
+        ) {
+            let from = phases.iter().scan(0, |at, length| Some(std::mem::replace(at, *at + length)));
+            let weights = weights.iter().map(|weights| weights[..counts.len()].to_vec());
+            let mixture: Vec<_> = from.zip(weights).map(|(from, weights)| MixtureStage { from, weights }).collect();
+            let mut end = 0;
+            let ramp = Ramp::new(stages.iter().map(|(steps, size)| { end += steps; (end, *size) }));
+            check_mixture(&counts, &packs[..counts.len()], &mixture, &ramp, global);
+        }
+
         #[test]
         fn windows_stay_inside(tokens in 2usize..5000, seq in 1usize..300, step: u64, index in 0usize..64) {
-            if let Ok(s) = Sampler::new(1, tokens, seq, 64) {
-                prop_assert!(s.window(step, index).end <= tokens);
+            if let Ok(mut s) = sampler(1, tokens, seq, 64) {
+                prop_assert!(window(&mut s, step, index).end <= tokens);
             }
         }
     }

@@ -4,7 +4,7 @@ use super::source::Rules;
 use crate::error::{Error, Result};
 use crate::policy::{CorpusSource, MissingField, Packing, Validation};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The end token's name in every built-in tokenizer.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
@@ -18,11 +18,24 @@ pub const TEXT_FIELD: &str = "text";
 /// Default held-out share of a corpus.
 pub const HELD_OUT_SHARE: f64 = 0.05;
 
+/// A source of a mixture.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixtureSource {
+    /// Where its text comes from, or its shards.
+    pub path: PathBuf,
+    /// Its share of the training sequences at the beginning of a run, in proportion to the other weights.
+    pub weight: f64,
+    /// Largest number of passes over it; `None` for no limit.
+    pub epochs: Option<f64>,
+}
+
 /// What a dataset is made from, with all paths resolved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
     /// Where the text comes from.
     pub corpus: CorpusSource,
+    /// The sources of a mixture, by name; empty for another corpus.
+    pub sources: BTreeMap<String, MixtureSource>,
     /// One of [`tokenizer::BUILT_IN`](super::tokenizer::BUILT_IN), or the path of a tokenizer.json.
     pub tokenizer: String,
     /// The entry that texts begin with: empty for none, and `None` for the end token.
@@ -58,6 +71,7 @@ impl Spec {
     pub fn new(corpus: &str, tokenizer: &str) -> Self {
         Self {
             corpus: corpus.into(),
+            sources: BTreeMap::new(),
             tokenizer: tokenizer.to_owned(),
             begin_token: None,
             document_separator: None,
@@ -72,6 +86,22 @@ impl Spec {
             seed: 0,
             packing: Packing::Stream,
             memory_bytes: None,
+        }
+    }
+
+    /// Returns the spec of one source of a mixture, whose sets are those of the mixture and not its own.
+    pub(super) fn of_source(&self, source: &MixtureSource) -> Self {
+        let (sources, sets) = (BTreeMap::new(), BTreeMap::new());
+        Self { corpus: CorpusSource::Path(source.path.clone()), sources, sets, ..self.clone() }
+    }
+
+    /// Returns the paths of the training text: one, those of the sources of a mixture, or none of a generated
+    /// corpus.
+    pub(super) fn corpus_paths(&self) -> Vec<&Path> {
+        match &self.corpus {
+            CorpusSource::Stories | CorpusSource::Random => Vec::new(),
+            CorpusSource::Mixture => self.sources.values().map(|source| source.path.as_path()).collect(),
+            CorpusSource::Path(path) => vec![path],
         }
     }
 

@@ -107,6 +107,15 @@ impl Stream {
         Self::new([Store::Memory(tokens)])
     }
 
+    /// Joins streams, one behind the other. Shares their stores.
+    pub(super) fn join<'s>(streams: impl IntoIterator<Item = &'s Self>) -> Self {
+        let mut joined = Self::default();
+        for segment in streams.into_iter().flat_map(|stream| &stream.segments) {
+            joined.push(segment.clone());
+        }
+        joined
+    }
+
     fn push(&mut self, segment: Segment) {
         if segment.len > 0 {
             let len = segment.len;

@@ -12,13 +12,18 @@ pub enum CorpusSource {
     Stories,
     /// Uniform random tokens, for benchmarks.
     Random,
+    /// The sources of `data.sources`, in proportion to their weights.
+    Mixture,
     /// A text file, a folder of text files, JSON lines or token shards.
     Path(PathBuf),
 }
 
 impl CorpusSource {
-    /// The names of generated corpora; every other name is a path.
+    /// The names of generated corpora.
     pub const GENERATED: [&str; 2] = ["stories", "random"];
+
+    /// The names that are no paths.
+    pub const NAMES: [&str; 3] = ["stories", "random", "mixture"];
 }
 
 /// What is held out for validation.
@@ -37,6 +42,7 @@ impl From<&str> for CorpusSource {
         match name {
             "stories" => Self::Stories,
             "random" => Self::Random,
+            "mixture" => Self::Mixture,
             path => Self::Path(path.into()),
         }
     }
@@ -59,6 +65,7 @@ impl fmt::Display for CorpusSource {
         match self {
             Self::Stories => f.write_str("stories"),
             Self::Random => f.write_str("random"),
+            Self::Mixture => f.write_str("mixture"),
             Self::Path(path) => path.display().fmt(f),
         }
     }
@@ -70,11 +77,11 @@ mod tests {
 
     #[test]
     fn recipes_keep_the_name_as_it_was_written() {
-        for name in ["stories", "random", "a/b.txt", "Stories", ""] {
+        for name in ["stories", "random", "mixture", "a/b.txt", "Stories", ""] {
             let source = CorpusSource::from(name);
             assert_eq!(
                 !matches!(source, CorpusSource::Path(_)),
-                CorpusSource::GENERATED.contains(&name),
+                CorpusSource::NAMES.contains(&name),
                 "{name}"
             );
             let json = serde_json::to_string(&source).unwrap();

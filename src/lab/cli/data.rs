@@ -1,7 +1,7 @@
 //! `xrun data`: tokenizes a corpus into shards and prints its statistics.
 
 use super::terminal::{eprint_line, print, print_json};
-use super::{data_cache, data_check};
+use super::{data_cache, data_check, data_show};
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, MissingField, Packing, SHARD_TOKENS, ShardManifest, ShardWriter, Spec,
@@ -75,6 +75,8 @@ pub struct Args {
 enum Subcommand {
     /// Look for held-out text in the training text of a recipe, and for near duplicates.
     Check(Box<data_check::Args>),
+    /// Show the sources of a recipe's corpus, and what a step trains on.
+    Show(Box<data_show::Args>),
 }
 
 /// The options that manage the cache and need no corpus.
@@ -96,8 +98,10 @@ fn missing(word: &str) -> Result<MissingField, String> {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    if let Some(Subcommand::Check(args)) = &args.command {
-        return data_check::run(args);
+    match &args.command {
+        Some(Subcommand::Check(args)) => return data_check::run(args),
+        Some(Subcommand::Show(args)) => return data_show::run(args),
+        None => {}
     }
     match (&args.corpus, &args.out) {
         (Some(corpus), Some(out)) => tokenize(args, corpus, out),
@@ -114,6 +118,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
     };
     let spec = Spec {
         corpus: expand_home(corpus).into(),
+        sources: BTreeMap::new(),
         tokenizer: expand_home(&args.tokenizer),
         begin_token: args.begin_token.clone(),
         document_separator: args.separator.clone(),

@@ -6,7 +6,7 @@ use crate::data::is_there;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::policy::CorpusSource;
-use crate::recipe::{Recipe, Validation, value_text};
+use crate::recipe::{Recipe, Validation, source_path_key, value_text};
 use std::path::{Path, PathBuf};
 
 /// Folders above a run that may hold its data under their old relative path.
@@ -38,6 +38,11 @@ pub(super) fn relocated(recipe: Recipe, run: &Path, machine: &Machine) -> Result
     let quoted = |path: &Path| value_text(&toml::Value::String(path.to_string_lossy().into_owned()));
     if let CorpusSource::Path(path) = &values.data.corpus {
         settings.extend(find("data.corpus", path)?.map(|path| format!("data.corpus={}", quoted(&path))));
+    }
+    for (name, source) in &values.data.sources {
+        let key = source_path_key(name);
+        let path = source.path.as_deref().map_or(Ok(None), |path| find(&key, Path::new(path)))?;
+        settings.extend(path.map(|path| format!("{key}={}", quoted(&path))));
     }
     let tokenizer = Path::new(&values.data.tokenizer);
     if tokenizer.is_absolute() {
@@ -80,6 +85,7 @@ fn beside(path: &Path, run: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::recipe;
 
     #[test]
     fn data_is_found_where_its_project_moved_to() {
@@ -89,7 +95,16 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("new/project/data")).unwrap();
         let text = dir.path().join("new/project/data/text.txt");
         std::fs::write(&text, "text").unwrap();
-        assert_eq!(beside(Path::new("/old/project/data/text.txt"), &run), Some(text));
+        assert_eq!(beside(Path::new("/old/project/data/text.txt"), &run), Some(text.clone()));
         assert_eq!(beside(Path::new("/old/project/data/other.txt"), &run), None);
+        let sources = |path: &str| {
+            let settings = format!("[data.sources.web]\npath = \"{path}\"\n");
+            let none = std::iter::empty();
+            recipe::load_str(Path::new("r.toml"), &settings, &[], none, &Machine::none()).unwrap()
+        };
+        let found = relocated(sources("/old/project/data/text.txt"), &run, &Machine::none()).unwrap();
+        assert_eq!(found.values().data.sources["web"].path.as_deref(), text.to_str());
+        let gone = relocated(sources("/old/other.txt"), &run, &Machine::none()).unwrap_err();
+        assert!(gone.message().contains("add data.sources.web.path=PATH"), "{gone}");
     }
 }

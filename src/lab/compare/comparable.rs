@@ -44,16 +44,15 @@ pub fn otherwise_measured<'a>(changes: &'a [Change], measure: &Measure) -> Optio
 fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     let values = recipe.values();
     if let Some(set) = measure.set()
-        && !values.validation.sets.contains_key(set)
+        && !recipe.held_out_sets().contains(set)
     {
-        let names = values.validation.sets.keys().map(String::as_str);
-        let hint = match nearest(set, names.clone()) {
+        let hint = match nearest(set, recipe.held_out_sets()) {
             Some(meant) => format!("did you mean {meant}?"),
-            None => "add it there with a file or folder of text".to_owned(),
+            None => "add it to [validation.sets] with a file or folder of text".to_owned(),
         };
         return Err(recipe.error(
             &["validation.sets"],
-            format!("{measure}: [validation.sets] in {} has no {set}", recipe.name()),
+            format!("{measure}: {} has no held-out set {set}", recipe.name()),
             hint,
         ));
     }
@@ -117,6 +116,20 @@ fn held_out_mismatch(arms: [&Recipe; 2]) -> Option<String> {
     })
 }
 
+/// Returns true for a key of the corpus that leaves the held-out text of a measure as it is.
+fn is_of_training_alone(key: &str, measure: &Measure) -> bool {
+    // What is held out is chosen before documents are dropped, packed or mixed.
+    if ["data.drop", "data.packing", "data.phases"].contains(&key) {
+        return true;
+    }
+    match key.strip_prefix("data.sources.").and_then(|key| key.split_once('.')) {
+        // A source's own text does not depend on the others.
+        Some((source, "path")) => measure.set().is_some_and(|set| set != source),
+        Some((_, "weight" | "epochs")) => true,
+        _ => false,
+    }
+}
+
 /// Returns why the arms measure different text, or count it in different tokens.
 fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Option<String> {
     let in_words = |change: &Change| format!("{} is {} and {}", change.key, change.old, change.new);
@@ -137,7 +150,7 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
         return Some(why);
     }
     let [baseline, candidate] = arms.map(Recipe::values);
-    if let Some(set) = measure.set() {
+    if let Some(set) = measure.set().filter(|set| !baseline.data.sources.contains_key(*set)) {
         let differs = baseline.validation.sets.get(set) != candidate.validation.sets.get(set);
         return differs.then(|| format!("validation.sets has different text for {set}"));
     }
@@ -146,8 +159,7 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
     let changes_text = |change: &&Change| {
         let changes_corpus = change.key.starts_with("data.")
             && !["data.tokenizer", "data.cross_documents"].contains(&change.key)
-            // What is held out is chosen before documents are dropped.
-            && !(is_held_out && change.key == "data.drop");
+            && !(is_held_out && is_of_training_alone(change.key, measure));
         changes_corpus && (!has_own_text || change.key == "data.validation")
     };
     let change = changes.iter().find(changes_text)?;

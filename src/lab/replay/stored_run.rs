@@ -5,6 +5,7 @@ use crate::data::tokenizer;
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
+use crate::recipe::source_path_key;
 use crate::regular;
 use crate::results::difference::RowCells;
 use crate::results::find;
@@ -160,10 +161,14 @@ fn missing_files(resolved: &str) -> Option<(String, String)> {
     let table: toml::Table = resolved.parse().ok()?;
     let section = |name: &str| table.get(name).and_then(toml::Value::as_table);
     let data = section("data")?;
-    let known: Vec<&str> = CorpusSource::GENERATED.iter().chain(&tokenizer::BUILT_IN).copied().collect();
+    let known: Vec<&str> = CorpusSource::NAMES.iter().chain(&tokenizer::BUILT_IN).copied().collect();
     let mut paths: Vec<(String, &str)> = Vec::new();
     for key in ["corpus", "drop", "tokenizer", "validation"] {
         paths.extend(data.get(key).and_then(toml::Value::as_str).map(|path| (format!("data.{key}"), path)));
+    }
+    for (name, source) in data.get("sources").and_then(toml::Value::as_table).into_iter().flatten() {
+        let path = source.get("path").and_then(toml::Value::as_str);
+        paths.extend(path.map(|path| (source_path_key(name), path)));
     }
     let sets = section("validation").and_then(|keys| keys.get("sets")).and_then(toml::Value::as_table);
     for (name, path) in sets.into_iter().flatten() {
@@ -188,6 +193,9 @@ mod tests {
         assert_eq!(missing(&recipe("validation = \"/no/x\"\n")).as_deref(), Some("data.validation /no/x"));
         let corpus = format!("[data]\ncorpus = \"/no/text\"\ntokenizer = \"{here}\"\n");
         assert_eq!(missing(&corpus).as_deref(), Some("data.corpus /no/text"));
+        let sources =
+            "[data]\ncorpus = \"mixture\"\nsources.web.path = \"/no/web\"\nsources.web.weight = 1.0\n";
+        assert_eq!(missing(sources).as_deref(), Some("data.sources.web.path /no/web"));
         let sets = recipe("[validation]\nsets = { news = \"/no/news\" }\n");
         assert_eq!(missing(&sets).as_deref(), Some("validation.sets.news /no/news"));
     }

@@ -129,8 +129,10 @@ fn value(key: &Key, text: &str, raw: &str) -> Result<String> {
 /// Parses the values of a key.
 fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
-    let is_a_list =
-        matches!(key.kind, Type::Counts { .. } | Type::Stages { .. } | Type::Pair(_) | Type::Extensions);
+    let is_a_list = matches!(
+        key.kind,
+        Type::Counts { .. } | Type::Stages { .. } | Type::Pair(_) | Type::Extensions | Type::Phases
+    );
     let inside = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let parts = match (split(raw, ',').as_slice(), inside) {
         ([_], Some(_)) if is_a_list && one(raw).is_ok() => return Ok(vec![one(raw)?]),

@@ -9,7 +9,7 @@ use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::model::{Formula, Programs, flops_per_token};
-use crate::plan::{Plan, Scaling, Stage};
+use crate::plan::{Plan, PlannedSource, Scaling, Stage};
 use crate::policy::Recompute;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -83,6 +83,21 @@ pub struct BatchForecast {
     pub scaling_in_words: &'static str,
 }
 
+/// A source of a mixture.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SourceForecast {
+    /// Name of the source.
+    pub name: String,
+    /// Its tokens to train on.
+    pub tokens: usize,
+    /// True if that is a count, false if it is an estimate.
+    pub exact: bool,
+    /// Its share of the training sequences, from 0 to 1.
+    pub share: f64,
+    /// Passes over it.
+    pub epochs: f64,
+}
+
 /// Steps, tokens and the corpus.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrainingForecast {
@@ -116,6 +131,9 @@ pub struct TrainingForecast {
     pub left_out: Option<usize>,
     /// True if passes leave out the end and the beginning of the corpus by turns.
     pub left_out_by_turns: bool,
+    /// The sources of a mixture; empty if the corpus is one source.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceForecast>,
     /// What packing makes of the documents; `None` if nothing is packed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packed: Option<Packed>,
@@ -213,6 +231,19 @@ impl BatchForecast {
     }
 }
 
+impl SourceForecast {
+    fn new(plan: &Plan, PlannedSource { facts, sequences, epochs }: &PlannedSource) -> Self {
+        let all = plan.batch.sequences_in_first_steps(plan.steps as u64).max(1) as f64;
+        Self {
+            name: facts.name.clone(),
+            tokens: facts.train_tokens,
+            exact: facts.exact,
+            share: sequences / all,
+            epochs: *epochs,
+        }
+    }
+}
+
 impl TrainingForecast {
     fn new(plan: &Plan) -> Self {
         let corpus = &plan.corpus;
@@ -234,6 +265,7 @@ impl TrainingForecast {
             passes: plan.passes(),
             left_out: corpus.exact.then_some(windows.left_over),
             left_out_by_turns: windows.alternates,
+            sources: plan.sources.iter().map(|source| SourceForecast::new(plan, source)).collect(),
             packed: corpus.packed,
             floor: corpus.floor,
         }

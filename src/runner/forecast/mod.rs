@@ -24,7 +24,7 @@ mod verdict;
 pub use budget::{Budget, RESERVE_BYTES};
 pub use disk::Disk;
 pub use exchange::{ExchangeForecast, ExchangeTime};
-pub use figures::{BatchForecast, Forecast, TrainingForecast};
+pub use figures::{BatchForecast, Forecast, SourceForecast, TrainingForecast};
 pub use fit::{Advice, FitRow, fit_local_batch};
 pub use memory::Memory;
 pub use needs::{RunNeeds, TotalNeeds};

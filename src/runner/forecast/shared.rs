@@ -145,6 +145,7 @@ mod tests {
             set_tokens: BTreeMap::new(),
             floor: None,
             packed: None,
+            sources: Vec::new(),
             memory_bytes: 0,
             warnings: Vec::new(),
         };

@@ -3,7 +3,10 @@
 use super::time::NODE_SECONDS;
 use super::update_groups::{checkpoint_in_words, table};
 use super::verdict::advice_for_large_state;
-use super::{Basis, Budget, DeviceFit, Disk, ExchangeForecast, FitRow, Forecast, Memory, Saving, StepTime};
+use super::{
+    Basis, Budget, DeviceFit, Disk, ExchangeForecast, FitRow, Forecast, Memory, Saving, SourceForecast,
+    StepTime,
+};
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, about_bytes, binary, duration, metric, percent, plural, thousands, wall_time};
 use std::fmt;
@@ -124,13 +127,28 @@ impl Forecast {
             writeln!(f, "  {until}")?;
         }
         let about = if t.exact { "" } else { "about " };
-        writeln!(
-            f,
-            "  {:.2} passes over {about}{} tokens; {about}{} held out",
-            t.passes,
-            thousands(t.corpus_tokens - t.left_out.unwrap_or_default()),
-            thousands(t.validation_tokens)
-        )?;
+        match t.sources.is_empty() {
+            true => writeln!(
+                f,
+                "  {:.2} passes over {about}{} tokens; {about}{} held out",
+                t.passes,
+                thousands(t.corpus_tokens - t.left_out.unwrap_or_default()),
+                thousands(t.validation_tokens)
+            )?,
+            false => {
+                let (all, held_out) = (thousands(t.corpus_tokens), thousands(t.validation_tokens));
+                writeln!(f, "  a mixture of {about}{all} tokens; {about}{held_out} held out")?;
+            }
+        }
+        for SourceForecast { name, tokens, exact, share, epochs } in &t.sources {
+            let about = if *exact { "" } else { "about " };
+            writeln!(
+                f,
+                "    {name}: {} of the sequences, {epochs:.2} passes over {about}{} tokens",
+                percent(*share),
+                thousands(*tokens)
+            )?;
+        }
         if let Some(packed) = &t.packed {
             writeln!(f, "  {about}{packed}")?;
         }

@@ -159,6 +159,7 @@ mod tests {
             set_tokens: std::collections::BTreeMap::new(),
             floor: None,
             packed: None,
+            sources: Vec::new(),
             memory_bytes: 0,
             warnings: Vec::new(),
         };

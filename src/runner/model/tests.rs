@@ -70,6 +70,7 @@ fn plan(overrides: &[&str]) -> Plan {
         set_tokens: BTreeMap::new(),
         floor: None,
         packed: None,
+        sources: Vec::new(),
         memory_bytes: 0,
         warnings: Vec::new(),
     };

@@ -104,7 +104,7 @@ impl BatchPlan {
 
     /// Returns the number of tokens in the first `steps` steps over all ranks.
     pub fn tokens_in_first_steps(&self, steps: u64) -> u64 {
-        self.ramp.before(steps, self.global as u64).wrapping_mul(self.seq_len as u64)
+        self.sequences_in_first_steps(steps).wrapping_mul(self.seq_len as u64)
     }
 
     /// Returns how often the program is executed in `step`.
@@ -119,6 +119,11 @@ impl BatchPlan {
             Stage { steps, sequences, micro_steps: sequences / self.sequences_per_micro_step() }
         };
         self.ramp.stages(steps as u64, self.global as u64).map(stage)
+    }
+
+    /// Returns the number of sequences in the first `steps` steps over all ranks.
+    pub fn sequences_in_first_steps(&self, steps: u64) -> u64 {
+        self.ramp.before(steps, self.global as u64)
     }
 
     /// Returns the rows (sequences · tokens) in one execution of the program.

@@ -1,16 +1,23 @@
 //! The description of a recipe's data, and the facts about it that plans need.
 
-use crate::data::{self, CorpusFacts, Spec, TokenCache};
+use crate::data::{self, CorpusFacts, MixtureSource, Spec, TokenCache};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::recipe::Recipe;
+use crate::recipe::{DataSource, Recipe};
 
 /// Returns the description of a recipe's data for [`data::open`] on a machine. The processes of the run on
 /// that machine share its memory.
 pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     let data = &recipe.values().data;
+    // A recipe is checked to name a path for each source, and a weight if there are several.
+    let source = |(name, source): (&String, &DataSource)| {
+        let DataSource { path, weight, epochs } = source;
+        let path = path.clone().unwrap_or_default().into();
+        (name.clone(), MixtureSource { path, weight: weight.unwrap_or(1.0), epochs: *epochs })
+    };
     Spec {
         corpus: data.corpus.clone(),
+        sources: data.sources.iter().map(source).collect(),
         tokenizer: data.tokenizer.clone(),
         begin_token: data.begin_token.clone(),
         document_separator: data.document_separator.clone(),

@@ -5,6 +5,7 @@ mod corpus;
 mod devices;
 mod events;
 mod execution;
+mod mixture;
 mod model;
 mod recompute_choice;
 mod resolve;
@@ -17,11 +18,12 @@ pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;
 pub use events::{Intervals, Period, is_due, times_due};
 pub use execution::Execution;
+pub use mixture::PlannedSource;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use seeds::Seeds;
 
-use crate::data::{Windows, held_out_batches};
+use crate::data::{LoaderSpec, MixtureStage, Windows, held_out_batches};
 use crate::device::gpu::MAX_RANKS;
 use crate::device::{DType, Precision};
 use crate::evaluation::Task;
@@ -81,6 +83,10 @@ pub struct Plan {
     pub generation: Generation,
     /// The corpus.
     pub corpus: CorpusFacts,
+    /// Weights of the sources of a mixture; empty for a corpus that is one source.
+    pub mixture: Vec<MixtureStage>,
+    /// The sources of a mixture with what is read of each; empty if the corpus is one source, or unknown.
+    pub sources: Vec<PlannedSource>,
 }
 
 impl Plan {
@@ -140,10 +146,33 @@ impl Plan {
 
     /// Returns how the tokens to train on are cut into windows.
     pub fn windows(&self) -> Windows {
+        if !self.sources.is_empty() && self.corpus.packed.is_none() {
+            let windows = self.sources.iter().map(|source| {
+                let windows = Windows::new(source.facts.train_tokens, self.batch.seq_len);
+                Windows { alternates: false, ..windows }
+            });
+            return windows.fold(Windows::default(), Windows::plus);
+        }
         let reached = self.corpus.train_tokens;
         match self.corpus.packed {
             Some(packed) => Windows { count: packed.rows, reached, left_over: 0, alternates: false },
             None => Windows::new(reached, self.batch.seq_len),
+        }
+    }
+
+    /// Returns what a rank reads of the corpus after its first `done` steps.
+    pub fn loader(&self, rank: usize, done: u64) -> LoaderSpec {
+        LoaderSpec {
+            seq_len: self.batch.seq_len,
+            local_batch_size: self.batch.micro,
+            accumulation: self.batch.micro_steps,
+            ramp: self.batch.ramp.clone(),
+            world_size: self.batch.world_size,
+            rank,
+            cross_documents: self.cross_documents,
+            seed: self.seeds.order,
+            mixture: self.mixture.clone(),
+            start_step: done,
         }
     }
 

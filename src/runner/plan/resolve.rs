@@ -1,7 +1,7 @@
 //! Turns a recipe into a plan.
 
 use super::devices::{check_nccl, choose_gpus};
-use super::{BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Schedule, Seeds};
+use super::{BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Schedule, Seeds, mixture};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::evaluation::tasks;
@@ -26,6 +26,8 @@ impl Plan {
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
         };
         let update_groups = update_groups(recipe, &model)?;
+        let stages = mixture::stages(recipe, &batch);
+        let sources = mixture::sources(recipe, &batch, &stages, corpus)?;
         let plan = Plan {
             name: recipe.name().to_owned(),
             model,
@@ -53,6 +55,8 @@ impl Plan {
             tasks: tasks(values.validation.documents, &values.validation.tasks),
             generation: values.generation.clone(),
             corpus: corpus.clone(),
+            mixture: stages,
+            sources,
         };
         check_nccl(recipe, machine, &plan)?;
         check_size(recipe, &plan)?;

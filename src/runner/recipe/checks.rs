@@ -8,6 +8,7 @@ use super::length::{self, Fault};
 use super::loaded::Recipe;
 use super::optimizer_checks;
 use super::position_checks;
+use super::source_checks;
 use super::sweep_checks;
 use super::until::{STEPS, UNTIL};
 use super::values::WorldSize;
@@ -34,6 +35,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     dropout(recipe, &mut found);
     batches(recipe, open_world, &mut found);
     optimizer_checks::contradictions(recipe, &mut found);
+    source_checks::contradictions(recipe, &mut found);
     match recipe.length_fault() {
         Some(fault) => found.push(budget(recipe, fault)),
         None => schedule(recipe, &mut found),

@@ -59,6 +59,10 @@ pub enum Fact {
     NoFileIsRead,
     /// Only single files are read, and no folder.
     NoFolderIsRead,
+    /// A mixture has only one source.
+    OneSource,
+    /// All phases of a mixture begin after the last step.
+    PhasesAreBeyond,
     /// The held-out text is a corpus of its own.
     HeldOutIsOwnCorpus,
     /// A micro-step has one sequence.
@@ -88,7 +92,9 @@ impl Fact {
             }
             Self::StepsAreBeyond => "because these steps come after the last of `training.steps`",
             Self::NoFileIsRead => "because the corpus is generated, and no file is read",
-            Self::NoFolderIsRead => "because `data.corpus` is a file, and no folder is read",
+            Self::NoFolderIsRead => "because the corpus is a file, and no folder is read",
+            Self::OneSource => "because `data.sources` has only one source",
+            Self::PhasesAreBeyond => "because the phases begin after the last of `training.steps`",
             Self::HeldOutIsOwnCorpus => "with `data.validation` a corpus of its own",
             Self::OneSequence => "because a rank computes one sequence per micro-step",
             Self::SeveralMicroSteps => "because a step has several micro-steps, whose rows are not kept",

@@ -4,21 +4,24 @@
 macro_rules! section {
     ([] $purpose:expr; $Section:ident {
         $($(#[doc = $meaning:literal])+ $key:ident: $type:ty = $default:expr;)*
+    } {
+        $($(#[doc = $content:literal])+ $table:ident: $table_type:ty;)*
     }) => {
         #[doc = $purpose]
         #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $Section {
             $($(#[doc = $meaning])+ pub $key: $type,)*
+            $($(#[doc = $content])+ pub $table: $table_type,)*
         }
 
         impl Default for $Section {
             fn default() -> Self {
-                Self { $($key: $default),* }
+                Self { $($key: $default,)* $($table: Default::default(),)* }
             }
         }
     };
-    ([$module:ident] $purpose:expr; $Section:ident {}) => {
+    ([$module:ident] $purpose:expr; $Section:ident {} {}) => {
         pub use super::$module::$Section;
     };
 }
@@ -36,11 +39,15 @@ macro_rules! sections {
                 $key:ident: $type:ty = $default:expr; $class:ident, $kind:expr, $example:expr
                 $(=> $($attribute:ident($($argument:expr)?)),+)?;
             )*
-        }
+        } $(tables {
+            $($(#[doc = $content:literal])+ $table:ident: $table_type:ty = $table_module:ident;)*
+        })?
     )+) => {
         $(section! {
             [$($module)?] concat!("`[", stringify!($section), "]`:", $($purpose),+); $Section {
                 $($(#[doc = $meaning])+ $key: $type = $default;)*
+            } {
+                $($($(#[doc = $content])+ $table: $table_type;)*)?
             }
         })+
 
@@ -62,7 +69,11 @@ macro_rules! sections {
                 $($(if section == stringify!($section) {
                     return super::$module::keys();
                 })?)+
-                ROWS.iter().filter(|key| key.section() == section).copied().collect()
+                let mut keys: Vec<_> = ROWS.iter().filter(|key| key.section() == section).copied().collect();
+                $($($(if section == stringify!($section) {
+                    keys.extend(super::$table_module::keys());
+                })*)?)+
+                keys
             };
             SECTIONS.iter().flat_map(|(section, _)| section_keys(section)).collect()
         });

@@ -4,6 +4,8 @@
 
 use super::merge::Merged;
 use super::schema::{LrScheduler, Model, Values};
+use super::sources::CORPUS;
+use crate::policy::CorpusSource;
 use std::cmp::Ordering;
 
 /// Head width if a recipe sets neither the number nor the width of heads, in elements.
@@ -90,5 +92,12 @@ pub(super) fn drop_superseded(values: &mut Values, layers: &Merged) {
         Ordering::Less => values.training.until = None,
         Ordering::Greater => values.training.steps = Values::default().training.steps,
         Ordering::Equal => {}
+    }
+}
+
+/// Makes the corpus a mixture if there are sources and no layer says otherwise.
+pub(super) fn choose_mixture(values: &mut Values, layers: &Merged) {
+    if !values.data.sources.is_empty() && layers.locate(CORPUS).is_none() {
+        values.data.corpus = CorpusSource::Mixture;
     }
 }

@@ -4,7 +4,7 @@ use super::condition::UNSET;
 use super::key::{Class, Key, Type};
 use super::lookup::find_path;
 use super::schema::Values;
-use super::toml_text::{hashed_text, parse_value, path_in, values};
+use super::toml_text::{both_values, hashed_text, parse_value, path_in};
 use std::path::PathBuf;
 use toml::Value;
 
@@ -79,9 +79,9 @@ pub(super) fn class_between(key: &Key, global_kept: bool) -> Class {
 pub fn diff(a: &Values, b: &Values) -> Vec<Change> {
     let global_kept = a.training.global_batch_size.is_some()
         && a.training.global_batch_size == b.training.global_batch_size;
-    let changes = values(a).into_iter().zip(values(b)).filter(|((_, old), (_, new))| old != new);
+    let changes = both_values(a, b).filter(|(_, old, new)| old != new);
     changes
-        .map(|((key, old), (_, new))| {
+        .map(|(key, old, new)| {
             let class = class_between(key, global_kept);
             let show = |value: Option<String>| value.unwrap_or_else(|| UNSET.to_owned());
             Change { key: key.path, class, old: show(old), new: show(new) }

@@ -12,7 +12,7 @@ use super::key::Key;
 use super::loaded::{self, Recipe};
 use super::schema::{Optimizer, Values};
 use super::source::Origin;
-use super::toml_text::values;
+use super::toml_text::{both_values, values};
 use crate::optim::{GroupRole, RoleRule, Value};
 use crate::policy::{CorpusSource, Decay, OrFormula, Position, Validation, WeightDecay};
 use std::collections::BTreeMap;
@@ -55,10 +55,8 @@ impl Recipe {
 
     fn without_effect(&self, on_cpu: bool, conditions: fn(&Key) -> &'static [When]) -> Vec<IdleKey> {
         let state = State::new(self, on_cpu);
-        let written = values(self.written());
-        let defaults = values(&Values::default());
         let mut found = Vec::new();
-        for ((key, value), (_, default)) in written.iter().zip(&defaults) {
+        for (key, value, default) in both_values(self.written(), &Values::default()) {
             let Some(at) = self.locate(key.path).filter(|_| value.is_some() && value != default) else {
                 continue;
             };
@@ -159,11 +157,21 @@ impl<'a> State<'a> {
                 !named.is_empty() && named.iter().all(|step| *step > steps)
             }
             Fact::NoFileIsRead => {
-                !matches!(data.corpus, CorpusSource::Path(_)) && values.validation.sets.is_empty()
+                let is_generated = matches!(data.corpus, CorpusSource::Stories | CorpusSource::Random);
+                is_generated && values.validation.sets.is_empty()
+            }
+            Fact::OneSource => data.sources.len() == 1,
+            Fact::PhasesAreBeyond => {
+                data.phases.iter().all(|phase| phase.steps_before(steps) >= steps as u64)
             }
             Fact::NoFolderIsRead => {
                 let is_folder = |path: &std::path::Path| !path.is_file();
-                let corpus = matches!(&data.corpus, CorpusSource::Path(path) if is_folder(path));
+                let mut sources = data.sources.values().filter_map(|source| source.path.as_deref());
+                let corpus = match &data.corpus {
+                    CorpusSource::Path(path) => is_folder(path),
+                    CorpusSource::Mixture => sources.any(|path| is_folder(path.as_ref())),
+                    CorpusSource::Stories | CorpusSource::Random => false,
+                };
                 let held_out = matches!(&data.validation, Validation::Path(path) if is_folder(path));
                 let sets = values.validation.sets.values().any(|path| is_folder(path.as_ref()));
                 !corpus && !held_out && !sets

@@ -4,6 +4,7 @@ use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::section_keys;
 use super::prediction::predictable;
 use super::schema::{SECTIONS, Values};
+use super::sources::{self, ANY_NAME, MAX_NUMBER, MAX_SOURCES};
 use super::until;
 use crate::expression::MAX_LENGTH;
 use serde_json::{Map, Value, json};
@@ -15,6 +16,9 @@ const END: &str = "[+-]?[0-9.]+";
 /// Pattern for the name of a measure of quality.
 const MEASURE: &str =
     "(val_loss|ema_val_loss|bits_per_byte|train_loss)[^ ]*|(steps|tokens|seconds)_until:[^ ]+";
+
+/// Pattern for the name of a held-out set or a source.
+const NAME_PATTERN: &str = "^[A-Za-z0-9_-]{1,64}$";
 
 /// Returns the JSON schema (draft 2020-12) of a recipe.
 ///
@@ -45,6 +49,12 @@ pub fn json_schema() -> Value {
             for alias in key.aliases {
                 insert(&mut keys, alias, json!({"$ref": target}));
             }
+        }
+        if let Some(sources) = keys.get_mut(sources::SOURCES).filter(|_| *section == sources::SECTION) {
+            let any = format!("#/properties/{section}/properties/{}/properties/{ANY_NAME}", sources::SOURCES);
+            sources["propertyNames"] = json!({"pattern": NAME_PATTERN});
+            sources["maxProperties"] = json!(MAX_SOURCES);
+            sources["additionalProperties"] = json!({"$ref": any});
         }
         properties.insert(
             (*section).to_owned(),
@@ -138,9 +148,26 @@ fn fragment(kind: Type) -> Value {
             ),
         }),
         Type::Until => json!({"type": "string", "pattern": until::PATTERN}),
+        Type::Phases => json!({
+            "type": "array",
+            "items": {
+                "type": "object",
+                "additionalProperties": false,
+                "required": ["from", "weights"],
+                "properties": {
+                    "from": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+                    "weights": {
+                        "type": "object",
+                        "propertyNames": {"pattern": NAME_PATTERN},
+                        "additionalProperties": {"type": "number", "minimum": 0, "maximum": MAX_NUMBER},
+                        "minProperties": 1,
+                    },
+                },
+            },
+        }),
         Type::NamedPaths => json!({
             "type": "object",
-            "propertyNames": {"pattern": "^[A-Za-z0-9_-]{1,64}$"},
+            "propertyNames": {"pattern": NAME_PATTERN},
             "additionalProperties": {"type": "string", "minLength": 1},
         }),
         Type::Settings => json!({"type": "object"}),

@@ -153,6 +153,8 @@ pub enum Type {
     FractionOrPath(NumberRange),
     /// A table of names and paths.
     NamedPaths,
+    /// A list of tables, each with a fraction of training and the weights of sources from there on.
+    Phases,
     /// A string that parses as a [`super::Prediction`].
     Prediction,
     /// A string that parses as a [`super::Until`].
@@ -210,6 +212,9 @@ impl fmt::Display for Type {
             Self::FractionOrPath(interval) => write!(f, "a number, {interval}, or a path in quotes"),
             Self::NamedPaths => f.write_str(
                 "a table of paths in quotes, under names of letters, digits, `-` and `_`",
+            ),
+            Self::Phases => f.write_str(
+                "a list of tables, each with `from`, a fraction of training above 0 and below 1, in ascending order, and `weights`, a table of sources and numbers from 0 to 1000000",
             ),
             Self::Prediction => f.write_str(
                 "\"faster\", \"slower\", \"better\", \"worse\", \"no difference\", or a column with the range of its change, such as \"tok_s +30..+60%\" or \"val_loss -0.05..-0.01\"",

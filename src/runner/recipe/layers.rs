@@ -8,9 +8,12 @@ use super::lookup::{
     find, find_path, hint, is_table, nearest_key, nearest_keys, nearest_section, other_framework_hint,
     section_keys,
 };
+use super::names::{name_fault, wrong_name};
+use super::scalars::InvalidValue;
 use super::schema::SECTIONS;
 use super::source::{Location, Origin, Source};
-use super::typed::{InvalidValue, typed};
+use super::sources;
+use super::typed::typed;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -204,6 +207,13 @@ impl Layer {
     fn keys(&mut self, source: &Arc<Source>, section: &str, prefix: &str, table: &DeTable<'_>) {
         for (name, value) in table {
             let path = format!("{prefix}{}", name.get_ref());
+            let in_sources = sources::table_name(section, prefix) == Some("");
+            if let Some(fault) = name_fault(name.get_ref()).filter(|_| in_sources) {
+                let InvalidValue { span, title, label, help } = wrong_name(sources::TABLE, name, fault);
+                let key = format!("{section}.{path}");
+                self.report(|| Diagnostic::new(title, help).key(key).mark(source, span, label));
+                continue;
+            }
             match (find(section, &path), value.get_ref()) {
                 (Some(key), _) => {
                     let at = Location { source: Arc::clone(source), key: name.span(), value: value.span() };
@@ -286,6 +296,10 @@ fn unknown_key(source: &Arc<Source>, section: &str, name: &str, span: Range<usiz
     let path = format!("{section}.{name}");
     let plain: Vec<&str> = section_keys(section).filter(|key| !key.is_nested()).map(Key::name).collect();
     if let Some((title, help)) = groups::explain_unknown(name, &plain).filter(|_| section == "optimizer") {
+        return Diagnostic::new(title, help).key(path).mark(source, span, "");
+    }
+    let by_env = matches!(source.origin, Origin::Env(_));
+    if let Some((title, help)) = sources::explain_unknown(section, name, by_env) {
         return Diagnostic::new(title, help).key(path).mark(source, span, "");
     }
     let written = |(near, spelling): (&Key, &str)| {

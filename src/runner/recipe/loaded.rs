@@ -3,7 +3,7 @@
 use super::batch::{self, BatchSizes, batch};
 use super::condition::UNSET;
 use super::copy::{copy, in_comment};
-use super::derived::{derive_warmup, drop_superseded};
+use super::derived::{choose_mixture, derive_warmup, drop_superseded};
 use super::diagnostic::{self, Diagnostic};
 use super::key::{Class, Key};
 use super::length::{Fault, Length, NamedSteps, UNKNOWN_STEPS, length};
@@ -11,13 +11,14 @@ use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::settle::settle;
 use super::source::{Layer, Location};
-use super::toml_text::{hashed_text, values, without_path};
+use super::sources::CORPUS;
+use super::toml_text::{both_values, hashed_text, values, without_path};
 use super::until::{STEPS, UNTIL};
 use crate::error::{Error, Result};
-use crate::policy::{Recompute, RecomputeMode};
+use crate::policy::{CorpusSource, Recompute, RecomputeMode, Validation};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -48,6 +49,9 @@ pub struct Recipe {
 /// What the number of steps follows from if a budget sets it.
 const UNTIL_RULE: &str = "follows from training.until";
 
+/// What the corpus follows from if no layer sets it.
+const MIXTURE_RULE: &str = "follows from data.sources";
+
 /// A recipe to be sent to another process, which must not resolve it again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredRecipe {
@@ -68,6 +72,7 @@ impl Recipe {
     ) -> Result<Self> {
         let mut written = merged.values()?;
         drop_superseded(&mut written, &merged);
+        choose_mixture(&mut written, &merged);
         let world_size = world_size(&written);
         let batch = batch(&written.training, world_size.unwrap_or(1));
         let named = match merged.position(STEPS) == merged.position(UNTIL) {
@@ -207,17 +212,31 @@ impl Recipe {
     /// Returns every key with its value as TOML, as written or derived from others (`None` if unset), and its
     /// layer, in table order.
     pub fn explain(&self) -> Vec<(&'static Key, Option<String>, Layer)> {
-        let both = values(&self.written).into_iter().zip(values(&self.settled));
-        let explained = both.map(|((key, written), (_, settled))| match (written, settled) {
+        let both = both_values(&self.written, &self.settled);
+        let explained = both.map(|(key, written, settled)| match (written, settled) {
             (None, Some(value)) => (key, Some(value), Layer::Derived { rule: key.unset }),
             (_, value) if key.path == STEPS && self.settled.training.until.is_some() => {
                 let value = value.filter(|_| !self.is_open());
                 let value = value.unwrap_or_else(|| "known when a run begins".to_owned());
                 (key, Some(value), Layer::Derived { rule: UNTIL_RULE })
             }
+            (written, _) if key.path == CORPUS && self.written.data.corpus == CorpusSource::Mixture => {
+                let layer =
+                    self.locate(CORPUS).map_or(Layer::Derived { rule: MIXTURE_RULE }, Location::layer);
+                (key, written, layer)
+            }
             (written, _) => (key, written, self.layer(key.path)),
         });
         explained.collect()
+    }
+
+    /// Returns the names of the further held-out sets: those of `validation.sets`, and the sources of a
+    /// mixture of which a fraction is held out.
+    pub fn held_out_sets(&self) -> BTreeSet<&str> {
+        let Values { data, validation, .. } = self.values();
+        let divided = matches!(data.validation, Validation::Fraction(_));
+        let sources = data.sources.keys().filter(|_| divided);
+        validation.sets.keys().chain(sources).map(String::as_str).collect()
     }
 
     /// Returns the values of the measuring keys as TOML.

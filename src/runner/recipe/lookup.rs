@@ -1,7 +1,9 @@
 //! Finds recipe keys by path, name, alias or misspelled name.
 
 use super::key::Key;
+use super::names::name_fault;
 use super::schema::{KEYS, SECTIONS};
+use super::sources;
 use crate::suggest::{nearest, nearest_by};
 
 /// Names in other frameworks whose values mean something different from any key here, with what to write
@@ -58,12 +60,15 @@ pub fn section_keys(section: &str) -> impl Iterator<Item = &'static Key> {
 
 /// Returns true if `name` is a table of keys in a section; tables may be nested.
 pub(super) fn is_table(section: &str, name: &str) -> bool {
-    section_keys(section).any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+    sources::table_name(section, name).is_some_and(|source| name_fault(source).is_none())
+        || section_keys(section)
+            .any(|key| key.name().strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Returns the key of `section` called `name`, by its own name or an alias.
+/// Returns the key of `section` called `name`, by its own name or an alias. The keys of a source of data are
+/// found under any name that a source may have.
 pub fn find(section: &str, name: &str) -> Option<&'static Key> {
-    section_keys(section).find(|key| key.is_called(name))
+    section_keys(section).find(|key| key.is_called(name)).or_else(|| sources::find(section, name))
 }
 
 /// Returns the key at `path` (`section.name`).

@@ -11,6 +11,7 @@ use super::layers::Document;
 use super::optimizer;
 use super::schema::{KEYS, Values};
 use super::source::{Layer, Location, Origin};
+use super::sources;
 use super::stored::StoredKeys;
 use super::toml_text::{parse_value, value_text, values};
 use crate::error::{Error, Result};
@@ -57,6 +58,7 @@ impl Merged {
         let mut table = Table::new();
         for (section, keys) in sections {
             let keys: Table = keys.into_iter().map(|(key, Opaque(value))| (key, value)).collect();
+            let keys = sources::nest(&section, keys);
             table.insert(section, keys.into());
         }
         // Every value was already checked against its row of the table. The only possible error left is a row

@@ -30,14 +30,21 @@ mod load;
 mod loaded;
 mod lookup;
 mod merge;
+mod names;
 mod optimizer;
 mod optimizer_checks;
+mod phases;
 mod position_checks;
 mod prediction;
+mod scalars;
 mod schedule;
 mod schema;
 mod settle;
 mod source;
+mod source_checks;
+#[cfg(test)]
+mod source_tests;
+mod sources;
 mod spelling;
 mod stored;
 mod sweep_checks;
@@ -63,6 +70,7 @@ pub use loaded::{Recipe, StoredRecipe};
 pub use lookup::{
     NO_CHECKPOINTS, NO_PLOTS, NO_RESUME, find, find_path, merged_settings, section_keys, suggested_key,
 };
+pub use phases::Phase;
 pub use prediction::{Predicted, Prediction};
 pub use schedule::Schedule;
 pub use schema::{
@@ -70,6 +78,7 @@ pub use schema::{
     MAX_RANKS, Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
 };
 pub use source::{Layer, Location, Source};
+pub use sources::{DataSource, is_source_path, source_path_key};
 pub use spelling::without_dashes;
 pub use stored::{StoredChange, StoredKeys, stored_diff};
 pub use toml_text::{plain_text, value_text};

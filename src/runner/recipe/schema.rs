@@ -13,15 +13,23 @@
 //!             => unit("..."), unset("..."), aliases(&[...]);
 //! }
 //! section: Struct from module {}
+//! section: Struct { ... } tables {
+//!     /// Meaning.
+//!     table: type = module;
+//! }
 //! ```
 //!
 //! The doc comments are the descriptions in `docs/recipes.md`. The attributes after `=>` are optional. With
-//! `from module`, the module defines the struct, and its function `keys` returns the keys.
+//! `from module`, the module defines the struct, and its function `keys` returns the keys. A field after
+//! `tables` is a table whose names a recipe chooses; the function `keys` of its module returns the rows of a
+//! name.
 
 use super::condition::{Fact, GENERATED, UNSET, When, set, unset};
 use super::define::{section, sections};
 use super::key::{NumberFormat, NumberRange, RangeScale, Type};
+use super::phases::Phase;
 use super::prediction::Prediction;
+use super::sources::DataSource;
 use super::until::Until;
 use super::values::WorldSize;
 use crate::expression::Scope;
@@ -444,9 +452,10 @@ sections! {
 
     /// Training and held-out data.
     data: Data {
-        /// Training text: generated stories, random tokens, or a file or folder of text or token shards.
+        /// Training text: generated stories, random tokens, a file or folder of text or token shards, or a
+        /// mixture of the `sources`, which it is by default if there are any.
         corpus: CorpusSource = CorpusSource::Stories;
-            Training, Type::NameOrPath(&CorpusSource::GENERATED), "\"random\""
+            Training, Type::NameOrPath(&CorpusSource::NAMES), "\"random\""
                 => aliases(&["dataset", "dataset_path"]);
         /// Tokenizer: a built-in one, or the path of a `tokenizer.json`.
         tokenizer: String = "stories".to_owned();
@@ -501,6 +510,14 @@ sections! {
         /// Seed of the generator, and of the choice of held-out documents.
         seed: u64 = 0; Training, count(0, MAX_SEED), "7"
                 => idle(&[When::All(&[When::Not("data.corpus", GENERATED), When::Fact(Fact::HeldOutIsOwnCorpus)])]);
+        /// Other weights of the sources of a mixture from a fraction of the training steps on. A source that a
+        /// phase leaves out has weight 0 there.
+        phases: Vec<Phase> = Vec::new();
+            Training, Type::Phases, "[{ from = 0.8, weights = { code = 1.0 } }]"
+                => implied("[]"), idle(&[When::Fact(Fact::OneSource), When::Fact(Fact::PhasesAreBeyond)]);
+    } tables {
+        /// Sources of a mixture, by name.
+        sources: BTreeMap<String, DataSource> = sources;
     }
 
     /// Saving the training state, and resuming from it.

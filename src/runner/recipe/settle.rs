@@ -8,6 +8,7 @@ use super::lookup::find_path;
 use super::merge::Merged;
 use super::schema::Values;
 use super::source::Location;
+use super::sources;
 use super::values::WorldSize;
 use crate::error::{IoContext, Result};
 use crate::machine::{Gpus, Machine};
@@ -41,7 +42,7 @@ fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
 /// # Errors
 /// If the current directory no longer exists.
 pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize>) -> Result<Values> {
-    let absolute = |key: &'static str, value: &str| -> Result<String> {
+    let absolute = |key: &str, value: &str| -> Result<String> {
         if is_name(find_path(key), value) {
             return Ok(value.to_owned());
         }
@@ -60,6 +61,11 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     }
     if let Some(list) = &written.data.drop {
         settled.data.drop = Some(absolute("data.drop", list)?);
+    }
+    for (name, source) in &mut settled.data.sources {
+        if let Some(path) = &mut source.path {
+            *path = absolute(&sources::path(name, sources::PATH), path)?;
+        }
     }
     if let Validation::Path(file) = &written.data.validation {
         let path = absolute("data.validation", &file.to_string_lossy())?;

@@ -27,7 +27,7 @@ fn load_over(text: &str, overrides: &[&str], env: &[(&str, &str)]) -> Result<Rec
 fn the_table_and_the_structs_have_the_same_keys() {
     let recipe = serde_json::to_value(Values::default()).expect("serializes");
     let sections = recipe.as_object().expect("a recipe is an object");
-    let in_structs: Vec<String> = sections
+    let mut in_structs: Vec<String> = sections
         .iter()
         .flat_map(|(section, keys)| {
             keys.as_object()
@@ -36,6 +36,11 @@ fn the_table_and_the_structs_have_the_same_keys() {
                 .map(move |key| format!("{section}.{key}"))
         })
         .collect();
+    let source = serde_json::to_value(DataSource::default()).expect("serializes");
+    let in_source = source.as_object().expect("a source is an object").keys();
+    let in_source = in_source.map(|key| sources::path(sources::ANY_NAME, key));
+    let at = in_structs.iter().position(|key| key == "data.sources").expect("the table of sources");
+    in_structs.splice(at..=at, in_source);
     let in_table: Vec<String> = KEYS.iter().map(|key| key.path.to_owned()).collect();
     assert_eq!(in_structs, in_table, "same keys, in the same order");
     let listed: Vec<&str> = SECTIONS.iter().map(|(section, _)| *section).collect();
@@ -88,6 +93,8 @@ fn required_settings(key: &Key) -> Vec<&'static str> {
         "model.rope_low_freq_factor" | "model.rope_high_freq_factor" => {
             vec!["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_context=64"]
         }
+        "data.sources.NAME.weight" | "data.sources.NAME.epochs" => vec!["data.sources.NAME.path=web"],
+        "data.phases" => vec!["data.sources.code.path=code"],
         path => {
             let positions = path.starts_with("optimizer.groups.positions");
             let position = positions.then_some("model.position=learned");
@@ -128,9 +135,15 @@ fn every_key_can_be_set_from_every_layer() {
             assert_eq!(recipe.written(), expected.written(), "{argument}");
             assert!(matches!(recipe.layer(key.path), Layer::CommandLine { .. }));
         }
-        let recipe = load_over("", &required_settings(key), &[(&var, key.example)]).expect(key.path);
+        // The names of variables are read in lower case, and so are those of sources.
+        let lower = |setting: &str| setting.replace("sources.NAME", "sources.name");
+        let required: Vec<String> = required_settings(key).into_iter().map(lower).collect();
+        let required: Vec<&str> = required.iter().map(String::as_str).collect();
+        let path = lower(key.path);
+        let expected = load_over(&format!("{path} = {}", key.example), &required, &[]).expect(key.path);
+        let recipe = load_over("", &required, &[(&var, key.example)]).expect(key.path);
         assert_eq!(recipe.written(), expected.written(), "{var}");
-        assert_eq!(recipe.layer(key.path), Layer::Env { var });
+        assert_eq!(recipe.layer(&path), Layer::Env { var });
     }
 }
 

@@ -2,18 +2,52 @@
 
 use super::key::{Key, Type};
 use super::schema::{KEYS, Values};
+use super::sources;
 use serde::de::Deserialize;
 use serde_json::Value as Json;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::path::Path;
 use toml::Value;
 use toml::de::ValueDeserializer;
 
 /// Returns the value of every key as TOML, or `None` if it is unset, in table order.
 pub(super) fn values(values: &Values) -> Vec<(&'static Key, Option<String>)> {
+    with_sources(values, &source_names(values).collect())
+}
+
+/// Returns the values of every key of two recipes, like [`values`]. Keys of a source that only one of them
+/// has are unset in the other.
+pub(super) fn both_values(
+    a: &Values,
+    b: &Values,
+) -> impl Iterator<Item = (&'static Key, Option<String>, Option<String>)> {
+    let names = source_names(a).chain(source_names(b)).collect();
+    let pairs = with_sources(a, &names).into_iter().zip(with_sources(b, &names));
+    pairs.map(|((key, a), (_, b))| (key, a, b))
+}
+
+fn source_names(values: &Values) -> impl Iterator<Item = &str> {
+    values.data.sources.keys().map(String::as_str)
+}
+
+/// Returns the values of the keys of the table, and of those of the named sources behind their rows.
+fn with_sources(values: &Values, names: &BTreeSet<&str>) -> Vec<(&'static Key, Option<String>)> {
     // JSON has null for unset values, and can hold seeds beyond TOML's integers.
     let values = serde_json::to_value(values).expect("the keys of every map in a recipe are strings");
-    KEYS.iter().map(|key| (key, json_as_toml(&values[key.section()][key.name()]))).collect()
+    let value = |key: &Key| match sources::name_and_field(key) {
+        Some((source, field)) => json_as_toml(&values[key.section()][sources::SOURCES][source][field]),
+        None => json_as_toml(&values[key.section()][key.name()]),
+    };
+    let mut listed = Vec::with_capacity(KEYS.len());
+    for key in KEYS.iter() {
+        listed.push((key, value(key)));
+        if sources::is_last_row(key) {
+            let others = names.iter().filter(|name| **name != sources::ANY_NAME);
+            listed.extend(others.flat_map(|name| sources::keys_of(name)).map(|key| (key, value(key))));
+        }
+    }
+    listed
 }
 
 /// Returns a value as TOML.

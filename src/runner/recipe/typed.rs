@@ -2,44 +2,16 @@
 
 use super::key::{Key, NumberRange, RangeScale, Type};
 use super::lookup::{find_path, nearest_key};
+use super::names::{name_fault, wrong_name};
+use super::phases;
 use super::prediction::Prediction;
+use super::scalars::{InvalidValue, Refusal, number, shown, sort, whole};
 use super::until::Until;
 use crate::expression::{Formula, Function, ParseError};
-use crate::format::shortened;
 use crate::suggest::nearest;
 use std::ops::Range;
-use toml::de::{DeArray, DeInteger, DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 use toml::{Spanned, Value};
-
-/// A rejected value: the reason and its location.
-#[derive(Debug)]
-pub(super) struct InvalidValue {
-    /// The byte range to point at.
-    pub span: Range<usize>,
-    /// One line that names the key and the value.
-    pub title: String,
-    /// Label of the marked bytes.
-    pub label: String,
-    /// The next step.
-    pub help: String,
-}
-
-/// Why a check failed: a label, and possibly a better spelling.
-struct Refusal {
-    label: String,
-    fix: Option<String>,
-}
-
-impl Refusal {
-    fn new(label: impl Into<String>) -> Self {
-        Self { label: label.into(), fix: None }
-    }
-
-    fn fix(mut self, fix: impl Into<String>) -> Self {
-        self.fix = Some(fix.into());
-        self
-    }
-}
 
 /// Checks a value against its key, and returns it in the form that the structs deserialize (floats for
 /// numbers).
@@ -104,6 +76,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
             number(of, interval).map_err(|refusal| refused(unquoted(value, refusal)))
         }
         (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
+        (Type::Phases, DeValue::Array(items)) => phases::typed(key, items),
         (Type::NamedPaths, DeValue::Table(table)) => named_paths(key, table).map(Value::Table),
         (Type::Settings, DeValue::Table(table)) => settings(key, table, &mut typed).map(Value::Table),
         (Type::Grid, DeValue::Table(table)) => settings(key, table, &mut listed).map(Value::Table),
@@ -192,55 +165,6 @@ fn within(value: &Range<usize>, text: &str, part: &Range<usize>) -> Range<usize>
     start + part.start..start + part.end
 }
 
-/// Parses the integer; `None` if it is larger than any bound in the table.
-fn integer(written: &DeInteger<'_>) -> Option<i128> {
-    i128::from_str_radix(written.as_str(), written.radix()).ok()
-}
-
-fn whole(value: &DeValue<'_>, min: u64, max: u64) -> Result<Value, Refusal> {
-    match value {
-        DeValue::Integer(written) => match integer(written).map(u64::try_from) {
-            Some(Err(_)) if written.as_str().starts_with('-') => Err(Refusal::new("negative")),
-            Some(Ok(n)) if n < min => Err(Refusal::new(format!("less than {min}"))),
-            Some(Ok(n)) if n <= max => {
-                i64::try_from(n).map(Value::Integer).map_err(|_| Refusal::new("too large"))
-            }
-            _ => Err(Refusal::new(format!("more than {max}"))),
-        },
-        DeValue::Float(written) => {
-            let refusal = Refusal::new("not a whole number");
-            match written.as_str().parse::<f64>() {
-                Ok(x) if x.fract() == 0.0 && x >= min as f64 && x <= max as f64 => {
-                    Err(refusal.fix(format!("write {x}")))
-                }
-                _ => Err(refusal),
-            }
-        }
-        DeValue::String(text) => Err(unquote(text, |t| t.parse::<u64>().ok().map(|n| n.to_string()))),
-        other => Err(Refusal::new(sort(other))),
-    }
-}
-
-fn number(value: &DeValue<'_>, interval: NumberRange) -> Result<Value, Refusal> {
-    let x = match value {
-        DeValue::Float(written) => written.as_str().parse::<f64>().ok(),
-        DeValue::Integer(written) => integer(written).map(|n| n as f64),
-        DeValue::String(text) => {
-            let number = |t: &str| t.parse::<f64>().ok().filter(|x| x.is_finite()).map(|x| format!("{x:?}"));
-            return Err(unquote(text, number));
-        }
-        other => return Err(Refusal::new(sort(other))),
-    };
-    match x {
-        Some(x) if interval.contains(x) => match interval.format_fault(x) {
-            Some(fault) => Err(Refusal::new(fault)),
-            None => Ok(Value::Float(x)),
-        },
-        Some(x) if x.is_finite() => Err(Refusal::new("out of range")),
-        _ => Err(Refusal::new("not a finite number")),
-    }
-}
-
 fn pair(items: &DeArray<'_>, interval: NumberRange) -> Result<Value, Refusal> {
     if items.len() != 2 {
         return Err(Refusal::new(format!("a list of {}", items.len())));
@@ -300,29 +224,13 @@ fn extension(item: &DeValue<'_>) -> Result<Value, Refusal> {
     }
 }
 
-/// Longest name of a named path, in bytes.
-const LONGEST_NAME: usize = 64;
-
-/// Returns a table of names and paths. Names become parts of column names, of measures and of pages, so their
-/// characters are restricted.
+/// Returns a table of names and paths.
 fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidValue> {
     let mut paths = toml::Table::new();
     for (name, value) in table {
-        let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let written = name.get_ref();
-        let wrong = match written.find(|c| !is_name_char(c)) {
-            Some(at) => Some(format!("has {:?}", written[at..].chars().next().unwrap_or_default())),
-            None if written.is_empty() => Some("empty".to_owned()),
-            None if written.len() > LONGEST_NAME => Some(format!("longer than {LONGEST_NAME} characters")),
-            None => None,
-        };
-        if let Some(label) = wrong {
-            return Err(InvalidValue {
-                span: name.span(),
-                title: format!("{} cannot have the name {written:?}", key.path),
-                label,
-                help: "a name has letters, digits, `-` and `_`".to_owned(),
-            });
+        if let Some(fault) = name_fault(written) {
+            return Err(wrong_name(key.path, name, fault));
         }
         let path = match value.get_ref() {
             DeValue::String(text) if !text.is_empty() => text.to_string(),
@@ -448,15 +356,6 @@ fn flatten(
     Ok(())
 }
 
-/// Refuses a string in place of a number. `number` returns the number that the text means, as TOML.
-fn unquote(text: &str, number: impl Fn(&str) -> Option<String>) -> Refusal {
-    let refusal = Refusal::new("a string");
-    match number(text) {
-        Some(number) => refusal.fix(format!("write {number} without the quotes")),
-        None => refusal,
-    }
-}
-
 /// Corrects what is said about a value that has no quotes: on the command line, `.001` and `007` are not
 /// numbers of TOML, and count as strings.
 fn unquoted(value: &Spanned<DeValue<'_>>, refusal: Refusal) -> Refusal {
@@ -467,29 +366,5 @@ fn unquoted(value: &Spanned<DeValue<'_>>, refusal: Refusal) -> Refusal {
             Refusal::new("not a number as TOML writes it").fix(fix)
         }
         _ => refusal,
-    }
-}
-
-/// Returns the value for a message: shortened, on one line.
-fn shown(value: &DeValue<'_>) -> String {
-    const LONGEST: usize = 40;
-    let text = match value {
-        DeValue::String(text) => format!("{text:?}"),
-        DeValue::Integer(written) => written.to_string(),
-        DeValue::Float(written) => written.to_string(),
-        DeValue::Boolean(flag) => flag.to_string(),
-        other => return sort(other).to_owned(),
-    };
-    shortened(&text, LONGEST)
-}
-
-fn sort(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) | DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "a boolean",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
     }
 }

@@ -155,7 +155,11 @@ impl Part {
         let short: Vec<String> = self.values.iter().map(|value| shortened(value, MAX_PART)).collect();
         let values = if distinct(&short) == distinct(&self.values) { &short } else { &self.values };
         let Some(key) = &self.key else { return values.clone() };
-        let last = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
+        // The keys of sources differ only in the name before the last word.
+        let last = |key: &str| match key.strip_prefix("data.sources.") {
+            Some(source_key) => source_key.to_owned(),
+            None => key.rsplit('.').next().unwrap_or_default().to_owned(),
+        };
         let own = last(key);
         let others = parts.iter().filter_map(|part| part.key.as_ref()).filter(|other| *other != key);
         let is_shared = others.into_iter().any(|other| last(other) == own);

@@ -216,18 +216,7 @@ impl Rank {
     }
 
     fn spec(&self) -> LoaderSpec {
-        let batch = &self.plan.batch;
-        LoaderSpec {
-            seq_len: batch.seq_len,
-            local_batch_size: batch.micro,
-            accumulation: batch.micro_steps,
-            ramp: batch.ramp.clone(),
-            world_size: batch.world_size,
-            rank: self.engine.comm.rank(),
-            cross_documents: self.plan.cross_documents,
-            seed: self.plan.seeds.order,
-            start_step: self.done,
-        }
+        self.plan.loader(self.engine.comm.rank(), self.done)
     }
 
     /// Queues one more step on the device. [`Rank::finish_step`] reads the results in order.

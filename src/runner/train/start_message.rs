@@ -90,7 +90,7 @@ impl StartMessage {
                 "data.validation",
                 "validation.sets",
             ];
-            paths.contains(&key)
+            paths.contains(&key) || recipe::is_source_path(key)
         };
         let name = Path::new("the recipe of rank 0");
         let theirs = recipe::load_resolved(name, &self.recipe, &[], &Machine::none())?;

@@ -18,6 +18,7 @@ mod failures;
 mod hostile;
 mod kills;
 mod lineage;
+mod mixture;
 mod odd_files;
 mod origins;
 mod ramp;

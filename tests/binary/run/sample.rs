@@ -227,6 +227,7 @@ fn the_cache_changes_nothing() {
         set_tokens: BTreeMap::new(),
         floor: dataset.floor,
         packed: None,
+        sources: Vec::new(),
         memory_bytes: 0,
         warnings: Vec::new(),
     };
@@ -265,6 +266,7 @@ fn the_cache_changes_nothing() {
         rank: 0,
         cross_documents: true,
         seed: plan.seeds.order,
+        mixture: Vec::new(),
         start_step: 0,
     };
     let (mut loss, mut count) = (0.0, 0);

@@ -19,6 +19,7 @@ fn batches(setup: &Setup) -> Vec<Batch> {
         rank: 0,
         cross_documents: setup.plan.cross_documents,
         seed: setup.plan.seeds.order,
+        mixture: Vec::new(),
         start_step: 0,
     };
     let set = setup.dataset.held_out().next().unwrap();

@@ -292,6 +292,7 @@ fn facts(dataset: &Dataset) -> CorpusFacts {
         validation_tokens: dataset.validation.tokens.len(),
         set_tokens: BTreeMap::new(),
         floor: dataset.floor,
+        sources: CorpusFacts::from_dataset(dataset).sources,
         packed: dataset.packed,
         memory_bytes: 0,
         warnings: Vec::new(),

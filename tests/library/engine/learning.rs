@@ -20,6 +20,7 @@ fn a_batch_is_memorized() {
         rank: 0,
         cross_documents: true,
         seed: 1,
+        mixture: Vec::new(),
         start_step: 0,
     };
     let data = Loader::new(Arc::clone(&setup.dataset), spec).unwrap().next().unwrap();

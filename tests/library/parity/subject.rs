@@ -105,6 +105,7 @@ impl Subject {
             set_tokens: BTreeMap::new(),
             floor: None,
             packed: None,
+            sources: Vec::new(),
             memory_bytes: 0,
             warnings: Vec::new(),
         };

@@ -26,6 +26,7 @@ fn corpus(vocab_size: usize) -> CorpusFacts {
         set_tokens: BTreeMap::new(),
         floor: Some(1.25),
         packed: None,
+        sources: Vec::new(),
         memory_bytes: 0,
         warnings: Vec::new(),
     }

@@ -25,6 +25,12 @@ pub fn reference_markdown() -> String {
             text.push_str(&key_row(key, own.and_then(|(_, value, _)| value.as_deref())));
         }
         text.push('\n');
+        if *section == "data" {
+            let _ = writeln!(text, "{SOURCES}\n\n{TABLE_HEADER}");
+            let own = section_keys(section).filter(|key| key.is_nested());
+            own.for_each(|key| text.push_str(&key_row(key, None)));
+            text.push('\n');
+        }
         if *section == "optimizer" {
             for entry in OPTIMIZERS {
                 let _ = writeln!(text, "With `name = \"{}\"`:\n\n{TABLE_HEADER}", entry.name);
@@ -36,6 +42,9 @@ pub fn reference_markdown() -> String {
     }
     text
 }
+
+/// Introduces the keys of sources.
+const SOURCES: &str = "`[data.sources.NAME]`, for each source of a mixture, under any name:";
 
 fn is_hyperparameter(key: &Key) -> bool {
     key.section() == "optimizer" && optim::owners(key.name()).next().is_some()

@@ -56,12 +56,12 @@ fn corpus(recipe: &Recipe, summary: &Summary) -> Result<CorpusFacts> {
             "its summary lacks the size of the vocabulary, as of runs that were imported or stored by earlier versions of xrun",
         )
     })?;
-    let sets = recipe.values().validation.sets.keys();
+    let sets = recipe.held_out_sets();
     Ok(CorpusFacts {
         vocab_size,
         train_tokens: TRAIN_TOKENS,
         validation_tokens: HELD_OUT_TOKENS,
-        set_tokens: sets.map(|name| (name.clone(), HELD_OUT_TOKENS)).collect(),
+        set_tokens: sets.into_iter().map(|name| (name.to_owned(), HELD_OUT_TOKENS)).collect(),
         ..CorpusFacts::default()
     })
 }

@@ -103,6 +103,9 @@ fn keys_of_one_name_are_written_out_and_long_values_stay_apart() {
         ("r", "c", &["model.dim=64", "other.dim=1"]),
     ];
     assert_eq!(texts(runs)[0], "model.dim 32, other.dim 1");
+    let weights: &[Run] =
+        &[("r", "a", &["data.sources.web.weight=0.2"]), ("r", "b", &["data.sources.web.weight=0.5"])];
+    assert_eq!(texts(weights), ["web.weight 0.2", "web.weight 0.5"]);
     let long: &[Run] = &[
         ("r", "a", &["data.corpus=\"/a/path/that/is/longer/than/a/label/one.txt\""]),
         ("r", "b", &["data.corpus=\"/a/path/that/is/longer/than/a/label/two.txt\""]),

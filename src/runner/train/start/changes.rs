@@ -134,6 +134,7 @@ impl DataBefore {
         let same = match change.key {
             "data.corpus" | "data.drop" | "data.tokenizer" | "data.validation" => self.same_corpus,
             SETS => self.same_sets,
+            key if recipe::is_source_path(key) => self.same_corpus,
             _ => false,
         };
         same && change.is_of_paths()

@@ -264,6 +264,15 @@ pub fn resumes(before: &[String], after: &[String]) -> std::result::Result<(), S
     }
 }
 
+/// A plan that would read a source more often than its `epochs` is refused.
+pub fn limits_passes(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    Setup::try_new(&strs(before)).map_err(|e| e.message().to_owned())?;
+    match Setup::try_new(&strs(after)) {
+        Err(e) if e.message().contains("source NAME would be read") => Ok(()),
+        other => Err(format!("more passes than the limit: {:?}", other.err())),
+    }
+}
+
 /// The binary starts a process per rank, and these write the same bits. (The launching tests provide the
 /// environment of an external launcher.)
 pub fn launches(before: &[String], after: &[String]) -> std::result::Result<(), String> {

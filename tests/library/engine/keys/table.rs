@@ -112,6 +112,11 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let folder = folder.as_str();
     let lines = format!("data.corpus={}", files.lines().display());
     let lines = [lines.as_str(), "data.validation=0.3", "data.missing=skip"];
+    let source = |name: &str, path: PathBuf| format!("data.sources.{name}.path={}", path.display());
+    let (any, code) = (source("NAME", files.text()), source("code", files.folder()));
+    let weights = ["data.sources.NAME.weight=1", "data.sources.code.weight=1"];
+    let mixture =
+        [&[any.as_str(), code.as_str(), "data.corpus=mixture", "data.validation=0.3"], &weights[..]].concat();
     let on = |base: &[&str], value: &str, [one, several]: [Shows; 2]| {
         let owned = |settings: &[&str]| settings.iter().map(ToString::to_string).collect();
         Some(Case { base: owned(base), change: vec![format!("{key}={value}")], one, several })
@@ -252,6 +257,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "data.train_tokens" => curve("5000"),
         "data.validation_tokens" => curve("300"),
         "data.seed" => curve("7"),
+        "data.phases" => curve_of(&mixture, "[{ from = 0.05, weights = { code = 1.0 } }]"),
+        "data.sources.NAME.path" => curve_of(&mixture, &files.folder().join("b.py").display().to_string()),
+        "data.sources.NAME.weight" => curve_of(&mixture, "3.0"),
+        "data.sources.NAME.epochs" => on(&mixture, "0.01", [Special(runs::limits_passes); 2]),
 
         "checkpoint.interval" => {
             written(&["checkpoint.keep=10"], "1", |a, b| (a.checkpoints(), b.checkpoints()) == (1, 4))

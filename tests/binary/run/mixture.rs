@@ -1,0 +1,144 @@
+//! A run on a mixture of sources: what it reads, writes, resumes and refuses.
+
+use crate::place::{Place, Run};
+use serde_json::Value;
+use std::fmt::Write;
+use xrun::results::rows::{MetricsRow, read};
+
+/// A folder with the texts of three sources and a recipe of them, whose phase begins at step 15 of 30.
+fn place() -> Place {
+    let place = Place::new();
+    for (name, words, documents) in [
+        ("code", "let x = y; ", 120),
+        ("news", "It rains in the north. ", 60),
+        ("web", "a list of pages ", 200),
+    ] {
+        let mut lines = String::new();
+        for number in 0..documents {
+            writeln!(lines, "{{\"text\": \"{}{number}\"}}", words.repeat(1 + number % 9)).unwrap();
+        }
+        place.write(&format!("texts/{name}.jsonl"), lines.as_bytes());
+    }
+    let recipe = std::fs::read_to_string(place.path().join("tiny.toml")).unwrap();
+    let generated = "[data]\ntrain_tokens = 20_000\nvalidation_tokens = 600\n";
+    let mixture = "[data]\ntokenizer = \"byte\"\n\
+                   [data.sources]\ncode = { path = \"texts/code.jsonl\", weight = 0.6 }\n\
+                   news = { path = \"texts/news.jsonl\", weight = 0.1, epochs = 3 }\n\
+                   web = { path = \"texts/web.jsonl\", weight = 0.3 }\n\
+                   [[data.phases]]\nfrom = 0.5\nweights = { code = 0.2, web = 0.8 }\n";
+    assert!(recipe.contains(generated));
+    place.write("tiny.toml", recipe.replace(generated, mixture).as_bytes());
+    place
+}
+
+const QUICK: [&str; 3] = ["tiny.toml", "generation.samples=0", "checkpoint.keep=9"];
+
+fn shown(place: &Place, step: usize) -> Value {
+    let step = step.to_string();
+    let arguments = ["data", "show", "tiny.toml", "--json", "--sequences", "9", "--step", &step];
+    serde_json::from_str(&place.xrun(&arguments).succeeds().stdout).unwrap()
+}
+
+#[test]
+fn every_source_is_read_in_proportion_and_held_out_apart() {
+    let place = place();
+    place.xrun(&QUICK).succeeds();
+    let run = place.run();
+    let rows: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
+    let evaluated: Vec<&MetricsRow> = rows.iter().filter(|row| row.val_loss.is_some()).collect();
+    assert_eq!(evaluated.len(), 5);
+    for row in evaluated {
+        let losses = row.set_losses();
+        assert_eq!(losses.keys().copied().collect::<Vec<_>>(), ["code", "news", "web"]);
+    }
+    // Of the 120 sequences, 60 are read in each phase.
+    let mut counts = [[0; 3]; 2];
+    for step in 1..=30 {
+        for sequence in shown(&place, step)["sequences"].as_array().unwrap() {
+            let source = sequence["source"].as_str().unwrap();
+            let at = ["code", "news", "web"].iter().position(|name| *name == source).unwrap();
+            counts[(step - 1) / 15][at] += 1;
+            let words = ["let x", "rains", "list of"][at];
+            let text = sequence["pieces"][0]["text"].as_str().unwrap();
+            assert!(text.contains(words), "{source}: {text}");
+        }
+    }
+    assert_eq!(counts, [[36, 6, 18], [12, 0, 48]]);
+    let sources = shown(&place, 1)["sources"].clone();
+    for (at, share) in [0.4, 0.05, 0.55].into_iter().enumerate() {
+        assert!((sources[at]["share"].as_f64().unwrap() - share).abs() < 1e-6, "{sources}");
+    }
+    let plan = place.xrun(&["plan", "tiny.toml"]).succeeds().stdout;
+    assert!(plan.contains("a mixture of ") && plan.contains("news: 5.0 % of the sequences"), "{plan}");
+}
+
+/// The step is the only state of the data, on any number of ranks.
+#[test]
+fn a_killed_run_goes_on_with_the_next_sequences() {
+    let place = place();
+    let fixed = [&QUICK[..], &["training.global_batch_size=4"]].concat();
+    place.xrun(&fixed).succeeds();
+    let whole = place.run();
+    let aside = tempfile::tempdir().unwrap();
+    crate::place::copy(&whole.path, aside.path());
+    for step in [5, 20] {
+        whole.forget_after(step);
+        place.xrun(&["resume", whole.name()]).succeeds();
+        whole.ended_as(&Run { path: aside.path().to_owned() });
+    }
+    whole.forget_after(10);
+    place
+        .xrun(&["resume", whole.name(), "parallelism.world_size=2", "training.local_batch_size=2"])
+        .succeeds();
+    let losses = |run: &Run| -> Vec<f32> {
+        let rows: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
+        rows.iter().map(|row| row.loss).collect()
+    };
+    let (resumed, undisturbed) = (losses(&whole), losses(&Run { path: aside.path().to_owned() }));
+    assert_eq!(resumed.len(), undisturbed.len());
+    // Two ranks add in another order. Other sequences would differ in the second digit.
+    assert!(
+        resumed.iter().zip(&undisturbed).all(|(a, b)| (a - b).abs() < 1e-4 * b),
+        "{resumed:?} {undisturbed:?}"
+    );
+}
+
+#[test]
+fn what_a_mixture_cannot_be_is_refused_by_plan_and_run() {
+    let place = place();
+    let refused: [(&[&str], &[&str]); 4] = [
+        (
+            &["data.sources.news.epochs=0.01"],
+            &["source news would be read", "are read code 0.24, news 0.03", "lower its weight"],
+        ),
+        (&["data.sources.web.path=texts/none.jsonl"], &["data.sources.web", "no such file"]),
+        (
+            &["training.seq_len=5000", "data.validation=0.5"],
+            &["data.sources.code: ", "the training split has ", "one window of seq_len 5000"],
+        ),
+        (
+            &["validation.sets={ web = \"texts/web.jsonl\" }"],
+            &["a source and a set of validation.sets have the name `web`"],
+        ),
+    ];
+    for (changes, said) in refused {
+        for command in [&["plan"][..], &[]] {
+            place.xrun(&[command, &["tiny.toml"], changes].concat()).ended(2).says(said);
+        }
+    }
+    assert!(place.runs().is_empty());
+}
+
+/// Text that one source holds out may be trained on as another one.
+#[test]
+fn held_out_text_of_one_source_is_looked_for_in_the_others() {
+    let place = place();
+    let news = std::fs::read(place.path().join("texts/news.jsonl")).unwrap();
+    let web = std::fs::read(place.path().join("texts/web.jsonl")).unwrap();
+    place.write("texts/web.jsonl", &[web, news.repeat(3)].concat());
+    let warned = |more: &[&str]| {
+        let arguments = [&["data", "show", "tiny.toml", "data.seed=1"], more].concat();
+        place.xrun(&arguments).succeeds().stderr
+    };
+    assert!(warned(&["data.validation=0.3"]).contains("the held-out set news is also in the training text"));
+}
