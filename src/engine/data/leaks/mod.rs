@@ -53,19 +53,21 @@ pub fn check(spec: &Spec, options: &Options<'_>, progress: &dyn Fn(u64)) -> Resu
     let Sides { training, held_out, mut warnings } = Sides::open(spec, &options.against)?;
     let (index, held_out_words) = indexed(&held_out)?;
     let mut merged = Merged::new(&index);
-    let search = |document| {
-        let mut search = Search::new(&index);
-        training.read(document, &mut |text| search.push(text))?;
-        Ok(search.finish())
-    };
-    training.each(search, |document, found| {
-        progress(training.documents.bytes(document));
-        let number = u32::try_from(document).map_err(|_| too_many())?;
-        if let Some(signature) = found.signature.filter(|_| options.duplicates) {
-            merged.duplicates.add(number, signature)?;
-        }
-        merged.add(number, &found)
-    })?;
+    for (first, texts) in training.parts() {
+        let search = |document| {
+            let mut search = Search::new(&index);
+            texts.read(document, &mut |text| search.push(text))?;
+            Ok(search.finish())
+        };
+        texts.each(search, |document, found| {
+            progress(texts.documents.bytes(document));
+            let number = u32::try_from(first + document).map_err(|_| too_many())?;
+            if let Some(signature) = found.signature.filter(|_| options.duplicates) {
+                merged.duplicates.add(number, signature)?;
+            }
+            merged.add(number, &found)
+        })?;
+    }
     warnings.extend(merged.warnings());
     let duplicates = options.duplicates.then(|| merged.duplicates.find());
     let leaks = merged.finish();
@@ -74,7 +76,8 @@ pub fn check(spec: &Spec, options: &Options<'_>, progress: &dyn Fn(u64)) -> Resu
     marked.dedup();
     let mut hashes = Vec::with_capacity(marked.len());
     for document in &marked {
-        hashes.push(text_hash(&training.documents, *document as usize)?);
+        let (documents, number) = training.find(*document);
+        hashes.push(text_hash(documents, number)?);
     }
     hashes.sort_unstable();
     hashes.dedup();

@@ -3,7 +3,7 @@
 use super::duplicates::Duplicate;
 use super::index::Part;
 use super::search::Match;
-use super::texts::Texts;
+use super::texts::{Texts, Training};
 use crate::atomic;
 use crate::data::documents::DocumentPlace;
 use crate::data::drop::{self, TextHash};
@@ -115,7 +115,7 @@ pub struct Report {
 /// What a report is made from.
 #[derive(Debug)]
 pub(super) struct Parts {
-    pub training: Texts,
+    pub training: Training,
     pub held_out: Vec<Texts>,
     pub held_out_words: Vec<u64>,
     pub words: u64,
@@ -157,7 +157,7 @@ impl Report {
             });
         }
         let training = TrainingReport {
-            documents: parts.training.which.len(),
+            documents: parts.training.count(),
             words: parts.words,
             with_leaks: parts.marked,
             near_duplicates: parts.duplicates.as_ref().map(Vec::len),
@@ -193,7 +193,8 @@ impl Report {
 
     fn leak(&self, leak: &Leak) -> Value {
         let mut row = begun(leak.kind.word(), leak.overlap);
-        add_place(&mut row, "", self.parts.training.documents.place(leak.document as usize));
+        let (documents, number) = self.parts.training.find(leak.document);
+        add_place(&mut row, "", documents.place(number));
         if !leak.spans.is_empty() {
             row.insert("spans".to_owned(), json!(leak.spans));
         }
@@ -209,9 +210,10 @@ impl Report {
 
     fn duplicate(&self, one: &Duplicate) -> Value {
         let mut row = begun("training_duplicate", one.similarity);
-        let documents = &self.parts.training.documents;
-        add_place(&mut row, "", documents.place(one.document as usize));
-        add_place(&mut row, "earlier_", documents.place(one.earlier as usize));
+        for (prefix, document) in [("", one.document), ("earlier_", one.earlier)] {
+            let (documents, number) = self.parts.training.find(document);
+            add_place(&mut row, prefix, documents.place(number));
+        }
         Value::Object(row)
     }
 

@@ -1,7 +1,7 @@
 //! Checks of whole corpora.
 
 use super::*;
-use crate::data::{self, TokenCache, Validation};
+use crate::data::{self, MixtureSource, TokenCache, Validation};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -103,6 +103,42 @@ fn leaks_of_every_kind_are_found_and_listed() {
     assert_eq!(span(&rows[1], 3), words(2040, 30));
     assert_eq!((&rows[0]["held_out"], &rows[0]["held_out_line"]), (&"data.validation".into(), &2.into()));
     assert_eq!((rows[1]["overlap"].as_f64(), rows[3]["earlier_line"].as_u64()), (Some(0.3), Some(1)));
+}
+
+/// Text that one source of a mixture holds out is looked for in all of them, and files of either are named.
+#[test]
+fn sources_of_a_mixture_are_checked_against_each_other() {
+    let corpus = Corpus::new(&training());
+    let own: Vec<String> = (0..20).map(|n| words(500_000 + 1000 * n, 90)).collect();
+    corpus.write("own.jsonl", &own);
+    // A copy of every document, so that what the first source holds out is among them.
+    corpus.write("copies.jsonl", &[own, vec![words(800_000, 50)]].concat());
+    let mut spec = Spec { validation: Validation::Fraction(0.2), ..Spec::new("mixture", "byte") };
+    for (name, file) in [("own", "own.jsonl"), ("copies", "copies.jsonl")] {
+        spec.sources.insert(name.to_owned(), MixtureSource::new(corpus.path(file), 1.0));
+    }
+    let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
+    let copied: Vec<_> = report.held_out.iter().map(|set| (set.set.as_str(), set.copied)).collect();
+    // Equal documents of both are held out alike, but for those that only one's share has room for.
+    let held_out: Vec<usize> = report.held_out.iter().map(|set| set.documents).collect();
+    assert_eq!(held_out, [4, 4]);
+    assert_eq!(
+        copied.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        ["data.sources.copies", "data.sources.own"]
+    );
+    for row in corpus.spans(&report) {
+        let [file, line] = [&row["file"], &row["line"]].map(ToString::to_string);
+        assert!(file.contains("own.jsonl") || file.contains("copies.jsonl"), "{file}:{line}");
+        assert_ne!(row["file"], row["held_out_file"], "within a source nothing leaks");
+    }
+    // With another choice of held-out documents in the first source alone, all of them leak.
+    spec.sources.insert("own".to_owned(), MixtureSource::new(corpus.path("train.jsonl"), 1.0));
+    spec.validation = Validation::Path(corpus.path("own.jsonl"));
+    let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
+    assert_eq!(report.held_out[0].copied, 20);
+    assert_eq!(report.training.documents, 7 + 21);
+    let lines: Vec<u64> = corpus.spans(&report).iter().map(|row| row["line"].as_u64().unwrap()).collect();
+    assert_eq!(lines, (1..=20).collect::<Vec<_>>(), "numbered within their file");
 }
 
 #[test]

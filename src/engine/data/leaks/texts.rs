@@ -5,9 +5,10 @@ use crate::data::corpus_files::CorpusFiles;
 use crate::data::documents::Documents;
 use crate::data::parallel::collect_in_order;
 use crate::data::text::BLOCK_BYTES;
-use crate::data::{DropList, Spec, Validation, split};
+use crate::data::{DropList, Spec, Validation, drop, split};
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
+use crate::policy::CorpusSource;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::path::Path;
@@ -29,10 +30,14 @@ pub(super) struct Texts {
     part: Range<u64>,
 }
 
+/// The training text: that of one corpus, or of the sources of a mixture.
+#[derive(Debug)]
+pub(super) struct Training(Vec<Texts>);
+
 /// Both sides.
 #[derive(Debug)]
 pub(super) struct Sides {
-    pub training: Texts,
+    pub training: Training,
     /// In the order of their names.
     pub held_out: Vec<Texts>,
     pub warnings: Vec<String>,
@@ -47,30 +52,28 @@ impl Sides {
     /// # Errors
     /// If something of it is missing, wrong, or no text.
     pub fn open(spec: &Spec, against: &[&Path]) -> Result<Self> {
-        let Corpus::Files(files) = Corpus::find(spec)? else {
-            return Err(Error::usage(format!(
-                "data.corpus = \"{}\" is generated, and its held-out text differs by construction; xrun data check is \
-                 for text of your own",
-                spec.corpus
-            )));
+        let (mut training, mut sets, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut add = |name: &str, spec: &Spec| -> Result<()> {
+            let (train, held_out) = sides(name, spec, &mut warnings)?;
+            training.push(train);
+            sets.extend(held_out);
+            Ok(())
         };
-        let CorpusFiles::Text(text) = files else { return Err(tokens(&spec.corpus.to_string())) };
-        let documents = Arc::new(Documents::open(&text, spec)?);
-        let mut warnings = documents.warnings()?;
-        let all = Texts::all("the training text", Arc::clone(&documents));
-        let (mut training, held_out) = match &spec.validation {
-            Validation::Path(path) => (all, whole(MAIN, path, spec)?),
-            Validation::Fraction(_) => {
-                divided(all, spec.fraction()?.unwrap_or_default(), spec, &mut warnings)?
+        match spec.corpus {
+            CorpusSource::Mixture => {
+                for (name, source) in &spec.sources {
+                    let name = format!("data.sources.{name}");
+                    add(&name, &spec.of_source(source)).map_err(|e| e.context(&name))?;
+                }
+                // A listed text that one source does not have may be in another one.
+                warnings.retain(|warning| !drop::is_of_absent_text(warning));
             }
-        };
-        if let Some(path) = &spec.drop {
-            let list = DropList::read(path)?;
-            let (kept, remark) = list.kept(&documents, training.which)?;
-            training.which = kept;
-            warnings.extend(remark);
+            _ => add(MAIN, spec)?,
         }
-        let mut sets = vec![held_out];
+        if let Validation::Path(path) = &spec.validation {
+            sets.push(whole(MAIN, path, spec)?);
+        }
+        let training = Training(training);
         for (name, path) in &spec.sets {
             let name = format!("validation.sets.{name}");
             sets.push(whole(&name, path, spec).map_err(|e| e.context(&name))?);
@@ -83,6 +86,62 @@ impl Sides {
             return Err(Error::usage(format!("--against names {} twice", twice[0].name)));
         }
         Ok(Self { training, held_out: sets, warnings })
+    }
+}
+
+/// Opens the training text of one corpus, and what is held out of it under a name; `None` if the held-out text
+/// is of its own.
+fn sides(name: &str, spec: &Spec, warnings: &mut Vec<String>) -> Result<(Texts, Option<Texts>)> {
+    let Corpus::Files(files) = Corpus::find(spec)? else {
+        return Err(Error::usage(format!(
+            "data.corpus = \"{}\" is generated, and its held-out text differs by construction; xrun data check is \
+             for text of your own",
+            spec.corpus
+        )));
+    };
+    let CorpusFiles::Text(text) = files else { return Err(tokens(&spec.corpus.to_string())) };
+    let documents = Arc::new(Documents::open(&text, spec)?);
+    warnings.extend(documents.warnings()?);
+    let all = Texts::all("the training text", Arc::clone(&documents));
+    let (mut training, held_out) = match spec.fraction()? {
+        None => (all, None),
+        Some(fraction) => {
+            let (training, held_out) = divided(all, fraction, spec, warnings)?;
+            (training, Some(Texts { name: name.to_owned(), ..held_out }))
+        }
+    };
+    if let Some(path) = &spec.drop {
+        let list = DropList::read(path)?;
+        let (kept, remark) = list.kept(&documents, training.which)?;
+        training.which = kept;
+        warnings.extend(remark);
+    }
+    Ok((training, held_out))
+}
+
+impl Training {
+    /// Returns the parts, each with the number of documents in the corpora before it. Documents are numbered
+    /// over all corpora.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, &Texts)> {
+        let mut before = 0;
+        self.0.iter().map(move |texts| {
+            let first = before;
+            before += texts.documents.len();
+            (first, texts)
+        })
+    }
+
+    /// Returns the number of documents that are trained on.
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|texts| texts.which.len()).sum()
+    }
+
+    /// Returns the corpus of a document, and its number there.
+    pub fn find(&self, document: u32) -> (&Documents, usize) {
+        let document = document as usize;
+        let part = self.parts().take_while(|(first, _)| *first <= document).last();
+        let (first, texts) = part.expect("the first part begins at document 0");
+        (&texts.documents, document - first)
     }
 }
 
