@@ -35,6 +35,7 @@ import elsewhere
 import halving
 import interruptions
 import ledgers
+import mixtures
 import network
 import operations
 import origins
@@ -54,6 +55,7 @@ CAMPAIGNS = {
     "ranks": ranks,
     "operations": operations,
     "network": network,
+    "mixtures": mixtures,
 }
 # Trials that are handed out beyond those that run, so that no process waits.
 AHEAD = 2
