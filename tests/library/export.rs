@@ -45,6 +45,7 @@ fn tiny() -> Export {
         dtype: Dtype::F32,
         reference: None,
         companions: Companions::default(),
+        data: None,
     }
 }
 

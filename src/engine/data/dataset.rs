@@ -16,6 +16,17 @@ use crate::format::plural;
 use std::path::Path;
 use std::sync::Arc;
 
+/// A source of a mixture that was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedSource {
+    /// Its name.
+    pub name: String,
+    /// BLAKE3 hash of its tokens and the tokenizer, in hexadecimal: that of a corpus of its own.
+    pub hash: String,
+    /// Its tokens to train on.
+    pub train_tokens: usize,
+}
+
 /// Tokens of a source that its bytes per token are taken from.
 const RATED_TOKENS: usize = 1 << 20;
 
@@ -28,6 +39,8 @@ pub struct Dataset {
     pub train: Stream,
     /// The sources of the stream: one, or those of a mixture.
     pub(super) parts: Vec<Part>,
+    /// The sources of a mixture, in the order of their names; none for another corpus.
+    pub sources: Vec<OpenedSource>,
     /// What packing made of the corpus; `None` if nothing was packed.
     pub packed: Option<Packed>,
     /// The set that `data.validation` holds out.
@@ -155,6 +168,7 @@ pub(super) fn open_corpus(
         tokenizer,
         train,
         parts,
+        sources: Vec::new(),
         packed,
         validation,
         sets: Vec::new(),

@@ -2,14 +2,14 @@
 //! as sets of their names.
 
 use super::corpus_facts::{CorpusFacts, SourceFacts};
-use super::dataset::{self, Dataset};
+use super::dataset::{self, Dataset, OpenedSource};
 use super::drop;
 use super::file_facts::{self, FileFacts};
 use super::held_out::{HeldOut, TextBytes};
 use super::overlap::{self, share_in_training};
 use super::packing::Packed;
 use super::sampler::Part;
-use super::{MixtureSource, Spec, Stream, TokenCache, Tokenizer, Validation};
+use super::{Spec, Stream, TokenCache, Tokenizer, Validation};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
@@ -80,6 +80,12 @@ pub(super) fn open(
     }
     let descriptions: Vec<String> =
         opened.iter().map(|(name, dataset)| format!("{name} ({})", dataset.description)).collect();
+    let sources = opened.iter().map(|(name, dataset)| OpenedSource {
+        name: (*name).clone(),
+        hash: dataset.hash.clone(),
+        train_tokens: dataset.train.len(),
+    });
+    let sources = sources.collect();
     let packed = Packed::merged(opened.iter().filter_map(|(_, dataset)| dataset.packed));
     let mut files = Vec::new();
     for (name, dataset) in &mut opened {
@@ -94,6 +100,7 @@ pub(super) fn open(
     Ok(Dataset {
         train,
         parts,
+        sources,
         packed,
         validation,
         sets,
@@ -122,8 +129,7 @@ pub(super) fn facts(
     let (mut streams, mut held_out) = (Vec::new(), Vec::new());
     for (name, source) in &spec.sources {
         let own = spec.of_source(source);
-        let counted = source.epochs.is_some();
-        let found = file_facts::of_files(&own, seq_len, tokenizer, cache, counted).and_then(|found| {
+        let found = file_facts::of_files(&own, seq_len, tokenizer, cache, source.counted).and_then(|found| {
             if found.facts.exact {
                 dataset::check_window(&own, found.facts.train_tokens, usize::MAX, seq_len)?;
             }
@@ -200,17 +206,10 @@ fn joined_set(sets: &[&HeldOut], tokenizer: &Tokenizer) -> Result<HeldOut> {
     Ok(HeldOut { name: String::new(), tokens, hash, text, in_training: None })
 }
 
-impl MixtureSource {
-    /// Returns a source with a weight and no limit.
-    pub fn new(path: impl Into<std::path::PathBuf>, weight: f64) -> Self {
-        Self { path: path.into(), weight, epochs: None }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{self, Packing};
+    use crate::data::{self, MixtureSource, Packing};
 
     /// What a plan says of a mixture is what its run has.
     #[test]
@@ -225,11 +224,10 @@ mod tests {
         std::fs::write(path("long.jsonl"), lines.repeat(300)).unwrap();
         std::fs::write(path("held.txt"), "Text of its own that is held out.").unwrap();
         let mut spec = Spec::new("mixture", "byte");
-        for (name, file, epochs) in
-            [("a", "lines.jsonl", None), ("b", "whole.txt", None), ("c", "long.jsonl", Some(1.0))]
+        for (name, file, counted) in
+            [("a", "lines.jsonl", false), ("b", "whole.txt", false), ("c", "long.jsonl", true)]
         {
-            let source = MixtureSource { epochs, ..MixtureSource::new(path(file), 1.0) };
-            spec.sources.insert(name.to_owned(), source);
+            spec.sources.insert(name.to_owned(), MixtureSource { path: path(file), counted });
         }
         let apart = Spec { validation: Validation::Path(path("held.txt")), ..spec.clone() };
         for spec in [spec.clone(), apart, Spec { packing: Packing::BestFit, ..spec.clone() }] {

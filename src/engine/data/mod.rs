@@ -49,7 +49,7 @@ pub use batch::{Batch, IGNORED};
 pub use corpus::{CorpusSummary, refuse_other_tokenizer};
 pub use corpus_facts::{CorpusFacts, SourceFacts};
 pub use corpus_files::is_there;
-pub use dataset::{Dataset, check_window};
+pub use dataset::{Dataset, OpenedSource, check_window};
 use drop::DropList;
 pub use facts::facts;
 pub use file::FileStamp;

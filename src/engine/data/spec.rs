@@ -23,10 +23,8 @@ pub const HELD_OUT_SHARE: f64 = 0.05;
 pub struct MixtureSource {
     /// Where its text comes from, or its shards.
     pub path: PathBuf,
-    /// Its share of the training sequences at the beginning of a run, in proportion to the other weights.
-    pub weight: f64,
-    /// Largest number of passes over it; `None` for no limit.
-    pub epochs: Option<f64>,
+    /// True if a plan counts its tokens, however many they are.
+    pub counted: bool,
 }
 
 /// What a dataset is made from, with all paths resolved.

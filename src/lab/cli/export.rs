@@ -12,8 +12,11 @@ use crate::model::{CheckpointWeights, FoldedHead, WeightsKind};
 use crate::plan::Model;
 use crate::policy::Communication;
 use crate::recipe::{Recipe, WorldSize};
+use crate::results::folder::read_summary;
 use crate::results::names::CHECKPOINT;
+use crate::results::{Summary, find};
 use crate::train::{chat_template, companions, recipe_of, reference, tokenizer_json};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun export`.
@@ -63,6 +66,7 @@ pub fn run(args: &Args) -> Result<()> {
     check(&recipe, &checkpoint)?;
     let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
     export.companions = companions(&run)?;
+    export.data = training_data(&run, &checkpoint)?;
     if let Some(template) = chat_template(&run)? {
         export.companions.0.insert(CHAT_TEMPLATE.to_owned(), template);
     }
@@ -83,6 +87,27 @@ pub fn run(args: &Args) -> Result<()> {
     };
     eprint_line(&format!("exported {what}{} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
+}
+
+/// Returns what a run was trained on, as JSON: the sources of a mixture, and the cards that the recipe has.
+/// `None` if there is nothing to say.
+fn training_data(run: &Path, checkpoint: &Loaded) -> Result<Option<String>> {
+    if !find::has_summary(run) {
+        return Ok(None);
+    }
+    let Summary { corpus_hash, card, sources, .. } = read_summary(run)?;
+    if sources.is_empty() && card.is_none() {
+        return Ok(None);
+    }
+    if corpus_hash.as_ref() != Some(&checkpoint.meta().corpus_hash) {
+        return Err(Error::failed(format!(
+            "the summary of {} names another corpus than {}",
+            run.display(),
+            checkpoint.path().display()
+        )));
+    }
+    let data = json!({ "corpus_hash": corpus_hash, "card": card, "sources": sources });
+    Ok(Some(format!("{data:#}\n")))
 }
 
 fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {
@@ -148,6 +173,7 @@ fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtyp
         dtype,
         reference: None,
         companions: Companions::default(),
+        data: None,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Exports a trained model as a HuggingFace folder.
 //!
-//! The folder depends only on the tensors, the dimensions and the tokenizer, so the same model gives the same
-//! bytes. It appears complete or not at all. Weights of any size go into one `model.safetensors`: sharding
+//! The folder depends only on the tensors, the dimensions, the tokenizer and what is said of the training
+//! text, so the same model gives the same bytes. It appears complete or not at all. Weights of any size go into one `model.safetensors`: sharding
 //! only serves hosts with a limit per file, and every reader of the format accepts one file.
 
 pub use super::hugging_face::CHAT_TEMPLATE;
@@ -22,6 +22,9 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+/// File name of the record of what a model was trained on.
+pub const TRAINING_DATA: &str = "xrun-data.json";
 
 /// The element type of exported weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -51,6 +54,8 @@ pub struct Export {
     pub reference: Option<Reference>,
     /// Files beside the weights and the tokenizer that the run began with.
     pub companions: Companions,
+    /// What the model was trained on, as JSON; `None` to leave it out.
+    pub data: Option<String>,
 }
 
 impl Export {
@@ -149,6 +154,9 @@ pub fn write_on(
         };
         for (name, text) in &files {
             write(name, text)?;
+        }
+        if let Some(data) = &export.data {
+            write(TRAINING_DATA, data)?;
         }
         if let Some(reference) = &export.reference {
             write(REFERENCE, &reference.to_json()?)?;

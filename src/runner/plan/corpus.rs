@@ -9,11 +9,10 @@ use crate::recipe::{DataSource, Recipe};
 /// that machine share its memory.
 pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     let data = &recipe.values().data;
-    // A recipe is checked to name a path for each source, and a weight if there are several.
+    // A recipe is checked to name a path for each source.
     let source = |(name, source): (&String, &DataSource)| {
-        let DataSource { path, weight, epochs } = source;
-        let path = path.clone().unwrap_or_default().into();
-        (name.clone(), MixtureSource { path, weight: weight.unwrap_or(1.0), epochs: *epochs })
+        let path = source.path.clone().unwrap_or_default().into();
+        (name.clone(), MixtureSource { path, counted: source.epochs.is_some() })
     };
     Spec {
         corpus: data.corpus.clone(),

@@ -457,6 +457,9 @@ sections! {
         corpus: CorpusSource = CorpusSource::Stories;
             Training, Type::NameOrPath(&CorpusSource::NAMES), "\"random\""
                 => aliases(&["dataset", "dataset_path"]);
+        /// Origin and licence of the training text, for the summary and for exports.
+        card: Option<String> = None;
+            Bookkeeping, Type::Text, "\"public domain, from a library\"" => unset("none"), implied(UNSET);
         /// Tokenizer: a built-in one, or the path of a `tokenizer.json`.
         tokenizer: String = "stories".to_owned();
             Training, Type::NameOrPath(&["gpt2", "byte", "stories"]), "\"gpt2\""

@@ -34,7 +34,8 @@ fn layers_set_single_keys_of_a_source() {
     assert!(recipe.expect_err("news has no weight").message().contains("the source `news` has no weight"));
     let env = [("XRUN__DATA__SOURCES__WEB__EPOCHS", "2")];
     let recipe = load_over(TWO, &["data.sources.code-2.weight=0.5"], &env).expect("valid");
-    let source = |path: &str, weight, epochs| DataSource { path: Some(path.to_owned()), weight, epochs };
+    let source =
+        |path: &str, weight, epochs| DataSource { path: Some(path.to_owned()), weight, epochs, card: None };
     let expected = [
         ("code-2".to_owned(), source("/texts/code", Some(0.5), Some(4.0))),
         ("web".to_owned(), source("web", Some(0.75), Some(2.0))),

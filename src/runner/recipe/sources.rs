@@ -7,7 +7,8 @@
 
 use super::condition::{Fact, UNSET, When};
 use super::groups::leak;
-use super::key::{Class::Training, Key, NumberFormat, NumberRange, Type};
+use super::key::Class::{Bookkeeping, Training};
+use super::key::{Key, NumberFormat, NumberRange, Type};
 use super::names::{name_fault, refusal};
 use crate::suggest::nearest;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,8 @@ pub struct DataSource {
     pub weight: Option<f64>,
     /// Largest number of passes over the source; `None` for no limit.
     pub epochs: Option<f64>,
+    /// Origin and licence of its text.
+    pub card: Option<String>,
 }
 
 const NUMBER: Type =
@@ -58,7 +61,7 @@ pub(super) const WEIGHT: &str = "weight";
 pub(super) const CORPUS: &str = "data.corpus";
 
 /// The keys of a source called `NAME`.
-const ROWS: [Key; 3] = [
+const ROWS: [Key; 4] = [
     Key::new(
         "data.sources.NAME.path",
         Training,
@@ -87,6 +90,15 @@ const ROWS: [Key; 3] = [
     )
     .unit("epochs")
     .unset("no limit")
+    .implied(UNSET),
+    Key::new(
+        "data.sources.NAME.card",
+        Bookkeeping,
+        Type::Text,
+        "Origin and licence of the source's text, for the summary and for exports.",
+        "\"CC-BY-4.0, from a crawl of 2024\"",
+    )
+    .unset("none")
     .implied(UNSET),
 ];
 

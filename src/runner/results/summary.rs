@@ -239,6 +239,20 @@ pub struct ForkedFrom {
     pub tokens_seen: u64,
 }
 
+/// A source of a mixture.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SourceRecord {
+    /// Hash of its tokens, in hexadecimal.
+    pub hash: String,
+    /// Tokens to train on.
+    pub train_tokens: u64,
+    /// Passes over it in all steps of the recipe.
+    pub epochs: Option<f64>,
+    /// Origin and licence of its text, as `data.sources.NAME.card` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub card: Option<String>,
+}
+
 /// The summary of a run. Fields are `null` if nothing is known, never zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -253,6 +267,12 @@ pub struct Summary {
     pub recipe_hash: String,
     /// Hash of the tokens that the run trained and evaluated on, in hexadecimal.
     pub corpus_hash: Option<String>,
+    /// Origin and licence of the training text, as `data.card` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<String>,
+    /// The sources of a mixture, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, SourceRecord>,
     /// The corpus's files, unless there are more than a hundred.
     #[serde(default)]
     pub corpus_files: Vec<CorpusFile>,

@@ -22,7 +22,7 @@ fn place() -> Place {
     let recipe = std::fs::read_to_string(place.path().join("tiny.toml")).unwrap();
     let generated = "[data]\ntrain_tokens = 20_000\nvalidation_tokens = 600\n";
     let mixture = "[data]\ntokenizer = \"byte\"\n\
-                   [data.sources]\ncode = { path = \"texts/code.jsonl\", weight = 0.6 }\n\
+                   [data.sources]\ncode = { path = \"texts/code.jsonl\", weight = 0.6, card = \"MIT, by hand\" }\n\
                    news = { path = \"texts/news.jsonl\", weight = 0.1, epochs = 3 }\n\
                    web = { path = \"texts/web.jsonl\", weight = 0.3 }\n\
                    [[data.phases]]\nfrom = 0.5\nweights = { code = 0.2, web = 0.8 }\n";
@@ -64,6 +64,18 @@ fn every_source_is_read_in_proportion_and_held_out_apart() {
         }
     }
     assert_eq!(counts, [[36, 6, 18], [12, 0, 48]]);
+    // What it was trained on is in the summary and goes with the weights.
+    let summary = run.json("summary.json");
+    assert_eq!(summary["sources"].as_object().unwrap().len(), 3);
+    assert_eq!(summary["sources"]["code"]["card"], "MIT, by hand");
+    assert_eq!(summary["card"], Value::Null);
+    place.xrun(&["export", run.name(), "--to", "hf"]).succeeds();
+    let exported = std::fs::read(place.path().join("hf/xrun-data.json")).unwrap();
+    let exported: Value = serde_json::from_slice(&exported).unwrap();
+    assert_eq!(
+        [&exported["corpus_hash"], &exported["sources"]],
+        [&summary["corpus_hash"], &summary["sources"]]
+    );
     let sources = shown(&place, 1)["sources"].clone();
     for (at, share) in [0.4, 0.05, 0.55].into_iter().enumerate() {
         assert!((sources[at]["share"].as_f64().unwrap() - share).abs() < 1e-6, "{sources}");

@@ -112,6 +112,7 @@ fn comes_back(case: &str) {
         dtype: Dtype::F32,
         reference: None,
         companions: Companions::default(),
+        data: None,
     };
     let at = tempfile::tempdir().unwrap();
     let to = at.path().join("exported");

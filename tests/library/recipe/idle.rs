@@ -187,7 +187,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
             let sources = &values.data.sources;
             for (name, source) in sources {
                 read.extend(source.path.as_ref().map(Into::into));
-                let _ = write!(text, "{name} {:?} {:?}", source.path, source.epochs);
+                let _ = write!(text, "{name} {:?} {:?} {:?}", source.path, source.epochs, source.card);
             }
             if sources.len() > 1 {
                 let weights: Vec<_> = sources.values().map(|source| source.weight).collect();
@@ -263,7 +263,11 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         }
     }
     // Single facts that are read as they are.
-    let _ = write!(text, "{:?}", (checkpoint.resume, values.parallelism.launcher, &values.job));
+    let _ = write!(
+        text,
+        "{:?}",
+        (checkpoint.resume, values.parallelism.launcher, &values.job, &values.data.card)
+    );
     let _ = write!(text, "{:?}", (values.parallelism.timeout_s.to_bits(), &values.metrics, &plan.tasks));
     let validation = &values.validation;
     let _ =

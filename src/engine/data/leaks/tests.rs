@@ -115,7 +115,7 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
     corpus.write("copies.jsonl", &[own, vec![words(800_000, 50)]].concat());
     let mut spec = Spec { validation: Validation::Fraction(0.2), ..Spec::new("mixture", "byte") };
     for (name, file) in [("own", "own.jsonl"), ("copies", "copies.jsonl")] {
-        spec.sources.insert(name.to_owned(), MixtureSource::new(corpus.path(file), 1.0));
+        spec.sources.insert(name.to_owned(), MixtureSource { path: corpus.path(file), counted: false });
     }
     let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
     let copied: Vec<_> = report.held_out.iter().map(|set| (set.set.as_str(), set.copied)).collect();
@@ -132,7 +132,7 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
         assert_ne!(row["file"], row["held_out_file"], "within a source nothing leaks");
     }
     // With another choice of held-out documents in the first source alone, all of them leak.
-    spec.sources.insert("own".to_owned(), MixtureSource::new(corpus.path("train.jsonl"), 1.0));
+    spec.sources.insert("own".to_owned(), MixtureSource { path: corpus.path("train.jsonl"), counted: false });
     spec.validation = Validation::Path(corpus.path("own.jsonl"));
     let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
     assert_eq!(report.held_out[0].copied, 20);

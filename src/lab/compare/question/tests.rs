@@ -103,7 +103,7 @@ fn measures_over_different_text_are_rejected() {
     question(&["validation.steps=7", LR[0]], &[("on", "train_loss")]).unwrap();
     refused(&["data.seed=7"], &[], "data.validation");
     let news = |path: &str| format!("validation.sets={{ news = \"{path}\" }}");
-    refused(&[&news("a.txt")], &[("on", "val_loss/news")], "has no news");
+    refused(&[&news("a.txt")], &[("on", "val_loss/news")], "no held-out set news");
     let with = |candidate: &[&str]| {
         question_with(candidate, &[&news("a.txt")], &[("on", "val_loss/news"), ("seeds", "2")])
     };
@@ -111,6 +111,36 @@ fn measures_over_different_text_are_rejected() {
     let error = with(&[&news("b.txt")]).unwrap_err();
     assert!(error.message().contains("different text for news"), "{error}");
     refused(&["data.seed=7"], &[("on", "train_loss")], "data.seed is");
+}
+
+/// Weights change what is trained on, and leave the held-out text of every source as it is.
+#[test]
+fn mixtures_are_compared_on_the_text_of_their_sources() {
+    let source = |name: &str| {
+        [format!("data.sources.{name}.path={name}.txt"), format!("data.sources.{name}.weight=1")]
+    };
+    let sources = [source("web"), source("code")].concat();
+    let base: Vec<&str> = sources.iter().map(String::as_str).chain(["data.corpus=mixture"]).collect();
+    let ask = |candidate: &[&str], on: &str| {
+        question_with(candidate, &base, &[("on", on), ("seeds", "2")]).map(drop).map_err(|e| e.to_string())
+    };
+    let weight = "data.sources.code.weight=0.2";
+    for on in ["val_loss", "val_loss/web", "val_loss/code"] {
+        ask(&[weight], on).unwrap();
+        ask(&["data.phases=[{ from = 0.5, weights = { web = 1.0 } }]"], on).unwrap();
+        ask(&["data.packing=best_fit"], on).unwrap();
+        assert!(ask(&["data.seed=7"], on).unwrap_err().contains("data.seed is"));
+    }
+    assert!(ask(&[weight], "train_loss").unwrap_err().contains("data.sources.code.weight is"));
+    let other_text = &["data.sources.code.path=other.txt"];
+    ask(other_text, "val_loss/web").unwrap();
+    for on in ["val_loss", "val_loss/code"] {
+        assert!(ask(other_text, on).unwrap_err().contains("data.sources.code.path is"), "{on}");
+    }
+    assert!(ask(&[weight], "val_loss/wbe").unwrap_err().contains("did you mean web?"));
+    // Without a share that is held out, sources are no sets.
+    let error = ask(&[weight, "data.validation=held.txt"], "val_loss/web").unwrap_err();
+    assert!(error.contains("no held-out set web"), "{error}");
 }
 
 #[test]

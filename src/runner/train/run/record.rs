@@ -2,7 +2,7 @@
 //! and the first lines of its log.
 
 use crate::checkpoint::{INITIAL_WEIGHTS, Meta, Store};
-use crate::data::{Dataset, HeldOut};
+use crate::data::{Dataset, HeldOut, OpenedSource};
 use crate::device::cuda::{self, Gpu};
 use crate::error::Result;
 use crate::forecast::RunNeeds;
@@ -19,6 +19,7 @@ use crate::results::folder::{PLOTS, read_summary};
 use crate::results::held_out::HeldOutSet;
 use crate::results::origin::{BeganFrom, Origin};
 use crate::results::progress::{Progress, eprint_line};
+use crate::results::summary::SourceRecord;
 use crate::results::summary::{BegunWith, HeldOutPart};
 use crate::results::{RunFolder, Summary, memory};
 use crate::train::calibrate::{cpu_pace, known_cpu_pace};
@@ -190,6 +191,19 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
     summary.parameters_core = Some(programs.state.core_parameter_count() as u64);
     summary.corpus_hash = Some(dataset.hash.clone());
     summary.corpus_files = corpus_files(dataset);
+    let data = &job.recipe.values().data;
+    summary.card.clone_from(&data.card);
+    let record = |source: &OpenedSource| {
+        let planned = plan.sources.iter().find(|planned| planned.facts.name == source.name);
+        let record = SourceRecord {
+            hash: source.hash.clone(),
+            train_tokens: source.train_tokens as u64,
+            epochs: planned.map(|planned| planned.epochs),
+            card: data.sources.get(&source.name).and_then(|source| source.card.clone()),
+        };
+        (source.name.clone(), record)
+    };
+    summary.sources = dataset.sources.iter().map(record).collect();
     summary.floor = dataset.floor;
     summary.val_part = held_out_part(plan);
     let known = std::mem::take(&mut summary.held_out);

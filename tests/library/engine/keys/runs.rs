@@ -92,6 +92,12 @@ impl Run {
         std::fs::read_to_string(self.path.join(RESOLVED)).expect("every run has one")
     }
 
+    /// Returns what the summary says of the origin and licence of the text and its sources.
+    pub fn cards(&self) -> Vec<Option<String>> {
+        let of_sources = self.summary.sources.values().map(|source| &source.card);
+        std::iter::once(&self.summary.card).chain(of_sources).cloned().collect()
+    }
+
     /// Returns the number of checkpoints that were kept.
     pub fn checkpoints(&self) -> usize {
         steps(&self.path.join(CHECKPOINT)).expect("a folder that can be listed").len()
@@ -219,6 +225,7 @@ pub fn export(to: &Path) -> Result<()> {
         dtype: Dtype::F32,
         reference: None,
         companions: Companions::default(),
+        data: None,
     };
     hf_export::write(to, &export, &loaded, tokenizer.to_json())
 }

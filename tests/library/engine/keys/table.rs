@@ -133,6 +133,13 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let (yarn, llama3) = (scaled("model.rope_scaling=yarn"), scaled("model.rope_scaling=llama3"));
     let texts = |value| written(&writes, value, |a, b| a.texts() != b.texts() && !a.texts().is_empty());
     match key {
+        "data.card" | "data.sources.NAME.card" => {
+            let base: &[&str] = if key == "data.card" { &[] } else { &mixture };
+            written(base, "public domain", |a, b| {
+                let said = |cards: Vec<Option<String>>| cards.into_iter().flatten().collect::<Vec<_>>();
+                said(a.cards()).is_empty() && said(b.cards()) == ["public domain"]
+            })
+        }
         "job.description" | "job.label" => written(&[], "another", |a, b| a.recipe_toml() != b.recipe_toml()),
 
         "model.dim" => curve("48"),
