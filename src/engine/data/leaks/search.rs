@@ -137,10 +137,13 @@ impl State<'_> {
         *bits |= bit;
         let matches = self.found.parts.entry(part).or_default();
         if let Some(last) = matches.last_mut() {
-            let offset = passages[usize::from(at)].first - passages[usize::from(last.first)].first;
-            if last.last + 1 == at && last.word + u64::from(offset) == passage.first {
-                (last.last, last.end) = (at, passage.end);
-                return true;
+            // Passages are numbered in the order of the part, so only a later one begins behind another.
+            if last.last + 1 == at {
+                let offset = passages[usize::from(at)].first - passages[usize::from(last.first)].first;
+                if last.word + u64::from(offset) == passage.first {
+                    (last.last, last.end) = (at, passage.end);
+                    return true;
+                }
             }
         }
         let Passage { first: word, start, end, .. } = *passage;

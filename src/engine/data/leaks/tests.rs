@@ -105,6 +105,19 @@ fn leaks_of_every_kind_are_found_and_listed() {
     assert_eq!((rows[1]["overlap"].as_f64(), rows[3]["earlier_line"].as_u64()), (Some(0.3), Some(1)));
 }
 
+/// A document may have the end of a held-out one before its beginning.
+#[test]
+fn passages_in_another_order_are_found() {
+    let text = words(1050, 40) + " and then " + &words(1000, 40);
+    let corpus = Corpus::new(std::slice::from_ref(&text));
+    let rows = corpus.spans(&corpus.check(&corpus.spec()));
+    let spans: Vec<&str> = (0..2)
+        .map(|span| [0, 1].map(|at| rows[0]["spans"][span][at].as_u64().unwrap() as usize))
+        .map(|[start, end]| &text[start..end])
+        .collect();
+    assert_eq!(spans, [words(1050, 40), words(1000, 40)]);
+}
+
 /// Text that one source of a mixture holds out is looked for in all of them, and files of either are named.
 #[test]
 fn sources_of_a_mixture_are_checked_against_each_other() {
