@@ -17,7 +17,11 @@ use crate::error::{Error, Result};
 const UNIT: u64 = 1 << 32;
 
 /// A position that is never reached.
-const NEVER: u64 = u64::MAX;
+const NEVER: u64 = u64::MAX - 1;
+
+/// Stands for the deadline of a sequence that may not come yet. One that may come is preferred, even if it
+/// never must.
+const NOT_YET: u64 = u64::MAX;
 
 /// The weights of a mixture's sources from a sequence on.
 #[derive(Clone, Debug, PartialEq)]
@@ -120,8 +124,8 @@ impl Interleave {
         self.at += 1;
         let at = self.at;
         let both = self.releases.iter().zip(&self.deadlines);
-        let candidates = both.map(|(release, deadline)| if *release <= at { *deadline } else { NEVER });
-        let earliest = candidates.clone().min().unwrap_or(NEVER);
+        let candidates = both.map(|(release, deadline)| if *release <= at { *deadline } else { NOT_YET });
+        let earliest = candidates.clone().min().unwrap_or(NOT_YET);
         // Of equal deadlines, the first source has precedence.
         let chosen = candidates.take_while(|deadline| *deadline != earliest).count();
         let number = self.taken[chosen];
@@ -163,7 +167,7 @@ impl Interleave {
                 (u64::try_from(missing / weight).unwrap_or(NEVER), (missing % weight) as u64)
             }
         };
-        (from.saturating_add(more).saturating_add(u64::from(rest > 0)), rest == 0)
+        (from.saturating_add(more).saturating_add(u64::from(rest > 0)).min(NEVER), rest == 0)
     }
 }
 
@@ -257,15 +261,15 @@ mod tests {
             exponent in 0.0f64..3.0,
             sources in 1usize..13,
             lengths in proptest::collection::vec(1u64..400, 3),
-            zero in proptest::bool::ANY,
+            left_out in proptest::collection::vec(proptest::collection::vec(proptest::bool::ANY, 12), 3),
         ) {
             let mut from = 0;
             let mut stages = Vec::new();
             for (weights, length) in weights.iter().zip(&lengths) {
                 let mut weights: Vec<f64> = weights[..sources].iter().map(|w| w.powf(exponent)).collect();
-                if zero && sources > 1 {
-                    weights[stages.len() % sources] = 0.0;
-                }
+                // All but the first may be left out of a stage.
+                let left_out = &left_out[stages.len()];
+                weights.iter_mut().zip(left_out).skip(1).filter(|(_, out)| **out).for_each(|(w, _)| *w = 0.0);
                 stages.push(MixtureStage { from, weights });
                 from += length;
             }
