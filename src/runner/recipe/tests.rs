@@ -93,7 +93,9 @@ fn required_settings(key: &Key) -> Vec<&'static str> {
         "model.rope_low_freq_factor" | "model.rope_high_freq_factor" => {
             vec!["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_context=64"]
         }
-        "data.sources.NAME.weight" | "data.sources.NAME.epochs" => vec!["data.sources.NAME.path=web"],
+        "data.sources.NAME.weight" | "data.sources.NAME.epochs" | "data.sources.NAME.card" => {
+            vec!["data.sources.NAME.path=web"]
+        }
         "data.phases" => vec!["data.sources.code.path=code"],
         path => {
             let positions = path.starts_with("optimizer.groups.positions");
