@@ -243,6 +243,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
         /// Every input of every document is in one row, no row is too long, only long documents are cut, and
         /// a row depends on its group alone.
         #[test]
