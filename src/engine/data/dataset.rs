@@ -92,8 +92,8 @@ impl Dataset {
         named.map(facts).collect()
     }
 
-    /// Returns the UTF-8 bytes per token in the first million tokens of each source; `None` where a token does
-    /// not always stand for the same bytes.
+    /// Returns the UTF-8 bytes per token in the first million tokens of each source; `None` where a token
+    /// does not always stand for the same bytes.
     ///
     /// # Errors
     /// If the tokens cannot be read.

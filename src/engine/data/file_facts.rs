@@ -1,5 +1,5 @@
-//! What is known about a corpus of files before a run. Small text is tokenized; of more, every file is checked
-//! and the sizes are estimated.
+//! What is known about a corpus of files before a run. Small text is tokenized; of more, every file is
+//! checked and the sizes are estimated.
 
 use super::corpus::{Corpus, stories_tokenizer_warning, unused_by_shards, unused_seed};
 use super::corpus_facts::CorpusFacts;
@@ -40,7 +40,8 @@ pub(super) struct FileFacts {
     pub held_out: Option<Stream>,
 }
 
-/// Returns the facts about a corpus of files without further held-out sets. `counted` asks for exact numbers, however long the text is.
+/// Returns the facts about a corpus of files without further held-out sets. `counted` asks for exact numbers,
+/// however long the text is.
 ///
 /// # Errors
 /// If a run would refuse the corpus.

@@ -149,8 +149,8 @@ impl Interleave {
         units as f64 / UNIT as f64
     }
 
-    /// Returns the position, counted from 1, at which the share of a source reaches `units`, and true if it is
-    /// `units` there and not more.
+    /// Returns the position, counted from 1, at which the share of a source reaches `units`, and true if it
+    /// is `units` there and not more.
     fn reached(&self, source: usize, units: u128) -> (u64, bool) {
         // The last stage before which the source has less.
         let stage = self.stages.partition_point(|stage| stage.before[source] < units) - 1;
@@ -297,7 +297,8 @@ mod tests {
         }
     }
 
-    /// Times the replay of 10^8 positions: `cargo test --release -p xrun-engine -- --ignored --nocapture replay`.
+    /// Times the replay of 10^8 positions:
+    /// `cargo test --release -p xrun-engine -- --ignored --nocapture replay`.
     #[test]
     #[ignore = "a measurement"]
     fn replay_of_a_hundred_million_positions() {

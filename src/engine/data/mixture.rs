@@ -182,8 +182,8 @@ fn in_words(name: &str, warning: &str) -> String {
     format!("source {name}: {warning}")
 }
 
-/// Joins held-out text of sources. The end token that closes the text of one also opens the next, so it stands
-/// there once.
+/// Joins held-out text of sources. The end token that closes the text of one also opens the next, so it
+/// stands there once.
 fn joined(streams: &[&Stream], tokenizer: &Tokenizer) -> Result<Stream> {
     let end = tokenizer.end_token();
     let mut parts: Vec<Stream> = Vec::with_capacity(streams.len());

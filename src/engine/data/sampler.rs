@@ -1,10 +1,11 @@
 //! Decides which window of the corpus each sequence of the global batch reads.
 //!
-//! The stream of each source is cut into windows of `seq_len + 1` tokens that start `seq_len` apart, so that each token is a
-//! target once per epoch. The sequences of a run are numbered consecutively, step by step, and those of a
-//! mixture are divided among its sources ([`super::interleave`]). Sequence number `g` of a source reads
-//! window `permute(epoch, g mod windows)` with `epoch = g div windows`. The order does not depend on how a
-//! global batch is divided among ranks and micro-batches, and the step number is the only state.
+//! The stream of each source is cut into windows of `seq_len + 1` tokens that start `seq_len` apart, so that
+//! each token is a target once per epoch. The sequences of a run are numbered consecutively, step by step,
+//! and those of a mixture are divided among its sources ([`super::interleave`]). Sequence number `g` of a
+//! source reads window `permute(epoch, g mod windows)` with `epoch = g div windows`. The order does not
+//! depend on how a global batch is divided among ranks and micro-batches, and the step number is the only
+//! state.
 //!
 //! What remains behind the last window fills none. Where it is a noticeable part of the stream, every second
 //! epoch leaves out the beginning instead: its windows end with the stream.

@@ -115,12 +115,11 @@ fn source_rows(plan: &Plan, dataset: &Dataset) -> Result<Vec<SourceRow>> {
         let bytes_per_token = rates.first().copied().flatten();
         return Ok(vec![SourceRow { name, tokens, bytes_per_token, share: 1.0, epochs: plan.passes() }]);
     }
-    let all = plan.batch.sequences_in_first_steps(plan.steps as u64).max(1) as f64;
     let row = |(source, bytes_per_token): (&PlannedSource, _)| SourceRow {
         name: source.facts.name.clone(),
         tokens: source.facts.train_tokens,
         bytes_per_token,
-        share: source.sequences / all,
+        share: source.share,
         epochs: source.epochs,
     };
     Ok(plan.sources.iter().zip(rates).map(row).collect())

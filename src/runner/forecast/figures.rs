@@ -4,7 +4,7 @@ use super::disk::weight_bytes;
 use super::{
     Budget, DeviceFit, ExchangeForecast, FitHere, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
-use crate::data::Packed;
+use crate::data::{Packed, SourceFacts};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -232,15 +232,9 @@ impl BatchForecast {
 }
 
 impl SourceForecast {
-    fn new(plan: &Plan, PlannedSource { facts, sequences, epochs }: &PlannedSource) -> Self {
-        let all = plan.batch.sequences_in_first_steps(plan.steps as u64).max(1) as f64;
-        Self {
-            name: facts.name.clone(),
-            tokens: facts.train_tokens,
-            exact: facts.exact,
-            share: sequences / all,
-            epochs: *epochs,
-        }
+    fn new(PlannedSource { facts, share, epochs, .. }: &PlannedSource) -> Self {
+        let SourceFacts { name, train_tokens, exact, .. } = facts;
+        Self { name: name.clone(), tokens: *train_tokens, exact: *exact, share: *share, epochs: *epochs }
     }
 }
 
@@ -265,7 +259,7 @@ impl TrainingForecast {
             passes: plan.passes(),
             left_out: corpus.exact.then_some(windows.left_over),
             left_out_by_turns: windows.alternates,
-            sources: plan.sources.iter().map(|source| SourceForecast::new(plan, source)).collect(),
+            sources: plan.sources.iter().map(SourceForecast::new).collect(),
             packed: corpus.packed,
             floor: corpus.floor,
         }

@@ -1,8 +1,9 @@
 //! Exports a trained model as a HuggingFace folder.
 //!
 //! The folder depends only on the tensors, the dimensions, the tokenizer and what is said of the training
-//! text, so the same model gives the same bytes. It appears complete or not at all. Weights of any size go into one `model.safetensors`: sharding
-//! only serves hosts with a limit per file, and every reader of the format accepts one file.
+//! text, so the same model gives the same bytes. It appears complete or not at all. Weights of any size go
+//! into one `model.safetensors`: sharding only serves hosts with a limit per file, and every reader of the
+//! format accepts one file.
 
 pub use super::hugging_face::CHAT_TEMPLATE;
 use super::hugging_face::{

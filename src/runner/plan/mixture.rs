@@ -13,6 +13,8 @@ pub struct PlannedSource {
     pub facts: SourceFacts,
     /// Sequences that are read from it, to within one.
     pub sequences: f64,
+    /// Their share of all sequences of the run, from 0 to 1.
+    pub share: f64,
     /// Passes over its windows, or over the rows of its documents.
     pub epochs: f64,
 }
@@ -53,13 +55,18 @@ pub(super) fn sources(
     }
     let steps = recipe.values().training.steps;
     let sequences = batch.sequences_in_first_steps(steps as u64);
-    let shares = mixture_shares(corpus.sources.len(), stages, sequences)?;
-    let planned = corpus.sources.iter().zip(shares).map(|(facts, sequences)| {
+    let drawn = mixture_shares(corpus.sources.len(), stages, sequences)?;
+    let planned = corpus.sources.iter().zip(drawn).map(|(facts, drawn)| {
         let count = match facts.packed {
             Some(packed) => packed.rows,
             None => Windows::new(facts.train_tokens, batch.seq_len).count,
         };
-        PlannedSource { facts: facts.clone(), sequences, epochs: sequences / count.max(1) as f64 }
+        PlannedSource {
+            facts: facts.clone(),
+            sequences: drawn,
+            share: drawn / sequences.max(1) as f64,
+            epochs: drawn / count.max(1) as f64,
+        }
     });
     let planned: Vec<PlannedSource> = planned.collect();
     for source in &planned {

@@ -1,9 +1,9 @@
 //! The tables of `[data.sources]`: the sources of a mixture, under names that the recipe chooses.
 //!
 //! A source's key has the name `sources.NAME.KEY` in the section `[data]`, so every layer sets it like any
-//! other key, and a higher layer may change one key of one source. The table of keys has the rows of a source
-//! called `NAME`, which stand for those of every source; the keys of other names are made when they are looked
-//! up.
+//! other key, and a higher layer may change one key of one source. The table of keys has the rows of a
+//! source called `NAME`, which stand for those of every source; the keys of other names are made when they
+//! are looked up.
 
 use super::condition::{Fact, UNSET, When};
 use super::groups::leak;

@@ -89,8 +89,8 @@ impl Sides {
     }
 }
 
-/// Opens the training text of one corpus, and what is held out of it under a name; `None` if the held-out text
-/// is of its own.
+/// Opens the training text of one corpus, and what is held out of it under a name; `None` if the held-out
+/// text is of its own.
 fn sides(name: &str, spec: &Spec, warnings: &mut Vec<String>) -> Result<(Texts, Option<Texts>)> {
     let Corpus::Files(files) = Corpus::find(spec)? else {
         return Err(Error::usage(format!(
