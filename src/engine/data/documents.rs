@@ -3,7 +3,7 @@
 use super::Spec;
 use super::corpus_files::TextFiles;
 use super::parallel::collect_in_order;
-use super::source::{self, DocumentReader, DocumentSpan, Rules, TextFile};
+use super::source::{self, DocumentReader, DocumentSpan, Rules, Sample, TextFile};
 use crate::error::{Error, Result};
 use crate::format::{plural, printable, shortened};
 use rayon::prelude::*;
@@ -112,11 +112,6 @@ impl Documents {
         left_out.fold(counted, |counted, (n, which)| format!("{counted}, {n} {which} left out"))
     }
 
-    /// Returns how the documents were found.
-    pub fn rules(&self) -> &Rules {
-        &self.rules
-    }
-
     /// Opens the text of document `i`.
     ///
     /// # Errors
@@ -125,6 +120,29 @@ impl Documents {
         let (file, span) = &self.spans[i];
         let TextFile { content, source } = &self.files[*file];
         source.read(content.as_ref(), span, &self.rules)
+    }
+
+    /// Returns the document with byte `at` of the content that all documents take, and the bytes of it before
+    /// that byte; `None` behind the last document.
+    pub fn at_byte(&self, mut at: u64) -> Option<(usize, u64)> {
+        for (i, (_, span)) in self.spans.iter().enumerate() {
+            match at.checked_sub(span.bytes) {
+                None => return Some((i, at)),
+                Some(left) => at = left,
+            }
+        }
+        None
+    }
+
+    /// Returns at most `most` bytes of the text of document `i` from byte `offset` on, or from its beginning
+    /// where its format reads whole documents.
+    ///
+    /// # Errors
+    /// If [`Source::sample`](source::Source::sample) fails.
+    pub fn sample(&self, i: usize, offset: u64, most: usize) -> Result<Sample> {
+        let (file, span) = &self.spans[i];
+        let TextFile { content, source } = &self.files[*file];
+        source.sample(content.as_ref(), span, (offset, most), &self.rules)
     }
 
     /// Returns what the user should know about the corpus: what its folder holds besides it, what names

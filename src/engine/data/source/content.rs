@@ -18,20 +18,6 @@ pub(in crate::data) trait Content: Debug + Send + Sync {
     /// # Errors
     /// If the file cannot be read, was written to since it was opened, or is damaged.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize>;
-
-    /// Returns about `bytes` of the content near byte `at` of the file, to estimate the whole content from.
-    ///
-    /// # Errors
-    /// If [`Content::read_at`] fails.
-    fn sample(&self, at: u64, bytes: usize) -> Result<Piece>;
-}
-
-/// A piece of a file's content.
-#[derive(Debug)]
-pub(in crate::data) struct Piece {
-    pub content: Vec<u8>,
-    /// Bytes that the piece takes in the file.
-    pub file_bytes: u64,
 }
 
 impl Content for CorpusFile {
@@ -47,12 +33,5 @@ impl Content for CorpusFile {
         let read = self.bytes().saturating_sub(offset).min(out.len() as u64) as usize;
         self.read_exact_at(offset, &mut out[..read])?;
         Ok(read)
-    }
-
-    fn sample(&self, at: u64, bytes: usize) -> Result<Piece> {
-        let mut content = vec![0; bytes];
-        let read = self.read_at(at, &mut content)?;
-        content.truncate(read);
-        Ok(Piece { file_bytes: content.len() as u64, content })
     }
 }

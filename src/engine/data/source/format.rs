@@ -45,12 +45,28 @@ pub(in crate::data) trait Source: Debug + Sync {
         rules: &Rules,
     ) -> Result<DocumentReader<'c>>;
 
-    /// Returns about `bytes` of text near byte `at` of the file, whole or partial documents, to estimate the
-    /// whole from.
+    /// Returns text of a document for an estimate: at most `most` bytes of it, from byte `offset` of the
+    /// document on or, in formats that read whole documents, from its beginning.
     ///
     /// # Errors
-    /// If the file cannot be read or has changed.
-    fn sample(&self, content: &dyn Content, at: u64, bytes: usize, rules: &Rules) -> Result<Sample>;
+    /// If [`Source::read`] fails.
+    fn sample(
+        &self,
+        content: &dyn Content,
+        span: &DocumentSpan,
+        (_offset, most): (u64, usize),
+        rules: &Rules,
+    ) -> Result<Sample> {
+        let mut text = String::new();
+        self.read(content, span, rules)?.append(&mut text, usize::MAX)?;
+        let whole = text.len().max(1) as u64;
+        let mut kept = text.len().min(most);
+        while !text.is_char_boundary(kept) {
+            kept -= 1;
+        }
+        text.truncate(kept);
+        Ok(Sample { text, bytes: (u128::from(span.bytes) * kept as u128 / u128::from(whole)) as u64 })
+    }
 
     /// Looks at the beginning of a file and returns a warning if there is reason for one.
     ///
@@ -59,12 +75,12 @@ pub(in crate::data) trait Source: Debug + Sync {
     fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>>;
 }
 
-/// Text of a file, for an estimate.
+/// Text of a document, for an estimate.
 #[derive(Debug)]
 pub(in crate::data) struct Sample {
     pub text: String,
-    /// Bytes that the text takes in the file.
-    pub file_bytes: u64,
+    /// Bytes of content that the text takes.
+    pub bytes: u64,
 }
 
 /// What a file holds.

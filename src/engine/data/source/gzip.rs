@@ -258,7 +258,7 @@ fn damaged(file: &CorpusFile, what: &str) -> Error {
 mod tests {
     use super::super::content::Content;
     use super::super::packed::testing::{numbers, read_in_pieces};
-    use super::super::packed::{ALWAYS_ALLOWED, FIRST_SPACING, Packed, SAMPLED_BYTES};
+    use super::super::packed::{ALWAYS_ALLOWED, FIRST_SPACING, Packed};
     use super::*;
     use std::path::Path;
 
@@ -398,16 +398,5 @@ mod tests {
         // A shorter one is allowed, however small its file.
         let small = packed(&vec![b' '; 1 << 20], &["-9"]);
         assert_eq!(self::read(&small, 1 << 20).unwrap().len(), 1 << 20);
-    }
-
-    #[test]
-    fn a_sample_stands_for_its_share_of_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let content = numbers(300_000);
-        let file = opened(dir.path(), &packed(&content, &[]));
-        let sample = file.sample(1 << 30, 1000).unwrap();
-        assert_eq!(sample.content, content[SAMPLED_BYTES - 1000..SAMPLED_BYTES]);
-        let estimate = file.file().bytes() * 1000 / sample.file_bytes;
-        assert!(estimate.abs_diff(content.len() as u64) < content.len() as u64 / 10, "{estimate}");
     }
 }

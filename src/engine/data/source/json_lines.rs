@@ -1,7 +1,7 @@
 //! JSON lines: a string of the object on each line is a document.
 
 use super::content::Content;
-use super::format::{DocumentReader, DocumentSpan, Rules, Sample, Scan, Source};
+use super::format::{DocumentReader, DocumentSpan, Rules, Scan, Source};
 use crate::data::parallel::collect_in_order;
 use crate::data::text::{BLOCK_BYTES, TextReader};
 use crate::error::{Error, Result};
@@ -86,20 +86,6 @@ impl Source for JsonLines {
         let mut json = String::new();
         TextReader::range(content, span.at..span.at + span.bytes).append(&mut json, usize::MAX)?;
         Ok(DocumentReader::Whole(text_of(content, span.line, &json, rules)?.map(Cow::into_owned)))
-    }
-
-    fn sample(&self, content: &dyn Content, at: u64, bytes: usize, rules: &Rules) -> Result<Sample> {
-        let piece = content.sample(at, bytes)?;
-        let raw = String::from_utf8_lossy(&piece.content);
-        let whole = raw.lines().filter(|line| is_object(line)).filter_map(|line| held(line, rules).ok());
-        let texts: String = whole
-            .filter_map(|held| match held {
-                Held::Text(text) => Some(text),
-                Held::Null | Held::Nothing => None,
-            })
-            .collect();
-        let text = if texts.is_empty() { raw.into_owned() } else { texts };
-        Ok(Sample { text, file_bytes: piece.file_bytes })
     }
 
     fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>> {

@@ -4,7 +4,7 @@
 //! last, which makes reads in order cheap, and every file keeps places along the way from which other reads
 //! start. Nothing else is kept in memory, however long the content is.
 
-use super::content::{Content, Piece};
+use super::content::Content;
 use crate::data::file::CorpusFile;
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -25,9 +25,6 @@ pub(super) const FIRST_SPACING: u64 = 4 << 20;
 
 /// Bytes of content decoded at a time on the way to an offset.
 const SKIP_BYTES: u64 = 1 << 20;
-
-/// Bytes of content decoded for a sample: the beginning of a file is packed less tightly than the rest.
-pub(super) const SAMPLED_BYTES: usize = 1 << 20;
 
 /// The decoder that a thread used last, and the id of its file.
 pub(super) type LastDecoder<D> = LocalKey<RefCell<Option<(u64, D)>>>;
@@ -133,17 +130,6 @@ impl<D: Decoder> Content for Packed<D> {
             D::last().set(Some((self.file.id(), decoder)));
         }
         Ok(read)
-    }
-
-    /// Always samples the beginning: any other place can only be reached by decoding everything before it.
-    fn sample(&self, _: u64, bytes: usize) -> Result<Piece> {
-        let mut decoder = D::default();
-        let mut content = vec![0; SAMPLED_BYTES.max(bytes)];
-        let read = decoder.read(&self.file, &mut content)?;
-        content.truncate(read);
-        let content = content.split_off(read.saturating_sub(bytes));
-        let file_bytes = decoder.next_byte() * content.len() as u64 / read.max(1) as u64;
-        Ok(Piece { content, file_bytes })
     }
 }
 

@@ -34,10 +34,19 @@ impl Source for PlainText {
         Ok(DocumentReader::Blocks(TextReader::range(content, span.at..span.at + span.bytes)))
     }
 
-    fn sample(&self, content: &dyn Content, at: u64, bytes: usize, _: &Rules) -> Result<Sample> {
-        let piece = content.sample(at, bytes)?;
-        let text = String::from_utf8_lossy(&piece.content).into_owned();
-        Ok(Sample { text, file_bytes: piece.file_bytes })
+    fn sample(
+        &self,
+        content: &dyn Content,
+        span: &DocumentSpan,
+        (offset, most): (u64, usize),
+        _: &Rules,
+    ) -> Result<Sample> {
+        let mut piece = vec![0; (span.bytes - offset).min(most as u64) as usize];
+        let read = content.read_at(span.at + offset, &mut piece)?;
+        // It may begin and end within a character.
+        let text = String::from_utf8_lossy(&piece[..read]);
+        let text = text.trim_matches(char::REPLACEMENT_CHARACTER).to_owned();
+        Ok(Sample { text, bytes: read as u64 })
     }
 
     /// Warns if a file without a separator contains the end token as literal text.

@@ -14,7 +14,7 @@ mod tests;
 mod thrift;
 
 use super::content::Content;
-use super::format::{DocumentReader, DocumentSpan, Rules, Sample, Scan, Source};
+use super::format::{DocumentReader, DocumentSpan, Rules, Scan, Source};
 use crate::data::file::CorpusFile;
 use crate::data::parallel::collect_in_order;
 use crate::error::Result;
@@ -65,11 +65,6 @@ impl Source for Parquet {
             None => Cursor::new(file, rules).and_then(|cursor| cursor.read(file, span.at)),
         };
         Ok(DocumentReader::Whole(Some(text.map_err(|fault| fault.into_error(file))?)))
-    }
-
-    fn sample(&self, content: &dyn Content, at: u64, bytes: usize, rules: &Rules) -> Result<Sample> {
-        let file = content.file();
-        sample(file, at, bytes, rules).map_err(|fault| fault.into_error(file))
     }
 
     fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>> {
@@ -146,29 +141,6 @@ fn scan_group(
 }
 
 /// Samples text from the beginning of the row group at a byte of the file.
-fn sample(file: &CorpusFile, at: u64, bytes: usize, rules: &Rules) -> Result<Sample, Fault> {
-    let footer = open(file, rules)?;
-    let (mut text, mut rows) = (String::new(), 0);
-    let row = (u128::from(footer.rows) * u128::from(at) / u128::from(file.bytes().max(1))) as u64;
-    let number = footer.group_of(row);
-    if number < footer.groups.len() {
-        let mut pages = Pages::new(&footer, number);
-        'pages: while let Some(page) = pages.next(file, 0).map_err(|fault| fault.in_group(number))? {
-            for i in 0..page.rows() {
-                if text.len() >= bytes {
-                    break 'pages;
-                }
-                let left = bytes - text.len();
-                let more = String::from_utf8_lossy(page.text(i).unwrap_or_default());
-                text.extend(more.chars().take(left));
-                rows += 1;
-            }
-        }
-    }
-    let share = u128::from(file.bytes()) * rows / u128::from(footer.rows.max(1));
-    Ok(Sample { text, file_bytes: share as u64 })
-}
-
 /// The place in a table up to which a thread has read.
 struct Cursor {
     file: u64,
