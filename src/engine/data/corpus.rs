@@ -7,7 +7,7 @@ use super::manifest::ShardManifest;
 use super::split::TokenSink;
 use super::stories::Split;
 use super::stream::Stream;
-use super::token_cache::{Header, Key, Part, TextTokens, TokenCache};
+use super::token_cache::{Header, Journal, Key, Part, TextTokens, TokenCache};
 use super::tokenizer::{LostBytes, Tokenizer};
 use super::{Spec, Validation, encode, generated, shard, source, split};
 use crate::device::host_allocator::fallible;
@@ -145,8 +145,8 @@ impl Corpus {
         let key = Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
         let Some(key) = key else { return Ok(None) };
         let named = format!("{}: ", text.path.display());
-        let stored = cache.tokens(&key, tokenizer, |sink| {
-            let fed = self.feed(spec, tokenizer, sink)?;
+        let stored = cache.tokens(&key, tokenizer, |sink, journal| {
+            let fed = self.feed_with(spec, tokenizer, journal, sink)?;
             Ok(Header {
                 contents: fed.description.trim_start_matches(&named).to_owned(),
                 warned: fed.warnings.len() > uncached_warnings(text, spec)?.len(),
@@ -206,6 +206,18 @@ impl Corpus {
         tokenizer: &Tokenizer,
         sink: &mut TokenSink<'_>,
     ) -> Result<CorpusSummary> {
+        self.feed_with(spec, tokenizer, &mut Journal::none(), sink)
+    }
+
+    /// Hands every token of both splits to `sink`, and takes those from the journal that an interrupted
+    /// process made.
+    pub fn feed_with(
+        &self,
+        spec: &Spec,
+        tokenizer: &Tokenizer,
+        journal: &mut Journal,
+        sink: &mut TokenSink<'_>,
+    ) -> Result<CorpusSummary> {
         match self {
             Corpus::Stories => stories(spec, tokenizer, sink),
             Corpus::Random => {
@@ -228,7 +240,7 @@ impl Corpus {
                 copy_stream(&loaded.validation, tokenizer, &mut |t| sink(Split::Validation, t))?;
                 Ok(loaded.summary)
             }
-            Corpus::Files(CorpusFiles::Text(files)) => text(files, spec, tokenizer, sink),
+            Corpus::Files(CorpusFiles::Text(files)) => text(files, spec, tokenizer, journal, sink),
         }
     }
 
@@ -250,11 +262,12 @@ impl Corpus {
                 return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, lost, warnings });
             }
         };
-        let make = |sink: &mut TokenSink<'_>| {
+        let make = |sink: &mut TokenSink<'_>, journal: &mut Journal| {
             let documents = Documents::open(&text, spec)?;
-            let bytes = encode::tokenize(&documents, 0..documents.len(), tokenizer, &mut |tokens| {
-                sink(Split::Train, tokens)
-            })?;
+            let bytes =
+                encode::tokenize(&documents, 0..documents.len(), tokenizer, journal, &mut |tokens| {
+                    sink(Split::Train, tokens)
+                })?;
             let warned = !documents.content_warnings()?.is_empty();
             Ok(Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(path, spec) })
         };
@@ -267,7 +280,8 @@ impl Corpus {
             Some((tokens, remark)) => (tokens.train, tokens.header, remark),
             None => {
                 let mut tokens = Vec::new();
-                let header = make(&mut |_, more| append(spec, held, &mut tokens, more))?;
+                let header =
+                    make(&mut |_, more| append(spec, held, &mut tokens, more), &mut Journal::none())?;
                 (Stream::from_tokens(tokens), header, None)
             }
         };
@@ -503,6 +517,7 @@ fn text(
     text: &TextFiles,
     spec: &Spec,
     tokenizer: &Tokenizer,
+    journal: &mut Journal,
     sink: &mut TokenSink<'_>,
 ) -> Result<CorpusSummary> {
     let documents = Documents::open(text, spec)?;
@@ -524,7 +539,7 @@ fn text(
         let train = kept((0..count).collect())?;
         let held = Corpus::whole(held, spec, tokenizer, 0, None)?;
         let warnings = [warnings, held.warnings].concat();
-        let bytes = encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?;
+        let bytes = encode::tokenize(&documents, train, tokenizer, journal, &mut |t| sink(Split::Train, t))?;
         copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
         return Ok(CorpusSummary {
             floor: None,
@@ -540,7 +555,7 @@ fn text(
     let (bytes, held_out_bytes, held_out_lost) = if count == 1 {
         kept(vec![0])?;
         let mut tail = split::TailSplitter::new(fraction);
-        let bytes = encode::tokenize(&documents, 0..1, tokenizer, &mut |tokens| {
+        let bytes = encode::tokenize(&documents, 0..1, tokenizer, journal, &mut |tokens| {
             check_memory(spec, tail.held() + tokens.len())?;
             tail.push(tokens, &mut |tokens| sink(Split::Train, tokens))
         })?;
@@ -550,8 +565,9 @@ fn text(
     } else {
         let (train, held) = split::documents(&documents, fraction, spec.seed)?;
         let train = kept(train)?;
-        let train = encode::tokenize(&documents, train, tokenizer, &mut |t| sink(Split::Train, t))?;
-        let held = encode::tokenize(&documents, held, tokenizer, &mut |t| sink(Split::Validation, t))?;
+        let train = encode::tokenize(&documents, train, tokenizer, journal, &mut |t| sink(Split::Train, t))?;
+        let held =
+            encode::tokenize(&documents, held, tokenizer, journal, &mut |t| sink(Split::Validation, t))?;
         let mut both = train;
         both += held;
         (both, Some(held.all), held.lost)

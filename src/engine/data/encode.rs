@@ -3,14 +3,15 @@
 use super::documents::Documents;
 use super::parallel::collect_in_order;
 use super::text::BLOCK_BYTES;
+use super::token_cache::Journal;
 use super::tokenizer::{LostBytes, Tokenizer, timed};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
 
 /// Bytes of text encoded before the results are handed on: few enough to bound memory, enough to keep every
-/// core busy.
-const GROUP_BYTES: usize = 8 << 20;
+/// core busy. Tests have several groups of little text.
+const GROUP_BYTES: usize = if cfg!(test) { 256 << 10 } else { 8 << 20 };
 
 /// The bytes of text that were tokenized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +40,7 @@ struct Piece {
 /// the end token only after each. Returns the bytes of their text.
 ///
 /// Holds at most one group of pieces and the piece being read. If the tokenizer allows no cut, that piece is
-/// the whole document.
+/// the whole document. Groups are recorded in `journal`, and those that it has are not encoded again.
 ///
 /// # Errors
 /// If a document cannot be read or encoded (the first one is reported), or the sink fails.
@@ -47,6 +48,7 @@ pub(super) fn tokenize(
     documents: &Documents,
     which: impl IntoIterator<Item = usize>,
     tokenizer: &Tokenizer,
+    journal: &mut Journal,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<TokenizedBytes> {
     let mut group = Vec::new();
@@ -68,7 +70,7 @@ pub(super) fn tokenize(
                 total.all += piece.len() as u64;
                 group.push(Piece { text: text[piece].to_owned(), opens: std::mem::take(&mut opens) });
                 if bytes >= GROUP_BYTES {
-                    total.lost += flush(&mut group, tokenizer, &mut is_first, sink)?;
+                    total.lost += flush(&mut group, tokenizer, &mut is_first, journal, sink)?;
                     bytes = 0;
                 }
             }
@@ -78,8 +80,12 @@ pub(super) fn tokenize(
             }
         }
     }
-    total.lost += flush(&mut group, tokenizer, &mut is_first, sink)?;
-    sink(&[tokenizer.end_token()])?;
+    total.lost += flush(&mut group, tokenizer, &mut is_first, journal, sink)?;
+    let end = [tokenizer.end_token()];
+    if journal.recall(0).is_none() {
+        journal.record(0, &end, LostBytes::default());
+    }
+    sink(&end)?;
     Ok(total)
 }
 
@@ -89,10 +95,20 @@ fn flush(
     group: &mut Vec<Piece>,
     tokenizer: &Tokenizer,
     is_first: &mut bool,
+    journal: &mut Journal,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<LostBytes> {
     let pieces = std::mem::take(group);
+    if pieces.is_empty() {
+        return Ok(LostBytes::default());
+    }
     let bytes = pieces.iter().map(|piece| piece.text.len()).sum();
+    if let Some((tokens, lost)) = journal.recall(bytes) {
+        *is_first &= !pieces.iter().any(|piece| piece.opens);
+        sink(&tokens)?;
+        report_progress();
+        return Ok(lost);
+    }
     let worker = tokenizer.clone();
     let encoded = timed(bytes, move || {
         let encode = |piece: Piece| -> Result<(bool, Vec<u32>, LostBytes)> {
@@ -102,17 +118,19 @@ fn flush(
         };
         collect_in_order(pieces.into_par_iter().map(encode))
     })??;
-    let mut all_lost = LostBytes::default();
+    let (mut all, mut all_lost) = (Vec::new(), LostBytes::default());
     for (opens, tokens, lost) in encoded {
         if opens {
             match tokenizer.opening_after_end() {
-                Some(opening) if std::mem::take(is_first) => sink(&[opening])?,
-                Some(opening) => sink(&[tokenizer.end_token(), opening])?,
-                None => sink(&[tokenizer.end_token()])?,
+                Some(opening) if std::mem::take(is_first) => all.push(opening),
+                Some(opening) => all.extend([tokenizer.end_token(), opening]),
+                None => all.push(tokenizer.end_token()),
             }
         }
-        sink(&tokens)?;
+        all.extend(tokens);
         all_lost += lost;
     }
+    journal.record(bytes, &all, all_lost);
+    sink(&all)?;
     Ok(all_lost)
 }

@@ -71,6 +71,7 @@ mod tests {
     use super::*;
     use crate::data::Spec;
     use crate::data::corpus_files::CorpusFiles;
+    use crate::data::token_cache::Journal;
 
     /// The text at the beginning is unlike the rest, and documents are short or long.
     #[test]
@@ -102,7 +103,14 @@ mod tests {
                 tokens += more.len();
                 Ok(())
             };
-            super::super::encode::tokenize(&documents, 0..documents.len(), &tokenizer, &mut count).unwrap();
+            super::super::encode::tokenize(
+                &documents,
+                0..documents.len(),
+                &tokenizer,
+                &mut Journal::none(),
+                &mut count,
+            )
+            .unwrap();
             let estimate = sample(&documents, &tokenizer).unwrap().estimate();
             assert!(estimate.abs_diff(tokens) < tokens / 10, "{name}: {estimate} of {tokens}");
         }

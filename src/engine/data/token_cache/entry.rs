@@ -15,12 +15,14 @@ use super::super::split::TokenSink;
 use super::super::stories::Split;
 use super::super::stream::{Store, Stream, TokenFile};
 use super::super::tokenizer::LostBytes;
-use crate::atomic;
+use super::journal::{self, Journal, Unfinished};
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 const MAGIC: &[u8; 16] = b"xrun tokens 2.\n\0";
 
@@ -33,8 +35,8 @@ const LENGTH_BYTES: u64 = 4;
 /// The longest header that is read, in bytes.
 const MAX_HEADER: u64 = 64 << 10;
 
-/// Bytes read, written and hashed at a time.
-const BLOCK_BYTES: usize = 4 << 20;
+/// Bytes read, written and hashed at a time. Tests have several blocks of little text.
+const BLOCK_BYTES: usize = if cfg!(test) { 64 << 10 } else { 4 << 20 };
 
 /// The header of cached tokens: a description for people, and the facts about the text that are known without
 /// reading it again.
@@ -149,7 +151,8 @@ pub(super) enum Written {
 }
 
 /// Writes the tokens that `make` hands to its sink, those to train on first, as a file that appears whole or
-/// not at all. `make` returns the header; its counts and width are filled in here. `vocab` is the number of
+/// not at all. `make` records groups of them in the journal, and takes those from it that an interrupted
+/// process made. It returns the header; its counts and width are filled in here. `vocab` is the number of
 /// vocabulary entries.
 ///
 /// # Errors
@@ -157,38 +160,40 @@ pub(super) enum Written {
 pub(super) fn write(
     path: &Path,
     vocab: usize,
-    make: impl FnOnce(&mut TokenSink<'_>) -> Result<Header>,
+    make: impl FnOnce(&mut TokenSink<'_>, &mut Journal) -> Result<Header>,
 ) -> Result<Written> {
-    let mut failed = None;
-    let written = atomic::write_with(path, |out| {
-        let width = if vocab > 1 << 16 { 4 } else { 2 };
-        let (hasher, block) = (blake3::Hasher::new(), MAGIC.to_vec());
-        let mut writer = Writer { out, hasher, width, block, counts: [0; 2], error: None };
-        let made = make(&mut |split, tokens| writer.tokens(split, tokens));
-        if let Some(e) = writer.error.take() {
-            return Err(e);
-        }
-        match made {
-            Ok(header) => writer.finish(header),
-            Err(e) => {
-                failed = Some(e);
-                Err(std::io::ErrorKind::Other.into())
-            }
-        }
-    });
-    match (written, failed) {
-        (_, Some(e)) => Err(e),
-        (Ok(()), None) => Ok(Written::Whole),
-        (Err(_), None) => Ok(Written::Refused),
+    let width = if vocab > 1 << 16 { 4 } else { 2 };
+    let Ok(mut unfinished) = Unfinished::open(path, MAGIC, width) else { return Ok(Written::Refused) };
+    let mut writer = Writer {
+        file: unfinished.file.clone(),
+        at: 0,
+        hasher: blake3::Hasher::new(),
+        width,
+        block: MAGIC.to_vec(),
+        counts: [0; 2],
+        error: None,
+    };
+    let made = make(&mut |split, tokens| writer.tokens(split, tokens), &mut unfinished.journal);
+    let written = match (writer.error.take(), made) {
+        (Some(e), _) => Err(e),
+        (None, Ok(header)) => writer.finish(header),
+        (None, Err(e)) => return Err(e),
+    };
+    if written.and_then(|()| unfinished.finish(path)).is_ok() {
+        return Ok(Written::Whole);
     }
+    unfinished.remove();
+    Ok(Written::Refused)
 }
 
 /// Writes and hashes an entry piece by piece.
-struct Writer<'w> {
-    out: &'w mut dyn Write,
+struct Writer {
+    file: Arc<File>,
+    /// Bytes that were hashed, and are in the file.
+    at: u64,
     hasher: blake3::Hasher,
     width: u8,
-    /// Bytes that are not written yet.
+    /// Bytes that are not hashed yet.
     block: Vec<u8>,
     /// Tokens to train on and held-out tokens so far.
     counts: [u64; 2],
@@ -196,10 +201,15 @@ struct Writer<'w> {
     error: Option<std::io::Error>,
 }
 
-impl Writer<'_> {
+impl Writer {
     fn flush(&mut self) -> std::io::Result<()> {
         self.hasher.update_rayon(&self.block);
-        self.out.write_all(&self.block)?;
+        self.write_block()
+    }
+
+    fn write_block(&mut self) -> std::io::Result<()> {
+        self.file.write_all_at(&self.block, self.at)?;
+        self.at += self.block.len() as u64;
         self.block.clear();
         Ok(())
     }
@@ -218,15 +228,10 @@ impl Writer<'_> {
 
     fn append(&mut self, tokens: &[u32]) -> std::io::Result<()> {
         for tokens in tokens.chunks(BLOCK_BYTES / size_of::<u32>()) {
-            for &id in tokens {
-                match self.width {
-                    2 => {
-                        let narrow = u16::try_from(id).map_err(|_| std::io::ErrorKind::InvalidData)?;
-                        self.block.extend(narrow.to_le_bytes());
-                    }
-                    _ => self.block.extend(id.to_le_bytes()),
-                }
+            if self.width == 2 && tokens.iter().any(|id| u16::try_from(*id).is_err()) {
+                return Err(std::io::ErrorKind::InvalidData.into());
             }
+            self.block.extend(journal::stored(tokens, self.width));
             if self.block.len() >= BLOCK_BYTES {
                 self.flush()?;
             }
@@ -243,6 +248,8 @@ impl Writer<'_> {
         self.block.extend_from_slice(&json);
         self.block.extend((json.len() as u32).to_le_bytes());
         self.flush()?;
-        self.out.write_all(self.hasher.finalize().as_bytes())
+        self.block.extend(self.hasher.finalize().as_bytes());
+        self.write_block()?;
+        self.file.set_len(self.at)
     }
 }

@@ -5,6 +5,7 @@
 //! own hash is verified before it is used. If anything fails, the text is tokenized.
 
 mod entry;
+mod journal;
 mod key;
 
 use super::split::TokenSink;
@@ -16,6 +17,7 @@ use crate::regular;
 use entry::Written;
 pub(super) use entry::{Entry, Header, TextTokens};
 use jiff::Timestamp;
+pub(super) use journal::Journal;
 pub(super) use key::{Key, Part, is_cached};
 use serde::Serialize;
 use std::fs::{DirEntry, File, TryLockError};
@@ -29,13 +31,17 @@ pub const LIMIT_VARIABLE: &str = "XRUN_CACHE_GIB";
 /// Size limit of the cache if the variable is not set, in GiB.
 const DEFAULT_GIB: f64 = 8.0;
 
-/// How long a process waits for another one that tokenizes the same text, before it does so itself.
+/// How long a process waits for another one that tokenizes the same text and makes no progress, before it
+/// does so itself.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Time between checks of the lock.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A temporary file older than this was left by a killed process.
+/// Endings of files that an interrupted process left: one of this version, or of an earlier one.
+const UNFINISHED: [&str; 3] = [journal::TOKENS_ENDING, journal::JOURNAL_ENDING, "tmp"];
+
+/// Work that was interrupted longer ago than this is removed.
 const LEFTOVER_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// A folder of cached tokens.
@@ -96,7 +102,7 @@ impl TokenCache {
         &self,
         key: &Key,
         tokenizer: &Tokenizer,
-        make: impl FnOnce(&mut TokenSink<'_>) -> Result<Header>,
+        make: impl FnOnce(&mut TokenSink<'_>, &mut Journal) -> Result<Header>,
     ) -> Result<Option<(TextTokens, Option<String>)>> {
         let path = self.path(key);
         if let Read::Whole(tokens) = read(&path) {
@@ -130,7 +136,7 @@ impl TokenCache {
         let mut options = File::options();
         let file =
             regular::open_own(options.read(true).write(true).create(true).truncate(false), &path).ok()?;
-        let began = Instant::now();
+        let (mut began, mut length) = (Instant::now(), None);
         loop {
             match file.try_lock() {
                 Ok(()) => return Some(file),
@@ -139,6 +145,11 @@ impl TokenCache {
                     std::thread::sleep(POLL_INTERVAL);
                 }
                 Err(_) => return None,
+            }
+            let now =
+                self.path(key).with_extension(journal::TOKENS_ENDING).metadata().ok().map(|file| file.len());
+            if now != length {
+                (began, length) = (Instant::now(), now);
             }
         }
     }
@@ -168,7 +179,8 @@ impl TokenCache {
             let path = entry.ok()?.path();
             // Another process may remove a file meanwhile.
             let metadata = path.symlink_metadata().ok().filter(|metadata| metadata.is_file())?;
-            let is_ours = is_entry(&path) || path.extension().is_some_and(|ending| ending == "tmp");
+            let is_ours = is_entry(&path)
+                || path.extension().is_some_and(|ending| UNFINISHED.iter().any(|own| ending == *own));
             // An entry's time of last use is that of the last read; see `Entry::verified`.
             let times = [metadata.accessed(), metadata.modified()].into_iter().flatten();
             is_ours.then(|| (path, metadata.len(), times.max().unwrap_or(SystemTime::UNIX_EPOCH)))

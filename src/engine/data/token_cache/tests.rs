@@ -1,5 +1,6 @@
 //! Tests of the cache of tokens.
 
+use super::super::corpus::Corpus;
 use super::super::corpus_files::CorpusFiles;
 use super::super::stories::Split;
 use super::super::{Dataset, MissingField, Spec, Validation, open};
@@ -205,7 +206,7 @@ fn others_wait_for_the_one_that_tokenizes() {
     };
     let tokens = || {
         let key = Key::new(&text, Part::Splits, &spec, &tokenizer).unwrap().unwrap();
-        let make = |sink: &mut TokenSink<'_>| {
+        let make = |sink: &mut TokenSink<'_>, _: &mut Journal| {
             made.fetch_add(1, Ordering::Relaxed);
             std::thread::sleep(Duration::from_millis(100));
             sink(Split::Train, &[1, 2, 3])?;
@@ -221,6 +222,80 @@ fn others_wait_for_the_one_that_tokenizes() {
     });
     assert_eq!(made.into_inner(), 1);
     assert!(all.iter().all(|tokens| *tokens == [vec![1, 2, 3], vec![4, 5]]));
+}
+
+/// Makes the entry of a spec as far as 600,000 tokens, and returns its key.
+fn interrupted(place: &Fixture, spec: &Spec) -> Key {
+    let tokenizer = Tokenizer::open("byte").unwrap();
+    let path = spec.corpus.to_string();
+    let CorpusFiles::Text(files) = CorpusFiles::at(Path::new(&path), &spec.extensions).unwrap() else {
+        panic!("a text")
+    };
+    let key = Key::new(&files, Part::Splits, spec, &tokenizer).unwrap().unwrap();
+    let mut left = 600_000;
+    let stopped = place.cache.tokens(&key, &tokenizer, |sink, journal| {
+        let summary = Corpus::find(spec)?.feed_with(spec, &tokenizer, journal, &mut |split, tokens| {
+            left = usize::checked_sub(left, tokens.len()).ok_or_else(|| Error::failed("stopped"))?;
+            sink(split, tokens)
+        });
+        summary.map(|_| Header::default())
+    });
+    assert_eq!(stopped.unwrap_err().message(), "stopped");
+    key
+}
+
+/// A process that is killed leaves the tokens that it made, and the next one goes on behind them, whatever
+/// became of the files meanwhile.
+#[test]
+fn interrupted_work_goes_on_where_it_was() {
+    let place = Fixture::new();
+    let spec = spec(&place.write("a.txt", "A"));
+    let expected = content(&open_with_cache(&spec, None));
+    let key = interrupted(&place, &spec);
+    let [unfinished, journal] = [journal::TOKENS_ENDING, journal::JOURNAL_ENDING]
+        .map(|ending| place.cache.path(&key).with_extension(ending));
+    let (tokens, lines) = (std::fs::read(&unfinished).unwrap(), std::fs::read(&journal).unwrap());
+    let damage = |at: usize| {
+        let mut damaged = tokens.clone();
+        damaged[at] ^= 1;
+        damaged
+    };
+    let cases: [(&[u8], &[u8]); 8] = [
+        (&tokens, &lines),
+        (&tokens[..700_001], &lines),
+        (&damage(600_000), &lines),
+        (&damage(3), &lines),
+        (&tokens, &lines[..lines.len() - 9]),
+        (&tokens, b"{}\n"),
+        (&tokens, &lines.repeat(2)),
+        (b"", &lines),
+    ];
+    for (n, (tokens, lines)) in cases.into_iter().enumerate() {
+        place.cache.clear().unwrap();
+        std::fs::write(&unfinished, tokens).unwrap();
+        std::fs::write(&journal, lines).unwrap();
+        assert_eq!(content(&place.open(&spec)), expected, "{n}");
+        assert_eq!((place.entries(), unfinished.exists(), journal.exists()), (1, false, false), "{n}");
+    }
+    // Tokens whose hash is right are used: here others, to see that they were.
+    place.cache.clear().unwrap();
+    let first = lines.split(|byte| *byte == b'\n').next().unwrap();
+    let mut group: serde_json::Value = serde_json::from_slice(first).unwrap();
+    let mut planted = tokens[..16 + 2 * group["tokens"].as_u64().unwrap() as usize].to_vec();
+    planted[16 + 2 * 10] = b'!';
+    group["hash"] = blake3::hash(&planted[16..]).to_hex().as_str().into();
+    std::fs::write(&unfinished, planted).unwrap();
+    std::fs::write(&journal, group.to_string() + "\n").unwrap();
+    assert_eq!(place.open(&spec).train.tokens(10..11).unwrap(), [u32::from(b'!')]);
+}
+
+/// The end of a single document is kept until it is known what is held out, so it is encoded again.
+#[test]
+fn a_single_document_goes_on_too() {
+    let place = Fixture::new();
+    let spec = Spec { document_separator: None, ..spec(&place.write("a.txt", "A")) };
+    interrupted(&place, &spec);
+    assert_eq!(content(&place.open(&spec)), content(&open_with_cache(&spec, None)));
 }
 
 #[test]
