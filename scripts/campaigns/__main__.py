@@ -41,6 +41,7 @@ import operations
 import origins
 import ranks
 import saves
+import tokens
 from trial import Failed, Trial, strangers
 
 CAMPAIGNS = {
@@ -56,6 +57,7 @@ CAMPAIGNS = {
     "operations": operations,
     "network": network,
     "mixtures": mixtures,
+    "tokens": tokens,
 }
 # Trials that are handed out beyond those that run, so that no process waits.
 AHEAD = 2
