@@ -5,9 +5,11 @@ use super::parallel::collect_in_order;
 use super::text::BLOCK_BYTES;
 use super::token_cache::Journal;
 use super::tokenizer::{LostBytes, Tokenizer, timed};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use rayon::prelude::*;
+use std::sync::mpsc::sync_channel;
+use std::thread::{Builder, Scope};
 
 /// Bytes of text encoded before the results are handed on: few enough to bound memory, enough to keep every
 /// core busy. Tests have several groups of little text.
@@ -35,24 +37,76 @@ struct Piece {
     opens: bool,
 }
 
+/// The tokens of a group of pieces.
+struct Encoded {
+    tokens: Vec<u32>,
+    bytes: TokenizedBytes,
+}
+
 /// Hands the stream of the documents numbered `which` to `sink`: end token, document, end token, document, …,
 /// end token. If documents open with another token than the end token, it stands before each document, and
 /// the end token only after each. Returns the bytes of their text.
 ///
-/// Holds at most one group of pieces and the piece being read. If the tokenizer allows no cut, that piece is
-/// the whole document. Groups are recorded in `journal`, and those that it has are not encoded again.
+/// One thread reads groups of pieces, a second encodes them on all cores, and this one hands them on; each
+/// works on its own group, and one waits between two of them. If the tokenizer allows no cut, a piece is a
+/// whole document. Groups are recorded in `journal`, and those that it has are not encoded again.
 ///
 /// # Errors
 /// If a document cannot be read or encoded (the first one is reported), or the sink fails.
 pub(super) fn tokenize(
     documents: &Documents,
-    which: impl IntoIterator<Item = usize>,
+    which: impl IntoIterator<Item = usize> + Send,
     tokenizer: &Tokenizer,
     journal: &mut Journal,
     sink: &mut dyn FnMut(&[u32]) -> Result<()>,
 ) -> Result<TokenizedBytes> {
-    let mut group = Vec::new();
-    let (mut bytes, mut total, mut is_first) = (0, TokenizedBytes::default(), true);
+    let (to_encode, read) = sync_channel(1);
+    let (to_sink, encoded) = sync_channel(1);
+    std::thread::scope(|scope| {
+        start(scope, "xrun-reader", move || {
+            let done =
+                read_groups(documents, which, tokenizer, &mut |group| to_encode.send(Ok(group)).is_ok());
+            // A send fails only after another error.
+            drop(done.map_err(|e| to_encode.send(Err(e))));
+        })?;
+        start(scope, "xrun-encoder", move || {
+            let mut is_first = true;
+            for group in read {
+                let group = group.and_then(|group| encode(group, tokenizer, &mut is_first, journal));
+                let failed = group.is_err();
+                if to_sink.send(group).is_err() || failed {
+                    return;
+                }
+            }
+        })?;
+        let mut total = TokenizedBytes::default();
+        for group in encoded {
+            let Encoded { tokens, bytes } = group?;
+            sink(&tokens)?;
+            total += bytes;
+        }
+        Ok(total)
+    })
+}
+
+fn start<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    body: impl FnOnce() + Send + 'scope,
+) -> Result<()> {
+    let started = Builder::new().name(name.to_owned()).spawn_scoped(scope, body);
+    started.map(drop).map_err(|e| Error::failed(format!("cannot start a thread for the tokenizer: {e}")))
+}
+
+/// Reads documents and hands their pieces on in groups. The last group has no pieces. Stops if `hand_on`
+/// returns false.
+fn read_groups(
+    documents: &Documents,
+    which: impl IntoIterator<Item = usize>,
+    tokenizer: &Tokenizer,
+    hand_on: &mut dyn FnMut(Vec<Piece>) -> bool,
+) -> Result<()> {
+    let (mut group, mut bytes) = (Vec::new(), 0);
     for i in which {
         let (mut reader, mut text, mut opens) = (documents.reader(i)?, String::new(), true);
         loop {
@@ -67,11 +121,12 @@ pub(super) fn tokenize(
                 }
                 taken = piece.end;
                 bytes += piece.len();
-                total.all += piece.len() as u64;
                 group.push(Piece { text: text[piece].to_owned(), opens: std::mem::take(&mut opens) });
                 if bytes >= GROUP_BYTES {
-                    total.lost += flush(&mut group, tokenizer, &mut is_first, journal, sink)?;
                     bytes = 0;
+                    if !hand_on(std::mem::take(&mut group)) {
+                        return Ok(());
+                    }
                 }
             }
             text.drain(..taken);
@@ -80,35 +135,47 @@ pub(super) fn tokenize(
             }
         }
     }
-    total.lost += flush(&mut group, tokenizer, &mut is_first, journal, sink)?;
-    let end = [tokenizer.end_token()];
-    if journal.recall(0).is_none() {
-        journal.record(0, &end, LostBytes::default());
+    if !group.is_empty() && !hand_on(group) {
+        return Ok(());
     }
-    sink(&end)?;
-    Ok(total)
+    hand_on(Vec::new());
+    Ok(())
 }
 
-/// Tokenizes the pieces and hands them on. `is_first` is true until a document was opened. Returns the bytes
-/// that were lost.
-fn flush(
-    group: &mut Vec<Piece>,
+/// Encodes the pieces of a group, or takes their tokens from the journal. A group without pieces is the end.
+/// `is_first` is true until a document was opened.
+fn encode(
+    pieces: Vec<Piece>,
     tokenizer: &Tokenizer,
     is_first: &mut bool,
     journal: &mut Journal,
-    sink: &mut dyn FnMut(&[u32]) -> Result<()>,
-) -> Result<LostBytes> {
-    let pieces = std::mem::take(group);
-    if pieces.is_empty() {
-        return Ok(LostBytes::default());
-    }
+) -> Result<Encoded> {
     let bytes = pieces.iter().map(|piece| piece.text.len()).sum();
-    if let Some((tokens, lost)) = journal.recall(bytes) {
-        *is_first &= !pieces.iter().any(|piece| piece.opens);
-        sink(&tokens)?;
-        report_progress();
-        return Ok(lost);
-    }
+    let opens = pieces.iter().any(|piece| piece.opens);
+    let (tokens, lost) = match journal.recall(bytes) {
+        Some(recalled) => {
+            report_progress();
+            recalled
+        }
+        None => {
+            let (tokens, lost) = match pieces.is_empty() {
+                true => (vec![tokenizer.end_token()], LostBytes::default()),
+                false => encode_pieces(pieces, bytes, tokenizer, *is_first)?,
+            };
+            journal.record(bytes, &tokens, lost);
+            (tokens, lost)
+        }
+    };
+    *is_first &= !opens;
+    Ok(Encoded { tokens, bytes: TokenizedBytes { all: bytes as u64, lost } })
+}
+
+fn encode_pieces(
+    pieces: Vec<Piece>,
+    bytes: usize,
+    tokenizer: &Tokenizer,
+    mut is_first: bool,
+) -> Result<(Vec<u32>, LostBytes)> {
     let worker = tokenizer.clone();
     let encoded = timed(bytes, move || {
         let encode = |piece: Piece| -> Result<(bool, Vec<u32>, LostBytes)> {
@@ -122,7 +189,7 @@ fn flush(
     for (opens, tokens, lost) in encoded {
         if opens {
             match tokenizer.opening_after_end() {
-                Some(opening) if std::mem::take(is_first) => all.push(opening),
+                Some(opening) if std::mem::take(&mut is_first) => all.push(opening),
                 Some(opening) => all.extend([tokenizer.end_token(), opening]),
                 None => all.push(tokenizer.end_token()),
             }
@@ -130,7 +197,5 @@ fn flush(
         all.extend(tokens);
         all_lost += lost;
     }
-    journal.record(bytes, &all, all_lost);
-    sink(&all)?;
-    Ok(all_lost)
+    Ok((all, all_lost))
 }
