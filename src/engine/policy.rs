@@ -6,9 +6,11 @@
 
 mod corpus_source;
 mod or_formula;
+mod path_list;
 
 pub use corpus_source::{CorpusSource, Validation};
 pub use or_formula::{HasFormulas, OrFormula};
+pub use path_list::PathList;
 
 use crate::expression::Scope;
 use serde::{Deserialize, Serialize};

@@ -185,7 +185,7 @@ fn token_files() {
         shard.push(bytes);
     }
     shard.push((0..400u16).flat_map(|i| (i % 256).to_le_bytes()).collect());
-    let corpus = place.path.parent().unwrap().to_str().unwrap().to_owned();
+    let corpus = place.path.parent().unwrap().to_str().unwrap();
     let spec = Spec { corpus: corpus.into(), ..spec };
     // Building the tokenizer takes longer than reading the input.
     let tokenizer = tokenizer();

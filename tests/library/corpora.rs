@@ -4,8 +4,9 @@
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
-use xrun::data::{self, Dataset, MissingField, Spec, Validation};
+use xrun::data::{self, CorpusLocation, Dataset, MissingField, MixtureSource, PathList, Spec, Validation};
 use xrun::error::{ErrorKind, Result};
+use xrun::policy::CorpusSource;
 
 /// What a file holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -257,7 +258,7 @@ fn held_out_text_that_is_trained_on_is_pointed_out() {
         ("a.bin", Some("other.txt"), false),
         ("a.txt", None, false),
     ] {
-        let validation = held_out.map_or(Validation::Fraction(0.2), |held| Validation::Path(at(held)));
+        let validation = held_out.map_or(Validation::Fraction(0.2), |held| Validation::at(at(held)));
         let with_sets = |sets| Spec { validation: validation.clone(), sets, ..spec(&at(corpus), "") };
         let said = |spec: &Spec, name: &str| {
             let start = format!("{name} is also in the training text: about ");
@@ -266,7 +267,7 @@ fn held_out_text_that_is_trained_on_is_pointed_out() {
         let found = said(&with_sets([].into()), "the held-out text");
         assert_eq!(found, usize::from(is_trained_on), "{corpus} {held_out:?}");
         let Some(held_out) = held_out else { continue };
-        let apart = Spec { sets: [("own".to_owned(), at(held_out))].into(), ..spec(&at(corpus), "") };
+        let apart = Spec { sets: [("own".to_owned(), at(held_out).into())].into(), ..spec(&at(corpus), "") };
         assert_eq!(said(&apart, "the held-out set own"), usize::from(is_trained_on), "{corpus} {held_out}");
     }
 }
@@ -301,7 +302,7 @@ fn choices_without_effect_on_a_corpus_are_said() {
         (extensions("split"), Some("data.extensions has no effect on token shards")),
         (share("split"), Some("data.validation has no effect on token shards: a_val.bin is held out")),
         (share("one.bin"), None),
-        (Spec { validation: Validation::Path(at("one.bin")), ..own("split") }, None),
+        (Spec { validation: Validation::at(at("one.bin")), ..own("split") }, None),
     ] {
         let warnings = warnings_of(&spec);
         let mut unused = warnings.iter().filter(|warning| warning.contains("has no effect on"));
@@ -365,7 +366,7 @@ fn a_pattern_names_files() {
     }
     fs::write(at("data/validation-00000-of-00001.jsonl"), bytes_of(Holds::Lines)).unwrap();
     write_ids(&at("data/a.bin"), 0..200);
-    let validation = Validation::Path(at("data/validation-*"));
+    let validation = Validation::at(at("data/validation-*"));
     let split = Spec { validation, ..spec(&at("data/train-*.parquet"), "") };
     let opened = data::open(&split, 8, None, None).unwrap();
     assert!(opened.description.ends_with("80 documents in 2 files"), "{}", opened.description);
@@ -382,6 +383,88 @@ fn a_pattern_names_files() {
         assert!(error.message().contains(says) && error.message().contains(pattern), "{pattern}: {error}");
     }
     assert!(open(&at("data/*.bin"), "").unwrap().description.ends_with("1 token file"));
+}
+
+/// A list is its paths, one after another; a split is the files that belong to it.
+#[test]
+fn lists_and_splits_choose_files() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("set/data")).unwrap();
+    for (name, holds) in [
+        ("set/data/train-00000-of-00002.parquet", Holds::Table),
+        ("set/data/train-00001-of-00002.parquet", Holds::Table),
+        ("set/data/test-00000-of-00001.jsonl", Holds::Lines),
+        ("b.jsonl", Holds::Lines),
+        ("a.jsonl", Holds::Lines),
+    ] {
+        fs::write(at(name), bytes_of(holds)).unwrap();
+    }
+    fs::write(at("set/README.md"), "# About").unwrap();
+    let listed = |names: &[&str]| {
+        let paths = PathList::new(names.iter().map(|name| at(name)).collect()).unwrap();
+        Spec {
+            corpus: CorpusSource::Paths(paths),
+            validation: Validation::Fraction(0.2),
+            ..Spec::new("", "byte")
+        }
+    };
+    let opened = |spec: &Spec| data::open(spec, 8, None, None);
+    let both = opened(&listed(&["b.jsonl", "a.jsonl"])).unwrap();
+    assert!(both.description.ends_with("a.jsonl: 80 documents in 2 files"), "{}", both.description);
+    let order: Vec<_> = both.files.iter().map(|file| file.path.clone()).collect();
+    assert_eq!(order, [at("b.jsonl"), at("a.jsonl")], "in the order of the list");
+    for (names, says) in [
+        (&["a.jsonl", "*.jsonl"][..], "a.jsonl belongs to"),
+        (&["set", "set/data/train-00000-of-00002.parquet", "set/data"], "only once"),
+        (&["a.jsonl", "none.txt"], "none.txt: not a generated one"),
+    ] {
+        let spec = Spec { extensions: vec![".parquet".to_owned()], ..listed(names) };
+        for error in [opened(&spec).unwrap_err(), data::facts(&spec, 8, None, None).unwrap_err()] {
+            assert!(error.message().contains(says), "{names:?}: {error}");
+        }
+    }
+    let split = |name: &str| Some(name.to_owned());
+    let spec = Spec { split: split("train"), validation_split: split("test"), ..listed(&["set"]) };
+    let train = opened(&spec).unwrap();
+    assert!(
+        train.description.ends_with("(split \"train\"): 80 documents in 2 files"),
+        "{}",
+        train.description
+    );
+    assert_eq!(train.train.len(), 2 * train.validation.tokens.len() - 1);
+    assert_eq!(train.files.len(), 3);
+    let planned = data::facts(&spec, 8, None, None).unwrap();
+    assert_eq!((planned.train_tokens, planned.exact), (train.train.len(), true));
+    // Each source of a mixture holds out its own split, as a set of its name.
+    let source = |name: &str, location| (name.to_owned(), MixtureSource { location, counted: false });
+    let location = CorpusLocation { paths: at("set").into(), split: split("train") };
+    let sources = [source("set", location), source("other", at("set/data/*.jsonl").into())];
+    let mixture = Spec { corpus: CorpusSource::Mixture, sources: sources.into(), ..spec.clone() };
+    let error = opened(&mixture).unwrap_err();
+    assert!(
+        error.message().contains("data.sources.other") && error.message().contains("this is a pattern"),
+        "{error}"
+    );
+    let alone = Spec { sources: [mixture.sources.clone().pop_last().unwrap()].into(), ..mixture };
+    let mixed = opened(&alone).unwrap();
+    assert_eq!((mixed.sets.len(), &mixed.sets[0].hash), (1, &train.validation.hash));
+    assert_eq!(data::facts(&alone, 8, None, None).unwrap().set_tokens["set"], train.validation.tokens.len());
+    fs::write(at("set/data/train-00002-of-00002.jsonl"), bytes_of(Holds::Lines)).unwrap();
+    fs::write(at("set/data/test-00001-of-00001.csv"), "a,b").unwrap();
+    let error = opened(&spec).unwrap_err();
+    assert!(
+        error.message().contains("Parquet tables (data/train-00000-of-00002.parquet) and JSON lines"),
+        "{error}"
+    );
+    let tables = Spec { extensions: vec![".parquet".to_owned()], validation_split: None, ..spec.clone() };
+    assert!(
+        warnings_of(&tables)[0].contains("2 files read, passed over: 1 .jsonl file"),
+        "{:?}",
+        warnings_of(&tables)
+    );
+    let held = Spec { split: split("test"), validation_split: None, ..spec };
+    assert_eq!(warnings_of(&held).iter().filter(|warning| warning.contains("1 .csv file")).count(), 1);
 }
 
 #[test]

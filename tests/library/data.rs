@@ -2,7 +2,7 @@
 
 use assert_cmd::Command;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 use xrun::data::stories::{self, Split};
@@ -115,7 +115,7 @@ fn folders_jsonl_and_a_held_out_path() {
     let lines: Vec<String> = (0..30).map(|i| format!("{{\"text\": \"line {i} \\n of text\"}}")).collect();
     let json = write(&dir, "a.jsonl", lines.join("\n"));
     let held = write(&dir, "held.txt", "held out text, some of it");
-    let spec = Spec { validation: Validation::Path(PathBuf::from(held)), ..Spec::new(&json, "byte") };
+    let spec = Spec { validation: Validation::at(held), ..Spec::new(&json, "byte") };
     let data = open(&spec, 8).unwrap();
     assert_eq!(documents_of(&data, &data.train)[29], "line 29 \n of text");
     assert_eq!(documents_of(&data, &data.validation.tokens), ["held out text, some of it"]);
@@ -260,7 +260,7 @@ fn a_held_out_text_takes_memory_beside_shards_on_disk() {
     write(&dir, "train.bin", (0..1000u16).flat_map(|i| (i % 250).to_le_bytes()).collect::<Vec<u8>>());
     write(&dir, "held.txt", "text ".repeat(100));
     let spec = Spec {
-        validation: Validation::Path(dir.path().join("held.txt")),
+        validation: Validation::at(dir.path().join("held.txt")),
         ..Spec::new(dir.path().join("train.bin").to_str().unwrap(), "byte")
     };
     let (facts, data) = (data::facts(&spec, 16, None, None).unwrap(), open(&spec, 16).unwrap());
@@ -360,7 +360,7 @@ fn blocks_of_a_large_text_do_not_show() {
 fn tokens_that_do_not_fit_are_refused_before_they_are_made() {
     let dir = folder();
     let path = write(&dir, "a.txt", "some text ".repeat(100));
-    let held = Spec { validation: Validation::Path(path.clone().into()), ..Spec::new(&path, "byte") };
+    let held = Spec { validation: Validation::at(path.clone()), ..Spec::new(&path, "byte") };
     let many = 1 << 32;
     for spec in [
         Spec { train_tokens: many, ..Spec::new("random", "byte") },
@@ -526,7 +526,7 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
     let vocab = 50_257;
     for tokenizer in ["gpt2", "byte"] {
         let spec = |sets: &[(&str, &str)]| Spec {
-            sets: sets.iter().map(|(name, path)| ((*name).to_owned(), PathBuf::from(path))).collect(),
+            sets: sets.iter().map(|(name, path)| ((*name).to_owned(), (*path).into())).collect(),
             ..separated_spec(&path, tokenizer)
         };
         let data = open(&spec(&[("text", &path), ("lines", &json_lines)]), 16).unwrap();
@@ -558,7 +558,7 @@ fn held_out_sets_are_opened_like_held_out_corpora_and_count_the_bytes_of_their_t
         assert_eq!(facts.set_tokens["text"], data.sets[1].tokens.len());
     }
     let missing = Spec {
-        sets: [("a".to_owned(), dir.path().join("none.txt"))].into(),
+        sets: [("a".to_owned(), dir.path().join("none.txt").into())].into(),
         ..separated_spec(&path, "byte")
     };
     for error in [open(&missing, 16).unwrap_err(), data::facts(&missing, 16, None, None).unwrap_err()] {
@@ -640,7 +640,7 @@ fn a_packed_corpus_has_the_tokens_and_the_hash_of_the_unpacked_one() {
         assert_eq!(content_of(&unpacked), content_of(&plain), "{spec:?}");
         let other = Spec { corpus: zstd(&spec.corpus.to_string()).as_str().into(), ..spec.clone() };
         assert_eq!(content_of(&open(&other, 16).unwrap()), content_of(&plain), "{other:?}");
-        let held = Spec { validation: Validation::Path(gzip(&parted).into()), ..packed.clone() };
+        let held = Spec { validation: Validation::at(gzip(&parted)), ..packed.clone() };
         assert!(open(&held, 16).unwrap().validation.tokens.len() > 100);
 
         let estimate = |spec: &Spec| data::facts(spec, 16, None, None).unwrap().train_tokens as f64;

@@ -1,20 +1,22 @@
 //! Finds the corpus that a name refers to, and splits it into a training and a held-out part.
 
-use super::corpus_files::{CorpusFiles, TextFiles, TokenFiles};
+use super::corpus_files::CorpusFiles;
 use super::documents::Documents;
 use super::drop::DropList;
-use super::manifest::ShardManifest;
+use super::location::CorpusLocation;
 use super::split::TokenSink;
 use super::stories::Split;
 use super::stream::Stream;
+use super::text_files::TextFiles;
 use super::token_cache::{Header, Journal, Key, Part, TextTokens, TokenCache};
+use super::token_files::TokenFiles;
 use super::tokenizer::{LostBytes, Tokenizer};
-use super::{Spec, Validation, encode, generated, shard, source, split};
+use super::{Spec, encode, generated, shard, source, split};
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Tokens copied from shards at a time.
 const COPY_TOKENS: usize = 1 << 20;
@@ -78,18 +80,15 @@ pub(super) struct Whole {
 impl Corpus {
     /// Returns the corpus that `spec.corpus` refers to.
     pub fn find(spec: &Spec) -> Result<Self> {
-        let path = match &spec.corpus {
-            CorpusSource::Stories => return Ok(Corpus::Stories),
-            CorpusSource::Random => return Ok(Corpus::Random),
-            CorpusSource::Mixture => {
-                return Err(Error::usage("a mixture is several corpora; name one of its sources"));
-            }
-            CorpusSource::Path(path) => path,
+        let location = match (&spec.corpus, spec.location()) {
+            (CorpusSource::Stories, _) => return Ok(Corpus::Stories),
+            (CorpusSource::Random, _) => return Ok(Corpus::Random),
+            (_, None) => return Err(Error::usage("a mixture is several corpora; name one of its sources")),
+            (_, Some(location)) => location,
         };
-        match CorpusFiles::at(path, &spec.extensions)? {
+        match CorpusFiles::at(&location, &spec.extensions)? {
             CorpusFiles::Tokens(files) if files.train.is_empty() => Err(Error::usage(format!(
-                "corpus {}: its .bin files are all held-out ones; training shards are named *_train_*.bin",
-                path.display()
+                "corpus {location}: its .bin files are all held-out ones; training shards are named *_train_*.bin"
             ))),
             files => Ok(Corpus::Files(files)),
         }
@@ -107,8 +106,8 @@ impl Corpus {
     pub fn list(&self, spec: &Spec) -> Result<Vec<PathBuf>> {
         let Some(own) = self.files() else { return Ok(Vec::new()) };
         let mut files = own.list(&spec.extensions)?;
-        if let Validation::Path(held) = &spec.validation {
-            files.extend(CorpusFiles::at(held, &spec.extensions)?.list(&spec.extensions)?);
+        if let Some(held) = held_out_files(spec)? {
+            files.extend(held.list(&spec.extensions)?);
         }
         Ok(files)
     }
@@ -129,7 +128,7 @@ impl Corpus {
         }
         let (train, validation, summary) = self.make(spec, tokenizer)?;
         let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
-        let is_held_out_apart = matches!(self, Corpus::Files(_)) && holds_out_path(spec);
+        let is_held_out_apart = matches!(self, Corpus::Files(_)) && spec.held_out().is_some();
         Ok(Loaded { train, validation, is_held_out_apart, summary })
     }
 
@@ -144,7 +143,7 @@ impl Corpus {
         // An unreadable corpus gets its error from the tokenizing path, so errors are dropped here.
         let key = Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
         let Some(key) = key else { return Ok(None) };
-        let named = format!("{}: ", text.path.display());
+        let named = format!("{}: ", text.location);
         let stored = cache.tokens(&key, tokenizer, |sink, journal| {
             let fed = self.feed_with(spec, tokenizer, journal, sink)?;
             Ok(Header {
@@ -154,7 +153,7 @@ impl Corpus {
                 held_out_bytes: fed.held_out_bytes,
                 lost: fed.lost.unwrap_or_default(),
                 held_out_lost: fed.held_out_lost.unwrap_or_default(),
-                ..header(&text.path, spec)
+                ..header(&text.location, spec)
             })
         })?;
         let Some((TextTokens { train, held_out, header }, remark)) = stored else { return Ok(None) };
@@ -167,7 +166,7 @@ impl Corpus {
         Ok(Some(Loaded {
             train,
             validation: held_out,
-            is_held_out_apart: holds_out_path(spec),
+            is_held_out_apart: spec.held_out().is_some(),
             summary: CorpusSummary {
                 floor: None,
                 warnings,
@@ -244,21 +243,20 @@ impl Corpus {
         }
     }
 
-    /// Reads the whole corpus at a path as one stream, for a separate held-out corpus. Text goes through the
+    /// Reads a whole corpus as one stream, for a separate held-out corpus. Text goes through the
     /// cache if there is one. `held` is the number of tokens already in memory.
     pub fn whole(
-        path: &Path,
+        location: &CorpusLocation,
         spec: &Spec,
         tokenizer: &Tokenizer,
         held: usize,
         cache: Option<&TokenCache>,
     ) -> Result<Whole> {
-        let text = match CorpusFiles::at(path, &spec.extensions)? {
+        let text = match CorpusFiles::at(location, &spec.extensions)? {
             CorpusFiles::Text(text) => text,
             CorpusFiles::Tokens(files) => {
-                let warnings = Vec::from_iter(files.passed_over());
-                let manifest = files.all().first().map_or(Ok(None), |shard| ShardManifest::beside(shard))?;
-                let lost = manifest.and_then(|manifest| manifest.lost);
+                let warnings = files.passed_over();
+                let lost = TokenFiles::lost(&files.all(), |manifest| manifest.lost)?;
                 return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, lost, warnings });
             }
         };
@@ -269,7 +267,7 @@ impl Corpus {
                     sink(Split::Train, tokens)
                 })?;
             let warned = !documents.content_warnings()?.is_empty();
-            Ok(Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(path, spec) })
+            Ok(Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(location, spec) })
         };
         let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten();
         let stored = match cache.and_then(|cache| Some((cache, key()?))) {
@@ -302,10 +300,7 @@ impl Corpus {
 /// names both tokenizers and the right option.
 pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> {
     let corpus = Corpus::find(spec)?;
-    let held_out = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
-        Validation::Fraction(_) => None,
-    };
+    let held_out = held_out_files(spec)?;
     let mut both = corpus.files().into_iter().chain(&held_out);
     let Some(beside) = both.clone().find_map(|files| files.other_tokenizer(tokenizer)) else {
         return both.try_for_each(|files| files.check_tokenizer(tokenizer).map(drop));
@@ -318,9 +313,9 @@ pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> 
     )))
 }
 
-/// Returns a header for a text's tokens, filled with what the path and the spec say.
-fn header(path: &Path, spec: &Spec) -> Header {
-    let (text, tokenizer) = (path.display().to_string(), spec.tokenizer.clone());
+/// Returns a header for a text's tokens, filled with what the location and the spec say.
+fn header(location: &CorpusLocation, spec: &Spec) -> Header {
+    let (text, tokenizer) = (location.to_string(), spec.tokenizer.clone());
     Header { text, tokenizer, ..Header::default() }
 }
 
@@ -332,31 +327,29 @@ fn load_tokens(
     cache: Option<&TokenCache>,
 ) -> Result<Loaded> {
     let train = shard::open(&files.train)?;
-    let manifest = files.train.first().map_or(Ok(None), |shard| ShardManifest::beside(shard))?;
     let mut held_out_bytes = None;
-    let mut warnings = Vec::from_iter(files.passed_over());
+    let mut warnings = files.passed_over();
     warnings.extend(unused_by_shards(files, spec));
-    let (train, validation, held_out_lost) = match &spec.validation {
-        Validation::Path(path) => {
-            let held = Corpus::whole(path, spec, tokenizer, 0, cache)?;
+    let lost = TokenFiles::lost(&files.train, |manifest| manifest.lost)?;
+    let (train, validation, held_out_lost) = match spec.held_out() {
+        Some(location) => {
+            let held = Corpus::whole(&location, spec, tokenizer, 0, cache)?;
             held_out_bytes = held.text_bytes;
             warnings.extend(held.warnings);
             (train, held.tokens, held.lost)
         }
-        Validation::Fraction(_) if !files.validation.is_empty() => {
-            let lost = manifest.as_ref().and_then(|manifest| manifest.held_out_lost);
+        None if !files.validation.is_empty() => {
+            let lost = TokenFiles::lost(&files.validation, |manifest| manifest.held_out_lost)?;
             (train, shard::open(&files.validation)?, lost)
         }
-        Validation::Fraction(_) => {
+        None => {
             let fraction = spec.fraction()?.unwrap_or_default();
             let (a, b) = split::tail_at_document(&train, fraction, tokenizer.opening_token())?;
-            let lost = manifest.as_ref().and_then(|manifest| manifest.lost);
             (train.slice(a), train.slice(b), lost)
         }
     };
     let count = files.all().len();
     let description = format!("{}: {count} token file{}", spec.corpus, plural(count));
-    let lost = manifest.and_then(|manifest| manifest.lost);
     if let Some(lost) = lost.filter(|lost| lost.total() > 0) {
         warnings.push(format!(
             "the shards lack {} bytes of their text, which the tokenizer has no entry for",
@@ -371,12 +364,16 @@ fn load_tokens(
         held_out_lost,
         ..CorpusSummary::default()
     };
-    let is_held_out_apart = !files.validation.is_empty() || holds_out_path(spec);
+    let is_held_out_apart = !files.validation.is_empty() || spec.held_out().is_some();
     Ok(Loaded { train, validation, is_held_out_apart, summary })
 }
 
-fn holds_out_path(spec: &Spec) -> bool {
-    matches!(spec.validation, Validation::Path(_))
+/// Returns the files of the held-out corpus; `None` if there is none of its own.
+///
+/// # Errors
+/// If [`CorpusFiles::at`] fails.
+pub(super) fn held_out_files(spec: &Spec) -> Result<Option<CorpusFiles>> {
+    spec.held_out().map(|location| CorpusFiles::at(&location, &spec.extensions)).transpose()
 }
 
 /// The warning for a run on stories whose floor is unknown.
@@ -406,10 +403,7 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
 
 /// Returns the text of a corpus and of its separate held-out corpus.
 fn texts(text: &TextFiles, spec: &Spec) -> Result<Vec<TextFiles>> {
-    let held = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
-        Validation::Fraction(_) => None,
-    };
+    let held = held_out_files(spec)?;
     let held = held.and_then(|files| match files {
         CorpusFiles::Text(text) => Some(text),
         CorpusFiles::Tokens(_) => None,
@@ -426,16 +420,13 @@ pub(super) fn unused_fields(spec: &Spec) -> Result<Option<String>> {
         () if spec.missing != own.missing => "data.missing",
         () => return Ok(None),
     };
-    let corpus = spec.corpus_paths();
-    let held_out = match &spec.validation {
-        Validation::Path(path) => Some(path.as_path()).filter(|_| !corpus.is_empty()),
-        Validation::Fraction(_) => None,
-    };
+    let corpus = spec.locations();
+    let held_out = spec.held_out().filter(|_| !corpus.is_empty());
     let mut has_files = false;
-    for path in corpus.into_iter().chain(held_out).chain(spec.sets.values().map(PathBuf::as_path)) {
+    for location in corpus.into_iter().chain(held_out).chain(spec.sets.values().cloned()) {
         has_files = true;
-        if let CorpusFiles::Text(text) = CorpusFiles::at(path, &spec.extensions)? {
-            let files = source::open(text.list(&spec.extensions)?.files, &spec.rules())?;
+        if let CorpusFiles::Text(text) = CorpusFiles::at(&location, &spec.extensions)? {
+            let files = source::open(text.list(&spec.extensions)?.files(), &spec.rules())?;
             if files.iter().any(|file| file.source.has_fields()) {
                 return Ok(None);
             }
@@ -450,7 +441,7 @@ pub(super) fn unused_fields(spec: &Spec) -> Result<Option<String>> {
 pub(super) fn unused_by_shards(files: &TokenFiles, spec: &Spec) -> Vec<String> {
     let own = Spec::new("", "");
     let named =
-        files.validation.first().filter(|_| spec.validation != own.validation && !holds_out_path(spec));
+        files.validation.first().filter(|_| spec.validation != own.validation && !spec.held_out().is_some());
     let held_out = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().display().to_string();
         ("data.validation", format!("{name} is held out, because its name says so"))
@@ -474,7 +465,7 @@ pub(super) fn unused_by_shards(files: &TokenFiles, spec: &Spec) -> Vec<String> {
 
 /// Warns that a seed has no effect, because there are no documents to choose from.
 pub(super) fn unused_seed(documents: &Documents, spec: &Spec) -> Option<String> {
-    let is_unused = documents.len() == 1 && spec.seed != 0 && !holds_out_path(spec);
+    let is_unused = documents.len() == 1 && spec.seed != 0 && !spec.held_out().is_some();
     is_unused.then(|| {
         "data.seed has no effect on a single document: its end is held out (data.document_separator or JSON lines make \
          several of a file)"
@@ -525,7 +516,7 @@ fn text(
     let found = found.into_iter().chain(unused_seed(&documents, spec));
     let mut warnings: Vec<String> = found.chain(stories_tokenizer_warning(spec)).collect();
     let count = documents.len();
-    let mut description = format!("{}: {}", text.path.display(), documents.counted());
+    let mut description = format!("{}: {}", text.location, documents.counted());
     // What is held out does not depend on what is dropped, so that runs with and without are comparable.
     let mut kept = |which: Vec<usize>| {
         let Some(path) = &spec.drop else { return Ok(which) };
@@ -535,9 +526,9 @@ fn text(
         warnings.extend(remark);
         Ok::<_, Error>(kept)
     };
-    if let Validation::Path(held) = &spec.validation {
+    if let Some(held) = spec.held_out() {
         let train = kept((0..count).collect())?;
-        let held = Corpus::whole(held, spec, tokenizer, 0, None)?;
+        let held = Corpus::whole(&held, spec, tokenizer, 0, None)?;
         let warnings = [warnings, held.warnings].concat();
         let bytes = encode::tokenize(&documents, train, tokenizer, journal, &mut |t| sink(Split::Train, t))?;
         copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;

@@ -1,19 +1,19 @@
 //! Opens a corpus as two streams of tokens.
 
-use super::corpus::{Corpus, CorpusSummary, Loaded};
+use super::corpus::{Corpus, CorpusSummary, Loaded, held_out_files};
 use super::corpus_facts::SourceFacts;
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
+use super::location::CorpusLocation;
 use super::overlap::{self, share_in_training};
 use super::packing::{self, Packed, Rows};
 use super::sampler::Part;
 use super::token_cache::TokenCache;
 use super::tokenizer::LostBytes;
-use super::{Packing, Spec, Stream, Tokenizer, Validation};
+use super::{Packing, Spec, Stream, Tokenizer};
 use crate::error::{Error, Result};
 use crate::format::plural;
-use std::path::Path;
 use std::sync::Arc;
 
 /// A source of a mixture that was opened.
@@ -155,10 +155,7 @@ pub(super) fn open_corpus(
     let apart = in_training.filter(|_| is_held_out_apart);
     warnings.extend(apart.map(|share| overlap::warning(overlap::HELD_OUT, share)));
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
-    let held_out = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
-        Validation::Fraction(_) => None,
-    };
+    let held_out = held_out_files(spec)?;
     for files in corpus.files().into_iter().chain(&held_out) {
         warnings.extend(files.check_tokenizer(&tokenizer)?);
     }
@@ -213,9 +210,9 @@ pub(super) fn loses_bytes(tokenizer: &Tokenizer, counts_bytes: bool, lost: Optio
 }
 
 /// Refuses a further held-out set in which there is nothing to predict.
-pub(super) fn check_set(path: &Path, tokens: usize) -> Result<()> {
+pub(super) fn check_set(location: &CorpusLocation, tokens: usize) -> Result<()> {
     match tokens {
-        0 | 1 => Err(Error::usage(format!("{} has no token to predict", path.display()))),
+        0 | 1 => Err(Error::usage(format!("{location} has no token to predict"))),
         _ => Ok(()),
     }
 }
@@ -228,8 +225,9 @@ pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) 
     for (name, tokens) in [("training", train), ("held-out", held_out)] {
         if tokens <= seq_len {
             // A text may be short because most of the folder was passed over.
-            let files = spec.corpus_paths().into_iter().map(|path| CorpusFiles::at(path, &spec.extensions));
-            let passed = files.flatten().find_map(|files| files.passed_over(&spec.extensions).ok().flatten());
+            let files = spec.locations().into_iter().map(|place| CorpusFiles::at(&place, &spec.extensions));
+            let passed = files.flatten().filter_map(|files| files.passed_over(&spec.extensions).ok());
+            let passed = passed.flatten().next();
             return Err(Error::usage(format!(
                 "corpus {}: the {name} split has {tokens} token{}, and one window of seq_len {seq_len} takes {}; use a \
                  larger corpus, another data.validation or a smaller training.seq_len{}",

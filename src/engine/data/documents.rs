@@ -1,18 +1,19 @@
 //! The documents of a text corpus, in order, read on demand.
 
 use super::Spec;
-use super::corpus_files::TextFiles;
+use super::location::CorpusLocation;
 use super::parallel::collect_in_order;
 use super::source::{self, DocumentReader, DocumentSpan, Rules, Sample, TextFile};
+use super::text_files::TextFiles;
 use crate::error::{Error, Result};
 use crate::format::{plural, printable, shortened};
 use rayon::prelude::*;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The documents of a corpus.
 #[derive(Debug)]
 pub(super) struct Documents {
-    path: PathBuf,
+    location: CorpusLocation,
     files: Vec<TextFile>,
     rules: Rules,
     /// Each span with the index of its file in `files`.
@@ -51,8 +52,8 @@ impl Documents {
             return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
         }
         let listing = text.list(&spec.extensions)?;
-        let listing_warnings = listing.warnings(&text.path);
-        let files = source::open(listing.files, &rules)?;
+        let listing_warnings = listing.warnings();
+        let files = source::open(listing.files(), &rules)?;
         let scans = files.par_iter().map(|file| file.source.scan(file.content.as_ref(), &rules));
         let scans = collect_in_order(scans)?;
         let empty = scans.iter().map(|scan| scan.empty).sum();
@@ -66,10 +67,10 @@ impl Documents {
                 0 => String::new(),
                 n => format!(": {}, so data.field names another one", lacks(n, &rules.field)),
             };
-            return Err(Error::usage(format!("corpus {}: it holds no text{lacking}", text.path.display())));
+            return Err(Error::usage(format!("corpus {}: it holds no text{lacking}", text.location)));
         }
-        let path = text.path.clone();
-        Ok(Self { path, files, rules, spans, empty, missing, is_separated, listing_warnings })
+        let location = text.location.clone();
+        Ok(Self { location, files, rules, spans, empty, missing, is_separated, listing_warnings })
     }
 
     /// Returns the number of documents.
@@ -170,7 +171,7 @@ impl Documents {
         let left_out = (self.missing > 0).then(|| {
             format!(
                 "{}: {} and left out, as data.missing = \"skip\" says; {} are read",
-                self.path.display(),
+                self.location,
                 lacks(self.missing, &self.rules.field),
                 self.len()
             )
@@ -197,7 +198,7 @@ impl Documents {
         };
         Ok(format!(
             "{}: data.document_separator, {:?}, occurs nowhere, so each file is one document{advice}",
-            self.path.display(),
+            self.location,
             shortened(separator, SHOWN)
         ))
     }
@@ -225,6 +226,7 @@ mod tests {
     use super::*;
     use crate::data::corpus_files::CorpusFiles;
     use crate::data::spec::TEXT_EXTENSIONS;
+    use std::path::PathBuf;
 
     fn write(name: &str, content: impl AsRef<[u8]>) -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
@@ -238,7 +240,7 @@ mod tests {
     }
 
     fn text(path: &Path) -> TextFiles {
-        match CorpusFiles::at(path, &TEXT_EXTENSIONS.map(str::to_owned)).unwrap() {
+        match CorpusFiles::at(&CorpusLocation::at(path), &TEXT_EXTENSIONS.map(str::to_owned)).unwrap() {
             CorpusFiles::Text(text) => text,
             CorpusFiles::Tokens(files) => panic!("{files:?}"),
         }

@@ -55,7 +55,7 @@ pub fn facts(
         CorpusSource::Stories => (stories(spec, &tokenizer)?, None),
         CorpusSource::Random => (random(spec, &tokenizer)?, None),
         CorpusSource::Mixture => mixture::facts(spec, seq_len, tokenizer.get()?, cache)?,
-        CorpusSource::Path(_) => {
+        CorpusSource::Paths(_) => {
             let FileFacts { facts, train, .. } = of_files(spec, seq_len, tokenizer.get()?, cache, false)?;
             (facts, train)
         }
@@ -63,15 +63,15 @@ pub fn facts(
     if facts.exact || spec.corpus == CorpusSource::Stories {
         check_window(spec, facts.train_tokens, facts.validation_tokens, seq_len)?;
     }
-    for (name, path) in &spec.sets {
+    for (name, location) in &spec.sets {
         let in_set = |e: Error| e.context(format!("validation.sets.{name}"));
-        let files = CorpusFiles::at(path, &spec.extensions).map_err(in_set)?;
+        let files = CorpusFiles::at(location, &spec.extensions).map_err(in_set)?;
         let set = tokenizer
             .get()
             .and_then(|tokenizer| whole(&files, spec, (2, seq_len), tokenizer, cache, &|e| e))
             .map_err(in_set)?;
         if set.exact {
-            check_set(path, set.tokens).map_err(in_set)?;
+            check_set(location, set.tokens).map_err(in_set)?;
         }
         facts.exact &= set.exact;
         facts.memory_bytes = facts.memory_bytes.saturating_add(set.memory_bytes());

@@ -1,7 +1,7 @@
 //! What is known about a corpus of files before a run. Small text is tokenized; of more, every file is
 //! checked and the sizes are estimated.
 
-use super::corpus::{Corpus, stories_tokenizer_warning, unused_by_shards, unused_seed};
+use super::corpus::{Corpus, held_out_files, stories_tokenizer_warning, unused_by_shards, unused_seed};
 use super::corpus_facts::CorpusFacts;
 use super::corpus_files::CorpusFiles;
 use super::dataset::pack;
@@ -10,7 +10,7 @@ use super::packing::Packed;
 use super::sample::{Sampled, sample};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
-use super::{Packing, Spec, Stream, TokenCache, Validation, overlap, shard, token_cache};
+use super::{Packing, Spec, Stream, TokenCache, overlap, shard, token_cache};
 use crate::error::{Error, Result};
 
 /// Text up to this length, in bytes, is tokenized to plan with exact numbers.
@@ -79,10 +79,7 @@ pub(super) fn of_files(
         };
         Ok((facts, Some(loaded.train), Some(loaded.validation)))
     };
-    let held = match &spec.validation {
-        Validation::Path(path) => Some(CorpusFiles::at(path, &spec.extensions)?),
-        Validation::Fraction(_) => None,
-    };
+    let held = held_out_files(spec)?;
     let (mut facts, train, held_out) = match (files, &held) {
         (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
         // A few documents less change little in an estimate, but a count has to leave them out.
@@ -200,7 +197,7 @@ pub(super) fn whole(
         CorpusFiles::Tokens(files) => {
             let tokens = shard::open(&files.all())?;
             check_ids(&tokens, tokenizer).map_err(named)?;
-            let warnings = Vec::from_iter(files.passed_over());
+            let warnings = files.passed_over();
             let stream = Some(tokens.clone());
             return Ok(WholeFacts {
                 tokens: tokens.len(),
@@ -217,9 +214,9 @@ pub(super) fn whole(
     let sampled = sample(&documents, tokenizer)?;
     let exact = documents.total_bytes() <= EXACT_BYTES || sampled.estimate() < doubtful;
     let (tokens, stream, lost) = if exact {
-        let whole = Corpus::whole(&text.path, spec, tokenizer, 0, None)?;
+        let whole = Corpus::whole(&text.location, spec, tokenizer, 0, None)?;
         let lost = whole.lost.zip(whole.text_bytes);
-        let named = format!("the text of {}", text.path.display());
+        let named = format!("the text of {}", text.location);
         let lost = lost.and_then(|(lost, bytes)| lost.warning(&named, bytes));
         (whole.tokens.len(), Some(whole.tokens), lost)
     } else {

@@ -287,7 +287,7 @@ mod tests {
             let path = dir.path().join(name).with_extension("jsonl");
             let line = |i: usize| format!("{{\"text\": \"{}{i}\"}}\n", words.repeat(1 + i % 7));
             std::fs::write(&path, (0..60).map(line).collect::<String>()).unwrap();
-            spec.sources.insert(name.to_owned(), MixtureSource { path, counted: false });
+            spec.sources.insert(name.to_owned(), MixtureSource { location: path.into(), counted: false });
         }
         Arc::new(open(&spec, 32, None, None).unwrap())
     }

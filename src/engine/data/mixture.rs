@@ -46,7 +46,7 @@ pub(super) fn open(
         }
     }
     let held_out: Vec<&HeldOut> = opened.iter().map(|(_, dataset)| &dataset.validation).collect();
-    let is_own_corpus = matches!(spec.validation, Validation::Path(_));
+    let is_own_corpus = matches!(spec.validation, Validation::Paths(_));
     let mut validation = match held_out.first() {
         // Every source was opened with the same held-out corpus.
         Some(first) if is_own_corpus => HeldOut::clone(first),
@@ -124,7 +124,7 @@ pub(super) fn facts(
     cache: Option<&TokenCache>,
 ) -> Result<(CorpusFacts, Option<Stream>)> {
     check_sources(spec)?;
-    let is_own_corpus = matches!(spec.validation, Validation::Path(_));
+    let is_own_corpus = matches!(spec.validation, Validation::Paths(_));
     let mut all = CorpusFacts { vocab_size: tokenizer.vocab_size(), exact: true, ..CorpusFacts::default() };
     let (mut streams, mut held_out) = (Vec::new(), Vec::new());
     for (name, source) in &spec.sources {
@@ -227,9 +227,9 @@ mod tests {
         for (name, file, counted) in
             [("a", "lines.jsonl", false), ("b", "whole.txt", false), ("c", "long.jsonl", true)]
         {
-            spec.sources.insert(name.to_owned(), MixtureSource { path: path(file), counted });
+            spec.sources.insert(name.to_owned(), MixtureSource { location: path(file).into(), counted });
         }
-        let apart = Spec { validation: Validation::Path(path("held.txt")), ..spec.clone() };
+        let apart = Spec { validation: Validation::at(path("held.txt")), ..spec.clone() };
         for spec in [spec.clone(), apart, Spec { packing: Packing::BestFit, ..spec.clone() }] {
             let planned = data::facts(&spec, 16, None, None).unwrap();
             let opened = CorpusFacts::from_dataset(&data::open(&spec, 16, None, None).unwrap());

@@ -4,12 +4,12 @@ use super::corpus::{Corpus, CorpusSummary, Whole, unused_fields};
 use super::corpus_files::CorpusFiles;
 use super::dataset::{self, Dataset, NO_BITS_PER_BYTE, check_set, check_window, loses_bytes};
 use super::held_out::{HeldOut, TextBytes};
+use super::location::CorpusLocation;
 use super::overlap::{self, share_in_training};
 use super::stories::Split;
 use super::{Spec, TokenCache, Tokenizer, mixture};
 use crate::error::Result;
 use crate::policy::CorpusSource;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Opens a corpus: generates it, tokenizes it in parallel, takes its tokens from the cache if there is one,
@@ -44,8 +44,8 @@ pub fn open(
         dataset.sets.push(set);
     }
     dataset.sets.sort_by(|a, b| a.name.cmp(&b.name));
-    for path in spec.sets.values() {
-        let files = CorpusFiles::at(path, &spec.extensions)?;
+    for location in spec.sets.values() {
+        let files = CorpusFiles::at(location, &spec.extensions)?;
         dataset.warnings.extend(files.check_tokenizer(&dataset.tokenizer)?);
     }
     dataset.warnings.extend(unused_fields(spec)?);
@@ -61,9 +61,9 @@ fn open_sets(
     cache: Option<&TokenCache>,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<HeldOut>> {
-    let mut open = |(name, path): (&String, &PathBuf)| -> Result<HeldOut> {
+    let mut open = |(name, location): (&String, &CorpusLocation)| -> Result<HeldOut> {
         let Whole { tokens, text_bytes: whole, lost, warnings: found } =
-            Corpus::whole(path, spec, tokenizer, held, cache)?;
+            Corpus::whole(location, spec, tokenizer, held, cache)?;
         warnings.extend(found);
         warnings.extend(
             lost.zip(whole)
@@ -73,7 +73,7 @@ fn open_sets(
         if loses_bytes && lost.is_some() {
             warnings.push(format!("the held-out set {name} {NO_BITS_PER_BYTE}"));
         }
-        check_set(path, tokens.len())?;
+        check_set(location, tokens.len())?;
         held += tokens.memory_bytes() / size_of::<u32>();
         let hash = tokens.digest(tokenizer.vocab_size())?.to_hex().to_string();
         let text = TextBytes::new(bytes, whole, loses_bytes);

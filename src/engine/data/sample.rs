@@ -94,7 +94,8 @@ mod tests {
             let path = dir.path().join(name);
             std::fs::write(&path, content).unwrap();
             let spec = Spec { document_separator: Some("<end>".to_owned()), ..Spec::new("", "gpt2") };
-            let CorpusFiles::Text(text) = CorpusFiles::at(&path, &spec.extensions).unwrap() else {
+            let CorpusFiles::Text(text) = CorpusFiles::at(&path.as_path().into(), &spec.extensions).unwrap()
+            else {
                 panic!("{name} is text")
             };
             let documents = Documents::open(&text, &spec).unwrap();

@@ -1,10 +1,11 @@
 //! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
+use super::location::CorpusLocation;
 use super::source::Rules;
 use crate::error::{Error, Result};
 use crate::policy::{CorpusSource, MissingField, Packing, Validation};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The end token's name in every built-in tokenizer.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
@@ -22,7 +23,7 @@ pub const HELD_OUT_SHARE: f64 = 0.05;
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureSource {
     /// Where its text comes from, or its shards.
-    pub path: PathBuf,
+    pub location: CorpusLocation,
     /// True if a plan counts its tokens, however many they are.
     pub counted: bool,
 }
@@ -32,6 +33,8 @@ pub struct MixtureSource {
 pub struct Spec {
     /// Where the text comes from.
     pub corpus: CorpusSource,
+    /// The split that is taken of the folders of the corpus; `None` for all of their files.
+    pub split: Option<String>,
     /// The sources of a mixture, by name; empty for another corpus.
     pub sources: BTreeMap<String, MixtureSource>,
     /// One of [`tokenizer::BUILT_IN`](super::tokenizer::BUILT_IN), or the path of a tokenizer.json.
@@ -48,8 +51,11 @@ pub struct Spec {
     pub extensions: Vec<String>,
     /// What is held out. Generated corpora ignore it and hold out `validation_tokens`.
     pub validation: Validation,
+    /// The split that is held out: of the folders of `validation`, or else of the corpus, or of each source of
+    /// a mixture.
+    pub validation_split: Option<String>,
     /// Further held-out sets: the corpus of each, by name.
-    pub sets: BTreeMap<String, PathBuf>,
+    pub sets: BTreeMap<String, CorpusLocation>,
     /// A list of documents that are not trained on, as `xrun data check` writes it.
     pub drop: Option<PathBuf>,
     /// Tokens to generate for training; the last story may exceed it.
@@ -69,6 +75,7 @@ impl Spec {
     pub fn new(corpus: &str, tokenizer: &str) -> Self {
         Self {
             corpus: corpus.into(),
+            split: None,
             sources: BTreeMap::new(),
             tokenizer: tokenizer.to_owned(),
             begin_token: None,
@@ -77,6 +84,7 @@ impl Spec {
             missing: MissingField::Error,
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
             validation: Validation::Fraction(HELD_OUT_SHARE),
+            validation_split: None,
             sets: BTreeMap::new(),
             drop: None,
             train_tokens: 2_000_000,
@@ -90,16 +98,39 @@ impl Spec {
     /// Returns the spec of one source of a mixture, whose sets are those of the mixture and not its own.
     pub(super) fn of_source(&self, source: &MixtureSource) -> Self {
         let (sources, sets) = (BTreeMap::new(), BTreeMap::new());
-        Self { corpus: CorpusSource::Path(source.path.clone()), sources, sets, ..self.clone() }
+        let CorpusLocation { paths, split } = source.location.clone();
+        Self { corpus: CorpusSource::Paths(paths), split, sources, sets, ..self.clone() }
     }
 
-    /// Returns the paths of the training text: one, those of the sources of a mixture, or none of a generated
-    /// corpus.
-    pub(super) fn corpus_paths(&self) -> Vec<&Path> {
+    /// Returns where the training text lies; `None` for a generated corpus and for a mixture.
+    pub(super) fn location(&self) -> Option<CorpusLocation> {
         match &self.corpus {
-            CorpusSource::Stories | CorpusSource::Random => Vec::new(),
-            CorpusSource::Mixture => self.sources.values().map(|source| source.path.as_path()).collect(),
-            CorpusSource::Path(path) => vec![path],
+            CorpusSource::Stories | CorpusSource::Random | CorpusSource::Mixture => None,
+            CorpusSource::Paths(paths) => {
+                Some(CorpusLocation { paths: paths.clone(), split: self.split.clone() })
+            }
+        }
+    }
+
+    /// Returns where the training text lies: in one place, or those of the sources of a mixture, or none for
+    /// a generated corpus.
+    pub(super) fn locations(&self) -> Vec<CorpusLocation> {
+        match self.corpus {
+            CorpusSource::Mixture => self.sources.values().map(|source| source.location.clone()).collect(),
+            _ => self.location().into_iter().collect(),
+        }
+    }
+
+    /// Returns the held-out corpus; `None` if a share is held out, and for a mixture whose sources hold out a
+    /// split each.
+    pub(super) fn held_out(&self) -> Option<CorpusLocation> {
+        let split = self.validation_split.clone();
+        match (&self.validation, &self.corpus) {
+            (Validation::Paths(paths), _) => Some(CorpusLocation { paths: paths.clone(), split }),
+            (Validation::Fraction(_), CorpusSource::Paths(paths)) if split.is_some() => {
+                Some(CorpusLocation { paths: paths.clone(), split })
+            }
+            (Validation::Fraction(_), _) => None,
         }
     }
 
@@ -114,11 +145,12 @@ impl Spec {
     /// If the share is not a number between 0 and 1.
     pub(super) fn fraction(&self) -> Result<Option<f64>> {
         match self.validation {
+            Validation::Fraction(_) if self.held_out().is_some() => Ok(None),
             Validation::Fraction(f) if f > 0.0 && f < 1.0 => Ok(Some(f)),
             Validation::Fraction(f) => Err(Error::usage(format!(
                 "data.validation = {f}: give a share between 0 and 1, or the path of a held-out corpus"
             ))),
-            Validation::Path(_) => Ok(None),
+            Validation::Paths(_) => Ok(None),
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Where training text and held-out text come from.
 
+use super::PathList;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 
-/// A corpus by its name in a recipe: a generated one, or a path.
+/// A corpus as a recipe names it: a generated one, or paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
+#[serde(from = "PathList", into = "PathList")]
 pub enum CorpusSource {
     /// Generated stories, whose lowest possible loss is known.
     Stories,
@@ -14,8 +15,8 @@ pub enum CorpusSource {
     Random,
     /// The sources of `data.sources`, in proportion to their weights.
     Mixture,
-    /// A text file, a folder of text files, JSON lines or token shards.
-    Path(PathBuf),
+    /// Text files, folders of text files, JSON lines or token shards.
+    Paths(PathList),
 }
 
 impl CorpusSource {
@@ -33,41 +34,48 @@ pub enum Validation {
     /// This share of the corpus, between 0 and 1: whole documents, or the end of a single one. Shards that
     /// come with held-out shards use those instead.
     Fraction(f64),
-    /// The corpus at this path, and nothing of the training corpus.
-    Path(PathBuf),
+    /// The corpus at these paths, and nothing of the training corpus.
+    Paths(PathList),
 }
 
-impl From<&str> for CorpusSource {
-    fn from(name: &str) -> Self {
-        match name {
-            "stories" => Self::Stories,
-            "random" => Self::Random,
-            "mixture" => Self::Mixture,
-            path => Self::Path(path.into()),
+impl Validation {
+    /// Holds out the corpus at a path.
+    pub fn at(path: impl Into<PathList>) -> Self {
+        Self::Paths(path.into())
+    }
+}
+
+impl From<PathList> for CorpusSource {
+    fn from(paths: PathList) -> Self {
+        match paths.single().and_then(Path::to_str) {
+            Some("stories") => Self::Stories,
+            Some("random") => Self::Random,
+            Some("mixture") => Self::Mixture,
+            _ => Self::Paths(paths),
         }
     }
 }
 
-impl From<String> for CorpusSource {
-    fn from(name: String) -> Self {
-        name.as_str().into()
+impl From<&str> for CorpusSource {
+    fn from(name: &str) -> Self {
+        PathList::from(name).into()
     }
 }
 
-impl From<CorpusSource> for String {
+impl From<CorpusSource> for PathList {
     fn from(source: CorpusSource) -> Self {
-        source.to_string()
+        match source {
+            CorpusSource::Stories => "stories".into(),
+            CorpusSource::Random => "random".into(),
+            CorpusSource::Mixture => "mixture".into(),
+            CorpusSource::Paths(paths) => paths,
+        }
     }
 }
 
 impl fmt::Display for CorpusSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Stories => f.write_str("stories"),
-            Self::Random => f.write_str("random"),
-            Self::Mixture => f.write_str("mixture"),
-            Self::Path(path) => path.display().fmt(f),
-        }
+        PathList::from(self.clone()).fmt(f)
     }
 }
 
@@ -80,7 +88,7 @@ mod tests {
         for name in ["stories", "random", "mixture", "a/b.txt", "Stories", ""] {
             let source = CorpusSource::from(name);
             assert_eq!(
-                !matches!(source, CorpusSource::Path(_)),
+                !matches!(source, CorpusSource::Paths(_)),
                 CorpusSource::NAMES.contains(&name),
                 "{name}"
             );
@@ -88,5 +96,15 @@ mod tests {
             assert_eq!(json, format!("{name:?}"));
             assert_eq!(serde_json::from_str::<CorpusSource>(&json).unwrap(), source);
         }
+        for (json, again, shown) in [
+            (r#"["a"]"#, r#""a""#, "a"),
+            (r#"["a","stories"]"#, r#"["a","stories"]"#, "a and stories"),
+            (r#"["a","b","c"]"#, r#"["a","b","c"]"#, "a and 2 more"),
+        ] {
+            let source: CorpusSource = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&source).unwrap(), again);
+            assert_eq!(source.to_string(), shown);
+        }
+        assert!(serde_json::from_str::<CorpusSource>("[]").is_err());
     }
 }

@@ -183,7 +183,10 @@ fn settings(last: &str) -> Vec<String> {
 fn key_values(key: &'static Key) -> Vec<&'static str> {
     match key.kind {
         Type::Bool => vec!["true", "false"],
-        Type::Word(words) | Type::NameOrPath(words) | Type::WordOrFormula(words, _) => words.to_vec(),
+        Type::Word(words)
+        | Type::NameOrPath(words)
+        | Type::NameOrPaths(words)
+        | Type::WordOrFormula(words, _) => words.to_vec(),
         Type::CountOrWord { word, .. } => vec![word],
         _ => Vec::new(),
     }

@@ -4,10 +4,11 @@ use super::terminal::{eprint_line, print, print_json};
 use super::{data_cache, data_check, data_show};
 use crate::data::stories::Split;
 use crate::data::{
-    self, Counts, HELD_OUT_SHARE, MissingField, Packing, SHARD_TOKENS, ShardManifest, ShardWriter, Spec,
-    Statistics, TEXT_EXTENSIONS, TEXT_FIELD, Tokenizer, Validation,
+    self, Counts, HELD_OUT_SHARE, MissingField, Packing, PathList, SHARD_TOKENS, ShardManifest, ShardWriter,
+    Spec, Statistics, TEXT_EXTENSIONS, TEXT_FIELD, Tokenizer, Validation,
 };
 use crate::error::{Error, IoContext, Result};
+use crate::policy::CorpusSource;
 use crate::recipe::expand_home;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::collections::BTreeMap;
@@ -20,9 +21,13 @@ use std::sync::Arc;
 pub struct Args {
     #[command(subcommand)]
     command: Option<Subcommand>,
-    /// "stories", "random", a text file, a folder, JSON lines, a Parquet table or token shards.
-    #[arg(long, required_unless_present_any = CACHE)]
-    corpus: Option<String>,
+    /// "stories", "random", or text files, folders, JSON lines, Parquet tables or token shards, one after
+    /// another.
+    #[arg(long, value_name = "PATH", num_args = 1.., required_unless_present_any = CACHE)]
+    corpus: Vec<String>,
+    /// The split to take of each folder, such as "train".
+    #[arg(long, value_name = "NAME")]
+    split: Option<String>,
     /// "gpt2", "byte", "stories" or the path of a tokenizer.json.
     #[arg(long, default_value = "gpt2")]
     tokenizer: String,
@@ -44,9 +49,12 @@ pub struct Args {
     /// File name endings to read when the corpus is a folder; an empty one reads files without an ending.
     #[arg(long, value_name = ".EXT", value_delimiter = ',', default_values_t = TEXT_EXTENSIONS.map(str::to_owned))]
     extensions: Vec<String>,
-    /// Held-out data: a fraction of the corpus, or the path of another corpus.
-    #[arg(long, value_name = "SHARE|PATH", default_value_t = HELD_OUT_SHARE.to_string())]
-    validation: String,
+    /// Held-out data: a fraction of the corpus, or the paths of another corpus.
+    #[arg(long, value_name = "SHARE|PATH", num_args = 1.., default_values_t = [HELD_OUT_SHARE.to_string()])]
+    validation: Vec<String>,
+    /// The split that is held out, of the folders of the corpus or of --validation.
+    #[arg(long, value_name = "NAME")]
+    validation_split: Option<String>,
     /// Tokens per shard.
     #[arg(long, value_name = "N", default_value_t = SHARD_TOKENS, value_parser = count)]
     shard_tokens: usize,
@@ -103,21 +111,31 @@ pub fn run(args: &Args) -> Result<()> {
         Some(Subcommand::Show(args)) => return data_show::run(args),
         None => {}
     }
-    match (&args.corpus, &args.out) {
-        (Some(corpus), Some(out)) => tokenize(args, corpus, out),
+    match (paths(&args.corpus), &args.out) {
+        (Some(corpus), Some(out)) => tokenize(args, corpus.into(), out),
         _ if args.clear_cached => data_cache::clear(),
         _ => data_cache::list(args.json),
     }
 }
 
+/// Returns the paths of an option; `None` without one.
+fn paths(values: &[String]) -> Option<PathList> {
+    PathList::new(values.iter().map(|path| expand_home(path).into()).collect())
+}
+
 /// Writes a corpus as shards into a folder.
-fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
-    let validation = match args.validation.parse() {
-        Ok(share) => Validation::Fraction(share),
-        Err(_) => Validation::Path(PathBuf::from(expand_home(&args.validation))),
+fn tokenize(args: &Args, corpus: CorpusSource, out: &Path) -> Result<()> {
+    let share = match args.validation.as_slice() {
+        [share] => share.parse().ok(),
+        _ => None,
+    };
+    let validation = match (share, paths(&args.validation)) {
+        (None, Some(paths)) => Validation::Paths(paths),
+        (share, _) => Validation::Fraction(share.unwrap_or(HELD_OUT_SHARE)),
     };
     let spec = Spec {
-        corpus: expand_home(corpus).into(),
+        corpus,
+        split: args.split.clone(),
         sources: BTreeMap::new(),
         tokenizer: expand_home(&args.tokenizer),
         begin_token: args.begin_token.clone(),
@@ -126,6 +144,7 @@ fn tokenize(args: &Args, corpus: &str, out: &Path) -> Result<()> {
         missing: args.missing,
         extensions: args.extensions.iter().map(|ending| with_dot(ending)).collect(),
         validation,
+        validation_split: args.validation_split.clone(),
         sets: BTreeMap::new(),
         drop: None,
         train_tokens: args.train_tokens,

@@ -5,7 +5,7 @@ use super::terminal::eprint_line;
 use crate::data::is_there;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::policy::CorpusSource;
+use crate::policy::{CorpusSource, PathList};
 use crate::recipe::{Recipe, Validation, source_path_key, value_text};
 use std::path::{Path, PathBuf};
 
@@ -36,13 +36,27 @@ pub(super) fn relocated(recipe: Recipe, run: &Path, machine: &Machine) -> Result
         Ok(Some(found))
     };
     let quoted = |path: &Path| value_text(&toml::Value::String(path.to_string_lossy().into_owned()));
-    if let CorpusSource::Path(path) = &values.data.corpus {
-        settings.extend(find("data.corpus", path)?.map(|path| format!("data.corpus={}", quoted(&path))));
+    // All paths of a key, as they are now.
+    let find_all = |key: &str, paths: &PathList| {
+        paths.try_map(|path| Ok::<_, Error>(find(key, path)?.unwrap_or_else(|| path.to_owned())))
+    };
+    let listed = |paths: &PathList| match paths.single() {
+        Some(path) => quoted(path),
+        None => format!("[{}]", paths.iter().map(quoted).collect::<Vec<_>>().join(", ")),
+    };
+    let mut keys: Vec<(String, &PathList)> = Vec::new();
+    if let CorpusSource::Paths(paths) = &values.data.corpus {
+        keys.push(("data.corpus".to_owned(), paths));
     }
     for (name, source) in &values.data.sources {
-        let key = source_path_key(name);
-        let path = source.path.as_deref().map_or(Ok(None), |path| find(&key, Path::new(path)))?;
-        settings.extend(path.map(|path| format!("{key}={}", quoted(&path))));
+        keys.extend(source.path.iter().map(|paths| (source_path_key(name), paths)));
+    }
+    if let Validation::Paths(paths) = &values.data.validation {
+        keys.push(("data.validation".to_owned(), paths));
+    }
+    for (key, paths) in keys {
+        let found = find_all(&key, paths)?;
+        settings.extend((found != *paths).then(|| format!("{key}={}", listed(&found))));
     }
     let tokenizer = Path::new(&values.data.tokenizer);
     if tokenizer.is_absolute() {
@@ -50,22 +64,16 @@ pub(super) fn relocated(recipe: Recipe, run: &Path, machine: &Machine) -> Result
             find("data.tokenizer", tokenizer)?.map(|path| format!("data.tokenizer={}", quoted(&path))),
         );
     }
-    if let Validation::Path(path) = &values.data.validation {
-        settings
-            .extend(find("data.validation", path)?.map(|path| format!("data.validation={}", quoted(&path))));
-    }
     if let Some(path) = &values.data.drop {
         let found = find("data.drop", Path::new(path))?;
         settings.extend(found.map(|path| format!("data.drop={}", quoted(&path))));
     }
     let mut sets = values.validation.sets.clone();
-    for path in sets.values_mut() {
-        if let Some(found) = find("validation.sets", Path::new(path.as_str()))? {
-            *path = found.to_string_lossy().into_owned();
-        }
+    for paths in sets.values_mut() {
+        *paths = find_all("validation.sets", paths)?;
     }
     if sets != values.validation.sets {
-        let set = |(name, path): (&String, &String)| format!("{name} = {}", quoted(Path::new(path)));
+        let set = |(name, paths): (&String, &PathList)| format!("{name} = {}", listed(paths));
         settings
             .push(format!("validation.sets={{ {} }}", sets.iter().map(set).collect::<Vec<_>>().join(", ")));
     }
@@ -103,7 +111,17 @@ mod tests {
             recipe::load_str(Path::new("r.toml"), &settings, &[], none, &Machine::none()).unwrap()
         };
         let found = relocated(sources("/old/project/data/text.txt"), &run, &Machine::none()).unwrap();
-        assert_eq!(found.values().data.sources["web"].path.as_deref(), text.to_str());
+        assert_eq!(found.values().data.sources["web"].path, Some(text.clone().into()));
+        let both = |path: &str| {
+            let settings = format!("data.corpus = [\"{}\", \"{path}\"]\n", text.display());
+            let none = std::iter::empty();
+            recipe::load_str(Path::new("r.toml"), &settings, &[], none, &Machine::none()).unwrap()
+        };
+        let beside_text = text.with_file_name("more.txt");
+        std::fs::write(&beside_text, "more").unwrap();
+        let found = relocated(both("/old/project/data/more.txt"), &run, &Machine::none()).unwrap();
+        let listed = PathList::new(vec![text.clone(), beside_text]).unwrap();
+        assert_eq!(found.values().data.corpus, CorpusSource::Paths(listed));
         let gone = relocated(sources("/old/other.txt"), &run, &Machine::none()).unwrap_err();
         assert!(gone.message().contains("add data.sources.web.path=PATH"), "{gone}");
     }

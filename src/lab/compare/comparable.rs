@@ -155,7 +155,7 @@ fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Opti
         return differs.then(|| format!("validation.sets has different text for {set}"));
     }
     // Held-out text in its own files does not depend on the corpus.
-    let has_own_text = is_held_out && matches!(baseline.data.validation, Validation::Path(_));
+    let has_own_text = is_held_out && matches!(baseline.data.validation, Validation::Paths(_));
     let changes_text = |change: &&Change| {
         let changes_corpus = change.key.starts_with("data.")
             && !["data.tokenizer", "data.cross_documents"].contains(&change.key)

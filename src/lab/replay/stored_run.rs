@@ -1,7 +1,7 @@
 //! Reads a run from its folder, kept or not: what a replay needs from it, and what prevents a replay.
 
 use crate::checkpoint;
-use crate::data::tokenizer;
+use crate::data::{is_there, tokenizer};
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
@@ -162,19 +162,22 @@ fn missing_files(resolved: &str) -> Option<(String, String)> {
     let section = |name: &str| table.get(name).and_then(toml::Value::as_table);
     let data = section("data")?;
     let known: Vec<&str> = CorpusSource::NAMES.iter().chain(&tokenizer::BUILT_IN).copied().collect();
-    let mut paths: Vec<(String, &str)> = Vec::new();
+    let mut values: Vec<(String, &toml::Value)> = Vec::new();
     for key in ["corpus", "drop", "tokenizer", "validation"] {
-        paths.extend(data.get(key).and_then(toml::Value::as_str).map(|path| (format!("data.{key}"), path)));
+        values.extend(data.get(key).map(|value| (format!("data.{key}"), value)));
     }
     for (name, source) in data.get("sources").and_then(toml::Value::as_table).into_iter().flatten() {
-        let path = source.get("path").and_then(toml::Value::as_str);
-        paths.extend(path.map(|path| (source_path_key(name), path)));
+        values.extend(source.get("path").map(|value| (source_path_key(name), value)));
     }
     let sets = section("validation").and_then(|keys| keys.get("sets")).and_then(toml::Value::as_table);
-    for (name, path) in sets.into_iter().flatten() {
-        paths.extend(path.as_str().map(|path| (format!("validation.sets.{name}"), path)));
+    for (name, value) in sets.into_iter().flatten() {
+        values.push((format!("validation.sets.{name}"), value));
     }
-    let missing = paths.into_iter().find(|(_, path)| !known.contains(path) && !Path::new(path).exists());
+    let paths = values.into_iter().flat_map(|(key, value)| {
+        let all = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        all.iter().filter_map(toml::Value::as_str).map(move |path| (key.clone(), path))
+    });
+    let missing = paths.into_iter().find(|(_, path)| !known.contains(path) && !is_there(Path::new(path)));
     missing.map(|(key, path)| (key, path.to_owned()))
 }
 
@@ -196,6 +199,8 @@ mod tests {
         let sources =
             "[data]\ncorpus = \"mixture\"\nsources.web.path = \"/no/web\"\nsources.web.weight = 1.0\n";
         assert_eq!(missing(sources).as_deref(), Some("data.sources.web.path /no/web"));
+        let list = format!("[data]\ncorpus = [\"{here}\", \"/no/more\"]\n");
+        assert_eq!(missing(&list).as_deref(), Some("data.corpus /no/more"));
         let sets = recipe("[validation]\nsets = { news = \"/no/news\" }\n");
         assert_eq!(missing(&sets).as_deref(), Some("validation.sets.news /no/news"));
     }

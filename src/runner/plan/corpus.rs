@@ -1,6 +1,6 @@
 //! The description of a recipe's data, and the facts about it that plans need.
 
-use crate::data::{self, CorpusFacts, MixtureSource, Spec, TokenCache};
+use crate::data::{self, CorpusFacts, CorpusLocation, MixtureSource, Spec, TokenCache};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::recipe::{DataSource, Recipe};
@@ -11,11 +11,14 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     let data = &recipe.values().data;
     // A recipe is checked to name a path for each source.
     let source = |(name, source): (&String, &DataSource)| {
-        let path = source.path.clone().unwrap_or_default().into();
-        (name.clone(), MixtureSource { path, counted: source.epochs.is_some() })
+        let paths = source.path.clone().unwrap_or_else(|| "".into());
+        let location = CorpusLocation { paths, split: source.split.clone() };
+        (name.clone(), MixtureSource { location, counted: source.epochs.is_some() })
     };
+    let sets = recipe.values().validation.sets.iter();
     Spec {
         corpus: data.corpus.clone(),
+        split: data.split.clone(),
         sources: data.sources.iter().map(source).collect(),
         tokenizer: data.tokenizer.clone(),
         begin_token: data.begin_token.clone(),
@@ -24,7 +27,8 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         missing: data.missing,
         extensions: data.extensions.clone(),
         validation: data.validation.clone(),
-        sets: recipe.values().validation.sets.iter().map(|(name, at)| (name.clone(), at.into())).collect(),
+        validation_split: data.validation_split.clone(),
+        sets: sets.map(|(name, paths)| (name.clone(), paths.clone().into())).collect(),
         drop: data.drop.as_ref().map(Into::into),
         train_tokens: data.train_tokens,
         validation_tokens: data.validation_tokens,

@@ -9,6 +9,9 @@ pub const UNSET: &str = "unset";
 /// The words of generated corpora, as TOML.
 pub(super) const GENERATED: &[&str] = &["\"stories\"", "\"random\""];
 
+/// The words of corpora that are no paths, as TOML.
+pub(super) const NO_PATHS: &[&str] = &["\"stories\"", "\"random\"", "\"mixture\""];
+
 /// A condition under which a key has no effect. Keys are full paths, values are TOML or [`UNSET`].
 #[derive(Clone, Copy, Debug)]
 pub enum When {
@@ -65,6 +68,8 @@ pub enum Fact {
     PhasesAreBeyond,
     /// The held-out text is a corpus of its own.
     HeldOutIsOwnCorpus,
+    /// A split is held out, and not a share.
+    SplitIsHeldOut,
     /// A micro-step has one sequence.
     OneSequence,
     /// A step has several micro-steps.
@@ -95,7 +100,8 @@ impl Fact {
             Self::NoFolderIsRead => "because the corpus is a file, and no folder is read",
             Self::OneSource => "because `data.sources` has only one source",
             Self::PhasesAreBeyond => "because the phases begin after the last of `training.steps`",
-            Self::HeldOutIsOwnCorpus => "with `data.validation` a corpus of its own",
+            Self::HeldOutIsOwnCorpus => "because the held-out text is a corpus of its own",
+            Self::SplitIsHeldOut => "because `data.validation_split` is held out, and no share",
             Self::OneSequence => "because a rank computes one sequence per micro-step",
             Self::SeveralMicroSteps => "because a step has several micro-steps, whose rows are not kept",
             Self::OnCpu => "on the CPU",

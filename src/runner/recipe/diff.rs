@@ -4,7 +4,7 @@ use super::condition::UNSET;
 use super::key::{Class, Key, Type};
 use super::lookup::find_path;
 use super::schema::Values;
-use super::toml_text::{both_values, hashed_text, parse_value, path_in};
+use super::toml_text::{both_values, hashed_text, parse_value, paths_in, strings_in};
 use std::path::PathBuf;
 use toml::Value;
 
@@ -31,7 +31,7 @@ impl Change {
         };
         match key.kind {
             Type::NamedPaths => names(&self.old).is_some() && names(&self.old) == names(&self.new),
-            _ => [&self.old, &self.new].into_iter().all(|value| path_in(key, value).is_some()),
+            _ => [&self.old, &self.new].into_iter().all(|value| paths_in(key, value).is_some()),
         }
     }
 
@@ -40,9 +40,9 @@ impl Change {
         let Some(key) = find_path(self.key) else { return Vec::new() };
         match parse_value(&self.old) {
             Ok(Value::Table(table)) if key.kind == Type::NamedPaths => {
-                table.values().filter_map(Value::as_str).map(PathBuf::from).collect()
+                table.values().flat_map(strings_in).map(PathBuf::from).collect()
             }
-            _ => path_in(key, &self.old).map(PathBuf::from).into_iter().collect(),
+            _ => paths_in(key, &self.old).into_iter().flatten().map(PathBuf::from).collect(),
         }
     }
 

@@ -14,7 +14,7 @@ use super::schema::{Optimizer, Values};
 use super::source::Origin;
 use super::toml_text::{both_values, values};
 use crate::optim::{GroupRole, RoleRule, Value};
-use crate::policy::{CorpusSource, Decay, OrFormula, Position, Validation, WeightDecay};
+use crate::policy::{CorpusSource, Decay, OrFormula, PathList, Position, Validation, WeightDecay};
 use std::collections::BTreeMap;
 
 /// A key that a recipe sets without effect.
@@ -165,18 +165,23 @@ impl<'a> State<'a> {
                 data.phases.iter().all(|phase| phase.steps_before(steps) >= steps as u64)
             }
             Fact::NoFolderIsRead => {
-                let is_folder = |path: &std::path::Path| !path.is_file();
-                let mut sources = data.sources.values().filter_map(|source| source.path.as_deref());
+                let is_folder = |paths: &PathList| paths.iter().any(|path| !path.is_file());
+                let mut sources = data.sources.values().filter_map(|source| source.path.as_ref());
                 let corpus = match &data.corpus {
-                    CorpusSource::Path(path) => is_folder(path),
-                    CorpusSource::Mixture => sources.any(|path| is_folder(path.as_ref())),
+                    CorpusSource::Paths(paths) => is_folder(paths),
+                    CorpusSource::Mixture => sources.any(is_folder),
                     CorpusSource::Stories | CorpusSource::Random => false,
                 };
-                let held_out = matches!(&data.validation, Validation::Path(path) if is_folder(path));
-                let sets = values.validation.sets.values().any(|path| is_folder(path.as_ref()));
+                let held_out = matches!(&data.validation, Validation::Paths(paths) if is_folder(paths));
+                let sets = values.validation.sets.values().any(is_folder);
                 !corpus && !held_out && !sets
             }
-            Fact::HeldOutIsOwnCorpus => matches!(data.validation, Validation::Path(_)),
+            Fact::HeldOutIsOwnCorpus => {
+                matches!(data.validation, Validation::Paths(_)) || data.validation_split.is_some()
+            }
+            Fact::SplitIsHeldOut => {
+                matches!(data.validation, Validation::Fraction(_)) && data.validation_split.is_some()
+            }
             Fact::OneSequence => self.recipe.batch_or_reason().is_ok_and(|batch| batch.local == 1),
             Fact::SeveralMicroSteps => self
                 .recipe

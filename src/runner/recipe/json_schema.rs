@@ -111,6 +111,11 @@ fn fragment(kind: Type) -> Value {
         Type::Text => json!({"type": "string"}),
         Type::NameOrPath([]) => json!({"type": "string", "minLength": 1}),
         Type::NameOrPath(names) => json!({"type": "string", "minLength": 1, "anyOf": [{"enum": names}, {}]}),
+        Type::NameOrPaths([]) => json!({"anyOf": paths()}),
+        Type::NameOrPaths(names) => {
+            let [path, list] = paths();
+            json!({"anyOf": [{"enum": names}, path, list]})
+        }
         Type::Bool => json!({"type": "boolean"}),
         Type::Word(words) => json!({"enum": words}),
         Type::Words(words) => {
@@ -137,8 +142,9 @@ fn fragment(kind: Type) -> Value {
         Type::Pair(interval) => {
             json!({"type": "array", "items": number(interval), "minItems": 2, "maxItems": 2})
         }
-        Type::FractionOrPath(interval) => {
-            json!({"anyOf": [number(interval), {"type": "string", "minLength": 1}]})
+        Type::FractionOrPaths(interval) => {
+            let [path, list] = paths();
+            json!({"anyOf": [number(interval), path, list]})
         }
         Type::Prediction => json!({
             "type": "string",
@@ -168,7 +174,7 @@ fn fragment(kind: Type) -> Value {
         Type::NamedPaths => json!({
             "type": "object",
             "propertyNames": {"pattern": NAME_PATTERN},
-            "additionalProperties": {"type": "string", "minLength": 1},
+            "additionalProperties": {"anyOf": paths()},
         }),
         Type::Settings => json!({"type": "object"}),
         Type::SettingsList => json!({"type": "array", "items": {"type": "object"}}),
@@ -182,6 +188,13 @@ fn fragment(kind: Type) -> Value {
         }
         Type::Grid => json!({"type": "object", "additionalProperties": {"type": ["array", "object"]}}),
     }
+}
+
+/// A path, and a list of paths.
+fn paths() -> [Value; 2] {
+    let path = json!({"type": "string", "minLength": 1});
+    let list = json!({"type": "array", "items": path, "minItems": 1, "uniqueItems": true});
+    [path, list]
 }
 
 fn whole(min: u64, max: u64) -> Value {

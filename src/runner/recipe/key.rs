@@ -126,6 +126,8 @@ pub enum Type {
     Text,
     /// One of these names, or a path; if there are no names, only a path.
     NameOrPath(&'static [&'static str]),
+    /// One of these names, or a path, or a list of paths.
+    NameOrPaths(&'static [&'static str]),
     /// `true` or `false`.
     Bool,
     /// One of these words.
@@ -149,9 +151,9 @@ pub enum Type {
     Number(NumberRange),
     /// Two numbers, each within the range.
     Pair(NumberRange),
-    /// A fraction within the range, or a path.
-    FractionOrPath(NumberRange),
-    /// A table of names and paths.
+    /// A fraction within the range, or a path, or a list of paths.
+    FractionOrPaths(NumberRange),
+    /// A table of names, each with a path or a list of paths.
     NamedPaths,
     /// A list of tables, each with a fraction of training and the weights of sources from there on.
     Phases,
@@ -172,7 +174,12 @@ pub enum Type {
 impl Type {
     /// Returns true if a value may be any text in quotes, so that the command line can do without the quotes.
     pub(super) const fn is_any_text(&self) -> bool {
-        matches!(self, Self::Text | Self::NameOrPath(_) | Self::WordOrFormula(..))
+        matches!(self, Self::Text | Self::NameOrPath(_) | Self::NameOrPaths(_) | Self::WordOrFormula(..))
+    }
+
+    /// Returns true if a value may be a list of paths.
+    pub(super) const fn takes_paths(&self) -> bool {
+        matches!(self, Self::NameOrPaths(_) | Self::FractionOrPaths(_))
     }
 }
 
@@ -191,6 +198,8 @@ impl fmt::Display for Type {
             Self::Text => f.write_str("a string in quotes"),
             Self::NameOrPath([]) => f.write_str("a path in quotes"),
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
+            Self::NameOrPaths([]) => f.write_str("a path in quotes, or a list of them"),
+            Self::NameOrPaths(names) => write!(f, "{} or a path, in quotes, or a list of paths", quoted(names)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),
             Self::Words(words) => write!(f, "a list of different words, each one of {}", quoted(words)),
@@ -209,9 +218,11 @@ impl fmt::Display for Type {
             Self::Extensions => f.write_str("a list of different file endings in quotes, such as \".py\", or \"\" for files without one"),
             Self::Number(interval) => write!(f, "a number, {interval}"),
             Self::Pair(interval) => write!(f, "two numbers, each {interval}"),
-            Self::FractionOrPath(interval) => write!(f, "a number, {interval}, or a path in quotes"),
+            Self::FractionOrPaths(interval) => {
+                write!(f, "a number, {interval}, or a path in quotes, or a list of paths")
+            }
             Self::NamedPaths => f.write_str(
-                "a table of paths in quotes, under names of letters, digits, `-` and `_`",
+                "a table of paths in quotes, or lists of them, under names of letters, digits, `-` and `_`",
             ),
             Self::Phases => f.write_str(
                 "a list of tables, each with `from`, a fraction of training above 0 and below 1, in ascending order, and `weights`, a table of sources and numbers from 0 to 1000000",

@@ -243,10 +243,11 @@ impl Layer {
             return;
         };
         let textual = known.kind.is_any_text()
-            || matches!(known.kind, Type::FractionOrPath(_) | Type::Prediction | Type::Until);
+            || matches!(known.kind, Type::FractionOrPaths(_) | Type::Prediction | Type::Until);
         let bare = || Spanned::new(0..raw.len(), DeValue::String(raw.into()));
         let value = match DeValue::parse(raw) {
             Ok(value) if value.get_ref().is_str() || !known.kind.is_any_text() => value,
+            Ok(value) if value.get_ref().is_array() && known.kind.takes_paths() => value,
             Ok(_) => bare(),
             // A value that starts like a quoted string but is not one is a mistake, not a string that
             // contains a quote.

@@ -24,7 +24,7 @@
 //! `tables` is a table whose names a recipe chooses; the function `keys` of its module returns the rows of a
 //! name.
 
-use super::condition::{Fact, GENERATED, UNSET, When, set, unset};
+use super::condition::{Fact, GENERATED, NO_PATHS, UNSET, When, set, unset};
 use super::define::{section, sections};
 use super::key::{NumberFormat, NumberRange, RangeScale, Type};
 use super::phases::Phase;
@@ -36,8 +36,8 @@ use crate::expression::Scope;
 use crate::policy::{
     Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
     DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement, OrFormula, Packing,
-    Parametrization, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume,
-    RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, Validation,
+    Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit,
+    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, Validation,
     WeightsOnly,
 };
 use std::collections::BTreeMap;
@@ -452,11 +452,16 @@ sections! {
 
     /// Training and held-out data.
     data: Data {
-        /// Training text: generated stories, random tokens, a file or folder of text or token shards, or a
+        /// Training text: generated stories, random tokens, files or folders of text or token shards, or a
         /// mixture of the `sources`, which it is by default if there are any.
         corpus: CorpusSource = CorpusSource::Stories;
-            Training, Type::NameOrPath(&CorpusSource::NAMES), "\"random\""
+            Training, Type::NameOrPaths(&CorpusSource::NAMES), "\"random\""
                 => aliases(&["dataset", "dataset_path"]);
+        /// Split of the corpus's folders to train on, as HuggingFace data sets name it by their card, files or
+        /// folders.
+        split: Option<String> = None;
+            Training, Type::Text, "\"train\"" => unset("all files"), implied(UNSET),
+                   idle(&[When::Is("data.corpus", NO_PATHS)]);
         /// Origin and licence of the training text, for the summary and for exports.
         card: Option<String> = None;
             Bookkeeping, Type::Text, "\"public domain, from a library\"" => unset("none"), implied(UNSET);
@@ -502,8 +507,13 @@ sections! {
         /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text,
         /// or the end of a single document; or a separate corpus.
         validation: Validation = Validation::Fraction(0.05);
-            Training, Type::FractionOrPath(interval(Excluded(0.0), Excluded(1.0))), "0.1"
-                => idle(&[When::Is("data.corpus", GENERATED)]);
+            Training, Type::FractionOrPaths(interval(Excluded(0.0), Excluded(1.0))), "0.1"
+                => idle(&[When::Is("data.corpus", GENERATED), When::Fact(Fact::SplitIsHeldOut)]);
+        /// Split that is held out: of the folders of `validation`, if that is a path, or else of the corpus, or
+        /// of each source.
+        validation_split: Option<String> = None;
+            Training, Type::Text, "\"validation\"" => unset("none"), implied(UNSET),
+                   idle(&[When::Is("data.corpus", GENERATED)]);
         /// Size of a generated corpus.
         train_tokens: usize = 2_000_000; Training, count(1, MAX_CORPUS_TOKENS), "500_000" => unit("tokens"),
                    idle(&[When::Not("data.corpus", GENERATED)]);
@@ -576,9 +586,9 @@ sections! {
         /// Length of an evaluation, in batches of the global size spread evenly over the held-out text; 0
         /// takes all of it.
         steps: usize = 0; Measuring, count(0, MAX_STEP_COUNT), "20" => unit("batches"), aliases(&["eval_iters"]);
-        /// Further held-out sets besides the one of `data.validation`: names, each with a file or folder of
+        /// Further held-out sets besides the one of `data.validation`: names, each with files or folders of
         /// text or token shards. They are evaluated together with it, and their losses are `val_loss/NAME`.
-        sets: BTreeMap<String, String> = BTreeMap::new();
+        sets: BTreeMap<String, PathList> = BTreeMap::new();
             Measuring, Type::NamedPaths, "{ news = \"news.txt\" }" => implied("{}");
         /// What evaluations measure on every held-out set besides the loss. `next_token_accuracy` is the
         /// share of tokens that the model finds likeliest, `val_accuracy`.

@@ -12,8 +12,8 @@ use super::sources;
 use super::values::WorldSize;
 use crate::error::{IoContext, Result};
 use crate::machine::{Gpus, Machine};
-use crate::policy::{DeviceChoice, Launcher, Validation};
-use std::path::Path;
+use crate::policy::{CorpusSource, DeviceChoice, Launcher, PathList, Validation};
+use std::path::{Path, PathBuf};
 
 /// Returns the number of ranks. For `"auto"` it is the number from the external launcher, else one per GPU;
 /// the CPU counts as one device. `None` for `"auto"` on an unknown machine.
@@ -42,19 +42,25 @@ fn devices(values: &Values, gpus: &Gpus) -> Option<usize> {
 /// # Errors
 /// If the current directory no longer exists.
 pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize>) -> Result<Values> {
+    let absolute_path = |key: &str, value: &str| -> Result<PathBuf> {
+        let folder = layers.locate(key).map_or(Path::new(""), Location::folder);
+        let path = folder.join(expand_home(value));
+        std::path::absolute(&path).at("find", &path)
+    };
     let absolute = |key: &str, value: &str| -> Result<String> {
         if is_name(find_path(key), value) {
             return Ok(value.to_owned());
         }
-        let folder = layers.locate(key).map_or(Path::new(""), Location::folder);
-        let path = folder.join(expand_home(value));
-        let path = std::path::absolute(&path).at("find", &path)?;
-        Ok(path.to_string_lossy().into_owned())
+        Ok(absolute_path(key, value)?.to_string_lossy().into_owned())
     };
+    let all_absolute =
+        |key: &str, paths: &PathList| paths.try_map(|path| absolute_path(key, &path.to_string_lossy()));
     let mut settled = written.clone();
     derive(&mut settled);
     settled.parallelism.world_size = world_size.map_or(WorldSize::Auto, WorldSize::Fixed);
-    settled.data.corpus = absolute("data.corpus", &written.data.corpus.to_string())?.into();
+    if let CorpusSource::Paths(paths) = &written.data.corpus {
+        settled.data.corpus = CorpusSource::Paths(all_absolute("data.corpus", paths)?);
+    }
     settled.data.tokenizer = absolute("data.tokenizer", &written.data.tokenizer)?;
     if let Some(folder) = &written.model.init_from {
         settled.model.init_from = Some(absolute("model.init_from", folder)?);
@@ -63,16 +69,15 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
         settled.data.drop = Some(absolute("data.drop", list)?);
     }
     for (name, source) in &mut settled.data.sources {
-        if let Some(path) = &mut source.path {
-            *path = absolute(&sources::path(name, sources::PATH), path)?;
+        if let Some(paths) = &mut source.path {
+            *paths = all_absolute(&sources::path(name, sources::PATH), paths)?;
         }
     }
-    if let Validation::Path(file) = &written.data.validation {
-        let path = absolute("data.validation", &file.to_string_lossy())?;
-        settled.data.validation = Validation::Path(path.into());
+    if let Validation::Paths(paths) = &written.data.validation {
+        settled.data.validation = Validation::Paths(all_absolute("data.validation", paths)?);
     }
-    for path in settled.validation.sets.values_mut() {
-        *path = absolute("validation.sets", path)?;
+    for paths in settled.validation.sets.values_mut() {
+        *paths = all_absolute("validation.sets", paths)?;
     }
     Ok(settled)
 }

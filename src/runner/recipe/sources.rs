@@ -10,6 +10,7 @@ use super::groups::leak;
 use super::key::Class::{Bookkeeping, Training};
 use super::key::{Key, NumberFormat, NumberRange, Type};
 use super::names::{name_fault, refusal};
+use crate::policy::PathList;
 use crate::suggest::nearest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -39,8 +40,10 @@ const MAX_KNOWN_NAMES: usize = 4096;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DataSource {
-    /// A file or folder of text or token shards. A checked recipe sets it for every source.
-    pub path: Option<String>,
+    /// Files or folders of text or token shards. A checked recipe sets it for every source.
+    pub path: Option<PathList>,
+    /// Split of its folders that is trained on; `None` for all files.
+    pub split: Option<String>,
     /// Share of the training sequences, relative to the sum of all weights. A checked recipe with several
     /// sources sets it for every source; for a single one it has no effect.
     pub weight: Option<f64>,
@@ -61,15 +64,24 @@ pub(super) const WEIGHT: &str = "weight";
 pub(super) const CORPUS: &str = "data.corpus";
 
 /// The keys of a source called `NAME`.
-const ROWS: [Key; 4] = [
+const ROWS: [Key; 5] = [
     Key::new(
         "data.sources.NAME.path",
         Training,
-        Type::NameOrPath(&[]),
-        "File or folder of text or token shards of the source `NAME`, a name of letters, digits, `-` and `_`.",
-        "\"web\"",
+        Type::NameOrPaths(&[]),
+        "Files or folders of text or token shards of the source `NAME`, a name of letters, digits, `-` and `_`.",
+        "[\"web/*.parquet\", \"more\"]",
     )
     .unset("required")
+    .implied(UNSET),
+    Key::new(
+        "data.sources.NAME.split",
+        Training,
+        Type::Text,
+        "Split of the source's folders to train on, as for `data.split`.",
+        "\"train\"",
+    )
+    .unset("all files")
     .implied(UNSET),
     Key::new(
         "data.sources.NAME.weight",
@@ -241,7 +253,7 @@ mod tests {
     #[test]
     fn the_keys_of_a_name_are_made_once_and_of_only_so_many_names() {
         let names = Names(Mutex::new(BTreeMap::new()));
-        let paths = |name: &str| names.keys(name, 2).map(|keys| [keys[0].path, keys[2].path]);
+        let paths = |name: &str| names.keys(name, 2).map(|keys| [keys[0].path, keys[3].path]);
         let a = paths("a").expect("the first");
         assert_eq!(a, ["data.sources.a.path", "data.sources.a.epochs"]);
         assert_eq!(paths("b").map(|keys| keys[0]), Some("data.sources.b.path"));

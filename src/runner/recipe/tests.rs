@@ -5,7 +5,7 @@ use super::toml_text::values;
 use super::*;
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::policy::{CorpusSource, SeedScheme};
+use crate::policy::{CorpusSource, PathList, SeedScheme};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -93,7 +93,10 @@ fn required_settings(key: &Key) -> Vec<&'static str> {
         "model.rope_low_freq_factor" | "model.rope_high_freq_factor" => {
             vec!["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_context=64"]
         }
-        "data.sources.NAME.weight" | "data.sources.NAME.epochs" | "data.sources.NAME.card" => {
+        "data.sources.NAME.split"
+        | "data.sources.NAME.weight"
+        | "data.sources.NAME.epochs"
+        | "data.sources.NAME.card" => {
             vec!["data.sources.NAME.path=web"]
         }
         "data.phases" => vec!["data.sources.code.path=code"],
@@ -229,8 +232,45 @@ fn bare_texts_on_the_command_line_need_no_quotes() {
     .expect("valid");
     assert_eq!(recipe.written().job.description, "2024-01-01");
     assert_eq!(recipe.written().data.tokenizer, "byte");
-    assert_eq!(recipe.written().data.validation, Validation::Path("held".into()));
+    assert_eq!(recipe.written().data.validation, Validation::at("held"));
     assert!(load_over("", &["data.corpus=\"half"], &[]).is_err());
+}
+
+#[test]
+fn paths_may_be_lists() {
+    let load = |overrides: &[&str]| load_over("", overrides, &[]).expect("valid");
+    let one = load(&["data.corpus=x/a", "data.validation=h"]);
+    let list = load(&["data.corpus=[\"x/a\"]", "data.validation=['h']"]);
+    assert_eq!((one.hash(), one.values()), (list.hash(), list.values()), "a list of one is the path");
+    let two = load(&["data.corpus=['x/a', \"y/b\"]", "validation.sets={ n = ['a', 'b'] }"]);
+    let moved = load(&["data.corpus=['/z/a', '/z/b']", "validation.sets={ n = ['a', 'b'] }"]);
+    assert_eq!((two.hash() == moved.hash(), two.hash() == one.hash()), (true, false));
+    assert_ne!(two.hash(), load(&["data.corpus=['x/b', 'x/a']"]).hash(), "the order is hashed");
+    let here = std::env::current_dir().expect("a current folder");
+    let paths: Vec<_> = PathList::from(two.values().data.corpus.clone()).iter().map(Path::to_owned).collect();
+    assert_eq!(paths, [here.join("x/a"), here.join("y/b")]);
+    let again = load_over(&two.to_toml(), &[], &[]).expect("valid");
+    assert_eq!((again.hash(), again.values()), (two.hash(), two.values()));
+    let changes = diff(two.values(), moved.values());
+    assert!(changes.len() == 1 && changes[0].is_of_paths() && changes[0].keeps_hash(), "{changes:?}");
+    assert_eq!(changes[0].old_paths(), paths);
+    for (argument, says) in [
+        ("data.corpus=['a', 'stories']", "\"./stories\""),
+        ("data.corpus=['a', 'a']", "has \"a\" twice"),
+        ("data.corpus=[]", "an empty list"),
+        ("data.validation=['a', 0.5]", "has a number"),
+        ("data.corpus=['']", "has an empty path"),
+        ("data.tokenizer=['a', 'b']", "a path, in quotes"),
+        ("validation.sets={ n = ['a', 3] }", "or a list of paths"),
+    ] {
+        let error = load_over("", &[argument], &[]).err().map(|e| e.message().to_owned());
+        assert!(error.as_ref().is_none_or(|e| e.contains(says)), "{argument}: {error:?}");
+        assert_eq!(
+            error.is_none(),
+            argument.starts_with("data.tokenizer"),
+            "{argument}: quotes may be left out"
+        );
+    }
 }
 
 #[test]

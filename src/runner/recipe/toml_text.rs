@@ -94,28 +94,43 @@ fn json_as_toml(value: &Json) -> Option<String> {
 /// Returns the value of a key as the hash of a recipe covers it. Of a path, that is the name of the file or
 /// folder: where it lies does not matter, and its content has a hash of its own.
 pub(super) fn hashed_text<'v>(key: &Key, value: &'v str) -> Cow<'v, str> {
-    path_in(key, value).map_or(Cow::Borrowed(value), |path| {
-        let name = Path::new(&path).file_name().unwrap_or_default();
-        Cow::Owned(quote(&format!("./{}", name.to_string_lossy())))
-    })
+    let name = |path: &String| {
+        let name = Path::new(path).file_name().unwrap_or_default();
+        quote(&format!("./{}", name.to_string_lossy()))
+    };
+    match paths_in(key, value).as_deref() {
+        None => Cow::Borrowed(value),
+        Some([path]) => Cow::Owned(name(path)),
+        Some(paths) => Cow::Owned(format!("[{}]", paths.iter().map(name).collect::<Vec<_>>().join(", "))),
+    }
 }
 
 /// Returns the value of a key without the paths that it names, for a key of which content is hashed as well.
 pub(super) fn without_path<'v>(key: &Key, value: &'v str) -> Cow<'v, str> {
-    path_in(key, value).map_or(Cow::Borrowed(value), |_| Cow::Owned(quote(".")))
+    paths_in(key, value).map_or(Cow::Borrowed(value), |_| Cow::Owned(quote(".")))
 }
 
-/// Returns the path that the value of a key is; `None` for a name, a number, or a key without paths.
-pub(super) fn path_in(key: &Key, value: &str) -> Option<String> {
+/// Returns the paths that the value of a key is; `None` for a name, a number, or a key without paths.
+pub(super) fn paths_in(key: &Key, value: &str) -> Option<Vec<String>> {
     let names: &[&str] = match key.kind {
-        Type::NameOrPath(names) => names,
-        Type::FractionOrPath(_) => &[],
+        Type::NameOrPath(names) | Type::NameOrPaths(names) => names,
+        Type::FractionOrPaths(_) => &[],
         _ => return None,
     };
     match parse_value(value) {
-        Ok(Value::String(path)) if !names.contains(&path.as_str()) => Some(path),
+        Ok(Value::String(path)) if !names.contains(&path.as_str()) => Some(vec![path]),
+        Ok(list @ Value::Array(_)) if key.kind.takes_paths() => Some(strings_in(&list)),
         _ => None,
     }
+}
+
+/// Returns the string that a value is, or the strings of a list.
+pub(super) fn strings_in(value: &Value) -> Vec<String> {
+    let all = match value {
+        Value::Array(items) => items.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    all.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// Returns a string with TOML's quotes and escapes.

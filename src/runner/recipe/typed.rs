@@ -29,9 +29,13 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
     };
     match (key.kind, value.get_ref()) {
-        (Type::NameOrPath(_) | Type::FractionOrPath(_), DeValue::String(text)) if text.is_empty() => {
+        (Type::NameOrPath(_) | Type::NameOrPaths(_) | Type::FractionOrPaths(_), DeValue::String(text))
+            if text.is_empty() =>
+        {
             Err(refused(Refusal::new("empty")))
         }
+        (Type::NameOrPaths(names), DeValue::Array(items)) => paths(items, names).map_err(refused),
+        (Type::FractionOrPaths(_), DeValue::Array(items)) => paths(items, &[]).map_err(refused),
         (Type::Prediction, DeValue::String(text)) => match text.parse::<Prediction>() {
             Ok(prediction) => Ok(Value::String(prediction.into())),
             Err(reason) => Err(refused(Refusal::new("not a prediction").fix(reason))),
@@ -56,7 +60,11 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
             })
         }
         (
-            Type::Text | Type::NameOrPath(_) | Type::FractionOrPath(_) | Type::WordOrFormula(..),
+            Type::Text
+            | Type::NameOrPath(_)
+            | Type::NameOrPaths(_)
+            | Type::FractionOrPaths(_)
+            | Type::WordOrFormula(..),
             DeValue::String(text),
         ) => Ok(Value::String(text.to_string())),
         (Type::CountOrWord { word, .. }, DeValue::String(text)) if text == word => {
@@ -72,7 +80,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
             stages(items, (max_steps, max)).map_err(refused)
         }
         (Type::Extensions, DeValue::Array(items)) => distinct_list(items, extension).map_err(refused),
-        (Type::Number(interval) | Type::FractionOrPath(interval), of) => {
+        (Type::Number(interval) | Type::FractionOrPaths(interval), of) => {
             number(of, interval).map_err(|refusal| refused(unquoted(value, refusal)))
         }
         (Type::Pair(interval), DeValue::Array(items)) => pair(items, interval).map_err(refused),
@@ -224,30 +232,49 @@ fn extension(item: &DeValue<'_>) -> Result<Value, Refusal> {
     }
 }
 
-/// Returns a table of names and paths.
+/// Returns a list of different paths; a list of one is the path itself. A list has none of `names`, which
+/// stand for something else.
+fn paths(items: &DeArray<'_>, names: &[&str]) -> Result<Value, Refusal> {
+    let path = |item: &DeValue<'_>| match item {
+        DeValue::String(text) if text.is_empty() => Err(Refusal::new("has an empty path")),
+        DeValue::String(text) if names.contains(&text.as_ref()) => {
+            let fix = format!("a file of this name is \"./{text}\"");
+            Err(Refusal::new(format!("{text:?} is no path")).fix(fix))
+        }
+        DeValue::String(text) => Ok(Value::String(text.to_string())),
+        other => Err(Refusal::new(format!("has {}", sort(other)))),
+    };
+    Ok(match distinct_list(items, path)? {
+        Value::Array(mut paths) if paths.len() == 1 => paths.remove(0),
+        several => several,
+    })
+}
+
+/// Returns a table of names, each with a path or a list of paths.
 fn named_paths(key: &Key, table: &DeTable<'_>) -> Result<toml::Table, InvalidValue> {
-    let mut paths = toml::Table::new();
+    let mut named = toml::Table::new();
     for (name, value) in table {
         let written = name.get_ref();
         if let Some(fault) = name_fault(written) {
             return Err(wrong_name(key.path, name, fault));
         }
-        let path = match value.get_ref() {
-            DeValue::String(text) if !text.is_empty() => text.to_string(),
-            other => {
-                return Err(InvalidValue {
-                    span: value.span(),
-                    title: format!("{}.{written} cannot be {}", key.path, shown(other)),
-                    label: if other.is_str() { "empty" } else { sort(other) }.to_owned(),
-                    help: format!(
-                        "write {written} = \"PATH\", the path of a file or folder of text or token shards"
-                    ),
-                });
-            }
+        let found = match value.get_ref() {
+            DeValue::String(text) if text.is_empty() => Err(Refusal::new("empty")),
+            DeValue::String(text) => Ok(Value::String(text.to_string())),
+            DeValue::Array(items) => paths(items, &[]),
+            other => Err(Refusal::new(sort(other))),
         };
-        paths.insert(written.to_string(), Value::String(path));
+        let found = found.map_err(|refusal| InvalidValue {
+            span: value.span(),
+            title: format!("{}.{written} cannot be {}", key.path, shown(value.get_ref())),
+            label: refusal.label,
+            help: format!(
+                "write {written} = \"PATH\", the path of a file or folder of text or token shards, or a list of paths"
+            ),
+        })?;
+        named.insert(written.to_string(), found);
     }
-    Ok(paths)
+    Ok(named)
 }
 
 /// Returns a list of values of `key`, as in a grid.

@@ -308,7 +308,7 @@ fn bounds(key: &str) -> (Option<f64>, Option<f64>) {
         Some(Type::Count { min, max } | Type::CountOrWord { min, max, .. }) => {
             (Some(min as f64), Some(max as f64))
         }
-        Some(Type::Number(range) | Type::FractionOrPath(range)) => {
+        Some(Type::Number(range) | Type::FractionOrPaths(range)) => {
             (included(range.low), included(range.high))
         }
         _ => (None, None),

@@ -42,7 +42,7 @@ fn a_chain_is_layered_from_its_base() {
     assert_eq!(names, ["built-in:dim384", "base.toml", "middle.toml", "top.toml"]);
     assert_eq!(recipe.layer("data.corpus"), Layer::File { path: base.clone(), line: 3 });
     // A path counts from the file that says it; on the command line, from the current directory.
-    assert_eq!(values.data.corpus, CorpusSource::Path(folder.path().join("shared/text")));
+    assert_eq!(values.data.corpus, CorpusSource::Paths(folder.path().join("shared/text").into()));
     let here = std::env::current_dir().expect("a current folder");
     assert_eq!(Path::new(&values.data.tokenizer), here.join("here.json"));
     assert_eq!(recipe.written().data.corpus, "text".into(), "as it was spelled");

@@ -4,10 +4,11 @@
 use crate::engine::harness::TINY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::path::Path;
 use xrun::machine::Machine;
 use xrun::model::{Programs, schedule_tables};
 use xrun::plan::{CorpusFacts, Period, Plan, data_spec, is_due};
-use xrun::policy::{CorpusSource, Validation};
+use xrun::policy::{CorpusSource, PathList, Validation};
 use xrun::recipe::{self, KEYS, Key, Recipe, Type};
 
 /// Settings below every case: short runs of one block that generate samples.
@@ -182,12 +183,16 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         CorpusSource::Stories | CorpusSource::Random => {
             let _ = write!(text, "{} {} {}", spec.train_tokens, spec.validation_tokens, spec.seed);
         }
-        CorpusSource::Path(path) => read.push(path.clone()),
+        CorpusSource::Paths(paths) => {
+            read.extend(paths.iter().map(Path::to_owned));
+            let _ = write!(text, "{:?}", spec.split);
+        }
         CorpusSource::Mixture => {
             let sources = &values.data.sources;
             for (name, source) in sources {
-                read.extend(source.path.as_ref().map(Into::into));
-                let _ = write!(text, "{name} {:?} {:?} {:?}", source.path, source.epochs, source.card);
+                read.extend(source.path.iter().flat_map(PathList::iter).map(Path::to_owned));
+                let _ = write!(text, "{name} {:?} {:?} {:?}", source.path, source.split, source.epochs);
+                let _ = write!(text, "{:?}", source.card);
             }
             if sources.len() > 1 {
                 let weights: Vec<_> = sources.values().map(|source| source.weight).collect();
@@ -196,13 +201,17 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         }
     }
     if !read.is_empty() {
-        let _ = write!(text, "{:?} {:?} {:?}", spec.document_separator, spec.validation, spec.drop);
+        let _ = write!(text, "{:?} {:?} {:?}", spec.document_separator, spec.validation_split, spec.drop);
         match &spec.validation {
-            Validation::Path(path) => read.push(path.clone()),
-            Validation::Fraction(_) => _ = write!(text, "{}", spec.seed),
+            Validation::Paths(paths) => {
+                let _ = write!(text, "{paths}");
+                read.extend(paths.iter().map(Path::to_owned));
+            }
+            Validation::Fraction(_) if spec.validation_split.is_some() => {}
+            Validation::Fraction(share) => _ = write!(text, "{share} {}", spec.seed),
         }
     }
-    read.extend(values.validation.sets.values().map(Into::into));
+    read.extend(values.validation.sets.values().flat_map(PathList::iter).map(Path::to_owned));
     if !read.is_empty() {
         let _ = write!(text, "{:?} {:?}", spec.field, spec.missing);
     }

@@ -40,7 +40,7 @@ impl Corpus {
 
     fn spec(&self) -> Spec {
         Spec {
-            validation: Validation::Path(self.path("held.jsonl")),
+            validation: Validation::at(self.path("held.jsonl")),
             ..Spec::new(self.path("train.jsonl").to_str().unwrap(), "byte")
         }
     }
@@ -128,7 +128,8 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
     corpus.write("copies.jsonl", &[own, vec![words(800_000, 50)]].concat());
     let mut spec = Spec { validation: Validation::Fraction(0.2), ..Spec::new("mixture", "byte") };
     for (name, file) in [("own", "own.jsonl"), ("copies", "copies.jsonl")] {
-        spec.sources.insert(name.to_owned(), MixtureSource { path: corpus.path(file), counted: false });
+        spec.sources
+            .insert(name.to_owned(), MixtureSource { location: corpus.path(file).into(), counted: false });
     }
     let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
     let copied: Vec<_> = report.held_out.iter().map(|set| (set.set.as_str(), set.copied)).collect();
@@ -145,8 +146,11 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
         assert_ne!(row["file"], row["held_out_file"], "within a source nothing leaks");
     }
     // With another choice of held-out documents in the first source alone, all of them leak.
-    spec.sources.insert("own".to_owned(), MixtureSource { path: corpus.path("train.jsonl"), counted: false });
-    spec.validation = Validation::Path(corpus.path("own.jsonl"));
+    spec.sources.insert(
+        "own".to_owned(),
+        MixtureSource { location: corpus.path("train.jsonl").into(), counted: false },
+    );
+    spec.validation = Validation::at(corpus.path("own.jsonl"));
     let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
     assert_eq!(report.held_out[0].copied, 20);
     assert_eq!(report.training.documents, 7 + 21);
@@ -177,7 +181,7 @@ fn dropped_documents_are_not_trained_on() {
     assert_eq!(corpus.check(&corpus.spec()).write_drop_list(&list).unwrap(), 3);
     let cache = TokenCache::new(corpus.path("cache"), 1 << 30);
     let open = |spec: &Spec| data::open(spec, 8, None, Some(&cache)).unwrap();
-    for validation in [Validation::Path(corpus.path("held.jsonl")), Validation::Fraction(0.3)] {
+    for validation in [Validation::at(corpus.path("held.jsonl")), Validation::Fraction(0.3)] {
         let all = Spec { validation, ..corpus.spec() };
         let kept = Spec { drop: Some(list.clone()), ..all.clone() };
         let (before, after) = (open(&all), open(&kept));

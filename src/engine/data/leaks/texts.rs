@@ -3,6 +3,7 @@
 use crate::data::corpus::Corpus;
 use crate::data::corpus_files::CorpusFiles;
 use crate::data::documents::Documents;
+use crate::data::location::CorpusLocation;
 use crate::data::parallel::collect_in_order;
 use crate::data::text::BLOCK_BYTES;
 use crate::data::{DropList, Spec, Validation, drop, split};
@@ -70,16 +71,16 @@ impl Sides {
             }
             _ => add(MAIN, spec)?,
         }
-        if let Validation::Path(path) = &spec.validation {
-            sets.push(whole(MAIN, path, spec)?);
+        if let (Validation::Paths(_), Some(location)) = (&spec.validation, spec.held_out()) {
+            sets.push(whole(MAIN, &location, spec)?);
         }
         let training = Training(training);
-        for (name, path) in &spec.sets {
+        for (name, location) in &spec.sets {
             let name = format!("validation.sets.{name}");
-            sets.push(whole(&name, path, spec).map_err(|e| e.context(&name))?);
+            sets.push(whole(&name, location, spec).map_err(|e| e.context(&name))?);
         }
         for path in against {
-            sets.push(whole(&path.display().to_string(), path, spec)?);
+            sets.push(whole(&path.display().to_string(), &CorpusLocation::at(path), spec)?);
         }
         sets.sort_by(|one, other| one.name.cmp(&other.name));
         if let Some(twice) = sets.windows(2).find(|two| two[0].name == two[1].name) {
@@ -104,7 +105,7 @@ fn sides(name: &str, spec: &Spec, warnings: &mut Vec<String>) -> Result<(Texts, 
     warnings.extend(documents.warnings()?);
     let all = Texts::all("the training text", Arc::clone(&documents));
     let (mut training, held_out) = match spec.fraction()? {
-        None => (all, None),
+        None => (all, held_out_split(name, spec)?),
         Some(fraction) => {
             let (training, held_out) = divided(all, fraction, spec, warnings)?;
             (training, Some(Texts { name: name.to_owned(), ..held_out }))
@@ -156,11 +157,19 @@ fn tokens(path: &str) -> Error {
     ))
 }
 
-/// Opens all documents at a path.
-fn whole(name: &str, path: &Path, spec: &Spec) -> Result<Texts> {
-    match CorpusFiles::at(path, &spec.extensions)? {
+/// Opens the split of a corpus that is held out of it; `None` if the held-out text lies elsewhere.
+fn held_out_split(name: &str, spec: &Spec) -> Result<Option<Texts>> {
+    match (&spec.validation, spec.held_out()) {
+        (Validation::Fraction(_), Some(location)) => whole(name, &location, spec).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Opens all documents of a corpus.
+fn whole(name: &str, location: &CorpusLocation, spec: &Spec) -> Result<Texts> {
+    match CorpusFiles::at(location, &spec.extensions)? {
         CorpusFiles::Text(text) => Ok(Texts::all(name, Arc::new(Documents::open(&text, spec)?))),
-        CorpusFiles::Tokens(_) => Err(tokens(&path.display().to_string())),
+        CorpusFiles::Tokens(_) => Err(tokens(&location.to_string())),
     }
 }
 

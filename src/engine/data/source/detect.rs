@@ -197,6 +197,17 @@ pub(in crate::data) fn format_of(ending: &str) -> Option<u8> {
     }
 }
 
+/// Returns the format that a file's ending says, in words; `None` if xrun reads no such files, or the ending
+/// says nothing.
+pub(in crate::data) fn format_in_words(path: &Path) -> Option<&'static str> {
+    match named(&unpacked(path)) {
+        Named::Text => Some("text"),
+        Named::JsonLines | Named::Json => Some("JSON lines"),
+        Named::Parquet if !is_packed(path) => Some("Parquet tables"),
+        _ => None,
+    }
+}
+
 /// Returns the name that a file would have without its packing.
 fn unpacked(path: &Path) -> PathBuf {
     if is_packed(path) { path.with_extension("") } else { path.to_owned() }

@@ -14,7 +14,9 @@ use super::file::CorpusFile;
 use super::parallel::collect_in_order;
 use crate::error::Result;
 pub(super) use content::Content;
-pub(super) use detect::{TextFile, check_tokens, format_of, holds_tokens, is_packed, may_be_text};
+pub(super) use detect::{
+    TextFile, check_tokens, format_in_words, format_of, holds_tokens, is_packed, may_be_text,
+};
 pub(super) use format::{DocumentReader, DocumentSpan, Rules, Sample};
 use rayon::prelude::*;
 use std::path::PathBuf;

@@ -1,11 +1,12 @@
 //! The key of cached tokens: everything the tokens depend on, which is the text, the tokenizer, and how
 //! documents are cut.
 
-use super::super::corpus_files::{CorpusFiles, TextFiles};
+use super::super::corpus_files::CorpusFiles;
 use super::super::drop::DropList;
 use super::super::file::CorpusFile;
 use super::super::parallel::collect_in_order;
 use super::super::source::{self, TextFile};
+use super::super::text_files::TextFiles;
 use super::super::tokenizer::Tokenizer;
 use super::super::{MissingField, Spec, TEXT_FIELD, Validation};
 use crate::error::Result;
@@ -70,19 +71,20 @@ impl Key {
             add(b"missing");
             add(spec.missing.word().as_bytes());
         }
-        let held = match (part, &spec.validation) {
-            (Part::Whole, _) => {
+        let held = match (part, spec.held_out(), &spec.validation) {
+            (Part::Whole, ..) => {
                 add(b"whole");
                 None
             }
-            (Part::Splits, Validation::Fraction(fraction)) => {
+            (Part::Splits, None, Validation::Fraction(fraction)) => {
                 add(b"fraction");
                 add(&fraction.to_bits().to_le_bytes());
                 add(&spec.seed.to_le_bytes());
                 None
             }
-            (Part::Splits, Validation::Path(held)) => {
-                let CorpusFiles::Text(held) = CorpusFiles::at(held, &spec.extensions)? else {
+            (Part::Splits, held, _) => {
+                let held = held.map(|location| CorpusFiles::at(&location, &spec.extensions)).transpose()?;
+                let Some(CorpusFiles::Text(held)) = held else {
                     return Ok(None);
                 };
                 add(b"path");
@@ -95,7 +97,7 @@ impl Key {
         }
         let mut files = Vec::new();
         for text in [Some(text), held.as_ref()].into_iter().flatten() {
-            let opened = source::open(text.list(&spec.extensions)?.files, &spec.rules())?;
+            let opened = source::open(text.list(&spec.extensions)?.files(), &spec.rules())?;
             add(&(opened.len() as u64).to_le_bytes());
             opened.iter().for_each(|file| add(&[file.source.tag()]));
             files.extend(opened);

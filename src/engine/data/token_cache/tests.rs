@@ -60,7 +60,7 @@ fn cached_tokens_equal_the_text_tokens() {
     let place = Fixture::new();
     let (text, held) = (place.write("a.txt", "A"), place.write("held.txt", "held"));
     let one = Spec { document_separator: None, ..spec(&text) };
-    let other = Spec { validation: Validation::Path(held.clone().into()), ..spec(&text) };
+    let other = Spec { validation: Validation::at(held.clone()), ..spec(&text) };
     let sets = [("news".to_owned(), held.into())].into();
     for (spec, entries) in [(spec(&text), 1), (one, 2), (other, 3), (Spec { sets, ..spec(&text) }, 4)] {
         let expected = content(&open_with_cache(&spec, None));
@@ -199,8 +199,7 @@ fn others_wait_for_the_one_that_tokenizes() {
     let spec = spec(&place.write("a.txt", "A"));
     let tokenizer = Tokenizer::open("byte").unwrap();
     let made = AtomicUsize::new(0);
-    let CorpusFiles::Text(text) =
-        CorpusFiles::at(Path::new(&spec.corpus.to_string()), &spec.extensions).unwrap()
+    let CorpusFiles::Text(text) = CorpusFiles::at(&spec.location().unwrap(), &spec.extensions).unwrap()
     else {
         panic!("a text")
     };
@@ -227,8 +226,8 @@ fn others_wait_for_the_one_that_tokenizes() {
 /// Makes the entry of a spec as far as 600,000 tokens, and returns its key.
 fn interrupted(place: &Fixture, spec: &Spec) -> Key {
     let tokenizer = Tokenizer::open("byte").unwrap();
-    let path = spec.corpus.to_string();
-    let CorpusFiles::Text(files) = CorpusFiles::at(Path::new(&path), &spec.extensions).unwrap() else {
+    let CorpusFiles::Text(files) = CorpusFiles::at(&spec.location().unwrap(), &spec.extensions).unwrap()
+    else {
         panic!("a text")
     };
     let key = Key::new(&files, Part::Splits, spec, &tokenizer).unwrap().unwrap();

@@ -4,6 +4,7 @@ use super::pattern::Pattern;
 use crate::data::Spec;
 use crate::data::corpus_files::CorpusFiles;
 use crate::data::documents::Documents;
+use crate::data::location::CorpusLocation;
 use crate::data::text::BLOCK_BYTES;
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ impl Source {
     /// # Errors
     /// If there is no text at the path, or a file does not follow its format.
     pub fn open(path: &Path, reading: &Reading) -> Result<Self> {
-        let text = match CorpusFiles::at(path, &reading.extensions)? {
+        let text = match CorpusFiles::at(&CorpusLocation::at(path), &reading.extensions)? {
             CorpusFiles::Text(text) => text,
             CorpusFiles::Tokens(_) => {
                 return Err(Error::usage(format!(

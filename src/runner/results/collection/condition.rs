@@ -180,6 +180,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
                     key.kind,
                     Type::Text
                         | Type::NameOrPath(_)
+                        | Type::NameOrPaths(_)
                         | Type::Word(_)
                         | Type::WordOrFormula(..)
                         | Type::Prediction
@@ -221,7 +222,7 @@ fn wanted_key(path: &str, value: &str) -> Result<Wanted> {
     let Some(key) = find_path(path) else { return Ok(Wanted::Text(vec![value.to_owned()])) };
     let (_, written) = recipe::setting(&format!("{}={value}", key.path))?;
     let mut texts = vec![plain_text(&written).into_owned()];
-    if matches!(key.kind, Type::NameOrPath(_) | Type::FractionOrPath(_))
+    if matches!(key.kind, Type::NameOrPath(_) | Type::NameOrPaths(_) | Type::FractionOrPaths(_))
         && let Ok(absolute) = std::path::absolute(&texts[0])
     {
         texts.push(absolute.to_string_lossy().into_owned());

@@ -52,31 +52,37 @@ pub struct Files {
 }
 
 impl Files {
-    /// Makes a text of short documents.
+    /// Makes a text of short documents, a folder with a text and a program, one with two splits, and JSON lines
+    /// with two fields, one of which is missing once. Cases run in parallel, so nothing is written later.
     pub fn new() -> Self {
         let folder = runs::scratch();
-        let text: String = (0..400).map(|i| format!("{i} and {} --- ", i * i % 97)).collect();
-        std::fs::write(folder.path().join("text.txt"), text).expect("a temporary folder takes a file");
+        let line = |i: u32| format!("{{\"text\": \"{i} and {}\", \"other\": \"not {i}\"}}\n", i * i % 97);
+        for (name, text) in [
+            ("text.txt", (0..400).map(|i| format!("{i} and {} --- ", i * i % 97)).collect()),
+            ("texts/a.txt", "some words and more ".repeat(300)),
+            ("texts/b.py", "def f(x): return x ** 2; ".repeat(300)),
+            ("splits/train.txt", "to be trained on, ".repeat(300)),
+            ("splits/test.txt", "and held out of it; ".repeat(300)),
+            ("lines.jsonl", (0..400).map(line).chain(["{\"text\": \"the last\"}\n".to_owned()]).collect()),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder"))
+                .expect("a temporary folder takes a folder");
+            std::fs::write(path, text).expect("a temporary folder takes a file");
+        }
         Self { folder }
     }
 
-    /// Makes a folder with a text and a program.
     fn folder(&self) -> PathBuf {
-        let folder = self.folder.path().join("texts");
-        std::fs::create_dir_all(&folder).expect("a temporary folder takes a folder");
-        for (name, words) in [("a.txt", "some words and more "), ("b.py", "def f(x): return x ** 2; ")] {
-            std::fs::write(folder.join(name), words.repeat(300)).expect("a temporary folder takes a file");
-        }
-        folder
+        self.folder.path().join("texts")
     }
 
-    /// Makes JSON lines with two fields, one of which is missing once.
+    fn splits(&self) -> PathBuf {
+        self.folder.path().join("splits")
+    }
+
     fn lines(&self) -> PathBuf {
-        let path = self.folder.path().join("lines.jsonl");
-        let line = |i: u32| format!("{{\"text\": \"{i} and {}\", \"other\": \"not {i}\"}}\n", i * i % 97);
-        let lines: String = (0..400).map(line).chain(["{\"text\": \"the last\"}\n".to_owned()]).collect();
-        std::fs::write(&path, lines).expect("a temporary folder takes a file");
-        path
+        self.folder.path().join("lines.jsonl")
     }
 
     /// Makes a Hugging Face folder of the tiny recipe's model.
@@ -110,6 +116,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let text = text.as_str();
     let folder = format!("data.corpus={}", files.folder().display());
     let folder = folder.as_str();
+    let splits = format!("data.corpus={}", files.splits().display());
     let lines = format!("data.corpus={}", files.lines().display());
     let lines = [lines.as_str(), "data.validation=0.3", "data.missing=skip"];
     let source = |name: &str, path: PathBuf| format!("data.sources.{name}.path={}", path.display());
@@ -242,6 +249,8 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "parallelism.timeout_s" => recorded("60.0"),
 
         "data.corpus" => curve("stories"),
+        "data.split" => curve_of(&[splits.as_str(), "data.validation=0.3"], "train"),
+        "data.validation_split" => curve_of(&[splits.as_str(), "data.split=train"], "test"),
         "data.tokenizer" => curve("stories"),
         // An entry that the text does not hold.
         "data.begin_token" => curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "z"),
@@ -266,6 +275,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "data.seed" => curve("7"),
         "data.phases" => curve_of(&mixture, "[{ from = 0.05, weights = { code = 1.0 } }]"),
         "data.sources.NAME.path" => curve_of(&mixture, &files.folder().join("b.py").display().to_string()),
+        "data.sources.NAME.split" => {
+            let path = source("NAME", files.splits());
+            curve_of(&[&mixture[1..], &[path.as_str()]].concat(), "train")
+        }
         "data.sources.NAME.weight" => curve_of(&mixture, "3.0"),
         "data.sources.NAME.epochs" => on(&mixture, "0.01", [Special(runs::limits_passes); 2]),
 

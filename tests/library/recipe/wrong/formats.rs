@@ -17,7 +17,7 @@ fn probes() -> Vec<f64> {
 
 fn range(key: &Key) -> Option<(NumberRange, bool)> {
     match key.kind {
-        Type::Number(range) | Type::FractionOrPath(range) => Some((range, false)),
+        Type::Number(range) | Type::FractionOrPaths(range) => Some((range, false)),
         Type::Pair(range) => Some((range, true)),
         _ => None,
     }

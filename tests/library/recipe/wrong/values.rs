@@ -124,5 +124,6 @@ fn names_and_paths_of_held_out_sets() {
         ("[validation]\nsets = { news = { a = \"b\" } }\n", sets, "2:17", "a table"),
         ("[validation]\nsets = { \"\" = \"a\" }\n", sets, "2:10", "empty"),
         ("[validation]\nsets = \"news.txt\"\n", sets, "2:8", "a string"),
+        ("[validation]\nsets = { news = [\"a\", \"a\"] }\n", sets, "2:17", "twice"),
     ]);
 }
