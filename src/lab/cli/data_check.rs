@@ -18,6 +18,10 @@ pub struct Args {
     /// Further files to look for in the training text, such as the tasks of a benchmark.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     against: Vec<PathBuf>,
+    /// The field of a JSON object, or the column of a table, with the text of the files of --against, if it is
+    /// not `data.field`.
+    #[arg(long, value_name = "NAME", requires = "against")]
+    field: Option<String>,
     /// Write what was found: a line of JSON for each training document and held-out passage.
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
@@ -39,6 +43,7 @@ pub fn run(args: &Args) -> Result<()> {
     let spec = data_spec(&args.what.load(&machine)?, &machine);
     let options = Options {
         against: args.against.iter().map(PathBuf::as_path).collect(),
+        field: args.field.as_deref(),
         duplicates: !args.no_duplicates,
     };
     let bar = progress();

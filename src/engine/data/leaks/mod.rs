@@ -39,6 +39,8 @@ const MAX_LISTED: usize = 1 << 22;
 pub struct Options<'a> {
     /// Further held-out files.
     pub against: Vec<&'a Path>,
+    /// The field or column with the text of the further files; `None` for the one of the corpus.
+    pub field: Option<&'a str>,
     /// Also find near duplicates within the training text.
     pub duplicates: bool,
 }
@@ -50,7 +52,7 @@ pub struct Options<'a> {
 /// If the corpus, a held-out set or a further file is missing, wrong, or no text; if there is more held-out
 /// text than an index may hold; or if a file changes meanwhile.
 pub fn check(spec: &Spec, options: &Options<'_>, progress: &dyn Fn(u64)) -> Result<Report> {
-    let Sides { training, held_out, mut warnings } = Sides::open(spec, &options.against)?;
+    let Sides { training, held_out, mut warnings } = Sides::open(spec, &options.against, options.field)?;
     let (index, held_out_words) = indexed(&held_out)?;
     let mut merged = Merged::new(&index);
     for (first, texts) in training.parts() {

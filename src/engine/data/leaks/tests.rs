@@ -24,7 +24,9 @@ impl Corpus {
         corpus.write("train.jsonl", training);
         let held_out: Vec<String> = (0..HELD_OUT).map(|n| words(1000 * n, 100)).collect();
         corpus.write("held.jsonl", &held_out);
-        corpus.write("tasks.jsonl", &["What is the capital of the small country of word1?".to_owned()]);
+        // The text of tasks is in another field than that of the corpus.
+        let task = serde_json::json!({"question": "What is the capital of the small country of word1?"});
+        std::fs::write(corpus.path("tasks.jsonl"), task.to_string()).unwrap();
         corpus
     }
 
@@ -47,7 +49,8 @@ impl Corpus {
 
     fn check(&self, spec: &Spec) -> Report {
         let tasks = self.path("tasks.jsonl");
-        check(spec, &Options { against: vec![&tasks], duplicates: true }, &|_| {}).unwrap()
+        check(spec, &Options { against: vec![&tasks], field: Some("question"), duplicates: true }, &|_| {})
+            .unwrap()
     }
 
     fn spans(&self, report: &Report) -> Vec<Value> {
@@ -131,7 +134,8 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
         spec.sources
             .insert(name.to_owned(), MixtureSource { location: corpus.path(file).into(), counted: false });
     }
-    let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
+    let report =
+        check(&spec, &Options { against: Vec::new(), field: None, duplicates: false }, &|_| {}).unwrap();
     let copied: Vec<_> = report.held_out.iter().map(|set| (set.set.as_str(), set.copied)).collect();
     // Equal documents of both are held out alike, but for those that only one's share has room for.
     let held_out: Vec<usize> = report.held_out.iter().map(|set| set.documents).collect();
@@ -151,7 +155,8 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
         MixtureSource { location: corpus.path("train.jsonl").into(), counted: false },
     );
     spec.validation = Validation::at(corpus.path("own.jsonl"));
-    let report = check(&spec, &Options { against: Vec::new(), duplicates: false }, &|_| {}).unwrap();
+    let report =
+        check(&spec, &Options { against: Vec::new(), field: None, duplicates: false }, &|_| {}).unwrap();
     assert_eq!(report.held_out[0].copied, 20);
     assert_eq!(report.training.documents, 7 + 21);
     let lines: Vec<u64> = corpus.spans(&report).iter().map(|row| row["line"].as_u64().unwrap()).collect();
@@ -165,10 +170,13 @@ fn results_do_not_depend_on_threads_or_on_the_order_of_files() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
     let other = pool.install(|| corpus.spans(&corpus.check(&corpus.spec())));
     assert_eq!(one, other);
-    let (a, b) = (corpus.path("tasks.jsonl"), corpus.path("held.jsonl"));
+    corpus.write("other.jsonl", &[words(5000, 40)]);
+    let (a, b) = (corpus.path("other.jsonl"), corpus.path("held.jsonl"));
     let against = |files: [&PathBuf; 2]| {
         let against = files.map(PathBuf::as_path).to_vec();
-        corpus.spans(&check(&corpus.spec(), &Options { against, duplicates: false }, &|_| {}).unwrap())
+        corpus.spans(
+            &check(&corpus.spec(), &Options { against, field: None, duplicates: false }, &|_| {}).unwrap(),
+        )
     };
     assert_eq!(against([&a, &b]), against([&b, &a]));
 }
@@ -253,7 +261,7 @@ fn a_single_document_is_divided() {
 
 #[test]
 fn generated_text_and_tokens_are_refused() {
-    let options = Options { against: Vec::new(), duplicates: false };
+    let options = Options { against: Vec::new(), field: None, duplicates: false };
     let refused = |spec: &Spec| check(spec, &options, &|_| {}).unwrap_err().message().to_owned();
     assert!(refused(&Spec::new("stories", "stories")).contains("is generated"));
     let corpus = Corpus::new(&training());

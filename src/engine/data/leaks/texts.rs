@@ -48,11 +48,12 @@ pub(super) struct Sides {
 pub(super) const MAIN: &str = "data.validation";
 
 impl Sides {
-    /// Opens the training text of a spec, everything it holds out, and further held-out files.
+    /// Opens the training text of a spec, everything it holds out, and further held-out files, whose text is in
+    /// `field`, or in the one of the corpus.
     ///
     /// # Errors
     /// If something of it is missing, wrong, or no text.
-    pub fn open(spec: &Spec, against: &[&Path]) -> Result<Self> {
+    pub fn open(spec: &Spec, against: &[&Path], field: Option<&str>) -> Result<Self> {
         let (mut training, mut sets, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |name: &str, spec: &Spec| -> Result<()> {
             let (train, held_out) = sides(name, spec, &mut warnings)?;
@@ -79,8 +80,10 @@ impl Sides {
             let name = format!("validation.sets.{name}");
             sets.push(whole(&name, location, spec).map_err(|e| e.context(&name))?);
         }
+        let field = field.map_or_else(|| spec.field.clone(), str::to_owned);
+        let further = Spec { field, ..spec.clone() };
         for path in against {
-            sets.push(whole(&path.display().to_string(), &CorpusLocation::at(path), spec)?);
+            sets.push(whole(&path.display().to_string(), &CorpusLocation::at(path), &further)?);
         }
         sets.sort_by(|one, other| one.name.cmp(&other.name));
         if let Some(twice) = sets.windows(2).find(|two| two[0].name == two[1].name) {
