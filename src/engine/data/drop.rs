@@ -60,6 +60,11 @@ impl DropList {
         Ok(Self { path: path.to_owned(), hashes, hash: blake3::hash(&bytes) })
     }
 
+    /// Returns the number of listed documents.
+    pub fn len(&self) -> usize {
+        self.hashes.values().sum()
+    }
+
     /// Returns the hash of the file's content.
     pub fn hash(&self) -> blake3::Hash {
         self.hash

@@ -6,12 +6,14 @@ use super::corpus_facts::CorpusFacts;
 use super::corpus_files::CorpusFiles;
 use super::dataset::pack;
 use super::documents::Documents;
+use super::drop::DropList;
 use super::packing::Packed;
 use super::sample::{Sampled, sample};
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
 use super::{Packing, Spec, Stream, TokenCache, overlap, shard, token_cache};
 use crate::error::{Error, Result};
+use crate::format::plural;
 
 /// Text up to this length, in bytes, is tokenized to plan with exact numbers.
 const EXACT_BYTES: u64 = 1 << 20;
@@ -80,33 +82,33 @@ pub(super) fn of_files(
         Ok((facts, Some(loaded.train), Some(loaded.validation)))
     };
     let held = held_out_files(spec)?;
+    let is_dropped_from = spec.drop.is_some() && matches!(files, CorpusFiles::Text(_));
     let (mut facts, train, held_out) = match (files, &held) {
         (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
-        // A few documents less change little in an estimate, but a count has to leave them out.
-        (CorpusFiles::Text(text), Some(_))
-            if spec.drop.is_some() && Documents::open(text, spec)?.total_bytes() <= EXACT_BYTES =>
-        {
-            exactly(facts)?
-        }
         (_, Some(held)) => {
             let train = whole(files, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
-            let held = whole(held, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
-            facts.memory_bytes = train.memory_bytes().saturating_add(held.memory_bytes());
-            (facts.train_tokens, facts.validation_tokens) = (train.tokens, held.tokens);
-            facts.exact = train.exact && held.exact;
-            facts.packed = train.packed;
-            let unused = match files {
-                CorpusFiles::Tokens(files) => unused_by_shards(files, spec),
-                CorpusFiles::Text(_) => Vec::new(),
-            };
-            facts.warnings = [train.warnings, unused, held.warnings].concat();
-            facts.warnings.extend(stories_tokenizer_warning(spec));
-            facts.warnings.extend(trained_on(
-                train.stream.as_ref(),
-                held.stream.as_ref(),
-                overlap::HELD_OUT,
-            )?);
-            (facts, train.stream, held.stream)
+            if is_dropped_from && train.exact {
+                // A count has to leave out what is dropped.
+                exactly(facts)?
+            } else {
+                let held = whole(held, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
+                facts.memory_bytes = train.memory_bytes().saturating_add(held.memory_bytes());
+                (facts.train_tokens, facts.validation_tokens) = (train.tokens, held.tokens);
+                facts.exact = train.exact && held.exact;
+                facts.packed = train.packed;
+                let unused = match files {
+                    CorpusFiles::Tokens(files) => unused_by_shards(files, spec),
+                    CorpusFiles::Text(_) => Vec::new(),
+                };
+                facts.warnings = [train.warnings, unused, held.warnings].concat();
+                facts.warnings.extend(stories_tokenizer_warning(spec));
+                facts.warnings.extend(trained_on(
+                    train.stream.as_ref(),
+                    held.stream.as_ref(),
+                    overlap::HELD_OUT,
+                )?);
+                (facts, train.stream, held.stream)
+            }
         }
         (CorpusFiles::Text(text), None) => {
             let fraction = spec.fraction()?.unwrap_or_default();
@@ -145,6 +147,14 @@ pub(super) fn of_files(
             Ok(())
         })?;
         (facts.train_tokens, facts.validation_tokens, facts.exact) = (train, held_out, true);
+    }
+    if let Some(list) = spec.drop.as_ref().filter(|_| is_dropped_from && !facts.exact) {
+        let listed = DropList::read(list)?.len();
+        facts.warnings.push(format!(
+            "{listed} document{} in data.drop: the plan estimates the tokens of long text, and does not leave out \
+             what a run drops",
+            plural(listed)
+        ));
     }
     Ok(FileFacts { facts, train, held_out })
 }

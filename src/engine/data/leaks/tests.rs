@@ -233,11 +233,17 @@ fn a_drop_list_is_part_of_the_key_of_cached_tokens() {
     corpus.check(&corpus.spec()).write_drop_list(&list).unwrap();
     let cache = TokenCache::new(corpus.path("cache"), 1 << 30);
     let tokens = |spec: &Spec| data::open(spec, 8, None, Some(&cache)).unwrap().train.len();
-    let kept = Spec { drop: Some(list), ..corpus.spec() };
+    let kept = Spec { drop: Some(list.clone()), ..corpus.spec() };
     let [all, left] = [tokens(&corpus.spec()), tokens(&kept)];
     assert!(left < all);
     assert_eq!(cache.entries().unwrap().len(), 2, "with and without the list");
     assert_eq!([tokens(&corpus.spec()), tokens(&kept)], [all, left]);
+    // A plan of long text does not find the listed documents in it.
+    let planned = data::facts(&kept, 8, None, None).unwrap();
+    let says = planned.warnings.iter().filter(|warning| warning.contains("in data.drop: the plan estimates"));
+    assert_eq!((says.count(), planned.exact), (1, false));
+    std::fs::write(&list, "no list").unwrap();
+    assert!(data::facts(&kept, 8, None, None).is_err(), "a run refuses it too");
 }
 
 /// The end of a single document is held out.
