@@ -46,6 +46,8 @@ pub struct CorpusSummary {
     pub lost: Option<LostBytes>,
     /// Bytes of the held-out text that the tokens lost, or more; `None` if they are unknown.
     pub held_out_lost: Option<LostBytes>,
+    /// Number of documents that `data.drop` lists and the corpus lacks.
+    pub absent_drops: usize,
 }
 
 impl CorpusSummary {
@@ -153,6 +155,7 @@ impl Corpus {
                 held_out_bytes: fed.held_out_bytes,
                 lost: fed.lost.unwrap_or_default(),
                 held_out_lost: fed.held_out_lost.unwrap_or_default(),
+                absent_drops: fed.absent_drops,
                 ..header(&text.location, spec)
             })
         })?;
@@ -175,6 +178,7 @@ impl Corpus {
                 held_out_bytes: header.held_out_bytes,
                 lost: Some(header.lost),
                 held_out_lost: Some(header.held_out_lost),
+                absent_drops: header.absent_drops,
             },
         }))
     }
@@ -398,6 +402,7 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
         lost: None,
         // Every held-out story decodes to its text if there is a floor.
         held_out_lost: floor.map(|_| LostBytes::default()),
+        absent_drops: 0,
     })
 }
 
@@ -514,16 +519,17 @@ fn text(
     let documents = Documents::open(text, spec)?;
     let found = documents.warnings()?;
     let found = found.into_iter().chain(unused_seed(&documents, spec));
-    let mut warnings: Vec<String> = found.chain(stories_tokenizer_warning(spec)).collect();
+    let warnings: Vec<String> = found.chain(stories_tokenizer_warning(spec)).collect();
     let count = documents.len();
     let mut description = format!("{}: {}", text.location, documents.counted());
+    let mut absent_drops = 0;
     // What is held out does not depend on what is dropped, so that runs with and without are comparable.
     let mut kept = |which: Vec<usize>| {
         let Some(path) = &spec.drop else { return Ok(which) };
-        let (before, (kept, remark)) = (which.len(), DropList::read(path)?.kept(&documents, which)?);
+        let (before, (kept, absent)) = (which.len(), DropList::read(path)?.kept(&documents, which)?);
         let dropped = before - kept.len();
         description += &format!(", {dropped} document{} of data.drop left out", plural(dropped));
-        warnings.extend(remark);
+        absent_drops = absent;
         Ok::<_, Error>(kept)
     };
     if let Some(held) = spec.held_out() {
@@ -540,6 +546,7 @@ fn text(
             held_out_bytes: held.text_bytes,
             lost: Some(bytes.lost),
             held_out_lost: held.lost,
+            absent_drops,
         });
     }
     let fraction = spec.fraction()?.unwrap_or_default();
@@ -571,6 +578,7 @@ fn text(
         held_out_bytes,
         lost: Some(bytes.lost),
         held_out_lost: Some(held_out_lost),
+        absent_drops,
     })
 }
 

@@ -6,7 +6,7 @@ use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::location::CorpusLocation;
-use super::overlap::{self, share_in_training};
+use super::overlap::share_in_training;
 use super::packing::{self, Packed, Rows};
 use super::sampler::Part;
 use super::token_cache::TokenCache;
@@ -51,6 +51,12 @@ pub struct Dataset {
     pub floor: Option<f64>,
     /// BLAKE3 hash of the tokens and the tokenizer, in hexadecimal.
     pub hash: String,
+    /// The share of held-out text of its own that is also trained on, from 0 to 1. For a source of a mixture it
+    /// says less than the share in all sources.
+    pub(super) apart_in_training: Option<f64>,
+    /// Number of documents that `data.drop` lists and the corpus lacks. Another source of a mixture may have
+    /// them.
+    pub(super) absent_drops: usize,
     /// Notes for the user, shown before the run.
     pub warnings: Vec<String>,
     /// One line that describes the corpus.
@@ -152,8 +158,7 @@ pub(super) fn open_corpus(
             _ => TextBytes::new(bytes.as_ref(), held_out_bytes, loses_bytes),
         },
     };
-    let apart = in_training.filter(|_| is_held_out_apart);
-    warnings.extend(apart.map(|share| overlap::warning(overlap::HELD_OUT, share)));
+    let apart_in_training = in_training.filter(|_| is_held_out_apart);
     let files = corpus.list(spec)?.into_iter().map(FileStamp::from_path).collect::<Result<_>>()?;
     let held_out = held_out_files(spec)?;
     for files in corpus.files().into_iter().chain(&held_out) {
@@ -171,6 +176,8 @@ pub(super) fn open_corpus(
         sets: Vec::new(),
         floor,
         hash: hasher.finalize().to_hex().to_string(),
+        apart_in_training,
+        absent_drops: summary.absent_drops,
         warnings,
         description,
         files,

@@ -70,12 +70,12 @@ impl DropList {
         self.hash
     }
 
-    /// Returns the documents among `which` whose text is not listed, and a remark if a listed text is not
-    /// among them.
+    /// Returns the documents among `which` whose text is not listed, and the number of listed documents that
+    /// are not among them.
     ///
     /// # Errors
     /// If a document cannot be read, or none is left.
-    pub fn kept(&self, documents: &Documents, which: Vec<usize>) -> Result<(Vec<usize>, Option<String>)> {
+    pub fn kept(&self, documents: &Documents, which: Vec<usize>) -> Result<(Vec<usize>, usize)> {
         let hashes = collect_in_order(which.par_iter().map(|document| text_hash(documents, *document)))?;
         let is_listed = |hash: &TextHash| self.hashes.contains_key(hash);
         let mut absent = self.hashes.clone();
@@ -90,23 +90,20 @@ impl DropList {
                 self.path.display()
             )));
         }
-        let absent = absent.values().sum::<usize>();
-        let remark = (absent > 0).then(|| {
-            format!(
-                "data.drop: {absent} document{} of {} {} not in the training text: make the list anew with `xrun data \
-                 check`, if the text has changed",
-                plural(absent),
-                self.path.display(),
-                if absent == 1 { "is" } else { "are" }
-            )
-        });
-        Ok((kept, remark))
+        Ok((kept, absent.values().sum()))
     }
 }
 
-/// Returns true for the remark that a list names text which is not in the corpus.
-pub(super) fn is_of_absent_text(remark: &str) -> bool {
-    remark.starts_with("data.drop: ")
+/// Warns of documents that a list names and all of the training text lacks.
+pub(super) fn absent_warning(list: Option<&Path>, absent: usize) -> Option<String> {
+    let list = list.filter(|_| absent > 0)?;
+    Some(format!(
+        "data.drop: {absent} document{} of {} {} not in the training text: make the list anew with `xrun data \
+         check`, if the text has changed",
+        plural(absent),
+        list.display(),
+        if absent == 1 { "is" } else { "are" }
+    ))
 }
 
 /// Writes a list of documents.

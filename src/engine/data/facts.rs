@@ -6,6 +6,7 @@ use super::corpus_facts::CorpusFacts;
 use super::corpus_files::CorpusFiles;
 use super::dataset::{check_set, check_window};
 use super::file_facts::{FileFacts, in_memory, of_files, trained_on, whole};
+use super::open::whole_corpus_warnings;
 use super::stories::Split;
 use super::tokenizer::Tokenizer;
 use super::{Dataset, Spec, TokenCache, generated, mixture, overlap};
@@ -56,7 +57,9 @@ pub fn facts(
         CorpusSource::Random => (random(spec, &tokenizer)?, None),
         CorpusSource::Mixture => mixture::facts(spec, seq_len, tokenizer.get()?, cache)?,
         CorpusSource::Paths(_) => {
-            let FileFacts { facts, train, .. } = of_files(spec, seq_len, tokenizer.get()?, cache, false)?;
+            let found = of_files(spec, seq_len, tokenizer.get()?, cache, false)?;
+            let FileFacts { mut facts, train, apart_in_training, absent_drops, .. } = found;
+            facts.warnings.extend(whole_corpus_warnings(spec, apart_in_training, absent_drops));
             (facts, train)
         }
     };
@@ -77,7 +80,8 @@ pub fn facts(
         facts.memory_bytes = facts.memory_bytes.saturating_add(set.memory_bytes());
         facts.warnings.extend(set.warnings);
         facts.warnings.extend(files.check_tokenizer(tokenizer.get()?)?);
-        facts.warnings.extend(trained_on(train.as_ref(), set.stream.as_ref(), &overlap::set_name(name))?);
+        let share = trained_on(train.as_ref(), set.stream.as_ref())?;
+        facts.warnings.extend(share.map(|share| overlap::warning(&overlap::set_name(name), share)));
         facts.set_tokens.insert(name.clone(), set.tokens);
     }
     facts.warnings.extend(unused_fields(spec)?);

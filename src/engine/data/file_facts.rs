@@ -40,6 +40,10 @@ pub(super) struct FileFacts {
     pub train: Option<Stream>,
     /// The held-out tokens, if they were read.
     pub held_out: Option<Stream>,
+    /// The share of held-out text of its own that is also trained on, from 0 to 1, if both were read.
+    pub apart_in_training: Option<f64>,
+    /// Number of documents that `data.drop` lists and the corpus lacks, if it was read.
+    pub absent_drops: usize,
 }
 
 /// Returns the facts about a corpus of files without further held-out sets. `counted` asks for exact numbers,
@@ -61,15 +65,17 @@ pub(super) fn of_files(
     let mut facts = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
     let doubtful = seq_len.saturating_add(1).saturating_mul(DOUBTFUL_WINDOWS);
     let in_corpus = |e: Error| e.context(format!("corpus {}", spec.corpus));
-    let exactly = |facts: CorpusFacts| {
+    let (mut apart_in_training, mut absent_drops) = (None, 0);
+    let mut exactly = |facts: CorpusFacts| {
         let loaded = corpus.load(spec, tokenizer, None)?;
         for stream in [&loaded.train, &loaded.validation] {
             check_ids(stream, tokenizer).map_err(in_corpus)?;
         }
         let lost = loaded.summary.lost_warning();
-        let mut warnings: Vec<String> = loaded.summary.warnings.iter().cloned().chain(lost).collect();
+        let warnings: Vec<String> = loaded.summary.warnings.iter().cloned().chain(lost).collect();
+        absent_drops = loaded.summary.absent_drops;
         if loaded.is_held_out_apart {
-            warnings.extend(trained_on(Some(&loaded.train), Some(&loaded.validation), overlap::HELD_OUT)?);
+            apart_in_training = trained_on(Some(&loaded.train), Some(&loaded.validation))?;
         }
         let facts = CorpusFacts {
             train_tokens: loaded.train.len(),
@@ -102,11 +108,7 @@ pub(super) fn of_files(
                 };
                 facts.warnings = [train.warnings, unused, held.warnings].concat();
                 facts.warnings.extend(stories_tokenizer_warning(spec));
-                facts.warnings.extend(trained_on(
-                    train.stream.as_ref(),
-                    held.stream.as_ref(),
-                    overlap::HELD_OUT,
-                )?);
+                apart_in_training = trained_on(train.stream.as_ref(), held.stream.as_ref())?;
                 (facts, train.stream, held.stream)
             }
         }
@@ -156,20 +158,14 @@ pub(super) fn of_files(
             plural(listed)
         ));
     }
-    Ok(FileFacts { facts, train, held_out })
+    Ok(FileFacts { facts, train, held_out, apart_in_training, absent_drops })
 }
 
-/// Warns of held-out text that is trained on, if both were read and the training text is not long. A run
-/// also looks through longer ones.
-pub(super) fn trained_on(
-    train: Option<&Stream>,
-    held_out: Option<&Stream>,
-    name: &str,
-) -> Result<Option<String>> {
+/// Returns the share of held-out text that is trained on, if both were read and the training text is not long.
+/// A run also looks through longer ones.
+pub(super) fn trained_on(train: Option<&Stream>, held_out: Option<&Stream>) -> Result<Option<f64>> {
     match (train.filter(|train| train.len() <= CHECKED_TOKENS), held_out) {
-        (Some(train), Some(held_out)) => {
-            Ok(overlap::share_in_training(train, held_out)?.map(|share| overlap::warning(name, share)))
-        }
+        (Some(train), Some(held_out)) => overlap::share_in_training(train, held_out),
         _ => Ok(None),
     }
 }

@@ -3,7 +3,6 @@
 
 use super::corpus_facts::{CorpusFacts, SourceFacts};
 use super::dataset::{self, Dataset, OpenedSource};
-use super::drop;
 use super::file_facts::{self, FileFacts};
 use super::held_out::{HeldOut, TextBytes};
 use super::overlap::{self, share_in_training};
@@ -89,12 +88,7 @@ pub(super) fn open(
     let packed = Packed::merged(opened.iter().filter_map(|(_, dataset)| dataset.packed));
     let mut files = Vec::new();
     for (name, dataset) in &mut opened {
-        // A listed text that one source does not have may be in another one.
-        let own = dataset
-            .warnings
-            .drain(..)
-            .filter(|warning| !warning.starts_with(overlap::HELD_OUT) && !drop::is_of_absent_text(warning));
-        warnings.extend(own.map(|warning| in_words(name, &warning)));
+        warnings.extend(dataset.warnings.iter().map(|warning| in_words(name, warning)));
         files.append(&mut dataset.files);
     }
     Ok(Dataset {
@@ -105,6 +99,8 @@ pub(super) fn open(
         validation,
         sets,
         floor: None,
+        apart_in_training: None,
+        absent_drops: 0,
         hash: hasher.finalize().to_hex().to_string(),
         warnings,
         description: format!("a mixture of {}", descriptions.join(", ")),
@@ -135,7 +131,7 @@ pub(super) fn facts(
             }
             Ok(found)
         });
-        let FileFacts { facts, train, held_out: held } = found.map_err(|e| in_source(name, e))?;
+        let FileFacts { facts, train, held_out: held, .. } = found.map_err(|e| in_source(name, e))?;
         all.exact &= facts.exact;
         all.train_tokens = all.train_tokens.saturating_add(facts.train_tokens);
         all.memory_bytes = all.memory_bytes.saturating_add(facts.memory_bytes);
@@ -145,8 +141,7 @@ pub(super) fn facts(
             all.validation_tokens = all.validation_tokens.saturating_add(facts.validation_tokens);
             all.set_tokens.insert(name.clone(), facts.validation_tokens);
         }
-        let own = facts.warnings.iter().filter(|warning| !drop::is_of_absent_text(warning));
-        all.warnings.extend(own.map(|warning| in_words(name, warning)));
+        all.warnings.extend(facts.warnings.iter().map(|warning| in_words(name, warning)));
         all.sources.push(SourceFacts {
             name: name.clone(),
             train_tokens: facts.train_tokens,
@@ -157,13 +152,17 @@ pub(super) fn facts(
         streams.push(train);
         held_out.push(held);
     }
+    let own_corpus = held_out.first().cloned().flatten().filter(|_| is_own_corpus);
     let held_out: Option<Vec<Stream>> = held_out.into_iter().collect();
     if let Some(held_out) = held_out.filter(|_| !is_own_corpus) {
         all.validation_tokens = joined(&held_out.iter().collect::<Vec<_>>(), tokenizer)?.len();
     }
     all.packed = Packed::merged(all.sources.iter().filter_map(|source| source.packed));
     let streams: Option<Vec<Stream>> = streams.into_iter().collect();
-    Ok((all, streams.map(|streams| Stream::join(&streams))))
+    let train = streams.map(|streams| Stream::join(&streams));
+    let share = file_facts::trained_on(train.as_ref(), own_corpus.as_ref())?;
+    all.warnings.extend(share.map(|share| overlap::warning(overlap::HELD_OUT, share)));
+    Ok((all, train))
 }
 
 /// Refuses a mixture without sources. That sources and sets have different names is checked in recipes.

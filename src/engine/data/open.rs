@@ -7,7 +7,7 @@ use super::held_out::{HeldOut, TextBytes};
 use super::location::CorpusLocation;
 use super::overlap::{self, share_in_training};
 use super::stories::Split;
-use super::{Spec, TokenCache, Tokenizer, mixture};
+use super::{Spec, TokenCache, Tokenizer, drop, mixture};
 use crate::error::Result;
 use crate::policy::CorpusSource;
 use std::sync::Arc;
@@ -31,7 +31,12 @@ pub fn open(
     };
     let mut dataset = match spec.corpus {
         CorpusSource::Mixture => mixture::open(spec, seq_len, tokenizer, cache)?,
-        _ => dataset::open_corpus(spec, seq_len, tokenizer, cache)?,
+        _ => {
+            let mut dataset = dataset::open_corpus(spec, seq_len, tokenizer, cache)?;
+            let Dataset { apart_in_training, absent_drops, .. } = dataset;
+            dataset.warnings.extend(whole_corpus_warnings(spec, apart_in_training, absent_drops));
+            dataset
+        }
     };
     check_window(spec, dataset.train.len(), dataset.validation.tokens.len(), seq_len)?;
     let held = dataset.memory_bytes() / size_of::<u32>();
@@ -50,6 +55,17 @@ pub fn open(
     }
     dataset.warnings.extend(unused_fields(spec)?);
     Ok(dataset)
+}
+
+/// Returns the warnings about a corpus that is all of the training text: of a share of the held-out text that
+/// is also trained on, and of listed documents that are not in it.
+pub(super) fn whole_corpus_warnings(
+    spec: &Spec,
+    apart_in_training: Option<f64>,
+    absent_drops: usize,
+) -> impl Iterator<Item = String> {
+    let overlap = apart_in_training.map(|share| overlap::warning(overlap::HELD_OUT, share));
+    overlap.into_iter().chain(drop::absent_warning(spec.drop.as_deref(), absent_drops))
 }
 
 /// Opens the further held-out sets. `held` is the number of tokens already in memory.

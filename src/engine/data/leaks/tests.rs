@@ -161,6 +161,18 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
     assert_eq!(report.training.documents, 7 + 21);
     let lines: Vec<u64> = corpus.spans(&report).iter().map(|row| row["line"].as_u64().unwrap()).collect();
     assert_eq!(lines, (1..=20).collect::<Vec<_>>(), "numbered within their file");
+    // Held-out text and a list concern all sources together.
+    let warned = |spec: &Spec, about: &str| {
+        let planned = data::facts(spec, 8, None, None).unwrap().warnings;
+        let opened = data::open(spec, 8, None, None).unwrap().warnings;
+        [planned, opened].map(|all| all.iter().filter(|one| one.contains(about)).count())
+    };
+    assert_eq!(warned(&spec, "the held-out text is also in the training text"), [1, 1]);
+    let list = corpus.path("drop.txt");
+    report.write_drop_list(&list).unwrap();
+    let kept = Spec { drop: Some(list), ..spec };
+    assert_eq!(warned(&kept, "the held-out text is also in the training text"), [0, 0]);
+    assert_eq!(warned(&kept, "not in the training text"), [0, 0], "each source lacks some of the list");
 }
 
 #[test]
@@ -242,6 +254,13 @@ fn a_drop_list_is_part_of_the_key_of_cached_tokens() {
     let planned = data::facts(&kept, 8, None, None).unwrap();
     let says = planned.warnings.iter().filter(|warning| warning.contains("in data.drop: the plan estimates"));
     assert_eq!((says.count(), planned.exact), (1, false));
+    // Cached tokens do not lose the remark on listed text that is not there.
+    let more = std::fs::read_to_string(&list).unwrap() + &blake3::hash(b"elsewhere").to_hex() + "\n";
+    std::fs::write(&list, more).unwrap();
+    for _ in 0..2 {
+        let warnings = data::open(&kept, 8, None, Some(&cache)).unwrap().warnings;
+        assert!(warnings.iter().any(|one| one.starts_with("data.drop: 1 document of")), "{warnings:?}");
+    }
     std::fs::write(&list, "no list").unwrap();
     assert!(data::facts(&kept, 8, None, None).is_err(), "a run refuses it too");
 }

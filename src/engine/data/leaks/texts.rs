@@ -55,22 +55,24 @@ impl Sides {
     /// If something of it is missing, wrong, or no text.
     pub fn open(spec: &Spec, against: &[&Path], field: Option<&str>) -> Result<Self> {
         let (mut training, mut sets, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut add = |name: &str, spec: &Spec| -> Result<()> {
-            let (train, held_out) = sides(name, spec, &mut warnings)?;
+        let mut add = |name: &str, spec: &Spec| -> Result<usize> {
+            let (train, held_out, absent_drops) = sides(name, spec, &mut warnings)?;
             training.push(train);
             sets.extend(held_out);
-            Ok(())
+            Ok(absent_drops)
         };
         match spec.corpus {
             CorpusSource::Mixture => {
                 for (name, source) in &spec.sources {
                     let name = format!("data.sources.{name}");
+                    // A listed text that one source does not have may be in another one.
                     add(&name, &spec.of_source(source)).map_err(|e| e.context(&name))?;
                 }
-                // A listed text that one source does not have may be in another one.
-                warnings.retain(|warning| !drop::is_of_absent_text(warning));
             }
-            _ => add(MAIN, spec)?,
+            _ => {
+                let absent = add(MAIN, spec)?;
+                warnings.extend(drop::absent_warning(spec.drop.as_deref(), absent));
+            }
         }
         if let (Validation::Paths(_), Some(location)) = (&spec.validation, spec.held_out()) {
             sets.push(whole(MAIN, &location, spec)?);
@@ -94,8 +96,8 @@ impl Sides {
 }
 
 /// Opens the training text of one corpus, and what is held out of it under a name; `None` if the held-out
-/// text is of its own.
-fn sides(name: &str, spec: &Spec, warnings: &mut Vec<String>) -> Result<(Texts, Option<Texts>)> {
+/// text is of its own. Also returns the number of documents that `data.drop` lists and the corpus lacks.
+fn sides(name: &str, spec: &Spec, warnings: &mut Vec<String>) -> Result<(Texts, Option<Texts>, usize)> {
     let Corpus::Files(files) = Corpus::find(spec)? else {
         return Err(Error::usage(format!(
             "data.corpus = \"{}\" is generated, and its held-out text differs by construction; xrun data check is \
@@ -114,13 +116,11 @@ fn sides(name: &str, spec: &Spec, warnings: &mut Vec<String>) -> Result<(Texts, 
             (training, Some(Texts { name: name.to_owned(), ..held_out }))
         }
     };
+    let mut absent_drops = 0;
     if let Some(path) = &spec.drop {
-        let list = DropList::read(path)?;
-        let (kept, remark) = list.kept(&documents, training.which)?;
-        training.which = kept;
-        warnings.extend(remark);
+        (training.which, absent_drops) = DropList::read(path)?.kept(&documents, training.which)?;
     }
-    Ok((training, held_out))
+    Ok((training, held_out, absent_drops))
 }
 
 impl Training {

@@ -58,6 +58,9 @@ pub(in super::super) struct Header {
     pub lost: LostBytes,
     /// Bytes of the held-out text that the tokens lost, or more.
     pub held_out_lost: LostBytes,
+    /// Number of documents that `data.drop` lists and the text lacks.
+    #[serde(default)]
+    pub absent_drops: usize,
     /// Tokens to train on.
     pub train: u64,
     /// Held-out tokens.
