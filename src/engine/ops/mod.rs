@@ -52,6 +52,7 @@ pub mod share_rows;
 pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
+pub mod sum_by_group;
 pub mod swap_ema;
 pub mod window_spans;
 pub mod with_gradient;
@@ -126,6 +127,7 @@ pub static OPS: &[OpType] = op_types![
     softmax::SoftmaxGrad,
     sum::Sum,
     sum::SumGrad,
+    sum_by_group::SumByGroup,
     swap_ema::SwapEma,
     window_spans::WindowSpans,
     with_gradient::WithGradient,

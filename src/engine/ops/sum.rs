@@ -75,7 +75,7 @@ pub struct SumGrad {
 }
 
 /// Sums block by block in f64, in order.
-fn total<E: Elem>(x: View<'_, E>) -> f64 {
+pub(super) fn total<E: Elem>(x: View<'_, E>) -> f64 {
     let mut total = 0.0;
     let mut wide = [0.0; BLOCK];
     for at in (0..x.len()).step_by(BLOCK) {
@@ -86,10 +86,10 @@ fn total<E: Elem>(x: View<'_, E>) -> f64 {
     total
 }
 
-/// Threads per block; one block computes the sum.
-const THREADS: u32 = 1024;
+/// Threads per block; one block computes a sum.
+pub(super) const THREADS: u32 = 1024;
 
-fn kernel(entry: &'static str, x: &Spec) -> Kernel {
+pub(super) fn kernel(entry: &'static str, x: &Spec) -> Kernel {
     Kernel::new("sum", entry).with("T", x.dtype).with("THREADS", THREADS)
 }
 
