@@ -22,8 +22,12 @@ pub struct Batch {
     pub spans: Vec<u32>,
     /// Index of each sequence in the global batch, `[B]`; part of the dropout generator's counter.
     pub sequences: Vec<u32>,
-    /// Targets in the whole step, over all micro-batches and ranks; 0 in an evaluation.
-    pub step_targets: u64,
+    /// For each sequence, the index of its source in the mixture, `[B]`; empty if the corpus is one source, and
+    /// in an evaluation.
+    pub sources: Vec<u32>,
+    /// Targets in the whole step from each source, over all micro-batches and ranks: one number if the corpus
+    /// is one source, and none in an evaluation.
+    pub step_targets: Vec<u64>,
 }
 
 impl Batch {
@@ -103,6 +107,11 @@ impl Batch {
     /// Leaves a token out of the targets.
     pub(super) fn ignore_target(&mut self, token: u32) {
         self.targets.iter_mut().filter(|target| **target == token).for_each(|target| *target = IGNORED);
+    }
+
+    /// Returns the number of targets in the whole step.
+    pub fn all_step_targets(&self) -> u64 {
+        self.step_targets.iter().sum()
     }
 
     /// Returns the number of targets that the loss counts.

@@ -93,13 +93,17 @@ impl LoaderSpec {
             (index, step.pieces(index))
         });
         let (train, vocabulary) = (&dataset.train, dataset.vocabulary());
-        if dataset.parts.iter().any(|part| part.rows.is_some()) {
-            return Batch::read_rows(train, sequences, self.seq_len, vocabulary);
-        }
-        let windows = sequences.flat_map(|(index, pieces)| {
-            pieces.into_iter().map(move |piece| (index, piece.start..piece.start + piece.len + 1))
-        });
-        Batch::read(train, windows, self.seq_len, vocabulary, self.cross_documents)
+        let batch = if dataset.parts.iter().any(|part| part.rows.is_some()) {
+            Batch::read_rows(train, sequences, self.seq_len, vocabulary)?
+        } else {
+            let windows = sequences.flat_map(|(index, pieces)| {
+                pieces.into_iter().map(move |piece| (index, piece.start..piece.start + piece.len + 1))
+            });
+            Batch::read(train, windows, self.seq_len, vocabulary, self.cross_documents)?
+        };
+        let source = |&index: &u32| step.part(index as usize) as u32;
+        let sources = batch.sequences.iter().filter(|_| !self.mixture.is_empty()).map(source).collect();
+        Ok(Batch { sources, ..batch })
     }
 }
 
@@ -137,7 +141,7 @@ impl Loader {
                 let step_targets = sequences.targets();
                 for micro in 0..spec.micro_batches(step) {
                     let batch = spec.batch(&dataset, &sequences, micro);
-                    let batch = batch.map(|batch| Batch { step_targets, ..batch });
+                    let batch = batch.map(|batch| Batch { step_targets: step_targets.clone(), ..batch });
                     let failed = batch.is_err();
                     // A send fails once the loader is dropped: nobody waits for batches any more.
                     if sender.send(batch).is_err() || failed {
@@ -322,7 +326,7 @@ mod tests {
         steps: u64,
     ) -> BTreeMap<(u64, u32), [Vec<u32>; 2]> {
         let mut all = BTreeMap::new();
-        let mut targets = vec![(0, 0); steps as usize];
+        let mut targets = vec![(vec![0; data.parts.len()], Vec::new()); steps as usize];
         for rank in 0..world_size {
             let mixture = if data.parts.len() > 1 { stages() } else { Vec::new() };
             let spec = LoaderSpec { mixture, ..spec(local, accumulation, world_size, rank) };
@@ -331,7 +335,10 @@ mod tests {
                 for _ in 0..accumulation {
                     let batch = loader.next().unwrap();
                     let (counted, said) = &mut targets[step as usize];
-                    *counted += batch.target_count() as u64;
+                    let sources = batch.sources.iter().copied().chain(std::iter::repeat(0));
+                    for (row, source) in batch.targets.chunks(32).zip(sources) {
+                        counted[source as usize] += row.iter().filter(|&&t| t != IGNORED).count() as u64;
+                    }
                     *said = batch.step_targets;
                     let rows = batch.tokens.chunks(32).zip(batch.targets.chunks(32));
                     for ((row, targets), &index) in rows.zip(&batch.sequences) {

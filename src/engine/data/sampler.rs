@@ -193,16 +193,22 @@ impl StepSequences<'_> {
         self.orders[part].pieces(number)
     }
 
-    /// Returns the number of targets: that of the inputs without padding.
-    pub fn targets(&self) -> u64 {
-        let targets = |&(part, number): &(usize, u64)| {
+    /// Returns the number of targets from each part: that of the inputs without padding.
+    pub fn targets(&self) -> Vec<u64> {
+        let mut targets = vec![0; self.orders.len()];
+        for &(part, number) in &self.drawn {
             let order = &self.orders[part];
-            match order.part.rows {
+            targets[part] += match order.part.rows {
                 None => order.seq_len as u64,
                 Some(_) => order.pieces(number).iter().map(|piece| piece.len as u64).sum(),
-            }
-        };
-        self.drawn.iter().map(targets).sum()
+            };
+        }
+        targets
+    }
+
+    /// Returns the part that sequence `index` is taken from.
+    pub fn part(&self, index: usize) -> usize {
+        self.drawn[index].0
     }
 
     /// Returns the name of the source of sequence `index`; empty if the whole corpus is one source.
@@ -387,7 +393,11 @@ mod tests {
         for step in 0..40 {
             let sequences = walk.step(step);
             let size = ramp.sequences(step, global as u64) as usize;
-            assert_eq!(sequences.targets(), (size * SEQ_LEN) as u64);
+            let targets = (0..parts.len()).map(|part| {
+                let own = (0..size).filter(|&index| sequences.part(index) == part);
+                (own.count() * SEQ_LEN) as u64
+            });
+            assert_eq!(sequences.targets(), targets.collect::<Vec<_>>());
             let resumed = (step % 13 == 5).then(|| sampler.clone());
             for index in 0..size {
                 let pieces = sequences.pieces(index);

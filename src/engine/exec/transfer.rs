@@ -123,6 +123,16 @@ impl Snapshot {
         self.find(layout, name.into(), first)
     }
 
+    /// Returns the elements of a floating-point tensor in the buffer. The snapshot must have been opened.
+    ///
+    /// # Errors
+    /// If the snapshot does not hold the tensor.
+    pub fn numbers(&self, layout: &State, name: impl Into<SlotName>) -> Result<Vec<f64>> {
+        let numbers =
+            |slot: &Slot| Some(widened_bytes(slot.spec.dtype, self.bytes(slot, slot.spec.bytes())?));
+        self.find(layout, name.into(), numbers)
+    }
+
     /// Returns what `read` returns for the slot with this name.
     fn find<T>(&self, layout: &State, name: SlotName, read: impl FnOnce(&Slot) -> Option<T>) -> Result<T> {
         let found = layout.slot(name.clone()).and_then(|slot| read(layout.get(slot)));

@@ -112,6 +112,8 @@ slots! {
         Spans = "spans",
         /// Indices of the sequences in the training run, `[sequences]`.
         Sequences = "sequences",
+        /// Indices of the sources of the sequences, `[sequences]`; present for a mixture.
+        Sources = "sources",
         /// Tokens of the whole step over all ranks, `[1]`; present when the batch size ramps up.
         StepTokens = "step_tokens",
     }
@@ -130,6 +132,8 @@ slots! {
         ZLoss = "z_loss",
         /// What label smoothing adds to the loss.
         SmoothingLoss = "smoothing_loss",
+        /// What the sequences of each source of a mixture contribute to the loss on this rank, `[sources]`.
+        SourceLosses = "source_losses",
         /// The norm of all gradients.
         GradNorm = "grad_norm",
         /// The factor that clips the gradients.

@@ -19,11 +19,21 @@ pub struct Metric {
     pub source: Source,
     /// Name in comparisons and predictions; empty for figures that are not compared.
     pub compared_as: &'static str,
-    /// Path of the figure in the entry of a held-out set (`held_out/NAME` in the summary), where it is called
-    /// `METRIC/NAME`; empty for figures that only the run has.
-    pub set_path: &'static str,
+    /// Whether the figure is also one of parts of the text, where it is called `METRIC/NAME`.
+    pub set_path: SetPath,
     /// Position and key in the lines of a sweep's ledger, and so in the sweep's tables.
     pub ledger: Option<(u8, &'static str)>,
+}
+
+/// The parts of a run's text that have a figure of their own, and its path in their entries in `summary.json`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetPath {
+    /// Only the run has the figure.
+    None,
+    /// Held-out sets, at this path in `held_out/NAME`.
+    HeldOut(&'static str),
+    /// The sources of a mixture, at this path in `source_losses/NAME`.
+    Source(&'static str),
 }
 
 /// Where a run's figure comes from. Paths are in `summary.json`, with `/` between keys.
@@ -43,6 +53,11 @@ pub enum Source {
 }
 
 impl Metric {
+    /// Returns true if the figure is also one of held-out sets.
+    pub fn is_held_out(&self) -> bool {
+        matches!(self.set_path, SetPath::HeldOut(_))
+    }
+
     /// Creates a metric with this name and everything else blank, to be filled in.
     pub(super) const fn named(name: &'static str) -> Self {
         Self {
@@ -54,7 +69,7 @@ impl Metric {
             divisor: 1.0,
             source: Source::Rows,
             compared_as: "",
-            set_path: "",
+            set_path: SetPath::None,
             ledger: None,
         }
     }

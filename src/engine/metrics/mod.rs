@@ -8,12 +8,14 @@ mod document;
 mod held_out;
 mod metric;
 mod rows;
+mod sources;
 mod table;
 
 pub use document::DocumentLoss;
 pub use held_out::{HeldOutColumn, TASK_FIGURES, TaskFigure, task_figure};
-pub use metric::{Metric, Source};
+pub use metric::{Metric, SetPath, Source};
 pub use rows::{MetricsRow, Phase, TimingRow};
+pub use sources::{source_column, source_of_column};
 pub use table::{
     all, compared, find, find_set_metric, ledger_metrics, run_metrics, set_metrics, steady_medians,
 };

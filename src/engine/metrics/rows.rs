@@ -2,7 +2,8 @@
 //! entries in the table of metrics.
 
 use super::held_out::HeldOutColumn;
-use super::metric::{Metric, Source};
+use super::metric::{Metric, SetPath, Source};
+use super::sources::source_of_column;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -102,7 +103,7 @@ csv_row! {
             decimals: 4,
             source: Source::Summary("val_loss/final/loss"),
             compared_as: "val_loss",
-            set_path: "final/loss",
+            set_path: SetPath::HeldOut("final/loss"),
             ledger: Some((3, "val_loss")),
         }
         /// learning rate of this step
@@ -122,25 +123,27 @@ csv_row! {
             decimals: 4,
             source: Source::Summary("ema_val_loss/final/loss"),
             compared_as: "ema_val_loss",
-            set_path: "ema/final/loss",
+            set_path: SetPath::HeldOut("ema/final/loss"),
         }
     }
     and {
-        /// Further figures of held-out sets, by column ([`HeldOutColumn`]), which only some runs have.
+        /// Figures that only some runs have, by column: of held-out sets ([`HeldOutColumn`]) and of the sources of
+        /// a mixture ([`source_column`]).
         #[serde(skip)]
-        held_out: BTreeMap<String, f32>
+        further: BTreeMap<String, f32>
     }
 }
 
 impl MetricsRow {
     /// Returns true for a column that some runs' files have after [`MetricsRow::COLUMNS`].
-    pub fn is_held_out_column(column: &str) -> bool {
-        HeldOutColumn::parse(column).is_some() && !Self::COLUMNS.contains(&column)
+    pub fn is_further_column(column: &str) -> bool {
+        let is_known = HeldOutColumn::parse(column).is_some() || source_of_column(column).is_some();
+        is_known && !Self::COLUMNS.contains(&column)
     }
 
     /// Returns the number in any column; `None` if it is blank.
     pub fn value(&self, column: &str) -> Option<f64> {
-        self.number(column).or_else(|| self.held_out.get(column).map(|&value| value.into()))
+        self.number(column).or_else(|| self.further.get(column).map(|&value| value.into()))
     }
 
     /// Returns a figure of a held-out set; `None` if it is blank.
@@ -148,7 +151,7 @@ impl MetricsRow {
         match (column.figure, column.set, column.is_average) {
             ("val_loss", "", false) => self.val_loss,
             ("val_loss", "", true) => self.ema_val_loss,
-            _ => self.held_out.get(&column.to_string()).copied(),
+            _ => self.further.get(&column.to_string()).copied(),
         }
     }
 
@@ -157,7 +160,7 @@ impl MetricsRow {
         match (column.figure, column.set, column.is_average) {
             ("val_loss", "", false) => self.val_loss = Some(value),
             ("val_loss", "", true) => self.ema_val_loss = Some(value),
-            _ => _ = self.held_out.insert(column.to_string(), value),
+            _ => _ = self.further.insert(column.to_string(), value),
         }
     }
 
@@ -174,7 +177,7 @@ impl MetricsRow {
     }
 
     fn columns(&self) -> impl Iterator<Item = (HeldOutColumn<'_>, &str, f32)> {
-        let columns = self.held_out.iter();
+        let columns = self.further.iter();
         columns.filter_map(|(name, &value)| Some((HeldOutColumn::parse(name)?, name.as_str(), value)))
     }
 }
@@ -372,8 +375,8 @@ mod tests {
 
     #[test]
     fn columns_are_the_field_names_in_order() {
-        let held_out = BTreeMap::from([("val_loss/news".to_owned(), 2.0)]);
-        assert_eq!(fields(&MetricsRow { held_out, ..MetricsRow::default() }), MetricsRow::COLUMNS);
+        let further = BTreeMap::from([("val_loss/news".to_owned(), 2.0)]);
+        assert_eq!(fields(&MetricsRow { further, ..MetricsRow::default() }), MetricsRow::COLUMNS);
         assert_eq!(fields(&TimingRow::default()), TimingRow::COLUMNS);
     }
 

@@ -1,6 +1,6 @@
 //! The table of metrics: the columns of rows, the figures that only whole runs have, and lookups.
 
-use super::metric::{Metric, Source};
+use super::metric::{Metric, SetPath, Source};
 use super::rows::{MetricsRow, TimingRow};
 
 /// Bytes in a MiB.
@@ -22,6 +22,7 @@ const RUN_METRICS: &[Metric] = &[
         decimals: 4,
         source: Source::Summary("train_loss/smoothed/loss"),
         compared_as: "train_loss",
+        set_path: SetPath::Source("smoothed/loss"),
         ledger: Some((1, "train_loss")),
         ..Metric::named("train_loss")
     },
@@ -76,7 +77,7 @@ const RUN_METRICS: &[Metric] = &[
         decimals: 4,
         source: Source::Summary("bits_per_byte"),
         compared_as: "bits_per_byte",
-        set_path: "bits_per_byte",
+        set_path: SetPath::HeldOut("bits_per_byte"),
         ..Metric::named("bits_per_byte")
     },
     Metric {
@@ -85,7 +86,7 @@ const RUN_METRICS: &[Metric] = &[
         decimals: 4,
         source: Source::Summary("held_out//figures/val_accuracy/final/value"),
         compared_as: "val_accuracy",
-        set_path: "figures/val_accuracy/final/value",
+        set_path: SetPath::HeldOut("figures/val_accuracy/final/value"),
         ..Metric::named("val_accuracy")
     },
     Metric {
@@ -199,13 +200,13 @@ pub fn steady_medians() -> impl Iterator<Item = &'static Metric> {
     all().filter(|metric| metric.source == Source::SteadyMedian)
 }
 
-/// Returns the metrics that a run also has for each of its held-out sets.
+/// Returns the metrics that a run also has for each of its held-out sets, or of the sources of its mixture.
 pub fn set_metrics() -> impl Iterator<Item = &'static Metric> {
-    run_metrics().filter(|metric| !metric.set_path.is_empty())
+    run_metrics().filter(|metric| metric.set_path != SetPath::None)
 }
 
-/// Splits a figure like `val_loss/news` into the metric and the held-out set. Returns `None` if runs do not
-/// have the metric per set.
+/// Splits a figure like `val_loss/news` into the metric and the held-out set or source. Returns `None` if runs
+/// do not have the metric per set or source.
 pub fn find_set_metric(name: &str) -> Option<(&'static Metric, &str)> {
     let (metric, set) = name.split_once('/').filter(|(_, set)| !set.is_empty())?;
     let metric = set_metrics().find(|known| known.name == metric)?;

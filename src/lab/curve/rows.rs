@@ -72,7 +72,7 @@ mod tests {
     fn blanks_are_no_points_and_neither_are_rows_of_other_phases() {
         let mut rows = [loss(1, 4.0), loss(2, f32::NAN), loss(3, 2.0)];
         rows[2].val_loss = Some(2.5);
-        rows[2].held_out.insert("val_loss/news".to_owned(), 3.5);
+        rows[2].further.insert("val_loss/news".to_owned(), 3.5);
         assert_eq!(points(&rows, "val_loss"), [(3.0, 2.5)]);
         assert_eq!(points(&rows, "val_loss/news"), [(3.0, 3.5)]);
         assert_eq!(points(&rows, "no such column"), []);

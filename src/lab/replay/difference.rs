@@ -15,10 +15,11 @@ use std::fmt;
 const CAUSES: [&str; 3] = ["corpus_hash", "parameters", "parameters_core"];
 
 /// Summary figures that the training determines.
-const RESULTS: [&str; 13] = [
+const RESULTS: [&str; 14] = [
     "steps",
     "tokens_seen",
     "train_loss",
+    "source_losses",
     "val_loss",
     "ema_val_loss",
     "val_part",

@@ -9,14 +9,15 @@ use crate::device::gpu::Collector;
 use crate::error::Result;
 use crate::exec::{Section, collect};
 use crate::ir::{
-    Builder, ControlSlot, Destination, FlatBuffer, Home, Mode, Phase, Program, Role, SlotName, State,
-    TensorId, Upstream,
+    BatchSlot, Builder, ControlSlot, Destination, FlatBuffer, Home, Mode, Phase, Program, Role, SlotName,
+    State, TensorId, Upstream,
 };
 use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials};
 use crate::ops::sum::Sum;
+use crate::ops::sum_by_group::SumByGroup;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
 use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
@@ -193,6 +194,15 @@ pub(super) fn record(
     }
     if let Some(smoothing_losses) = losses.smoothing_losses {
         sum(smoothing_losses, ControlSlot::SmoothingLoss)?;
+    }
+    if plan.source_count() > 0 {
+        let op = SumByGroup { groups: plan.source_count(), scale };
+        b.scoped("head", |b| {
+            let sources = b.state(BatchSlot::Sources)?;
+            let (inputs, to) =
+                ([&[losses.losses, sources], &count[..]].concat(), b.state(ControlSlot::SourceLosses)?);
+            b.emit_into("source_losses", Arc::new(op), &inputs, &[Destination::Into(to, mode)])
+        })?;
     }
     Ok((b.finish(), losses.losses))
 }

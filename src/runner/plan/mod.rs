@@ -181,6 +181,12 @@ impl Plan {
         !self.batch.ramp.is_empty() || self.packing == Packing::BestFit
     }
 
+    /// Returns the number of sources of a mixture, whose losses are measured apart; 0 for a corpus that is one
+    /// source.
+    pub fn source_count(&self) -> usize {
+        self.mixture.first().map_or(0, |stage| stage.weights.len())
+    }
+
     /// Returns the number of passes over the tokens that windows of the corpus reach.
     pub fn passes(&self) -> f64 {
         let trained = self.batch.tokens_in_first_steps(self.steps as u64) as f64;

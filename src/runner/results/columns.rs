@@ -4,9 +4,15 @@
 use super::held_out::MAIN_SET;
 use super::numbers::{LedgerFigures, NamedNumbers};
 use super::summary::Summary;
-use crate::metrics::{self, Metric, Source};
+use crate::metrics::{self, Metric, SetPath, Source};
 use serde_json::{Number, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The field of a summary with the held-out sets.
+const HELD_OUT: &str = "held_out";
+
+/// The field of a summary with the training losses on the sources of a mixture.
+const SOURCE_LOSSES: &str = "source_losses";
 
 /// The figures of a run.
 #[derive(Clone, Debug)]
@@ -38,18 +44,24 @@ impl Figures {
         }
     }
 
-    /// Returns a figure of a held-out set; `None` if it is unknown or not measured on sets.
+    /// Returns a figure of a held-out set or a source; `None` if it is unknown or not measured on either.
     pub fn get_for_set(&self, metric: &Metric, set: &str) -> Option<f64> {
-        if metric.set_path.is_empty() || !self.summary["held_out"].as_object()?.contains_key(set) {
+        let (entries, path) = match metric.set_path {
+            SetPath::None => return None,
+            SetPath::HeldOut(path) => (HELD_OUT, path),
+            SetPath::Source(path) => (SOURCE_LOSSES, path),
+        };
+        if !self.summary[entries].as_object()?.contains_key(set) {
             return None;
         }
-        self.at(&format!("held_out/{set}/{}", metric.set_path))?.as_f64()
+        self.at(&format!("{entries}/{set}/{path}"))?.as_f64()
     }
 
-    /// Returns the names of the run's further held-out sets.
-    pub fn sets(&self) -> impl Iterator<Item = &str> {
-        let sets = self.summary["held_out"].as_object().into_iter().flatten();
-        sets.map(|(name, _)| name.as_str()).filter(|name| *name != MAIN_SET)
+    /// Returns the names of the run's further held-out sets and of the sources of its mixture, in order.
+    pub fn sets(&self) -> BTreeSet<&str> {
+        let names = |entries: &str| self.summary[entries].as_object().into_iter().flatten();
+        let all = [HELD_OUT, SOURCE_LOSSES].into_iter().flat_map(names);
+        all.map(|(name, _)| name.as_str()).filter(|name| *name != MAIN_SET).collect()
     }
 
     /// Returns a figure as stored, which keeps whole numbers whole; `None` if it is unknown or not a single
@@ -103,7 +115,9 @@ mod tests {
     use super::*;
     use crate::metrics::{HeldOutColumn, TASK_FIGURES};
     use crate::results::held_out::HeldOutSet;
-    use crate::results::summary::{BesidesPlan, HeldOutPart, LossAt, Losses, Startup, TrainingLosses};
+    use crate::results::summary::{
+        BesidesPlan, HeldOutPart, LossAt, Losses, SourceLosses, Startup, TrainingLosses,
+    };
     use crate::results::{MetricsRow, Phase, TimingRow};
 
     /// Returns a summary in which every figure is known.
@@ -142,6 +156,9 @@ mod tests {
         main.add_row(MAIN_SET, &row);
         news.add_row("news", &row);
         summary.held_out = BTreeMap::from([(MAIN_SET.to_owned(), main), ("news".to_owned(), news)]);
+        let losses = TrainingLosses::from_series([LossAt { step: 1, loss: 3.25 }]);
+        let web = SourceLosses { losses, ..SourceLosses::default() };
+        summary.source_losses.insert("web".to_owned(), web);
         (summary.parameters, summary.parameters_core) = (Some(7), Some(5));
         summary.memory.planned_bytes = Some(1);
         summary.memory.allocated_bytes = Some(1);
@@ -175,7 +192,9 @@ mod tests {
         for unknown in ["val_loss/other", "val_loss/", "tok_s/news", "val_loss", "val_loss/news/final"] {
             assert_eq!(figure(unknown), None, "{unknown}");
         }
-        assert!(figures.sets().eq(["news"]));
+        assert_eq!(figure("train_loss/web"), Some(3.25));
+        assert_eq!([figure("train_loss/news"), figure("val_loss/web")], [None; 2]);
+        assert!(figures.sets().into_iter().eq(["news", "web"]));
         let blank = Figures::from_summary(&Summary::started("r", "x", "0", 1));
         let known: Vec<&str> = metrics::run_metrics()
             .filter(|metric| blank.get(metric).is_some())

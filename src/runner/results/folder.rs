@@ -170,6 +170,11 @@ pub fn read_summary(run: &Path) -> Result<Summary> {
     if smoothed.is_none() && last.is_some() {
         let metrics = rows::read(&run.join(METRICS)).unwrap_or_default();
         summary.train_loss.smoothed = training_losses(&metrics, &summary.losses_before).smoothed;
+        for (source, known) in &mut summary.source_losses {
+            let mut derived = known.clone();
+            derived.measure(source, &metrics);
+            known.losses.smoothed = derived.losses.smoothed;
+        }
     }
     if summary.status.is_unfinished()
         && let Some((step, tokens_seen)) = last_step(&run.join(METRICS))

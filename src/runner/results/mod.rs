@@ -54,6 +54,7 @@ pub mod provenance;
 pub mod quantiles;
 pub mod rows;
 pub mod screen;
+mod source_losses;
 pub mod stdout;
 pub mod steady;
 pub mod stored;

@@ -10,7 +10,7 @@ use super::losses::HeldOutPart;
 use super::rows::{MetricsRow, Phase};
 use super::screen::draws_on_stderr;
 use super::streams::{Handle, Lines, Stream};
-use super::summary::Summary;
+use super::summary::{SourceLosses, Summary};
 use crate::error::{Error, ErrorKind};
 use crate::format::{harmless_json, printable, short, shortened_lines, wall_time};
 use crate::lock::lock;
@@ -355,6 +355,13 @@ pub fn result(summary: &Summary) -> String {
     }
     if let Some(last) = summary.ema_val_loss.and_then(|losses| losses.last) {
         text += &format!("\nmoving average of the weights: validation loss {:.4} nats per token", last.loss);
+    }
+    let of_source = |(source, losses): (&String, &SourceLosses)| {
+        Some(format!("{source} {:.4}", losses.losses.smoothed?.loss))
+    };
+    let of_sources: Vec<String> = summary.source_losses.iter().filter_map(of_source).collect();
+    if !of_sources.is_empty() {
+        text += &format!("\ntraining loss by source: {}", of_sources.join(", "));
     }
     for (name, series) in summary.held_out.get(MAIN_SET).iter().flat_map(|set| &set.figures) {
         text.extend(series.last.map(|last| format!("\n{name} {:.4}", last.value)));

@@ -53,15 +53,15 @@ impl Row for MetricsRow {
     }
 
     fn is_further_column(column: &str) -> bool {
-        Self::is_held_out_column(column)
+        MetricsRow::is_further_column(column)
     }
 
     fn further_value(&self, column: &str) -> Option<f32> {
-        self.held_out.get(column).copied()
+        self.further.get(column).copied()
     }
 
     fn set_further_value(&mut self, column: &str, value: f32) {
-        self.held_out.insert(column.to_owned(), value);
+        self.further.insert(column.to_owned(), value);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::held_out::{HeldOutSet, MAIN_SET};
 pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosses};
 use super::rows::{MetricsRow, Phase, TimingRow};
+pub use super::source_losses::SourceLosses;
 use super::steady::{SteadyState, steady_state};
 use crate::format::{short, thousands};
 use clap::ValueEnum;
@@ -298,6 +299,9 @@ pub struct Summary {
     pub tokens_seen: u64,
     /// Training loss, in nats per token.
     pub train_loss: TrainingLosses,
+    /// Training loss on each source of a mixture, by name. Summaries of earlier versions lack it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub source_losses: BTreeMap<String, SourceLosses>,
     /// Loss on the held-out text, in nats per token.
     pub val_loss: Losses,
     /// Loss of the moving average of the weights on the held-out text, in nats per token, if it was
@@ -376,6 +380,7 @@ impl Summary {
         self.steps = metrics.last().map_or(0, |row| row.step);
         self.tokens_seen = metrics.last().map_or(0, |row| row.tokens_seen);
         self.train_loss = training_losses(metrics, &self.losses_before);
+        self.source_losses.iter_mut().for_each(|(source, losses)| losses.measure(source, metrics));
         // Summaries of earlier versions have no held-out sets, so the main one is measured separately.
         let mut main = HeldOutSet::default();
         main.measure(MAIN_SET, metrics);

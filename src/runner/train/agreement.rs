@@ -1,5 +1,5 @@
 //! The collective at the end of each step. Ranks exchange whether a value is not finite, requests to stop and
-//! to save, and how long each was busy.
+//! to save, how long each was busy, and what the sources of a mixture contribute to the loss.
 
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
@@ -61,27 +61,40 @@ impl StepVote {
     }
 }
 
-/// Exchanges the votes of all ranks at the end of `step`.
+/// Exchanges the votes of all ranks at the end of `step`, and adds up their `numbers`, in the order of ranks.
 ///
 /// # Errors
-/// If a rank is lost.
-pub(super) fn agree(comm: &dyn Communicator, step: u64, mine: StepVote) -> Result<Agreement> {
-    let result = comm.gather(&format!("the end of step {step}"), bytemuck::bytes_of(&mine).to_vec())?;
-    let votes: Vec<StepVote> = result
-        .parts()
-        .map(bytemuck::try_pod_read_unaligned)
-        .collect::<Result<_, _>>()
-        .map_err(|e| Error::failed(format!("a rank's vote at the end of step {step}: {e}")))?;
+/// If a rank is lost, or ranks have different counts of numbers.
+pub(super) fn agree(
+    comm: &dyn Communicator,
+    step: u64,
+    mine: StepVote,
+    numbers: &[f64],
+) -> Result<(Agreement, Vec<f64>)> {
+    let sent = [bytemuck::bytes_of(&mine), bytemuck::cast_slice(numbers)].concat();
+    let result = comm.gather(&format!("the end of step {step}"), sent)?;
+    let mut sums = vec![0.0; numbers.len()];
+    let mut votes = Vec::new();
+    for part in result.parts() {
+        let split = part.split_at_checked(size_of::<StepVote>());
+        let Some((vote, more)) = split.filter(|(_, more)| more.len() == size_of_val(numbers)) else {
+            return Err(Error::failed(format!("a rank sent {} bytes at the end of step {step}", part.len())));
+        };
+        votes.push(bytemuck::pod_read_unaligned::<StepVote>(vote));
+        let more: Vec<f64> = bytemuck::pod_collect_to_vec(more);
+        sums.iter_mut().zip(more).for_each(|(sum, number)| *sum += number);
+    }
     let several = votes.len() > 1;
     let busy = votes.iter().filter(|_| several).map(|vote| vote.busy as f64 / vote.took.max(1) as f64);
     let slowest = votes.iter().enumerate().max_by_key(|(rank, vote)| (vote.busy, std::cmp::Reverse(*rank)));
-    Ok(Agreement {
+    let agreement = Agreement {
         bad: votes.iter().any(|vote| vote.bad > 0),
         stop: votes.iter().any(|vote| vote.stop > 0),
         save: votes.iter().any(|vote| vote.save > 0),
         busy: busy.collect(),
         slowest: slowest.map(|(rank, _)| rank).filter(|_| several),
-    })
+    };
+    Ok((agreement, sums))
 }
 
 #[cfg(test)]
@@ -94,22 +107,41 @@ mod tests {
     fn one_vote_counts_for_all_ranks() {
         let group = Group::new(3);
         let ms = Duration::from_millis;
-        let agreed: Vec<Agreement> = std::thread::scope(|scope| {
+        let agreed: Vec<(Agreement, Vec<f64>)> = std::thread::scope(|scope| {
             let ranks = (0..3).map(|rank| {
                 let comm = group.local(rank);
                 let waited = ms([15, 5, 5][rank]);
                 scope.spawn(move || {
                     let request = StepRequest { stop: rank == 1, save: rank == 0 };
-                    agree(&comm, 4, StepVote::new(rank == 2, request, ms(20), waited)).unwrap()
+                    let numbers = [1.0 + rank as f64, 0.5];
+                    agree(&comm, 4, StepVote::new(rank == 2, request, ms(20), waited), &numbers).unwrap()
                 })
             });
             ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
         });
         let all =
             Agreement { bad: true, stop: true, save: true, busy: vec![0.25, 0.75, 0.75], slowest: Some(1) };
-        assert!(agreed.iter().all(|each| *each == all), "{agreed:?}");
-        let alone =
-            agree(&SingleRank, 1, StepVote::new(false, StepRequest::default(), ms(9), ms(0))).unwrap();
+        let both = (all, vec![6.0, 1.5]);
+        assert!(agreed.iter().all(|each| *each == both), "{agreed:?}");
+        let vote = StepVote::new(false, StepRequest::default(), ms(9), ms(0));
+        let (alone, sums) = agree(&SingleRank, 1, vote, &[0.25]).unwrap();
         assert_eq!(alone, Agreement { bad: false, stop: false, save: false, busy: vec![], slowest: None });
+        assert_eq!(sums, [0.25]);
+    }
+
+    #[test]
+    fn ranks_with_different_counts_of_numbers_are_refused() {
+        let group = Group::new(2);
+        let errors: Vec<String> = std::thread::scope(|scope| {
+            let ranks = [0, 1].map(|rank| {
+                let comm = group.local(rank);
+                let numbers = vec![1.0; rank];
+                scope.spawn(move || {
+                    agree(&comm, 7, StepVote::default(), &numbers).unwrap_err().message().to_owned()
+                })
+            });
+            ranks.map(|rank| rank.join().unwrap()).into()
+        });
+        assert!(errors.iter().all(|error| error.contains("bytes at the end of step 7")), "{errors:?}");
     }
 }

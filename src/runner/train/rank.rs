@@ -9,7 +9,7 @@ mod timed;
 use super::agreement::{Agreement, StepRequest, StepVote, agree};
 use super::generate::{Generating, Prompt};
 use super::initial::InitialValues;
-use crate::data::{Batch, Dataset, Loader, LoaderSpec};
+use crate::data::{Batch, Dataset, Loader, LoaderSpec, OpenedSource};
 use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase, SingleRank};
 use crate::device::cpu::Pool;
@@ -23,7 +23,7 @@ use crate::ranks::{TimedCommunicator, fault};
 pub use evaluate::{Evaluated, Evaluation};
 pub(super) use share::print_timing_notice;
 use share::{allocate_state, connect_gpus, prepare_with_shared_algorithms};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,9 @@ pub struct StepReport {
     pub z_loss: Option<f32>,
     /// Mean loss added by label smoothing over the global batch, in nats per token; `None` if there is none.
     pub smoothing_loss: Option<f32>,
+    /// Mean loss over the targets of the global batch from each source of a mixture, in nats per token, by name.
+    /// A source without a sequence in the batch is left out.
+    pub source_losses: BTreeMap<String, f32>,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f32,
     /// Learning rate.
@@ -79,6 +82,17 @@ struct QueuedStep {
     batches: Vec<Batch>,
     data_wait: Duration,
     snapshot: Snapshot,
+}
+
+/// Returns the mean loss of each source by name, given their shares in the loss of a step and their targets in
+/// it. The shares add up to the loss, which is the mean over all targets.
+fn source_losses(dataset: &Dataset, shares: &[f64], targets: &[u64]) -> BTreeMap<String, f32> {
+    let all = targets.iter().sum::<u64>() as f64;
+    let sources = dataset.sources.iter().zip(shares).zip(targets).filter(|(_, targets)| **targets > 0);
+    let mean = |((source, share), &targets): ((&OpenedSource, &f64), &u64)| {
+        (source.name.clone(), (share * (all / targets as f64)) as f32)
+    };
+    sources.map(mean).collect()
 }
 
 /// Status of a rank that queues a step on its device or computes one.
@@ -288,6 +302,7 @@ impl Rank {
             loss: number(ControlSlot::Loss)? as f32,
             z_loss: term(ControlSlot::ZLoss)?,
             smoothing_loss: term(ControlSlot::SmoothingLoss)?,
+            source_losses: BTreeMap::new(),
             grad_norm: number(ControlSlot::GradNorm)? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,
@@ -299,7 +314,13 @@ impl Rank {
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
         // Ranks that do not exchange gradients may disagree about `bad`, but must stop together.
         let vote = StepVote::new(bad, request, self.agreed.elapsed(), waited);
-        report.agreed = agree(&*self.comm, step, vote)?;
+        let has_sources = layout.slot(ControlSlot::SourceLosses).is_some();
+        let mine = match has_sources {
+            true => oldest.snapshot.numbers(&layout, ControlSlot::SourceLosses)?,
+            false => Vec::new(),
+        };
+        let shares;
+        (report.agreed, shares) = agree(&*self.comm, step, vote, &mine)?;
         self.agreed = Instant::now();
         self.comm.take();
         if report.agreed.bad {
@@ -307,6 +328,8 @@ impl Rank {
             report.bad = Some(self.find_bad(&oldest.batches)?);
         } else {
             self.done = step;
+            let targets = oldest.batches.first().map_or(&[][..], |batch| &batch.step_targets);
+            report.source_losses = source_losses(&self.dataset, &shares, targets);
         }
         Ok(report)
     }
@@ -357,7 +380,7 @@ impl Rank {
     /// Sends a micro-batch to the device.
     fn upload(&mut self, batch: &Batch) -> Result<()> {
         // With a batch ramp, early steps have fewer targets, and padding has none.
-        let step_tokens = [u32::try_from(batch.step_targets).unwrap_or(u32::MAX)];
+        let step_tokens = [u32::try_from(batch.all_step_targets()).unwrap_or(u32::MAX)];
         let mut tensors: Vec<(BatchSlot, &[u32])> = vec![
             (BatchSlot::Tokens, &batch.tokens),
             (BatchSlot::Targets, &batch.targets),
@@ -367,6 +390,10 @@ impl Rank {
         ];
         if self.plan.counts_targets() {
             tensors.push((BatchSlot::StepTokens, &step_tokens));
+        }
+        // Evaluations do not read it.
+        if !batch.sources.is_empty() {
+            tensors.push((BatchSlot::Sources, &batch.sources));
         }
         self.engine.send(&tensors)
     }

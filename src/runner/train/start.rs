@@ -5,7 +5,7 @@ mod changes;
 mod origin;
 
 pub(super) use changes::corpus_files;
-pub(super) use origin::run_of;
+pub(super) use origin::{LossesBefore, run_of};
 
 use super::initial::weights::InitialWeights;
 use super::job::Job;
@@ -55,8 +55,8 @@ pub(super) struct Start {
     pub moved: Vec<String>,
     /// The run and step that a fork starts from.
     pub forked_from: Option<ForkedFrom>,
-    /// Training losses of the last steps before a fork; `None` for one that is not finite.
-    pub losses_before: Vec<Option<f32>>,
+    /// Training losses of the last steps before a fork.
+    pub losses_before: LossesBefore,
     /// Values that a fork inherits, and that a run from step 0 would not have.
     pub kept: Vec<String>,
 }

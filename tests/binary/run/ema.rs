@@ -11,7 +11,7 @@ const KEPT: [&str; 3] = ["tiny.toml", "generation.samples=0", "ema.decay=0.9"];
 fn without_average(rows: &[MetricsRow]) -> Vec<MetricsRow> {
     let row = |row: &MetricsRow| MetricsRow {
         ema_val_loss: None,
-        held_out: row.held_out.clone().into_iter().filter(|(name, _)| !name.starts_with("ema_")).collect(),
+        further: row.further.clone().into_iter().filter(|(name, _)| !name.starts_with("ema_")).collect(),
         ..row.clone()
     };
     rows.iter().map(row).collect()
@@ -30,17 +30,17 @@ fn its_losses_are_columns_and_figures_of_the_run() {
     let rows: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
     for row in &rows {
         assert_eq!(row.ema_val_loss.is_some(), row.val_loss.is_some());
-        assert_eq!(row.held_out.len(), 2 * row.set_losses().len());
+        assert_eq!(row.further.len(), 2 * row.set_losses().len());
     }
     let (last, summary) = (rows.last().unwrap(), run.summary());
     assert_ne!(last.ema_val_loss, last.val_loss);
     let losses = [summary.ema_val_loss, summary.held_out[""].ema, summary.held_out["news"].ema];
     let average_losses = losses.map(|losses| losses.and_then(|losses| losses.last).map(|last| last.loss));
-    let expected = [last.ema_val_loss, last.ema_val_loss, last.held_out.get("ema_val_loss/news").copied()];
+    let expected = [last.ema_val_loss, last.ema_val_loss, last.further.get("ema_val_loss/news").copied()];
     assert_eq!(average_losses, expected);
     let said = format!("moving average of the weights: validation loss {:.4}", last.ema_val_loss.unwrap());
     assert!(done.stdout.contains(&said), "{}", done.stdout);
-    let filter = format!("ema_val_loss/news<={}", last.held_out["ema_val_loss/news"]);
+    let filter = format!("ema_val_loss/news<={}", last.further["ema_val_loss/news"]);
     let listed = place.xrun(&["runs", &filter, "--columns", "ema_val_loss"]).succeeds().stdout;
     assert!(listed.contains(&format!("{:.4}", last.ema_val_loss.unwrap())), "{listed}");
 

@@ -2,6 +2,7 @@
 
 use crate::place::{Place, Run};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use xrun::results::rows::{MetricsRow, read};
 
@@ -42,7 +43,7 @@ fn shown(place: &Place, step: usize) -> Value {
 #[test]
 fn every_source_is_read_in_proportion_and_held_out_apart() {
     let place = place();
-    place.xrun(&QUICK).succeeds();
+    place.xrun(&[&QUICK[..], &["checkpoint.steps=[29]"]].concat()).succeeds();
     let run = place.run();
     let rows: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
     let evaluated: Vec<&MetricsRow> = rows.iter().filter(|row| row.val_loss.is_some()).collect();
@@ -54,6 +55,7 @@ fn every_source_is_read_in_proportion_and_held_out_apart() {
     // Of the 120 sequences, 60 are read in each phase.
     let mut counts = [[0; 3]; 2];
     for step in 1..=30 {
+        let (loss, mut by_source) = (f64::from(rows[step - 1].loss), BTreeMap::new());
         for sequence in shown(&place, step)["sequences"].as_array().unwrap() {
             let source = sequence["source"].as_str().unwrap();
             let at = ["code", "news", "web"].iter().position(|name| *name == source).unwrap();
@@ -61,11 +63,28 @@ fn every_source_is_read_in_proportion_and_held_out_apart() {
             let words = ["let x", "rains", "list of"][at];
             let text = sequence["pieces"][0]["text"].as_str().unwrap();
             assert!(text.contains(words), "{source}: {text}");
+            *by_source.entry(format!("train_loss/{source}")).or_insert(0.0) += 1.0;
         }
+        // The training losses of the sources of a step, and no others, make up its loss.
+        let further = &rows[step - 1].further;
+        let of_sources = || further.iter().filter(|(column, _)| column.starts_with("train_loss/"));
+        assert!(of_sources().map(|(column, _)| column).eq(by_source.keys()), "step {step}: {further:?}");
+        let sum: f64 = of_sources().map(|(column, loss)| f64::from(*loss) * by_source[column]).sum();
+        assert!(
+            (sum / by_source.values().sum::<f64>() - loss).abs() < 1e-6 * loss,
+            "step {step}: {further:?}"
+        );
     }
     assert_eq!(counts, [[36, 6, 18], [12, 0, 48]]);
     // What it was trained on is in the summary and goes with the weights.
     let summary = run.json("summary.json");
+    // The last 3 of 30 steps are averaged. The phase has no news, so there is a last loss and no mean.
+    let losses = &summary["source_losses"];
+    assert_eq!(losses["web"]["smoothed"]["steps"], 3);
+    assert!(losses["news"]["smoothed"].is_null() && losses["news"]["final"]["step"].as_u64() <= Some(15));
+    let web = losses["web"]["smoothed"]["loss"].as_f64().unwrap();
+    let listed = place.xrun(&["runs", &format!("train_loss/web={web}"), "--json"]).succeeds().stdout;
+    assert!(listed.contains("\"recipe\":\"tiny\"") && listed.contains("source_losses"), "{listed}");
     assert_eq!(summary["sources"].as_object().unwrap().len(), 3);
     assert_eq!(summary["sources"]["code"]["card"], "MIT, by hand");
     assert_eq!(summary["card"], Value::Null);
@@ -82,6 +101,12 @@ fn every_source_is_read_in_proportion_and_held_out_apart() {
     }
     let plan = place.xrun(&["plan", "tiny.toml"]).succeeds().stdout;
     assert!(plan.contains("a mixture of ") && plan.contains("news: 5.0 % of the sequences"), "{plan}");
+    // A fork with the bits of its parent has its figures, also if it trains fewer steps than are averaged.
+    place.xrun(&["resume", run.name(), "--fork", "--at", "29"]).succeeds();
+    let fork = place.runs().into_iter().find(|fork| fork.path != run.path).unwrap().json("summary.json");
+    for name in ["code", "news", "web"] {
+        assert_eq!(fork["source_losses"][name]["smoothed"], losses[name]["smoothed"], "{name}");
+    }
 }
 
 /// The step is the only state of the data, on any number of ranks.
@@ -102,15 +127,19 @@ fn a_killed_run_goes_on_with_the_next_sequences() {
     place
         .xrun(&["resume", whole.name(), "parallelism.world_size=2", "training.local_batch_size=2"])
         .succeeds();
-    let losses = |run: &Run| -> Vec<f32> {
+    let losses = |run: &Run| -> Vec<(String, f32)> {
         let rows: Vec<MetricsRow> = read(&run.path.join("metrics.csv")).unwrap();
-        rows.iter().map(|row| row.loss).collect()
+        let columns = |row: MetricsRow| [("loss".to_owned(), row.loss)].into_iter().chain(row.further);
+        rows.into_iter().flat_map(columns).collect()
     };
     let (resumed, undisturbed) = (losses(&whole), losses(&Run { path: aside.path().to_owned() }));
     assert_eq!(resumed.len(), undisturbed.len());
     // Two ranks add in another order. Other sequences would differ in the second digit.
     assert!(
-        resumed.iter().zip(&undisturbed).all(|(a, b)| (a - b).abs() < 1e-4 * b),
+        resumed
+            .iter()
+            .zip(&undisturbed)
+            .all(|((at, a), (column, b))| at == column && (a - b).abs() < 1e-4 * b),
         "{resumed:?} {undisturbed:?}"
     );
 }

@@ -27,28 +27,28 @@ fn accuracy_is_a_column_and_a_figure_of_every_set() {
     assert!(run.text("metrics.csv").lines().next().is_some_and(|line| line.ends_with(header)));
     let rows = rows(&run);
     for row in &rows {
-        let accuracy = row.held_out.get("val_accuracy");
+        let accuracy = row.further.get("val_accuracy");
         assert_eq!(accuracy.is_some(), row.val_loss.is_some());
         assert!(accuracy.is_none_or(|accuracy| (0.0..=1.0).contains(accuracy)), "{row:?}");
     }
     let (last, summary) = (rows.last().unwrap(), run.summary());
     for (set, column) in [("", "val_accuracy"), ("news", "val_accuracy/news")] {
         let series = summary.held_out[set].figures["val_accuracy"];
-        assert_eq!(series.last.unwrap().value, last.held_out[column]);
-        assert!(series.best.unwrap().value >= last.held_out[column]);
+        assert_eq!(series.last.unwrap().value, last.further[column]);
+        assert!(series.best.unwrap().value >= last.further[column]);
     }
-    let shown = format!("val_accuracy {:.4}", last.held_out["val_accuracy"]);
+    let shown = format!("val_accuracy {:.4}", last.further["val_accuracy"]);
     assert!(done.stdout.contains(&shown), "{}", done.stdout);
-    let filter = format!("val_accuracy/news>={}", last.held_out["val_accuracy/news"]);
+    let filter = format!("val_accuracy/news>={}", last.further["val_accuracy/news"]);
     let listed = place.xrun(&["runs", &filter, "--columns", "val_accuracy"]).succeeds().stdout;
-    assert!(listed.contains(&format!("{:.4}", last.held_out["val_accuracy"])), "{listed}");
+    assert!(listed.contains(&format!("{:.4}", last.further["val_accuracy"])), "{listed}");
 
     // Neither the rest of the rows nor the hash of the recipe depends on it.
     place.xrun(&QUICK).succeeds();
     let other = place.runs().remove(1);
     let without = |row: &MetricsRow| {
         let mut row = row.clone();
-        row.held_out.retain(|column, _| !column.starts_with("val_accuracy"));
+        row.further.retain(|column, _| !column.starts_with("val_accuracy"));
         row
     };
     assert_eq!(rows.iter().map(without).collect::<Vec<_>>(), self::rows(&other));

@@ -24,6 +24,7 @@ mod ramp;
 mod ranks;
 mod replicas;
 mod shards;
+mod source_losses;
 mod splits;
 mod update_groups;
 mod width;

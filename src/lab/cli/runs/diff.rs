@@ -122,7 +122,7 @@ fn largest(curve: &CurveDifference) -> String {
 
 /// Formats the losses at the last step that both runs have.
 fn at_the_end(difference: &RunDifference) -> String {
-    let is_loss = |column: &str| column.ends_with("loss") || MetricsRow::is_held_out_column(column);
+    let is_loss = |column: &str| column.ends_with("loss") || MetricsRow::is_further_column(column);
     let losses = difference.curves.iter().filter(|curve| is_loss(&curve.column));
     let ends = losses.filter_map(|curve| {
         let last = curve.last?;

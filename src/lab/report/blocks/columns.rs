@@ -4,7 +4,7 @@ use super::kept::KeptRun;
 use super::text::did_you_mean;
 use super::text::{code, plain};
 use crate::format::{BLANK, decimal};
-use crate::metrics;
+use crate::metrics::{self, Metric};
 use crate::recipe::{KEYS, find_path};
 use crate::results::columns::Figures;
 use crate::results::ledger::Measured;
@@ -26,11 +26,11 @@ const VALIDATED: [&str; 4] = ["val_loss", "ema_val_loss", "val_loss_over_floor",
 pub enum Column {
     /// A quantity, or a word about the row.
     Named(&'static str),
-    /// A quantity measured on one held-out set of a run.
+    /// A quantity measured on one held-out set of a run, or on one source of its mixture.
     HeldOut {
         /// The name of the quantity.
         metric: &'static str,
-        /// The name of the set.
+        /// The name of the set or source.
         set: String,
     },
     /// A key of the resolved recipe.
@@ -132,7 +132,8 @@ pub fn run_cell(run: &KeptRun, column: &Column) -> String {
         }
         Column::HeldOut { metric, set } => {
             let figure = held_out_figure(run, metric, set);
-            let part = run.summary.held_out.get(set).and_then(|set| set.part).filter(|_| figure.is_some());
+            let is_held_out = figure.is_some() && metrics::find(metric).is_some_and(Metric::is_held_out);
+            let part = run.summary.held_out.get(set).and_then(|set| set.part).filter(|_| is_held_out);
             value(metric, figure) + &part.map(|part| format!(" ({part})")).unwrap_or_default()
         }
         Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),

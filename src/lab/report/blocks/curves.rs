@@ -22,7 +22,8 @@ use crate::results::summary::Status;
 use crate::statistics::{mean, variance};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The column of the training loss, which is smoothed because it scatters from step to step.
+/// The column of the training loss, which is smoothed because it scatters from step to step, as those of sources
+/// are.
 const TRAINING_LOSS: &str = "loss";
 
 /// Points of a smoothed curve.
@@ -109,7 +110,8 @@ fn points(rows: &RowCells, column: &str, by_tokens: bool) -> Points {
     let place = |step: u64| if by_tokens { tokens.get(&step).copied() } else { Some(step as f64) };
     let values = rows.numbers(column).into_iter();
     let points: Points = values.filter_map(|(step, value)| Some((place(step)?, value))).collect();
-    let width = if column == TRAINING_LOSS { window(points.len()) } else { 1 };
+    let scatters = column == TRAINING_LOSS || metrics::source_of_column(column).is_some();
+    let width = if scatters { window(points.len()) } else { 1 };
     if width == 1 { points } else { smooth(&points, width, SMOOTH_POINTS) }
 }
 

@@ -7,6 +7,7 @@ use super::spec::Spec;
 use super::text::{did_you_mean, kept_names, plain, table};
 use super::why::Why;
 use super::{alike, provenance};
+use crate::metrics::{self, Metric};
 use crate::report::plots;
 use crate::results::find;
 use crate::results::folder::{PLOTS, RESOLVED};
@@ -95,17 +96,28 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, columns: &[Column]) -> Res
     Ok(rendered)
 }
 
-/// Refuses a column of a held-out set that none of the runs has.
+/// Refuses a column of a held-out set or a source that none of the runs has.
 fn check_sets(runs: &[KeptRun], columns: &[Column]) -> Result<(), Vec<Why>> {
-    let known: BTreeSet<&str> =
-        runs.iter().flat_map(|run| run.summary.held_out.keys().map(String::as_str)).collect();
-    let unknown = columns.iter().find_map(|column| match column {
-        Column::HeldOut { set, .. } if !known.contains(set.as_str()) => Some(set),
-        _ => None,
-    });
-    let Some(set) = unknown else { return Ok(()) };
-    let why = format!("no run here has a held-out set `{set}`{}", did_you_mean(set, known.iter().copied()));
-    Err(vec![Why::fixed_by(why, "correct `columns`")])
+    for column in columns {
+        let Column::HeldOut { metric, set } = column else { continue };
+        let is_held_out = metrics::find(metric).is_some_and(Metric::is_held_out);
+        let names = |run: &'_ KeptRun| -> Vec<String> {
+            match is_held_out {
+                true => run.summary.held_out.keys().cloned().collect(),
+                false => run.summary.source_losses.keys().cloned().collect(),
+            }
+        };
+        let known: BTreeSet<String> = runs.iter().flat_map(names).collect();
+        if !known.contains(set) {
+            let what = if is_held_out { "held-out set" } else { "training loss on a source" };
+            let near = did_you_mean(set, known.iter().map(String::as_str));
+            return Err(vec![Why::fixed_by(
+                format!("no run here has a {what} `{set}`{near}"),
+                "correct `columns`",
+            )]);
+        }
+    }
+    Ok(())
 }
 
 /// Renders the figures of runs, each with its origin.

@@ -2,7 +2,7 @@
 
 use super::number::{or_null, row_number};
 use crate::curve::{self, CurveRow, Points, Scale, buckets, extremes, medians, whole_windows};
-use crate::metrics::{self, Metric, MetricsRow, TimingRow};
+use crate::metrics::{self, Metric, MetricsRow, TimingRow, source_of_column};
 use crate::view::known_rows::RunRows;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ impl Default for CurvesRequest {
 /// A column of rows.
 struct Column {
     name: String,
-    /// Its entry in the table of metrics. Columns of held-out sets use the entry of their loss.
+    /// Its entry in the table of metrics. Columns of held-out sets and sources use the entry of their loss.
     metric: &'static Metric,
     file: &'static str,
 }
@@ -114,7 +114,7 @@ pub fn document(id: &str, version: &str, rows: &RunRows, asked: &CurvesRequest) 
     json!({"id": id, "version": version, "from": from, "to": steps.next_back().or(from), "metrics": metrics})
 }
 
-/// Returns the columns that rows may have values in, from both files and from held-out sets.
+/// Returns the columns that rows may have values in, from both files, and from held-out sets and sources.
 fn columns(rows: &RunRows) -> Vec<Column> {
     let fixed = |metric: &'static Metric, file| Column { name: metric.name.to_owned(), metric, file };
     let is_axis = |metric: &&Metric| AXES.contains(&metric.name);
@@ -123,9 +123,13 @@ fn columns(rows: &RunRows) -> Vec<Column> {
         .filter(|m| !is_axis(m))
         .map(|metric| fixed(metric, METRICS_FILE))
         .collect();
-    let further: BTreeSet<&String> = rows.metrics.iter().flat_map(|row| row.held_out.keys()).collect();
+    let further: BTreeSet<&String> = rows.metrics.iter().flat_map(|row| row.further.keys()).collect();
     for name in further {
-        let of = name.split('/').next().unwrap_or_default();
+        let of = match source_of_column(name) {
+            // The table's `train_loss` is the mean of several steps.
+            Some(_) => "loss",
+            None => name.split('/').next().unwrap_or_default(),
+        };
         let metric = metrics::all().find(|metric| metric.name == of);
         found.extend(metric.map(|metric| Column { name: name.clone(), metric, file: METRICS_FILE }));
     }

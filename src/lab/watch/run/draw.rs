@@ -146,6 +146,11 @@ fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
         let bits = summary.bits_per_byte;
         fields.extend(bits.map(|bits| Field::new("bits/byte", format!("{bits:.4}"), validation)));
         fields.extend(summary.val_part.map(|part| Field::new("validation", part.to_string(), Role::Muted)));
+        for (name, source) in &summary.source_losses {
+            let last = source.losses.last;
+            let label = format!("training {name}");
+            fields.extend(last.map(|last| Field::new(&label, format!("{:.4}", last.loss), training)));
+        }
         for (name, set) in summary.held_out.iter().filter(|(name, _)| !name.is_empty()) {
             let last = set.losses.last;
             fields.extend(last.map(|last| Field::new(name, format!("{:.4}", last.loss), validation)));

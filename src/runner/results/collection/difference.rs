@@ -208,7 +208,7 @@ impl Curves {
         let pairs: Vec<(&MetricsRow, &MetricsRow)> =
             a.iter().filter_map(|row| Some((row, *b_by_step.get(&row.step)?))).collect();
         let fixed = MetricsRow::COLUMNS.iter().filter(|column| **column != "step");
-        let further: BTreeSet<&String> = a.iter().chain(b).flat_map(|row| row.held_out.keys()).collect();
+        let further: BTreeSet<&String> = a.iter().chain(b).flat_map(|row| row.further.keys()).collect();
         let columns = fixed.map(|column| (*column).to_owned()).chain(further.into_iter().cloned());
         let column = |column: String| {
             let point = |(a, b): &(&MetricsRow, &MetricsRow)| PointPair {
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn losses_of_each_held_out_set_are_a_curve() {
         let row = |step, sets: &[(&str, f32)]| MetricsRow {
-            held_out: sets.iter().map(|(name, loss)| (format!("val_loss/{name}"), *loss)).collect(),
+            further: sets.iter().map(|(name, loss)| (format!("val_loss/{name}"), *loss)).collect(),
             ..row(step, 1.0, Some(2.0))
         };
         let a = [row(1, &[("code", 4.0), ("news", 3.0)]), row(2, &[("code", 2.0), ("news", f32::NAN)])];

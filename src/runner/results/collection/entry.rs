@@ -9,7 +9,7 @@ use crate::recipe::{
 use crate::regular;
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RECIPE, RESOLVED, SUMMARY, read_summary};
-use crate::results::held_out::{HeldOutSet, MAIN_SET};
+use crate::results::held_out::HeldOutSet;
 use crate::results::provenance::Environment;
 use crate::results::summary::{ForkedFrom, HeldOutPart, Summary};
 use crate::results::{Status, stored};
@@ -61,7 +61,7 @@ pub struct Entry {
     pub steps_planned: u64,
     /// The known figures in [`metrics::run_metrics`], by metric name and in their stored units.
     pub figures: BTreeMap<String, f64>,
-    /// Further held-out sets, by name.
+    /// Further held-out sets and sources of the mixture, by name.
     pub sets: BTreeMap<String, SetEntry>,
     /// Hash of the tokens that the run trained and evaluated on.
     pub corpus: Option<String>,
@@ -82,7 +82,7 @@ pub struct Entry {
     pub settings: Vec<(String, Option<String>)>,
 }
 
-/// What lists know about a further held-out set of a run.
+/// What lists know about a further held-out set or a source of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SetEntry {
     /// Hash of the set's tokens.
@@ -94,9 +94,9 @@ pub struct SetEntry {
 }
 
 impl SetEntry {
-    fn new(set: &HeldOutSet, name: &str, figures: &Figures) -> Self {
+    fn new(set: Option<&HeldOutSet>, name: &str, figures: &Figures) -> Self {
         let figures = known(metrics::set_metrics(), |metric| figures.get_for_set(metric, name));
-        Self { hash: set.hash.clone(), part: set.part, figures }
+        Self { hash: set.and_then(|set| set.hash.clone()), part: set.and_then(|set| set.part), figures }
     }
 }
 
@@ -111,13 +111,13 @@ impl Entry {
         let keys = text(run, RESOLVED).and_then(|resolved| StoredKeys::parse(&resolved).ok());
         let settings = keys.iter().flat_map(StoredKeys::iter);
         let figures = Figures::as_printed(&summary);
-        let sets = summary.held_out.iter().filter(|(name, _)| *name != MAIN_SET);
+        let set = |name: &str| (name.to_owned(), SetEntry::new(summary.held_out.get(name), name, &figures));
         Ok(Self {
             status: summary.status,
             steps: summary.steps,
             steps_planned: summary.steps_planned,
             figures: known(metrics::run_metrics(), |metric| figures.get(metric)),
-            sets: sets.map(|(name, set)| (name.clone(), SetEntry::new(set, name, &figures))).collect(),
+            sets: figures.sets().into_iter().map(set).collect(),
             val_part: summary.val_part,
             remarks: remarks(&summary).chain(unusable(run)).collect(),
             changed: changed(run, environment.as_ref()),
@@ -227,7 +227,9 @@ fn typed(command: &[String]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::results::held_out::MAIN_SET;
     use crate::results::summary::LossAt;
+    use crate::results::summary::{SourceLosses, TrainingLosses};
 
     #[test]
     fn settings_of_a_command_line_are_found() {
@@ -264,16 +266,24 @@ mod tests {
         (news.tokens, news.bytes) = (Some(1), Some(2));
         news.add(LossAt { step: 2, loss: 2.0 });
         summary.held_out.insert("bytes".to_owned(), news);
+        let of = |loss| TrainingLosses::from_series([LossAt { step: 2, loss }]);
+        for (name, losses) in [("news", of(1.7)), ("web", of(1.5)), ("unread", TrainingLosses::default())] {
+            let losses = SourceLosses { losses, ..SourceLosses::default() };
+            summary.source_losses.insert(name.to_owned(), losses);
+        }
         std::fs::write(dir.path().join(SUMMARY), serde_json::to_vec(&summary).unwrap()).unwrap();
         let sets = Entry::read(dir.path()).unwrap().sets;
-        assert_eq!(sets.keys().collect::<Vec<_>>(), ["bytes", "news", "unmeasured"]);
+        assert_eq!(sets.keys().collect::<Vec<_>>(), ["bytes", "news", "unmeasured", "unread", "web"]);
         let known =
             |set: &str| sets[set].figures.iter().map(|(name, value)| (name.clone(), *value)).collect();
         let figure = |name: &str, value: f64| (name.to_owned(), value);
-        let known: [Vec<(String, f64)>; 3] = ["bytes", "news", "unmeasured"].map(known);
+        let known: [Vec<(String, f64)>; 5] = ["bytes", "news", "unmeasured", "unread", "web"].map(known);
         let bits = 1.0 / std::f64::consts::LN_2;
         assert_eq!(known[0], [figure("bits_per_byte", bits), figure("val_loss", 2.0)]);
-        assert_eq!(known[1..], [vec![figure("val_loss", 2.3)], vec![]], "the digits of the file");
+        // A training loss is a mean of f32 losses, in f64.
+        let train = |loss: f32| figure("train_loss", loss.into());
+        let news = vec![train(1.7), figure("val_loss", 2.3)];
+        assert_eq!(known[1..], [news, vec![], vec![], vec![train(1.5)]], "the digits of the file");
         let part = Some(HeldOutPart { batches: 2, of: 40 });
         assert_eq!((sets["news"].hash.as_deref(), sets["news"].part), (Some("ab"), part));
     }

@@ -49,11 +49,12 @@ words! {
 pub enum Field {
     /// Descriptive data about the run.
     Word(Word),
-    /// A figure such as `val_loss`, or `val_loss/news` for a further held-out set.
+    /// A figure such as `val_loss`, `val_loss/news` for a further held-out set, or `train_loss/web` for a source
+    /// of a mixture.
     Figure {
         /// The entry in the table of metrics.
         metric: &'static Metric,
-        /// The name of the held-out set; `None` for a figure of the whole run.
+        /// The name of the held-out set or source; `None` for a figure of the whole run.
         set: Option<String>,
         /// The shown value is the stored one divided by this: `planned_mib` is in MiB, `planned_bytes` is as
         /// stored.
@@ -171,7 +172,7 @@ impl Field {
 }
 
 /// Finds a figure by the name that tables of runs or comparisons use. `val-loss` means `val_loss`. If it is
-/// the figure of a held-out set, one of the runs must have the set, unless there are no runs.
+/// the figure of a held-out set or a source, one of the runs must have it, unless there are no runs.
 fn parse_figure(name: &str, collection: &Collection) -> Option<Field> {
     let Some((metric, set)) = name.split_once('/') else {
         let name = name.replace('-', "_");
@@ -187,7 +188,7 @@ fn parse_figure(name: &str, collection: &Collection) -> Option<Field> {
     is_known.then(|| Field::Figure { metric, set: Some(set.to_owned()), divisor: metric.divisor })
 }
 
-/// Returns the figures of every further held-out set in these runs, ordered by set name.
+/// Returns the figures of every further held-out set and source in these runs, ordered by name.
 pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = Field> {
     let sets: BTreeSet<&String> = runs.into_iter().flat_map(|run| run.entry.sets.keys()).collect();
     let figure = |metric: &'static Metric, set: &String| Field::Figure {
@@ -231,7 +232,7 @@ fn unknown(name: &str, collection: &Collection) -> Error {
     let set_names: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
     if metrics::find_set_metric(name).is_some() && set_names.is_empty() {
         return Error::usage(format!(
-            "runs have nothing called `{name}`: none of them has a held-out set from validation.sets"
+            "runs have nothing called `{name}`: none of them has a held-out set from validation.sets, or sources"
         ));
     }
     let paths = KEYS.iter().map(|key| key.path);

@@ -24,7 +24,7 @@ const FOLDER: &str = ".index";
 const FILE: &str = "runs";
 
 /// The beginning of the first line. Raise the number when an entry's content or derivation changes.
-const HEADER: &str = "xrun index of runs 4 ";
+const HEADER: &str = "xrun index of runs 5 ";
 
 /// The largest index that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
@@ -142,7 +142,7 @@ mod tests {
             assert!(is_empty(&damaged), "{at}");
         }
         assert!(is_empty(b"garbage") && is_empty(&[0xff; 100]));
-        let other = String::from_utf8(bytes).unwrap().replacen("runs 4 ", "runs 3 ", 1);
+        let other = String::from_utf8(bytes).unwrap().replacen("runs 5 ", "runs 4 ", 1);
         assert!(is_empty(other.as_bytes()));
         std::fs::remove_file(path(dir.path())).unwrap();
         assert!(read(dir.path()).is_empty());

@@ -101,6 +101,18 @@ fn a_long_evaluation_says_how_far_it_is() {
 }
 
 #[test]
+fn training_losses_of_sources_stand_below_the_training_loss() {
+    let mut summary = summary();
+    for (name, losses) in [("code", vec![2.5]), ("news", vec![]), ("web", vec![1.25])] {
+        let at = losses.into_iter().map(|loss| LossAt { step: 40, loss });
+        let losses = SourceLosses { losses: TrainingLosses::from_series(at), ..SourceLosses::default() };
+        summary.source_losses.insert(name.to_owned(), losses);
+    }
+    let text = result(&summary);
+    assert!(text.ends_with("\ntraining loss by source: code 2.5000, web 1.2500"), "{text}");
+}
+
+#[test]
 fn time_besides_training_stands_beside_the_time_of_the_run() {
     let mut summary = summary();
     let row = |phase, wall_s, ms| TimingRow::timed(40, phase, wall_s, ms);

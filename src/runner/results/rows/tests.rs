@@ -306,7 +306,7 @@ fn columns_of_held_out_sets_are_written_read_and_continued() {
     let path = dir.path().join("metrics.csv");
     let sets = ["val_loss/code", "val_loss/news"].map(str::to_owned);
     let with = |step, losses: &[(&str, f32)]| MetricsRow {
-        held_out: losses.iter().map(|(name, loss)| (format!("val_loss/{name}"), *loss)).collect(),
+        further: losses.iter().map(|(name, loss)| (format!("val_loss/{name}"), *loss)).collect(),
         ..metrics(step)
     };
     let rows = [with(1, &[]), with(2, &[("code", 1.25), ("news", f32::NAN)]), with(3, &[("news", 2.5)])];
@@ -325,7 +325,7 @@ fn columns_of_held_out_sets_are_written_read_and_continued() {
     );
     let found: Vec<MetricsRow> = read(&path).unwrap();
     assert_eq!((&found[0], &found[2]), (&rows[0], &rows[2]));
-    assert!(found[1].held_out["val_loss/news"].is_nan());
+    assert!(found[1].further["val_loss/news"].is_nan());
     // A resume continues with the same sets, and fails with others.
     let (mut writer, cut) = open(2, &sets).unwrap();
     assert_eq!((cut.rows_kept, cut.rows_cut), (2, 1));
@@ -382,7 +382,7 @@ proptest! {
             z_loss: val.map(f32::from_bits),
             smoothing_loss: None,
             ema_val_loss: None,
-            held_out: [("val_loss/a", set), ("ema_val_loss/a", val)]
+            further: [("val_loss/a", set), ("ema_val_loss/a", val)]
                 .into_iter()
                 .filter_map(|(column, bits)| Some((column.to_owned(), f32::from_bits(bits?))))
                 .collect(),
@@ -402,8 +402,8 @@ proptest! {
         prop_assert_eq!((back.z_loss.is_some(), back.smoothing_loss), (row.z_loss.is_some(), None));
         prop_assert!(same(back.z_loss.unwrap_or(0.0).into(), row.z_loss.unwrap_or(0.0).into()));
         prop_assert_eq!((back.step, back.tokens_seen), (row.step, row.tokens_seen));
-        prop_assert!(back.held_out.keys().eq(row.held_out.keys()));
-        prop_assert!(back.held_out.values().zip(row.held_out.values()).all(|(a, b)| same((*a).into(), (*b).into())));
+        prop_assert!(back.further.keys().eq(row.further.keys()));
+        prop_assert!(back.further.values().zip(row.further.values()).all(|(a, b)| same((*a).into(), (*b).into())));
     }
 
     #[test]

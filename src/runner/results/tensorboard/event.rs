@@ -92,7 +92,7 @@ impl Event {
         for column in MetricsRow::COLUMNS.iter().skip_while(|column| **column == "step") {
             event.add_number("metrics", column, row.number(column));
         }
-        for (column, &value) in &row.held_out {
+        for (column, &value) in &row.further {
             event.add_number("metrics", column, Some(value.into()));
         }
         event
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_row_has_a_value_for_each_column_that_is_not_blank() {
         let mut row = MetricsRow { step: 7, loss: f32::NAN, val_loss: Some(2.5), ..MetricsRow::default() };
-        row.held_out.insert("val_loss/news".to_owned(), 1.5);
+        row.further.insert("val_loss/news".to_owned(), 1.5);
         let found = data(Event::from_metrics(&row, 1.0));
         let has = |text: &str| found.windows(text.len()).any(|window| window == text.as_bytes());
         assert!(has("metrics/loss") && has("metrics/val_loss/news") && has("metrics/tokens_seen"));

@@ -8,10 +8,11 @@ use crate::results::summary::{Status, Summary};
 use serde_json::Value;
 
 /// The figures in a summary that follow from rows, as paths in its JSON.
-const FIGURES: [&str; 14] = [
+const FIGURES: [&str; 15] = [
     "steps",
     "tokens_seen",
     "train_loss",
+    "source_losses",
     "val_loss",
     "ema_val_loss",
     "val_loss_over_floor",

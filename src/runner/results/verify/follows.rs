@@ -52,9 +52,9 @@ fn losses(run: &RunFiles) -> Option<String> {
     let share = (1.0 - MAX_STANDARD_ERRORS / (tokens.max(1) as f64).sqrt()).max(0.5);
     let floor = run.summary.floor.unwrap_or(0.0).max(0.0) * share;
     run.metrics.iter().find_map(|row| {
-        let held_out = row.held_out.iter().filter(|(name, _)| name.contains("val_loss"));
+        let further = row.further.iter().filter(|(name, _)| name.contains("loss"));
         let others = [("loss", Some(row.loss)), ("grad_norm", Some(row.grad_norm)), ("z_loss", row.z_loss)];
-        let others = others.into_iter().chain(held_out.map(|(name, loss)| (name.as_str(), Some(*loss))));
+        let others = others.into_iter().chain(further.map(|(name, loss)| (name.as_str(), Some(*loss))));
         let on_floor = [("val_loss", row.val_loss), ("ema_val_loss", row.ema_val_loss)];
         let all = others.map(|one| (one, 0.0)).chain(on_floor.map(|one| (one, floor)));
         all.into_iter().find_map(|((column, value), least)| {

@@ -51,6 +51,11 @@ fn a_changed_figure_is_told_from_the_rows() {
         ("\"steps\": 700", "\"steps\": 4000", "steps = 4000, but the rows give 700"),
         ("\"tokens_seen\": 1433600", "\"tokens_seen\": 1", "tokens_seen = 1,"),
         ("1.0675474", "0.001", "train_loss.final.loss = 0.001, but the rows give 1.0675474"),
+        (
+            "\"wall_s\":",
+            "\"source_losses\": {\"web\": {\"final\": {\"step\": 1, \"loss\": 2.0}}},\n  \"wall_s\":",
+            "source_losses.web.final = {\"step\":1,\"loss\":2.0}, but the rows give null",
+        ),
         ("\"wall_s\": 62.86915803", "\"wall_s\": 31.4", "wall_s = 31.4"),
         ("\"wall_s\":", "\"energy_j\": 3.0,\n  \"wall_s\":", "energy_j = 3.0, but the rows give null"),
         ("\"median\": 82.6484", "\"median\": 41.3242", "steady_state.step_ms.median"),

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::FileRecord;
 use crate::error::{Error, Result};
-use crate::metrics::HeldOutColumn;
+use crate::metrics::{HeldOutColumn, source_column};
 use crate::plan::Plan;
 use crate::ranks::fault;
 use crate::results::folder::{METRICS, TIMING};
@@ -176,5 +176,6 @@ fn extra_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
             columns.insert(HeldOutColumn { figure, set, is_average }.to_string());
         }
     }
-    columns.into_iter().filter(|column| MetricsRow::is_held_out_column(column)).collect()
+    columns.extend(summary.source_losses.keys().map(|source| source_column(source)));
+    columns.into_iter().filter(|column| MetricsRow::is_further_column(column)).collect()
 }

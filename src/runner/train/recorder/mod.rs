@@ -17,7 +17,7 @@ use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::forecast::Saving;
 use crate::forecast::memory::peak_bytes;
-use crate::metrics::HeldOutColumn;
+use crate::metrics::{HeldOutColumn, source_column};
 use crate::plan::Plan;
 use crate::policy::CorpusSource;
 use crate::results::folder::{ALGORITHMS, DOCUMENTS, METRICS, SUMMARY, TIMING};
@@ -251,6 +251,8 @@ impl Recorder {
             smoothing_loss: report.smoothing_loss,
             ..MetricsRow::default()
         };
+        let of_sources = report.source_losses.iter().map(|(source, &loss)| (source_column(source), loss));
+        row.further.extend(of_sources);
         if let Some(evaluation) = evaluation {
             for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
                 for ((set, known), found) in self.summary.held_out.iter_mut().zip(evaluated) {
@@ -290,6 +292,7 @@ impl Recorder {
         (summary.steps, summary.tokens_seen) = (row.step, row.tokens_seen);
         summary.wall_s = Some(self.clock.wall_s());
         summary.train_loss.add(LossAt { step: row.step, loss: row.loss });
+        summary.source_losses.iter_mut().for_each(|(source, losses)| losses.add_row(source, row));
         if let Some(loss) = row.val_loss {
             summary.val_loss.add(LossAt { step: row.step, loss });
         }

@@ -30,7 +30,7 @@ use crate::train::initial::weights::InitialWeights;
 use crate::train::job::Job;
 use crate::train::recorder::Recorder;
 use crate::train::run_ranks::announce_finished;
-use crate::train::start::{Start, corpus_files, run_of};
+use crate::train::start::{LossesBefore, Start, corpus_files, run_of};
 use std::path::Path;
 
 /// Returns the folder of a run with its summary: either `resumed`, or a new one with a copy of the recipe.
@@ -204,6 +204,9 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
         (source.name.clone(), record)
     };
     summary.sources = dataset.sources.iter().map(record).collect();
+    let known = std::mem::take(&mut summary.source_losses);
+    let losses = |name: &String| (name.clone(), known.get(name).cloned().unwrap_or_default());
+    summary.source_losses = summary.sources.keys().map(losses).collect();
     summary.floor = dataset.floor;
     summary.val_part = held_out_part(plan);
     let known = std::mem::take(&mut summary.held_out);
@@ -220,7 +223,11 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
     summary.memory.baseline_rss_bytes = memory::rss_bytes();
     if let Some(fork) = &start.forked_from {
         summary.forked_from = Some(fork.clone());
-        summary.losses_before.clone_from(&start.losses_before);
+        let LossesBefore { run, sources } = &start.losses_before;
+        summary.losses_before.clone_from(run);
+        for (source, losses) in &mut summary.source_losses {
+            losses.losses_before = sources.get(source).cloned().unwrap_or_default();
+        }
     }
     if let Some(InitialWeights { weights, hash, .. }) = &start.initial {
         let folder = shown(&weights.folder.path)?;

@@ -4,6 +4,7 @@
 use crate::checkpoint::{self, Loaded};
 use crate::error::{Error, Result};
 use crate::hugging_face::Folder;
+use crate::metrics::source_column;
 use crate::recipe::Recipe;
 use crate::results::folder::{CHECKPOINT, METRICS};
 use crate::results::losses::SmoothedLoss;
@@ -11,9 +12,11 @@ use crate::results::names::ORIGIN;
 use crate::results::origin::{BeganFrom, Origin};
 use crate::results::progress::eprint_line;
 use crate::results::rows::{self, MetricsRow, SavedRows};
+use crate::results::summary::SourceLosses;
 use crate::results::{Summary, find};
 use crate::train::initial::weights::InitialWeights;
 use crate::train::request;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Returns the folder of the run that a checkpoint belongs to.
@@ -111,11 +114,21 @@ pub(super) fn began_alike(run: &Path, recipe: &Recipe) -> bool {
     }
 }
 
+/// Training losses of a parent's last steps before a fork; `None` for a blank, and for a loss that is not
+/// finite.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::train) struct LossesBefore {
+    /// Losses of whole steps.
+    pub run: Vec<Option<f32>>,
+    /// Losses on each source of a mixture that the parent had, by name.
+    pub sources: BTreeMap<String, Vec<Option<f32>>>,
+}
+
 /// Returns the training losses of a parent's last steps before a fork, as many as the smoothed loss of the
 /// fork may need. None if the parent's rows are not those of its checkpoint.
-pub(super) fn last_losses(run: &Path, loaded: &Loaded, parent: &Summary) -> Vec<Option<f32>> {
+pub(super) fn last_losses(run: &Path, loaded: &Loaded, parent: &Summary) -> LossesBefore {
     let (meta, path) = (loaded.meta(), run.join(METRICS));
-    let Some(saved) = meta.rows.get(METRICS) else { return Vec::new() };
+    let Some(saved) = meta.rows.get(METRICS) else { return LossesBefore::default() };
     let saved = SavedRows { bytes: saved.bytes, blake3: saved.blake3.clone() };
     let verified = saved.verify(&path, meta.step).and_then(|()| rows::read::<MetricsRow>(&path));
     let rows = match verified {
@@ -124,12 +137,22 @@ pub(super) fn last_losses(run: &Path, loaded: &Loaded, parent: &Summary) -> Vec<
             eprint_line(&format!(
                 "warning: {e}; the smoothed training loss covers only the steps of the fork"
             ));
-            return Vec::new();
+            return LossesBefore::default();
         }
     };
-    let own = rows.iter().filter(|row| row.step <= meta.step).map(|row| row.loss);
-    let own = own.map(|loss| loss.is_finite().then_some(loss));
-    let losses: Vec<Option<f32>> = parent.losses_before.iter().copied().chain(own).collect();
     let needed = SmoothedLoss::window(usize::try_from(meta.step).unwrap_or(usize::MAX).saturating_add(1));
-    losses[losses.len().saturating_sub(needed)..].to_vec()
+    let last = |before: &[Option<f32>], loss: &dyn Fn(&MetricsRow) -> Option<f32>| {
+        let own = rows.iter().filter(|row| row.step <= meta.step).map(loss);
+        let own = own.map(|loss| loss.filter(|loss| loss.is_finite()));
+        let losses: Vec<Option<f32>> = before.iter().copied().chain(own).collect();
+        losses[losses.len().saturating_sub(needed)..].to_vec()
+    };
+    let of_source = |(name, losses): (&String, &SourceLosses)| {
+        let column = source_column(name);
+        (name.clone(), last(&losses.losses_before, &|row| row.further.get(&column).copied()))
+    };
+    LossesBefore {
+        run: last(&parent.losses_before, &|row| Some(row.loss)),
+        sources: parent.source_losses.iter().map(of_source).collect(),
+    }
 }

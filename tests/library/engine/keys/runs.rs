@@ -145,7 +145,7 @@ impl Run {
 
     /// Returns whether a row has a figure of held-out text in this column.
     pub fn has_figure(&self, column: &str) -> bool {
-        self.metrics().iter().any(|row| row.held_out.contains_key(column))
+        self.metrics().iter().any(|row| row.further.contains_key(column))
     }
 
     /// Returns 1 if `documents.csv` has rows, else 0; random tokens without an end token are one document.

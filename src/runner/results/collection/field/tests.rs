@@ -64,7 +64,7 @@ fn figures_of_held_out_sets_are_fields_where_a_run_has_the_set() {
         Field::parse(name, collection).unwrap_err().message().to_owned()
     };
     let none = error("val_loss/news", &collection);
-    assert!(none.ends_with("none of them has a held-out set from validation.sets"), "{none}");
+    assert!(none.ends_with("none of them has a held-out set from validation.sets, or sources"), "{none}");
     add_set(&mut collection.runs[0], "news", &[("val_loss", 1.5), ("bits_per_byte", f64::NAN)]);
     add_set(&mut collection.runs[1], "wiki-2.en", &[]);
     let field = |name: &str| Field::parse(name, &collection).unwrap();
