@@ -40,7 +40,7 @@ pub fn otherwise_measured<'a>(changes: &'a [Change], measure: &Measure) -> Optio
     changes.iter().find(|change| change.key == key)
 }
 
-/// Checks that a recipe has the validation set, the task and the evaluations that a measure needs.
+/// Checks that a recipe has the validation set, the source, the task and the evaluations that a measure needs.
 fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     let values = recipe.values();
     if let Some(set) = measure.set()
@@ -53,6 +53,19 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
         return Err(recipe.error(
             &["validation.sets"],
             format!("{measure}: {} has no held-out set {set}", recipe.name()),
+            hint,
+        ));
+    }
+    if let Some(source) = measure.source()
+        && !values.data.sources.contains_key(source)
+    {
+        let hint = match nearest(source, values.data.sources.keys().map(String::as_str)) {
+            Some(meant) => format!("did you mean {meant}?"),
+            None => "name the sources of a mixture as [data.sources.NAME]".to_owned(),
+        };
+        return Err(recipe.error(
+            &["data.sources"],
+            format!("{measure}: {} has no source {source}", recipe.name()),
             hint,
         ));
     }

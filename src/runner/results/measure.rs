@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! METRIC[/SET][:lastK]                                   the last evaluation, or the mean of the last K
+//! train_loss[/SOURCE][:lastK]                            the smoothed loss, or the mean of the last K steps
 //! (steps|tokens|seconds)_until:METRIC[/SET]=TARGET       until the first evaluation that reaches TARGET
 //! METRIC = val_loss | ema_val_loss | bits_per_byte | train_loss | tok_s | a figure of an evaluation task
 //! ```
@@ -31,7 +32,8 @@ pub enum Measure {
     Final {
         /// The metric.
         metric: MeasuredMetric,
-        /// The held-out set; `None` for the one that `data.validation` defines.
+        /// The held-out set, or the source of a mixture for `train_loss`; `None` for the set that
+        /// `data.validation` defines, and for all sources.
         set: Option<String>,
         /// How many of the last evaluations (or steps, for `train_loss`) to average; `None` to use the figure
         /// in the run's summary.
@@ -148,8 +150,20 @@ impl Measure {
         }
     }
 
-    /// Returns the held-out set; `None` for the one that `data.validation` defines.
+    /// Returns the held-out set; `None` for the one that `data.validation` defines, and for metrics of other
+    /// text.
     pub fn set(&self) -> Option<&str> {
+        self.part().filter(|_| self.metric().is_held_out())
+    }
+
+    /// Returns the source of a mixture that a training loss is measured on; `None` for all of them, and for
+    /// other metrics.
+    pub fn source(&self) -> Option<&str> {
+        self.part().filter(|_| self.metric() == MeasuredMetric::TrainLoss)
+    }
+
+    /// Returns the name after the slash.
+    fn part(&self) -> Option<&str> {
         match self {
             Self::Final { set, .. } | Self::Until { set, .. } => set.as_deref(),
             Self::LossCurves => None,
@@ -233,8 +247,8 @@ impl fmt::Display for Measure {
             Self::Final { .. } => {}
         }
         f.write_str(self.metric().as_str())?;
-        if let Some(set) = self.set() {
-            write!(f, "/{set}")?;
+        if let Some(part) = self.part() {
+            write!(f, "/{part}")?;
         }
         match self {
             Self::Final { last: Some(count), .. } => write!(f, ":last{count}"),
@@ -349,7 +363,7 @@ fn metric_and_set(text: &str, named: &str) -> Result<(MeasuredMetric, Option<Str
         let hint = nearest(name, names).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
         format!("`{name}` is not a measure: choose from {}{hint}", names.join(", "))
     })?;
-    if set.is_some() && !metric.is_held_out() {
+    if set.is_some() && !metric.is_held_out() && metric != MeasuredMetric::TrainLoss {
         return Err(format!(
             "`{text}`: {} is not measured on held-out text, so it has no sets",
             metric.as_str()
@@ -357,7 +371,11 @@ fn metric_and_set(text: &str, named: &str) -> Result<(MeasuredMetric, Option<Str
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if let Some(set) = set.filter(|set| set.is_empty() || !set.chars().all(plain)) {
-        return Err(format!("`{text}`: `{set}` cannot name a held-out set: use a key of [validation.sets]"));
+        let (what, keys) = match metric.is_held_out() {
+            true => ("held-out set", "validation.sets"),
+            false => ("source", "data.sources"),
+        };
+        return Err(format!("`{text}`: `{set}` cannot name a {what}: use a key of [{keys}]"));
     }
     Ok((metric, set.map(str::to_owned)))
 }

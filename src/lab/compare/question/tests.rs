@@ -131,7 +131,15 @@ fn mixtures_are_compared_on_the_text_of_their_sources() {
         ask(&["data.packing=best_fit"], on).unwrap();
         assert!(ask(&["data.seed=7"], on).unwrap_err().contains("data.seed is"));
     }
-    assert!(ask(&[weight], "train_loss").unwrap_err().contains("data.sources.code.weight is"));
+    for on in ["train_loss", "train_loss/web", "train_loss/web:last5"] {
+        ask(&["optimizer.lr=0.01"], on).unwrap();
+        assert!(ask(&[weight], on).unwrap_err().contains("data.sources.code.weight is"));
+    }
+    for (on, said) in
+        [("train_loss/wbe", "did you mean web?"), ("train_loss/web:last90000", "asks for more steps")]
+    {
+        assert!(ask(&["optimizer.lr=0.01"], on).unwrap_err().contains(said), "{on}");
+    }
     let other_text = &["data.sources.code.path=other.txt"];
     ask(other_text, "val_loss/web").unwrap();
     for on in ["val_loss", "val_loss/code"] {

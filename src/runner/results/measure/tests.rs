@@ -1,6 +1,7 @@
 use super::*;
 use crate::results::folder::{METRICS, SUMMARY, TIMING};
 use crate::results::held_out::{HeldOutSet, MAIN_SET};
+use crate::results::summary::SourceLosses;
 use crate::results::{Status, Summary};
 use std::path::Path;
 
@@ -19,6 +20,8 @@ fn a_measure_reads_as_it_is_written() {
         "bits_per_byte/a-b_c",
         "train_loss",
         "train_loss:last100",
+        "train_loss/web",
+        "train_loss/web:last100",
         "tok_s",
         "steps_until:val_loss=1.2",
         "tokens_until:bits_per_byte/news=0.85",
@@ -43,7 +46,8 @@ fn a_wrong_measure_is_answered_with_what_may_be_written() {
         ("val_loss:5", "val_loss:last5"),
         ("val_loss:last0", "val_loss:last5"),
         ("tok_s:last3", "steady state"),
-        ("train_loss/news", "not measured on held-out text"),
+        ("tok_s/news", "not measured on held-out text"),
+        ("train_loss/a b", "`a b` cannot name a source: use a key of [data.sources]"),
         ("val_loss/", "[validation.sets]"),
         ("val_loss/../x", "[validation.sets]"),
         ("token_until:val_loss=1", "did you mean tokens_until?"),
@@ -128,6 +132,40 @@ fn the_last_evaluation_counts_or_the_mean_of_several() {
     }
     assert!(missing(run.value("val_loss:last3")).contains("2 evaluations, and 3 are averaged"));
     assert!(missing(run.value("val_loss/code")).contains("no column val_loss/code"));
+}
+
+/// Blank steps are left out, and the window is that of the run's training loss.
+#[test]
+fn a_training_loss_on_a_source_is_the_mean_over_the_steps_that_read_it() {
+    let mut run = StoredRun::new(
+        "step,tokens_seen,loss,val_loss,lr,grad_norm,train_loss/code,train_loss/web\n\
+         1,10,4.0,,0.1,1.0,4.0,\n2,20,3.0,2.5,0.1,1.0,,3.5\n3,30,2.0,,0.1,1.0,2.5,1.5\n4,40,1.0,1.5,0.1,1.0,,1.0\n",
+    );
+    for (text, value) in [
+        ("train_loss/web", 1.0),
+        ("train_loss/web:last2", 1.25),
+        ("train_loss/web:last4", 2.0),
+        ("train_loss/code:last2", 2.5),
+        ("train_loss/code:last3", 2.5),
+    ] {
+        assert_eq!(run.value(text), MeasureValue::Value(value), "{text}");
+    }
+    assert!(missing(run.value("train_loss/code")).contains("no sequence of code is in the last 1 steps"));
+    assert!(missing(run.value("train_loss/news")).contains("no column train_loss/news"));
+    // A fork averages over its parent's last steps as the run's own training loss does.
+    let fork = |first: &str| {
+        let rows = format!("step,tokens_seen,loss,val_loss,lr,grad_norm,train_loss/web\n{first}");
+        let mut run = StoredRun::new(&rows);
+        (run.summary.steps, run.summary.tokens_seen) = (31, 310);
+        let before = vec![Some(2.0), None];
+        let losses = SourceLosses { losses_before: before, ..SourceLosses::default() };
+        run.summary.source_losses.insert("web".to_owned(), losses);
+        run
+    };
+    assert_eq!(fork("31,310,1.0,,0.1,1.0,4.0\n").value("train_loss/web"), MeasureValue::Value(3.0));
+    assert_eq!(fork("31,310,1.0,,0.1,1.0,\n").value("train_loss/web"), MeasureValue::Value(2.0));
+    run.summary.steps = 5;
+    assert!(missing(run.value("train_loss/web")).contains("rows were lost"));
 }
 
 #[test]

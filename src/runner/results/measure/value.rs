@@ -3,11 +3,12 @@
 use super::series::{self, SeriesValue};
 use super::{Clock, Measure, MeasuredMetric};
 use crate::error::{Error, Result};
-use crate::metrics::HeldOutColumn;
+use crate::metrics::{HeldOutColumn, source_column};
 use crate::results::folder::{METRICS, read_summary};
 use crate::results::held_out::MAIN_SET;
 use crate::results::losses::SmoothedLoss;
 use crate::results::{Status, Summary, stored};
+use crate::statistics::mean;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -95,6 +96,9 @@ impl MeasuredRun {
         }
         let found = match measure {
             Measure::Final { metric: MeasuredMetric::TokS, .. } => self.speed(),
+            Measure::Final { metric: MeasuredMetric::TrainLoss, set: Some(source), last } => {
+                self.source_loss(source, *last)
+            }
             Measure::Final { metric, set, last } => self.final_value(*metric, set.as_deref(), *last),
             Measure::Until { clock, metric, set, target } => {
                 self.until(*clock, *metric, set.as_deref(), *target)
@@ -197,6 +201,30 @@ impl MeasuredRun {
             true => Err(Error::failed(format!("{METRICS} lacks rows of {column}: rows were lost"))),
             false => Ok(values),
         }
+    }
+
+    /// Returns the mean training loss on a source over the `last` steps, or over those of the smoothed loss.
+    /// Steps without a sequence of the source are left out.
+    fn source_loss(&self, source: &str, last: Option<usize>) -> Result<MeasureValue> {
+        let losses = self.losses(MeasuredMetric::TrainLoss, None)?;
+        let column = source_column(source);
+        let own = series::column(&self.folder, &column)?
+            .ok_or_else(|| Error::failed(format!("{METRICS} has no column {column}")))?;
+        check_finite(&own)?;
+        let end = losses.last().map_or(0, |loss| loss.step);
+        let count = last.unwrap_or_else(|| SmoothedLoss::window(usize::try_from(end).unwrap_or(usize::MAX)));
+        let is_averaged = |step: u64| step <= end && end - step < count as u64;
+        let before = self.summary.source_losses.get(source).filter(|_| last.is_none());
+        let before = before.map_or(&[][..], |losses| &losses.losses_before);
+        let first = losses.first().map_or(0, |loss| loss.step).saturating_sub(before.len() as u64);
+        let before = (first..).zip(before).filter_map(|(step, loss)| Some((step, (*loss)?)));
+        let all = before.chain(own.iter().map(|loss| (loss.step, loss.value)));
+        let averaged: Vec<f64> =
+            all.filter(|(step, _)| is_averaged(*step)).map(|(_, loss)| loss.into()).collect();
+        Ok(match averaged.is_empty() {
+            true => MeasureValue::Missing(format!("no sequence of {source} is in the last {count} steps")),
+            false => MeasureValue::Value(mean(&averaged)),
+        })
     }
 
     /// Adds the losses of the parent's last steps to those of a fork.
