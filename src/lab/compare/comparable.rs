@@ -63,8 +63,10 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
             Some(meant) => format!("did you mean {meant}?"),
             None => "name the sources of a mixture as [data.sources.NAME]".to_owned(),
         };
+        let first = values.data.sources.keys().next();
+        let key = first.map_or("data.corpus".to_owned(), |name| format!("data.sources.{name}.path"));
         return Err(recipe.error(
-            &["data.sources"],
+            &[&key],
             format!("{measure}: {} has no source {source}", recipe.name()),
             hint,
         ));
