@@ -3,8 +3,8 @@
 // Definitions: T, THREADS (in a block that sums).
 #include "common.cuh"
 
-// Adds up a number per thread, in an order fixed by THREADS, and stores *total = scale times the sum, or += if
-// `adds`. The scale comes as the bits of an f64; if `count` is not null, it is 1 / count.
+// Adds up a number per thread, in an order fixed by THREADS, and stores *total = scale times the sum, or +=
+// if `adds`. The scale comes as the bits of an f64; if `count` is not null, it is 1 / count.
 __device__ __forceinline__ void store_total(double sum, T *total, u64 scale, const u32 *count, int adds) {
     __shared__ double sums[THREADS];
     sums[threadIdx.x] = sum;

@@ -22,8 +22,8 @@ pub struct Batch {
     pub spans: Vec<u32>,
     /// Index of each sequence in the global batch, `[B]`; part of the dropout generator's counter.
     pub sequences: Vec<u32>,
-    /// For each sequence, the index of its source in the mixture, `[B]`; empty if the corpus is one source, and
-    /// in an evaluation.
+    /// For each sequence, the index of its source in the mixture, `[B]`; empty if the corpus is one source,
+    /// and in an evaluation.
     pub sources: Vec<u32>,
     /// Targets in the whole step from each source, over all micro-batches and ranks: one number if the corpus
     /// is one source, and none in an evaluation.

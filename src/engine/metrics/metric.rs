@@ -25,7 +25,7 @@ pub struct Metric {
     pub ledger: Option<(u8, &'static str)>,
 }
 
-/// The parts of a run's text that have a figure of their own, and its path in their entries in `summary.json`.
+/// The parts of a run's text that have a figure of their own, and its path in their entries of the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetPath {
     /// Only the run has the figure.

@@ -205,8 +205,8 @@ pub fn set_metrics() -> impl Iterator<Item = &'static Metric> {
     run_metrics().filter(|metric| metric.set_path != SetPath::None)
 }
 
-/// Splits a figure like `val_loss/news` into the metric and the held-out set or source. Returns `None` if runs
-/// do not have the metric per set or source.
+/// Splits a figure like `val_loss/news` into the metric and the held-out set or source. Returns `None` if
+/// runs do not have the metric per set or source.
 pub fn find_set_metric(name: &str) -> Option<(&'static Metric, &str)> {
     let (metric, set) = name.split_once('/').filter(|(_, set)| !set.is_empty())?;
     let metric = set_metrics().find(|known| known.name == metric)?;

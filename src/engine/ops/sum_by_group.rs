@@ -1,5 +1,5 @@
-//! Scaled sums of a vector by groups of rows, which turn the losses of rows into the share of each source of a
-//! mixture in the loss of a batch.
+//! Scaled sums of a vector by groups of rows, which turn the losses of rows into the share of each source of
+//! a mixture in the loss of a batch.
 
 use super::sum::{Factor, THREADS, kernel, total};
 use crate::device::cpu::View;
@@ -9,8 +9,8 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
-/// `totals[groups] (+)= scale·Σ x`, from `(x[n], group[r])` and the count if the [`Factor`] has one. `x` is `r`
-/// rows of equal length, and a total sums the rows of one group, in f64.
+/// `totals[groups] (+)= scale·Σ x`, from `(x[n], group[r])` and the count if the [`Factor`] has one. `x` is
+/// `r` rows of equal length, and a total sums the rows of one group, in f64.
 ///
 /// A row with a group from `groups` on is in no total. The op has no gradient: only metrics read the totals.
 #[derive(Clone, Copy, Debug, PartialEq)]

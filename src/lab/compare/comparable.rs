@@ -40,7 +40,8 @@ pub fn otherwise_measured<'a>(changes: &'a [Change], measure: &Measure) -> Optio
     changes.iter().find(|change| change.key == key)
 }
 
-/// Checks that a recipe has the validation set, the source, the task and the evaluations that a measure needs.
+/// Checks that a recipe has the validation set, the source, the task and the evaluations that a measure
+/// needs.
 fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     let values = recipe.values();
     if let Some(set) = measure.set()

@@ -181,8 +181,8 @@ impl Plan {
         !self.batch.ramp.is_empty() || self.packing == Packing::BestFit
     }
 
-    /// Returns the number of sources of a mixture, whose losses are measured apart; 0 for a corpus that is one
-    /// source.
+    /// Returns the number of sources of a mixture, whose losses are measured apart; 0 for a corpus that is
+    /// one source.
     pub fn source_count(&self) -> usize {
         self.mixture.first().map_or(0, |stage| stage.weights.len())
     }

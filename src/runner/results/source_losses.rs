@@ -4,15 +4,15 @@ use super::losses::{LossAt, TrainingLosses};
 use crate::metrics::{MetricsRow, source_column};
 use serde::{Deserialize, Serialize};
 
-/// The training losses on a source, in nats per token. Steps without a sequence of the source have none, so the
-/// smoothed loss averages those among the last steps that have one.
+/// The training losses on a source, in nats per token. Steps without a sequence of the source have none, so
+/// the smoothed loss averages those among the last steps that have one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceLosses {
     /// The losses of the run's steps.
     #[serde(flatten)]
     pub losses: TrainingLosses,
-    /// The losses of the parent's last steps before a fork, as in `losses_before` of the run; `None` for a step
-    /// without a sequence of the source.
+    /// The losses of the parent's last steps before a fork, as in `losses_before` of the run; `None` for a
+    /// step without a sequence of the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses_before: Vec<Option<f32>>,
 }

@@ -38,8 +38,8 @@ pub struct StepReport {
     pub z_loss: Option<f32>,
     /// Mean loss added by label smoothing over the global batch, in nats per token; `None` if there is none.
     pub smoothing_loss: Option<f32>,
-    /// Mean loss over the targets of the global batch from each source of a mixture, in nats per token, by name.
-    /// A source without a sequence in the batch is left out.
+    /// Mean loss over the targets of the global batch from each source of a mixture, in nats per token, by
+    /// name. A source without a sequence in the batch is left out.
     pub source_losses: BTreeMap<String, f32>,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f32,
@@ -84,8 +84,8 @@ struct QueuedStep {
     snapshot: Snapshot,
 }
 
-/// Returns the mean loss of each source by name, given their shares in the loss of a step and their targets in
-/// it. The shares add up to the loss, which is the mean over all targets.
+/// Returns the mean loss of each source by name, given their shares in the loss of a step and their targets
+/// in it. The shares add up to the loss, which is the mean over all targets.
 fn source_losses(dataset: &Dataset, shares: &[f64], targets: &[u64]) -> BTreeMap<String, f32> {
     let all = targets.iter().sum::<u64>() as f64;
     let sources = dataset.sources.iter().zip(shares).zip(targets).filter(|(_, targets)| **targets > 0);

@@ -1,5 +1,5 @@
-//! The training loss of each source of a mixture: exact, the same however a step is divided, and without effect
-//! on the training.
+//! The training loss of each source of a mixture: exact, the same however a step is divided, and without
+//! effect on the training.
 
 use crate::engine::harness::{Setup, relative};
 use std::collections::BTreeMap;
@@ -64,8 +64,8 @@ fn targets(setup: &Setup, step: u64) -> BTreeMap<String, f64> {
     targets
 }
 
-/// Weighted by targets, the losses of the sources are the loss of the step, and a source has one exactly in the
-/// steps that read it.
+/// Weighted by targets, the losses of the sources are the loss of the step, and a source has one exactly in
+/// the steps that read it.
 #[test]
 fn the_losses_of_sources_add_up_however_a_step_is_divided() {
     let base = ["training.global_batch_size=8"];
@@ -118,6 +118,14 @@ fn the_losses_of_sources_are_those_of_their_rows() {
         let (batch, rows, found) = setup.on_ranks(|_| Arc::clone(&setup.plan), compare).unwrap().remove(0);
         let seq_len = setup.plan.batch.seq_len;
         assert_eq!((rows.len(), found.len()), (16 * seq_len, SOURCES.len()));
+        // Every window of 16 bytes shows its source.
+        let source_in_text = |tokens: &[u32]| match ['=', 'I'].map(|mark| tokens.contains(&mark.into())) {
+            [true, _] => 0,
+            [_, true] => 1,
+            _ => 2,
+        };
+        let in_text: Vec<u32> = batch.tokens.chunks(seq_len).map(source_in_text).collect();
+        assert_eq!(batch.sources, in_text, "{keys:?}");
         for (at, name) in (0..).zip(SOURCES) {
             let own = batch.sources.iter().zip(rows.chunks(seq_len).zip(batch.targets.chunks(seq_len)));
             let own = own.filter(|(source, _)| **source == at).flat_map(|(_, (rows, targets))| {

@@ -22,8 +22,8 @@ use crate::results::summary::Status;
 use crate::statistics::{mean, variance};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The column of the training loss, which is smoothed because it scatters from step to step, as those of sources
-/// are.
+/// The column of the training loss. It scatters from step to step, so it is smoothed, as are the columns of
+/// sources.
 const TRAINING_LOSS: &str = "loss";
 
 /// Points of a smoothed curve.

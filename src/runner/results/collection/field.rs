@@ -49,8 +49,8 @@ words! {
 pub enum Field {
     /// Descriptive data about the run.
     Word(Word),
-    /// A figure such as `val_loss`, `val_loss/news` for a further held-out set, or `train_loss/web` for a source
-    /// of a mixture.
+    /// A figure such as `val_loss`, `val_loss/news` for a further held-out set, or `train_loss/web` for a
+    /// source of a mixture.
     Figure {
         /// The entry in the table of metrics.
         metric: &'static Metric,
@@ -232,7 +232,8 @@ fn unknown(name: &str, collection: &Collection) -> Error {
     let set_names: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
     if metrics::find_set_metric(name).is_some() && set_names.is_empty() {
         return Error::usage(format!(
-            "runs have nothing called `{name}`: none of them has a held-out set from validation.sets, or sources"
+            "runs have nothing called `{name}`: none of them has a held-out set from validation.sets, or \
+             sources"
         ));
     }
     let paths = KEYS.iter().map(|key| key.path);
