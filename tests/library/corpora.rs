@@ -437,7 +437,7 @@ fn lists_and_splits_choose_files() {
     let planned = data::facts(&spec, 8, None, None).unwrap();
     assert_eq!((planned.train_tokens, planned.exact), (train.train.len(), true));
     // Each source of a mixture holds out its own split, as a set of its name.
-    let source = |name: &str, location| (name.to_owned(), MixtureSource { location, counted: false });
+    let source = |name: &str, location| (name.to_owned(), MixtureSource::at(location));
     let location = CorpusLocation { paths: at("set").into(), split: split("train") };
     let sources = [source("set", location), source("other", at("set/data/*.jsonl").into())];
     let mixture = Spec { corpus: CorpusSource::Mixture, sources: sources.into(), ..spec.clone() };

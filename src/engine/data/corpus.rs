@@ -16,6 +16,7 @@ use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use crate::format::plural;
 use crate::policy::CorpusSource;
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 /// Tokens copied from shards at a time.
@@ -109,7 +110,7 @@ impl Corpus {
         let Some(own) = self.files() else { return Ok(Vec::new()) };
         let mut files = own.list(&spec.extensions)?;
         if let Some(held) = held_out_files(spec)? {
-            files.extend(held.list(&spec.extensions)?);
+            files.extend(held.list(&spec.for_held_out().extensions)?);
         }
         Ok(files)
     }
@@ -337,7 +338,7 @@ fn load_tokens(
     let lost = TokenFiles::lost(&files.train, |manifest| manifest.lost)?;
     let (train, validation, held_out_lost) = match spec.held_out() {
         Some(location) => {
-            let held = Corpus::whole(&location, spec, tokenizer, 0, cache)?;
+            let held = Corpus::whole(&location, &spec.for_held_out(), tokenizer, 0, cache)?;
             held_out_bytes = held.text_bytes;
             warnings.extend(held.warnings);
             (train, held.tokens, held.lost)
@@ -377,7 +378,8 @@ fn load_tokens(
 /// # Errors
 /// If [`CorpusFiles::at`] fails.
 pub(super) fn held_out_files(spec: &Spec) -> Result<Option<CorpusFiles>> {
-    spec.held_out().map(|location| CorpusFiles::at(&location, &spec.extensions)).transpose()
+    let extensions = &spec.for_held_out().extensions;
+    spec.held_out().map(|location| CorpusFiles::at(&location, extensions)).transpose()
 }
 
 /// The warning for a run on stories whose floor is unknown.
@@ -406,14 +408,14 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
     })
 }
 
-/// Returns the text of a corpus and of its separate held-out corpus.
-fn texts(text: &TextFiles, spec: &Spec) -> Result<Vec<TextFiles>> {
+/// Returns the text of a corpus and of its separate held-out corpus, each with the spec that it is read by.
+fn texts<'s>(text: &TextFiles, spec: &'s Spec) -> Result<Vec<(TextFiles, Cow<'s, Spec>)>> {
     let held = held_out_files(spec)?;
     let held = held.and_then(|files| match files {
-        CorpusFiles::Text(text) => Some(text),
+        CorpusFiles::Text(text) => Some((text, spec.for_held_out())),
         CorpusFiles::Tokens(_) => None,
     });
-    Ok(std::iter::once(text.clone()).chain(held).collect())
+    Ok(std::iter::once((text.clone(), Cow::Borrowed(spec))).chain(held).collect())
 }
 
 /// Says that `data.field` or `data.missing` has no effect if no file of the spec has several fields. Without
@@ -425,10 +427,12 @@ pub(super) fn unused_fields(spec: &Spec) -> Result<Option<String>> {
         () if spec.missing != own.missing => "data.missing",
         () => return Ok(None),
     };
-    let corpus = spec.locations();
-    let held_out = spec.held_out().filter(|_| !corpus.is_empty());
+    let corpora = spec.corpora();
+    let held_out = spec.held_out().filter(|_| !corpora.is_empty());
+    let own = corpora.iter().filter_map(|own| Some((own.location()?, own.as_ref())));
+    let others = held_out.into_iter().chain(spec.sets.values().cloned()).map(|location| (location, spec));
     let mut has_files = false;
-    for location in corpus.into_iter().chain(held_out).chain(spec.sets.values().cloned()) {
+    for (location, spec) in own.chain(others) {
         has_files = true;
         if let CorpusFiles::Text(text) = CorpusFiles::at(&location, &spec.extensions)? {
             let files = source::open(text.list(&spec.extensions)?.files(), &spec.rules())?;
@@ -481,7 +485,7 @@ pub(super) fn unused_seed(documents: &Documents, spec: &Spec) -> Option<String> 
 /// Returns every warning about a text corpus.
 fn all_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
-    for (i, text) in texts(text, spec)?.iter().enumerate() {
+    for (i, (text, spec)) in texts(text, spec)?.iter().enumerate() {
         let documents = Documents::open(text, spec)?;
         warnings.extend(documents.warnings()?);
         warnings.extend(unused_seed(&documents, spec).filter(|_| i == 0));
@@ -493,7 +497,7 @@ fn all_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
 /// Returns the warnings about a text corpus that do not follow from the content of its files.
 fn uncached_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
-    for text in texts(text, spec)? {
+    for (text, spec) in texts(text, spec)? {
         warnings.extend(text.warnings(&spec.extensions)?);
     }
     warnings.extend(stories_tokenizer_warning(spec));
@@ -534,7 +538,7 @@ fn text(
     };
     if let Some(held) = spec.held_out() {
         let train = kept((0..count).collect())?;
-        let held = Corpus::whole(&held, spec, tokenizer, 0, None)?;
+        let held = Corpus::whole(&held, &spec.for_held_out(), tokenizer, 0, None)?;
         let warnings = [warnings, held.warnings].concat();
         let bytes = encode::tokenize(&documents, train, tokenizer, journal, &mut |t| sink(Split::Train, t))?;
         copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;

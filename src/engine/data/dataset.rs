@@ -232,9 +232,10 @@ pub fn check_window(spec: &Spec, train: usize, held_out: usize, seq_len: usize) 
     for (name, tokens) in [("training", train), ("held-out", held_out)] {
         if tokens <= seq_len {
             // A text may be short because most of the folder was passed over.
-            let files = spec.locations().into_iter().map(|place| CorpusFiles::at(&place, &spec.extensions));
-            let passed = files.flatten().filter_map(|files| files.passed_over(&spec.extensions).ok());
-            let passed = passed.flatten().next();
+            let passed = spec.corpora().iter().find_map(|own| {
+                let files = CorpusFiles::at(&own.location()?, &own.extensions).ok()?;
+                files.passed_over(&own.extensions).ok()?.into_iter().next()
+            });
             return Err(Error::usage(format!(
                 "corpus {}: the {name} split has {tokens} token{}, and one window of seq_len {seq_len} takes {}; use a \
                  larger corpus, another data.validation or a smaller training.seq_len{}",

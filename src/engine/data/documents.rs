@@ -49,7 +49,10 @@ impl Documents {
     pub fn open(text: &TextFiles, spec: &Spec) -> Result<Self> {
         let rules = spec.rules();
         if rules.separator.as_deref() == Some("") {
-            return Err(Error::usage("data.document_separator is empty; leave it out for whole files"));
+            let table = rules.table;
+            return Err(Error::usage(format!(
+                "{table}.document_separator is empty; leave it out for whole files"
+            )));
         }
         let listing = text.list(&spec.extensions)?;
         let listing_warnings = listing.warnings();
@@ -65,7 +68,7 @@ impl Documents {
         if spans.is_empty() {
             let lacking = match missing {
                 0 => String::new(),
-                n => format!(": {}, so data.field names another one", lacks(n, &rules.field)),
+                n => format!(": {}, so {}.field names another one", lacks(n, &rules.field), rules.table),
             };
             return Err(Error::usage(format!("corpus {}: it holds no text{lacking}", text.location)));
         }
@@ -170,9 +173,10 @@ impl Documents {
         };
         let left_out = (self.missing > 0).then(|| {
             format!(
-                "{}: {} and left out, as data.missing = \"skip\" says; {} are read",
+                "{}: {} and left out, as {}.missing = \"skip\" says; {} are read",
                 self.location,
                 lacks(self.missing, &self.rules.field),
+                self.rules.table,
                 self.len()
             )
         });
@@ -187,17 +191,20 @@ impl Documents {
         let unescaped = separator.replace("\\r", "\r").replace("\\n", "\n").replace("\\t", "\t");
         let guess =
             [unescaped.clone(), unescaped.replace('\n', "\r\n")].into_iter().find(|text| head.contains(text));
+        let table = &self.rules.table;
         let advice = match guess {
             Some(guess) if unescaped != separator => format!(
                 "; a shell passes a backslash and a letter on as they are: for line breaks, write \
-                 'data.document_separator={guess:?}' with both kinds of quotes, or --separator $'{}'",
+                 '{table}.document_separator={guess:?}' with both kinds of quotes, or --separator $'{}'",
                 guess.escape_default()
             ),
-            Some(guess) => format!("; its lines end with \\r\\n, so set data.document_separator = {guess:?}"),
+            Some(guess) => {
+                format!("; its lines end with \\r\\n, so set {table}.document_separator = {guess:?}")
+            }
             None => String::new(),
         };
         Ok(format!(
-            "{}: data.document_separator, {:?}, occurs nowhere, so each file is one document{advice}",
+            "{}: {table}.document_separator, {:?}, occurs nowhere, so each file is one document{advice}",
             self.location,
             shortened(separator, SHOWN)
         ))

@@ -97,7 +97,8 @@ pub(super) fn of_files(
                 // A count has to leave out what is dropped.
                 exactly(facts)?
             } else {
-                let held = whole(held, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
+                let held =
+                    whole(held, &spec.for_held_out(), (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
                 facts.memory_bytes = train.memory_bytes().saturating_add(held.memory_bytes());
                 (facts.train_tokens, facts.validation_tokens) = (train.tokens, held.tokens);
                 facts.exact = train.exact && held.exact;

@@ -291,7 +291,7 @@ mod tests {
             let path = dir.path().join(name).with_extension("jsonl");
             let line = |i: usize| format!("{{\"text\": \"{}{i}\"}}\n", words.repeat(1 + i % 7));
             std::fs::write(&path, (0..60).map(line).collect::<String>()).unwrap();
-            spec.sources.insert(name.to_owned(), MixtureSource { location: path.into(), counted: false });
+            spec.sources.insert(name.to_owned(), MixtureSource::at(path));
         }
         Arc::new(open(&spec, 32, None, None).unwrap())
     }

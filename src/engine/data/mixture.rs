@@ -27,7 +27,7 @@ pub(super) fn open(
     for (name, source) in &spec.sources {
         let held: usize = opened.iter().map(|(_, dataset)| dataset.memory_bytes()).sum();
         let memory_bytes = spec.memory_bytes.map(|limit| limit.saturating_sub(held as u64));
-        let own = Spec { memory_bytes, ..spec.of_source(source) };
+        let own = Spec { memory_bytes, ..spec.of_source(name, source) };
         let dataset = dataset::open_corpus(&own, seq_len, Arc::clone(&tokenizer), cache);
         let dataset = dataset.and_then(|dataset| {
             dataset::check_window(&own, dataset.train.len(), usize::MAX, seq_len).map(|()| dataset)
@@ -124,7 +124,7 @@ pub(super) fn facts(
     let mut all = CorpusFacts { vocab_size: tokenizer.vocab_size(), exact: true, ..CorpusFacts::default() };
     let (mut streams, mut held_out) = (Vec::new(), Vec::new());
     for (name, source) in &spec.sources {
-        let own = spec.of_source(source);
+        let own = spec.of_source(name, source);
         let found = file_facts::of_files(&own, seq_len, tokenizer, cache, source.counted).and_then(|found| {
             if found.facts.exact {
                 dataset::check_window(&own, found.facts.train_tokens, usize::MAX, seq_len)?;
@@ -226,7 +226,7 @@ mod tests {
         for (name, file, counted) in
             [("a", "lines.jsonl", false), ("b", "whole.txt", false), ("c", "long.jsonl", true)]
         {
-            spec.sources.insert(name.to_owned(), MixtureSource { location: path(file).into(), counted });
+            spec.sources.insert(name.to_owned(), MixtureSource { counted, ..MixtureSource::at(path(file)) });
         }
         let apart = Spec { validation: Validation::at(path("held.txt")), ..spec.clone() };
         for spec in [spec.clone(), apart, Spec { packing: Packing::BestFit, ..spec.clone() }] {
@@ -258,5 +258,47 @@ mod tests {
             assert_eq!(planned.validation_tokens, opened.validation_tokens);
             assert_eq!((planned.sources, planned.packed), (opened.sources, opened.packed));
         }
+    }
+
+    /// A source may have a field of its own; the corpus that is held out for all sources has that of the spec.
+    #[test]
+    fn a_source_is_read_as_it_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let write = |name: &str, number: usize, length: usize| {
+            let line = |i: usize| {
+                let other = "no".repeat(length);
+                format!("{{\"text\": \"{name} {i}\", \"content\": \"{other} {i}\"}}\n")
+            };
+            std::fs::write(path(name), (0..number).map(line).collect::<String>()).unwrap();
+        };
+        // Long enough to be cached.
+        write("code", 4000, 150);
+        write("web", 60, 1);
+        write("held", 60, 2);
+        let cache = TokenCache::new(path("cache"), 1 << 30);
+        let mut spec = Spec::new("mixture", "byte");
+        spec.validation = Validation::at(path("held").with_extension("jsonl").as_path());
+        for name in ["code", "web", "held"] {
+            std::fs::rename(path(name), path(name).with_extension("jsonl")).unwrap();
+        }
+        for name in ["code", "web"] {
+            let source = MixtureSource::at(path(name).with_extension("jsonl").as_path());
+            spec.sources.insert(name.to_owned(), source);
+        }
+        let content = Spec { field: "content".to_owned(), ..spec.clone() };
+        let code = spec.sources.get_mut("code").unwrap();
+        code.reading = Some(content.reading());
+        let text = |data: &Dataset, stream: &Stream| {
+            data.tokenizer.decode(&stream.tokens(0..stream.len().min(40)).unwrap()).unwrap()
+        };
+        for (spec, [first, held_out]) in [(&spec, ["nono", "held 0"]), (&content, ["nono", "nono 0"])] {
+            let opened = data::open(spec, 16, None, Some(&cache)).unwrap();
+            assert!(text(&opened, &opened.train).contains(first));
+            assert!(text(&opened, &opened.validation.tokens).contains(held_out));
+            let planned = data::facts(spec, 16, None, None).unwrap();
+            assert_eq!(planned.sources[1].train_tokens, opened.parts[1].tokens.len());
+        }
+        assert_eq!(cache.entries().unwrap().len(), 2);
     }
 }

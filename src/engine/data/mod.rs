@@ -70,7 +70,7 @@ pub use packing::Packed;
 pub use ramp::Ramp;
 pub use sampler::Windows;
 pub use shard::{SHARD_TOKENS, Writer as ShardWriter};
-pub use spec::{END_OF_TEXT, HELD_OUT_SHARE, MixtureSource, Spec, TEXT_EXTENSIONS, TEXT_FIELD};
+pub use spec::{END_OF_TEXT, HELD_OUT_SHARE, MixtureSource, Reading, Spec, TEXT_EXTENSIONS, TEXT_FIELD};
 pub use statistics::{Counts, Statistics};
 pub use stream::Stream;
 pub use token_cache::{CachedText, LIMIT_VARIABLE, TokenCache};

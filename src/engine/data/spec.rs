@@ -4,6 +4,7 @@ use super::location::CorpusLocation;
 use super::source::Rules;
 use crate::error::{Error, Result};
 use crate::policy::{CorpusSource, MissingField, Packing, Validation};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -16,8 +17,24 @@ pub const TEXT_EXTENSIONS: [&str; 2] = [".txt", ".md"];
 /// Default field or column that holds the text of a document.
 pub const TEXT_FIELD: &str = "text";
 
+/// The recipe's table of a corpus.
+const TABLE: &str = "data";
+
 /// Default held-out share of a corpus.
 pub const HELD_OUT_SHARE: f64 = 0.05;
+
+/// How the documents of a corpus are found and read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Text that separates the documents of a text file.
+    pub document_separator: Option<String>,
+    /// The field of a JSON object, or the column of a table, that holds the text of a document.
+    pub field: String,
+    /// What happens to a document that lacks the field or has null there.
+    pub missing: MissingField,
+    /// Extensions of the files read from a folder of text, dots included.
+    pub extensions: Vec<String>,
+}
 
 /// A source of a mixture.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +43,15 @@ pub struct MixtureSource {
     pub location: CorpusLocation,
     /// True if a plan counts its tokens, however many they are.
     pub counted: bool,
+    /// How its documents are read; `None` if as those of any corpus of the spec.
+    pub reading: Option<Reading>,
+}
+
+impl MixtureSource {
+    /// Returns a source that a plan need not count, read as any corpus of the spec.
+    pub fn at(location: impl Into<CorpusLocation>) -> Self {
+        Self { location: location.into(), counted: false, reading: None }
+    }
 }
 
 /// What a dataset is made from, with all paths resolved.
@@ -35,6 +61,8 @@ pub struct Spec {
     pub corpus: CorpusSource,
     /// The split that is taken of the folders of the corpus; `None` for all of their files.
     pub split: Option<String>,
+    /// The recipe's table that has the keys of the corpus, for messages: `data`, or that of a source.
+    pub table: String,
     /// The sources of a mixture, by name; empty for another corpus.
     pub sources: BTreeMap<String, MixtureSource>,
     /// One of [`tokenizer::BUILT_IN`](super::tokenizer::BUILT_IN), or the path of a tokenizer.json.
@@ -49,6 +77,8 @@ pub struct Spec {
     pub missing: MissingField,
     /// Extensions of the files read from a folder of text, dots included.
     pub extensions: Vec<String>,
+    /// How a held-out corpus of its own is read; `None` if as the corpus.
+    pub held_out_reading: Option<Reading>,
     /// What is held out. Generated corpora ignore it and hold out `validation_tokens`.
     pub validation: Validation,
     /// The split that is held out: of the folders of `validation`, or else of the corpus, or of each source of
@@ -76,6 +106,7 @@ impl Spec {
         Self {
             corpus: corpus.into(),
             split: None,
+            table: TABLE.to_owned(),
             sources: BTreeMap::new(),
             tokenizer: tokenizer.to_owned(),
             begin_token: None,
@@ -83,6 +114,7 @@ impl Spec {
             field: TEXT_FIELD.to_owned(),
             missing: MissingField::Error,
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
+            held_out_reading: None,
             validation: Validation::Fraction(HELD_OUT_SHARE),
             validation_split: None,
             sets: BTreeMap::new(),
@@ -95,11 +127,44 @@ impl Spec {
         }
     }
 
-    /// Returns the spec of one source of a mixture, whose sets are those of the mixture and not its own.
-    pub(super) fn of_source(&self, source: &MixtureSource) -> Self {
+    /// Returns the spec of the source of a mixture called `name`. Its sets are those of the mixture and not its
+    /// own.
+    pub(super) fn of_source(&self, name: &str, source: &MixtureSource) -> Self {
         let (sources, sets) = (BTreeMap::new(), BTreeMap::new());
         let CorpusLocation { paths, split } = source.location.clone();
-        Self { corpus: CorpusSource::Paths(paths), split, sources, sets, ..self.clone() }
+        let (corpus, table) = (CorpusSource::Paths(paths), format!("{TABLE}.sources.{name}"));
+        let own = Self { corpus, split, table, sources, sets, ..self.clone() };
+        match source.reading.clone() {
+            Some(reading) => Self { held_out_reading: Some(self.reading()), ..own }.read_as(reading),
+            None => own,
+        }
+    }
+
+    /// Returns how documents are found and read.
+    pub fn reading(&self) -> Reading {
+        Reading {
+            document_separator: self.document_separator.clone(),
+            field: self.field.clone(),
+            missing: self.missing,
+            extensions: self.extensions.clone(),
+        }
+    }
+
+    fn read_as(self, reading: Reading) -> Self {
+        let Reading { document_separator, field, missing, extensions } = reading;
+        Self { document_separator, field, missing, extensions, ..self }
+    }
+
+    /// Returns the spec for reading what is held out: a corpus of its own may be read otherwise than the
+    /// source of a mixture that it is held out of.
+    pub(super) fn for_held_out(&self) -> Cow<'_, Self> {
+        match (&self.held_out_reading, &self.validation) {
+            (Some(reading), Validation::Paths(_)) => {
+                let own = Self { table: TABLE.to_owned(), ..self.clone() };
+                Cow::Owned(own.read_as(reading.clone()))
+            }
+            _ => Cow::Borrowed(self),
+        }
     }
 
     /// Returns where the training text lies; `None` for a generated corpus and for a mixture.
@@ -112,12 +177,15 @@ impl Spec {
         }
     }
 
-    /// Returns where the training text lies: in one place, or those of the sources of a mixture, or none for
-    /// a generated corpus.
-    pub(super) fn locations(&self) -> Vec<CorpusLocation> {
+    /// Returns a spec for each corpus that is trained on: this one, or those of the sources of a mixture, or
+    /// none if it is generated.
+    pub(super) fn corpora(&self) -> Vec<Cow<'_, Self>> {
         match self.corpus {
-            CorpusSource::Mixture => self.sources.values().map(|source| source.location.clone()).collect(),
-            _ => self.location().into_iter().collect(),
+            CorpusSource::Stories | CorpusSource::Random => Vec::new(),
+            CorpusSource::Paths(_) => vec![Cow::Borrowed(self)],
+            CorpusSource::Mixture => {
+                self.sources.iter().map(|(name, source)| Cow::Owned(self.of_source(name, source))).collect()
+            }
         }
     }
 
@@ -136,7 +204,12 @@ impl Spec {
 
     /// Returns how the documents of a file are found.
     pub(super) fn rules(&self) -> Rules {
-        Rules { separator: self.document_separator.clone(), field: self.field.clone(), missing: self.missing }
+        Rules {
+            table: self.table.clone(),
+            separator: self.document_separator.clone(),
+            field: self.field.clone(),
+            missing: self.missing,
+        }
     }
 
     /// Returns the held-out share, or `None` if the held-out corpus is separate.

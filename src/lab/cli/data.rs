@@ -143,6 +143,8 @@ fn tokenize(args: &Args, corpus: CorpusSource, out: &Path) -> Result<()> {
         field: args.field.clone(),
         missing: args.missing,
         extensions: args.extensions.iter().map(|ending| with_dot(ending)).collect(),
+        held_out_reading: None,
+        table: "data".to_owned(),
         validation,
         validation_split: args.validation_split.clone(),
         sets: BTreeMap::new(),

@@ -1,9 +1,9 @@
 //! The description of a recipe's data, and the facts about it that plans need.
 
-use crate::data::{self, CorpusFacts, CorpusLocation, MixtureSource, Spec, TokenCache};
+use crate::data::{self, CorpusFacts, CorpusLocation, MixtureSource, Reading, Spec, TokenCache};
 use crate::error::Result;
 use crate::machine::Machine;
-use crate::recipe::{DataSource, Recipe};
+use crate::recipe::{Data, DataSource, Recipe};
 
 /// Returns the description of a recipe's data for [`data::open`] on a machine. The processes of the run on
 /// that machine share its memory.
@@ -13,7 +13,8 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
     let source = |(name, source): (&String, &DataSource)| {
         let paths = source.path.clone().unwrap_or_else(|| "".into());
         let location = CorpusLocation { paths, split: source.split.clone() };
-        (name.clone(), MixtureSource { location, counted: source.epochs.is_some() })
+        let reading = source.is_read_otherwise().then(|| reading(data, source));
+        (name.clone(), MixtureSource { location, counted: source.epochs.is_some(), reading })
     };
     let sets = recipe.values().validation.sets.iter();
     Spec {
@@ -26,6 +27,8 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         field: data.field.clone(),
         missing: data.missing,
         extensions: data.extensions.clone(),
+        held_out_reading: None,
+        table: "data".to_owned(),
         validation: data.validation.clone(),
         validation_split: data.validation_split.clone(),
         sets: sets.map(|(name, paths)| (name.clone(), paths.clone().into())).collect(),
@@ -35,6 +38,18 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         seed: data.seed,
         packing: data.packing,
         memory_bytes: machine.memory_bytes.map(|bytes| bytes / machine.processes.max(1) as u64),
+    }
+}
+
+/// Returns how the documents of a source are found and read: as the source says, and else as `[data]` does.
+fn reading(data: &Data, source: &DataSource) -> Reading {
+    // An empty separator is none: each file is one document.
+    let separator = source.document_separator.as_ref().or(data.document_separator.as_ref());
+    Reading {
+        document_separator: separator.filter(|separator| !separator.is_empty()).cloned(),
+        field: source.field.as_ref().unwrap_or(&data.field).clone(),
+        missing: source.missing.unwrap_or(data.missing),
+        extensions: source.extensions.as_ref().unwrap_or(&data.extensions).clone(),
     }
 }
 

@@ -7,10 +7,10 @@
 
 use super::condition::{Fact, UNSET, When};
 use super::groups::leak;
-use super::key::Class::{Bookkeeping, Training};
+use super::key::Class::{Bookkeeping, Execution, Training};
 use super::key::{Key, NumberFormat, NumberRange, Type};
 use super::names::{name_fault, refusal};
-use crate::policy::PathList;
+use crate::policy::{MissingField, PathList};
 use crate::suggest::nearest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -44,6 +44,14 @@ pub struct DataSource {
     pub path: Option<PathList>,
     /// Split of its folders that is trained on; `None` for all files.
     pub split: Option<String>,
+    /// Text that separates the documents of its text files: empty for none, and `None` for that of `[data]`.
+    pub document_separator: Option<String>,
+    /// Field or column that holds the text of a document; `None` for that of `[data]`.
+    pub field: Option<String>,
+    /// What happens to a document without that field; `None` for what `[data]` says.
+    pub missing: Option<MissingField>,
+    /// Extensions of the files read from a folder of text; `None` for those of `[data]`.
+    pub extensions: Option<Vec<String>>,
     /// Share of the training sequences, relative to the sum of all weights. A checked recipe with several
     /// sources sets it for every source; for a single one it has no effect.
     pub weight: Option<f64>,
@@ -51,6 +59,16 @@ pub struct DataSource {
     pub epochs: Option<f64>,
     /// Origin and licence of its text.
     pub card: Option<String>,
+}
+
+impl DataSource {
+    /// Returns true if a key of the source says how its documents are read.
+    pub fn is_read_otherwise(&self) -> bool {
+        self.document_separator.is_some()
+            || self.field.is_some()
+            || self.missing.is_some()
+            || self.extensions.is_some()
+    }
 }
 
 const NUMBER: Type =
@@ -64,7 +82,7 @@ pub(super) const WEIGHT: &str = "weight";
 pub(super) const CORPUS: &str = "data.corpus";
 
 /// The keys of a source called `NAME`.
-const ROWS: [Key; 5] = [
+const ROWS: [Key; 9] = [
     Key::new(
         "data.sources.NAME.path",
         Training,
@@ -82,6 +100,42 @@ const ROWS: [Key; 5] = [
         "\"train\"",
     )
     .unset("all files")
+    .implied(UNSET),
+    Key::new(
+        "data.sources.NAME.document_separator",
+        Training,
+        Type::Text,
+        "Text that separates two documents of the source's text files; `\"\"` makes each file one document.",
+        "\"<|endoftext|>\"",
+    )
+    .unset("`data.document_separator`")
+    .implied(UNSET),
+    Key::new(
+        "data.sources.NAME.field",
+        Training,
+        Type::Text,
+        "Field of a JSON object, or column of a table, that holds the text of a document of the source.",
+        "\"content\"",
+    )
+    .unset("`data.field`")
+    .implied(UNSET),
+    Key::new(
+        "data.sources.NAME.missing",
+        Execution,
+        Type::Word(MissingField::WORDS),
+        "What happens to a document of the source that lacks the field, as for `data.missing`.",
+        "\"skip\"",
+    )
+    .unset("`data.missing`")
+    .implied(UNSET),
+    Key::new(
+        "data.sources.NAME.extensions",
+        Training,
+        Type::Extensions,
+        "Extensions of the files to read from the source's folders, as for `data.extensions`.",
+        "[\".py\", \".rs\"]",
+    )
+    .unset("`data.extensions`")
     .implied(UNSET),
     Key::new(
         "data.sources.NAME.weight",
@@ -253,9 +307,9 @@ mod tests {
     #[test]
     fn the_keys_of_a_name_are_made_once_and_of_only_so_many_names() {
         let names = Names(Mutex::new(BTreeMap::new()));
-        let paths = |name: &str| names.keys(name, 2).map(|keys| [keys[0].path, keys[3].path]);
+        let paths = |name: &str| names.keys(name, 2).map(|keys| [keys[0].path, keys[1].path]);
         let a = paths("a").expect("the first");
-        assert_eq!(a, ["data.sources.a.path", "data.sources.a.epochs"]);
+        assert_eq!(a, ["data.sources.a.path", "data.sources.a.split"]);
         assert_eq!(paths("b").map(|keys| keys[0]), Some("data.sources.b.path"));
         assert_eq!(paths("c"), None);
         assert!(std::ptr::eq(paths("a").expect("known")[0], a[0]));

@@ -94,6 +94,10 @@ fn required_settings(key: &Key) -> Vec<&'static str> {
             vec!["model.rope_scaling=llama3", "model.rope_factor=4.0", "model.rope_original_context=64"]
         }
         "data.sources.NAME.split"
+        | "data.sources.NAME.document_separator"
+        | "data.sources.NAME.field"
+        | "data.sources.NAME.missing"
+        | "data.sources.NAME.extensions"
         | "data.sources.NAME.weight"
         | "data.sources.NAME.epochs"
         | "data.sources.NAME.card" => {

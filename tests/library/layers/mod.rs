@@ -52,7 +52,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("recipe", "optim metrics machine policy expression suggest format regular error"),
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there, escaped
     // text from a corpus.
-    ("data", "device policy suggest atomic liveness lock format regular error"),
+    ("data", "device policy suggest atomic interrupts liveness lock format regular error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
@@ -148,6 +148,7 @@ const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
     ("engine/regular.rs", &["File::options"], "the one place"),
     ("engine/atomic.rs", &["File::options"], "a new file, where hard links are missing"),
     ("engine/checkpoint/fs.rs", &["OpenOptions::new"], "creates new files"),
+    ("engine/data/token_cache/journal.rs", &["File::options"], "tokens and a journal, by open_own"),
     ("engine/data/token_cache/mod.rs", &["File::options"], "a lock, by open_own"),
     ("engine/device/cuda/doctor/mod.rs", &["fs::read_to_string"], "/proc and /sys"),
     ("engine/device/cuda/monitor/nvml.rs", &["fs::read_to_string"], "/sys"),

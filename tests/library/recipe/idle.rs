@@ -192,7 +192,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
             for (name, source) in sources {
                 read.extend(source.path.iter().flat_map(PathList::iter).map(Path::to_owned));
                 let _ = write!(text, "{name} {:?} {:?} {:?}", source.path, source.split, source.epochs);
-                let _ = write!(text, "{:?}", source.card);
+                let _ = write!(text, "{:?} {:?}", source.card, spec.sources[name].reading);
             }
             if sources.len() > 1 {
                 let weights: Vec<_> = sources.values().map(|source| source.weight).collect();

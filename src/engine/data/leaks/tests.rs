@@ -131,8 +131,7 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
     corpus.write("copies.jsonl", &[own, vec![words(800_000, 50)]].concat());
     let mut spec = Spec { validation: Validation::Fraction(0.2), ..Spec::new("mixture", "byte") };
     for (name, file) in [("own", "own.jsonl"), ("copies", "copies.jsonl")] {
-        spec.sources
-            .insert(name.to_owned(), MixtureSource { location: corpus.path(file).into(), counted: false });
+        spec.sources.insert(name.to_owned(), MixtureSource::at(corpus.path(file)));
     }
     let report =
         check(&spec, &Options { against: Vec::new(), field: None, duplicates: false }, &|_| {}).unwrap();
@@ -150,10 +149,7 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
         assert_ne!(row["file"], row["held_out_file"], "within a source nothing leaks");
     }
     // With another choice of held-out documents in the first source alone, all of them leak.
-    spec.sources.insert(
-        "own".to_owned(),
-        MixtureSource { location: corpus.path("train.jsonl").into(), counted: false },
-    );
+    spec.sources.insert("own".to_owned(), MixtureSource::at(corpus.path("train.jsonl")));
     spec.validation = Validation::at(corpus.path("own.jsonl"));
     let report =
         check(&spec, &Options { against: Vec::new(), field: None, duplicates: false }, &|_| {}).unwrap();

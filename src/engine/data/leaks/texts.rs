@@ -64,9 +64,9 @@ impl Sides {
         match spec.corpus {
             CorpusSource::Mixture => {
                 for (name, source) in &spec.sources {
-                    let name = format!("data.sources.{name}");
+                    let own = spec.of_source(name, source);
                     // A listed text that one source does not have may be in another one.
-                    add(&name, &spec.of_source(source)).map_err(|e| e.context(&name))?;
+                    add(&own.table, &own).map_err(|e| e.context(&own.table))?;
                 }
             }
             _ => {

@@ -9,6 +9,8 @@ use std::fmt::Debug;
 /// How the documents of a file are found, as a recipe says.
 #[derive(Clone, Debug)]
 pub(in crate::data) struct Rules {
+    /// The recipe's table that has the keys of these rules, for messages: `data`, or that of a source.
+    pub table: String,
     /// Text between documents, for formats that do not mark document boundaries themselves.
     pub separator: Option<String>,
     /// The field or column that holds the text, for formats that have several.

@@ -90,10 +90,9 @@ impl Source for JsonLines {
 
     fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>> {
         let path = content.file().path().display();
-        Ok(rules
-            .separator
-            .as_ref()
-            .map(|_| format!("data.document_separator is not used: each line of {path} is a document")))
+        Ok(rules.separator.as_ref().map(|_| {
+            format!("{}.document_separator is not used: each line of {path} is a document", rules.table)
+        }))
     }
 }
 
@@ -256,11 +255,13 @@ fn wrong_object(json: &str, rules: &Rules, e: &serde_json::Error) -> String {
     }
 }
 
-/// What to do about a document without text.
-const SKIP: &str = "data.missing = \"skip\" leaves such documents out";
+/// Says what to do about a document without text.
+fn skip(rules: &Rules) -> String {
+    format!("{}.missing = \"skip\" leaves such documents out", rules.table)
+}
 
 fn null(rules: &Rules) -> String {
-    format!("{} is null, and a document is a string; {SKIP}", quoted(&rules.field))
+    format!("{} is null, and a document is a string; {}", quoted(&rules.field), skip(rules))
 }
 
 /// Says what an object has instead of the field that holds the text.
@@ -270,11 +271,13 @@ fn lacking(json: &str, rules: &Rules) -> String {
         fields.keys().take(SHOWN_FIELDS).map(|name| shortened(&printable(name), SHOWN)).collect();
     names.extend((fields.len() > SHOWN_FIELDS).then(|| "…".to_owned()));
     let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+    let table = &rules.table;
     let example =
-        longest_string(&fields).map_or(String::new(), |name| format!(", such as data.field={name}"));
+        longest_string(&fields).map_or(String::new(), |name| format!(", such as {table}.field={name}"));
     format!(
-        "the object has no {}, but {has}; data.field names the field that holds the text{example}, and {SKIP}",
-        quoted(&rules.field)
+        "the object has no {}, but {has}; {table}.field names the field that holds the text{example}, and {}",
+        quoted(&rules.field),
+        skip(rules)
     )
 }
 

@@ -60,9 +60,10 @@ impl Source for PlainText {
         Ok((count > 1).then(|| {
             format!(
                 "{} holds the text {END_OF_TEXT} {count} times{}; it is read as plain text. If it separates documents, \
-                 set data.document_separator = \"{END_OF_TEXT}\"",
+                 set {}.document_separator = \"{END_OF_TEXT}\"",
                 content.file().path().display(),
-                if reader.is_done() { "" } else { " in its first 4 MiB" }
+                if reader.is_done() { "" } else { " in its first 4 MiB" },
+                rules.table
             )
         }))
     }

@@ -12,6 +12,7 @@ use super::super::{MissingField, Spec, TEXT_FIELD, Validation};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
+use std::borrow::Cow;
 
 /// Version of the rules that turn text into tokens: which documents a file has, what is held out, where end
 /// tokens stand. Increase it whenever a rule changes, so that tokens made by older rules are no longer found.
@@ -83,11 +84,18 @@ impl Key {
                 None
             }
             (Part::Splits, held, _) => {
-                let held = held.map(|location| CorpusFiles::at(&location, &spec.extensions)).transpose()?;
+                let extensions = &spec.for_held_out().extensions;
+                let held = held.map(|location| CorpusFiles::at(&location, extensions)).transpose()?;
                 let Some(CorpusFiles::Text(held)) = held else {
                     return Ok(None);
                 };
                 add(b"path");
+                if let Cow::Owned(other) = spec.for_held_out() {
+                    add(b"held-out text is read as");
+                    add(other.document_separator.as_deref().unwrap_or_default().as_bytes());
+                    add(other.field.as_bytes());
+                    add(other.missing.word().as_bytes());
+                }
                 Some(held)
             }
         };
@@ -96,7 +104,8 @@ impl Key {
             add(DropList::read(path)?.hash().as_bytes());
         }
         let mut files = Vec::new();
-        for text in [Some(text), held.as_ref()].into_iter().flatten() {
+        let held = held.as_ref().map(|held| (held, spec.for_held_out()));
+        for (text, spec) in std::iter::once((text, Cow::Borrowed(spec))).chain(held) {
             let opened = source::open(text.list(&spec.extensions)?.files(), &spec.rules())?;
             add(&(opened.len() as u64).to_le_bytes());
             opened.iter().for_each(|file| add(&[file.source.tag()]));

@@ -279,6 +279,20 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             let path = source("NAME", files.splits());
             curve_of(&[&mixture[1..], &[path.as_str()]].concat(), "train")
         }
+        "data.sources.NAME.document_separator" => curve_of(&mixture, "---"),
+        "data.sources.NAME.extensions" => {
+            let path = source("NAME", files.folder());
+            curve_of(&[&mixture[1..], &[path.as_str()]].concat(), "[\".py\"]")
+        }
+        "data.sources.NAME.field" | "data.sources.NAME.missing" => {
+            let path = source("NAME", files.lines());
+            let lines = [&mixture[1..], &[path.as_str(), "data.missing=skip"]].concat();
+            if key == "data.sources.NAME.field" {
+                return curve_of(&lines, "other");
+            }
+            let other = [&lines[..], &["data.sources.NAME.field=other"]].concat();
+            on(&other, "error", [Shows::Refused(ErrorKind::Usage); 2])
+        }
         "data.sources.NAME.weight" => curve_of(&mixture, "3.0"),
         "data.sources.NAME.epochs" => on(&mixture, "0.01", [Special(runs::limits_passes); 2]),
 

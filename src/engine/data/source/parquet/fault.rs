@@ -1,5 +1,6 @@
 //! Why a table cannot be read, in words.
 
+use super::super::format::Rules;
 use super::super::packed;
 use crate::data::file::CorpusFile;
 use crate::error::{Error, Result};
@@ -54,7 +55,9 @@ impl Fault {
     }
 
     /// Makes the error about a file, with the next step.
-    pub fn into_error(self, file: &CorpusFile) -> Error {
+    pub fn into_error(self, file: &CorpusFile, rules: &Rules) -> Error {
+        let table = &rules.table;
+        let said;
         let (what, next) = match self {
             Self::File(error) => return error,
             Self::Damaged(what) => (
@@ -66,12 +69,18 @@ impl Fault {
                 what,
                 "; write the table again, such as with `pyarrow.parquet.write_table(table, FILE, compression=\"zstd\")`",
             ),
-            Self::Column(what) => (what, "; data.field names the column that holds the text"),
+            Self::Column(what) => {
+                said = format!("; {table}.field names the column that holds the text");
+                (what, said.as_str())
+            }
             Self::Encoding(what) => (
                 format!("{what} is not UTF-8"),
                 "; write the column as strings, such as with `[text.decode(\"latin-1\") for text in column]` in Python",
             ),
-            Self::Missing(what) => (what, "; data.missing = \"skip\" leaves such documents out"),
+            Self::Missing(what) => {
+                said = format!("; {table}.missing = \"skip\" leaves such documents out");
+                (what, said.as_str())
+            }
         };
         Error::usage(format!("{}: {what}{next}", file.path().display()))
     }

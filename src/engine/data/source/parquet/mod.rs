@@ -49,7 +49,7 @@ impl Source for Parquet {
 
     fn scan(&self, content: &dyn Content, rules: &Rules) -> Result<Scan> {
         let file = content.file();
-        scan(file, rules).map_err(|fault| fault.into_error(file))
+        scan(file, rules).map_err(|fault| fault.into_error(file, rules))
     }
 
     fn read<'c>(
@@ -64,13 +64,15 @@ impl Source for Parquet {
             Some(last) => last.read(file, span.at),
             None => Cursor::new(file, rules).and_then(|cursor| cursor.read(file, span.at)),
         };
-        Ok(DocumentReader::Whole(Some(text.map_err(|fault| fault.into_error(file))?)))
+        Ok(DocumentReader::Whole(Some(text.map_err(|fault| fault.into_error(file, rules))?)))
     }
 
     fn warning(&self, content: &dyn Content, rules: &Rules) -> Result<Option<String>> {
         let path = content.file().path().display();
         let unused = rules.separator.as_ref();
-        Ok(unused.map(|_| format!("data.document_separator is not used: each row of {path} is a document")))
+        Ok(unused.map(|_| {
+            format!("{}.document_separator is not used: each row of {path} is a document", rules.table)
+        }))
     }
 }
 
@@ -96,7 +98,8 @@ fn scan(file: &CorpusFile, rules: &Rules) -> Result<Scan, Fault> {
     let numbers: Vec<usize> = (0..footer.groups.len()).collect();
     for some in numbers.chunks(GROUPS) {
         let scanned = some.par_iter().map(|&number| {
-            scan_group(file, &footer, number, rules).map_err(|fault| fault.in_group(number).into_error(file))
+            scan_group(file, &footer, number, rules)
+                .map_err(|fault| fault.in_group(number).into_error(file, rules))
         });
         for (of_group, bytes) in collect_in_order(scanned)? {
             made = made.saturating_add(bytes);

@@ -24,7 +24,7 @@ fn text(name: &str, row: usize) -> Option<String> {
 }
 
 fn rules(field: &str, missing: MissingField) -> Rules {
-    Rules { separator: None, field: field.to_owned(), missing }
+    Rules { table: "data".to_owned(), separator: None, field: field.to_owned(), missing }
 }
 
 fn opened(dir: &Path, bytes: &[u8]) -> CorpusFile {
