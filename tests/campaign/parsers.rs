@@ -211,6 +211,38 @@ fn json_lines() {
     texts_of("jsonl", "a.jsonl", &[lines]);
 }
 
+/// The card of a data set says which files are a split, and may be anyone's.
+#[test]
+fn dataset_cards() {
+    let place = Input::new("set/README.md");
+    let folder = place.path.parent().unwrap().to_owned();
+    fs::create_dir_all(folder.join("a/b/c")).unwrap();
+    for name in ["train-1.txt", "test.txt", "a/b/c/train.txt"] {
+        fs::write(folder.join(name), "some text that is long enough for a window or two. ".repeat(4))
+            .unwrap();
+    }
+    let split = Some("train".to_owned());
+    let spec = Spec {
+        split,
+        validation_split: Some("test".to_owned()),
+        ..Spec::new(folder.to_str().unwrap(), "byte")
+    };
+    let card =
+        |files: &str| format!("---\nlicense: mit\nconfigs:\n- config_name: default\n{files}---\n# About\n");
+    let valid = [
+        card("  data_files:\n  - split: train\n    path: train-*\n  - split: test\n    path: \"test.txt\"\n"),
+        card(
+            "  data_files:\n  - split: train\n    path:\n    - '**/train.txt'\n    - train-1.txt\n  - split: test\n    path: t*\n",
+        ),
+        card("  default: true\n"),
+    ];
+    let tokenizer = tokenizer();
+    run("card", &valid.map(String::into_bytes), twice, |input| {
+        place.set(input);
+        data::facts(&spec, 16, Some(&tokenizer), None).is_ok()
+    });
+}
+
 fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::open("byte").unwrap())
 }

@@ -450,7 +450,7 @@ pub(super) fn unused_fields(spec: &Spec) -> Result<Option<String>> {
 pub(super) fn unused_by_shards(files: &TokenFiles, spec: &Spec) -> Vec<String> {
     let own = Spec::new("", "");
     let named =
-        files.validation.first().filter(|_| spec.validation != own.validation && !spec.held_out().is_some());
+        files.validation.first().filter(|_| spec.validation != own.validation && spec.held_out().is_none());
     let held_out = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().display().to_string();
         ("data.validation", format!("{name} is held out, because its name says so"))
@@ -474,7 +474,7 @@ pub(super) fn unused_by_shards(files: &TokenFiles, spec: &Spec) -> Vec<String> {
 
 /// Warns that a seed has no effect, because there are no documents to choose from.
 pub(super) fn unused_seed(documents: &Documents, spec: &Spec) -> Option<String> {
-    let is_unused = documents.len() == 1 && spec.seed != 0 && !spec.held_out().is_some();
+    let is_unused = documents.len() == 1 && spec.seed != 0 && spec.held_out().is_none();
     is_unused.then(|| {
         "data.seed has no effect on a single document: its end is held out (data.document_separator or JSON lines make \
          several of a file)"

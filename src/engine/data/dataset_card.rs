@@ -12,6 +12,9 @@ use std::path::Path;
 /// Longest value that a message shows, in characters.
 const SHOWN: usize = 60;
 
+/// Most paths of files in a card, each of which lists a folder.
+const MAX_PATHS: usize = 1024;
+
 /// The configurations that a card names, one or more.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Card {
@@ -152,6 +155,9 @@ impl Reader {
     fn add(&mut self, value: &str) -> Option<()> {
         let split = self.split.clone().unwrap_or_else(|| "train".to_owned());
         let pattern = plain(value)?.to_owned();
+        if self.configurations.iter().map(|one| one.files.len()).sum::<usize>() >= MAX_PATHS {
+            return None;
+        }
         self.configurations.last_mut()?.files.push(CardFiles { split, pattern });
         Some(())
     }
@@ -222,5 +228,10 @@ mod tests {
             assert_eq!(read(configs), Err(line), "{configs}");
         }
         assert_eq!(Card::parse("# Text\nconfigs:\n").unwrap(), None, "no front matter");
+        let many = format!("configs:\n- data_files:\n{}", "  - a\n".repeat(MAX_PATHS));
+        assert_eq!(
+            (read(&many).map(|all| all.len()), read(&(many + "  - a\n"))),
+            (Ok(1), Err(MAX_PATHS + 4))
+        );
     }
 }

@@ -166,7 +166,11 @@ impl Documents {
     pub fn content_warnings(&self) -> Result<Vec<String>> {
         let separator = self.rules.separator.as_deref();
         let look = |file: &TextFile| file.source.warning(file.content.as_ref(), &self.rules).transpose();
-        let looked = self.files.par_iter().find_map_first(look).transpose()?;
+        let looked = match self.is_separated {
+            // Files of other formats have no separator, and the text files use it.
+            true => None,
+            false => self.files.par_iter().find_map_first(look).transpose()?,
+        };
         let cut_nothing = match separator.filter(|_| !self.is_separated && looked.is_none()) {
             Some(separator) => Some(self.unused_separator(separator)?),
             None => None,
@@ -231,6 +235,7 @@ const SHOWN: usize = 60;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::PathList;
     use crate::data::corpus_files::CorpusFiles;
     use crate::data::spec::TEXT_EXTENSIONS;
     use std::path::PathBuf;
@@ -314,6 +319,14 @@ mod tests {
             DocumentPlace { file: &path, line: Some(3), number: 2 }
         );
         assert!(warned(&path, Some("x")).unwrap().contains("not used"));
+        let both = PathList::new(vec![path.clone(), path.with_extension("txt")]).unwrap();
+        for (text, says) in [("one x two", None), ("one", Some("not used: each line"))] {
+            std::fs::write(path.with_extension("txt"), text).unwrap();
+            let text = TextFiles { location: both.clone().into() };
+            let warnings = Documents::open(&text, &spec(&path, Some("x"))).unwrap().warnings().unwrap();
+            assert_eq!(warnings.len(), usize::from(says.is_some()), "{warnings:?}");
+            assert!(warnings.iter().all(|one| says.is_some_and(|says| one.contains(says))), "{warnings:?}");
+        }
     }
 
     #[test]

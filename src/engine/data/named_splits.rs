@@ -35,6 +35,9 @@ const DESCRIPTIONS: [&str; 6] = [
 /// Most splits, and configurations, that a message lists.
 const LISTED: usize = 12;
 
+/// Most `**` in a path of the card.
+const MAX_DEEP_WILDCARDS: usize = 2;
+
 /// Returns the files of a folder's split, sorted by path.
 ///
 /// # Errors
@@ -241,7 +244,13 @@ fn by_card(folder: &Path, card: &Card, split: &str) -> Result<Splits> {
     }
     let mut splits = Splits::new();
     for CardFiles { split, pattern: written } in &configuration.files {
-        if written.contains(['[', '{']) || Path::new(written).is_absolute() || written.contains("..") {
+        // Every `**` multiplies the folders that are looked through.
+        let is_slow = written.matches("**").count() > MAX_DEEP_WILDCARDS;
+        if is_slow
+            || written.contains(['[', '{'])
+            || Path::new(written).is_absolute()
+            || written.contains("..")
+        {
             return Err(wrong(format!(
                 "names files as {written:?}, which xrun does not read; name them with a pattern of `*`, `?` and `**` \
                  instead of a split"
@@ -390,6 +399,7 @@ mod tests {
             (&card("- data_files: \"x/*.txt\"\n"), "train", "no file matches"),
             (&card("- data_files: '[ab].txt'\n"), "train", "which xrun does not read"),
             (&card("- data_files: ../x.txt\n"), "train", "which xrun does not read"),
+            (&card("- data_files: '**/a/**/b/**'\n"), "train", "which xrun does not read"),
             (
                 &card("- data_files: [a.txt]\n"),
                 "train",
