@@ -62,9 +62,10 @@ impl Documents {
         let empty = scans.iter().map(|scan| scan.empty).sum();
         let missing = scans.iter().map(|scan| scan.missing).sum();
         let is_separated = scans.iter().any(|scan| scan.is_separated);
-        let numbered = scans.into_iter().enumerate();
-        let spans: Vec<_> =
-            numbered.flat_map(|(i, scan)| scan.documents.into_iter().map(move |d| (i, d))).collect();
+        let mut spans = Vec::with_capacity(scans.iter().map(|scan| scan.documents.len()).sum());
+        for (i, scan) in scans.into_iter().enumerate() {
+            spans.extend(scan.documents.into_iter().map(|document| (i, document)));
+        }
         if spans.is_empty() {
             let lacking = match missing {
                 0 => String::new(),

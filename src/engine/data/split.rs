@@ -5,7 +5,7 @@ use super::parallel::collect_in_order;
 use super::stories::Split;
 use super::stream::Stream;
 use super::text::BLOCK_BYTES;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,29 +13,44 @@ use std::ops::Range;
 /// Receives the tokens of both splits: those to train on first, each split in order.
 pub(super) type TokenSink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
 
+/// Documents that are hashed one after another, as a part of the work that threads share.
+const HASHED_TOGETHER: usize = 256;
+
 /// Splits the documents so that about `fraction` of their bytes is held out. The choice follows a hash of the
 /// seed and the text, so equal documents end up on the same side. Both lists are in corpus order.
 pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Result<(Vec<usize>, Vec<usize>)> {
-    let hash = |i| {
+    let count = u32::try_from(documents.len()).map_err(|_| {
+        Error::usage(format!("{} documents: a corpus has at most {}", documents.len(), u32::MAX))
+    })?;
+    let hash = |i: u32| {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_le_bytes());
-        let (mut reader, mut block) = (documents.reader(i)?, String::new());
+        let (mut reader, mut block) = (documents.reader(i as usize)?, String::new());
         while reader.append(&mut block, BLOCK_BYTES)? {
             hasher.update(block.as_bytes());
             block.clear();
         }
-        Ok((*hasher.finalize().as_bytes(), i))
+        // Half of the hash tells documents apart, and takes half of the memory.
+        let mut half = [0; 16];
+        hasher.finalize_xof().fill(&mut half);
+        Ok((half, i))
     };
-    let mut hashes: Vec<([u8; 32], usize)> =
-        collect_in_order((0..documents.len()).into_par_iter().map(hash))?;
+    // A result for each document would take several times the memory of its hash.
+    let hash_some = |first: usize| {
+        (first as u32..(first + HASHED_TOGETHER).min(count as usize) as u32).map(hash).collect()
+    };
+    let firsts = (0..count as usize).into_par_iter().step_by(HASHED_TOGETHER);
+    let hashes: Vec<Vec<([u8; 16], u32)>> = collect_in_order(firsts.map(hash_some))?;
+    let mut hashes = hashes.concat();
     hashes.par_sort_unstable();
     // Equal documents are one group.
     let groups = || hashes.chunk_by(|a, b| a.0 == b.0);
-    let sizes: Vec<u64> = groups().map(|g| g.iter().map(|&(_, i)| documents.bytes(i)).sum()).collect();
+    let sizes: Vec<u64> =
+        groups().map(|g| g.iter().map(|&(_, i)| documents.bytes(i as usize)).sum()).collect();
     let held = choose_held_out(&sizes, fraction);
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     for (group, held) in groups().zip(held) {
-        if held { &mut validation } else { &mut train }.extend(group.iter().map(|&(_, i)| i));
+        if held { &mut validation } else { &mut train }.extend(group.iter().map(|&(_, i)| i as usize));
     }
     train.sort_unstable();
     validation.sort_unstable();
