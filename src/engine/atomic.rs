@@ -4,8 +4,8 @@ use crate::error::{Error, IoContext, Result};
 use crate::interrupts::{self, Repeated};
 use rustix::io::Errno;
 use std::fs::{File, Metadata};
-use std::io::{BufWriter, ErrorKind, Write};
-use std::path::Path;
+use std::io::{BufWriter, ErrorKind, IntoInnerError, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::NamedTempFile;
 
@@ -83,23 +83,71 @@ pub fn write_cached(path: &Path, bytes: &[u8]) -> Result<()> {
     file.persist(path).map(drop).map_err(|e| e.error).at("replace", path)
 }
 
-/// Writes a temporary file beside `path` and syncs it.
-fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<NamedTempFile> {
+/// A file that is written piece by piece, and replaces another one when it is whole.
+#[derive(Debug)]
+pub struct Draft {
+    out: BufWriter<Repeated<NamedTempFile>>,
+    path: PathBuf,
+}
+
+impl Draft {
+    /// Begins the file that will be at `path`.
+    ///
+    /// # Errors
+    /// If no file can be created beside it.
+    pub fn begin(path: &Path) -> Result<Self> {
+        Ok(Self { out: BufWriter::new(Repeated(create_temporary(path)?)), path: path.to_owned() })
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).at("write", &self.path)
+    }
+
+    /// Replaces the first bytes by `head`, and then the file at the path, as [`write`] does.
+    ///
+    /// # Errors
+    /// If the file cannot be written or replaced.
+    pub fn finish(self, head: &[u8]) -> Result<()> {
+        let Self { out, path } = self;
+        let Repeated(mut file) = out.into_inner().map_err(IntoInnerError::into_error).at("write", &path)?;
+        file.seek(SeekFrom::Start(0)).and_then(|_| Repeated(&file).write_all(head)).at("write", &path)?;
+        sync(&file, &path)?;
+        file.persist(&path).map_err(|e| e.error).at("replace", &path)?;
+        sync_folder(parent(&path))
+    }
+}
+
+/// Creates a temporary file beside `path`.
+fn create_temporary(path: &Path) -> Result<NamedTempFile> {
     let folder = parent(path);
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY).suffix(".tmp");
     // Temporary files are private by default, which is wrong for results that people share.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-    let file = builder.tempfile_in(folder).at("create a temporary file in", folder)?;
+    builder.tempfile_in(folder).at("create a temporary file in", folder)
+}
+
+/// Writes a temporary file beside `path` and syncs it.
+fn temporary(path: &Path, fill: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<NamedTempFile> {
+    let file = create_temporary(path)?;
     let mut out = BufWriter::new(Repeated(&file));
     fill(&mut out).and_then(|()| out.flush()).at("write", path)?;
     drop(out);
+    sync(&file, path)?;
+    Ok(file)
+}
+
+/// Gives a temporary file the permissions of the file that it will replace, and syncs it.
+fn sync(file: &NamedTempFile, path: &Path) -> Result<()> {
     if let Some(there) = std::fs::symlink_metadata(path).ok().filter(Metadata::is_file) {
         file.as_file().set_permissions(there.permissions()).at("write", path)?;
     }
-    interrupts::sync_all(file.as_file()).at("write", path)?;
-    Ok(file)
+    interrupts::sync_all(file.as_file()).at("write", path)
 }
 
 /// Removes temporary files that killed processes left in a folder, if they are at least `age` old. A caller

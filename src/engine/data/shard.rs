@@ -8,7 +8,7 @@
 
 use super::file::CorpusFile;
 use super::stream::{Store, Stream, TokenFile};
-use crate::atomic;
+use crate::atomic::Draft;
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -125,7 +125,8 @@ pub struct Writer {
     wide: bool,
     limit: usize,
     paths: Vec<PathBuf>,
-    tokens: Vec<u32>,
+    /// The shard that is being written, and its tokens so far.
+    begun: Option<(Draft, usize)>,
 }
 
 impl Writer {
@@ -138,57 +139,74 @@ impl Writer {
             wide: vocab > 1 << 16,
             limit: limit.max(1),
             paths: Vec::new(),
-            tokens: Vec::new(),
+            begun: None,
         }
     }
 
-    /// Appends tokens and writes every shard that is full.
+    /// Appends tokens and completes every shard that is full.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or a token does not fit into the ids.
     pub fn push(&mut self, mut tokens: &[u32]) -> Result<()> {
         while !tokens.is_empty() {
-            let take = tokens.len().min(self.limit - self.tokens.len());
-            self.tokens.extend_from_slice(&tokens[..take]);
+            let (mut draft, count) = match self.begun.take() {
+                Some(begun) => begun,
+                None => {
+                    let mut draft = Draft::begin(&self.path())?;
+                    draft.append(&[0; HEADER_BYTES])?;
+                    (draft, 0)
+                }
+            };
+            let take = tokens.len().min(self.limit - count).min(PUSHED_TOGETHER);
+            draft.append(&self.bytes(&tokens[..take])?)?;
             tokens = &tokens[take..];
-            if self.tokens.len() == self.limit {
-                self.write()?;
+            self.begun = Some((draft, count + take));
+            if count + take == self.limit {
+                self.complete()?;
             }
         }
         Ok(())
     }
 
-    /// Writes the last shard and returns the paths of all shards.
+    /// Completes the last shard and returns the paths of all shards.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
     pub fn finish(mut self) -> Result<Vec<PathBuf>> {
-        if !self.tokens.is_empty() {
-            self.write()?;
-        }
+        self.complete()?;
         Ok(self.paths)
     }
 
-    fn write(&mut self) -> Result<()> {
-        let path = self.dir.join(format!("{}_{:06}.bin", self.prefix, self.paths.len()));
-        let (magic, version) = if self.wide { (MAGIC_U32, VERSION_U32) } else { (MAGIC_U16, VERSION_U16) };
-        let count = u32::try_from(self.tokens.len())
+    fn path(&self) -> PathBuf {
+        self.dir.join(format!("{}_{:06}.bin", self.prefix, self.paths.len()))
+    }
+
+    fn bytes(&self, tokens: &[u32]) -> Result<Vec<u8>> {
+        if self.wide {
+            return Ok(tokens.iter().flat_map(|id| id.to_le_bytes()).collect());
+        }
+        let narrow = |id: &u32| {
+            u16::try_from(*id).map_err(|_| Error::failed(format!("token {id} does not fit into two bytes")))
+        };
+        let ids: Vec<u16> = tokens.iter().map(narrow).collect::<Result<_>>()?;
+        Ok(ids.iter().flat_map(|id| id.to_le_bytes()).collect())
+    }
+
+    /// Gives the shard that is being written its header and its name.
+    fn complete(&mut self) -> Result<()> {
+        let Some((draft, count)) = self.begun.take() else { return Ok(()) };
+        let count = u32::try_from(count)
             .map_err(|_| Error::usage("a shard holds at most 4294967295 tokens; lower --shard-tokens"))?;
-        atomic::write_with(&path, |out| {
-            let mut header = [0; HEADER_BYTES];
-            for (slot, word) in header.chunks_exact_mut(4).zip([magic, version, count]) {
-                slot.copy_from_slice(&word.to_le_bytes());
-            }
-            out.write_all(&header)?;
-            for &t in &self.tokens {
-                if self.wide {
-                    out.write_all(&t.to_le_bytes())?;
-                } else {
-                    let narrow = u16::try_from(t).map_err(|_| std::io::ErrorKind::InvalidData)?;
-                    out.write_all(&narrow.to_le_bytes())?;
-                }
-            }
-            Ok(())
-        })?;
-        self.paths.push(path);
-        self.tokens.clear();
+        let (magic, version) = if self.wide { (MAGIC_U32, VERSION_U32) } else { (MAGIC_U16, VERSION_U16) };
+        let header: Vec<u8> = [magic, version, count].iter().flat_map(|word| word.to_le_bytes()).collect();
+        draft.finish(&header)?;
+        self.paths.push(self.path());
         Ok(())
     }
 }
+
+/// Tokens that are converted to bytes at a time.
+const PUSHED_TOGETHER: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
