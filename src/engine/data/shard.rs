@@ -7,7 +7,7 @@
 //! zero.
 
 use super::file::CorpusFile;
-use super::stream::{Store, Stream, TokenFile};
+use super::stream::{Store, Stream, TokenFile, encode_ids};
 use crate::atomic::Draft;
 use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -158,7 +158,8 @@ impl Writer {
                 }
             };
             let take = tokens.len().min(self.limit - count).min(PUSHED_TOGETHER);
-            draft.append(&self.bytes(&tokens[..take])?)?;
+            let ids = encode_ids(&tokens[..take], if self.wide { 4 } else { 2 });
+            draft.append(&ids.ok_or_else(|| Error::failed("a token does not fit into two bytes"))?)?;
             tokens = &tokens[take..];
             self.begun = Some((draft, count + take));
             if count + take == self.limit {
@@ -179,17 +180,6 @@ impl Writer {
 
     fn path(&self) -> PathBuf {
         self.dir.join(format!("{}_{:06}.bin", self.prefix, self.paths.len()))
-    }
-
-    fn bytes(&self, tokens: &[u32]) -> Result<Vec<u8>> {
-        if self.wide {
-            return Ok(tokens.iter().flat_map(|id| id.to_le_bytes()).collect());
-        }
-        let narrow = |id: &u32| {
-            u16::try_from(*id).map_err(|_| Error::failed(format!("token {id} does not fit into two bytes")))
-        };
-        let ids: Vec<u16> = tokens.iter().map(narrow).collect::<Result<_>>()?;
-        Ok(ids.iter().flat_map(|id| id.to_le_bytes()).collect())
     }
 
     /// Gives the shard that is being written its header and its name.

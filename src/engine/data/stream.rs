@@ -42,6 +42,18 @@ pub(super) fn decode_ids(bytes: &[u8], width: usize, ids: &mut [u32]) {
     }
 }
 
+/// Encodes ids as little-endian numbers of `width` bytes each, which is 2 or 4; `None` if one does not fit.
+pub(super) fn encode_ids(ids: &[u32], width: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(ids.len() * width);
+    for &id in ids {
+        match width {
+            2 => bytes.extend(u16::try_from(id).ok()?.to_le_bytes()),
+            _ => bytes.extend(id.to_le_bytes()),
+        }
+    }
+    Some(bytes)
+}
+
 /// Where consecutive tokens are kept.
 #[derive(Debug)]
 pub(super) enum Store {
@@ -288,6 +300,18 @@ mod tests {
         assert_ne!(three().digest(8).unwrap(), whole.slice(0..7).digest(8).unwrap());
         let error = whole.digest(7).unwrap_err();
         assert!(error.message().contains("token 7 at position 7"), "{error}");
+    }
+
+    #[test]
+    fn ids_are_read_as_they_are_written() {
+        let ids = [0, 1, 258, 65_535, 65_536, u32::MAX];
+        for (width, ids) in [(2, &ids[..4]), (4, &ids[..])] {
+            let bytes = encode_ids(ids, width).unwrap();
+            let mut read = vec![0; ids.len()];
+            decode_ids(&bytes, width, &mut read);
+            assert_eq!((bytes.len(), read.as_slice()), (ids.len() * width, ids));
+        }
+        assert_eq!(encode_ids(&ids[..5], 2), None);
     }
 
     #[test]

@@ -13,9 +13,9 @@
 use super::super::file::CorpusFile;
 use super::super::split::TokenSink;
 use super::super::stories::Split;
-use super::super::stream::{Store, Stream, TokenFile};
+use super::super::stream::{Store, Stream, TokenFile, encode_ids};
 use super::super::tokenizer::LostBytes;
-use super::journal::{self, Journal, Unfinished};
+use super::journal::{Journal, Unfinished};
 use crate::error::{Error, Result};
 use crate::liveness::report_progress;
 use serde::{Deserialize, Serialize};
@@ -231,10 +231,8 @@ impl Writer {
 
     fn append(&mut self, tokens: &[u32]) -> std::io::Result<()> {
         for tokens in tokens.chunks(BLOCK_BYTES / size_of::<u32>()) {
-            if self.width == 2 && tokens.iter().any(|id| u16::try_from(*id).is_err()) {
-                return Err(std::io::ErrorKind::InvalidData.into());
-            }
-            self.block.extend(journal::stored(tokens, self.width));
+            let ids = encode_ids(tokens, self.width.into()).ok_or(std::io::ErrorKind::InvalidData)?;
+            self.block.extend(ids);
             if self.block.len() >= BLOCK_BYTES {
                 self.flush()?;
             }

@@ -5,6 +5,7 @@
 //! A line holds the hash of its group's tokens, which is verified before they are used, so nothing has to be
 //! synced while the entry is made.
 
+use super::super::stream::{decode_ids, encode_ids};
 use super::super::tokenizer::LostBytes;
 use crate::error::{IoContext, Result};
 use crate::interrupts::{self, Repeated};
@@ -81,21 +82,13 @@ impl Journal {
     /// if it cannot be written, nothing is recorded.
     pub fn record(&mut self, bytes: usize, tokens: &[u32], lost: LostBytes) {
         let (Some(out), Some((_, width))) = (&self.out, &self.stored) else { return };
-        let stored = stored(tokens, *width);
+        let Some(stored) = encode_ids(tokens, (*width).into()) else { return };
         let hash = blake3::hash(&stored).to_hex().to_string();
         let group = Group { bytes: bytes as u64, tokens: tokens.len() as u64, lost, hash };
         let line = serde_json::to_string(&group).map(|json| json + "\n").unwrap_or_default();
         if Repeated(out).write_all(line.as_bytes()).is_err() {
             self.out = None;
         }
-    }
-}
-
-/// Converts tokens to the bytes of an entry with `width` bytes per token.
-pub(super) fn stored(tokens: &[u32], width: u8) -> Vec<u8> {
-    match width {
-        2 => tokens.iter().flat_map(|id| (*id as u16).to_le_bytes()).collect(),
-        _ => tokens.iter().flat_map(|id| id.to_le_bytes()).collect(),
     }
 }
 
@@ -112,10 +105,8 @@ fn read(file: &File, at: u64, width: u8, group: &Group) -> Option<(Vec<u32>, u64
     if blake3::hash(&bytes).to_hex().as_str() != group.hash {
         return None;
     }
-    let tokens = match width {
-        2 => bytes.chunks_exact(2).map(|id| u32::from(u16::from_le_bytes([id[0], id[1]]))).collect(),
-        _ => bytes.chunks_exact(4).map(|id| u32::from_le_bytes([id[0], id[1], id[2], id[3]])).collect(),
-    };
+    let mut tokens = vec![0; group.tokens as usize];
+    decode_ids(&bytes, width.into(), &mut tokens);
     Some((tokens, length))
 }
 
