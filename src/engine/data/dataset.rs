@@ -51,8 +51,8 @@ pub struct Dataset {
     pub floor: Option<f64>,
     /// BLAKE3 hash of the tokens and the tokenizer, in hexadecimal.
     pub hash: String,
-    /// The share of held-out text of its own that is also trained on, from 0 to 1. For a source of a mixture it
-    /// says less than the share in all sources.
+    /// The share of held-out text of its own that is also trained on, from 0 to 1. For a source of a mixture
+    /// it says less than the share in all sources.
     pub(super) apart_in_training: Option<f64>,
     /// Number of documents that `data.drop` lists and the corpus lacks. Another source of a mixture may have
     /// them.

@@ -162,8 +162,8 @@ pub(super) fn of_files(
     Ok(FileFacts { facts, train, held_out, apart_in_training, absent_drops })
 }
 
-/// Returns the share of held-out text that is trained on, if both were read and the training text is not long.
-/// A run also looks through longer ones.
+/// Returns the share of held-out text that is trained on, if both were read and the training text is not
+/// long. A run also looks through longer ones.
 pub(super) fn trained_on(train: Option<&Stream>, held_out: Option<&Stream>) -> Result<Option<f64>> {
     match (train.filter(|train| train.len() <= CHECKED_TOKENS), held_out) {
         (Some(train), Some(held_out)) => overlap::share_in_training(train, held_out),

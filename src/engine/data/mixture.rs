@@ -260,7 +260,8 @@ mod tests {
         }
     }
 
-    /// A source may have a field of its own; the corpus that is held out for all sources has that of the spec.
+    /// A source may have a field of its own; the corpus that is held out for all sources has that of the
+    /// spec.
     #[test]
     fn a_source_is_read_as_it_says() {
         let dir = tempfile::tempdir().unwrap();

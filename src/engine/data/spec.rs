@@ -81,8 +81,8 @@ pub struct Spec {
     pub held_out_reading: Option<Reading>,
     /// What is held out. Generated corpora ignore it and hold out `validation_tokens`.
     pub validation: Validation,
-    /// The split that is held out: of the folders of `validation`, or else of the corpus, or of each source of
-    /// a mixture.
+    /// The split that is held out: of the folders of `validation`, or else of the corpus, or of each source
+    /// of a mixture.
     pub validation_split: Option<String>,
     /// Further held-out sets: the corpus of each, by name.
     pub sets: BTreeMap<String, CorpusLocation>,
@@ -127,8 +127,8 @@ impl Spec {
         }
     }
 
-    /// Returns the spec of the source of a mixture called `name`. Its sets are those of the mixture and not its
-    /// own.
+    /// Returns the spec of the source of a mixture called `name`. Its sets are those of the mixture and not
+    /// its own.
     pub(super) fn of_source(&self, name: &str, source: &MixtureSource) -> Self {
         let (sources, sets) = (BTreeMap::new(), BTreeMap::new());
         let CorpusLocation { paths, split } = source.location.clone();

@@ -127,8 +127,8 @@ csv_row! {
         }
     }
     and {
-        /// Figures that only some runs have, by column: of held-out sets ([`HeldOutColumn`]) and of the sources
-        /// of a mixture ([`source_of_column`]).
+        /// Figures that only some runs have, by column: of held-out sets ([`HeldOutColumn`]) and of the
+        /// sources of a mixture ([`source_of_column`]).
         #[serde(skip)]
         further: BTreeMap<String, f32>
     }

@@ -18,8 +18,8 @@ pub struct Args {
     /// Further files to look for in the training text, such as the tasks of a benchmark.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     against: Vec<PathBuf>,
-    /// The field of a JSON object, or the column of a table, with the text of the files of --against, if it is
-    /// not `data.field`.
+    /// The field of a JSON object, or the column of a table, with the text of the files of --against, if it
+    /// is not `data.field`.
     #[arg(long, value_name = "NAME", requires = "against")]
     field: Option<String>,
     /// Write what was found: a line of JSON for each training document and held-out passage.

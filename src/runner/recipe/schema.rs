@@ -457,8 +457,8 @@ sections! {
         corpus: CorpusSource = CorpusSource::Stories;
             Training, Type::NameOrPaths(&CorpusSource::NAMES), "\"random\""
                 => aliases(&["dataset", "dataset_path"]);
-        /// Split of the corpus's folders to train on, as HuggingFace data sets name it by their card, files or
-        /// folders.
+        /// Split of the corpus's folders to train on, as HuggingFace data sets name it by their card, files
+        /// or folders.
         split: Option<String> = None;
             Training, Type::Text, "\"train\"" => unset("all files"), implied(UNSET),
                    idle(&[When::Is("data.corpus", NO_PATHS)]);
@@ -509,8 +509,8 @@ sections! {
         validation: Validation = Validation::Fraction(0.05);
             Training, Type::FractionOrPaths(interval(Excluded(0.0), Excluded(1.0))), "0.1"
                 => idle(&[When::Is("data.corpus", GENERATED), When::Fact(Fact::SplitIsHeldOut)]);
-        /// Split that is held out: of the folders of `validation`, if that is a path, or else of the corpus, or
-        /// of each source.
+        /// Split that is held out: of the folders of `validation`, if that is a path, or else of the corpus,
+        /// or of each source.
         validation_split: Option<String> = None;
             Training, Type::Text, "\"validation\"" => unset("none"), implied(UNSET),
                    idle(&[When::Is("data.corpus", GENERATED)]);
@@ -523,8 +523,8 @@ sections! {
         /// Seed of the generator, and of the choice of held-out documents.
         seed: u64 = 0; Training, count(0, MAX_SEED), "7"
                 => idle(&[When::All(&[When::Not("data.corpus", GENERATED), When::Fact(Fact::HeldOutIsOwnCorpus)])]);
-        /// Other weights of the sources of a mixture from a fraction of the training steps on. A source that a
-        /// phase leaves out has weight 0 there.
+        /// Other weights of the sources of a mixture from a fraction of the training steps on. A source that
+        /// a phase leaves out has weight 0 there.
         phases: Vec<Phase> = Vec::new();
             Training, Type::Phases, "[{ from = 0.8, weights = { code = 1.0 } }]"
                 => implied("[]"), idle(&[When::Fact(Fact::OneSource), When::Fact(Fact::PhasesAreBeyond)]);

@@ -48,8 +48,8 @@ pub(super) struct Sides {
 pub(super) const MAIN: &str = "data.validation";
 
 impl Sides {
-    /// Opens the training text of a spec, everything it holds out, and further held-out files, whose text is in
-    /// `field`, or in the one of the corpus.
+    /// Opens the training text of a spec, everything it holds out, and further held-out files, whose text is
+    /// in `field`, or in the one of the corpus.
     ///
     /// # Errors
     /// If something of it is missing, wrong, or no text.

@@ -52,8 +52,9 @@ pub struct Files {
 }
 
 impl Files {
-    /// Makes a text of short documents, a folder with a text and a program, one with two splits, and JSON lines
-    /// with two fields, one of which is missing once. Cases run in parallel, so nothing is written later.
+    /// Makes a text of short documents, a folder with a text and a program, one with two splits, and JSON
+    /// lines with two fields, one of which is missing once. Cases run in parallel, so nothing is written
+    /// later.
     pub fn new() -> Self {
         let folder = runs::scratch();
         let line = |i: u32| format!("{{\"text\": \"{i} and {}\", \"other\": \"not {i}\"}}\n", i * i % 97);
