@@ -120,7 +120,7 @@ fn spec(path: &Path, ending: &str) -> Spec {
 /// The documents of both splits together, in some order; a raw file is one that is split at its tail.
 fn read(data: &Dataset, gives: Gives) -> Vec<String> {
     let tokens = |stream: &data::Stream| stream.tokens(0..stream.len()).unwrap();
-    let (train, held) = (tokens(&data.train), tokens(&data.validation.tokens));
+    let (train, held) = (tokens(&data.train()), tokens(&data.validation.tokens));
     let tokens = if gives == Gives::Raw { [&train[..], &held[1..]].concat() } else { [train, held].concat() };
     let parts = tokens.split(|&t| t == data.tokenizer.end_token()).filter(|part| !part.is_empty());
     let mut texts: Vec<String> = parts.map(|part| data.tokenizer.decode(part).unwrap()).collect();
@@ -183,7 +183,7 @@ fn every_content_under_every_name_is_what_it_says_or_refused() {
                         assert_eq!(read(&data, gives), [String::from_utf8(bytes_of(holds)).unwrap()], "{at}");
                     }
                     (Gives::Ids, Ok(data)) => {
-                        let (train, held) = (&data.train, &data.validation.tokens);
+                        let (train, held) = (&data.train(), &data.validation.tokens);
                         assert_eq!(train.len() + held.len() - 1, 600, "{at}");
                     }
                 }
@@ -371,8 +371,8 @@ fn a_pattern_names_files() {
     let opened = data::open(&split, 8, None, None).unwrap();
     assert!(opened.description.ends_with("80 documents in 2 files"), "{}", opened.description);
     assert_eq!(opened.files.len(), 3);
-    assert_eq!(opened.train.len(), 2 * opened.validation.tokens.len() - 1);
-    assert_eq!(data::facts(&split, 8, None, None).unwrap().train_tokens, opened.train.len());
+    assert_eq!(opened.train().len(), 2 * opened.validation.tokens.len() - 1);
+    assert_eq!(data::facts(&split, 8, None, None).unwrap().train_tokens, opened.train().len());
     assert!(data::is_there(&at("data/train-*")) && !data::is_there(&at("data/test-*")));
     for (pattern, says) in [
         ("data/test-*", "no file matches this pattern"),
@@ -432,10 +432,10 @@ fn lists_and_splits_choose_files() {
         "{}",
         train.description
     );
-    assert_eq!(train.train.len(), 2 * train.validation.tokens.len() - 1);
+    assert_eq!(train.train().len(), 2 * train.validation.tokens.len() - 1);
     assert_eq!(train.files.len(), 3);
     let planned = data::facts(&spec, 8, None, None).unwrap();
-    assert_eq!((planned.train_tokens, planned.exact), (train.train.len(), true));
+    assert_eq!((planned.train_tokens, planned.exact), (train.train().len(), true));
     // Each source of a mixture holds out its own split, as a set of its name.
     let source = |name: &str, location| (name.to_owned(), MixtureSource::at(location));
     let location = CorpusLocation { paths: at("set").into(), split: split("train") };

@@ -61,7 +61,8 @@ fn documents_are_split_whole_and_none_is_lost() {
     let path = write(&dir, "a.txt", text);
     for tokenizer in ["byte", "gpt2", "stories"] {
         let data = open(&separated_spec(&path, tokenizer), 16).unwrap();
-        let (train, held) = (documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens));
+        let (train, held) =
+            (documents_of(&data, &data.train()), documents_of(&data, &data.validation.tokens));
         let mut together = [train.clone(), held.clone()].concat();
         let mut expected = documents.clone();
         together.sort();
@@ -69,7 +70,7 @@ fn documents_are_split_whole_and_none_is_lost() {
         assert_eq!(together, expected);
         assert!(held.iter().all(|d| !train.contains(d)), "a document is on both sides");
         let share =
-            data.validation.tokens.len() as f64 / (data.train.len() + data.validation.tokens.len()) as f64;
+            data.validation.tokens.len() as f64 / (data.train().len() + data.validation.tokens.len()) as f64;
         assert!((0.05..0.15).contains(&share), "{share}");
         assert_eq!((data.warnings.len(), data.floor), (usize::from(tokenizer == "stories"), None));
     }
@@ -92,7 +93,7 @@ fn one_document_is_split_at_its_tail() {
     let path = write(&dir, "a.txt", &text);
     let data = open(&Spec::new(&path, "byte"), 16).unwrap();
     let whole: Vec<u32> = [256].into_iter().chain(text.bytes().map(u32::from)).chain([256]).collect();
-    let (train, held) = (all(&data.train), all(&data.validation.tokens));
+    let (train, held) = (all(&data.train()), all(&data.validation.tokens));
     assert_eq!([&train[..], &held[1..]].concat(), whole);
     assert_eq!(held[0], train[train.len() - 1], "the first held-out token is context");
     assert_eq!(held.len() - 1, whole.len() / 20);
@@ -105,7 +106,7 @@ fn a_literal_end_token_stays_text_and_is_pointed_out() {
     let path = write(&dir, "a.txt", &text);
     let data = open(&Spec::new(&path, "gpt2"), 16).unwrap();
     assert!(data.warnings[0].contains("document_separator"), "{:?}", data.warnings);
-    let inside = all(&data.train);
+    let inside = all(&data.train());
     assert!(!inside[1..].contains(&data.tokenizer.end_token()));
 }
 
@@ -117,7 +118,7 @@ fn folders_jsonl_and_a_held_out_path() {
     let held = write(&dir, "held.txt", "held out text, some of it");
     let spec = Spec { validation: Validation::at(held), ..Spec::new(&json, "byte") };
     let data = open(&spec, 8).unwrap();
-    assert_eq!(documents_of(&data, &data.train)[29], "line 29 \n of text");
+    assert_eq!(documents_of(&data, &data.train())[29], "line 29 \n of text");
     assert_eq!(documents_of(&data, &data.validation.tokens), ["held out text, some of it"]);
 
     let sub = folder();
@@ -125,7 +126,7 @@ fn folders_jsonl_and_a_held_out_path() {
         write(&sub, &format!("{i:02}.md"), format!("file {i} of a folder"));
     }
     let data = open(&Spec::new(sub.path().to_str().unwrap(), "byte"), 8).unwrap();
-    let train = documents_of(&data, &data.train);
+    let train = documents_of(&data, &data.train());
     let number = |d: &String| d.split(' ').nth(1).and_then(|n| n.parse::<u32>().ok());
     assert!(train.is_sorted_by_key(number) && train.len() > 24 && train.len() < 30, "{train:?}");
 }
@@ -139,12 +140,12 @@ fn stories_come_with_their_floor() {
     let nats: f64 = held.iter().map(|s| -stories::grammar().parse_story(s).unwrap().ln_p).sum();
     let floor = data.floor.unwrap();
     assert!((floor - nats / (data.validation.tokens.len() - 1) as f64).abs() < 1e-12);
-    assert!(documents_of(&data, &data.train).iter().all(|s| stories::grammar().parse_story(s).is_some()));
+    assert!(documents_of(&data, &data.train()).iter().all(|s| stories::grammar().parse_story(s).is_some()));
 
     let facts = data::facts(&spec, 16, None, None).unwrap();
     assert_eq!(facts.floor, data.floor);
     assert_eq!(facts.validation_tokens, data.validation.tokens.len());
-    assert!(data.train.len().abs_diff(facts.train_tokens) < 150 && !facts.exact);
+    assert!(data.train().len().abs_diff(facts.train_tokens) < 150 && !facts.exact);
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn random_tokens_know_their_floor_and_are_exact() {
     let facts = data::facts(&spec, 16, None, None).unwrap();
     assert_eq!(
         (facts.train_tokens, facts.validation_tokens),
-        (data.train.len(), data.validation.tokens.len())
+        (data.train().len(), data.validation.tokens.len())
     );
     assert!(facts.exact);
 }
@@ -169,7 +170,7 @@ fn estimates_are_near_the_truth() {
     let path = write(&dir, "a.txt", &text);
     let spec = Spec::new(&path, "gpt2");
     let (facts, data) = (data::facts(&spec, 64, None, None).unwrap(), open(&spec, 64).unwrap());
-    let ratio = facts.train_tokens as f64 / data.train.len() as f64;
+    let ratio = facts.train_tokens as f64 / data.train().len() as f64;
     assert!((0.97..1.03).contains(&ratio) && !facts.exact, "{ratio}");
 }
 
@@ -201,7 +202,7 @@ fn a_folder_is_searched_for_the_endings_that_are_named() {
     write(&dir, "c.txt", "text\n".repeat(50));
     let tokens = |endings: &[&str]| {
         let data = of(endings).unwrap();
-        data.train.len() + data.validation.tokens.len()
+        data.train().len() + data.validation.tokens.len()
     };
     let (py, both, text) = (tokens(&[".py"]), tokens(&[".py", ".rs"]), tokens(&[".txt"]));
     assert!(py > 300 && both > py + 550 && text > 250 && text < py, "{py} {both} {text}");
@@ -241,7 +242,7 @@ fn nanogpt_files_are_read_and_checked_against_the_vocabulary() {
     write(&dir, "val.bin", file(100));
     let spec = Spec::new(dir.path().to_str().unwrap(), "byte");
     let data = open(&spec, 16).unwrap();
-    assert_eq!((data.train.len(), data.validation.tokens.len()), (1000, 100));
+    assert_eq!((data.train().len(), data.validation.tokens.len()), (1000, 100));
     let facts = data::facts(&spec, 16, None, None).unwrap();
     assert_eq!((facts.train_tokens, facts.validation_tokens, facts.exact), (1000, 100, true));
     drop(data);
@@ -316,7 +317,8 @@ fn a_folder_of_seventy_thousand_files_is_read() {
         write(&dir, &format!("{:02}/{:03}.txt", i / 1000, i % 1000), format!("{i:05}"));
     }
     let data = open(&Spec::new(dir.path().to_str().unwrap(), "byte"), 16).unwrap();
-    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
+    let mut texts =
+        [documents_of(&data, &data.train()), documents_of(&data, &data.validation.tokens)].concat();
     texts.sort();
     assert!(texts.into_iter().eq((0..FILES).map(|i| format!("{i:05}"))));
 }
@@ -329,7 +331,7 @@ fn blocks_of_a_large_text_do_not_show() {
     let documents: Vec<String> = (0..150_000).map(story).collect();
     let path = write(&dir, "one.txt", documents.concat());
     let data = open(&Spec::new(&path, "byte"), 16).unwrap();
-    let read = [&all(&data.train)[..], &all(&data.validation.tokens)[1..]].concat();
+    let read = [&all(&data.train())[..], &all(&data.validation.tokens)[1..]].concat();
     let whole =
         [256].into_iter().chain(documents.concat().into_bytes().into_iter().map(u32::from)).chain([256]);
     assert!(read.len() > 5 << 20 && read.into_iter().eq(whole));
@@ -339,7 +341,7 @@ fn blocks_of_a_large_text_do_not_show() {
         let spec = Spec { document_separator: Some(separator.to_owned()), ..Spec::new(&path, "byte") };
         let data = open(&spec, 16).unwrap();
         let mut texts =
-            [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
+            [documents_of(&data, &data.train()), documents_of(&data, &data.validation.tokens)].concat();
         texts.sort();
         let mut expected: Vec<String> = documents.iter().map(|d| d.trim_matches('\n').to_owned()).collect();
         expected.sort();
@@ -349,7 +351,8 @@ fn blocks_of_a_large_text_do_not_show() {
     let lines: Vec<String> = documents.iter().map(|d| serde_json::json!({"text": d}).to_string()).collect();
     let path = write(&dir, "many.jsonl", lines.join("\n"));
     let data = open(&Spec::new(&path, "byte"), 16).unwrap();
-    let mut texts = [documents_of(&data, &data.train), documents_of(&data, &data.validation.tokens)].concat();
+    let mut texts =
+        [documents_of(&data, &data.train()), documents_of(&data, &data.validation.tokens)].concat();
     let mut expected = documents;
     texts.sort();
     expected.sort();
@@ -416,7 +419,7 @@ fn shards_written_by_the_command_read_back_equal() {
         let out = dir.path().join(format!("out{i}"));
         let shards = through_shards(corpus, &[&["--tokenizer", tokenizer], extra].concat(), &out);
         let direct = open(&spec, 16).unwrap();
-        assert_eq!(all(&shards.train), all(&direct.train), "{corpus}");
+        assert_eq!(all(&shards.train()), all(&direct.train()), "{corpus}");
         assert_eq!(all(&shards.validation.tokens), all(&direct.validation.tokens), "{corpus}");
         assert_eq!(shards.hash, direct.hash, "the hash is of the tokens, not of the files");
         assert!(shards.warnings.is_empty(), "{:?}", shards.warnings);
@@ -470,7 +473,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
     };
     let data = Arc::new(open(&Spec::new(&path, "gpt2"), 128).unwrap());
     let text = fs::read_to_string(&path).unwrap();
-    let tokens = [&all(&data.train)[1..], &all(&data.validation.tokens)[1..]].concat();
+    let tokens = [&all(&data.train())[1..], &all(&data.validation.tokens)[1..]].concat();
     assert_eq!(data.tokenizer.decode(&tokens[..tokens.len() - 1]).unwrap(), text);
     let spec = LoaderSpec {
         seq_len: 128,
@@ -622,7 +625,7 @@ fn zstd(path: &str) -> String {
 
 /// What a corpus is, whatever its files are called.
 fn content_of(data: &Dataset) -> (Vec<u32>, Vec<u32>, String) {
-    (all(&data.train), all(&data.validation.tokens), data.hash.clone())
+    (all(&data.train()), all(&data.validation.tokens), data.hash.clone())
 }
 
 #[test]

@@ -1,10 +1,5 @@
 //! One micro-batch, laid out as the model's inputs.
 
-use super::packing::Piece;
-use super::stream::Stream;
-use crate::error::Result;
-use std::ops::Range;
-
 /// Marks a target that the loss leaves out.
 pub const IGNORED: u32 = u32::MAX;
 
@@ -31,24 +26,18 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Reads one window per sequence index. A window shorter than `seq_len + 1` is padded with opening tokens
-    /// whose targets are [`IGNORED`].
+    /// Lays out the tokens of one window per sequence index. A window shorter than `seq_len + 1` is padded
+    /// with opening tokens whose targets are [`IGNORED`].
     ///
     /// Without `cross_documents`, positions and spans restart at every `opening_token`.
-    ///
-    /// # Errors
-    /// If a token file cannot be read or was written to, or a token is outside the vocabulary of `vocab`
-    /// entries.
-    pub(super) fn read(
-        stream: &Stream,
-        windows: impl IntoIterator<Item = (usize, Range<usize>)>,
+    pub(super) fn from_windows(
+        windows: impl IntoIterator<Item = (usize, Vec<u32>)>,
         seq_len: usize,
-        (vocab, opening_token): (usize, u32),
+        opening_token: u32,
         cross_documents: bool,
-    ) -> Result<Self> {
+    ) -> Self {
         let mut batch = Self::default();
-        for (sequence, window) in windows {
-            let mut tokens = stream.tokens_in_vocab(window, vocab)?;
+        for (sequence, mut tokens) in windows {
             let targets = tokens.iter().skip(1).copied().chain(std::iter::repeat(IGNORED)).take(seq_len);
             batch.targets.extend(targets);
             tokens.resize(seq_len, opening_token);
@@ -63,30 +52,26 @@ impl Batch {
             batch.tokens.append(&mut tokens);
             batch.sequences.push(sequence as u32);
         }
-        Ok(batch)
+        batch
     }
 
-    /// Reads one row per sequence index: pieces of a stream that are masked from each other. What is left of
-    /// a row of `seq_len` inputs is padded with opening tokens whose targets are [`IGNORED`].
-    ///
-    /// # Errors
-    /// If a token file cannot be read or was written to, or a token is outside the vocabulary of `vocab`
-    /// entries.
-    pub(super) fn read_rows(
-        stream: &Stream,
-        rows: impl IntoIterator<Item = (usize, Vec<Piece>)>,
+    /// Lays out the tokens of one row per sequence index: pieces that are masked from each other, each with
+    /// one more token for its last target. What is left of a row of `seq_len` inputs is padded with opening
+    /// tokens whose targets are [`IGNORED`].
+    pub(super) fn from_rows(
+        rows: impl IntoIterator<Item = (usize, Vec<Vec<u32>>)>,
         seq_len: usize,
-        (vocab, opening_token): (usize, u32),
-    ) -> Result<Self> {
+        opening_token: u32,
+    ) -> Self {
         let mut batch = Self::default();
         for (sequence, pieces) in rows {
             let mut at = 0;
-            for Piece { start, len } in pieces {
-                let tokens = stream.tokens_in_vocab(start..start + len + 1, vocab)?;
-                batch.tokens.extend(&tokens[..len]);
+            for tokens in pieces {
+                let [inputs @ .., _] = tokens.as_slice() else { continue };
+                batch.tokens.extend(inputs);
                 batch.targets.extend(&tokens[1..]);
-                batch.append_positions(at, len);
-                at += len;
+                batch.append_positions(at, inputs.len());
+                at += inputs.len();
             }
             let padding = seq_len - at;
             batch.tokens.extend(std::iter::repeat_n(opening_token, padding));
@@ -94,7 +79,7 @@ impl Batch {
             batch.append_positions(at, padding);
             batch.sequences.push(sequence as u32);
         }
-        Ok(batch)
+        batch
     }
 
     /// Appends the positions and spans of `len` tokens from place `at` of a row on, which see only each
@@ -123,10 +108,12 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::Range;
+
+    const STREAM: [u32; 8] = [9, 1, 2, 9, 9, 3, 4, 9];
 
     fn batch(cross: bool, window: Range<usize>) -> Batch {
-        let stream = Stream::from_tokens(vec![9, 1, 2, 9, 9, 3, 4, 9]);
-        Batch::read(&stream, [(5, window)], 6, (10, 9), cross).unwrap()
+        Batch::from_windows([(5, STREAM[window].to_vec())], 6, 9, cross)
     }
 
     #[test]
@@ -153,16 +140,14 @@ mod tests {
 
     #[test]
     fn pieces_of_a_row_are_masked_from_each_other() {
-        let stream = Stream::from_tokens(vec![9, 1, 2, 9, 9, 3, 4, 9]);
-        let pieces = vec![Piece { start: 4, len: 3 }, Piece { start: 0, len: 2 }];
-        let b = Batch::read_rows(&stream, [(7, pieces)], 6, (10, 9)).unwrap();
+        let b = Batch::from_rows([(7, vec![STREAM[4..8].to_vec(), STREAM[0..3].to_vec()])], 6, 9);
         assert_eq!(b.tokens, [9, 3, 4, 9, 1, 9]);
         assert_eq!(b.targets, [3, 4, 9, 1, 2, IGNORED]);
         assert_eq!(b.positions, [0, 1, 2, 0, 1, 0]);
         assert_eq!(b.spans, [0, 1, 0, 2, 0, 3, 3, 4, 3, 5, 5, 6]);
         assert_eq!((b.sequences.as_slice(), b.target_count()), (&[7][..], 5));
         // A document that follows a document of its own is read as in a stream without attention across them.
-        let whole = Batch::read_rows(&stream, [(0, vec![Piece { start: 1, len: 6 }])], 6, (10, 9)).unwrap();
+        let whole = Batch::from_rows([(0, vec![STREAM[1..8].to_vec()])], 6, 9);
         let Batch { tokens, targets, .. } = batch(false, 1..8);
         assert_eq!((whole.tokens, whole.targets), (tokens, targets));
     }

@@ -35,9 +35,7 @@ const RATED_TOKENS: usize = 1 << 20;
 pub struct Dataset {
     /// The tokenizer of both streams.
     pub tokenizer: Arc<Tokenizer>,
-    /// Tokens to train on.
-    pub train: Stream,
-    /// The sources of the stream: one, or those of a mixture.
+    /// The sources of the tokens to train on: one, or those of a mixture.
     pub(super) parts: Vec<Part>,
     /// The sources of a mixture, in the order of their names; none for another corpus.
     pub sources: Vec<OpenedSource>,
@@ -72,7 +70,7 @@ impl Dataset {
     /// # Errors
     /// If a token file was written to, replaced or removed.
     pub fn check_unchanged(&self) -> Result<()> {
-        self.train.check()?;
+        self.parts.iter().try_for_each(|part| part.tokens.check())?;
         self.held_out().try_for_each(|set| set.tokens.check())
     }
 
@@ -81,10 +79,16 @@ impl Dataset {
         std::iter::once(&self.validation).chain(&self.sets)
     }
 
+    /// Returns the tokens to train on, those of one source behind those of another.
+    pub fn train(&self) -> Stream {
+        Stream::join(self.parts.iter().map(|part| &part.tokens))
+    }
+
     /// Returns the bytes of memory that the tokens take. Tokens in token files stay on disk and count
     /// nothing.
     pub fn memory_bytes(&self) -> usize {
-        self.train.memory_bytes() + self.held_out().map(|set| set.tokens.memory_bytes()).sum::<usize>()
+        let train = self.parts.iter().map(|part| &part.tokens);
+        train.chain(self.held_out().map(|set| &set.tokens)).map(Stream::memory_bytes).sum()
     }
 
     /// Returns what plans need to know about the sources of a mixture; nothing for another corpus.
@@ -106,8 +110,8 @@ impl Dataset {
     pub fn bytes_per_token(&self) -> Result<Vec<Option<f64>>> {
         let Some(bytes) = self.tokenizer.token_byte_counts() else { return Ok(vec![None; self.parts.len()]) };
         let rate = |part: &Part| {
-            let end = part.tokens.end.min(part.tokens.start + RATED_TOKENS);
-            let tokens = self.train.tokens_in_vocab(part.tokens.start..end, self.tokenizer.vocab_size())?;
+            let end = part.tokens.len().min(RATED_TOKENS);
+            let tokens = part.tokens.tokens_in_vocab(0..end, self.tokenizer.vocab_size())?;
             let sum: u64 = tokens.iter().map(|token| u64::from(bytes[*token as usize])).sum();
             Ok((!tokens.is_empty()).then(|| sum as f64 / tokens.len() as f64))
         };
@@ -165,10 +169,9 @@ pub(super) fn open_corpus(
         warnings.extend(files.check_tokenizer(&tokenizer)?);
     }
     let (rows, packed) = pack(spec, &train, &tokenizer, seq_len)?.unzip();
-    let parts = vec![Part { name: String::new(), tokens: 0..train.len(), rows: rows.map(Arc::new) }];
+    let parts = vec![Part { name: String::new(), tokens: train, rows: rows.map(Arc::new) }];
     Ok(Dataset {
         tokenizer,
-        train,
         parts,
         sources: Vec::new(),
         packed,

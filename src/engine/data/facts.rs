@@ -24,7 +24,7 @@ impl CorpusFacts {
     pub fn from_dataset(dataset: &Dataset) -> Self {
         Self {
             vocab_size: dataset.tokenizer.vocab_size(),
-            train_tokens: dataset.train.len(),
+            train_tokens: dataset.train().len(),
             exact: true,
             validation_tokens: dataset.validation.tokens.len(),
             set_tokens: dataset.sets.iter().map(|set| (set.name.clone(), set.tokens.len())).collect(),

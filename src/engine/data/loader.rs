@@ -4,7 +4,6 @@ use super::Dataset;
 use super::batch::Batch;
 use super::held_out::HeldOut;
 use super::interleave::MixtureStage;
-use super::packing::Piece;
 use super::ramp::Ramp;
 use super::sampler::{Sampler, StepSequences, global_index};
 use crate::error::{Error, IoContext, Result};
@@ -72,8 +71,7 @@ impl LoaderSpec {
         let step = sampler.step(step);
         let vocab = dataset.tokenizer.vocab_size();
         let read = |index| {
-            let tokens = |Piece { start, len }| dataset.train.tokens_in_vocab(start..start + len + 1, vocab);
-            let pieces = step.pieces(index).into_iter().map(tokens).collect::<Result<_>>()?;
+            let pieces = step.read(index, vocab)?;
             Ok(Sequence { index, source: step.source(index).to_owned(), pieces })
         };
         (indices.start..indices.end.min(step.len())).map(read).collect()
@@ -88,18 +86,20 @@ impl LoaderSpec {
 
     /// Reads micro-batch `micro` of a step.
     fn batch(&self, dataset: &Dataset, step: &StepSequences<'_>, micro: usize) -> Result<Batch> {
-        let sequences = (0..self.local_batch_size).map(|j| {
+        let (vocab, opening_token) = dataset.vocabulary();
+        let read = |j| {
             let index = global_index(micro, self.local_batch_size, j, self.rank, self.world_size);
-            (index, step.pieces(index))
-        });
-        let (train, vocabulary) = (&dataset.train, dataset.vocabulary());
+            Ok((index, step.read(index, vocab)?))
+        };
+        let sequences: Vec<(usize, Vec<Vec<u32>>)> =
+            (0..self.local_batch_size).map(read).collect::<Result<_>>()?;
         let batch = if dataset.parts.iter().any(|part| part.rows.is_some()) {
-            Batch::read_rows(train, sequences, self.seq_len, vocabulary)?
+            Batch::from_rows(sequences, self.seq_len, opening_token)
         } else {
-            let windows = sequences.flat_map(|(index, pieces)| {
-                pieces.into_iter().map(move |piece| (index, piece.start..piece.start + piece.len + 1))
-            });
-            Batch::read(train, windows, self.seq_len, vocabulary, self.cross_documents)?
+            let windows = sequences
+                .into_iter()
+                .flat_map(|(index, pieces)| pieces.into_iter().map(move |window| (index, window)));
+            Batch::from_windows(windows, self.seq_len, opening_token, self.cross_documents)
         };
         let source = |&index: &u32| step.part(index as usize) as u32;
         let sources = batch.sequences.iter().filter(|_| !self.mixture.is_empty()).map(source).collect();
@@ -239,18 +239,20 @@ impl Iterator for ValidationBatches<'_> {
 
     fn next(&mut self) -> Option<Result<Batch>> {
         let micro = self.left.pop()?;
-        let Self { set, vocabulary, ref spec, windows: count, .. } = *self;
+        let Self { set, vocabulary: (vocab, opening_token), ref spec, windows: count, .. } = *self;
         let stream = &set.tokens;
-        let windows = (0..spec.local_batch_size).map(|j| {
+        let read = |j| {
             let window = global_index(micro, spec.local_batch_size, j, spec.rank, spec.world_size);
             if window >= count {
-                return (window, 0..0);
+                return Ok((window, Vec::new()));
             }
             let start = window * spec.seq_len;
-            (window, start..stream.len().min(start + spec.seq_len + 1))
-        });
-        let batch = Batch::read(stream, windows, spec.seq_len, vocabulary, spec.cross_documents);
-        Some(batch.map(|mut batch| {
+            let end = stream.len().min(start + spec.seq_len + 1);
+            Ok((window, stream.tokens_in_vocab(start..end, vocab)?))
+        };
+        let windows: Result<Vec<(usize, Vec<u32>)>> = (0..spec.local_batch_size).map(read).collect();
+        Some(windows.map(|windows| {
+            let mut batch = Batch::from_windows(windows, spec.seq_len, opening_token, spec.cross_documents);
             if let Some(unpredicted) = self.unpredicted {
                 batch.ignore_target(unpredicted);
             }
@@ -373,7 +375,8 @@ mod tests {
         let all = sequences(&data, 1, 1, 1, rows as u64);
         let mut found: Vec<u32> = all.values().flat_map(|[_, targets]| targets).copied().collect();
         found.retain(|target| *target != IGNORED);
-        let mut expected = data.train.tokens(1..data.train.len()).unwrap();
+        let train = data.train();
+        let mut expected = train.tokens(1..train.len()).unwrap();
         found.sort_unstable();
         expected.sort_unstable();
         assert_eq!(found, expected);
@@ -385,7 +388,6 @@ mod tests {
         let data = mixture(Packing::Stream);
         let names: Vec<&str> = data.held_out().map(|set| set.name.as_str()).collect();
         assert_eq!(names, ["", "code", "news", "web"]);
-        assert_eq!(data.parts.iter().map(|part| part.tokens.len()).sum::<usize>(), data.train.len());
         let end = data.tokenizer.end_token();
         let all = |set: &HeldOut| set.tokens.tokens(0..set.tokens.len()).unwrap();
         let whole = all(&data.validation);

@@ -30,20 +30,15 @@ pub(super) fn open(
         let own = Spec { memory_bytes, ..spec.of_source(name, source) };
         let dataset = dataset::open_corpus(&own, seq_len, Arc::clone(&tokenizer), cache);
         let dataset = dataset.and_then(|dataset| {
-            dataset::check_window(&own, dataset.train.len(), usize::MAX, seq_len).map(|()| dataset)
+            dataset::check_window(&own, dataset.train().len(), usize::MAX, seq_len).map(|()| dataset)
         });
         opened.push((name, dataset.map_err(|e| in_source(name, e))?));
     }
-    let train = Stream::join(opened.iter().map(|(_, dataset)| &dataset.train));
     let mut parts = Vec::with_capacity(opened.len());
-    let mut at = 0;
     for (name, dataset) in &opened {
-        for part in &dataset.parts {
-            let tokens = at..at + part.tokens.len();
-            at = tokens.end;
-            parts.push(Part { name: (*name).clone(), tokens, rows: part.rows.clone() });
-        }
+        parts.extend(dataset.parts.iter().map(|part| Part { name: (*name).clone(), ..part.clone() }));
     }
+    let train = Stream::join(parts.iter().map(|part| &part.tokens));
     let held_out: Vec<&HeldOut> = opened.iter().map(|(_, dataset)| &dataset.validation).collect();
     let is_own_corpus = matches!(spec.validation, Validation::Paths(_));
     let mut validation = match held_out.first() {
@@ -82,7 +77,7 @@ pub(super) fn open(
     let sources = opened.iter().map(|(name, dataset)| OpenedSource {
         name: (*name).clone(),
         hash: dataset.hash.clone(),
-        train_tokens: dataset.train.len(),
+        train_tokens: dataset.train().len(),
     });
     let sources = sources.collect();
     let packed = Packed::merged(opened.iter().filter_map(|(_, dataset)| dataset.packed));
@@ -92,7 +87,6 @@ pub(super) fn open(
         files.append(&mut dataset.files);
     }
     Ok(Dataset {
-        train,
         parts,
         sources,
         packed,
@@ -295,7 +289,7 @@ mod tests {
         };
         for (spec, [first, held_out]) in [(&spec, ["nono", "held 0"]), (&content, ["nono", "nono 0"])] {
             let opened = data::open(spec, 16, None, Some(&cache)).unwrap();
-            assert!(text(&opened, &opened.train).contains(first));
+            assert!(text(&opened, &opened.train()).contains(first));
             assert!(text(&opened, &opened.validation.tokens).contains(held_out));
             let planned = data::facts(spec, 16, None, None).unwrap();
             assert_eq!(planned.sources[1].train_tokens, opened.parts[1].tokens.len());

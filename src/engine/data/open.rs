@@ -38,12 +38,13 @@ pub fn open(
             dataset
         }
     };
-    check_window(spec, dataset.train.len(), dataset.validation.tokens.len(), seq_len)?;
+    let train = dataset.train();
+    check_window(spec, train.len(), dataset.validation.tokens.len(), seq_len)?;
     let held = dataset.memory_bytes() / size_of::<u32>();
     let bytes = dataset.tokenizer.token_byte_counts().map(Arc::new);
     let sets = open_sets(spec, &dataset.tokenizer, bytes.as_ref(), held, cache, &mut dataset.warnings)?;
     for mut set in sets {
-        set.in_training = share_in_training(&dataset.train, &set.tokens)?;
+        set.in_training = share_in_training(&train, &set.tokens)?;
         let name = overlap::set_name(&set.name);
         dataset.warnings.extend(set.in_training.map(|share| overlap::warning(&name, share)));
         dataset.sets.push(set);

@@ -13,8 +13,8 @@
 use super::interleave::{Interleave, MixtureStage};
 use super::packing::{Piece, Rows};
 use super::ramp::Ramp;
+use super::stream::Stream;
 use crate::error::{Error, Result};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The remainder is noticeable if it is more than one in this many tokens, so windows move only in a stream
@@ -61,13 +61,12 @@ impl Windows {
     }
 }
 
-/// A source of tokens to train on: a part of the training stream with an order of its own.
+/// A source of tokens to train on, with an order of its own.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     /// Name of the source; empty if the whole corpus is one source.
     pub name: String,
-    /// Its tokens in the training stream.
-    pub tokens: Range<usize>,
+    pub tokens: Stream,
     /// The rows that its documents are packed into; `None` if it is cut into windows.
     pub rows: Option<Arc<Rows>>,
 }
@@ -102,17 +101,16 @@ impl Order {
 
     /// Returns what the sequence with this number in the part reads, one piece after another.
     fn pieces(&self, number: u64) -> Vec<Piece> {
-        let (seed, name, offset) = (self.seed, &self.part.name, self.part.tokens.start);
+        let (seed, name) = (self.seed, &self.part.name);
         let Some(rows) = &self.part.rows else {
             let count = self.windows.count as u64;
             let epoch = number / count;
             let window = permute(seed, name, epoch, number % count, count);
-            let start = offset + self.windows.start(epoch, window, self.seq_len);
+            let start = self.windows.start(epoch, window, self.seq_len);
             return vec![Piece { start, len: self.seq_len }];
         };
         let count = rows.len() as u64;
-        let row = rows.row(permute(seed, name, number / count, number % count, count) as usize);
-        row.iter().map(|piece| Piece { start: offset + piece.start, ..*piece }).collect()
+        rows.row(permute(seed, name, number / count, number % count, count) as usize).to_vec()
     }
 }
 
@@ -127,8 +125,8 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Orders the windows of `seq_len + 1` tokens, or the rows, of the parts of a training stream,
-    /// `global_batch_size` of them per step. `stages` are the weights of several parts.
+    /// Orders the windows of `seq_len + 1` tokens, or the rows, of some parts, `global_batch_size` of them per
+    /// step. `stages` are the weights of several parts.
     ///
     /// # Errors
     /// If a part is shorter than one window, `seq_len` or the batch size is 0, or the stages do not fit the
@@ -187,10 +185,17 @@ impl StepSequences<'_> {
         self.drawn.len()
     }
 
-    /// Returns what sequence `index` reads, one piece after another.
-    pub fn pieces(&self, index: usize) -> Vec<Piece> {
+    /// Reads the tokens of sequence `index`, one piece after another: the inputs of each, and one more token
+    /// for its last target. Each is checked against a vocabulary of `vocab` entries.
+    ///
+    /// # Errors
+    /// If the tokens cannot be read, or one is outside the vocabulary.
+    pub fn read(&self, index: usize, vocab: usize) -> Result<Vec<Vec<u32>>> {
         let (part, number) = self.drawn[index];
-        self.orders[part].pieces(number)
+        let order = &self.orders[part];
+        let tokens =
+            |piece: Piece| order.part.tokens.tokens_in_vocab(piece.start..piece.start + piece.len + 1, vocab);
+        order.pieces(number).into_iter().map(tokens).collect()
     }
 
     /// Returns the number of targets from each part: that of the inputs without padding.
@@ -271,14 +276,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn sampler(seed: u64, tokens: usize, seq_len: usize, global: usize) -> Result<Sampler> {
-        let part = Part { name: String::new(), tokens: 0..tokens, rows: None };
+        let tokens = Stream::from_tokens((0..tokens as u32).collect());
+        let part = Part { name: String::new(), tokens, rows: None };
         Sampler::new(seed, &[part], &[], seq_len, global)
     }
 
-    /// Returns the tokens that a sequence reads: the inputs, and one more token for the last target.
-    fn window(sampler: &mut Sampler, step: u64, index: usize) -> Range<usize> {
-        let Piece { start, len } = sampler.step(step).pieces(index)[0];
-        start..start + len + 1
+    /// Returns the tokens that a sequence reads, which are their own positions.
+    fn window(sampler: &mut Sampler, step: u64, index: usize) -> Vec<usize> {
+        let [window] = &sampler.step(step).read(index, usize::MAX).unwrap()[..] else { panic!("one window") };
+        window.iter().map(|token| *token as usize).collect()
     }
 
     #[test]
@@ -321,9 +327,9 @@ mod tests {
         for g in 0..14 {
             let (step, index) = (g / 3, (g % 3) as usize);
             assert_eq!(s.step(step).drawn[index], (0, g));
-            let range = window(&mut s, step, index);
-            assert_eq!((range.len(), range.start % 4), (5, 0));
-            *seen.entry(range.start).or_default() += 1;
+            let window = window(&mut s, step, index);
+            assert_eq!((window.len(), window[0] % 4), (5, 0));
+            *seen.entry(window[0]).or_default() += 1;
         }
         assert!(seen.len() == 7 && seen.values().all(|&n| n == 2));
     }
@@ -347,7 +353,8 @@ mod tests {
                 let mut targets = |epoch: usize| {
                     let steps =
                         (epoch * count..(epoch + 1) * count).map(|step| window(&mut sampler, step as u64, 0));
-                    let mut reached: Vec<usize> = steps.flat_map(|window| window.skip(1)).collect();
+                    let mut reached: Vec<usize> =
+                        steps.flat_map(|window| window.into_iter().skip(1)).collect();
                     reached.sort_unstable();
                     assert!(reached.windows(2).all(|pair| pair[0] < pair[1]), "{tokens} {seq_len}");
                     assert_eq!(reached.len(), count * seq_len);
@@ -377,10 +384,8 @@ mod tests {
     fn check_mixture(counts: &[usize], packs: &[bool], stages: &[MixtureStage], ramp: &Ramp, global: usize) {
         const SEQ_LEN: usize = 4;
         let mut parts = Vec::new();
-        let mut at = 0;
         for (i, (&count, &packs)) in counts.iter().zip(packs).enumerate() {
-            let tokens = at..at + count * SEQ_LEN + 1;
-            at = tokens.end;
+            let tokens = Stream::from_tokens((0..count as u32 * SEQ_LEN as u32 + 1).collect());
             // Documents that fill a row each, so that rows and windows are known.
             let documents: Vec<Piece> =
                 (0..count).map(|row| Piece { start: row * SEQ_LEN, len: SEQ_LEN }).collect();
@@ -400,13 +405,13 @@ mod tests {
             assert_eq!(sequences.targets(), targets.collect::<Vec<_>>());
             let resumed = (step % 13 == 5).then(|| sampler.clone());
             for index in 0..size {
-                let pieces = sequences.pieces(index);
+                let pieces = sequences.read(index, usize::MAX).unwrap();
                 let source: usize = sequences.source(index)[1..].parse().unwrap();
-                let offset = pieces[0].start - parts[source].tokens.start;
-                assert_eq!((pieces.len(), pieces[0].len, offset % SEQ_LEN), (1, SEQ_LEN, 0));
-                seen[source].push(offset / SEQ_LEN);
+                let first = pieces[0][0] as usize;
+                assert_eq!((pieces.len(), pieces[0].len(), first % SEQ_LEN), (1, SEQ_LEN + 1, 0));
+                seen[source].push(first / SEQ_LEN);
                 if let Some(mut resumed) = resumed.clone() {
-                    assert_eq!(resumed.step(step).pieces(index), pieces);
+                    assert_eq!(resumed.step(step).read(index, usize::MAX).unwrap(), pieces);
                 }
             }
         }
@@ -458,7 +463,7 @@ mod tests {
         #[test]
         fn windows_stay_inside(tokens in 2usize..5000, seq in 1usize..300, step: u64, index in 0usize..64) {
             if let Ok(mut s) = sampler(1, tokens, seq, 64) {
-                prop_assert!(window(&mut s, step, index).end <= tokens);
+                prop_assert_eq!(window(&mut s, step, index).len(), seq + 1);
             }
         }
     }

@@ -221,7 +221,7 @@ fn the_cache_changes_nothing() {
     );
     let corpus = CorpusFacts {
         vocab_size: dataset.tokenizer.vocab_size(),
-        train_tokens: dataset.train.len(),
+        train_tokens: dataset.train().len(),
         exact: true,
         validation_tokens: dataset.validation.tokens.len(),
         set_tokens: BTreeMap::new(),

@@ -287,7 +287,7 @@ fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
 fn facts(dataset: &Dataset) -> CorpusFacts {
     CorpusFacts {
         vocab_size: dataset.tokenizer.vocab_size(),
-        train_tokens: dataset.train.len(),
+        train_tokens: dataset.train().len(),
         exact: true,
         validation_tokens: dataset.validation.tokens.len(),
         set_tokens: BTreeMap::new(),

@@ -203,10 +203,10 @@ fn dropped_documents_are_not_trained_on() {
         let (before, after) = (open(&all), open(&kept));
         assert_eq!(before.validation.hash, after.validation.hash);
         assert_ne!(before.hash, after.hash);
-        assert!(after.train.len() < before.train.len());
+        assert!(after.train().len() < before.train().len());
         assert!(after.description.contains("of data.drop left out"), "{}", after.description);
         let counted = data::facts(&kept, 8, None, None).unwrap();
-        assert_eq!((counted.train_tokens, counted.exact), (after.train.len(), true));
+        assert_eq!((counted.train_tokens, counted.exact), (after.train().len(), true));
     }
     let kept = Spec { drop: Some(list.clone()), ..corpus.spec() };
     let again = corpus.check(&kept);
@@ -240,7 +240,7 @@ fn a_drop_list_is_part_of_the_key_of_cached_tokens() {
     let list = corpus.path("drop.txt");
     corpus.check(&corpus.spec()).write_drop_list(&list).unwrap();
     let cache = TokenCache::new(corpus.path("cache"), 1 << 30);
-    let tokens = |spec: &Spec| data::open(spec, 8, None, Some(&cache)).unwrap().train.len();
+    let tokens = |spec: &Spec| data::open(spec, 8, None, Some(&cache)).unwrap().train().len();
     let kept = Spec { drop: Some(list.clone()), ..corpus.spec() };
     let [all, left] = [tokens(&corpus.spec()), tokens(&kept)];
     assert!(left < all);

@@ -52,7 +52,7 @@ fn content(data: &Dataset) -> impl PartialEq + std::fmt::Debug + use<> {
     let tokens = |stream: &crate::data::Stream| stream.tokens(0..stream.len()).unwrap();
     let held: Vec<_> =
         data.held_out().map(|set| (tokens(&set.tokens), set.hash.clone(), set.text.clone())).collect();
-    (tokens(&data.train), held, data.hash.clone(), data.description.clone(), data.warnings.clone())
+    (tokens(&data.train()), held, data.hash.clone(), data.description.clone(), data.warnings.clone())
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn interrupted_work_goes_on_where_it_was() {
     group["hash"] = blake3::hash(&planted[16..]).to_hex().as_str().into();
     std::fs::write(&unfinished, planted).unwrap();
     std::fs::write(&journal, group.to_string() + "\n").unwrap();
-    assert_eq!(place.open(&spec).train.tokens(10..11).unwrap(), [u32::from(b'!')]);
+    assert_eq!(place.open(&spec).train().tokens(10..11).unwrap(), [u32::from(b'!')]);
 }
 
 /// The end of a single document is kept until it is known what is held out, so it is encoded again.
@@ -332,7 +332,7 @@ fn an_entry_in_use_may_be_removed_but_not_changed() {
     let path = place.cache.entries().unwrap()[0].path.clone();
     File::options().append(true).open(path).unwrap().set_len(100).unwrap();
     assert!(data.check_unchanged().unwrap_err().message().contains("changed while it was in use"));
-    assert!(data.train.tokens(0..50).is_err());
+    assert!(data.train().tokens(0..50).is_err());
 }
 
 #[test]

@@ -285,7 +285,7 @@ fn held_out(dataset: &Dataset) -> String {
     if dataset.files.is_empty() {
         return String::new();
     }
-    let (train, held) = (dataset.train.len(), dataset.validation.tokens.len());
+    let (train, held) = (dataset.train().len(), dataset.validation.tokens.len());
     format!("; {} tokens to train on, {} held out", thousands(train), thousands(held))
 }
 
