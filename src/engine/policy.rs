@@ -59,6 +59,17 @@ policy! {
 }
 
 policy! {
+    /// Which windows of a corpus are shuffled with each other.
+    Shuffle {
+        /// All windows of a source.
+        All = "all",
+        /// The windows of a block, which is some 16 million consecutive tokens. Blocks stay in the order of
+        /// the corpus, so training may begin before the rest of it is tokenized.
+        Blocks = "blocks",
+    }
+}
+
+policy! {
     /// Precision of activations and matrix products; master weights and moments stay in fp32.
     TrainingDtype {
         /// bfloat16 activations, fp32 accumulation.

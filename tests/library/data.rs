@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 use xrun::data::stories::{self, Split};
-use xrun::data::{self, Dataset, Loader, LoaderSpec, Ramp, Spec, Stream, Validation, ValidationBatches};
+use xrun::data::{
+    self, Dataset, Loader, LoaderSpec, Ramp, Shuffle, Spec, Stream, Validation, ValidationBatches,
+};
 use xrun::error::Result;
 
 fn all(stream: &Stream) -> Vec<u32> {
@@ -277,6 +279,7 @@ const LOADER: LoaderSpec = LoaderSpec {
     world_size: 1,
     rank: 0,
     cross_documents: true,
+    shuffle: Shuffle::All,
     seed: 0,
     mixture: Vec::new(),
     start_step: 0,
@@ -483,6 +486,7 @@ fn a_real_text_trains_and_evaluates_every_token_once() {
         world_size: 1,
         rank: 0,
         cross_documents: false,
+        shuffle: Shuffle::All,
         seed: 0,
         mixture: Vec::new(),
         start_step: 0,
@@ -506,6 +510,7 @@ fn bytes_and_tokens(data: &Dataset, set: &data::HeldOut, limit: usize) -> (Optio
         world_size: 1,
         rank: 0,
         cross_documents: true,
+        shuffle: Shuffle::All,
         seed: 0,
         mixture: Vec::new(),
         start_step: 0,

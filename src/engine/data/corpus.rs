@@ -11,7 +11,7 @@ use super::text_files::TextFiles;
 use super::token_cache::{Header, Journal, Key, Part, TextTokens, TokenCache};
 use super::token_files::TokenFiles;
 use super::tokenizer::{LostBytes, Tokenizer};
-use super::{Spec, encode, generated, shard, source, split};
+use super::{Shuffle, Spec, encode, generated, shard, source, split};
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use crate::format::plural;
@@ -65,6 +65,8 @@ pub(super) struct Loaded {
     pub validation: Stream,
     /// True if the held-out tokens are of text of their own, not cut from the corpus or generated.
     pub is_held_out_apart: bool,
+    /// Hash of everything that the tokens depend on, if the spec asks for it and the corpus is text.
+    pub content: Option<blake3::Hash>,
     pub summary: CorpusSummary,
 }
 
@@ -120,34 +122,51 @@ impl Corpus {
     pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
         match self {
             Corpus::Files(CorpusFiles::Tokens(files)) => return load_tokens(files, spec, tokenizer, cache),
-            Corpus::Files(CorpusFiles::Text(text)) => {
-                if let Some(cache) = cache
-                    && let Some(loaded) = self.load_cached(text, spec, tokenizer, cache)?
-                {
-                    return Ok(loaded);
-                }
-            }
+            Corpus::Files(CorpusFiles::Text(text)) => return self.load_text(text, spec, tokenizer, cache),
             Corpus::Stories | Corpus::Random => {}
         }
-        let (train, validation, summary) = self.make(spec, tokenizer)?;
-        let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
-        let is_held_out_apart = matches!(self, Corpus::Files(_)) && spec.held_out().is_some();
-        Ok(Loaded { train, validation, is_held_out_apart, summary })
+        self.load_made(spec, tokenizer)
     }
 
-    /// Loads `text` through the cache; `None` if this text is not cached.
-    fn load_cached(
+    /// Loads `text` through the cache if there is one.
+    fn load_text(
         &self,
         text: &TextFiles,
         spec: &Spec,
         tokenizer: &Tokenizer,
+        cache: Option<&TokenCache>,
+    ) -> Result<Loaded> {
+        let by_content = spec.shuffle == Shuffle::Blocks;
+        // An unreadable corpus gets its error from the tokenizing path, so errors are dropped here.
+        let key = || Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
+        let key = (by_content || cache.is_some()).then(key).flatten();
+        let content = key.as_ref().map(|key| key.content).filter(|_| by_content);
+        let loaded = match (cache, key.filter(Key::is_cached)) {
+            (Some(cache), Some(key)) => self.load_cached(text, &key, spec, tokenizer, cache)?,
+            _ => None,
+        };
+        let loaded = loaded.map_or_else(|| self.load_made(spec, tokenizer), Ok)?;
+        Ok(Loaded { content, ..loaded })
+    }
+
+    fn load_made(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
+        let (train, validation, summary) = self.make(spec, tokenizer)?;
+        let (train, validation) = (Stream::from_tokens(train), Stream::from_tokens(validation));
+        let is_held_out_apart = matches!(self, Corpus::Files(_)) && spec.held_out().is_some();
+        Ok(Loaded { train, validation, is_held_out_apart, content: None, summary })
+    }
+
+    /// Loads `text` through the cache; `None` if its tokens cannot be stored.
+    fn load_cached(
+        &self,
+        text: &TextFiles,
+        key: &Key,
+        spec: &Spec,
+        tokenizer: &Tokenizer,
         cache: &TokenCache,
     ) -> Result<Option<Loaded>> {
-        // An unreadable corpus gets its error from the tokenizing path, so errors are dropped here.
-        let key = Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
-        let Some(key) = key else { return Ok(None) };
         let named = format!("{}: ", text.location);
-        let stored = cache.tokens(&key, tokenizer, |sink, journal| {
+        let stored = cache.tokens(key, tokenizer, |sink, journal| {
             let fed = self.feed_with(spec, tokenizer, journal, sink)?;
             Ok(Header {
                 contents: fed.description.trim_start_matches(&named).to_owned(),
@@ -171,6 +190,7 @@ impl Corpus {
             train,
             validation: held_out,
             is_held_out_apart: spec.held_out().is_some(),
+            content: None,
             summary: CorpusSummary {
                 floor: None,
                 warnings,
@@ -274,7 +294,7 @@ impl Corpus {
             let warned = !documents.content_warnings()?.is_empty();
             Ok(Header { text_bytes: Some(bytes.all), lost: bytes.lost, warned, ..header(location, spec) })
         };
-        let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten();
+        let key = || Key::new(&text, Part::Whole, spec, tokenizer).ok().flatten().filter(Key::is_cached);
         let stored = match cache.and_then(|cache| Some((cache, key()?))) {
             Some((cache, key)) => cache.tokens(&key, tokenizer, make)?,
             None => None,
@@ -370,7 +390,7 @@ fn load_tokens(
         ..CorpusSummary::default()
     };
     let is_held_out_apart = !files.validation.is_empty() || spec.held_out().is_some();
-    Ok(Loaded { train, validation, is_held_out_apart, summary })
+    Ok(Loaded { train, validation, is_held_out_apart, content: None, summary })
 }
 
 /// Returns the files of the held-out corpus; `None` if there is none of its own.

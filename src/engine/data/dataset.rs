@@ -132,16 +132,23 @@ pub(super) fn open_corpus(
     cache: Option<&TokenCache>,
 ) -> Result<Dataset> {
     let corpus = Corpus::find(spec)?;
-    let Loaded { train, validation, is_held_out_apart, summary } = corpus.load(spec, &tokenizer, cache)?;
+    let Loaded { train, validation, is_held_out_apart, content, summary } =
+        corpus.load(spec, &tokenizer, cache)?;
     let lost = summary.lost_warning();
     let CorpusSummary { floor, mut warnings, description, held_out_bytes, .. } = summary;
     warnings.extend(lost);
     let vocab = tokenizer.vocab_size();
     let digest =
         |stream: &Stream| stream.digest(vocab).map_err(|e| e.context(format!("corpus {}", spec.corpus)));
-    let (train_hash, held_hash) = (digest(&train)?, digest(&validation)?);
+    let held_hash = digest(&validation)?;
     let mut hasher = blake3::Hasher::new();
-    hasher.update(train_hash.as_bytes()).update(held_hash.as_bytes()).update(tokenizer.hash().as_bytes());
+    match content {
+        Some(content) => hasher.update(b"xrun corpus by its text").update(content.as_bytes()),
+        None => {
+            hasher.update(digest(&train)?.as_bytes()).update(held_hash.as_bytes());
+            hasher.update(tokenizer.hash().as_bytes())
+        }
+    };
     let bytes = tokenizer.token_byte_counts().map(Arc::new);
     let loses_bytes = loses_bytes(&tokenizer, bytes.is_some(), summary.held_out_lost);
     if loses_bytes && summary.held_out_lost.is_some() {

@@ -1,11 +1,11 @@
 //! Loads the micro-batches of a rank, prefetched by a background thread, and the batches of held-out sets.
 
-use super::Dataset;
 use super::batch::Batch;
 use super::held_out::HeldOut;
 use super::interleave::MixtureStage;
 use super::ramp::Ramp;
 use super::sampler::{Sampler, StepSequences, global_index};
+use super::{Dataset, Shuffle};
 use crate::error::{Error, IoContext, Result};
 use std::ops::Range;
 use std::path::Path;
@@ -36,6 +36,8 @@ pub struct LoaderSpec {
     pub cross_documents: bool,
     /// Seed for the order of windows.
     pub seed: u64,
+    /// Which windows are shuffled with each other.
+    pub shuffle: Shuffle,
     /// Weights of the sources of a mixture; empty if the corpus is one source.
     pub mixture: Vec<MixtureStage>,
     /// The first step to read: 0, or the step of a checkpoint.
@@ -57,7 +59,8 @@ impl LoaderSpec {
                 self.rank, self.world_size
             )));
         }
-        let sampler = Sampler::new(self.seed, &dataset.parts, &self.mixture, self.seq_len, global)?;
+        let order = (self.seed, self.shuffle);
+        let sampler = Sampler::new(order, &dataset.parts, &self.mixture, self.seq_len, global)?;
         Ok(sampler.with_ramp(self.ramp.clone()))
     }
 
@@ -314,6 +317,7 @@ mod tests {
             rank,
             cross_documents: true,
             seed: 1,
+            shuffle: Shuffle::All,
             mixture: Vec::new(),
             start_step: 0,
         }

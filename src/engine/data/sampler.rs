@@ -7,9 +7,13 @@
 //! depend on how a global batch is divided among ranks and micro-batches, and the step number is the only
 //! state.
 //!
+//! With [`Shuffle::Blocks`], windows are permuted within blocks of consecutive ones, and blocks stay in order.
+//! Then a sequence of the first epoch needs the tokens up to the end of its block, and no others.
+//!
 //! What remains behind the last window fills none. Where it is a noticeable part of the stream, every second
 //! epoch leaves out the beginning instead: its windows end with the stream.
 
+use super::Shuffle;
 use super::interleave::{Interleave, MixtureStage};
 use super::packing::{Piece, Rows};
 use super::ramp::Ramp;
@@ -20,6 +24,9 @@ use std::sync::Arc;
 /// The remainder is noticeable if it is more than one in this many tokens, so windows move only in a stream
 /// of less than a hundred of them.
 const NOTICEABLE: usize = 100;
+
+/// Tokens of a block whose windows are shuffled with each other. Tests have several blocks of few tokens.
+const BLOCK_TOKENS: usize = if cfg!(test) { 64 } else { 1 << 24 };
 
 /// How a stream of tokens to train on is cut into windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +83,7 @@ pub(super) struct Part {
 struct Order {
     part: Part,
     windows: Windows,
+    shuffle: Shuffle,
     seed: u64,
     seq_len: usize,
 }
@@ -83,7 +91,7 @@ struct Order {
 impl Order {
     /// # Errors
     /// If the part is shorter than one window.
-    fn new(seed: u64, part: Part, seq_len: usize) -> Result<Self> {
+    fn new(seed: u64, shuffle: Shuffle, part: Part, seq_len: usize) -> Result<Self> {
         let tokens = part.tokens.len();
         let windows = Windows::new(tokens, seq_len);
         if windows.count == 0 {
@@ -96,21 +104,39 @@ impl Order {
         }
         // Without documents there are no rows.
         let part = Part { rows: part.rows.filter(|rows| rows.len() > 0), ..part };
-        Ok(Self { part, windows, seed, seq_len })
+        Ok(Self { part, windows, shuffle, seed, seq_len })
     }
 
     /// Returns what the sequence with this number in the part reads, one piece after another.
     fn pieces(&self, number: u64) -> Vec<Piece> {
-        let (seed, name) = (self.seed, &self.part.name);
         let Some(rows) = &self.part.rows else {
             let count = self.windows.count as u64;
             let epoch = number / count;
-            let window = permute(seed, name, epoch, number % count, count);
+            let window = self.shuffled(epoch, number % count, count);
             let start = self.windows.start(epoch, window, self.seq_len);
             return vec![Piece { start, len: self.seq_len }];
         };
         let count = rows.len() as u64;
-        rows.row(permute(seed, name, number / count, number % count, count) as usize).to_vec()
+        rows.row(self.shuffled(number / count, number % count, count) as usize).to_vec()
+    }
+
+    /// Returns which of `count` windows, or rows, is read at place `index` of an epoch.
+    fn shuffled(&self, epoch: u64, index: u64, count: u64) -> u64 {
+        let keys = |block| Keys::new(self.seed, &self.part.name, epoch, block);
+        match self.shuffle {
+            Shuffle::All => keys(None).permute(index, count),
+            Shuffle::Blocks => {
+                let full = self.block_windows();
+                let block = index / full;
+                let first = block * full;
+                first + keys(Some(block)).permute(index - first, full.min(count - first))
+            }
+        }
+    }
+
+    /// Returns the number of windows, or rows, of a block.
+    fn block_windows(&self) -> u64 {
+        (BLOCK_TOKENS / self.seq_len).max(1) as u64
     }
 }
 
@@ -132,7 +158,7 @@ impl Sampler {
     /// If a part is shorter than one window, `seq_len` or the batch size is 0, or the stages do not fit the
     /// parts.
     pub fn new(
-        seed: u64,
+        (seed, shuffle): (u64, Shuffle),
         parts: &[Part],
         stages: &[MixtureStage],
         seq_len: usize,
@@ -141,8 +167,10 @@ impl Sampler {
         if seq_len == 0 || global_batch_size == 0 {
             return Err(Error::usage("seq_len and the global batch size must be at least 1"));
         }
-        let orders =
-            parts.iter().map(|part| Order::new(seed, part.clone(), seq_len)).collect::<Result<_>>()?;
+        let orders = parts
+            .iter()
+            .map(|part| Order::new(seed, shuffle, part.clone(), seq_len))
+            .collect::<Result<_>>()?;
         let interleave = match parts {
             [_] => None,
             _ => Some(Interleave::new(parts.len(), stages)?),
@@ -229,37 +257,46 @@ pub fn global_index(micro: usize, local: usize, j: usize, rank: usize, world_siz
 
 const ROUNDS: usize = 8;
 
-/// Permutes 0..n pseudorandomly, keyed by seed, source and epoch: a balanced Feistel network over the next
-/// power of four, repeated until the result is below n (cycle walking, Black and Rogaway 2002; at most four
-/// rounds on average).
-fn permute(seed: u64, source: &str, epoch: u64, index: u64, n: u64) -> u64 {
-    let bits = (64 - (n - 1).leading_zeros()).div_ceil(2).max(1);
-    let mask = (1u64 << bits) - 1;
-    let keys = keys(seed, source, epoch);
-    let mut x = index;
-    loop {
-        let (mut left, mut right) = (x >> bits, x & mask);
-        for key in keys {
-            (left, right) = (right, left ^ (splitmix64_finalizer(right ^ key) & mask));
+/// The keys of a pseudorandom permutation.
+struct Keys([u64; ROUNDS]);
+
+impl Keys {
+    /// Derives the keys of an epoch of a source, or of one block in it.
+    fn new(seed: u64, source: &str, epoch: u64, block: Option<u64>) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(b"xrun window order").update(&seed.to_le_bytes()).update(&epoch.to_le_bytes());
+        // A corpus of one source has no name, and the order that it had before there were mixtures.
+        hasher.update(source.as_bytes());
+        if let Some(block) = block {
+            // No name ends with a zero byte and a number.
+            hasher.update(&[0]).update(&block.to_le_bytes());
         }
-        x = left << bits | right;
-        if x < n {
-            return x;
+        let mut bytes = [0; 8 * ROUNDS];
+        hasher.finalize_xof().fill(&mut bytes);
+        Self(std::array::from_fn(|i| {
+            let (key, _) = bytes[8 * i..].split_first_chunk().expect("eight bytes for each round");
+            u64::from_le_bytes(*key)
+        }))
+    }
+
+    /// Returns the place of `index` in a permutation of 0..n: a balanced Feistel network over the next power
+    /// of four, repeated until the result is below n (cycle walking, Black and Rogaway 2002; at most four
+    /// rounds on average).
+    fn permute(&self, index: u64, n: u64) -> u64 {
+        let bits = (64 - (n - 1).leading_zeros()).div_ceil(2).max(1);
+        let mask = (1u64 << bits) - 1;
+        let mut x = index;
+        loop {
+            let (mut left, mut right) = (x >> bits, x & mask);
+            for key in self.0 {
+                (left, right) = (right, left ^ (splitmix64_finalizer(right ^ key) & mask));
+            }
+            x = left << bits | right;
+            if x < n {
+                return x;
+            }
         }
     }
-}
-
-fn keys(seed: u64, source: &str, epoch: u64) -> [u64; ROUNDS] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(b"xrun window order").update(&seed.to_le_bytes()).update(&epoch.to_le_bytes());
-    // A corpus of one source has no name, and the order that it had before there were mixtures.
-    hasher.update(source.as_bytes());
-    let mut bytes = [0; 8 * ROUNDS];
-    hasher.finalize_xof().fill(&mut bytes);
-    std::array::from_fn(|i| {
-        let (key, _) = bytes[8 * i..].split_first_chunk().expect("eight bytes for each round");
-        u64::from_le_bytes(*key)
-    })
 }
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood 2014, with Stafford's mix 13).
@@ -278,13 +315,17 @@ mod tests {
     fn sampler(seed: u64, tokens: usize, seq_len: usize, global: usize) -> Result<Sampler> {
         let tokens = Stream::from_tokens((0..tokens as u32).collect());
         let part = Part { name: String::new(), tokens, rows: None };
-        Sampler::new(seed, &[part], &[], seq_len, global)
+        Sampler::new((seed, Shuffle::All), &[part], &[], seq_len, global)
     }
 
     /// Returns the tokens that a sequence reads, which are their own positions.
     fn window(sampler: &mut Sampler, step: u64, index: usize) -> Vec<usize> {
         let [window] = &sampler.step(step).read(index, usize::MAX).unwrap()[..] else { panic!("one window") };
         window.iter().map(|token| *token as usize).collect()
+    }
+
+    fn permute(seed: u64, source: &str, epoch: u64, index: u64, n: u64) -> u64 {
+        Keys::new(seed, source, epoch, None).permute(index, n)
     }
 
     #[test]
@@ -381,7 +422,14 @@ mod tests {
 
     /// In every epoch of every source of a mixture, each of its windows or rows is read once, whatever the
     /// weights, their changes and the batch sizes; and a sampler that begins at any step agrees.
-    fn check_mixture(counts: &[usize], packs: &[bool], stages: &[MixtureStage], ramp: &Ramp, global: usize) {
+    fn check_mixture(
+        shuffle: Shuffle,
+        counts: &[usize],
+        packs: &[bool],
+        stages: &[MixtureStage],
+        ramp: &Ramp,
+        global: usize,
+    ) {
         const SEQ_LEN: usize = 4;
         let mut parts = Vec::new();
         for (i, (&count, &packs)) in counts.iter().zip(packs).enumerate() {
@@ -392,7 +440,8 @@ mod tests {
             let rows = packs.then(|| Arc::new(Rows::pack(&documents, SEQ_LEN)));
             parts.push(Part { name: format!("s{i}"), tokens, rows });
         }
-        let sampler = Sampler::new(3, &parts, stages, SEQ_LEN, global).unwrap().with_ramp(ramp.clone());
+        let sampler =
+            Sampler::new((3, shuffle), &parts, stages, SEQ_LEN, global).unwrap().with_ramp(ramp.clone());
         let mut walk = sampler.clone();
         let mut seen: Vec<Vec<usize>> = vec![Vec::new(); parts.len()];
         for step in 0..40 {
@@ -421,6 +470,11 @@ mod tests {
                 sorted.sort_unstable();
                 sorted.dedup();
                 assert!(sorted.len() == epoch.len() && sorted.iter().all(|window| *window < count));
+                let blocks = epoch.chunks(BLOCK_TOKENS / SEQ_LEN).enumerate();
+                let in_order = blocks.into_iter().all(|(block, windows)| {
+                    windows.iter().all(|window| window / (BLOCK_TOKENS / SEQ_LEN) == block)
+                });
+                assert!(shuffle == Shuffle::All || in_order, "{epoch:?}");
             }
         }
     }
@@ -451,13 +505,15 @@ mod tests {
             phases in proptest::collection::vec(1u64..200, 3),
             stages in proptest::collection::vec((1u64..20, 1u64..9), 0..3),
             global in 1usize..17,
+            blocks: bool,
         ) {
+            let shuffle = if blocks { Shuffle::Blocks } else { Shuffle::All };
             let from = phases.iter().scan(0, |at, length| Some(std::mem::replace(at, *at + length)));
             let weights = weights.iter().map(|weights| weights[..counts.len()].to_vec());
             let mixture: Vec<_> = from.zip(weights).map(|(from, weights)| MixtureStage { from, weights }).collect();
             let mut end = 0;
             let ramp = Ramp::new(stages.iter().map(|(steps, size)| { end += steps; (end, *size) }));
-            check_mixture(&counts, &packs[..counts.len()], &mixture, &ramp, global);
+            check_mixture(shuffle, &counts, &packs[..counts.len()], &mixture, &ramp, global);
         }
 
         #[test]

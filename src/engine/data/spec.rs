@@ -3,7 +3,7 @@
 use super::location::CorpusLocation;
 use super::source::Rules;
 use crate::error::{Error, Result};
-use crate::policy::{CorpusSource, MissingField, Packing, Validation};
+use crate::policy::{CorpusSource, MissingField, Packing, Shuffle, Validation};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -96,6 +96,9 @@ pub struct Spec {
     pub seed: u64,
     /// How documents are laid into the rows of a training batch.
     pub packing: Packing,
+    /// Which windows are shuffled with each other. With blocks, the hash of a text corpus is that of its text,
+    /// which is known before its tokens are.
+    pub shuffle: Shuffle,
     /// Bytes that tokens may take in memory; `None` for no limit.
     pub memory_bytes: Option<u64>,
 }
@@ -123,6 +126,7 @@ impl Spec {
             validation_tokens: 16_384,
             seed: 0,
             packing: Packing::Stream,
+            shuffle: Shuffle::All,
             memory_bytes: None,
         }
     }

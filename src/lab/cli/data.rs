@@ -5,7 +5,7 @@ use super::{data_cache, data_check, data_show};
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, MissingField, Packing, PathList, SHARD_TOKENS, ShardManifest, ShardWriter,
-    Spec, Statistics, TEXT_EXTENSIONS, TEXT_FIELD, Tokenizer, Validation,
+    Shuffle, Spec, Statistics, TEXT_EXTENSIONS, TEXT_FIELD, Tokenizer, Validation,
 };
 use crate::error::{Error, IoContext, Result};
 use crate::policy::CorpusSource;
@@ -153,6 +153,7 @@ fn tokenize(args: &Args, corpus: CorpusSource, out: &Path) -> Result<()> {
         validation_tokens: args.validation_tokens,
         seed: args.seed,
         packing: Packing::Stream,
+        shuffle: Shuffle::All,
         memory_bytes: None,
     };
     let tokenizer = Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?);

@@ -135,7 +135,7 @@ fn held_out_mismatch(arms: [&Recipe; 2]) -> Option<String> {
 /// Returns true for a key of the corpus that leaves the held-out text of a measure as it is.
 fn is_of_training_alone(key: &str, measure: &Measure) -> bool {
     // What is held out is chosen before documents are dropped, packed or mixed.
-    if ["data.drop", "data.packing", "data.phases"].contains(&key) {
+    if ["data.drop", "data.packing", "data.phases", "data.shuffle"].contains(&key) {
         return true;
     }
     match key.strip_prefix("data.sources.").and_then(|key| key.split_once('.')) {

@@ -37,6 +37,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         validation_tokens: data.validation_tokens,
         seed: data.seed,
         packing: data.packing,
+        shuffle: data.shuffle,
         memory_bytes: machine.memory_bytes.map(|bytes| bytes / machine.processes.max(1) as u64),
     }
 }

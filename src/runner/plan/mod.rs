@@ -29,7 +29,7 @@ use crate::device::{DType, Precision};
 use crate::evaluation::Task;
 use crate::format::{percent, plural, thousands};
 use crate::optim::{UpdateGroup, WeightEma};
-use crate::policy::{Packing, Placement, Shard, Transport};
+use crate::policy::{Packing, Placement, Shard, Shuffle, Transport};
 use std::sync::Arc;
 
 /// Terms of the training objective besides the cross-entropy. Held-out losses have neither.
@@ -64,6 +64,8 @@ pub struct Plan {
     pub cross_documents: bool,
     /// How documents are laid into rows.
     pub packing: Packing,
+    /// Which windows of the corpus are shuffled with each other.
+    pub shuffle: Shuffle,
     /// Update rules of parameters by role; together they cover all roles.
     pub update_groups: Vec<UpdateGroup>,
     /// Moving average of the weights; `None` if none is kept.
@@ -171,6 +173,7 @@ impl Plan {
             rank,
             cross_documents: self.cross_documents,
             seed: self.seeds.order,
+            shuffle: self.shuffle,
             mixture: self.mixture.clone(),
             start_step: done,
         }

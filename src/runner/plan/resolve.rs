@@ -41,6 +41,7 @@ impl Plan {
                 label_smoothing: values.training.label_smoothing,
             },
             packing: values.data.packing,
+            shuffle: values.data.shuffle,
             cross_documents: values.data.cross_documents && values.data.packing == Packing::Stream,
             update_groups,
             ema: values.ema.decay.map(|decay| WeightEma { decay, evaluates: values.ema.evaluate }),

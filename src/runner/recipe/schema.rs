@@ -37,8 +37,8 @@ use crate::policy::{
     Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
     DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement, OrFormula, Packing,
     Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit,
-    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, TrainingDtype, Transport, Validation,
-    WeightsOnly,
+    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, Shuffle, TrainingDtype, Transport,
+    Validation, WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -504,6 +504,11 @@ sections! {
         /// cut into rows and a rest; what stays free is padding, on which nothing is trained.
         packing: Packing = Packing::Stream;
             Training, Type::Word(Packing::WORDS), "\"best_fit\"" => implied("\"stream\"");
+        /// Which windows are shuffled with each other: all of a source, or those of a block of some 16
+        /// million consecutive tokens. Blocks keep the order of the corpus, so a run begins while the rest of
+        /// its text is tokenized.
+        shuffle: Shuffle = Shuffle::All;
+            Training, Type::Word(Shuffle::WORDS), "\"blocks\"" => implied("\"all\"");
         /// Fraction of a corpus that is held out: whole documents, chosen by a hash of `seed` and their text,
         /// or the end of a single document; or a separate corpus.
         validation: Validation = Validation::Fraction(0.05);

@@ -3,7 +3,7 @@
 use crate::place::{Place, UNINTERRUPTED};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use xrun::data::{self, IGNORED, LoaderSpec, Ramp, ValidationBatches};
+use xrun::data::{self, IGNORED, LoaderSpec, Ramp, Shuffle, ValidationBatches};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
@@ -265,6 +265,7 @@ fn the_cache_changes_nothing() {
         world_size: 1,
         rank: 0,
         cross_documents: true,
+        shuffle: Shuffle::All,
         seed: plan.seeds.order,
         mixture: Vec::new(),
         start_step: 0,

@@ -2,7 +2,7 @@
 
 use crate::engine::harness::Setup;
 use std::sync::Arc;
-use xrun::data::{Batch, IGNORED, LoaderSpec, ValidationBatches};
+use xrun::data::{Batch, IGNORED, LoaderSpec, Shuffle, ValidationBatches};
 use xrun::train::Rank;
 
 const ACCURACY: &str = "validation.tasks=[\"next_token_accuracy\"]";
@@ -18,6 +18,7 @@ fn batches(setup: &Setup) -> Vec<Batch> {
         world_size: 1,
         rank: 0,
         cross_documents: setup.plan.cross_documents,
+        shuffle: Shuffle::All,
         seed: setup.plan.seeds.order,
         mixture: Vec::new(),
         start_step: 0,

@@ -2,7 +2,7 @@
 
 use crate::engine::harness::{Setup, get};
 use std::sync::Arc;
-use xrun::data::{Loader, LoaderSpec, Ramp};
+use xrun::data::{Loader, LoaderSpec, Ramp, Shuffle};
 use xrun::ir::BatchSlot;
 
 /// Random tokens have no structure, so a model can only predict them by storing them.
@@ -19,6 +19,7 @@ fn a_batch_is_memorized() {
         world_size: 1,
         rank: 0,
         cross_documents: true,
+        shuffle: Shuffle::All,
         seed: 1,
         mixture: Vec::new(),
         start_step: 0,

@@ -1,5 +1,4 @@
-//! The key of cached tokens: everything the tokens depend on, which is the text, the tokenizer, and how
-//! documents are cut.
+//! The key of tokens: everything they depend on, which is the text, the tokenizer, and how documents are cut.
 
 use super::super::corpus_files::CorpusFiles;
 use super::super::drop::DropList;
@@ -39,14 +38,13 @@ pub(in super::super) enum Part {
 /// The key of a text's tokens, and the files that it was computed from.
 #[derive(Debug)]
 pub(in super::super) struct Key {
-    /// BLAKE3 hash of everything the tokens depend on, in hexadecimal.
-    pub name: String,
+    /// BLAKE3 hash of everything the tokens depend on.
+    pub content: blake3::Hash,
     files: Vec<TextFile>,
 }
 
 impl Key {
-    /// Computes the key of a text by reading it. Returns `None` if the text is too small to cache, or if its
-    /// held-out corpus is not text.
+    /// Computes the key of a text by reading it. Returns `None` if its held-out corpus is not text.
     ///
     /// # Errors
     /// If a file cannot be read, or is written to meanwhile.
@@ -56,9 +54,7 @@ impl Key {
         let mut add = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
         };
-        add(env!("CARGO_PKG_VERSION").as_bytes());
         add(&RULES.to_le_bytes());
-        add(&FORMAT.to_le_bytes());
         add(tokenizer.hash().as_bytes());
         add(&tokenizer.end_token().to_le_bytes());
         add(&tokenizer.opening_token().to_le_bytes());
@@ -111,12 +107,21 @@ impl Key {
             opened.iter().for_each(|file| add(&[file.source.tag()]));
             files.extend(opened);
         }
-        if !is_cached(&files) {
-            return Ok(None);
-        }
         let hashes = collect_in_order(files.par_iter().map(|file| content(file.content.file())))?;
         hashes.iter().for_each(|hash| add(hash.as_bytes()));
-        Ok(Some(Self { name: hasher.finalize().to_hex().to_string(), files }))
+        Ok(Some(Self { content: hasher.finalize(), files }))
+    }
+
+    /// Returns the name of the entry in the cache, which each version of xrun makes for itself.
+    pub fn name(&self) -> String {
+        let mut hasher = blake3::Hasher::new_derive_key("xrun cache entry");
+        hasher.update(&FORMAT.to_le_bytes()).update(env!("CARGO_PKG_VERSION").as_bytes());
+        hasher.update(self.content.as_bytes()).finalize().to_hex().to_string()
+    }
+
+    /// Returns true if the text is long enough to cache its tokens.
+    pub fn is_cached(&self) -> bool {
+        is_cached(&self.files)
     }
 
     /// Returns true if no file of the text was written to since its content was read.

@@ -86,7 +86,7 @@ impl TokenCache {
     }
 
     fn path(&self, key: &Key) -> PathBuf {
-        self.folder.join(&key.name).with_extension(ENDING)
+        self.folder.join(key.name()).with_extension(ENDING)
     }
 
     /// Returns the tokens of a key: from the cache, or stored now while `make` hands them to its sink, those
@@ -132,7 +132,7 @@ impl TokenCache {
     /// ends. Many keys share a few lock files, which are never removed: if one were, some processes would
     /// lock the old file and others a new one.
     fn lock(&self, key: &Key) -> Option<File> {
-        let path = self.folder.join(format!("lock-{}", key.name.get(..2)?));
+        let path = self.folder.join(format!("lock-{}", key.name().get(..2)?));
         let mut options = File::options();
         let file =
             regular::open_own(options.read(true).write(true).create(true).truncate(false), &path).ok()?;

@@ -270,6 +270,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "false")
         }
         "data.packing" => curve_of(&[text, "data.document_separator=---", "data.validation=0.3"], "best_fit"),
+        "data.shuffle" => curve_of(&[text], "blocks"),
         "data.validation" => curve_of(&[text], "0.4"),
         "data.train_tokens" => curve("5000"),
         "data.validation_tokens" => curve("300"),
