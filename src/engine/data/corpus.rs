@@ -287,6 +287,7 @@ impl Corpus {
         };
         let make = |sink: &mut TokenSink<'_>, journal: &mut Journal| {
             let documents = Documents::open(&text, spec)?;
+            journal.begin(Some(Split::Train));
             let bytes =
                 encode::tokenize(&documents, 0..documents.len(), tokenizer, journal, &mut |tokens| {
                     sink(Split::Train, tokens)
@@ -560,6 +561,7 @@ fn text(
         let train = kept((0..count).collect())?;
         let held = Corpus::whole(&held, &spec.for_held_out(), tokenizer, 0, None)?;
         let warnings = [warnings, held.warnings].concat();
+        journal.begin(Some(Split::Train));
         let bytes = encode::tokenize(&documents, train, tokenizer, journal, &mut |t| sink(Split::Train, t))?;
         copy_stream(&held.tokens, tokenizer, &mut |t| sink(Split::Validation, t))?;
         return Ok(CorpusSummary {
@@ -577,6 +579,7 @@ fn text(
     let (bytes, held_out_bytes, held_out_lost) = if count == 1 {
         kept(vec![0])?;
         let mut tail = split::TailSplitter::new(fraction);
+        journal.begin(None);
         let bytes = encode::tokenize(&documents, 0..1, tokenizer, journal, &mut |tokens| {
             check_memory(spec, tail.held() + tokens.len())?;
             tail.push(tokens, &mut |tokens| sink(Split::Train, tokens))
@@ -587,11 +590,14 @@ fn text(
     } else {
         let (train, held) = split::documents(&documents, fraction, spec.seed)?;
         let train = kept(train)?;
-        let train = encode::tokenize(&documents, train, tokenizer, journal, &mut |t| sink(Split::Train, t))?;
+        // What is held out comes first: a run that begins while its text is tokenized evaluates it.
+        journal.begin(Some(Split::Validation));
         let held =
             encode::tokenize(&documents, held, tokenizer, journal, &mut |t| sink(Split::Validation, t))?;
-        let mut both = train;
-        both += held;
+        journal.begin(Some(Split::Train));
+        let train = encode::tokenize(&documents, train, tokenizer, journal, &mut |t| sink(Split::Train, t))?;
+        let mut both = held;
+        both += train;
         (both, Some(held.all), held.lost)
     };
     Ok(CorpusSummary {

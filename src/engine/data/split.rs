@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Receives the tokens of both splits: those to train on first, each split in order.
+/// Receives the tokens of both splits: one split behind the other, each in order.
 pub(super) type TokenSink<'s> = dyn FnMut(Split, &[u32]) -> Result<()> + 's;
 
 /// Documents that are hashed one after another, as a part of the work that threads share.

@@ -13,10 +13,12 @@ pub use grammar::{Derivation, FIRST_WORD, Grammar, Parse};
 use super::END_OF_TEXT;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
 /// One of the two independent streams of stories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Split {
     /// Stories to train on.
     Train = 0,

@@ -1,8 +1,8 @@
 //! A file of cached tokens.
 //!
 //! ```text
-//! "xrun tokens 2.\n"   (16 bytes)
-//! tokens to train on, held-out tokens (u16 or u32 each)
+//! "xrun tokens 3.\n"   (16 bytes)
+//! tokens to train on and held-out tokens, one behind the other (u16 or u32 each)
 //! header (JSON)   length of the header (u32)
 //! BLAKE3 of all bytes before it
 //! ```
@@ -24,7 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-const MAGIC: &[u8; 16] = b"xrun tokens 2.\n\0";
+const MAGIC: &[u8; 16] = b"xrun tokens 3.\n\0";
 
 /// Bytes of the hash at the end of the file.
 const HASH_BYTES: u64 = 32;
@@ -65,6 +65,8 @@ pub(in super::super) struct Header {
     pub train: u64,
     /// Held-out tokens.
     pub held_out: u64,
+    /// True if the held-out tokens stand before those to train on.
+    pub held_out_first: bool,
     /// Bytes per token in the file: 2 or 4.
     pub width: u8,
 }
@@ -138,10 +140,14 @@ impl Entry {
         // Entries are removed in order of last use. The time of the last write would tell other readers that
         // the tokens have changed.
         file.set_read_now();
-        let (train, tokens) = (header.train as usize, (header.train + header.held_out) as usize);
+        let tokens = (header.train + header.held_out) as usize;
         let (offset, width) = (MAGIC.len() as u64, usize::from(header.width));
         let all = Stream::new([Store::File(TokenFile { file, offset, width, tokens })]);
-        Ok(Some(TextTokens { train: all.slice(0..train), held_out: all.slice(train..tokens), header }))
+        let (train, held_out) = match header.held_out_first {
+            true => (header.held_out as usize..tokens, 0..header.held_out as usize),
+            false => (0..header.train as usize, header.train as usize..tokens),
+        };
+        Ok(Some(TextTokens { train: all.slice(train), held_out: all.slice(held_out), header }))
     }
 }
 
@@ -153,7 +159,7 @@ pub(super) enum Written {
     Refused,
 }
 
-/// Writes the tokens that `make` hands to its sink, those to train on first, as a file that appears whole or
+/// Writes the tokens that `make` hands to its sink, one split behind the other, as a file that appears whole or
 /// not at all. `make` records groups of them in the journal, and takes those from it that an interrupted
 /// process made. It returns the header; its counts and width are filled in here. `vocab` is the number of
 /// vocabulary entries.
@@ -174,6 +180,7 @@ pub(super) fn write(
         width,
         block: MAGIC.to_vec(),
         counts: [0; 2],
+        held_out_first: false,
         error: None,
     };
     let made = make(&mut |split, tokens| writer.tokens(split, tokens), &mut unfinished.journal);
@@ -200,6 +207,8 @@ struct Writer {
     block: Vec<u8>,
     /// Tokens to train on and held-out tokens so far.
     counts: [u64; 2],
+    /// True if held-out tokens came first.
+    held_out_first: bool,
     /// The first error of the disk.
     error: Option<std::io::Error>,
 }
@@ -218,10 +227,18 @@ impl Writer {
     }
 
     fn tokens(&mut self, split: Split, tokens: &[u32]) -> Result<()> {
-        if split == Split::Train && self.counts[1] > 0 {
-            return Err(Error::failed("tokens to train on came behind held-out ones"));
+        if tokens.is_empty() {
+            return Ok(());
         }
-        self.counts[usize::from(split == Split::Validation)] += tokens.len() as u64;
+        let is_held_out = split == Split::Validation;
+        if self.counts == [0; 2] {
+            self.held_out_first = is_held_out;
+        }
+        // The split that came first may not come behind the other one.
+        if is_held_out == self.held_out_first && self.counts[usize::from(!is_held_out)] > 0 {
+            return Err(Error::failed("tokens of one split came between those of the other"));
+        }
+        self.counts[usize::from(is_held_out)] += tokens.len() as u64;
         self.append(tokens).map_err(|e| {
             let message = Error::failed(format!("cannot write cached tokens: {e}"));
             self.error = Some(e);
@@ -242,7 +259,8 @@ impl Writer {
 
     fn finish(mut self, header: Header) -> std::io::Result<()> {
         let [train, held_out] = self.counts;
-        let json = serde_json::to_vec(&Header { train, held_out, width: self.width, ..header })?;
+        let (held_out_first, width) = (self.held_out_first, self.width);
+        let json = serde_json::to_vec(&Header { train, held_out, held_out_first, width, ..header })?;
         if json.len() as u64 > MAX_HEADER {
             return Err(std::io::ErrorKind::InvalidData.into());
         }

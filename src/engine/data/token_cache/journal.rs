@@ -5,6 +5,7 @@
 //! A line holds the hash of its group's tokens, which is verified before they are used, so nothing has to be
 //! synced while the entry is made.
 
+use super::super::stories::Split;
 use super::super::stream::{decode_ids, encode_ids};
 use super::super::tokenizer::LostBytes;
 use crate::error::{IoContext, Result};
@@ -34,6 +35,8 @@ const MAX_TOKENS: u64 = 1 << 28;
 /// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Group {
+    /// The split that it belongs to; `None` if that is decided only when all of the text is encoded.
+    split: Option<Split>,
     /// Bytes of its text.
     bytes: u64,
     /// Number of its tokens.
@@ -55,6 +58,8 @@ pub(in super::super) struct Journal {
     groups: VecDeque<Group>,
     /// Byte of the file where the tokens of the first of them begin.
     at: u64,
+    /// The split that the next groups belong to.
+    split: Option<Split>,
 }
 
 impl Journal {
@@ -63,12 +68,18 @@ impl Journal {
         Self::default()
     }
 
+    /// Says which split the next groups belong to; `None` if that is decided later.
+    pub fn begin(&mut self, split: Option<Split>) {
+        self.split = split;
+    }
+
     /// Returns the tokens of the next group of text, which has `bytes` bytes, if they were made before an
     /// interruption, and the bytes that they lost.
     pub fn recall(&mut self, bytes: usize) -> Option<(Vec<u32>, LostBytes)> {
         let group = self.groups.pop_front()?;
         let (file, width) = self.stored.as_ref()?;
-        let tokens = (group.bytes == bytes as u64).then(|| read(file, self.at, *width, &group)).flatten();
+        let is_next = group.bytes == bytes as u64 && group.split == self.split;
+        let tokens = is_next.then(|| read(file, self.at, *width, &group)).flatten();
         let Some((tokens, _)) = tokens else {
             // What follows belongs to other text.
             self.groups.clear();
@@ -84,7 +95,7 @@ impl Journal {
         let (Some(out), Some((_, width))) = (&self.out, &self.stored) else { return };
         let Some(stored) = encode_ids(tokens, (*width).into()) else { return };
         let hash = blake3::hash(&stored).to_hex().to_string();
-        let group = Group { bytes: bytes as u64, tokens: tokens.len() as u64, lost, hash };
+        let group = Group { split: self.split, bytes: bytes as u64, tokens: tokens.len() as u64, lost, hash };
         let line = serde_json::to_string(&group).map(|json| json + "\n").unwrap_or_default();
         if Repeated(out).write_all(line.as_bytes()).is_err() {
             self.out = None;
@@ -140,6 +151,7 @@ impl Unfinished {
             stored: Some((file.clone(), width)),
             groups: groups.into(),
             at: head.len() as u64,
+            split: None,
         };
         let unfinished = Self { file, journal, path, journal_path };
         unfinished.cut_to(kept).at("shorten", &unfinished.path)?;

@@ -18,7 +18,7 @@ use std::borrow::Cow;
 const RULES: u32 = 2;
 
 /// Version of the layout of an entry. Increase it whenever the layout changes.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// Texts of fewer bytes are not cached: tokenizing them takes a moment.
 const MIN_BYTES: u64 = 1 << 20;

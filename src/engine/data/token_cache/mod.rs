@@ -89,8 +89,8 @@ impl TokenCache {
         self.folder.join(key.name()).with_extension(ENDING)
     }
 
-    /// Returns the tokens of a key: from the cache, or stored now while `make` hands them to its sink, those
-    /// to train on first. `None` if they cannot be stored. The second value is a remark if an entry was
+    /// Returns the tokens of a key: from the cache, or stored now while `make` hands them to its sink, one
+    /// split behind the other. `None` if they cannot be stored. The second value is a remark if an entry was
     /// damaged. While another process makes the same tokens, this one waits.
     ///
     /// If the entry is larger than the whole cache may be, or the text has changed meanwhile, the entry is

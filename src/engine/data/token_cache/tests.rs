@@ -285,7 +285,7 @@ fn interrupted_work_goes_on_where_it_was() {
     group["hash"] = blake3::hash(&planted[16..]).to_hex().as_str().into();
     std::fs::write(&unfinished, planted).unwrap();
     std::fs::write(&journal, group.to_string() + "\n").unwrap();
-    assert_eq!(place.open(&spec).train().tokens(10..11).unwrap(), [u32::from(b'!')]);
+    assert_eq!(place.open(&spec).validation.tokens.tokens(10..11).unwrap(), [u32::from(b'!')]);
 }
 
 /// The end of a single document is kept until it is known what is held out, so it is encoded again.
