@@ -12,7 +12,7 @@ use xrun::results::progress::{begin_json_stream, print_json_error};
 use xrun::results::provenance::Stamp;
 use xrun::results::stdout::{stdout_fault, stdout_has_text};
 use xrun::results::streams::drain_at_end;
-use xrun::train::{Request, Run, mark_failed, prepare};
+use xrun::train::{Request, Run, mark_failed, prepare_early};
 
 /// Printed when the first signal arrives.
 const STOPS: &str = "stopping after this step; a second signal (Ctrl-C) stops at once, without a save";
@@ -119,13 +119,13 @@ fn launch(launch: Launch, request: Request) -> Result<()> {
     run(request, &ranks, &stop)
 }
 
-/// Runs a recipe on the ranks of this process: prepares corpus, plan, programs and fit ([`prepare`]), trains
+/// Runs a recipe on the ranks of this process: prepares corpus, plan, programs and fit ([`prepare_early`]), trains
 /// ([`Run::train`]) and draws the plots.
 fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {
         let run = Run::open(request, ranks)?;
-        let (planned, dataset) = prepare(run.recipe(), run.machine())?;
+        let (planned, dataset) = prepare_early(run.recipe(), run.machine())?;
         run.train(planned, dataset, ranks, stop, guard)
     })?;
     // Only rank 0 has a folder. Plots are drawn from its files, whether the run succeeded or failed.

@@ -39,6 +39,7 @@ IMPLIED: Dict[str, Any] = {
     "data.missing": "error",
     "data.extensions": [".txt", ".md"],
     "data.packing": "stream",
+    "data.shuffle": "all",
     "data.phases": [],
     "validation.tasks": [],
 }

@@ -59,7 +59,7 @@ impl CorpusSummary {
 }
 
 /// Both splits of a corpus.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Loaded {
     pub train: Stream,
     pub validation: Stream,
@@ -122,7 +122,7 @@ impl Corpus {
     pub fn load(&self, spec: &Spec, tokenizer: &Tokenizer, cache: Option<&TokenCache>) -> Result<Loaded> {
         match self {
             Corpus::Files(CorpusFiles::Tokens(files)) => return load_tokens(files, spec, tokenizer, cache),
-            Corpus::Files(CorpusFiles::Text(text)) => return self.load_text(text, spec, tokenizer, cache),
+            Corpus::Files(CorpusFiles::Text(text)) => return Self::load_text(text, spec, tokenizer, cache),
             Corpus::Stories | Corpus::Random => {}
         }
         self.load_made(spec, tokenizer)
@@ -130,7 +130,6 @@ impl Corpus {
 
     /// Loads `text` through the cache if there is one.
     fn load_text(
-        &self,
         text: &TextFiles,
         spec: &Spec,
         tokenizer: &Tokenizer,
@@ -141,12 +140,27 @@ impl Corpus {
         let key = || Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
         let key = (by_content || cache.is_some()).then(key).flatten();
         let content = key.as_ref().map(|key| key.content).filter(|_| by_content);
-        let loaded = match (cache, key.filter(Key::is_cached)) {
-            (Some(cache), Some(key)) => self.load_cached(text, &key, spec, tokenizer, cache)?,
+        let loaded = Self::load_by_key(text, key.as_ref(), spec, tokenizer, cache)?;
+        Ok(Loaded { content, ..loaded })
+    }
+
+    /// Loads `text`, through the cache if there is one and the text has a key.
+    ///
+    /// # Errors
+    /// If the text cannot be read or encoded.
+    pub fn load_by_key(
+        text: &TextFiles,
+        key: Option<&Key>,
+        spec: &Spec,
+        tokenizer: &Tokenizer,
+        cache: Option<&TokenCache>,
+    ) -> Result<Loaded> {
+        let corpus = Self::Files(CorpusFiles::Text(text.clone()));
+        let loaded = match (cache, key.filter(|key| key.is_cached())) {
+            (Some(cache), Some(key)) => corpus.load_cached(text, key, spec, tokenizer, cache)?,
             _ => None,
         };
-        let loaded = loaded.map_or_else(|| self.load_made(spec, tokenizer), Ok)?;
-        Ok(Loaded { content, ..loaded })
+        loaded.map_or_else(|| corpus.load_made(spec, tokenizer), Ok)
     }
 
     fn load_made(&self, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
@@ -516,7 +530,7 @@ fn all_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
 }
 
 /// Returns the warnings about a text corpus that do not follow from the content of its files.
-fn uncached_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
+pub(super) fn uncached_warnings(text: &TextFiles, spec: &Spec) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     for (text, spec) in texts(text, spec)? {
         warnings.extend(text.warnings(&spec.extensions)?);

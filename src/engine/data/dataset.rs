@@ -1,14 +1,15 @@
 //! Opens a corpus as two streams of tokens.
 
-use super::corpus::{Corpus, CorpusSummary, Loaded, held_out_files};
+use super::corpus::{Corpus, CorpusSummary, held_out_files};
 use super::corpus_facts::SourceFacts;
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::location::CorpusLocation;
+use super::opened::{Opened, Opening};
 use super::overlap::share_in_training;
 use super::packing::{self, Packed, Rows};
-use super::sampler::Part;
+use super::part::Part;
 use super::token_cache::TokenCache;
 use super::tokenizer::LostBytes;
 use super::{Packing, Spec, Stream, Tokenizer};
@@ -23,8 +24,8 @@ pub struct OpenedSource {
     pub name: String,
     /// BLAKE3 hash of its tokens and the tokenizer, in hexadecimal: that of a corpus of its own.
     pub hash: String,
-    /// Its tokens to train on.
-    pub train_tokens: usize,
+    /// Its tokens to train on; `None` while they are made.
+    pub train_tokens: Option<usize>,
 }
 
 /// Tokens of a source that its bytes per token are taken from.
@@ -79,16 +80,40 @@ impl Dataset {
         std::iter::once(&self.validation).chain(&self.sets)
     }
 
-    /// Returns the tokens to train on, those of one source behind those of another.
+    /// Returns the tokens to train on, those of one source behind those of another. A source that is still
+    /// being tokenized is left out.
     pub fn train(&self) -> Stream {
-        Stream::join(self.parts.iter().map(|part| &part.tokens))
+        Stream::join(self.whole_parts())
+    }
+
+    fn whole_parts(&self) -> impl Iterator<Item = &Stream> {
+        self.parts.iter().filter_map(|part| part.tokens.whole())
+    }
+
+    /// Returns the warnings about text that was tokenized after the dataset was opened.
+    pub fn late_warnings(&self) -> Vec<String> {
+        let late = self.parts.iter().filter_map(|part| Some((&part.name, part.tokens.late()?)));
+        late.flat_map(|(name, summary)| {
+            let warnings = summary.warnings.iter().cloned().chain(summary.lost_warning());
+            warnings.map(|warning| match name.as_str() {
+                "" => warning,
+                name => format!("source {name}: {warning}"),
+            })
+        })
+        .filter(|warning| !self.warnings.contains(warning))
+        .collect()
+    }
+
+    /// Returns the number of tokens to train on, and true if it is not an estimate.
+    pub fn train_tokens(&self) -> (usize, bool) {
+        let expected = self.parts.iter().map(|part| part.tokens.expected()).sum();
+        (expected, self.whole_parts().count() == self.parts.len())
     }
 
     /// Returns the bytes of memory that the tokens take. Tokens in token files stay on disk and count
     /// nothing.
     pub fn memory_bytes(&self) -> usize {
-        let train = self.parts.iter().map(|part| &part.tokens);
-        train.chain(self.held_out().map(|set| &set.tokens)).map(Stream::memory_bytes).sum()
+        self.whole_parts().chain(self.held_out().map(|set| &set.tokens)).map(Stream::memory_bytes).sum()
     }
 
     /// Returns what plans need to know about the sources of a mixture; nothing for another corpus.
@@ -97,7 +122,8 @@ impl Dataset {
         let facts = |part: &Part| {
             // Documents are all found, so the counts of rows are exact.
             let packed = part.rows.as_ref().map(|rows| rows.summary());
-            SourceFacts { name: part.name.clone(), train_tokens: part.tokens.len(), packed, exact: true }
+            let (name, train_tokens) = (part.name.clone(), part.tokens.expected());
+            SourceFacts { name, train_tokens, packed, exact: part.tokens.whole().is_some() }
         };
         named.map(facts).collect()
     }
@@ -110,8 +136,9 @@ impl Dataset {
     pub fn bytes_per_token(&self) -> Result<Vec<Option<f64>>> {
         let Some(bytes) = self.tokenizer.token_byte_counts() else { return Ok(vec![None; self.parts.len()]) };
         let rate = |part: &Part| {
-            let end = part.tokens.len().min(RATED_TOKENS);
-            let tokens = part.tokens.tokens_in_vocab(0..end, self.tokenizer.vocab_size())?;
+            let known = part.tokens.wait_for(RATED_TOKENS)?;
+            let end = known.map_or(RATED_TOKENS, |known| known.min(RATED_TOKENS));
+            let tokens = part.tokens.read(0..end, self.tokenizer.vocab_size())?;
             let sum: u64 = tokens.iter().map(|token| u64::from(bytes[*token as usize])).sum();
             Ok((!tokens.is_empty()).then(|| sum as f64 / tokens.len() as f64))
         };
@@ -130,10 +157,11 @@ pub(super) fn open_corpus(
     seq_len: usize,
     tokenizer: Arc<Tokenizer>,
     cache: Option<&TokenCache>,
+    opening: Opening,
 ) -> Result<Dataset> {
     let corpus = Corpus::find(spec)?;
-    let Loaded { train, validation, is_held_out_apart, content, summary } =
-        corpus.load(spec, &tokenizer, cache)?;
+    let Opened { train, validation, is_held_out_apart, content, summary } =
+        Opened::open(&corpus, spec, seq_len, &tokenizer, cache, opening)?;
     let lost = summary.lost_warning();
     let CorpusSummary { floor, mut warnings, description, held_out_bytes, .. } = summary;
     warnings.extend(lost);
@@ -142,10 +170,11 @@ pub(super) fn open_corpus(
         |stream: &Stream| stream.digest(vocab).map_err(|e| e.context(format!("corpus {}", spec.corpus)));
     let held_hash = digest(&validation)?;
     let mut hasher = blake3::Hasher::new();
-    match content {
-        Some(content) => hasher.update(b"xrun corpus by its text").update(content.as_bytes()),
-        None => {
-            hasher.update(digest(&train)?.as_bytes()).update(held_hash.as_bytes());
+    match (content, train.whole()) {
+        (Some(content), _) => hasher.update(b"xrun corpus by its text").update(content.as_bytes()),
+        (None, train) => {
+            let train = train.ok_or_else(|| Error::failed("a corpus without a hash is tokenized"))?;
+            hasher.update(digest(train)?.as_bytes()).update(held_hash.as_bytes());
             hasher.update(tokenizer.hash().as_bytes())
         }
     };
@@ -155,7 +184,10 @@ pub(super) fn open_corpus(
         warnings.push(format!("the held-out text {NO_BITS_PER_BYTE}"));
     }
     let in_training = match corpus {
-        Corpus::Files(_) => share_in_training(&train, &validation)?,
+        Corpus::Files(_) => match train.whole() {
+            Some(train) => share_in_training(train, &validation)?,
+            None => None,
+        },
         // Held-out stories are others by construction.
         Corpus::Stories | Corpus::Random => None,
     };
@@ -175,7 +207,8 @@ pub(super) fn open_corpus(
     for files in corpus.files().into_iter().chain(&held_out) {
         warnings.extend(files.check_tokenizer(&tokenizer)?);
     }
-    let (rows, packed) = pack(spec, &train, &tokenizer, seq_len)?.unzip();
+    let packed = train.whole().map(|train| pack(spec, train, &tokenizer, seq_len)).transpose()?;
+    let (rows, packed) = packed.flatten().unzip();
     let parts = vec![Part { name: String::new(), tokens: train, rows: rows.map(Arc::new) }];
     Ok(Dataset {
         tokenizer,

@@ -152,17 +152,18 @@ fn encode(
 ) -> Result<Encoded> {
     let bytes = pieces.iter().map(|piece| piece.text.len()).sum();
     let opens = pieces.iter().any(|piece| piece.opens);
-    let (tokens, lost) = match journal.recall(bytes) {
+    let is_last = pieces.is_empty();
+    let (tokens, lost) = match journal.recall(bytes, is_last) {
         Some(recalled) => {
             report_progress();
             recalled
         }
         None => {
-            let (tokens, lost) = match pieces.is_empty() {
+            let (tokens, lost) = match is_last {
                 true => (vec![tokenizer.end_token()], LostBytes::default()),
                 false => encode_pieces(pieces, bytes, tokenizer, *is_first)?,
             };
-            journal.record(bytes, &tokens, lost);
+            journal.record(bytes, &tokens, lost, is_last);
             (tokens, lost)
         }
     };

@@ -20,12 +20,14 @@ use std::sync::Arc;
 const MAX_GENERATED: usize = 1 << 18;
 
 impl CorpusFacts {
-    /// Returns the facts about a corpus that was opened; all counts are exact.
+    /// Returns the facts about a corpus that was opened. All counts are exact, but for a text that is still
+    /// being tokenized.
     pub fn from_dataset(dataset: &Dataset) -> Self {
+        let (train_tokens, exact) = dataset.train_tokens();
         Self {
             vocab_size: dataset.tokenizer.vocab_size(),
-            train_tokens: dataset.train().len(),
-            exact: true,
+            train_tokens,
+            exact,
             validation_tokens: dataset.validation.tokens.len(),
             set_tokens: dataset.sets.iter().map(|set| (set.name.clone(), set.tokens.len())).collect(),
             floor: dataset.floor,

@@ -143,8 +143,9 @@ impl Loader {
                 let sequences = sampler.step(step);
                 let step_targets = sequences.targets();
                 for micro in 0..spec.micro_batches(step) {
-                    let batch = spec.batch(&dataset, &sequences, micro);
-                    let batch = batch.map(|batch| Batch { step_targets: step_targets.clone(), ..batch });
+                    let batch = step_targets.clone().and_then(|step_targets| {
+                        Ok(Batch { step_targets, ..spec.batch(&dataset, &sequences, micro)? })
+                    });
                     let failed = batch.is_err();
                     // A send fails once the loader is dropped: nobody waits for batches any more.
                     if sender.send(batch).is_err() || failed {

@@ -5,9 +5,10 @@ use super::corpus_facts::{CorpusFacts, SourceFacts};
 use super::dataset::{self, Dataset, OpenedSource};
 use super::file_facts::{self, FileFacts};
 use super::held_out::{HeldOut, TextBytes};
+use super::opened::Opening;
 use super::overlap::{self, share_in_training};
 use super::packing::Packed;
-use super::sampler::Part;
+use super::part::Part;
 use super::{Spec, Stream, TokenCache, Tokenizer, Validation};
 use crate::error::{Error, Result};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ pub(super) fn open(
     seq_len: usize,
     tokenizer: Arc<Tokenizer>,
     cache: Option<&TokenCache>,
+    opening: Opening,
 ) -> Result<Dataset> {
     check_sources(spec)?;
     let mut opened: Vec<(&String, Dataset)> = Vec::new();
@@ -28,9 +30,11 @@ pub(super) fn open(
         let held: usize = opened.iter().map(|(_, dataset)| dataset.memory_bytes()).sum();
         let memory_bytes = spec.memory_bytes.map(|limit| limit.saturating_sub(held as u64));
         let own = Spec { memory_bytes, ..spec.of_source(name, source) };
-        let dataset = dataset::open_corpus(&own, seq_len, Arc::clone(&tokenizer), cache);
+        // The passes over a source with a limit have to be known.
+        let opening = if source.counted { Opening::Tokenized } else { opening };
+        let dataset = dataset::open_corpus(&own, seq_len, Arc::clone(&tokenizer), cache, opening);
         let dataset = dataset.and_then(|dataset| {
-            dataset::check_window(&own, dataset.train().len(), usize::MAX, seq_len).map(|()| dataset)
+            dataset::check_window(&own, dataset.train_tokens().0, usize::MAX, seq_len).map(|()| dataset)
         });
         opened.push((name, dataset.map_err(|e| in_source(name, e))?));
     }
@@ -38,7 +42,7 @@ pub(super) fn open(
     for (name, dataset) in &opened {
         parts.extend(dataset.parts.iter().map(|part| Part { name: (*name).clone(), ..part.clone() }));
     }
-    let train = Stream::join(parts.iter().map(|part| &part.tokens));
+    let train = Stream::join(parts.iter().filter_map(|part| part.tokens.whole()));
     let held_out: Vec<&HeldOut> = opened.iter().map(|(_, dataset)| &dataset.validation).collect();
     let is_own_corpus = matches!(spec.validation, Validation::Paths(_));
     let mut validation = match held_out.first() {
@@ -77,7 +81,7 @@ pub(super) fn open(
     let sources = opened.iter().map(|(name, dataset)| OpenedSource {
         name: (*name).clone(),
         hash: dataset.hash.clone(),
-        train_tokens: dataset.train().len(),
+        train_tokens: Some(dataset.train_tokens()).filter(|(_, exact)| *exact).map(|(tokens, _)| tokens),
     });
     let sources = sources.collect();
     let packed = Packed::merged(opened.iter().filter_map(|(_, dataset)| dataset.packed));
@@ -292,7 +296,7 @@ mod tests {
             assert!(text(&opened, &opened.train()).contains(first));
             assert!(text(&opened, &opened.validation.tokens).contains(held_out));
             let planned = data::facts(spec, 16, None, None).unwrap();
-            assert_eq!(planned.sources[1].train_tokens, opened.parts[1].tokens.len());
+            assert_eq!(planned.sources[1].train_tokens, opened.parts[1].tokens.expected());
         }
         assert_eq!(cache.entries().unwrap().len(), 2);
     }

@@ -5,6 +5,7 @@ use super::corpus_files::CorpusFiles;
 use super::dataset::{self, Dataset, NO_BITS_PER_BYTE, check_set, check_window, loses_bytes};
 use super::held_out::{HeldOut, TextBytes};
 use super::location::CorpusLocation;
+use super::opened::Opening;
 use super::overlap::{self, share_in_training};
 use super::stories::Split;
 use super::{Spec, TokenCache, Tokenizer, drop, mixture};
@@ -25,21 +26,35 @@ pub fn open(
     tokenizer: Option<&Arc<Tokenizer>>,
     cache: Option<&TokenCache>,
 ) -> Result<Dataset> {
+    open_as(spec, seq_len, tokenizer, cache, Opening::Tokenized)
+}
+
+/// Opens a corpus like [`open`], but waits for its whole text to be tokenized only if `opening` says so.
+///
+/// # Errors
+/// The same as [`open`].
+pub fn open_as(
+    spec: &Spec,
+    seq_len: usize,
+    tokenizer: Option<&Arc<Tokenizer>>,
+    cache: Option<&TokenCache>,
+    opening: Opening,
+) -> Result<Dataset> {
     let tokenizer = match tokenizer {
         Some(tokenizer) => Arc::clone(tokenizer),
         None => Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?),
     };
     let mut dataset = match spec.corpus {
-        CorpusSource::Mixture => mixture::open(spec, seq_len, tokenizer, cache)?,
+        CorpusSource::Mixture => mixture::open(spec, seq_len, tokenizer, cache, opening)?,
         _ => {
-            let mut dataset = dataset::open_corpus(spec, seq_len, tokenizer, cache)?;
+            let mut dataset = dataset::open_corpus(spec, seq_len, tokenizer, cache, opening)?;
             let Dataset { apart_in_training, absent_drops, .. } = dataset;
             dataset.warnings.extend(whole_corpus_warnings(spec, apart_in_training, absent_drops));
             dataset
         }
     };
     let train = dataset.train();
-    check_window(spec, train.len(), dataset.validation.tokens.len(), seq_len)?;
+    check_window(spec, dataset.train_tokens().0, dataset.validation.tokens.len(), seq_len)?;
     let held = dataset.memory_bytes() / size_of::<u32>();
     let bytes = dataset.tokenizer.token_byte_counts().map(Arc::new);
     let sets = open_sets(spec, &dataset.tokenizer, bytes.as_ref(), held, cache, &mut dataset.warnings)?;

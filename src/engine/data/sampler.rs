@@ -15,11 +15,10 @@
 
 use super::Shuffle;
 use super::interleave::{Interleave, MixtureStage};
-use super::packing::{Piece, Rows};
+use super::packing::Piece;
+use super::part::Part;
 use super::ramp::Ramp;
-use super::stream::Stream;
 use crate::error::{Error, Result};
-use std::sync::Arc;
 
 /// The remainder is noticeable if it is more than one in this many tokens, so windows move only in a stream
 /// of less than a hundred of them.
@@ -68,21 +67,12 @@ impl Windows {
     }
 }
 
-/// A source of tokens to train on, with an order of its own.
-#[derive(Clone, Debug)]
-pub(super) struct Part {
-    /// Name of the source; empty if the whole corpus is one source.
-    pub name: String,
-    pub tokens: Stream,
-    /// The rows that its documents are packed into; `None` if it is cut into windows.
-    pub rows: Option<Arc<Rows>>,
-}
-
 /// The order in which the windows of a part are read, or the rows that its documents are packed into.
 #[derive(Clone, Debug)]
 struct Order {
     part: Part,
-    windows: Windows,
+    /// `None` until the number of tokens is known.
+    windows: Option<Windows>,
     shuffle: Shuffle,
     seed: u64,
     seq_len: usize,
@@ -92,7 +82,7 @@ impl Order {
     /// # Errors
     /// If the part is shorter than one window.
     fn new(seed: u64, shuffle: Shuffle, part: Part, seq_len: usize) -> Result<Self> {
-        let tokens = part.tokens.len();
+        let tokens = part.tokens.expected();
         let windows = Windows::new(tokens, seq_len);
         if windows.count == 0 {
             let of = if part.name.is_empty() { String::new() } else { format!(" of source {}", part.name) };
@@ -104,20 +94,40 @@ impl Order {
         }
         // Without documents there are no rows.
         let part = Part { rows: part.rows.filter(|rows| rows.len() > 0), ..part };
+        let windows = part.tokens.whole().map(|_| windows);
         Ok(Self { part, windows, shuffle, seed, seq_len })
     }
 
-    /// Returns what the sequence with this number in the part reads, one piece after another.
-    fn pieces(&self, number: u64) -> Vec<Piece> {
+    /// Returns what the sequence with this number in the part reads, one piece after another. Waits for the
+    /// tokens of a text that is being tokenized.
+    ///
+    /// # Errors
+    /// If the text cannot be tokenized.
+    fn pieces(&self, number: u64) -> Result<Vec<Piece>> {
         let Some(rows) = &self.part.rows else {
-            let count = self.windows.count as u64;
+            let windows = self.windows_for(number)?;
+            let count = windows.count as u64;
             let epoch = number / count;
             let window = self.shuffled(epoch, number % count, count);
-            let start = self.windows.start(epoch, window, self.seq_len);
-            return vec![Piece { start, len: self.seq_len }];
+            let start = windows.start(epoch, window, self.seq_len);
+            return Ok(vec![Piece { start, len: self.seq_len }]);
         };
         let count = rows.len() as u64;
-        rows.row(self.shuffled(number / count, number % count, count) as usize).to_vec()
+        Ok(rows.row(self.shuffled(number / count, number % count, count) as usize).to_vec())
+    }
+
+    /// Returns the windows of the part, as far as they matter to the sequence with this number.
+    fn windows_for(&self, number: u64) -> Result<Windows> {
+        if let Some(windows) = self.windows {
+            return Ok(windows);
+        }
+        let full = self.block_windows();
+        let end = (number / full + 1).saturating_mul(full).saturating_mul(self.seq_len as u64);
+        Ok(match self.part.tokens.wait_for((end as usize).saturating_add(1))? {
+            Some(tokens) => Windows::new(tokens, self.seq_len),
+            // In the first epoch, behind a whole block, it does not matter how many windows follow.
+            None => Windows { count: usize::MAX, ..Windows::default() },
+        })
     }
 
     /// Returns which of `count` windows, or rows, is read at place `index` of an epoch.
@@ -221,22 +231,24 @@ impl StepSequences<'_> {
     pub fn read(&self, index: usize, vocab: usize) -> Result<Vec<Vec<u32>>> {
         let (part, number) = self.drawn[index];
         let order = &self.orders[part];
-        let tokens =
-            |piece: Piece| order.part.tokens.tokens_in_vocab(piece.start..piece.start + piece.len + 1, vocab);
-        order.pieces(number).into_iter().map(tokens).collect()
+        let tokens = |piece: Piece| order.part.tokens.read(piece.start..piece.start + piece.len + 1, vocab);
+        order.pieces(number)?.into_iter().map(tokens).collect()
     }
 
     /// Returns the number of targets from each part: that of the inputs without padding.
-    pub fn targets(&self) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// If the tokens cannot be read.
+    pub fn targets(&self) -> Result<Vec<u64>> {
         let mut targets = vec![0; self.orders.len()];
         for &(part, number) in &self.drawn {
             let order = &self.orders[part];
             targets[part] += match order.part.rows {
                 None => order.seq_len as u64,
-                Some(_) => order.pieces(number).iter().map(|piece| piece.len as u64).sum(),
+                Some(_) => order.pieces(number)?.iter().map(|piece| piece.len as u64).sum(),
             };
         }
-        targets
+        Ok(targets)
     }
 
     /// Returns the part that sequence `index` is taken from.
@@ -308,12 +320,16 @@ fn splitmix64_finalizer(x: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::packing::Rows;
+    use super::super::part::PartTokens;
+    use super::super::stream::Stream;
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     fn sampler(seed: u64, tokens: usize, seq_len: usize, global: usize) -> Result<Sampler> {
-        let tokens = Stream::from_tokens((0..tokens as u32).collect());
+        let tokens = PartTokens::Whole(Stream::from_tokens((0..tokens as u32).collect()));
         let part = Part { name: String::new(), tokens, rows: None };
         Sampler::new((seed, Shuffle::All), &[part], &[], seq_len, global)
     }
@@ -363,7 +379,7 @@ mod tests {
     #[test]
     fn an_epoch_may_end_inside_a_batch() {
         let mut s = sampler(5, 7 * 4 + 1, 4, 3).unwrap();
-        assert_eq!(s.orders[0].windows.count, 7);
+        assert_eq!(s.orders[0].windows.unwrap().count, 7);
         let mut seen: BTreeMap<usize, usize> = BTreeMap::new();
         for g in 0..14 {
             let (step, index) = (g / 3, (g % 3) as usize);
@@ -379,7 +395,7 @@ mod tests {
     fn too_few_tokens_say_the_numbers() {
         let error = sampler(0, 128, 128, 1).unwrap_err();
         assert!(error.message().contains("128 tokens") && error.message().contains("129"), "{error}");
-        assert_eq!(sampler(0, 129, 128, 1).unwrap().orders[0].windows.count, 1);
+        assert_eq!(sampler(0, 129, 128, 1).unwrap().orders[0].windows.unwrap().count, 1);
         assert!(sampler(0, 10, 0, 1).is_err() && sampler(0, 10, 1, 0).is_err());
         assert!(sampler(0, 10, usize::MAX, 1).is_err());
     }
@@ -390,7 +406,7 @@ mod tests {
         for tokens in 5..120usize {
             for seq_len in [1, 2, 3, 7, 16] {
                 let Ok(mut sampler) = sampler(3, tokens, seq_len, 1) else { continue };
-                let Windows { count, left_over, alternates, .. } = sampler.orders[0].windows;
+                let Windows { count, left_over, alternates, .. } = sampler.orders[0].windows.unwrap();
                 let mut targets = |epoch: usize| {
                     let steps =
                         (epoch * count..(epoch + 1) * count).map(|step| window(&mut sampler, step as u64, 0));
@@ -434,6 +450,7 @@ mod tests {
         let mut parts = Vec::new();
         for (i, (&count, &packs)) in counts.iter().zip(packs).enumerate() {
             let tokens = Stream::from_tokens((0..count as u32 * SEQ_LEN as u32 + 1).collect());
+            let tokens = PartTokens::Whole(tokens);
             // Documents that fill a row each, so that rows and windows are known.
             let documents: Vec<Piece> =
                 (0..count).map(|row| Piece { start: row * SEQ_LEN, len: SEQ_LEN }).collect();
@@ -451,7 +468,7 @@ mod tests {
                 let own = (0..size).filter(|&index| sequences.part(index) == part);
                 (own.count() * SEQ_LEN) as u64
             });
-            assert_eq!(sequences.targets(), targets.collect::<Vec<_>>());
+            assert_eq!(sequences.targets().unwrap(), targets.collect::<Vec<_>>());
             let resumed = (step % 13 == 5).then(|| sampler.clone());
             for index in 0..size {
                 let pieces = sequences.read(index, usize::MAX).unwrap();

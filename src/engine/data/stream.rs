@@ -2,10 +2,13 @@
 
 use super::file::CorpusFile;
 use super::parallel::collect_in_order;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
+use crate::interrupts;
 use crate::liveness::report_progress;
 use rayon::prelude::*;
+use std::fs::File;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Tokens hashed and checked at a time.
@@ -26,6 +29,30 @@ impl TokenFile {
     fn read(&self, from: usize, out: &mut [u32]) -> Result<()> {
         let mut bytes = vec![0; out.len() * self.width];
         self.file.read_exact_at(self.offset + (from * self.width) as u64, &mut bytes)?;
+        decode_ids(&bytes, self.width, out);
+        Ok(())
+    }
+}
+
+/// Little-endian token ids in a file that is still appended to.
+#[derive(Debug)]
+pub(super) struct UnfinishedTokens {
+    pub file: Arc<File>,
+    /// Path of the file when it was opened, for messages.
+    pub path: PathBuf,
+    /// Byte at which the ids begin.
+    pub offset: u64,
+    /// Bytes per id: 2 or 4.
+    pub width: usize,
+    /// Number of ids that are there.
+    pub tokens: usize,
+}
+
+impl UnfinishedTokens {
+    fn read(&self, from: usize, out: &mut [u32]) -> Result<()> {
+        let mut bytes = vec![0; out.len() * self.width];
+        let at = self.offset + (from * self.width) as u64;
+        interrupts::read_exact_at(&self.file, &mut bytes, at).at("read", &self.path)?;
         decode_ids(&bytes, self.width, out);
         Ok(())
     }
@@ -61,6 +88,8 @@ pub(super) enum Store {
     Memory(Vec<u32>),
     /// In a file.
     File(TokenFile),
+    /// In a file that is still written.
+    Unfinished(UnfinishedTokens),
 }
 
 impl Store {
@@ -68,6 +97,7 @@ impl Store {
         match self {
             Store::Memory(tokens) => tokens.len(),
             Store::File(file) => file.tokens,
+            Store::Unfinished(file) => file.tokens,
         }
     }
 
@@ -75,6 +105,7 @@ impl Store {
         match self {
             Store::Memory(tokens) => out.copy_from_slice(&tokens[from..from + out.len()]),
             Store::File(file) => file.read(from, out)?,
+            Store::Unfinished(file) => file.read(from, out)?,
         }
         Ok(())
     }
@@ -84,6 +115,7 @@ impl Store {
         match self {
             Store::Memory(_) => format!("position {at}"),
             Store::File(file) => format!("position {at} of {}", file.file.path().display()),
+            Store::Unfinished(file) => format!("position {at} of {}", file.path.display()),
         }
     }
 }
@@ -202,7 +234,7 @@ impl Stream {
     /// If a file was written to, replaced or removed.
     pub(super) fn check(&self) -> Result<()> {
         let check = |s: &Segment| match s.store.as_ref() {
-            Store::Memory(_) => Ok(()),
+            Store::Memory(_) | Store::Unfinished(_) => Ok(()),
             Store::File(tokens) => tokens.file.check(),
         };
         collect_in_order(self.segments.par_iter().map(check)).map(drop)

@@ -245,8 +245,9 @@ pub struct ForkedFrom {
 pub struct SourceRecord {
     /// Hash of its tokens, in hexadecimal.
     pub hash: String,
-    /// Tokens to train on.
-    pub train_tokens: u64,
+    /// Tokens to train on; `None` if they were not all made when the run began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train_tokens: Option<u64>,
     /// Passes over it in all steps of the recipe.
     pub epochs: Option<f64>,
     /// Origin and licence of its text, as `data.sources.NAME.card` says.

@@ -2,7 +2,7 @@
 
 use super::device_order::DeviceOrder;
 use super::initial::InitialValues;
-use crate::data::{self, Dataset, TokenCache};
+use crate::data::{self, Dataset, Opening, TokenCache};
 use crate::error::Result;
 use crate::forecast::{Planned, check_fits};
 use crate::machine::Machine;
@@ -42,8 +42,21 @@ impl Job {
 /// # Errors
 /// If the corpus or the plan is invalid, or needs more memory than the machine has.
 pub fn prepare(recipe: &Recipe, machine: &Machine) -> Result<(Planned, Dataset)> {
+    prepare_as(recipe, machine, Opening::Tokenized)
+}
+
+/// Prepares a run like [`prepare`], but does not wait for the whole text to be tokenized if the order of the
+/// corpus allows that.
+///
+/// # Errors
+/// The same as [`prepare`].
+pub fn prepare_early(recipe: &Recipe, machine: &Machine) -> Result<(Planned, Dataset)> {
+    prepare_as(recipe, machine, Opening::WhileTokenized)
+}
+
+fn prepare_as(recipe: &Recipe, machine: &Machine, opening: Opening) -> Result<(Planned, Dataset)> {
     let (spec, seq_len) = (data_spec(recipe, machine), recipe.values().training.seq_len);
-    let dataset = data::open(&spec, seq_len, None, TokenCache::user()?.as_ref())?;
+    let dataset = data::open_as(&spec, seq_len, None, TokenCache::user()?.as_ref(), opening)?;
     let planned = Planned::new(recipe, &CorpusFacts::from_dataset(&dataset), machine)?;
     check_fits(&planned.plan, &planned.programs, machine)?;
     Ok((planned, dataset))

@@ -47,7 +47,7 @@ pub use import::{ImportRequest, Imported, import};
 pub use initial::weights::{InitialWeights, check_initial_weights};
 pub use initial::{InitialValues, initialize, refresh_compute_copy};
 pub use inspect::inspect;
-pub use job::prepare;
+pub use job::{prepare, prepare_early};
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Evaluated, Evaluation, Rank, StepReport};
 pub use recorder::Recorder;

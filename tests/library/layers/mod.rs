@@ -52,7 +52,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("recipe", "optim metrics machine policy expression suggest format regular error"),
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there, escaped
     // text from a corpus.
-    ("data", "device policy suggest atomic interrupts liveness lock format regular error"),
+    ("data", "device policy suggest atomic interrupts liveness lock threads format regular error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.

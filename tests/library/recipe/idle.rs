@@ -177,7 +177,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     let checkpoint = &values.checkpoint;
     // What the corpus is made of.
     let spec = data_spec(recipe, &Machine::none());
-    let _ = write!(text, "{:?} {}", spec.corpus, spec.tokenizer);
+    let _ = write!(text, "{:?} {} {:?}", spec.corpus, spec.tokenizer, spec.shuffle);
     let mut read = vec![];
     match &spec.corpus {
         CorpusSource::Stories | CorpusSource::Random => {

@@ -24,7 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-const MAGIC: &[u8; 16] = b"xrun tokens 3.\n\0";
+pub(super) const MAGIC: &[u8; 16] = b"xrun tokens 3.\n\0";
 
 /// Bytes of the hash at the end of the file.
 const HASH_BYTES: u64 = 32;
@@ -151,6 +151,11 @@ impl Entry {
     }
 }
 
+/// Returns the bytes per token of a vocabulary of `vocab` entries.
+pub(super) fn width(vocab: usize) -> u8 {
+    if vocab > 1 << 16 { 4 } else { 2 }
+}
+
 /// What became of an entry that was to be written.
 pub(super) enum Written {
     /// It was written.
@@ -171,7 +176,7 @@ pub(super) fn write(
     vocab: usize,
     make: impl FnOnce(&mut TokenSink<'_>, &mut Journal) -> Result<Header>,
 ) -> Result<Written> {
-    let width = if vocab > 1 << 16 { 4 } else { 2 };
+    let width = width(vocab);
     let Ok(mut unfinished) = Unfinished::open(path, MAGIC, width) else { return Ok(Written::Refused) };
     let mut writer = Writer {
         file: unfinished.file.clone(),

@@ -34,15 +34,17 @@ const MAX_TOKENS: u64 = 1 << 28;
 
 /// A line of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Group {
+pub(super) struct Group {
     /// The split that it belongs to; `None` if that is decided only when all of the text is encoded.
-    split: Option<Split>,
+    pub split: Option<Split>,
+    /// True if it is the last one of its split.
+    pub is_last: bool,
     /// Bytes of its text.
-    bytes: u64,
+    pub bytes: u64,
     /// Number of its tokens.
-    tokens: u64,
+    pub tokens: u64,
     /// Bytes of its text that the tokens lost.
-    lost: LostBytes,
+    pub lost: LostBytes,
     /// BLAKE3 hash of the tokens as they are stored.
     hash: String,
 }
@@ -74,11 +76,11 @@ impl Journal {
     }
 
     /// Returns the tokens of the next group of text, which has `bytes` bytes, if they were made before an
-    /// interruption, and the bytes that they lost.
-    pub fn recall(&mut self, bytes: usize) -> Option<(Vec<u32>, LostBytes)> {
+    /// interruption, and the bytes that they lost. `is_last` is true of the last group of a split.
+    pub fn recall(&mut self, bytes: usize, is_last: bool) -> Option<(Vec<u32>, LostBytes)> {
         let group = self.groups.pop_front()?;
         let (file, width) = self.stored.as_ref()?;
-        let is_next = group.bytes == bytes as u64 && group.split == self.split;
+        let is_next = (group.bytes, group.split, group.is_last) == (bytes as u64, self.split, is_last);
         let tokens = is_next.then(|| read(file, self.at, *width, &group)).flatten();
         let Some((tokens, _)) = tokens else {
             // What follows belongs to other text.
@@ -91,11 +93,18 @@ impl Journal {
 
     /// Records the tokens of a group of text of `bytes` bytes, which are stored next. Without a journal, or
     /// if it cannot be written, nothing is recorded.
-    pub fn record(&mut self, bytes: usize, tokens: &[u32], lost: LostBytes) {
+    pub fn record(&mut self, bytes: usize, tokens: &[u32], lost: LostBytes, is_last: bool) {
         let (Some(out), Some((_, width))) = (&self.out, &self.stored) else { return };
         let Some(stored) = encode_ids(tokens, (*width).into()) else { return };
         let hash = blake3::hash(&stored).to_hex().to_string();
-        let group = Group { split: self.split, bytes: bytes as u64, tokens: tokens.len() as u64, lost, hash };
+        let group = Group {
+            split: self.split,
+            is_last,
+            bytes: bytes as u64,
+            tokens: tokens.len() as u64,
+            lost,
+            hash,
+        };
         let line = serde_json::to_string(&group).map(|json| json + "\n").unwrap_or_default();
         if Repeated(out).write_all(line.as_bytes()).is_err() {
             self.out = None;
@@ -105,7 +114,7 @@ impl Journal {
 
 /// Reads the tokens of a group and the bytes that they were read from; `None` if they are not those that were
 /// recorded.
-fn read(file: &File, at: u64, width: u8, group: &Group) -> Option<(Vec<u32>, u64)> {
+pub(super) fn read(file: &File, at: u64, width: u8, group: &Group) -> Option<(Vec<u32>, u64)> {
     let length = Some(group.tokens).filter(|tokens| *tokens <= MAX_TOKENS)? * u64::from(width);
     let end = at.checked_add(length)?;
     if end > file.metadata().ok()?.len() {

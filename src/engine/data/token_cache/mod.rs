@@ -5,6 +5,7 @@
 //! own hash is verified before it is used. If anything fails, the text is tokenized.
 
 mod entry;
+mod follower;
 mod journal;
 mod key;
 
@@ -16,6 +17,7 @@ use crate::liveness::report_progress;
 use crate::regular;
 use entry::Written;
 pub(super) use entry::{Entry, Header, TextTokens};
+pub(super) use follower::{Arrived, Follower};
 use jiff::Timestamp;
 pub(super) use journal::Journal;
 pub(super) use key::{Key, Part, is_cached};
@@ -23,6 +25,8 @@ use serde::Serialize;
 use std::fs::{DirEntry, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// The environment variable that limits the size of the cache, in GiB.
@@ -51,6 +55,8 @@ pub struct TokenCache {
     pub folder: PathBuf,
     /// Size limit in bytes.
     pub limit: u64,
+    /// Set when nobody needs the tokens any more that are being made.
+    pub(super) cancelled: Option<Arc<AtomicBool>>,
 }
 
 /// A cache entry as it is shown to the user.
@@ -82,11 +88,16 @@ impl TokenCache {
 
     /// Returns the cache in a folder, limited to `limit` bytes.
     pub fn new(folder: PathBuf, limit: u64) -> Self {
-        Self { folder, limit }
+        Self { folder, limit, cancelled: None }
     }
 
     fn path(&self, key: &Key) -> PathBuf {
         self.folder.join(key.name()).with_extension(ENDING)
+    }
+
+    /// Returns true if the tokens of a key were stored.
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.path(key).exists()
     }
 
     /// Returns the tokens of a key: from the cache, or stored now while `make` hands them to its sink, one
@@ -108,10 +119,8 @@ impl TokenCache {
         if let Read::Whole(tokens) = read(&path) {
             return Ok(Some((*tokens, None)));
         }
-        let lock = std::fs::create_dir_all(&self.folder).ok().and_then(|()| self.lock(key));
-        if lock.is_none() {
-            return Ok(None);
-        }
+        let folder = std::fs::create_dir_all(&self.folder).ok();
+        let Some(_lock) = folder.map(|()| self.lock(key)).transpose()?.flatten() else { return Ok(None) };
         // Another process may have made the tokens while this one waited.
         let remark = match read(&path) {
             Read::Whole(tokens) => return Ok(Some((*tokens, None))),
@@ -119,6 +128,13 @@ impl TokenCache {
             Read::Damaged => {
                 Some(format!("the cached tokens {} are damaged: the text is tokenized again", path.display()))
             }
+        };
+        let make = |sink: &mut TokenSink<'_>, journal: &mut Journal| {
+            let mut unless_cancelled = |split, tokens: &[u32]| {
+                self.check_cancelled()?;
+                sink(split, tokens)
+            };
+            make(&mut unless_cancelled, journal)
         };
         let Written::Whole = entry::write(&path, tokenizer.vocab_size(), make)? else { return Ok(None) };
         let Read::Whole(tokens) = read(&path) else { return Ok(None) };
@@ -128,23 +144,33 @@ impl TokenCache {
         Ok(Some((*tokens, remark)))
     }
 
+    fn check_cancelled(&self) -> Result<()> {
+        match &self.cancelled {
+            Some(cancelled) if cancelled.load(Ordering::Relaxed) => {
+                Err(Error::failed("nobody needs the rest of the tokens"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Waits for the lock of a key; `None` if it cannot be had. The OS releases the lock of a process that
     /// ends. Many keys share a few lock files, which are never removed: if one were, some processes would
     /// lock the old file and others a new one.
-    fn lock(&self, key: &Key) -> Option<File> {
-        let path = self.folder.join(format!("lock-{}", key.name().get(..2)?));
+    fn lock(&self, key: &Key) -> Result<Option<File>> {
+        let path = self.folder.join(format!("lock-{:.2}", key.name()));
         let mut options = File::options();
-        let file =
-            regular::open_own(options.read(true).write(true).create(true).truncate(false), &path).ok()?;
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let Ok(file) = regular::open_own(options, &path) else { return Ok(None) };
         let (mut began, mut length) = (Instant::now(), None);
         loop {
             match file.try_lock() {
-                Ok(()) => return Some(file),
+                Ok(()) => return Ok(Some(file)),
                 Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_TIMEOUT => {
+                    self.check_cancelled()?;
                     report_progress();
                     std::thread::sleep(POLL_INTERVAL);
                 }
-                Err(_) => return None,
+                Err(_) => return Ok(None),
             }
             let now =
                 self.path(key).with_extension(journal::TOKENS_ENDING).metadata().ok().map(|file| file.len());

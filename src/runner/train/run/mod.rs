@@ -112,7 +112,11 @@ impl Run {
         let outcome = run_ranks(ranks, &job, Some(&zero))
             .map_err(|e| explain_out_of_memory(e, &job.plan, &job.programs));
         // A panic of rank 0 is the error in `outcome`.
-        conclude(recorder.into_inner().unwrap_or_else(PoisonError::into_inner), outcome)
+        let mut recorder = recorder.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for warning in job.dataset.late_warnings() {
+            recorder.warn(&warning)?;
+        }
+        conclude(recorder, outcome)
     }
 
     /// Returns the work for the ranks of this process.

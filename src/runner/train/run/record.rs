@@ -197,7 +197,7 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
         let planned = plan.sources.iter().find(|planned| planned.facts.name == source.name);
         let record = SourceRecord {
             hash: source.hash.clone(),
-            train_tokens: source.train_tokens as u64,
+            train_tokens: source.train_tokens.map(|tokens| tokens as u64),
             epochs: planned.map(|planned| planned.epochs),
             card: data.sources.get(&source.name).and_then(|source| source.card.clone()),
         };
@@ -285,8 +285,9 @@ fn held_out(dataset: &Dataset) -> String {
     if dataset.files.is_empty() {
         return String::new();
     }
-    let (train, held) = (dataset.train().len(), dataset.validation.tokens.len());
-    format!("; {} tokens to train on, {} held out", thousands(train), thousands(held))
+    let ((train, exact), held) = (dataset.train_tokens(), dataset.validation.tokens.len());
+    let about = if exact { "" } else { "about " };
+    format!("; {about}{} tokens to train on, {} held out", thousands(train), thousands(held))
 }
 
 /// Writes notes and warnings about the start to the log.
