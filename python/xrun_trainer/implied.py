@@ -37,6 +37,7 @@ IMPLIED: Dict[str, Any] = {
     "parallelism.transport": "auto",
     "data.field": "text",
     "data.missing": "error",
+    "data.format": "auto",
     "data.extensions": [".txt", ".md"],
     "data.packing": "stream",
     "data.shuffle": "all",

@@ -90,6 +90,20 @@ policy! {
 }
 
 policy! {
+    /// What the files of a text corpus are.
+    TextFormat {
+        /// What the ending and the first bytes of each file say.
+        Auto = "auto",
+        /// Plain text.
+        Text = "text",
+        /// JSON lines: an object on each line.
+        JsonLines = "jsonl",
+        /// Parquet tables.
+        Parquet = "parquet",
+    }
+}
+
+policy! {
     /// What happens to a document that lacks the field with its text, or has null there.
     MissingField {
         /// It is an error.

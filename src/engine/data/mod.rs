@@ -54,7 +54,7 @@ mod token_files;
 pub mod tokenizer;
 pub mod tokenizer_training;
 
-pub use crate::policy::{MissingField, Packing, PathList, Shuffle, Validation};
+pub use crate::policy::{MissingField, Packing, PathList, Shuffle, TextFormat, Validation};
 pub use batch::{Batch, IGNORED};
 pub use corpus::{CorpusSummary, refuse_other_tokenizer};
 pub use corpus_facts::{CorpusFacts, SourceFacts};

@@ -3,7 +3,7 @@
 use super::location::CorpusLocation;
 use super::source::Rules;
 use crate::error::{Error, Result};
-use crate::policy::{CorpusSource, MissingField, Packing, Shuffle, Validation};
+use crate::policy::{CorpusSource, MissingField, Packing, Shuffle, TextFormat, Validation};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,6 +32,8 @@ pub struct Reading {
     pub field: String,
     /// What happens to a document that lacks the field or has null there.
     pub missing: MissingField,
+    /// What the files are.
+    pub format: TextFormat,
     /// Extensions of the files read from a folder of text, dots included.
     pub extensions: Vec<String>,
 }
@@ -75,6 +77,8 @@ pub struct Spec {
     pub field: String,
     /// What happens to a document that lacks the field or has null there.
     pub missing: MissingField,
+    /// What the files are.
+    pub format: TextFormat,
     /// Extensions of the files read from a folder of text, dots included.
     pub extensions: Vec<String>,
     /// How a held-out corpus of its own is read; `None` if as the corpus.
@@ -116,6 +120,7 @@ impl Spec {
             document_separator: None,
             field: TEXT_FIELD.to_owned(),
             missing: MissingField::Error,
+            format: TextFormat::Auto,
             extensions: TEXT_EXTENSIONS.map(str::to_owned).to_vec(),
             held_out_reading: None,
             validation: Validation::Fraction(HELD_OUT_SHARE),
@@ -150,13 +155,14 @@ impl Spec {
             document_separator: self.document_separator.clone(),
             field: self.field.clone(),
             missing: self.missing,
+            format: self.format,
             extensions: self.extensions.clone(),
         }
     }
 
     fn read_as(self, reading: Reading) -> Self {
-        let Reading { document_separator, field, missing, extensions } = reading;
-        Self { document_separator, field, missing, extensions, ..self }
+        let Reading { document_separator, field, missing, format, extensions } = reading;
+        Self { document_separator, field, missing, format, extensions, ..self }
     }
 
     /// Returns the spec for reading what is held out: a corpus of its own may be read otherwise than the
@@ -213,6 +219,7 @@ impl Spec {
             separator: self.document_separator.clone(),
             field: self.field.clone(),
             missing: self.missing,
+            format: self.format,
         }
     }
 

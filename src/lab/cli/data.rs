@@ -5,7 +5,7 @@ use super::{data_cache, data_check, data_show};
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, MissingField, Packing, PathList, SHARD_TOKENS, ShardManifest, ShardWriter,
-    Shuffle, Spec, Statistics, TEXT_EXTENSIONS, TEXT_FIELD, Tokenizer, Validation,
+    Shuffle, Spec, Statistics, TEXT_EXTENSIONS, TEXT_FIELD, TextFormat, Tokenizer, Validation,
 };
 use crate::error::{Error, IoContext, Result};
 use crate::policy::CorpusSource;
@@ -46,6 +46,9 @@ pub struct Args {
     /// What happens to a document that lacks the field or has null there: "error" or "skip".
     #[arg(long, value_name = "WORD", default_value_t = MissingField::Error, value_parser = missing)]
     missing: MissingField,
+    /// What the files are, where their endings and first bytes do not say it.
+    #[arg(long, value_name = "WORD", default_value_t = TextFormat::Auto, value_parser = format)]
+    format: TextFormat,
     /// File name endings to read when the corpus is a folder; an empty one reads files without an ending.
     #[arg(long, value_name = ".EXT", value_delimiter = ',', default_values_t = TEXT_EXTENSIONS.map(str::to_owned))]
     extensions: Vec<String>,
@@ -98,6 +101,12 @@ fn count(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Parses the word of `data.format`.
+fn format(word: &str) -> Result<TextFormat, String> {
+    let known = TextFormat::ALL.iter().find(|known| known.word() == word);
+    known.copied().ok_or_else(|| format!("choose one of {}", TextFormat::WORDS.join(", ")))
+}
+
 /// Parses the word of `data.missing`.
 fn missing(word: &str) -> Result<MissingField, String> {
     let known = MissingField::ALL.iter().find(|known| known.word() == word);
@@ -142,6 +151,7 @@ fn tokenize(args: &Args, corpus: CorpusSource, out: &Path) -> Result<()> {
         document_separator: args.separator.clone(),
         field: args.field.clone(),
         missing: args.missing,
+        format: args.format,
         extensions: args.extensions.iter().map(|ending| with_dot(ending)).collect(),
         held_out_reading: None,
         table: "data".to_owned(),

@@ -26,6 +26,7 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         document_separator: data.document_separator.clone(),
         field: data.field.clone(),
         missing: data.missing,
+        format: data.format,
         extensions: data.extensions.clone(),
         held_out_reading: None,
         table: "data".to_owned(),
@@ -50,6 +51,7 @@ fn reading(data: &Data, source: &DataSource) -> Reading {
         document_separator: separator.filter(|separator| !separator.is_empty()).cloned(),
         field: source.field.as_ref().unwrap_or(&data.field).clone(),
         missing: source.missing.unwrap_or(data.missing),
+        format: source.format.unwrap_or(data.format),
         extensions: source.extensions.as_ref().unwrap_or(&data.extensions).clone(),
     }
 }

@@ -37,8 +37,8 @@ use crate::policy::{
     Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
     DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement, OrFormula, Packing,
     Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit,
-    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, Shuffle, TrainingDtype, Transport,
-    Validation, WeightsOnly,
+    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, Shuffle, TextFormat, TrainingDtype,
+    Transport, Validation, WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -486,6 +486,11 @@ sections! {
         /// out and counted.
         missing: MissingField = MissingField::Error;
             Execution, Type::Word(MissingField::WORDS), "\"skip\"" => implied("\"error\""),
+                   idle(&[When::Fact(Fact::NoFileIsRead)]);
+        /// What the files of a text corpus are, where their endings and first bytes do not say it. Files are
+        /// unpacked by their endings.
+        format: TextFormat = TextFormat::Auto;
+            Training, Type::Word(TextFormat::WORDS), "\"jsonl\"" => implied("\"auto\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);
         /// Extensions of the files to read from a folder of text, in any case; `""` reads files without one.
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];

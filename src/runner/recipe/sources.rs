@@ -10,7 +10,7 @@ use super::groups::leak;
 use super::key::Class::{Bookkeeping, Execution, Training};
 use super::key::{Key, NumberFormat, NumberRange, Type};
 use super::names::{name_fault, refusal};
-use crate::policy::{MissingField, PathList};
+use crate::policy::{MissingField, PathList, TextFormat};
 use crate::suggest::nearest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -50,6 +50,8 @@ pub struct DataSource {
     pub field: Option<String>,
     /// What happens to a document without that field; `None` for what `[data]` says.
     pub missing: Option<MissingField>,
+    /// What its files are; `None` for what `[data]` says.
+    pub format: Option<TextFormat>,
     /// Extensions of the files read from a folder of text; `None` for those of `[data]`.
     pub extensions: Option<Vec<String>>,
     /// Share of the training sequences, relative to the sum of all weights. A checked recipe with several
@@ -67,6 +69,7 @@ impl DataSource {
         self.document_separator.is_some()
             || self.field.is_some()
             || self.missing.is_some()
+            || self.format.is_some()
             || self.extensions.is_some()
     }
 }
@@ -82,7 +85,7 @@ pub(super) const WEIGHT: &str = "weight";
 pub(super) const CORPUS: &str = "data.corpus";
 
 /// The keys of a source called `NAME`.
-const ROWS: [Key; 9] = [
+const ROWS: [Key; 10] = [
     Key::new(
         "data.sources.NAME.path",
         Training,
@@ -127,6 +130,15 @@ const ROWS: [Key; 9] = [
         "\"skip\"",
     )
     .unset("`data.missing`")
+    .implied(UNSET),
+    Key::new(
+        "data.sources.NAME.format",
+        Training,
+        Type::Word(TextFormat::WORDS),
+        "What the source's files are, as for `data.format`.",
+        "\"jsonl\"",
+    )
+    .unset("`data.format`")
     .implied(UNSET),
     Key::new(
         "data.sources.NAME.extensions",

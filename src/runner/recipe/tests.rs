@@ -97,6 +97,7 @@ fn required_settings(key: &Key) -> Vec<&'static str> {
         | "data.sources.NAME.document_separator"
         | "data.sources.NAME.field"
         | "data.sources.NAME.missing"
+        | "data.sources.NAME.format"
         | "data.sources.NAME.extensions"
         | "data.sources.NAME.weight"
         | "data.sources.NAME.epochs"

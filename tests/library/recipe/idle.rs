@@ -213,7 +213,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     }
     read.extend(values.validation.sets.values().flat_map(PathList::iter).map(Path::to_owned));
     if !read.is_empty() {
-        let _ = write!(text, "{:?} {:?}", spec.field, spec.missing);
+        let _ = write!(text, "{:?} {:?} {:?}", spec.field, spec.missing, spec.format);
     }
     if read.iter().any(|path| !path.exists() || path.is_dir()) {
         let _ = write!(text, "{:?}", spec.extensions);
@@ -350,13 +350,17 @@ impl Seen {
 #[test]
 fn no_key_is_idle_without_a_word() {
     let base = with(&BTreeMap::new(), &BASE);
-    let facts = xrun::plan::corpus_facts(&load(&base).expect("the base loads")).expect("random tokens");
+    let own = load(&base).expect("the base loads");
+    let facts = xrun::plan::corpus_facts(&own).expect("random tokens");
+    let own: BTreeMap<&str, String> =
+        own.explain().into_iter().filter_map(|(key, value, _)| Some((key.path, value?))).collect();
     let mut choices: Vec<Vec<String>> =
         CHOICES.iter().map(|choice| choice.iter().map(ToString::to_string).collect()).collect();
     for key in KEYS.iter().filter(|key| !key.is_nested()) {
         if matches!(key.kind, Type::Word(_) | Type::WordOrFormula(..) | Type::Bool) {
-            choices
-                .extend(values_of(key, None).into_iter().map(|value| vec![format!("{}={value}", key.path)]));
+            // What the base has is the first choice.
+            let words = values_of(key, own.get(key.path).map(String::as_str));
+            choices.extend(words.into_iter().map(|value| vec![format!("{}={value}", key.path)]));
         }
     }
     let choices = std::sync::Mutex::new(choices.into_iter());

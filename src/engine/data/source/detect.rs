@@ -12,6 +12,7 @@ use super::zstd::Zstd;
 use crate::data::file::CorpusFile;
 use crate::error::{Error, Result};
 use crate::format::{printable, shortened};
+use crate::policy::TextFormat;
 use std::path::{Path, PathBuf};
 
 /// What the ending of a file's name says about its content.
@@ -238,7 +239,12 @@ fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static 
         )),
         None => refuse(format!(" is {what}; {}", advice(what))),
     };
-    let named = named(&plain);
+    let named = match rules.format {
+        TextFormat::Auto => named(&plain),
+        TextFormat::Text => Named::Text,
+        TextFormat::JsonLines => Named::JsonLines,
+        TextFormat::Parquet => Named::Parquet,
+    };
     if let Named::Foreign(what) = named {
         return foreign(what);
     }
@@ -253,6 +259,10 @@ fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static 
                 .to_owned(),
         );
     }
+    let says = match rules.format {
+        TextFormat::Auto => "its ending says".to_owned(),
+        _ => format!("{}.format says", rules.table),
+    };
     let mut head = vec![0; HEAD_BYTES];
     let read = content.read_at(0, &mut head)?;
     head.truncate(read);
@@ -260,9 +270,7 @@ fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static 
     if named == Named::Parquet {
         return match found {
             Some(PARQUET) => Ok(&Parquet),
-            _ => refuse(
-                " is no Parquet table, though its ending says so: it does not begin with PAR1".to_owned(),
-            ),
+            _ => refuse(format!(" is no Parquet table, though {says} so: it does not begin with PAR1")),
         };
     }
     if let Some(what) = found {
@@ -274,7 +282,9 @@ fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static 
     let renamed = renamed.file_name().unwrap_or_default().display();
     match (named, shape) {
         (Named::JsonLines, _) | (Named::Json, Shape::Lines | Shape::Nothing) => Ok(&JsonLines),
-        (Named::Json, Shape::Array | Shape::Objects) | (Named::Text | Named::Unknown, Shape::Objects) => {
+        (Named::Json, Shape::Array | Shape::Objects) | (Named::Text | Named::Unknown, Shape::Objects)
+            if rules.format == TextFormat::Auto =>
+        {
             refuse(format!(
                 ":1: one JSON array, where xrun reads JSON lines, an object with a string {field} on each line; \
              `jq -c '.[]'` writes the items of an array so: save them as {renamed}"
@@ -287,11 +297,11 @@ fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static 
         (Named::Json, Shape::Text) => {
             refuse(":1: not JSON, though its ending says so; if it is text, rename it to .txt".to_owned())
         }
-        (Named::Text, Shape::Lines) => refuse(format!(
+        (Named::Text, Shape::Lines) if rules.format == TextFormat::Auto => refuse(format!(
             ":1: JSON lines, though its ending says plain text; rename it to {renamed}, and the string {field} of each \
              line becomes a document"
         )),
-        (_, Shape::Lines) => Ok(&JsonLines),
+        (Named::Unknown, Shape::Lines) => Ok(&JsonLines),
         _ => Ok(&PlainText),
     }
 }
@@ -442,6 +452,40 @@ mod tests {
             Shape::Lines,
             "a first line longer than the head"
         );
+    }
+
+    /// A format that is named counts instead of the ending, and binary files stay refused.
+    #[test]
+    fn a_named_format_counts_instead_of_the_ending() {
+        let dir = tempfile::tempdir().unwrap();
+        let tag = |name: &str, bytes: &[u8], format| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let files = CorpusFile::open_all(vec![path]).unwrap();
+            let rules = Rules { format, ..crate::data::Spec::new("", "byte").rules() };
+            let opened = files.into_iter().map(|file| open(file, &rules)).next().unwrap();
+            opened.map(|opened| opened.source.tag()).map_err(|e| e.message().to_string())
+        };
+        let (lines, text, table) =
+            (b"{\"text\": \"a\"}\n{\"text\": \"b\"}\n", b"a,b\n1,2\n", b"PAR1\x15\0\x15");
+        for (name, bytes, format, source) in [
+            ("a.jsonl", &lines[..], TextFormat::Auto, JsonLines.tag()),
+            ("b.jsonl", lines, TextFormat::Text, PlainText.tag()),
+            ("c.txt", lines, TextFormat::JsonLines, JsonLines.tag()),
+            ("d.log", text, TextFormat::JsonLines, JsonLines.tag()),
+            ("e.csv", text, TextFormat::Text, PlainText.tag()),
+            ("f.data", table, TextFormat::Parquet, Parquet.tag()),
+        ] {
+            assert_eq!(tag(name, bytes, format).unwrap(), source, "{name}");
+        }
+        for (name, bytes, format, said) in [
+            ("a.data", &text[..], TextFormat::Parquet, "though data.format says so"),
+            ("b.parquet", table, TextFormat::Text, "is a Parquet table"),
+            ("c.csv", text, TextFormat::Auto, "is a table in CSV"),
+        ] {
+            let error = tag(name, bytes, format).unwrap_err();
+            assert!(error.contains(said) && error.contains(name), "{error}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::content::Content;
 use crate::data::text::TextReader;
 use crate::error::Result;
-use crate::policy::MissingField;
+use crate::policy::{MissingField, TextFormat};
 use std::fmt::Debug;
 
 /// How the documents of a file are found, as a recipe says.
@@ -11,6 +11,8 @@ use std::fmt::Debug;
 pub(in crate::data) struct Rules {
     /// The recipe's table that has the keys of these rules, for messages: `data`, or that of a source.
     pub table: String,
+    /// What the files are.
+    pub format: TextFormat,
     /// Text between documents, for formats that do not mark document boundaries themselves.
     pub separator: Option<String>,
     /// The field or column that holds the text, for formats that have several.

@@ -261,6 +261,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             let other = [&lines[..], &["data.field=other"]].concat();
             on(&other, "error", [Shows::Refused(ErrorKind::Usage); 2])
         }
+        "data.format" => curve_of(&lines, "text"),
         "data.extensions" => curve_of(&[folder, "data.validation=0.3"], "[\".py\"]"),
         "data.drop" => curve_of(
             &[text, "data.document_separator=---", "data.validation=0.3"],
@@ -285,6 +286,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "data.sources.NAME.extensions" => {
             let path = source("NAME", files.folder());
             curve_of(&[&mixture[1..], &[path.as_str()]].concat(), "[\".py\"]")
+        }
+        "data.sources.NAME.format" => {
+            let path = source("NAME", files.lines());
+            curve_of(&[&mixture[1..], &[path.as_str()]].concat(), "text")
         }
         "data.sources.NAME.field" | "data.sources.NAME.missing" => {
             let path = source("NAME", files.lines());

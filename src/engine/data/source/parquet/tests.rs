@@ -1,6 +1,7 @@
 //! Tables of pyarrow (`scripts/parquet_fixtures.py`), whole and damaged.
 
 use super::*;
+use crate::policy::TextFormat;
 use std::path::Path;
 
 const ROWS: usize = 24;
@@ -24,7 +25,8 @@ fn text(name: &str, row: usize) -> Option<String> {
 }
 
 fn rules(field: &str, missing: MissingField) -> Rules {
-    Rules { table: "data".to_owned(), separator: None, field: field.to_owned(), missing }
+    let format = TextFormat::Auto;
+    Rules { table: "data".to_owned(), format, separator: None, field: field.to_owned(), missing }
 }
 
 fn opened(dir: &Path, bytes: &[u8]) -> CorpusFile {
