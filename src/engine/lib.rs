@@ -25,6 +25,7 @@ pub mod policy;
 pub mod regular;
 pub mod statistics;
 pub mod suggest;
+pub mod tasks;
 pub mod threads;
 
 pub use error::{Error, Result};

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 ///
 /// # Errors
 /// If any of the values is an error.
-pub(super) fn collect_in_order<T: Send>(values: impl ParallelIterator<Item = Result<T>>) -> Result<Vec<T>> {
+pub fn collect_in_order<T: Send>(values: impl ParallelIterator<Item = Result<T>>) -> Result<Vec<T>> {
     values.collect::<Vec<_>>().into_iter().collect()
 }
 

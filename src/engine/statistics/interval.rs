@@ -62,11 +62,7 @@ pub fn paired_difference(differences: &[f64], confidence: f64) -> Option<PairedD
     let freedom = (pairs - 1) as f64;
     let error = deviation / (pairs as f64).sqrt();
     let interval = Interval::symmetric(mean, two_sided_quantile(freedom, confidence) * error);
-    let p = match (mean == 0.0, error == 0.0) {
-        (true, _) => 1.0,
-        (false, true) => 0.0,
-        (false, false) => 2.0 * upper_tail((mean / error).abs(), freedom),
-    };
+    let p = p_of_difference(mean, error, pairs);
     // Differences around 1e300 have no finite deviation.
     (deviation.is_finite() && interval.low.is_finite()).then_some(PairedDifference {
         pairs,
@@ -75,6 +71,16 @@ pub fn paired_difference(differences: &[f64], confidence: f64) -> Option<PairedD
         interval,
         p,
     })
+}
+
+/// Returns the two-sided p of "the true mean is 0" by Student's distribution, from a mean and its standard
+/// error over `pairs` independent differences.
+pub fn p_of_difference(mean: f64, error: f64, pairs: usize) -> f64 {
+    match (mean == 0.0, error == 0.0) {
+        (true, _) => 1.0,
+        (false, true) => 0.0,
+        (false, false) => 2.0 * upper_tail((mean / error).abs(), pairs.saturating_sub(1) as f64),
+    }
 }
 
 #[cfg(test)]

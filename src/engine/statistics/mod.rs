@@ -4,6 +4,7 @@
 //! meaning of verdicts, the formulas with their sources, and simulated error rates, see `docs/verdicts.md`.
 
 mod best;
+mod clusters;
 mod counts;
 mod interval;
 mod numeric;
@@ -16,8 +17,9 @@ mod unseen;
 mod verdict;
 
 pub use best::{CellComparison, CellEstimate, Chosen, NotComparable, compare_cells};
+pub use clusters::{clustered_error, clustered_interval, deviations};
 pub use counts::{DivergedPairs, sign_test};
-pub use interval::{Interval, PairedDifference, paired_difference};
+pub use interval::{Interval, PairedDifference, p_of_difference, paired_difference};
 pub use power::{
     Deviation, GivenPairs, Looks, POWER, PowerPlan, effect_seen, pairs_to_see, pairs_to_show_equivalence,
     power_to_see, power_to_show_equivalence,

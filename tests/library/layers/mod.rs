@@ -53,6 +53,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there, escaped
     // text from a corpus.
     ("data", "device policy suggest atomic interrupts liveness lock threads format regular error"),
+    // The rows of files and the tokenizers, errors of scores, near names.
+    ("tasks", "data statistics suggest lock format regular error"),
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
@@ -120,7 +122,8 @@ const MAY_USE: &[(&str, &str)] = &[
     (
         "cli",
         "watch view replay compare coordinates device sweep executor train ranks checkpoint report results \
-         atomic metrics statistics forecast check model plan data recipe machine policy suggest format regular error",
+         atomic metrics statistics forecast check model plan tasks data recipe machine policy suggest format \
+         regular error",
     ),
     // The binary, which shows the way of a run.
     ("main", "cli train ranks report results forecast model plan data device error"),

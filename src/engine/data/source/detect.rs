@@ -170,7 +170,7 @@ pub(in crate::data) fn holds_tokens(path: &Path) -> bool {
 /// Returns true if files with an ending, packed or not, may be read as text. The ending begins with its dot.
 pub(in crate::data) fn may_be_text(ending: &str) -> bool {
     let name = PathBuf::from(format!("a{ending}"));
-    match named(&unpacked(&name)) {
+    match named(&without_packing(&name)) {
         Named::Tokens | Named::Foreign(_) => false,
         Named::Parquet => !is_packed(&name),
         _ => true,
@@ -191,7 +191,7 @@ pub(in crate::data) fn is_packed(path: &Path) -> bool {
 /// files with this ending may be read. The ending begins with its dot.
 pub(in crate::data) fn format_of(ending: &str) -> Option<u8> {
     let name = PathBuf::from(format!("a{ending}"));
-    match named(&unpacked(&name)) {
+    match named(&without_packing(&name)) {
         Named::JsonLines => Some(JsonLines.tag()),
         Named::Parquet if !is_packed(&name) => Some(Parquet.tag()),
         _ => None,
@@ -201,7 +201,7 @@ pub(in crate::data) fn format_of(ending: &str) -> Option<u8> {
 /// Returns the format that a file's ending says, in words; `None` if xrun reads no such files, or the ending
 /// says nothing.
 pub(in crate::data) fn format_in_words(path: &Path) -> Option<&'static str> {
-    match named(&unpacked(path)) {
+    match named(&without_packing(path)) {
         Named::Text => Some("text"),
         Named::JsonLines | Named::Json => Some("JSON lines"),
         Named::Parquet if !is_packed(path) => Some("Parquet tables"),
@@ -210,8 +210,16 @@ pub(in crate::data) fn format_in_words(path: &Path) -> Option<&'static str> {
 }
 
 /// Returns the name that a file would have without its packing.
-fn unpacked(path: &Path) -> PathBuf {
+fn without_packing(path: &Path) -> PathBuf {
     if is_packed(path) { path.with_extension("") } else { path.to_owned() }
+}
+
+/// Returns the content of a file, unpacked if its ending says that it is packed.
+pub(in crate::data) fn unpacked(file: CorpusFile) -> Box<dyn Content> {
+    match packing(file.path()) {
+        Some(packing) => (packing.open)(file),
+        None => Box::new(file),
+    }
 }
 
 /// Opens a file of documents and finds its format.
@@ -220,16 +228,13 @@ fn unpacked(path: &Path) -> PathBuf {
 /// If the file cannot be read, or is not what its ending says, or is no text.
 pub(super) fn open(file: CorpusFile, rules: &Rules) -> Result<TextFile> {
     let path = file.path().to_owned();
-    let content: Box<dyn Content> = match packing(&path) {
-        Some(packing) => (packing.open)(file),
-        None => Box::new(file),
-    };
+    let content = unpacked(file);
     let source = source(content.as_ref(), &path, rules)?;
     Ok(TextFile { content, source })
 }
 
 fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static dyn Source> {
-    let (at, plain) = (path.display(), unpacked(path));
+    let (at, plain) = (path.display(), without_packing(path));
     let refuse = |says: String| Err(Error::usage(format!("{at}{says}")));
     let foreign = |what: &str| match PACKINGS.into_iter().find(|packing| packing.what == what) {
         Some(packing) => refuse(format!(

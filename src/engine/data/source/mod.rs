@@ -15,9 +15,10 @@ use super::parallel::collect_in_order;
 use crate::error::Result;
 pub(super) use content::Content;
 pub(super) use detect::{
-    TextFile, check_tokens, format_in_words, format_of, holds_tokens, is_packed, may_be_text,
+    TextFile, check_tokens, format_in_words, format_of, holds_tokens, is_packed, may_be_text, unpacked,
 };
 pub(super) use format::{DocumentReader, DocumentSpan, Rules, Sample};
+pub(super) use parquet::table_rows;
 use rayon::prelude::*;
 use std::path::PathBuf;
 

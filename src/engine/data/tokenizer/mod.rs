@@ -36,7 +36,7 @@ use crate::regular;
 use byte_pairs::BytePairs;
 use bytes::TokenBytes;
 use lost::Characters;
-use special::{END_TOKENS, Settings, implied_end};
+use special::{END_TOKENS, Settings, implied_end, token_text};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -74,6 +74,8 @@ pub struct Tokenizer {
     /// The end token that the tokenizer.json implies by itself.
     implied_end: Option<u32>,
     begin: Begin,
+    /// The token that the files beside the tokenizer.json name as the first of a text.
+    named_begin: Option<u32>,
     /// What is known about the bytes behind tokens, if they always stand for the same bytes.
     bytes: Option<Arc<TokenBytes>>,
     characters: Arc<Characters>,
@@ -182,6 +184,8 @@ impl Tokenizer {
         let name = inner.id_to_token(end).unwrap_or_default();
         agreement::check(settings, &json, &inner, end)?;
         inner.make_special(end)?;
+        let named_begin = settings.fields.get("bos_token").and_then(token_text);
+        let named_begin = named_begin.and_then(|name| inner.token_to_id(&name));
         let bytes = bytes::token_bytes(&json, &inner.vocab()?, vocab, end).map(Arc::new);
         Ok(Self {
             inner: Arc::new(inner),
@@ -194,6 +198,7 @@ impl Tokenizer {
             end,
             implied_end,
             begin: Begin::End,
+            named_begin,
             bytes,
             characters: Arc::new(Characters::new()),
             cut,
@@ -261,6 +266,12 @@ impl Tokenizer {
     /// Returns the token that ends a document.
     pub fn end_token(&self) -> u32 {
         self.end
+    }
+
+    /// Returns the token that the settings beside the tokenizer.json name as the first of a text, whether or
+    /// not texts begin with it.
+    pub fn named_begin(&self) -> Option<u32> {
+        self.named_begin
     }
 
     /// Returns what texts begin with.

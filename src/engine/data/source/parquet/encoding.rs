@@ -158,7 +158,7 @@ fn bits(bytes: &[u8], at: usize, width: u32) -> u64 {
 const MAX_BLOCK: u64 = 1 << 16;
 
 /// Reads `count` numbers that are written as differences (`DELTA_BINARY_PACKED`), and moves `at` behind them.
-fn deltas(bytes: &[u8], at: &mut usize, count: usize) -> Parsed<Vec<i64>> {
+pub(super) fn deltas(bytes: &[u8], at: &mut usize, count: usize) -> Parsed<Vec<i64>> {
     let (block, parts) = (varint(bytes, at)?, varint(bytes, at)?);
     let total = varint(bytes, at)?;
     let first = zigzag(bytes, at)?;

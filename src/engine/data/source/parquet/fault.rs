@@ -5,6 +5,7 @@ use super::super::packed;
 use crate::data::file::CorpusFile;
 use crate::error::{Error, Result};
 use crate::format::{printable, shortened};
+use crate::policy::{MissingField, TextFormat};
 
 /// Longest name of a column that a message shows, in characters.
 const SHOWN: usize = 60;
@@ -52,6 +53,18 @@ impl Fault {
             Self::Missing(what) => Self::Missing(what),
             Self::Encoding(what) => Self::Encoding(named(what)),
         }
+    }
+
+    /// Makes the error about a file whose rows are read whole, with the next step.
+    pub fn into_error_of_rows(self, file: &CorpusFile) -> Error {
+        let rules = Rules {
+            table: String::new(),
+            format: TextFormat::Parquet,
+            separator: None,
+            field: String::new(),
+            missing: MissingField::Error,
+        };
+        self.into_error(file, &rules)
     }
 
     /// Makes the error about a file, with the next step.

@@ -53,35 +53,8 @@ impl Footer {
     /// # Errors
     /// If the file cannot be read, or is not a table that has its text in this column.
     pub fn read(file: &CorpusFile, field: &str) -> Result<Self, Fault> {
-        let size = file.bytes();
-        if size < MAGIC.len() as u64 + TAIL {
-            return Err(Fault::damaged("it is too short for a table"));
-        }
-        let (mut head, mut tail) = ([0; 4], [0; TAIL as usize]);
-        file.read_exact_at(0, &mut head)?;
-        file.read_exact_at(size - TAIL, &mut tail)?;
-        let [a, b, c, d, magic @ ..] = tail;
-        if &magic == ENCRYPTED || &head == ENCRYPTED {
-            return Err(Fault::unsupported("its footer is encrypted"));
-        }
-        if &head != MAGIC || &magic != MAGIC {
-            return Err(Fault::damaged(
-                "it does not begin and end with PAR1, so it is cut off or is no table",
-            ));
-        }
-        let length = u64::from(u32::from_le_bytes([a, b, c, d]));
-        if length > size - TAIL - MAGIC.len() as u64 {
-            return Err(Fault::damaged("its footer is longer than the file"));
-        }
-        if length > MAX_FOOTER {
-            return Err(Fault::unsupported(format!(
-                "its footer has {length} bytes, and at most {MAX_FOOTER} are read"
-            )));
-        }
-        let end = size - TAIL;
-        let mut bytes = vec![0; length as usize];
-        file.read_exact_at(end - length, &mut bytes)?;
-        Self::parse(&bytes, field, MAGIC.len() as u64..end - length, size)
+        let (bytes, pages) = footer_bytes(file)?;
+        Self::parse(&bytes, field, pages, file.bytes())
     }
 
     /// Parses the footer of a file of `size` bytes with pages in `pages`.
@@ -152,7 +125,41 @@ impl Footer {
     }
 }
 
-fn in_footer(wrong: Wrong) -> Fault {
+/// Reads the bytes of a file's footer. Also returns the bytes of the file that may hold pages.
+///
+/// # Errors
+/// If the file cannot be read, or is not a table.
+pub(super) fn footer_bytes(file: &CorpusFile) -> Result<(Vec<u8>, Range<u64>), Fault> {
+    let size = file.bytes();
+    if size < MAGIC.len() as u64 + TAIL {
+        return Err(Fault::damaged("it is too short for a table"));
+    }
+    let (mut head, mut tail) = ([0; 4], [0; TAIL as usize]);
+    file.read_exact_at(0, &mut head)?;
+    file.read_exact_at(size - TAIL, &mut tail)?;
+    let [a, b, c, d, magic @ ..] = tail;
+    if &magic == ENCRYPTED || &head == ENCRYPTED {
+        return Err(Fault::unsupported("its footer is encrypted"));
+    }
+    if &head != MAGIC || &magic != MAGIC {
+        return Err(Fault::damaged("it does not begin and end with PAR1, so it is cut off or is no table"));
+    }
+    let length = u64::from(u32::from_le_bytes([a, b, c, d]));
+    if length > size - TAIL - MAGIC.len() as u64 {
+        return Err(Fault::damaged("its footer is longer than the file"));
+    }
+    if length > MAX_FOOTER {
+        return Err(Fault::unsupported(format!(
+            "its footer has {length} bytes, and at most {MAX_FOOTER} are read"
+        )));
+    }
+    let end = size - TAIL;
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(end - length, &mut bytes)?;
+    Ok((bytes, MAGIC.len() as u64..end - length))
+}
+
+pub(super) fn in_footer(wrong: Wrong) -> Fault {
     Fault::damaged(match wrong {
         Wrong::End => "its footer is cut off".to_owned(),
         Wrong::What(what) => format!("in its footer, {what}"),
@@ -296,7 +303,7 @@ struct RowGroup {
 
 /// The column in a row group, as the footer has it.
 #[derive(Default)]
-struct Chunk {
+pub(super) struct Chunk {
     is_elsewhere: bool,
     is_encrypted: bool,
     physical: Option<i64>,
@@ -349,17 +356,38 @@ impl RowGroup {
             return Ok(Group { first_row, rows, pages: 0..0, codec: 0 });
         }
         let Some(chunk) = self.chunk else { return damaged("it lacks the column") };
+        if chunk.values() != Some(rows) {
+            return damaged("its column does not have a value for each row");
+        }
+        chunk.checked(first_row, rows, BYTE_ARRAY, pages, field)
+    }
+}
+
+impl Chunk {
+    /// Returns the number of values, if it is valid.
+    pub fn values(&self) -> Option<u64> {
+        self.values.and_then(|values| u64::try_from(values).ok())
+    }
+
+    /// Checks where the pages of a column are, whose values have the type numbered `physical`.
+    pub fn checked(
+        self,
+        first_row: u64,
+        rows: u64,
+        physical: i64,
+        pages: &Range<u64>,
+        field: &str,
+    ) -> Result<Group, Fault> {
+        let damaged = |what: &str| Err(Fault::damaged(what));
+        let chunk = self;
         if chunk.is_elsewhere {
             return Err(Fault::unsupported("its column is in another file"));
         }
         if chunk.is_encrypted {
             return Err(Fault::unsupported(format!("column {} is encrypted", shown(field))));
         }
-        if chunk.physical != Some(BYTE_ARRAY) {
+        if chunk.physical != Some(physical) {
             return damaged("its column has another type than the table's");
-        }
-        if chunk.values.map(u64::try_from) != Some(Ok(rows)) {
-            return damaged("its column does not have a value for each row");
         }
         let start = chunk.dictionary.filter(|at| *at > 0).into_iter().chain(chunk.pages).min();
         let range = start.zip(chunk.bytes).and_then(|(start, bytes)| {
@@ -378,7 +406,7 @@ impl RowGroup {
 }
 
 impl Chunk {
-    fn parse(thrift: &mut Thrift<'_>) -> Parsed<Self> {
+    pub fn parse(thrift: &mut Thrift<'_>) -> Parsed<Self> {
         let mut chunk = Self::default();
         thrift.fields(|thrift, id, kind| {
             match (id, kind) {

@@ -9,6 +9,8 @@ mod encoding;
 mod fault;
 mod footer;
 mod pages;
+mod rows;
+mod table;
 #[cfg(test)]
 mod tests;
 mod thrift;
@@ -17,6 +19,7 @@ use super::content::Content;
 use super::format::{DocumentReader, DocumentSpan, Rules, Scan, Source};
 use crate::data::file::CorpusFile;
 use crate::data::parallel::collect_in_order;
+use crate::data::rows::{Row, RowBudget};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use crate::policy::MissingField;
@@ -33,6 +36,14 @@ const GROUPS: usize = 32;
 thread_local! {
     /// The page that this thread read last.
     static LAST: RefCell<Option<Cursor>> = const { RefCell::new(None) };
+}
+
+/// Reads all rows of a table, with lists and groups within them.
+///
+/// # Errors
+/// If the file is damaged, has columns that xrun does not read, or has more rows than the budget allows.
+pub(in crate::data) fn table_rows(file: &CorpusFile, budget: &mut RowBudget) -> Result<Vec<Row>> {
+    rows::read(file, budget).map_err(|fault| fault.into_error_of_rows(file))
 }
 
 #[derive(Debug)]

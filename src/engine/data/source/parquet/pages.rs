@@ -26,10 +26,10 @@ const MAX_ROWS: usize = 1 << 24;
 const NULL: u32 = u32::MAX;
 
 /// Numbers of `PageType` in Parquet's definition.
-const DATA: i64 = 0;
+pub(super) const DATA: i64 = 0;
 const INDEX: i64 = 1;
-const DICTIONARY: i64 = 2;
-const DATA_V2: i64 = 3;
+pub(super) const DICTIONARY: i64 = 2;
+pub(super) const DATA_V2: i64 = 3;
 
 /// Numbers of `Encoding`.
 const PLAIN: i64 = 0;
@@ -85,18 +85,18 @@ pub(super) struct Pages {
 
 /// A page's header.
 #[derive(Default)]
-struct Header {
-    kind: i64,
+pub(super) struct Header {
+    pub kind: i64,
     made: i64,
     packed: i64,
     checksum: Option<i64>,
     values: i64,
-    encoding: i64,
+    pub encoding: i64,
     /// Encoding of which rows have a text.
     levels: i64,
     /// Bytes of levels in front of a page of the second version.
-    definition_bytes: i64,
-    repetition_bytes: i64,
+    pub definition_bytes: i64,
+    pub repetition_bytes: i64,
     is_plain: bool,
     has_details: bool,
 }
@@ -107,6 +107,26 @@ impl Pages {
         let group = footer.groups[group].clone();
         let (at, next_row, codec) = (group.pages.start, group.first_row, group.codec);
         Self { group, is_optional: footer.is_optional, codec, at, next_row, made: 0, dictionary: None }
+    }
+
+    /// Begins at the first page of a column, whatever its values are.
+    pub fn of(group: Group) -> Self {
+        let (at, codec) = (group.pages.start, group.codec);
+        Self { group, is_optional: false, codec, at, next_row: 0, made: 0, dictionary: None }
+    }
+
+    /// Reads the next page of any kind, with its header.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or the page is damaged or larger than is read.
+    pub fn any(&mut self, file: &CorpusFile) -> Result<(Header, Vec<u8>), Fault> {
+        let (header, body) = self.header(file)?;
+        let wrong = |what: &str| Fault::damaged(format!("in the page at byte {body}, {what}"));
+        let (packed, _) = header.lengths().map_err(|_| wrong("a length is invalid"))?;
+        let end = body.checked_add(packed as u64).filter(|end| *end <= self.group.pages.end);
+        self.at = end.ok_or_else(|| wrong("its length is longer than the column"))?;
+        let bytes = self.body(file, &header, body)?;
+        Ok((header, bytes))
     }
 
     /// Returns the row after the last of the row group.
@@ -243,6 +263,9 @@ impl Pages {
 
     /// Reads which text each row of a page has, and the texts unless they are those of the dictionary.
     fn values(&self, header: &Header, rows: usize, bytes: Vec<u8>) -> Parsed<(Vec<u32>, Option<Texts>)> {
+        if header.kind == DATA_V2 && header.repetition_bytes != 0 {
+            return Err(Wrong::What("it has the levels of a list"));
+        }
         let mut at = 0;
         let mut numbers = Vec::new();
         let mut texts = rows;
@@ -347,7 +370,7 @@ impl Header {
     }
 
     /// Returns the rows of a data page, or the texts of a dictionary.
-    fn rows(&self) -> Parsed<usize> {
+    pub fn rows(&self) -> Parsed<usize> {
         if !self.has_details {
             return Err(Wrong::What("its header has no details"));
         }
@@ -360,7 +383,7 @@ impl Header {
         if self.kind != DATA_V2 {
             return Some(0);
         }
-        // A column that is no list has no repetition levels.
-        usize::try_from(self.definition_bytes).ok().filter(|_| self.repetition_bytes == 0)
+        let both = [self.definition_bytes, self.repetition_bytes].map(usize::try_from);
+        both.into_iter().try_fold(0usize, |sum, bytes| sum.checked_add(bytes.ok()?))
     }
 }

@@ -1,0 +1,186 @@
+//! Files of rows with fields: JSON lines, a JSON array of objects, or a Parquet table, packed or not. Unlike
+//! the documents of a corpus, rows are read whole, with their nested fields, so their number and size are
+//! limited.
+
+use super::file::CorpusFile;
+use super::source::{self, Content};
+use super::text::{BLOCK_BYTES, TextReader};
+use crate::error::{Error, Result};
+use crate::format::{printable, shortened};
+use crate::liveness::report_progress;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+/// Characters of a value that a message shows.
+const SHOWN: usize = 60;
+
+/// What may still be read of rows: counts down over several files.
+#[derive(Clone, Copy, Debug)]
+pub struct RowBudget {
+    /// Rows.
+    pub rows: usize,
+    /// Bytes of text or of unpacked pages.
+    pub bytes: u64,
+}
+
+impl RowBudget {
+    /// Limits that the tasks in use stay far below: the largest has 40,000 rows and 60 MB.
+    pub fn new() -> Self {
+        Self { rows: 1 << 20, bytes: 256 << 20 }
+    }
+
+    /// Takes rows and bytes from what is left.
+    ///
+    /// # Errors
+    /// If less is left.
+    pub(super) fn take(&mut self, path: &Path, rows: usize, bytes: u64) -> Result<()> {
+        let left = self.rows.checked_sub(rows).zip(self.bytes.checked_sub(bytes));
+        let Some((rows, bytes)) = left else {
+            let Self { rows, bytes } = Self::new();
+            return Err(Error::usage(format!(
+                "{}: a split may have {rows} rows and {} MiB of text, and this one has more; divide the file",
+                path.display(),
+                bytes >> 20
+            )));
+        };
+        *self = Self { rows, bytes };
+        Ok(())
+    }
+}
+
+impl Default for RowBudget {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A row of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Line of the row in a file of lines; else its number, from 1.
+    pub line: usize,
+    /// The fields.
+    pub fields: Map<String, Value>,
+}
+
+/// The rows of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// BLAKE3 of the file's bytes, in hexadecimal.
+    pub hash: String,
+    /// The rows, in order.
+    pub rows: Vec<Row>,
+}
+
+impl RowFile {
+    /// Reads a file. What it holds is told by its first bytes, and whether it is packed by its ending.
+    ///
+    /// # Errors
+    /// If the file cannot be read or changes meanwhile, does not consist of rows, or has more of them than
+    /// the budget allows. The message has file and line.
+    pub fn read(path: &Path, budget: &mut RowBudget) -> Result<Self> {
+        let mut opened = CorpusFile::open_all(vec![path.to_owned()])?;
+        let file = opened.pop().ok_or_else(|| Error::failed(format!("cannot open {}", path.display())))?;
+        let hash = hash(&file)?;
+        let content = source::unpacked(file);
+        let mut head = [0; 512];
+        let read = content.read_at(0, &mut head)?;
+        let head = head[..read].strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head[..read]);
+        let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+        let rows = match first {
+            _ if head.starts_with(b"PAR1") => source::table_rows(content.file(), budget)?,
+            Some(b'[') => array(content.as_ref(), budget)?,
+            Some(b'{') | None => lines(content.as_ref(), budget)?,
+            Some(_) => {
+                return Err(Error::usage(format!(
+                    "{}: neither JSON lines nor a Parquet table; xrun reads task files in the layouts of the HuggingFace \
+                     hub: convert it, such as with `datasets`' to_json",
+                    path.display()
+                )));
+            }
+        };
+        content.file().check()?;
+        Ok(Self { path: path.to_owned(), hash, rows })
+    }
+}
+
+/// Returns the BLAKE3 hash of a file's bytes.
+fn hash(file: &CorpusFile) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    let mut block = vec![0; (file.bytes() as usize).min(BLOCK_BYTES)];
+    let mut at = 0;
+    while at < file.bytes() {
+        let read = file.read_at(at, &mut block)?;
+        hasher.update(&block[..read]);
+        at += read as u64;
+        report_progress();
+    }
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+fn lines(content: &dyn Content, budget: &mut RowBudget) -> Result<Vec<Row>> {
+    let path = content.file().path();
+    let mut reader = TextReader::whole(content)?;
+    let (mut rows, mut line, mut text) = (Vec::new(), 0, String::new());
+    loop {
+        // A line longer than the block: read as much again.
+        let (block, before) = (BLOCK_BYTES.max(text.len()), text.len());
+        let more = reader.append(&mut text, block)?;
+        budget.take(path, 0, (text.len() - before) as u64)?;
+        let whole = if more { text.rfind('\n').map_or(0, |end| end + 1) } else { text.len() };
+        for part in text[..whole].split_inclusive('\n') {
+            line += 1;
+            if !part.trim().is_empty() {
+                budget.take(path, 1, 0)?;
+                let parsed = serde_json::from_str(part.trim());
+                let value: Value = parsed.map_err(|e| not_json(path, line, &e))?;
+                rows.push(row(path, line, value)?);
+            }
+        }
+        text.drain(..whole);
+        if !more {
+            return Ok(rows);
+        }
+    }
+}
+
+fn array(content: &dyn Content, budget: &mut RowBudget) -> Result<Vec<Row>> {
+    let path = content.file().path();
+    let mut reader = TextReader::whole(content)?;
+    let mut text = String::new();
+    loop {
+        let before = text.len();
+        let more = reader.append(&mut text, BLOCK_BYTES)?;
+        budget.take(path, 0, (text.len() - before) as u64)?;
+        if !more {
+            break;
+        }
+    }
+    let values: Vec<Value> = serde_json::from_str(&text).map_err(|e| not_json(path, e.line(), &e))?;
+    budget.take(path, values.len(), 0)?;
+    values.into_iter().enumerate().map(|(i, value)| row(path, i + 1, value)).collect()
+}
+
+fn row(path: &Path, line: usize, value: Value) -> Result<Row> {
+    match value {
+        Value::Object(fields) => Ok(Row { line, fields }),
+        other => Err(Error::usage(format!(
+            "{}:{line}: a row is an object with fields, and this one is {}",
+            path.display(),
+            shortened(&printable(&other.to_string()), SHOWN)
+        ))),
+    }
+}
+
+fn not_json(path: &Path, line: usize, e: &serde_json::Error) -> Error {
+    let reason = e.to_string();
+    let reason = reason.split(" at line ").next().unwrap_or_default();
+    let reason = shortened(&printable(reason), SHOWN);
+    Error::usage(format!(
+        "{}:{line}: not JSON: {reason} in column {}; each line is an object with the fields of an item",
+        path.display(),
+        e.column()
+    ))
+}

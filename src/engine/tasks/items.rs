@@ -1,0 +1,362 @@
+//! The items of a task: rows of its files, and what the definition's templates make of them.
+
+use super::definition::{ChoiceRule, Definition, RequestRule, Rules, key};
+use super::files;
+use super::random::PythonRandom;
+use super::template::seen;
+use crate::data::{Row, RowBudget, RowFile, collect_in_order};
+use crate::error::{Error, Result};
+use crate::format::{printable, shortened};
+use rayon::prelude::*;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The most choices of an item.
+const MAX_CHOICES: usize = 64;
+
+/// Characters of a value that a message shows.
+const SHOWN: usize = 80;
+
+/// Seed of the order in which nanochat takes the rows of a task (`scripts/base_eval.py`).
+const CORE_SHUFFLE_SEED: u64 = 1337;
+
+/// A file of a task, as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskFile {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// BLAKE3 of its bytes, in hexadecimal.
+    pub hash: String,
+    /// Its number of rows.
+    pub rows: usize,
+}
+
+/// An item, rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// BLAKE3 of the item's fields, in hexadecimal: the same whatever the format of the file, the place in
+    /// it, and the prompt.
+    pub hash: String,
+    /// The configuration it belongs to, by its place in the definition.
+    pub configuration: usize,
+    /// Its file, by its place among the task's files, and its line there.
+    pub file: usize,
+    pub line: usize,
+    /// Which items share a passage: equal for these, different for others.
+    pub cluster: String,
+    /// What is asked.
+    pub question: Question,
+}
+
+/// What an item asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Which of several continuations follows.
+    Choices { context: String, choices: Vec<String>, gold: usize },
+    /// Which of several contexts a continuation follows.
+    Contexts { contexts: Vec<String>, continuation: String, gold: usize },
+    /// How likely a continuation is.
+    Completion { context: String, continuation: String },
+    /// How likely a text is.
+    Text(String),
+}
+
+/// A row and where it is from.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Place {
+    file: usize,
+    row: Row,
+}
+
+impl Place {
+    /// Returns true if both rows have the same fields.
+    pub fn has_fields_of(&self, other: &Self) -> bool {
+        self.row.fields == other.row.fields
+    }
+}
+
+/// The rows of one split.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Split {
+    pub rows: Vec<Place>,
+}
+
+/// The rows of a configuration: its items, and the split that examples come from.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub name: String,
+    pub items: Split,
+    /// `None` if examples come from the split of the items.
+    pub pool: Option<Split>,
+}
+
+impl Part {
+    /// Returns the rows that examples come from.
+    pub fn pool(&self) -> &[Place] {
+        &self.pool.as_ref().unwrap_or(&self.items).rows
+    }
+}
+
+/// The files of a task, read.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    pub(super) definition: Definition,
+    pub(super) parts: Vec<Part>,
+    /// The files that were read.
+    pub files: Vec<TaskFile>,
+}
+
+impl Loaded {
+    /// Reads the rows of a task below the user's data folder, and at most `limit` items of each of its
+    /// configurations. Examples are read only if there are any.
+    ///
+    /// # Errors
+    /// If files are missing, are wrong, or have more rows than a split may have.
+    pub fn read(definition: &Definition, data: &Path, shots: usize, limit: Option<usize>) -> Result<Self> {
+        let mut loaded = Self { definition: definition.clone(), parts: Vec::new(), files: Vec::new() };
+        let (mut items_left, mut pool_left) = (RowBudget::new(), RowBudget::new());
+        let source = &definition.source;
+        for name in definition.configurations() {
+            let mut items = loaded.split(data, name, &source.split, &mut items_left)?;
+            let is_own = definition.examples.split == source.split;
+            let pool = match shots > 0 && !is_own {
+                true => Some(loaded.split(data, name, &definition.examples.split, &mut pool_left)?),
+                false => None,
+            };
+            if items.rows.is_empty() {
+                return Err(Error::usage(format!(
+                    "task {}: the split {:?} of {} has no rows",
+                    definition.name,
+                    source.split,
+                    if name.is_empty() { &source.repository } else { name }
+                )));
+            }
+            if definition.rules == Rules::Core {
+                let order = PythonRandom::new(CORE_SHUFFLE_SEED).shuffle(items.rows.len());
+                items.rows = order.into_iter().map(|at| items.rows[at].clone()).collect();
+                items.rows.truncate(limit.unwrap_or(usize::MAX));
+            }
+            loaded.parts.push(Part { name: name.to_owned(), items, pool });
+        }
+        Ok(loaded)
+    }
+
+    fn split(
+        &mut self,
+        data: &Path,
+        configuration: &str,
+        split: &str,
+        left: &mut RowBudget,
+    ) -> Result<Split> {
+        let mut found = Split::default();
+        for path in files::of_split(&self.definition, data, configuration, split)? {
+            let read = RowFile::read(&path, left)?;
+            let file = self.files.len();
+            self.files.push(TaskFile { path: read.path, hash: read.hash, rows: read.rows.len() });
+            found.rows.extend(read.rows.into_iter().map(|row| Place { file, row }));
+        }
+        Ok(found)
+    }
+
+    /// Renders the items of a configuration, at most `limit`.
+    ///
+    /// # Errors
+    /// If an item lacks a field, has an empty or missing answer, or a template fails. The message has file,
+    /// line and the next step.
+    pub(super) fn items(&self, part: usize, limit: usize) -> Result<Vec<Item>> {
+        let rows = &self.parts[part].items.rows;
+        collect_in_order(rows.par_iter().take(limit).map(|place| self.item(part, place)))
+    }
+
+    /// Renders the rows of a pool that are drawn, by their places in it.
+    pub(super) fn examples(&self, part: usize, drawn: &[usize]) -> Result<BTreeMap<usize, Question>> {
+        let pool = self.parts[part].pool();
+        let rendered = drawn.par_iter().map(|&at| Ok((at, self.question(part, &pool[at])?)));
+        Ok(collect_in_order(rendered)?.into_iter().collect())
+    }
+
+    fn item(&self, part: usize, place: &Place) -> Result<Item> {
+        let question = self.question(part, place)?;
+        let fields = &place.row.fields;
+        let source = &self.definition.source;
+        let hash = hash(&source.fields, fields);
+        let shared = source.cluster.as_ref().and_then(|name| fields.get(name)).map(Value::to_string);
+        // An empty passage is shared by nothing.
+        let cluster = match shared.filter(|text| text.trim_matches('"').trim() != "") {
+            Some(text) => blake3::hash(text.as_bytes()).to_hex().to_string(),
+            None => format!("{}:{}", place.file, place.row.line),
+        };
+        let configuration = part;
+        Ok(Item { hash, configuration, file: place.file, line: place.row.line, cluster, question })
+    }
+
+    /// Says where a row is.
+    pub(super) fn place(&self, file: usize, line: usize) -> String {
+        format!("{}:{line}", self.files[file].path.display())
+    }
+
+    fn question(&self, part: usize, place: &Place) -> Result<Question> {
+        self.render(part, &place.row.fields).map_err(|e| e.context(self.place(place.file, place.row.line)))
+    }
+
+    fn render(&self, part: usize, fields: &Map<String, Value>) -> Result<Question> {
+        let definition = &self.definition;
+        let is_missing = |name: &&String| fields.get(*name).is_none_or(Value::is_null);
+        if let Some(name) = definition.source.fields.iter().find(is_missing) {
+            let there = fields.keys().take(12).map(|name| shortened(&printable(name), SHOWN));
+            let there = there.collect::<Vec<_>>().join(", ");
+            return Err(Error::usage(format!(
+                "the item has no {name:?}, but {}; these are not the files of task {}, or of another version: download {} \
+                 again, or correct the row",
+                if there.is_empty() { "nothing" } else { &there },
+                definition.name,
+                definition.source.repository
+            )));
+        }
+        let values = self.values(part, fields);
+        let text = |key: &str| definition.templates.render(key, &values);
+        Ok(match definition.request {
+            RequestRule::Choices { choices } => {
+                let context = text(key::CONTEXT)?;
+                let choices = self.choices(choices, &values, fields)?;
+                let gold = gold(&text(key::GOLD)?, choices.len())?;
+                Question::Choices { context, choices, gold }
+            }
+            RequestRule::Contexts { contexts } => {
+                let contexts = self.choices(contexts, &values, fields)?;
+                let gold = gold(&text(key::GOLD)?, contexts.len())?;
+                let continuation = answer(text(key::CONTINUATION)?, "the continuation")?;
+                Question::Contexts { contexts, continuation, gold }
+            }
+            RequestRule::Completion => {
+                let continuation = answer(text(key::CONTINUATION)?, "the continuation")?;
+                Question::Completion { context: text(key::CONTEXT)?, continuation }
+            }
+            RequestRule::Text => Question::Text(answer(text(key::TEXT)?, "the text")?),
+        })
+    }
+
+    /// Renders the description in front of the prompts of a configuration.
+    pub(super) fn description(&self, part: usize) -> Result<String> {
+        let values = self.values(part, &Map::new());
+        self.definition
+            .templates
+            .render(key::DESCRIPTION, &values)
+            .map_err(|e| e.context(self.definition.origin.clone()))
+    }
+
+    /// Returns what templates may name: the fields of the item, and the name of the configuration.
+    fn values(&self, part: usize, fields: &Map<String, Value>) -> minijinja::Value {
+        let named = fields.iter().map(|(name, value)| (name.clone(), seen(value)));
+        let configuration = ("configuration".to_owned(), self.parts[part].name.as_str().into());
+        minijinja::Value::from_pairs(named.chain([configuration]))
+    }
+
+    fn choices(
+        &self,
+        rule: ChoiceRule,
+        values: &minijinja::Value,
+        fields: &Map<String, Value>,
+    ) -> Result<Vec<String>> {
+        let templates = &self.definition.templates;
+        let choices = match rule {
+            ChoiceRule::Listed(count) => {
+                (0..count).map(|i| templates.render(&key::listed(i), values)).collect::<Result<Vec<_>>>()?
+            }
+            ChoiceRule::Each { count } => {
+                let each = self.definition.each.as_deref().unwrap_or_default();
+                let entries = list(fields, each)?;
+                if let Some(count) = count.filter(|count| *count != entries.len()) {
+                    return Err(Error::usage(format!(
+                        "{each} has {} choices, and task {} promises {count} (prompt.count); correct the row, or remove \
+                         prompt.count if items may differ",
+                        entries.len(),
+                        self.definition.name
+                    )));
+                }
+                if entries.len() < 2 || entries.len() > MAX_CHOICES {
+                    return Err(Error::usage(format!(
+                        "{each} has {} choices, and an item has 2 to {MAX_CHOICES}; correct the row",
+                        entries.len()
+                    )));
+                }
+                let render = |entry: &Value| {
+                    let choice = ("choice", seen(entry));
+                    let values =
+                        minijinja::context! { ..minijinja::Value::from_pairs([choice]), ..values.clone() };
+                    templates.render(key::CHOICE, &values)
+                };
+                entries.iter().map(render).collect::<Result<Vec<_>>>()?
+            }
+        };
+        choices.into_iter().enumerate().map(|(i, text)| answer(text, &format!("choice {}", i + 1))).collect()
+    }
+}
+
+/// Returns the list that a path of names leads to, such as `choices.text`.
+fn list<'f>(fields: &'f Map<String, Value>, path: &str) -> Result<&'f Vec<Value>> {
+    let mut names = path.split('.');
+    let first = names.next().and_then(|name| fields.get(name));
+    let found = names.try_fold(first, |value, name| value.map(|value| value.get(name)));
+    match found.flatten() {
+        Some(Value::Array(entries)) => Ok(entries),
+        Some(other) => Err(Error::usage(format!(
+            "{path} is no list but {}; prompt.each names the list of choices",
+            shortened(&printable(&other.to_string()), SHOWN)
+        ))),
+        None => Err(Error::usage(format!(
+            "the item has no {path}, which prompt.each names as the list of choices"
+        ))),
+    }
+}
+
+/// Returns a text that is scored, unless it is empty: nothing can be predicted then.
+fn answer(text: String, what: &str) -> Result<String> {
+    match super::python::strip(&text) {
+        "" => Err(Error::usage(format!(
+            "{what} is empty, so it cannot be scored; correct the row or remove it"
+        ))),
+        _ => Ok(text),
+    }
+}
+
+/// Returns the place of the right choice.
+fn gold(text: &str, choices: usize) -> Result<usize> {
+    match text.trim().parse::<usize>() {
+        Ok(gold) if gold < choices => Ok(gold),
+        _ => Err(Error::usage(format!(
+            "the right choice is {:?}, and the item has the choices 0 to {}; a split without answers cannot be scored: \
+             correct the row, or use another split (source.split)",
+            shortened(&printable(text), SHOWN),
+            choices - 1
+        ))),
+    }
+}
+
+/// Hashes the fields of an item: names and values in the order of the definition, objects by their names.
+fn hash(names: &[String], fields: &Map<String, Value>) -> String {
+    let mut hasher = blake3::Hasher::new_derive_key("xrun item of a task");
+    for name in names {
+        hasher.update(name.as_bytes()).update(b"\0");
+        hasher.update(canonical(fields.get(name).unwrap_or(&Value::Null)).as_bytes()).update(b"\0");
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Writes a value as JSON, with the names of objects in order.
+fn canonical(value: &Value) -> String {
+    match value {
+        Value::Array(entries) => {
+            format!("[{}]", entries.iter().map(canonical).collect::<Vec<_>>().join(","))
+        }
+        Value::Object(fields) => {
+            let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
+            let written = sorted
+                .into_iter()
+                .map(|(name, value)| format!("{}:{}", Value::String(name.clone()), canonical(value)));
+            format!("{{{}}}", written.collect::<Vec<_>>().join(","))
+        }
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,221 @@
+//! The figures of tasks, and what an item contributes to each.
+
+use super::definition::RequestRule;
+use super::items::Question;
+use super::prepared::PreparedItem;
+use super::python;
+use super::result::Score;
+use serde::{Deserialize, Serialize};
+use std::f64::consts::LN_2;
+
+/// A figure of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Share of items whose most likely choice is right; of completions, those that greedy decoding gives.
+    Acc,
+    /// `acc`, with log-likelihoods divided by the characters of the choice.
+    AccNorm,
+    /// `acc`, with log-likelihoods divided by the UTF-8 bytes of the choice.
+    AccBytes,
+    /// `acc`, with log-likelihoods divided by the scored tokens, as CORE does.
+    AccTokens,
+    /// Bits per byte of the right answer, without white space in front of it: the mean over items; of whole
+    /// texts, all bits over all bytes.
+    BitsPerByte,
+    /// exp of the mean negative log-likelihood of an answer.
+    Perplexity,
+    /// exp of the negative log-likelihood per token.
+    TokenPerplexity,
+    /// exp of the negative log-likelihood per UTF-8 byte.
+    BytePerplexity,
+    /// exp of the negative log-likelihood per word; words are what white space divides.
+    WordPerplexity,
+}
+
+/// How the contributions of items become a figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aggregate {
+    /// The sum of values over the sum of weights.
+    Ratio,
+    /// exp of that.
+    ExpRatio,
+}
+
+/// What an item contributes to a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Contribution {
+    /// The value, such as 1 for a right choice, or nats.
+    pub value: f64,
+    /// What it counts: 1, or the bytes, words or tokens of the item.
+    pub weight: f64,
+}
+
+impl Metric {
+    /// Every metric.
+    pub const ALL: [Self; 9] = [
+        Self::Acc,
+        Self::AccNorm,
+        Self::AccBytes,
+        Self::AccTokens,
+        Self::BitsPerByte,
+        Self::Perplexity,
+        Self::TokenPerplexity,
+        Self::BytePerplexity,
+        Self::WordPerplexity,
+    ];
+
+    /// Returns the metric's name in definitions and results.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Acc => "acc",
+            Self::AccNorm => "acc_norm",
+            Self::AccBytes => "acc_bytes",
+            Self::AccTokens => "acc_tokens",
+            Self::BitsPerByte => "bits_per_byte",
+            Self::Perplexity => "perplexity",
+            Self::TokenPerplexity => "token_perplexity",
+            Self::BytePerplexity => "byte_perplexity",
+            Self::WordPerplexity => "word_perplexity",
+        }
+    }
+
+    /// Returns true if more is better.
+    pub fn is_accuracy(self) -> bool {
+        matches!(self, Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens)
+    }
+
+    /// Returns true if tasks that ask like this have the figure.
+    pub fn applies(self, rule: &RequestRule) -> bool {
+        match self {
+            Self::Acc => !matches!(rule, RequestRule::Text),
+            Self::AccNorm | Self::AccBytes => matches!(rule, RequestRule::Choices { .. }),
+            Self::AccTokens => matches!(rule, RequestRule::Choices { .. } | RequestRule::Contexts { .. }),
+            Self::BitsPerByte => true,
+            Self::Perplexity => matches!(rule, RequestRule::Completion),
+            Self::TokenPerplexity | Self::BytePerplexity => {
+                matches!(rule, RequestRule::Completion | RequestRule::Text)
+            }
+            Self::WordPerplexity => matches!(rule, RequestRule::Text),
+        }
+    }
+
+    /// Returns the figures of tasks that ask like this.
+    pub fn of(rule: &RequestRule) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |metric| metric.applies(rule))
+    }
+
+    /// Returns their names.
+    pub(super) fn words_for(rule: &RequestRule) -> Vec<&'static str> {
+        Self::of(rule).map(Self::word).collect()
+    }
+
+    pub(super) fn aggregate(self) -> Aggregate {
+        match self {
+            Self::Perplexity | Self::TokenPerplexity | Self::BytePerplexity | Self::WordPerplexity => {
+                Aggregate::ExpRatio
+            }
+            _ => Aggregate::Ratio,
+        }
+    }
+
+    /// Returns the choice of an item by this metric: the first of the best. `None` if the metric chooses
+    /// nothing.
+    pub(super) fn choice(self, item: &PreparedItem, scores: &[Score]) -> Option<usize> {
+        let length = |i: usize| -> f64 {
+            match (self, &item.item.question) {
+                (Self::AccNorm, Question::Choices { choices, .. }) => choices[i].chars().count() as f64,
+                (Self::AccBytes, Question::Choices { choices, .. }) => choices[i].len() as f64,
+                (Self::AccTokens, _) => item.requests[i].continuation.len() as f64,
+                _ => 1.0,
+            }
+        };
+        if !self.is_accuracy() || item.item.question.gold().is_none() {
+            return None;
+        }
+        let mut best: Option<(usize, f64)> = None;
+        for (i, score) in scores.iter().enumerate() {
+            let value = score.log_prob / length(i);
+            if best.is_none_or(|(_, most)| value > most) {
+                best = Some((i, value));
+            }
+        }
+        best.map(|(i, _)| i)
+    }
+
+    /// Returns what an item contributes.
+    pub(super) fn contribution(self, item: &PreparedItem, scores: &[Score]) -> Contribution {
+        let one = |value: f64| Contribution { value, weight: 1.0 };
+        let question = &item.item.question;
+        let gold = question.gold();
+        // The score of the right answer; all windows of a text.
+        let nats: f64 = match gold {
+            Some(gold) => -scores[gold].log_prob,
+            None => scores.iter().map(|score| -score.log_prob).sum(),
+        };
+        let answer = question.answer();
+        let bytes = answer.trim_start_matches(python::is_space).len() as f64;
+        let weighted = |weight: f64| Contribution { value: nats, weight };
+        match self {
+            Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens => one(match gold {
+                Some(gold) => f64::from(u8::from(self.choice(item, scores) == Some(gold))),
+                None => f64::from(u8::from(scores.iter().all(|score| score.is_greedy))),
+            }),
+            Self::BitsPerByte => match question {
+                Question::Text(text) => Contribution { value: nats / LN_2, weight: text.len() as f64 },
+                _ => one(nats / LN_2 / bytes),
+            },
+            Self::Perplexity => one(nats),
+            Self::TokenPerplexity => {
+                let tokens: usize = item.requests.iter().map(|request| request.continuation.len()).sum();
+                weighted(tokens as f64)
+            }
+            Self::BytePerplexity => match question {
+                Question::Text(text) => weighted(text.len() as f64),
+                _ => weighted(bytes),
+            },
+            Self::WordPerplexity => weighted(words(answer) as f64),
+        }
+    }
+}
+
+/// Returns the number of words as `len(re.split(r"\s+", text))` counts them: white space at an end divides
+/// off an empty one.
+fn words(text: &str) -> usize {
+    let mut count = 1;
+    let mut in_space = false;
+    for c in text.chars() {
+        let is_space = python::is_space(c);
+        count += usize::from(is_space && !in_space);
+        in_space = is_space;
+    }
+    count
+}
+
+impl Question {
+    /// Returns the place of the right choice, if there are choices.
+    pub fn gold(&self) -> Option<usize> {
+        match self {
+            Self::Choices { gold, .. } | Self::Contexts { gold, .. } => Some(*gold),
+            Self::Completion { .. } | Self::Text(_) => None,
+        }
+    }
+
+    /// Returns the number of choices; 0 if there are none.
+    pub fn choices(&self) -> usize {
+        match self {
+            Self::Choices { choices, .. } => choices.len(),
+            Self::Contexts { contexts, .. } => contexts.len(),
+            Self::Completion { .. } | Self::Text(_) => 0,
+        }
+    }
+
+    /// Returns the right answer.
+    pub fn answer(&self) -> &str {
+        match self {
+            Self::Choices { choices, gold, .. } => &choices[*gold],
+            Self::Contexts { continuation, .. } | Self::Completion { continuation, .. } => continuation,
+            Self::Text(text) => text,
+        }
+    }
+}

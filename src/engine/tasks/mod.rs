@@ -1,0 +1,30 @@
+//! Tasks: everything about a standard evaluation but running the model.
+//!
+//! A [`Definition`] says where the items of a task are, how they become prompts and how answers are scored.
+//! [`Loaded`] has the rows of its files, and [`Prepared`] the [`Request`]s of one model: tokens, made exactly
+//! as the harness that the definition follows makes them. Whoever runs the model returns a [`Score`] for each,
+//! and [`Prepared::result`] makes the task's figures of them, with their errors.
+
+mod built_in;
+mod definition;
+mod encoding;
+mod files;
+mod items;
+mod metric;
+mod prepared;
+mod python;
+mod random;
+mod result;
+mod template;
+#[cfg(test)]
+mod tests;
+
+pub use built_in::{SETS, find, names, of_set, select};
+pub use definition::{
+    ChoiceRule, Definition, Examples, MAX_SHOTS, RequestRule, Rules, Scoring, Source, Take,
+};
+pub use encoding::{Beginning, Encoder, Request};
+pub use items::{Item, Loaded, Question, TaskFile};
+pub use metric::{Contribution, Metric};
+pub use prepared::{Prepared, PreparedItem};
+pub use result::{Figure, ItemResult, Score, TaskResult, mean_centred};

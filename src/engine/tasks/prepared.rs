@@ -1,0 +1,216 @@
+//! A task made ready for a model: every item with its prompt, as tokens.
+
+use super::definition::{MAX_SHOTS, Rules, Take};
+use super::encoding::{Encoder, Made, Request, Unscorable};
+use super::items::{Item, Loaded, Part, Question, TaskFile};
+use super::python;
+use super::random::PythonRandom;
+use super::result::{Score, TaskResult};
+use super::{Definition, Metric};
+use crate::data::collect_in_order;
+use crate::error::{Error, Result};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Seed of the examples (lm-evaluation-harness, `fewshot_random_seed`; nanochat adds the number of the item).
+const EXAMPLES_SEED: u64 = 1234;
+
+/// A task and its requests for one model.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub(super) definition: Definition,
+    /// The files that were read.
+    pub files: Vec<TaskFile>,
+    /// Examples in front of each item.
+    pub shots: usize,
+    /// The items, in order.
+    pub items: Vec<PreparedItem>,
+}
+
+/// An item with its requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedItem {
+    /// The item.
+    pub item: Item,
+    /// What the model is asked: a request for each choice, one for a completion, the windows of a text.
+    pub requests: Vec<Request>,
+    /// The most tokens that were cut off a prompt on the left because the model reads no more.
+    pub dropped: usize,
+}
+
+impl Loaded {
+    /// Makes the requests of all items, at most `limit` per configuration, with `shots` examples in front.
+    ///
+    /// # Errors
+    /// If an item cannot be rendered or scored (the message has file and line), or there are not enough
+    /// examples.
+    pub fn prepare(&self, encoder: &Encoder, shots: usize, limit: Option<usize>) -> Result<Prepared> {
+        if shots > MAX_SHOTS {
+            return Err(Error::usage(format!(
+                "{shots} examples: at most {MAX_SHOTS} are put in front of an item"
+            )));
+        }
+        let mut items = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
+            let rendered = self.items(number, limit.unwrap_or(usize::MAX))?;
+            let drawn = draw(&self.definition, part, rendered.len(), shots)?;
+            let used: BTreeSet<usize> = drawn.iter().flatten().copied().collect();
+            let examples = self.examples(number, &used.into_iter().collect::<Vec<_>>())?;
+            let description = self.description(number)?;
+            let prepare = |(item, drawn): (Item, Vec<usize>)| {
+                let front = self.front(&description, &drawn, &examples);
+                let made = self
+                    .requests(encoder, &front, &item.question)
+                    .map_err(|why| Error::usage(format!("{}: {why}", self.place(item.file, item.line))))?;
+                let dropped = made.iter().map(|made| made.dropped).max().unwrap_or_default();
+                let requests = made.into_iter().map(|made| made.request).collect();
+                Ok(PreparedItem { item, requests, dropped })
+            };
+            items.extend(collect_in_order(rendered.into_par_iter().zip(drawn).map(prepare))?);
+        }
+        Ok(Prepared { definition: self.definition.clone(), files: self.files.clone(), shots, items })
+    }
+
+    /// Returns the text in front of an item: the description, and the examples with their answers.
+    fn front(&self, description: &str, drawn: &[usize], examples: &BTreeMap<usize, Question>) -> String {
+        let mut front = description.to_owned();
+        for example in drawn.iter().filter_map(|at| examples.get(at)) {
+            let (question, answer) = example.with_answer(self.definition.rules);
+            front += question;
+            front += &self.definition.target_delimiter;
+            front += answer;
+            front += &self.definition.example_delimiter;
+        }
+        front
+    }
+
+    fn requests(&self, encoder: &Encoder, front: &str, question: &Question) -> Result<Vec<Made>, Unscorable> {
+        let delimiter = &self.definition.target_delimiter;
+        let in_core = self.definition.rules == Rules::Core;
+        match question {
+            Question::Choices { context, choices, .. } if in_core => {
+                let prompts = choices.iter().map(|choice| format!("{front}{context}{delimiter}{choice}"));
+                encoder.after_common_prefix(&prompts.collect::<Vec<_>>())
+            }
+            Question::Contexts { contexts, continuation, .. } if in_core => {
+                let prompts =
+                    contexts.iter().map(|context| format!("{front}{context}{delimiter}{continuation}"));
+                encoder.common_suffix(&prompts.collect::<Vec<_>>())
+            }
+            Question::Completion { context, continuation } if in_core => {
+                let prompt = format!("{front}{}{delimiter}", python::strip(context));
+                let made = encoder.after_prompt(python::strip(&prompt), &format!("{prompt}{continuation}"));
+                made.map(|made| vec![made])
+            }
+            Question::Choices { context, choices, .. } => {
+                let continuations = choices.iter().map(|choice| format!("{delimiter}{choice}"));
+                encoder.continuations(&format!("{front}{context}"), &continuations.collect::<Vec<_>>())
+            }
+            Question::Contexts { contexts, continuation, .. } => {
+                let continuation = [format!("{delimiter}{continuation}")];
+                let made = contexts
+                    .iter()
+                    .map(|context| encoder.continuations(&format!("{front}{context}"), &continuation));
+                Ok(made.collect::<Result<Vec<_>, _>>()?.concat())
+            }
+            Question::Completion { context, continuation } => {
+                encoder.continuations(&format!("{front}{context}"), std::slice::from_ref(continuation))
+            }
+            Question::Text(text) => encoder.windows(text),
+        }
+    }
+}
+
+impl Question {
+    /// Returns the question of an example, and its right answer.
+    fn with_answer(&self, rules: Rules) -> (&str, &str) {
+        match self {
+            Self::Choices { context, choices, gold } => (context, &choices[*gold]),
+            Self::Contexts { contexts, continuation, gold } => (&contexts[*gold], continuation),
+            Self::Completion { context, continuation } if rules == Rules::Core => {
+                (python::strip(context), continuation)
+            }
+            Self::Completion { context, continuation } => (context, continuation),
+            Self::Text(text) => ("", text),
+        }
+    }
+}
+
+/// Draws the examples of the first `items` items of a configuration, by their places in its pool.
+///
+/// # Errors
+/// If there are not enough.
+fn draw(definition: &Definition, part: &Part, items: usize, shots: usize) -> Result<Vec<Vec<usize>>> {
+    let pool = part.pool();
+    let too_few = || {
+        let split = &definition.examples.split;
+        Error::usage(format!(
+            "task {}: {shots} examples are too many: the split {split:?} has {} rows; ask for fewer",
+            definition.name,
+            pool.len()
+        ))
+    };
+    if shots == 0 {
+        return Ok(vec![Vec::new(); items]);
+    }
+    if definition.rules == Rules::Core {
+        // Every item has its own generator and never itself as an example.
+        let drawn = (0..items).map(|item| {
+            let drawn = PythonRandom::new(EXAMPLES_SEED + item as u64).sample(pool.len() - 1, shots);
+            drawn.map(|drawn| drawn.into_iter().map(|at| at + usize::from(at >= item)).collect())
+        });
+        return drawn.collect::<Option<_>>().ok_or_else(too_few);
+    }
+    let mut random = PythonRandom::new(EXAMPLES_SEED);
+    let mut for_item = |item: usize| -> Option<Vec<usize>> {
+        match definition.examples.take {
+            Take::First => (shots <= pool.len()).then(|| (0..shots).collect()),
+            Take::Sample => random.sample(pool.len(), shots),
+            Take::SampleWithoutItem => {
+                let own = &part.items.rows[item];
+                let is_other = |at: &usize| !pool[*at].has_fields_of(own);
+                let mut drawn = random.sample(pool.len(), shots + 1)?;
+                drawn.retain(is_other);
+                drawn.truncate(shots);
+                if drawn.len() < shots {
+                    // The item is there several times: draw again without any of them.
+                    let others: Vec<usize> = (0..pool.len()).filter(is_other).collect();
+                    drawn = random.sample(others.len(), shots)?.into_iter().map(|at| others[at]).collect();
+                }
+                Some(drawn)
+            }
+        }
+    };
+    (0..items).map(|item| for_item(item)).collect::<Option<_>>().ok_or_else(too_few)
+}
+
+impl Prepared {
+    /// Returns the definition.
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// Returns the figure that stands for the task.
+    pub fn metric(&self) -> Metric {
+        self.definition.scoring.metric
+    }
+
+    /// Returns all requests, in the order in which [`Prepared::result`] takes their scores.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.items.iter().flat_map(|item| &item.requests)
+    }
+
+    /// Returns the number of items whose prompts were cut to fit the model.
+    pub fn cut_items(&self) -> usize {
+        self.items.iter().filter(|item| item.dropped > 0).count()
+    }
+
+    /// Makes the task's figures of the scores of all requests, in order.
+    ///
+    /// # Errors
+    /// If there is not one score for each request, or one is not a finite number: a wrong choice would look
+    /// like any other.
+    pub fn result(&self, scores: &[Score]) -> Result<TaskResult> {
+        TaskResult::new(self, scores)
+    }
+}
