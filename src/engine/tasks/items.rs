@@ -2,6 +2,7 @@
 
 use super::definition::{ChoiceRule, Definition, RequestRule, Rules, key};
 use super::files;
+use super::python;
 use super::random::PythonRandom;
 use super::template::seen;
 use crate::data::{Row, RowBudget, RowFile, collect_in_order};
@@ -67,6 +68,29 @@ pub enum Question {
 pub(super) struct Place {
     file: usize,
     row: Row,
+}
+
+impl Question {
+    /// Checks that nothing that is scored is empty: no token could be predicted.
+    fn check(&self) -> Result<()> {
+        let is_empty = |text: &&String| python::strip(text).is_empty();
+        let what = match self {
+            Self::Choices { choices, .. } => choices
+                .iter()
+                .position(|choice| is_empty(&choice))
+                .map(|place| format!("choice {} of {}", place + 1, choices.len())),
+            Self::Contexts { continuation, .. } | Self::Completion { continuation, .. } => {
+                Some(continuation).filter(is_empty).map(|_| "the continuation".to_owned())
+            }
+            Self::Text(text) => Some(text).filter(is_empty).map(|_| "the text".to_owned()),
+        };
+        match what {
+            Some(what) => Err(Error::usage(format!(
+                "{what} is empty, so it cannot be scored; correct the row or remove it"
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Place {
@@ -178,6 +202,7 @@ impl Loaded {
 
     fn item(&self, part: usize, place: &Place) -> Result<Item> {
         let question = self.question(part, place)?;
+        question.check().map_err(|e| e.context(self.place(place.file, place.row.line)))?;
         let fields = &place.row.fields;
         let source = &self.definition.source;
         let hash = hash(&source.fields, fields);
@@ -226,14 +251,13 @@ impl Loaded {
             RequestRule::Contexts { contexts } => {
                 let contexts = self.choices(contexts, &values, fields)?;
                 let gold = gold(&text(key::GOLD)?, contexts.len())?;
-                let continuation = answer(text(key::CONTINUATION)?, "the continuation")?;
+                let continuation = text(key::CONTINUATION)?;
                 Question::Contexts { contexts, continuation, gold }
             }
             RequestRule::Completion => {
-                let continuation = answer(text(key::CONTINUATION)?, "the continuation")?;
-                Question::Completion { context: text(key::CONTEXT)?, continuation }
+                Question::Completion { context: text(key::CONTEXT)?, continuation: text(key::CONTINUATION)? }
             }
-            RequestRule::Text => Question::Text(answer(text(key::TEXT)?, "the text")?),
+            RequestRule::Text => Question::Text(text(key::TEXT)?),
         })
     }
 
@@ -260,9 +284,9 @@ impl Loaded {
         fields: &Map<String, Value>,
     ) -> Result<Vec<String>> {
         let templates = &self.definition.templates;
-        let choices = match rule {
+        match rule {
             ChoiceRule::Listed(count) => {
-                (0..count).map(|i| templates.render(&key::listed(i), values)).collect::<Result<Vec<_>>>()?
+                (0..count).map(|i| templates.render(&key::listed(i), values)).collect()
             }
             ChoiceRule::Each { count } => {
                 let each = self.definition.each.as_deref().unwrap_or_default();
@@ -287,10 +311,9 @@ impl Loaded {
                         minijinja::context! { ..minijinja::Value::from_pairs([choice]), ..values.clone() };
                     templates.render(key::CHOICE, &values)
                 };
-                entries.iter().map(render).collect::<Result<Vec<_>>>()?
+                entries.iter().map(render).collect()
             }
-        };
-        choices.into_iter().enumerate().map(|(i, text)| answer(text, &format!("choice {}", i + 1))).collect()
+        }
     }
 }
 
@@ -308,16 +331,6 @@ fn list<'f>(fields: &'f Map<String, Value>, path: &str) -> Result<&'f Vec<Value>
         None => Err(Error::usage(format!(
             "the item has no {path}, which prompt.each names as the list of choices"
         ))),
-    }
-}
-
-/// Returns a text that is scored, unless it is empty: nothing can be predicted then.
-fn answer(text: String, what: &str) -> Result<String> {
-    match super::python::strip(&text) {
-        "" => Err(Error::usage(format!(
-            "{what} is empty, so it cannot be scored; correct the row or remove it"
-        ))),
-        _ => Ok(text),
     }
 }
 

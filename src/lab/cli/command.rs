@@ -6,7 +6,7 @@ use super::man;
 use super::view;
 use super::{
     compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ops,
-    plan, profile, replay, report, resume, run, runs, sample, sweep, tokenizer, watch,
+    plan, profile, replay, report, resume, run, runs, sample, sweep, tasks, tokenizer, watch,
 };
 use crate::ranks;
 use crate::results::provenance::Build;
@@ -84,6 +84,8 @@ pub enum Command {
     Data(data::Args),
     /// Train a tokenizer, or show the tokens of a text.
     Tokenizer(tokenizer::Args),
+    /// List standard tasks, and show what one asks of a model.
+    Tasks(tasks::Args),
     /// Write a trained run as a HuggingFace folder.
     Export(export::Args),
     /// Create a run from a HuggingFace folder, to sample, export or train further.

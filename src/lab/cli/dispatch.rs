@@ -5,7 +5,8 @@ use super::arguments::nearest_command;
 use super::view;
 use super::{
     Cli, Command, compare, complete, completions, coordinates, data, doctor, export, import, init, inspect,
-    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, tokenizer, watch,
+    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, tasks, tokenizer,
+    watch,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -71,6 +72,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Sample(a) => sample::run(&a),
         Command::Schema => schema::run(),
         Command::Sweep(a) => sweep::run(&a),
+        Command::Tasks(a) => tasks::run(&a),
         Command::Tokenizer(a) => tokenizer::run(&a),
         #[cfg(feature = "view")]
         Command::View(a) => view::run(&a),

@@ -36,6 +36,7 @@ mod runs;
 mod sample;
 mod schema;
 mod sweep;
+mod tasks;
 mod terminal;
 mod tokenizer;
 mod tune;
