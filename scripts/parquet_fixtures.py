@@ -5,6 +5,7 @@ Needs pyarrow. Run it only to change the tables: `scripts/parquet_fixtures.py`. 
 `src/engine/data/source/parquet/tests.rs`.
 """
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,3 +57,41 @@ write("brotli", compression="brotli")
 documents = [f"Document {i} says: the cat sat on mat {i}." for i in range(40)]
 table = pa.table({"id": list(range(40)), "text": documents})
 pq.write_table(table, FOLDER / "documents.parquet", store_schema=False, write_statistics=False, compression="zstd")
+
+# What the test of whole rows reads: lists, groups and lists of lists, with and without nulls, and every type of value.
+nested = [
+    {
+        "choices": None if row == 4 else {"text": ["a", None, f"c{row}"][: row % 4], "label": ["1", "2", "3"][: row % 4]},
+        "deep": None if row == 2 else [[row, row + 1], [], None, [row]][: row % 5],
+        "pairs": [{"k": f"k{i}", "v": i * 0.5 if i else None} for i in range(row % 3)],
+        "yes": [True, False, None][row % 3],
+        "small": -row,
+        "large": 2**63 + row,
+        "half": row / 2,
+        "bytes": f"é{row // 3}",
+    }
+    for row in range(13)
+]
+schema = pa.schema(
+    [
+        ("choices", pa.struct([("text", pa.list_(pa.string())), ("label", pa.list_(pa.string()))])),
+        ("deep", pa.list_(pa.list_(pa.int64()))),
+        ("pairs", pa.list_(pa.struct([("k", pa.string()), ("v", pa.float64())]))),
+        ("yes", pa.bool_()),
+        pa.field("small", pa.int16(), nullable=False),
+        ("large", pa.uint64()),
+        ("half", pa.float32()),
+        ("bytes", pa.string()),
+    ]
+)
+options = {
+    "compression": "zstd",
+    "data_page_version": "2.0",
+    "row_group_size": 8,
+    "store_schema": False,
+    "write_statistics": False,
+    "use_dictionary": ["choices.text.list.element", "large", "bytes"],
+    "column_encoding": {"small": "DELTA_BINARY_PACKED", "yes": "RLE"},
+}
+pq.write_table(pa.Table.from_pylist(nested, schema=schema), FOLDER / "nested.parquet", **options)
+(FOLDER / "nested.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in nested))

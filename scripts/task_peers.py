@@ -264,7 +264,9 @@ def main():
                  for part in names]
         for given in args.tokenizer:
             label, folder = given.split("=", 1)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            # Not AutoTokenizer: transformers 5 gives a folder whose settings say GPT2Tokenizer the splitting of GPT-2
+            # instead of the one in its tokenizer.json.
+            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
             for shots in args.shots:
                 theirs = [one for part in built for one in reference(part, tokenizer, shots, args.limit, args.max_len)]
                 made = ours(args.xrun, definition, args.data, pathlib.Path(folder) / "tokenizer.json", shots, args.limit,

@@ -19,25 +19,79 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("copa", include_str!("../../../data/tasks/copa.toml")),
     ("mmlu", include_str!("../../../data/tasks/mmlu.toml")),
     ("mmlu_continuation", include_str!("../../../data/tasks/mmlu_continuation.toml")),
+    ("core_hellaswag_zeroshot", include_str!("../../../data/tasks/core_hellaswag_zeroshot.toml")),
+    ("core_jeopardy", include_str!("../../../data/tasks/core_jeopardy.toml")),
+    ("core_bigbench_qa_wikidata", include_str!("../../../data/tasks/core_bigbench_qa_wikidata.toml")),
+    ("core_arc_easy", include_str!("../../../data/tasks/core_arc_easy.toml")),
+    ("core_arc_challenge", include_str!("../../../data/tasks/core_arc_challenge.toml")),
+    ("core_copa", include_str!("../../../data/tasks/core_copa.toml")),
+    ("core_commonsense_qa", include_str!("../../../data/tasks/core_commonsense_qa.toml")),
+    ("core_piqa", include_str!("../../../data/tasks/core_piqa.toml")),
+    ("core_openbook_qa", include_str!("../../../data/tasks/core_openbook_qa.toml")),
+    ("core_lambada_openai", include_str!("../../../data/tasks/core_lambada_openai.toml")),
+    ("core_hellaswag", include_str!("../../../data/tasks/core_hellaswag.toml")),
+    ("core_winograd", include_str!("../../../data/tasks/core_winograd.toml")),
+    ("core_winogrande", include_str!("../../../data/tasks/core_winogrande.toml")),
+    ("core_bigbench_dyck_languages", include_str!("../../../data/tasks/core_bigbench_dyck_languages.toml")),
+    ("core_agi_eval_lsat_ar", include_str!("../../../data/tasks/core_agi_eval_lsat_ar.toml")),
+    ("core_bigbench_cs_algorithms", include_str!("../../../data/tasks/core_bigbench_cs_algorithms.toml")),
+    ("core_bigbench_operators", include_str!("../../../data/tasks/core_bigbench_operators.toml")),
+    (
+        "core_bigbench_repeat_copy_logic",
+        include_str!("../../../data/tasks/core_bigbench_repeat_copy_logic.toml"),
+    ),
+    ("core_squad", include_str!("../../../data/tasks/core_squad.toml")),
+    ("core_coqa", include_str!("../../../data/tasks/core_coqa.toml")),
+    ("core_boolq", include_str!("../../../data/tasks/core_boolq.toml")),
+    (
+        "core_bigbench_language_identification",
+        include_str!("../../../data/tasks/core_bigbench_language_identification.toml"),
+    ),
 ];
 
-/// Named sets of tasks: `small` is what has signal below a billion parameters.
-pub const SETS: &[(&str, &[&str])] = &[(
-    "small",
-    &[
-        "hellaswag",
-        "arc_easy",
-        "arc_challenge",
-        "piqa",
-        "winogrande",
-        "lambada",
-        "sciq",
-        "openbookqa",
-        "boolq",
-        "copa",
-        "mmlu_continuation",
-    ],
-)];
+/// What has signal below a billion parameters.
+const SMALL: &[&str] = &[
+    "hellaswag",
+    "arc_easy",
+    "arc_challenge",
+    "piqa",
+    "winogrande",
+    "lambada",
+    "sciq",
+    "openbookqa",
+    "boolq",
+    "copa",
+    "mmlu_continuation",
+];
+
+/// The tasks of DCLM's CORE, in the order of nanochat's `core.yaml`.
+const CORE: &[&str] = &[
+    "core_hellaswag_zeroshot",
+    "core_jeopardy",
+    "core_bigbench_qa_wikidata",
+    "core_arc_easy",
+    "core_arc_challenge",
+    "core_copa",
+    "core_commonsense_qa",
+    "core_piqa",
+    "core_openbook_qa",
+    "core_lambada_openai",
+    "core_hellaswag",
+    "core_winograd",
+    "core_winogrande",
+    "core_bigbench_dyck_languages",
+    "core_agi_eval_lsat_ar",
+    "core_bigbench_cs_algorithms",
+    "core_bigbench_operators",
+    "core_bigbench_repeat_copy_logic",
+    "core_squad",
+    "core_coqa",
+    "core_boolq",
+    "core_bigbench_language_identification",
+];
+
+/// Named sets of tasks.
+pub const SETS: &[(&str, &[&str])] = &[("small", SMALL), ("core", CORE)];
 
 /// Returns the names of the tasks that xrun brings.
 pub fn names() -> impl Iterator<Item = &'static str> {

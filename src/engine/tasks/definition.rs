@@ -368,12 +368,18 @@ impl Written {
             ));
         }
         let metric = self.scoring.metric;
-        if !metric.applies(&self.prompt.rule()) {
+        if !metric.applies(&self.prompt.rule(), self.rules) {
             return Err(Error::usage(format!(
                 "scoring.metric = {:?} does not exist for prompt.kind = {:?}; choose one of {}",
                 metric.word(),
                 self.prompt.kind.word(),
-                super::Metric::words_for(&self.prompt.rule()).join(", ")
+                super::Metric::words_for(&self.prompt.rule(), self.rules).join(", ")
+            )));
+        }
+        if self.rules == Rules::Core && self.examples.split != source.split {
+            return Err(Error::usage(format!(
+                "examples.split = {:?}: CORE draws examples from the items themselves; write {:?}",
+                self.examples.split, source.split
             )));
         }
         self.prompt.check()

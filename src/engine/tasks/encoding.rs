@@ -203,11 +203,16 @@ impl Encoder {
     }
 
     /// Encodes the prompts of a multiple choice: what follows their common beginning is scored
-    /// (`batch_sequences_mc` of nanochat).
-    pub(super) fn after_common_prefix(&self, prompts: &[String]) -> Encoded<Vec<Made>> {
+    /// (`batch_sequences_mc` of nanochat). `None` for a prompt that has nothing else, because another one
+    /// begins with all of it.
+    pub(super) fn after_common_prefix(&self, prompts: &[String]) -> Encoded<Vec<Option<Made>>> {
         let tokens = self.prompts(prompts)?;
         let shared = common(&tokens, |tokens, i| tokens.get(i));
-        tokens.into_iter().map(|tokens| self.crop(tokens, shared)).collect()
+        let crop = |tokens: Vec<u32>| match tokens.len() > shared {
+            true => self.crop(tokens, shared).map(Some),
+            false => Ok(None),
+        };
+        tokens.into_iter().map(crop).collect()
     }
 
     /// Encodes the prompts of a schema: their common end is scored (`batch_sequences_schema` of nanochat).

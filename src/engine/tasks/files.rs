@@ -41,8 +41,16 @@ pub(super) fn of_split(
     }
     let source = &definition.source;
     let short = source.repository.rsplit('/').next().unwrap_or_default();
-    let roots =
-        [data.join(&source.repository), data.join(short), data.join(&definition.name), data.to_owned()];
+    let mut roots = vec![data.join(&source.repository)];
+    for name in [short, &definition.name] {
+        let root = data.join(name);
+        if !roots.contains(&root) {
+            roots.push(root);
+        }
+    }
+    let looked = roots.iter().map(|root| below(root, configuration).display().to_string());
+    let looked = looked.collect::<Vec<_>>().join(", ");
+    roots.push(data.to_owned());
     let mut seen = Vec::new();
     for root in &roots {
         if !root.is_dir() {
@@ -52,14 +60,11 @@ pub(super) fn of_split(
         {
             return Ok(vec![file]);
         }
-        let below = match configuration {
-            "" => root.clone(),
-            name => root.join(name),
-        };
+        let own = below(root, configuration);
         // Without folders for its configurations, a folder holds one of them.
-        let is_flat = !below.is_dir() && source.configurations.len() == 1;
-        let below = if is_flat { root.clone() } else { below };
-        for folder in [below.join("data"), below] {
+        let is_flat = !own.is_dir() && source.configurations.len() == 1;
+        let own = if is_flat { root.clone() } else { own };
+        for folder in [own.join("data"), own] {
             let files = rows_in(&folder)?;
             let found = named(&files, split);
             if !found.is_empty() {
@@ -68,8 +73,6 @@ pub(super) fn of_split(
             seen.extend(files);
         }
     }
-    let looked = roots[..3].iter().map(|root| root.join(configuration).display().to_string());
-    let looked = looked.collect::<Vec<_>>().join(", ");
     let listed = seen.iter().take(LISTED).map(|file| {
         shortened(&printable(&file.strip_prefix(data).unwrap_or(file).display().to_string()), SHOWN)
     });
@@ -82,6 +85,11 @@ pub(super) fn of_split(
         source.repository,
         if configuration.is_empty() { String::new() } else { format!(" ({configuration})") },
     )))
+}
+
+/// Returns the folder of a configuration in that of its data set.
+fn below(root: &Path, configuration: &str) -> PathBuf {
+    if configuration.is_empty() { root.to_owned() } else { root.join(configuration) }
 }
 
 /// Returns the files with rows directly in a folder, sorted; none if there is no such folder.

@@ -1,6 +1,7 @@
 //! The figures of tasks, and what an item contributes to each.
 
-use super::definition::RequestRule;
+use super::definition::{RequestRule, Rules};
+use super::encoding::Request;
 use super::items::Question;
 use super::prepared::PreparedItem;
 use super::python;
@@ -85,29 +86,37 @@ impl Metric {
         matches!(self, Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens)
     }
 
-    /// Returns true if tasks that ask like this have the figure.
-    pub fn applies(self, rule: &RequestRule) -> bool {
+    /// Returns true if tasks that ask like this have the figure. CORE scores only the tokens by which choices
+    /// differ, so that it has no likelihood of a whole answer.
+    pub fn applies(self, rule: &RequestRule, rules: Rules) -> bool {
+        let (is_listed, is_choice) = match rule {
+            RequestRule::Choices { .. } => (true, true),
+            RequestRule::Contexts { .. } => (false, true),
+            RequestRule::Completion | RequestRule::Text => (false, false),
+        };
+        let is_text = *rule == RequestRule::Text;
+        if rules == Rules::Core {
+            return self == if is_choice { Self::AccTokens } else { Self::Acc };
+        }
         match self {
-            Self::Acc => !matches!(rule, RequestRule::Text),
-            Self::AccNorm | Self::AccBytes => matches!(rule, RequestRule::Choices { .. }),
-            Self::AccTokens => matches!(rule, RequestRule::Choices { .. } | RequestRule::Contexts { .. }),
+            Self::Acc => !is_text,
+            Self::AccNorm | Self::AccBytes => is_listed,
+            Self::AccTokens => is_choice,
             Self::BitsPerByte => true,
-            Self::Perplexity => matches!(rule, RequestRule::Completion),
-            Self::TokenPerplexity | Self::BytePerplexity => {
-                matches!(rule, RequestRule::Completion | RequestRule::Text)
-            }
-            Self::WordPerplexity => matches!(rule, RequestRule::Text),
+            Self::Perplexity => !is_choice && !is_text,
+            Self::TokenPerplexity | Self::BytePerplexity => !is_choice,
+            Self::WordPerplexity => is_text,
         }
     }
 
     /// Returns the figures of tasks that ask like this.
-    pub fn of(rule: &RequestRule) -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().filter(move |metric| metric.applies(rule))
+    pub fn of(rule: &RequestRule, rules: Rules) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |metric| metric.applies(rule, rules))
     }
 
     /// Returns their names.
-    pub(super) fn words_for(rule: &RequestRule) -> Vec<&'static str> {
-        Self::of(rule).map(Self::word).collect()
+    pub(super) fn words_for(rule: &RequestRule, rules: Rules) -> Vec<&'static str> {
+        Self::of(rule, rules).map(Self::word).collect()
     }
 
     pub(super) fn aggregate(self) -> Aggregate {
@@ -122,25 +131,31 @@ impl Metric {
     /// Returns the choice of an item by this metric: the first of the best. `None` if the metric chooses
     /// nothing.
     pub(super) fn choice(self, item: &PreparedItem, scores: &[Score]) -> Option<usize> {
-        let length = |i: usize| -> f64 {
-            match (self, &item.item.question) {
-                (Self::AccNorm, Question::Choices { choices, .. }) => choices[i].chars().count() as f64,
-                (Self::AccBytes, Question::Choices { choices, .. }) => choices[i].len() as f64,
-                (Self::AccTokens, _) => item.requests[i].continuation.len() as f64,
-                _ => 1.0,
-            }
-        };
         if !self.is_accuracy() || item.item.question.gold().is_none() {
             return None;
         }
+        // nanochat's mean loss of a choice without tokens is not a number. Python's `min` returns it if it is
+        // the first, because no loss is less, and passes over it elsewhere.
+        if item.unscored.contains(&0) {
+            return Some(0);
+        }
+        let length = |choice: usize, request: &Request| -> f64 {
+            match (self, &item.item.question) {
+                (Self::AccNorm, Question::Choices { choices, .. }) => choices[choice].chars().count() as f64,
+                (Self::AccBytes, Question::Choices { choices, .. }) => choices[choice].len() as f64,
+                (Self::AccTokens, _) => request.continuation.len() as f64,
+                _ => 1.0,
+            }
+        };
+        let scored = (0..item.item.question.choices()).filter(|choice| !item.unscored.contains(choice));
         let mut best: Option<(usize, f64)> = None;
-        for (i, score) in scores.iter().enumerate() {
-            let value = score.log_prob / length(i);
+        for (choice, (request, score)) in scored.zip(item.requests.iter().zip(scores)) {
+            let value = score.log_prob / length(choice, request);
             if best.is_none_or(|(_, most)| value > most) {
-                best = Some((i, value));
+                best = Some((choice, value));
             }
         }
-        best.map(|(i, _)| i)
+        best.map(|(choice, _)| choice)
     }
 
     /// Returns what an item contributes.
@@ -148,9 +163,10 @@ impl Metric {
         let one = |value: f64| Contribution { value, weight: 1.0 };
         let question = &item.item.question;
         let gold = question.gold();
-        // The score of the right answer; all windows of a text.
+        // The score of the right answer; all windows of a text. An item with choices that are not scored has no
+        // figure that needs it.
         let nats: f64 = match gold {
-            Some(gold) => -scores[gold].log_prob,
+            Some(gold) => -scores.get(gold).map_or(f64::NAN, |score| score.log_prob),
             None => scores.iter().map(|score| -score.log_prob).sum(),
         };
         let answer = question.answer();

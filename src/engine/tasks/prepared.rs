@@ -34,6 +34,9 @@ pub struct PreparedItem {
     pub item: Item,
     /// What the model is asked: a request for each choice, one for a completion, the windows of a text.
     pub requests: Vec<Request>,
+    /// The choices without a request, by their places: all prompts begin with the whole of theirs. Only CORE
+    /// has them.
+    pub unscored: Vec<usize>,
     /// The most tokens that were cut off a prompt on the left because the model reads no more.
     pub dropped: usize,
 }
@@ -62,9 +65,11 @@ impl Loaded {
                 let made = self
                     .requests(encoder, &front, &item.question)
                     .map_err(|why| Error::usage(format!("{}: {why}", self.place(item.file, item.line))))?;
-                let dropped = made.iter().map(|made| made.dropped).max().unwrap_or_default();
-                let requests = made.into_iter().map(|made| made.request).collect();
-                Ok(PreparedItem { item, requests, dropped })
+                let unscored = (0..made.len()).filter(|&at| made[at].is_none()).collect();
+                let made = || made.iter().flatten();
+                let dropped = made().map(|made| made.dropped).max().unwrap_or_default();
+                let requests = made().map(|made| made.request.clone()).collect();
+                Ok(PreparedItem { item, requests, unscored, dropped })
             };
             items.extend(collect_in_order(rendered.into_par_iter().zip(drawn).map(prepare))?);
         }
@@ -84,39 +89,62 @@ impl Loaded {
         front
     }
 
-    fn requests(&self, encoder: &Encoder, front: &str, question: &Question) -> Result<Vec<Made>, Unscorable> {
+    /// Makes the requests of an item behind what stands in front of it.
+    fn requests(
+        &self,
+        encoder: &Encoder,
+        front: &str,
+        question: &Question,
+    ) -> Result<Vec<Option<Made>>, Unscorable> {
+        if self.definition.rules == Rules::Core {
+            return self.core_requests(encoder, front, question);
+        }
         let delimiter = &self.definition.target_delimiter;
-        let in_core = self.definition.rules == Rules::Core;
-        match question {
-            Question::Choices { context, choices, .. } if in_core => {
-                let prompts = choices.iter().map(|choice| format!("{front}{context}{delimiter}{choice}"));
-                encoder.after_common_prefix(&prompts.collect::<Vec<_>>())
-            }
-            Question::Contexts { contexts, continuation, .. } if in_core => {
-                let prompts =
-                    contexts.iter().map(|context| format!("{front}{context}{delimiter}{continuation}"));
-                encoder.common_suffix(&prompts.collect::<Vec<_>>())
-            }
-            Question::Completion { context, continuation } if in_core => {
-                let prompt = format!("{front}{}{delimiter}", python::strip(context));
-                let made = encoder.after_prompt(python::strip(&prompt), &format!("{prompt}{continuation}"));
-                made.map(|made| vec![made])
-            }
+        let made = match question {
             Question::Choices { context, choices, .. } => {
                 let continuations = choices.iter().map(|choice| format!("{delimiter}{choice}"));
-                encoder.continuations(&format!("{front}{context}"), &continuations.collect::<Vec<_>>())
+                encoder.continuations(&format!("{front}{context}"), &continuations.collect::<Vec<_>>())?
             }
             Question::Contexts { contexts, continuation, .. } => {
                 let continuation = [format!("{delimiter}{continuation}")];
                 let made = contexts
                     .iter()
                     .map(|context| encoder.continuations(&format!("{front}{context}"), &continuation));
-                Ok(made.collect::<Result<Vec<_>, _>>()?.concat())
+                made.collect::<Result<Vec<_>, _>>()?.concat()
             }
             Question::Completion { context, continuation } => {
-                encoder.continuations(&format!("{front}{context}"), std::slice::from_ref(continuation))
+                encoder.continuations(&format!("{front}{context}"), std::slice::from_ref(continuation))?
             }
-            Question::Text(text) => encoder.windows(text),
+            Question::Text(text) => encoder.windows(text)?,
+        };
+        Ok(made.into_iter().map(Some).collect())
+    }
+
+    fn core_requests(
+        &self,
+        encoder: &Encoder,
+        front: &str,
+        question: &Question,
+    ) -> Result<Vec<Option<Made>>, Unscorable> {
+        let delimiter = &self.definition.target_delimiter;
+        match question {
+            Question::Choices { context, choices, .. } => {
+                let prompts = choices.iter().map(|choice| format!("{front}{context}{delimiter}{choice}"));
+                encoder.after_common_prefix(&prompts.collect::<Vec<_>>())
+            }
+            Question::Contexts { contexts, continuation, .. } => {
+                let prompts =
+                    contexts.iter().map(|context| format!("{front}{context}{delimiter}{continuation}"));
+                let made = encoder.common_suffix(&prompts.collect::<Vec<_>>())?;
+                Ok(made.into_iter().map(Some).collect())
+            }
+            Question::Completion { context, continuation } => {
+                let prompt = format!("{front}{}{delimiter}", python::strip(context));
+                let made =
+                    encoder.after_prompt(python::strip(&prompt), &format!("{prompt}{continuation}"))?;
+                Ok(vec![Some(made)])
+            }
+            Question::Text(text) => Ok(encoder.windows(text)?.into_iter().map(Some).collect()),
         }
     }
 }

@@ -160,7 +160,9 @@ mod tests {
             }
         }
         let mut random = PythonRandom::new(1234);
-        (0..700).for_each(|_| drop(random.next()));
+        for _ in 0..700 {
+            random.next();
+        }
         assert_eq!(random.sample(85, 6).unwrap(), [16, 32, 30, 9, 42, 50], "after the state was renewed");
         assert_eq!(random.sample(3, 4), None);
         assert_eq!(PythonRandom::new(1337).shuffle(12), [6, 0, 1, 4, 10, 7, 3, 11, 2, 5, 8, 9]);

@@ -100,7 +100,7 @@ impl TaskResult {
         if scores.len() != asked {
             return Err(Error::failed(format!("task {name}: {} scores for {asked} requests", scores.len())));
         }
-        let metrics: Vec<Metric> = Metric::of(&definition.request).collect();
+        let metrics: Vec<Metric> = Metric::of(&definition.request, definition.rules).collect();
         let mut clusters: HashMap<&str, usize> = HashMap::new();
         let mut rest = scores;
         let mut items = Vec::with_capacity(prepared.items.len());

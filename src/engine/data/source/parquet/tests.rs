@@ -187,3 +187,56 @@ fn claims_are_checked_before_they_are_believed() {
         assert!(error.message().contains(says), "{says}: {error}");
     }
 }
+
+fn rows_of(bytes: &[u8]) -> Result<Vec<serde_json::Value>> {
+    let dir = tempfile::tempdir().unwrap();
+    let rows = table_rows(&opened(dir.path(), bytes), &mut RowBudget::new())?;
+    Ok(rows.into_iter().map(|row| row.fields.into()).collect())
+}
+
+/// Whole rows of every table, and of one with all that nests.
+#[test]
+fn rows_are_put_together_from_their_columns() {
+    for (name, bytes) in TABLES {
+        let rows = rows_of(bytes).unwrap();
+        assert_eq!(rows.len(), ROWS, "{name}");
+        for (at, row) in rows.into_iter().enumerate() {
+            let tags = &["a", "b"][..at % 3];
+            let expected = serde_json::json!({"tags": tags, "meta": {"text": "inner", "n": at}, "text": text(name, at), "id": at});
+            assert_eq!(row, expected, "{name}");
+        }
+    }
+    let nested = include_bytes!("fixtures/nested.parquet");
+    let expected = include_str!("fixtures/nested.jsonl").lines();
+    let expected: Vec<serde_json::Value> = expected.map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows_of(nested).unwrap(), expected);
+    let dir = tempfile::tempdir().unwrap();
+    let file = opened(dir.path(), nested);
+    for budget in
+        [RowBudget { rows: expected.len() - 1, bytes: 1 << 20 }, RowBudget { rows: 99, bytes: 4000 }]
+    {
+        let error = table_rows(&file, &mut budget.clone()).unwrap_err();
+        assert!(error.message().contains("and this one has more; divide the file"), "{error}");
+    }
+}
+
+/// As for documents: damage is an error with the file, or gives rows.
+#[test]
+fn damaged_rows_never_end_the_process() {
+    let nested: &[u8] = include_bytes!("fixtures/nested.parquet");
+    for (bytes, step) in [(TABLES[0].1, 7), (TABLES[1].1, 11), (nested, 1)] {
+        for cut in (0..bytes.len()).step_by(17) {
+            let error = rows_of(&bytes[..cut]).unwrap_err();
+            assert!(error.message().contains("a.parquet: "), "{cut}: {error}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for at in (0..bytes.len()).step_by(step) {
+            let mut changed = bytes.to_vec();
+            changed[at] ^= [1, 0x80, 0xff][at % 3];
+            let file = opened(dir.path(), &changed);
+            if let Err(error) = table_rows(&file, &mut RowBudget::new()) {
+                assert!(error.message().contains("a.parquet: "), "{at}: {error}");
+            }
+        }
+    }
+}
