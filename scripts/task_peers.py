@@ -6,14 +6,17 @@ same examples and encodes with `transformers`' tokenizer; no model runs, because
 published schema: among them items that are not ASCII, that have spaces at their ends, that occur twice, and that are
 longer than the model reads.
 
-    pip install lm_eval tokenizers transformers pyarrow
+With `--nanochat FILE`, the tasks of CORE are compared with nanochat's own `core_eval.py` in the same way.
+
+    pip install lm_eval accelerate tokenizers transformers pyarrow
     python scripts/task_peers.py --xrun target/debug/xrun --tokenizer gpt2=FOLDER --tokenizer smollm2=FOLDER
 
 A tokenizer's folder has a tokenizer.json and a tokenizer_config.json. With `--data DIR`, files that are there already
-are used instead of generated ones. The script ends with 1 if a token differs.
+are used instead of generated ones. The script ends with 1 if a token differs, or the right choice of an item.
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import random
@@ -219,6 +222,24 @@ def reference(task, tokenizer, shots, limit, max_length):
     return model.kept
 
 
+def is_right(task, instances, gold):
+    """Returns true if the harness finds this choice of an item right."""
+    results = [(0.0 if i == gold else -99.0, False) for i in range(len(instances))]
+    return gold is None or task.process_results(instances[0].doc, results)["acc"] == 1.0
+
+
+def wrong_golds(built, made):
+    """Counts the items whose right choice differs, from requests in the same order."""
+    golds = iter([one["gold"] for one in made if one["request"] == 0])
+    count = 0
+    for task in built:
+        items = {}
+        for instance in task.instances:
+            items.setdefault(instance.doc_id, []).append(instance)
+        count += sum(not is_right(task, instances, next(golds)) for instances in items.values())
+    return count
+
+
 def ours(xrun, task, data, tokenizer, shots, limit, max_length):
     command = [xrun, "tasks", "show", task, "--data", str(data), "--tokenizer", str(tokenizer), "--shots", str(shots),
                "--max-len", str(max_length), "--requests"] + (["--limit", str(limit)] if limit else [])
@@ -238,6 +259,91 @@ def definition_of_subjects(xrun_root, task, folder):
     return str(path)
 
 
+# Tasks of CORE: what they ask, examples, delimiter. One of each kind and delimiter, and those with most rules.
+CORE = {
+    "hellaswag_zeroshot": ("language_understanding/hellaswag", "multiple_choice", 0, " "),
+    "jeopardy": ("world_knowledge/jeopardy_all", "language_modeling", 10, "\nAnswer: "),
+    "arc_easy": ("world_knowledge/arc_easy", "multiple_choice", 10, "\nAnswer: "),
+    "commonsense_qa": ("commonsense_reasoning/commonsense_qa", "multiple_choice", 10, " "),
+    "lambada_openai": ("language_understanding/lambada_openai", "language_modeling", 0, " "),
+    "winograd": ("language_understanding/winograd_wsc", "schema", 0, " "),
+    "winogrande": ("language_understanding/winogrande", "schema", 0, " "),
+    "agi_eval_lsat_ar": ("symbolic_problem_solving/agi_eval_lsat_ar", "multiple_choice", 3, " "),
+    "squad": ("reading_comprehension/squad", "language_modeling", 10, " "),
+    "boolq": ("reading_comprehension/boolq", "multiple_choice", 10, "\nAnswer: "),
+}
+
+
+def core_row(kind, rng):
+    """Returns an item in the schema of nanochat's evaluation bundle, without the names of special tokens."""
+    def clean(text):
+        return text.replace("<|endoftext|>", "end")
+
+    if kind == "multiple_choice":
+        choices = [clean(answer(rng)) for _ in range(rng.choice([2, 4, 5]))]
+        if rng.random() < 0.05:
+            # A choice with which another one begins.
+            choices = rng.sample([choices[0], choices[0] + " and more"], 2)
+        return {"query": clean(passage(rng)), "choices": choices, "gold": rng.randrange(len(choices))}
+    if kind == "schema":
+        end = clean(sentence(rng)).strip()
+        return {"context_options": [clean(sentence(rng)) + " x" + rng.choice("ab") for _ in range(2)],
+                "continuation": end + ".", "gold": rng.randrange(2)}
+    return {"context": clean(passage(rng)), "continuation": clean(answer(rng)).strip()}
+
+
+class BundleTokenizer:
+    """Encodes prompts as nanochat does: a token in front, and special tokens as text."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+
+    def get_bos_token_id(self):
+        return self.tokenizer.bos_token_id
+
+    def __call__(self, prompts, prepend):
+        return [[prepend] + self.tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts]
+
+
+def core_reference(core, rows, kind, shots, delimiter, tokenizer, max_length):
+    """Returns (tokens that are read, tokens that are scored) of each request, as `evaluate_example` makes them."""
+    rows = list(rows)
+    random.Random(1337).shuffle(rows)
+    kept = []
+    for number, row in enumerate(rows):
+        others = [i for i in range(len(rows)) if i != number]
+        examples = [rows[i] for i in random.Random(1234 + number).sample(others, shots)] if shots else []
+        short = {"multiple_choice": "mc", "schema": "schema", "language_modeling": "lm"}[kind]
+        prompts = getattr(core, f"render_prompts_{short}")(row, delimiter, examples)
+        batches = getattr(core, f"batch_sequences_{short}")(BundleTokenizer(tokenizer), prompts)
+        for tokens, start, end in zip(*batches):
+            crop = max(0, len(tokens) - max_length)
+            tokens, start, end = tokens[crop:], start - crop, end - crop
+            # A choice without tokens of its own has no loss, and xrun makes no request of it.
+            if end > start:
+                kept.append((tokens[:start], tokens[start:end]))
+    return kept
+
+
+def compare_core(args, differs):
+    spec = importlib.util.spec_from_file_location("core_eval", args.nanochat)
+    core = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(core)
+    for label, (place, kind, shots, delimiter) in CORE.items():
+        path = args.data / f"{place}.jsonl"
+        if not path.exists():
+            rng = random.Random(label)
+            write(path, [core_row(kind, rng) for _ in range(args.items)], "jsonl")
+        rows = [json.loads(line) for line in path.read_text().split("\n") if line]
+        for given in args.tokenizer:
+            name, folder = given.split("=", 1)
+            tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+            theirs = core_reference(core, rows, kind, shots, delimiter, tokenizer, args.core_max_len)
+            made = ours(args.xrun, f"core_{label}", args.data, pathlib.Path(folder) / "tokenizer.json", shots, None,
+                        args.core_max_len)
+            differs(f"core_{label}, {name}, {shots}", theirs, made, tokenizer, 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xrun", required=True)
@@ -248,20 +354,42 @@ def main():
     parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--max-len", type=int, default=1024)
+    parser.add_argument("--nanochat", metavar="FILE", help="nanochat's core_eval.py; compares CORE's tasks too")
+    # Ten examples with a long passage among them fill many times the context of the other tasks.
+    parser.add_argument("--core-max-len", type=int, default=2048)
     args = parser.parse_args()
     datasets.disable_progress_bars()
     root = pathlib.Path(__file__).resolve().parent.parent
     args.data.mkdir(parents=True, exist_ok=True)
     differ = 0
-    print("task, tokenizer, shots: requests, cut, differing")
+
+    def differs(label, theirs, made, tokenizer, golds):
+        """Prints a comparison, and adds what differs to the sum."""
+        nonlocal differ
+        pairs = list(zip(theirs, made))
+        wrong = [i for i, ((context, continuation), one) in enumerate(pairs)
+                 if context != one["context"] or continuation != one["continuation"]]
+        cut = sum(one["dropped"] > 0 for one in made)
+        count = len(wrong) + abs(len(theirs) - len(made))
+        differ += count + golds
+        print(f"{label}: {len(made)} requests, {cut} of items that are cut, {count} differ, {golds} other right choices",
+              flush=True)
+        for i in wrong[:2]:
+            (context, continuation), one = pairs[i]
+            print(f"  line {one['line']} request {one['request']}")
+            for who, read, scored in [("peer", context, continuation), ("xrun", one["context"], one["continuation"])]:
+                print(f"   {who}", repr(tokenizer.decode(read[-60:])), repr(tokenizer.decode(scored)), len(read), scored)
+        if len(theirs) != len(made):
+            print(f"  the peer has {len(theirs)} requests")
+
+    print("task, tokenizer, examples")
     for task in args.tasks:
         generate(task, args.data, args.items)
         name, _, configuration, _, _ = TASKS[task]
         is_mmlu = configuration == "*"
         names = SUBJECTS if is_mmlu else [configuration]
         definition = definition_of_subjects(root, task, args.data) if is_mmlu else task
-        built = [harness_task(name.format(part), files(task, args.data, part))
-                 for part in names]
+        built = [harness_task(name.format(part), files(task, args.data, part)) for part in names]
         for given in args.tokenizer:
             label, folder = given.split("=", 1)
             # Not AutoTokenizer: transformers 5 gives a folder whose settings say GPT2Tokenizer the splitting of GPT-2
@@ -271,23 +399,10 @@ def main():
                 theirs = [one for part in built for one in reference(part, tokenizer, shots, args.limit, args.max_len)]
                 made = ours(args.xrun, definition, args.data, pathlib.Path(folder) / "tokenizer.json", shots, args.limit,
                             args.max_len)
-                pairs = list(zip(theirs, made))
-                wrong = [i for i, ((context, continuation), one) in enumerate(pairs)
-                         if context != one["context"] or continuation != one["continuation"]]
-                cut = sum(one["dropped"] > 0 for one in made)
-                count = len(wrong) + abs(len(theirs) - len(made))
-                differ += count
-                print(f"{task}, {label}, {shots}: {len(made)}, {cut}, {count}", flush=True)
-                for i in wrong[:2]:
-                    (context, continuation), one = pairs[i]
-                    print(f"  line {one['line']} request {one['request']}")
-                    print("   harness", repr(tokenizer.decode(context[-60:])), repr(tokenizer.decode(continuation)),
-                          len(context), continuation)
-                    print("   xrun   ", repr(tokenizer.decode(one["context"][-60:])),
-                          repr(tokenizer.decode(one["continuation"])), len(one["context"]), one["continuation"])
-                if len(theirs) != len(made):
-                    print(f"  the harness has {len(theirs)} requests")
-    print("equal" if differ == 0 else f"{differ} requests differ")
+                differs(f"{task}, {label}, {shots}", theirs, made, tokenizer, wrong_golds(built, made))
+    if args.nanochat:
+        compare_core(args, differs)
+    print("equal" if differ == 0 else f"{differ} differences")
     sys.exit(differ > 0)
 
 
