@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xrun::data::tokenizer::GuardedTokenizer;
-use xrun::data::{self, Spec, Tokenizer};
+use xrun::data::{self, RowBudget, RowFile, Spec, Tokenizer};
 use xrun::expression::{Formula, Scope};
 use xrun::hugging_face::{Folder, Reference};
 use xrun::machine::Machine;
@@ -20,6 +20,7 @@ use xrun::ranks::Connection;
 use xrun::results::folder::read_summary;
 use xrun::results::ledger::{LEDGER, Ledger};
 use xrun::results::rows::{self, MetricsRow, TimingRow};
+use xrun::tasks::{Beginning, Definition, Encoder, Loaded};
 use xrun::{checkpoint, recipe};
 
 /// A file that a parser reads.
@@ -240,6 +241,50 @@ fn dataset_cards() {
     run("card", &valid.map(String::into_bytes), twice, |input| {
         place.set(input);
         data::facts(&spec, 16, Some(&tokenizer), None).is_ok()
+    });
+}
+
+/// Definitions of tasks with an item that suits the first, and files of rows. An input that is no definition
+/// is a file.
+#[test]
+fn tasks() {
+    let place = Input::new("own/test.jsonl");
+    let folder = place.folder().to_owned();
+    let definition = |prompt: &str| {
+        format!(
+            "name = \"own\"\ntitle = \"\"\ncitation = \"\"\nfollows = \"\"\n[source]\nrepository = \"own\"\nsplit = \"test\"\n\
+             fields = [\"q\"]\n[prompt]\n{prompt}\n[examples]\nsplit = \"test\"\ntake = \"sample\"\n[scoring]\nmetric = \"acc\"\n"
+        )
+    };
+    let row = "{\"q\": \"Who is\", \"a\": {\"text\": [\"x [y] é\", \"b  c\"], \"label\": [\"A\", \"B\"]}, \"key\": \"B\"}\n";
+    let valid = [
+        definition(
+            "kind = \"choices\"\ncontext = \"{{ q.strip() ~ ' ' ~ q[1:].capitalize() }}\"\neach = \"a.text\"\n\
+             choice = \"{{ choice | regex_replace('[[].*?]', '') | replace('  ', ' ') }}\"\n\
+             gold = \"{{ a.label.index(key) | int }}\"",
+        ),
+        definition(
+            "kind = \"completion\"\ncontext = \"{% for x in a.text %}{{ x | upper }}{% endfor %}{% if q %}1{% else %}2{% endif %}\"\n\
+             continuation = \"{{ q.split(' ')[:-1] | join('-') }}\"",
+        ),
+        row.repeat(3),
+        format!("[{},\n {}]", row.trim(), row.trim()),
+    ];
+    let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/data/source/parquet/fixtures");
+    let mut valid = valid.map(String::into_bytes).to_vec();
+    valid.extend(read_all(&tables, &["nested.parquet", "snappy.parquet"]));
+    let tokenizer = tokenizer();
+    let encoder = Encoder::new(&tokenizer, Beginning::as_published(&tokenizer), 64);
+    run("task", &valid, twice, |input| {
+        let definition =
+            std::str::from_utf8(input).ok().and_then(|text| Definition::parse(text, "own.toml").ok());
+        if let Some(definition) = definition {
+            place.set(row.as_bytes());
+            let loaded = Loaded::read(&definition, &folder, 0, None);
+            return loaded.and_then(|loaded| loaded.prepare(&encoder, 0, None)).is_ok();
+        }
+        place.set(input);
+        RowFile::read(&place.path, &mut RowBudget { rows: 1 << 16, bytes: 32 << 20 }).is_ok()
     });
 }
 

@@ -14,19 +14,22 @@ use std::path::{Path, PathBuf};
 /// Characters of a value that a message shows.
 const SHOWN: usize = 60;
 
+/// Memory that a byte of JSON takes as values, on average.
+const JSON_FACTOR: u64 = 4;
+
 /// What may still be read of rows: counts down over several files.
 #[derive(Clone, Copy, Debug)]
 pub struct RowBudget {
     /// Rows.
     pub rows: usize,
-    /// Bytes of text or of unpacked pages.
+    /// Estimated bytes of memory.
     pub bytes: u64,
 }
 
 impl RowBudget {
     /// Limits that the tasks in use stay far below: the largest has 40,000 rows and 60 MB.
     pub fn new() -> Self {
-        Self { rows: 1 << 20, bytes: 256 << 20 }
+        Self { rows: 1 << 20, bytes: 1 << 30 }
     }
 
     /// Takes rows and bytes from what is left.
@@ -38,7 +41,7 @@ impl RowBudget {
         let Some((rows, bytes)) = left else {
             let Self { rows, bytes } = Self::new();
             return Err(Error::usage(format!(
-                "{}: a split may have {rows} rows and {} MiB of text, and this one has more; divide the file",
+                "{}: a split may have {rows} rows and take {} MiB of memory, and this one takes more; divide the file",
                 path.display(),
                 bytes >> 20
             )));
@@ -128,7 +131,7 @@ fn lines(content: &dyn Content, budget: &mut RowBudget) -> Result<Vec<Row>> {
         // A line longer than the block: read as much again.
         let (block, before) = (BLOCK_BYTES.max(text.len()), text.len());
         let more = reader.append(&mut text, block)?;
-        budget.take(path, 0, (text.len() - before) as u64)?;
+        budget.take(path, 0, JSON_FACTOR * (text.len() - before) as u64)?;
         let whole = if more { text.rfind('\n').map_or(0, |end| end + 1) } else { text.len() };
         for part in text[..whole].split_inclusive('\n') {
             line += 1;
@@ -153,7 +156,7 @@ fn array(content: &dyn Content, budget: &mut RowBudget) -> Result<Vec<Row>> {
     loop {
         let before = text.len();
         let more = reader.append(&mut text, BLOCK_BYTES)?;
-        budget.take(path, 0, (text.len() - before) as u64)?;
+        budget.take(path, 0, JSON_FACTOR * (text.len() - before) as u64)?;
         if !more {
             break;
         }

@@ -24,8 +24,9 @@ const DELTA_LENGTH_BYTE_ARRAY: i64 = 6;
 const DELTA_BYTE_ARRAY: i64 = 7;
 const RLE_DICTIONARY: i64 = 8;
 
-/// Bytes of memory that a value takes besides its text, to count against the budget.
-const VALUE_BYTES: u64 = 64;
+/// Bytes of memory that a value takes besides its text, to count against the budget: with its levels, and in
+/// its row with the name of its field.
+const VALUE_BYTES: u64 = 192;
 
 /// Longest text of a page whose texts share beginnings, in bytes.
 const MAX_SHARED: usize = 256 << 20;

@@ -216,7 +216,7 @@ fn rows_are_put_together_from_their_columns() {
         [RowBudget { rows: expected.len() - 1, bytes: 1 << 20 }, RowBudget { rows: 99, bytes: 4000 }]
     {
         let error = table_rows(&file, &mut budget.clone()).unwrap_err();
-        assert!(error.message().contains("and this one has more; divide the file"), "{error}");
+        assert!(error.message().contains("and this one takes more; divide the file"), "{error}");
     }
 }
 
