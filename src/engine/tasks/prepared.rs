@@ -190,7 +190,7 @@ fn draw(definition: &Definition, part: &Part, items: usize, shots: usize) -> Res
         return drawn.collect::<Option<_>>().ok_or_else(too_few);
     }
     let mut random = PythonRandom::new(EXAMPLES_SEED);
-    let mut for_item = |item: usize| -> Option<Vec<usize>> {
+    let for_item = |item: usize| -> Option<Vec<usize>> {
         match definition.examples.take {
             Take::First => (shots <= pool.len()).then(|| (0..shots).collect()),
             Take::Sample => random.sample(pool.len(), shots),
@@ -209,7 +209,7 @@ fn draw(definition: &Definition, part: &Part, items: usize, shots: usize) -> Res
             }
         }
     };
-    (0..items).map(|item| for_item(item)).collect::<Option<_>>().ok_or_else(too_few)
+    (0..items).map(for_item).collect::<Option<_>>().ok_or_else(too_few)
 }
 
 impl Prepared {

@@ -53,10 +53,14 @@ fn every_built_in_definition_is_valid_and_is_in_the_table_under_its_name() {
     assert!(error.message().contains("did you mean hellaswag?"), "{error}");
 }
 
+/// A task, the path of a file and its row, and what comes of it: contexts and continuations, and the place of
+/// the right one.
+type Case<'c> = (&'c str, &'c str, &'c str, &'c [(&'c str, &'c str)], usize);
+
 /// One item a task, in its published layout, and the prompts that the reference harness makes of it.
 #[test]
 fn prompts_are_those_of_the_reference() {
-    let cases: [(&str, &str, &str, &[(&str, &str)], usize); 8] = [
+    let cases: [Case<'_>; 8] = [
         (
             "hellaswag",
             "Rowan/hellaswag/validation.jsonl",

@@ -28,6 +28,7 @@ mod resume;
 mod sample;
 mod sets;
 mod signals;
+mod standard_tasks;
 mod tasks;
 mod templates;
 mod tensorboard;
