@@ -1,9 +1,10 @@
 //! The items of a task: rows of its files, and what the definition's templates make of them.
 
-use super::definition::{ChoiceRule, Definition, RequestRule, Rules, key};
+use super::definition::{Definition, key};
 use super::files;
 use super::python;
 use super::random::PythonRandom;
+use super::rule::{ChoiceRule, RequestRule, Rules};
 use super::template::seen;
 use crate::data::{Row, RowBudget, RowFile, collect_in_order};
 use crate::error::{Error, Result};
@@ -65,7 +66,7 @@ pub enum Question {
 
 /// A row and where it is from.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct SourceRow {
     file: usize,
     row: Row,
 }
@@ -93,7 +94,7 @@ impl Question {
     }
 }
 
-impl Place {
+impl SourceRow {
     /// Returns true if both rows have the same fields.
     pub fn has_fields_of(&self, other: &Self) -> bool {
         self.row.fields == other.row.fields
@@ -103,7 +104,7 @@ impl Place {
 /// The rows of one split.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Split {
-    pub rows: Vec<Place>,
+    pub rows: Vec<SourceRow>,
 }
 
 /// The rows of a configuration: its items, and the split that examples come from.
@@ -117,7 +118,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Returns the rows that examples come from.
-    pub fn pool(&self) -> &[Place] {
+    pub fn pool(&self) -> &[SourceRow] {
         &self.pool.as_ref().unwrap_or(&self.items).rows
     }
 }
@@ -178,7 +179,7 @@ impl Loaded {
             let read = RowFile::read(&path, left)?;
             let file = self.files.len();
             self.files.push(TaskFile { path: read.path, hash: read.hash, rows: read.rows.len() });
-            found.rows.extend(read.rows.into_iter().map(|row| Place { file, row }));
+            found.rows.extend(read.rows.into_iter().map(|row| SourceRow { file, row }));
         }
         Ok(found)
     }
@@ -200,7 +201,7 @@ impl Loaded {
         Ok(collect_in_order(rendered)?.into_iter().collect())
     }
 
-    fn item(&self, part: usize, place: &Place) -> Result<Item> {
+    fn item(&self, part: usize, place: &SourceRow) -> Result<Item> {
         let question = self.question(part, place)?;
         question.check().map_err(|e| e.context(self.place(place.file, place.row.line)))?;
         let fields = &place.row.fields;
@@ -221,7 +222,7 @@ impl Loaded {
         format!("{}:{line}", self.files[file].path.display())
     }
 
-    fn question(&self, part: usize, place: &Place) -> Result<Question> {
+    fn question(&self, part: usize, place: &SourceRow) -> Result<Question> {
         self.render(part, &place.row.fields).map_err(|e| e.context(self.place(place.file, place.row.line)))
     }
 

@@ -1,13 +1,7 @@
-//! The figures of tasks, and what an item contributes to each.
+//! The figures of tasks.
 
-use super::definition::{RequestRule, Rules};
-use super::encoding::Request;
-use super::items::Question;
-use super::prepared::PreparedItem;
-use super::python;
-use super::result::Score;
+use super::rule::{RequestRule, Rules};
 use serde::{Deserialize, Serialize};
-use std::f64::consts::LN_2;
 
 /// A figure of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -41,15 +35,6 @@ pub(super) enum Aggregate {
     Ratio,
     /// exp of that.
     ExpRatio,
-}
-
-/// What an item contributes to a figure.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Contribution {
-    /// The value, such as 1 for a right choice, or nats.
-    pub value: f64,
-    /// What it counts: 1, or the bytes, words or tokens of the item.
-    pub weight: f64,
 }
 
 impl Metric {
@@ -110,13 +95,13 @@ impl Metric {
     }
 
     /// Returns the figures of tasks that ask like this.
-    pub fn of(rule: &RequestRule, rules: Rules) -> impl Iterator<Item = Self> {
+    pub fn for_rule(rule: &RequestRule, rules: Rules) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |metric| metric.applies(rule, rules))
     }
 
     /// Returns their names.
     pub(super) fn words_for(rule: &RequestRule, rules: Rules) -> Vec<&'static str> {
-        Self::of(rule, rules).map(Self::word).collect()
+        Self::for_rule(rule, rules).map(Self::word).collect()
     }
 
     pub(super) fn aggregate(self) -> Aggregate {
@@ -125,113 +110,6 @@ impl Metric {
                 Aggregate::ExpRatio
             }
             _ => Aggregate::Ratio,
-        }
-    }
-
-    /// Returns the choice of an item by this metric: the first of the best. `None` if the metric chooses
-    /// nothing.
-    pub(super) fn choice(self, item: &PreparedItem, scores: &[Score]) -> Option<usize> {
-        if !self.is_accuracy() || item.item.question.gold().is_none() {
-            return None;
-        }
-        // nanochat's mean loss of a choice without tokens is not a number. Python's `min` returns it if it is
-        // the first, because no loss is less, and passes over it elsewhere.
-        if item.unscored.contains(&0) {
-            return Some(0);
-        }
-        let length = |choice: usize, request: &Request| -> f64 {
-            match (self, &item.item.question) {
-                (Self::AccNorm, Question::Choices { choices, .. }) => choices[choice].chars().count() as f64,
-                (Self::AccBytes, Question::Choices { choices, .. }) => choices[choice].len() as f64,
-                (Self::AccTokens, _) => request.continuation.len() as f64,
-                _ => 1.0,
-            }
-        };
-        let scored = (0..item.item.question.choices()).filter(|choice| !item.unscored.contains(choice));
-        let mut best: Option<(usize, f64)> = None;
-        for (choice, (request, score)) in scored.zip(item.requests.iter().zip(scores)) {
-            let value = score.log_prob / length(choice, request);
-            if best.is_none_or(|(_, most)| value > most) {
-                best = Some((choice, value));
-            }
-        }
-        best.map(|(choice, _)| choice)
-    }
-
-    /// Returns what an item contributes.
-    pub(super) fn contribution(self, item: &PreparedItem, scores: &[Score]) -> Contribution {
-        let one = |value: f64| Contribution { value, weight: 1.0 };
-        let question = &item.item.question;
-        let gold = question.gold();
-        // The score of the right answer; all windows of a text. An item with choices that are not scored has no
-        // figure that needs it.
-        let nats: f64 = match gold {
-            Some(gold) => -scores.get(gold).map_or(f64::NAN, |score| score.log_prob),
-            None => scores.iter().map(|score| -score.log_prob).sum(),
-        };
-        let answer = question.answer();
-        let bytes = answer.trim_start_matches(python::is_space).len() as f64;
-        let weighted = |weight: f64| Contribution { value: nats, weight };
-        match self {
-            Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens => one(match gold {
-                Some(gold) => f64::from(u8::from(self.choice(item, scores) == Some(gold))),
-                None => f64::from(u8::from(scores.iter().all(|score| score.is_greedy))),
-            }),
-            Self::BitsPerByte => match question {
-                Question::Text(text) => Contribution { value: nats / LN_2, weight: text.len() as f64 },
-                _ => one(nats / LN_2 / bytes),
-            },
-            Self::Perplexity => one(nats),
-            Self::TokenPerplexity => {
-                let tokens: usize = item.requests.iter().map(|request| request.continuation.len()).sum();
-                weighted(tokens as f64)
-            }
-            Self::BytePerplexity => match question {
-                Question::Text(text) => weighted(text.len() as f64),
-                _ => weighted(bytes),
-            },
-            Self::WordPerplexity => weighted(words(answer) as f64),
-        }
-    }
-}
-
-/// Returns the number of words as `len(re.split(r"\s+", text))` counts them: white space at an end divides
-/// off an empty one.
-fn words(text: &str) -> usize {
-    let mut count = 1;
-    let mut in_space = false;
-    for c in text.chars() {
-        let is_space = python::is_space(c);
-        count += usize::from(is_space && !in_space);
-        in_space = is_space;
-    }
-    count
-}
-
-impl Question {
-    /// Returns the place of the right choice, if there are choices.
-    pub fn gold(&self) -> Option<usize> {
-        match self {
-            Self::Choices { gold, .. } | Self::Contexts { gold, .. } => Some(*gold),
-            Self::Completion { .. } | Self::Text(_) => None,
-        }
-    }
-
-    /// Returns the number of choices; 0 if there are none.
-    pub fn choices(&self) -> usize {
-        match self {
-            Self::Choices { choices, .. } => choices.len(),
-            Self::Contexts { contexts, .. } => contexts.len(),
-            Self::Completion { .. } | Self::Text(_) => 0,
-        }
-    }
-
-    /// Returns the right answer.
-    pub fn answer(&self) -> &str {
-        match self {
-            Self::Choices { choices, gold, .. } => &choices[*gold],
-            Self::Contexts { continuation, .. } | Self::Completion { continuation, .. } => continuation,
-            Self::Text(text) => text,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! and [`Prepared::result`] makes the task's figures of them, with their errors.
 
 mod built_in;
+mod contribution;
 mod definition;
 mod encoding;
 mod files;
@@ -15,16 +16,18 @@ mod prepared;
 mod python;
 mod random;
 mod result;
+mod rule;
 mod template;
 #[cfg(test)]
 mod tests;
+mod written;
 
 pub use built_in::{SETS, find, names, of_set, select};
-pub use definition::{
-    ChoiceRule, Definition, Examples, MAX_SHOTS, RequestRule, Rules, Scoring, Source, Take,
-};
+pub use contribution::{Contribution, Score};
+pub use definition::{Definition, Examples, MAX_SHOTS, Scoring, Source, Take};
 pub use encoding::{Beginning, Encoder, Request};
 pub use items::{Item, Loaded, Question, TaskFile};
-pub use metric::{Contribution, Metric};
+pub use metric::Metric;
 pub use prepared::{Prepared, PreparedItem};
-pub use result::{Figure, ItemResult, Score, TaskResult, mean_centred};
+pub use result::{Figure, ItemResult, TaskResult, mean_centred};
+pub use rule::{ChoiceRule, RequestRule, Rules};

@@ -1,12 +1,12 @@
 //! A task made ready for a model: every item with its prompt, as tokens.
 
-use super::definition::{MAX_SHOTS, Rules, Take};
+use super::definition::{Definition, MAX_SHOTS, Take};
 use super::encoding::{Encoder, Made, Request, Unscorable};
 use super::items::{Item, Loaded, Part, Question, TaskFile};
+use super::metric::Metric;
 use super::python;
 use super::random::PythonRandom;
-use super::result::{Score, TaskResult};
-use super::{Definition, Metric};
+use super::rule::Rules;
 use crate::data::collect_in_order;
 use crate::error::{Error, Result};
 use rayon::prelude::*;
@@ -231,14 +231,5 @@ impl Prepared {
     /// Returns the number of items whose prompts were cut to fit the model.
     pub fn cut_items(&self) -> usize {
         self.items.iter().filter(|item| item.dropped > 0).count()
-    }
-
-    /// Makes the task's figures of the scores of all requests, in order.
-    ///
-    /// # Errors
-    /// If there is not one score for each request, or one is not a finite number: a wrong choice would look
-    /// like any other.
-    pub fn result(&self, scores: &[Score]) -> Result<TaskResult> {
-        TaskResult::new(self, scores)
     }
 }

@@ -1,6 +1,7 @@
 //! From the scores of requests to the figures of a task, with their errors.
 
-use super::metric::{Aggregate, Contribution, Metric};
+use super::contribution::{Contribution, Score};
+use super::metric::{Aggregate, Metric};
 use super::prepared::{Prepared, PreparedItem};
 use crate::error::{Error, Result};
 use crate::statistics::{
@@ -10,15 +11,6 @@ use std::collections::HashMap;
 
 /// The confidence of intervals, and of saying that a score is not chance.
 const CONFIDENCE: f64 = 0.95;
-
-/// What a model makes of a request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Score {
-    /// Sum of the natural logarithms of the probabilities of the continuation's tokens.
-    pub log_prob: f64,
-    /// True if each of these tokens is the most likely one at its place.
-    pub is_greedy: bool,
-}
 
 /// What came of a task.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,15 +84,26 @@ impl Figure {
     }
 }
 
+impl Prepared {
+    /// Makes the task's figures of the scores of all requests, in order.
+    ///
+    /// # Errors
+    /// If there is not one score for each request, or one is not a finite number: a wrong choice would look
+    /// like any other.
+    pub fn result(&self, scores: &[Score]) -> Result<TaskResult> {
+        TaskResult::new(self, scores)
+    }
+}
+
 impl TaskResult {
-    pub(super) fn new(prepared: &Prepared, scores: &[Score]) -> Result<Self> {
+    fn new(prepared: &Prepared, scores: &[Score]) -> Result<Self> {
         let definition = prepared.definition();
         let name = &definition.name;
         let asked: usize = prepared.items.iter().map(|item| item.requests.len()).sum();
         if scores.len() != asked {
             return Err(Error::failed(format!("task {name}: {} scores for {asked} requests", scores.len())));
         }
-        let metrics: Vec<Metric> = Metric::of(&definition.request, definition.rules).collect();
+        let metrics: Vec<Metric> = Metric::for_rule(&definition.request, definition.rules).collect();
         let mut clusters: HashMap<&str, usize> = HashMap::new();
         let mut rest = scores;
         let mut items = Vec::with_capacity(prepared.items.len());

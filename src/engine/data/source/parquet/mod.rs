@@ -19,7 +19,7 @@ use super::content::Content;
 use super::format::{DocumentReader, DocumentSpan, Rules, Scan, Source};
 use crate::data::file::CorpusFile;
 use crate::data::parallel::collect_in_order;
-use crate::data::rows::{Row, RowBudget};
+use crate::data::row::{Row, RowBudget};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use crate::policy::MissingField;

@@ -110,7 +110,7 @@ impl Pages {
     }
 
     /// Begins at the first page of a column, whatever its values are.
-    pub fn of(group: Group) -> Self {
+    pub fn of_column(group: Group) -> Self {
         let (at, codec) = (group.pages.start, group.codec);
         Self { group, is_optional: false, codec, at, next_row: 0, made: 0, dictionary: None }
     }

@@ -11,7 +11,7 @@ use super::pages::{DATA, DATA_V2, DICTIONARY, Header, Pages};
 use super::table::{Column, Node, NodeKind, Physical, Table};
 use super::thrift::{Parsed, Wrong, take};
 use crate::data::file::CorpusFile;
-use crate::data::rows::{Row, RowBudget};
+use crate::data::row::{Row, RowBudget};
 use crate::liveness::report_progress;
 use serde_json::{Map, Number, Value};
 
@@ -176,7 +176,7 @@ fn read_column(
             Wrong::What(what) => format!("in a page of column {column}, {what}"),
         })
     };
-    let mut pages = Pages::of(group.clone());
+    let mut pages = Pages::of_column(group.clone());
     let mut entries: Vec<Entry> = Vec::new();
     let mut dictionary = Dictionary::None;
     while (entries.len() as u64) < values {
