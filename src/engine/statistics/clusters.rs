@@ -9,8 +9,8 @@ use super::{Interval, mean};
 ///
 /// The error is √(C/(C-1) Σ s²) / n, where s is the sum of a cluster's contributions, of C clusters and n
 /// terms (Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986; for
-/// evaluations: Miller, "Adding Error Bars to Evals", arXiv:2411.00640, with the correction for few clusters).
-/// If every term is a cluster, this is the deviation over √n.
+/// evaluations: Miller, "Adding Error Bars to Evals", arXiv:2411.00640, with the correction for few
+/// clusters). If every term is a cluster, this is the deviation over √n.
 pub fn clustered_error(contributions: &[f64], clusters: &[usize]) -> Option<f64> {
     if contributions.len() != clusters.len() {
         return None;

@@ -61,8 +61,8 @@ impl Metric {
         let one = |value: f64| Contribution { value, weight: 1.0 };
         let question = &item.item.question;
         let gold = question.gold();
-        // The score of the right answer; all windows of a text. An item with choices that are not scored has no
-        // figure that needs it.
+        // The score of the right answer; all windows of a text. An item with choices that are not scored has
+        // no figure that needs it.
         let nats: f64 = match gold {
             Some(gold) => -scores.get(gold).map_or(f64::NAN, |score| score.log_prob),
             None => scores.iter().map(|score| -score.log_prob).sum(),

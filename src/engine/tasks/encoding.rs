@@ -133,8 +133,8 @@ impl Encoder {
         Ok(tokens)
     }
 
-    /// Encodes continuations of one context (lm-evaluation-harness, `TemplateLM._encode_pair`): white space at
-    /// the end of the context moves to the continuation, both are encoded together, and the tokens are cut at
+    /// Encodes continuations of one context (lm-evaluation-harness, `TemplateLM._encode_pair`): white space
+    /// at the end of the context moves to the continuation, both are encoded together, and the tokens are cut at
     /// the number of tokens of the context alone. Without a context, the prefix token takes its place.
     pub(super) fn continuations(&self, context: &str, continuations: &[String]) -> Encoded<Vec<Made>> {
         let kept = context.trim_end_matches(super::python::is_space);

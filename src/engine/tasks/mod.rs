@@ -2,8 +2,8 @@
 //!
 //! A [`Definition`] says where the items of a task are, how they become prompts and how answers are scored.
 //! [`Loaded`] has the rows of its files, and [`Prepared`] the [`Request`]s of one model: tokens, made exactly
-//! as the harness that the definition follows makes them. Whoever runs the model returns a [`Score`] for each,
-//! and [`Prepared::result`] makes the task's figures of them, with their errors.
+//! as the harness that the definition follows makes them. Whoever runs the model returns a [`Score`] for
+//! each, and [`Prepared::result`] makes the task's figures of them, with their errors.
 
 mod built_in;
 mod contribution;

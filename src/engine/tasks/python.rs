@@ -1,5 +1,5 @@
-//! What Python's strings do where Rust's differ: white space, and the first letter of `capitalize`. Prompts of
-//! the reference harness are made by Python.
+//! What Python's strings do where Rust's differ: white space, and the first letter of `capitalize`. Prompts
+//! of the reference harness are made by Python.
 
 /// Returns true for white space by `str.isspace`: Unicode's, and the separators U+001C to U+001F.
 pub(super) fn is_space(c: char) -> bool {

@@ -216,8 +216,8 @@ fn guess(items: &[PreparedItem]) -> Option<f64> {
     Some(mean(&shares)).filter(|share| share.is_finite())
 }
 
-/// Returns a figure, and what each item contributes to its error: its influence, (value - ratio · weight) over
-/// the mean weight, times the slope of the exponential where there is one (the delta method).
+/// Returns a figure, and what each item contributes to its error: its influence, (value - ratio · weight)
+/// over the mean weight, times the slope of the exponential where there is one (the delta method).
 fn estimate(metric: Metric, items: &[ItemResult], place: usize) -> (f64, Vec<f64>) {
     let contributions = || items.iter().map(|item| item.contributions[place]);
     let (value, weight) =

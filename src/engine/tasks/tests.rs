@@ -559,7 +559,8 @@ fn core_scores_what_prompts_do_not_share() {
     let centred = mean_centred(std::slice::from_ref(&result)).unwrap();
     assert!((centred - (result.headline().unwrap().value - 0.62) / 0.38).abs() < 1e-15);
 
-    // A choice with which another one begins has no loss: nanochat chooses it if it is the first, and never else.
+    // A choice with which another one begins has no loss: nanochat chooses it if it is the first, and never
+    // otherwise.
     let row = "{\"query\": \"q\", \"choices\": [\"a\", \"ab\"], \"gold\": 0}\n{\"query\": \"q\", \"choices\": [\"ab\", \"a\"], \"gold\": 0}";
     let dir = folder(&[("commonsense_reasoning/copa.jsonl", row)]);
     let prepared = prepare("core_copa", dir.path(), 0).unwrap();
