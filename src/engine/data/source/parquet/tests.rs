@@ -224,7 +224,7 @@ fn rows_are_put_together_from_their_columns() {
 #[test]
 fn damaged_rows_never_end_the_process() {
     let nested: &[u8] = include_bytes!("fixtures/nested.parquet");
-    for (bytes, step) in [(TABLES[0].1, 7), (TABLES[1].1, 11), (nested, 1)] {
+    for (bytes, step) in [(TABLES[0].1, 19), (nested, 5)] {
         for cut in (0..bytes.len()).step_by(17) {
             let error = rows_of(&bytes[..cut]).unwrap_err();
             assert!(error.message().contains("a.parquet: "), "{cut}: {error}");
