@@ -1,4 +1,5 @@
-// Cross-entropy of rows of logits with the terms of an objective, and its gradient, with one block per row.
+// Cross-entropy of rows of logits with the terms of an objective, its gradient, and the log-probabilities of
+// words, with one block per row.
 // src/engine/ops/cross_entropy/objective.rs has the formulas.
 //
 // With ROUNDS > 0 a row is read from memory once: it stays in shared memory while its sum of exponentials is
@@ -151,8 +152,10 @@ __device__ __forceinline__ void add_staged(SumExp &total, float &sum, const T *s
     }
 }
 
+// Adds the vectors that this thread reads from memory. `visit` sees each with its number as stored.
+template <class Visit>
 __device__ __forceinline__ void add_direct(SumExp &total, float &sum, const T *row, int vectors, int vocab,
-                                           const Objective &objective) {
+                                           const Objective &objective, const Visit &visit) {
     for (int first = threadIdx.x; first < vectors; first += BATCH * THREADS) {
         float logits[BATCH][VEC];
 #pragma unroll
@@ -163,7 +166,10 @@ __device__ __forceinline__ void add_direct(SumExp &total, float &sum, const T *r
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             int v = first + b * THREADS;
-            if (v < vectors) add_vector(total, sum, logits[b], v, vocab, objective);
+            if (v < vectors) {
+                visit(logits[b], v);
+                add_vector(total, sum, logits[b], v, vocab, objective);
+            }
         }
     }
 }
@@ -220,7 +226,7 @@ __device__ __forceinline__ void do_row(const T *row, T *gradient, u32 target, co
     if (staged) {
         add_staged<0>(total, sum, stage, vectors, vocab, objective);
     } else {
-        add_direct(total, sum, row, vectors, vocab, objective);
+        add_direct(total, sum, row, vectors, vocab, objective, [](const float (&)[VEC], int) {});
     }
     total = block_sum_exp(total, scratch);
     float log_total = Z_LOSS ? log_of(total) : 0.0f;
@@ -315,4 +321,35 @@ head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *
         return Upstreams{factor, factor, factor};
     };
     do_row<(ROUNDS > 0)>(row, row, targets[r], &to, vocab, width, objective, upstreams);
+}
+
+// The log-probabilities of the targets of logits[n, width], and 1 where no word has a larger logit than the
+// target, and none before it an equal one. Stored logits are compared: scale and cap keep their order.
+extern "C" __global__ void __launch_bounds__(THREADS)
+token_scores(const T *logits, const u32 *targets, float *log_probs, u32 *likeliest, int vocab, int width,
+             float logit_scale, float inner, float cap, float z_loss, float label_smoothing) {
+    __shared__ SumExp scratch[WARP];
+    int r = blockIdx.x;
+    u32 target = targets[r];
+    if (target == IGNORED) {
+        if (threadIdx.x == 0) log_probs[r] = 0.0f, likeliest[r] = 0;
+        return;
+    }
+    const T *row = logits + i64(r) * width;
+    Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
+    float stored = up(row[target]), target_logit = stored;
+    if constexpr (TRANSFORM != AS_STORED) transform(target_logit, objective);
+    SumExp total = empty_sum();
+    float sum = 0.0f;
+    bool beaten = false;
+    add_direct(total, sum, row, width / VEC, vocab, objective, [&](const float (&x)[VEC], int v) {
+#pragma unroll
+        for (int i = 0; i < VEC; i++) {
+            int word = v * VEC + i;
+            beaten |= word < vocab && (word < int(target) ? x[i] >= stored : x[i] > stored);
+        }
+    });
+    total = block_sum_exp(total, scratch);
+    beaten = __syncthreads_or(beaten);
+    if (threadIdx.x == 0) log_probs[r] = -loss_of(total, target_logit), likeliest[r] = !beaten;
 }

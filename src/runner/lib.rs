@@ -8,6 +8,7 @@ pub mod plan;
 pub mod ranks;
 pub mod recipe;
 pub mod results;
+pub mod scoring;
 pub mod train;
 
 pub use xrun_engine::*;

@@ -24,7 +24,8 @@ pub use array::{Array, Fill};
 pub use builder::Destination;
 pub use case::OpType;
 pub use names::{
-    BatchSlot, ControlSlot, EvaluationSlot, ExchangeSlot, FlatBuffer, GenerationSlot, PromptSlot, SlotName,
+    BatchSlot, ControlSlot, EvaluationSlot, ExchangeSlot, FlatBuffer, GenerationSlot, PromptSlot,
+    ScoringSlot, SlotName,
 };
 pub use op::{
     Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, MayAlias, Node, Op, Program,

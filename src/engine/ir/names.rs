@@ -61,6 +61,8 @@ pub enum SlotName {
     PromptsPrefix(PromptSlot, [usize; 2]),
     /// A tensor that an evaluation task writes.
     Evaluation(EvaluationSlot),
+    /// A tensor of programs that score tokens.
+    Scoring(ScoringSlot),
     /// A tensor through which ranks exchange data.
     Exchange(ExchangeSlot),
     /// Fingerprints of all parameters.
@@ -116,6 +118,9 @@ slots! {
         Sources = "sources",
         /// Tokens of the whole step over all ranks, `[1]`; present when the batch size ramps up.
         StepTokens = "step_tokens",
+        /// The rows after which a token is scored, `[rows]`; present only in programs that score tokens. The
+        /// targets are then in this order.
+        Scored = "scored",
     }
 }
 
@@ -154,6 +159,18 @@ slots! {
         Likeliest = "likeliest",
         /// 1 for a row without a most likely token because its logits are not finite, u32.
         Missing = "missing",
+    }
+}
+
+slots! {
+    /// What programs that score tokens write, in the order of the scored rows.
+    ScoringSlot: Scoring {
+        /// Log-probabilities of the targets in nats, `[rows]`.
+        LogProbs = "log_probs",
+        /// 1 where the target is the likeliest token, `[rows]`, u32.
+        Likeliest = "likeliest",
+        /// The rows that the head reads, `[rows, dim]`, in the order of the batch.
+        Hidden = "hidden",
     }
 }
 
@@ -240,6 +257,7 @@ impl SlotName {
             Self::Prompts(slot) => ("prompts", slot.to_string()),
             Self::PromptsPrefix(slot, [prompts, rows]) => ("prompts", format!("{slot}.{prompts}x{rows}")),
             Self::Evaluation(slot) => ("evaluation", slot.to_string()),
+            Self::Scoring(slot) => ("scoring", slot.to_string()),
             Self::Exchange(slot) => ("exchange", slot.to_string()),
             Self::Fingerprints => ("replicas", "fingerprints".to_owned()),
             Self::Other { buffer, tensor } => (&**buffer, tensor.clone()),

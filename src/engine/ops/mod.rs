@@ -54,6 +54,7 @@ pub mod softmax;
 pub mod sum;
 pub mod sum_by_group;
 pub mod swap_ema;
+pub mod token_scores;
 pub mod window_spans;
 pub mod with_gradient;
 
@@ -129,6 +130,7 @@ pub static OPS: &[OpType] = op_types![
     sum::SumGrad,
     sum_by_group::SumByGroup,
     swap_ema::SwapEma,
+    token_scores::TokenScores,
     window_spans::WindowSpans,
     with_gradient::WithGradient,
 ];

@@ -7,7 +7,7 @@ use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
 use crate::error::{Error, Result};
 use crate::ir::{
     BatchSlot, ControlSlot, ExchangeSlot, FlatBuffer, GenerationSlot, GroupRequest, OwnedRange, Param, Part,
-    PromptSlot, Role, Shards, SlotName, Spec, State, StateBuilder,
+    PromptSlot, Role, ScoringSlot, Shards, SlotName, Spec, State, StateBuilder,
 };
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
@@ -369,6 +369,26 @@ pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedR
 pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
     let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
     generation(plan, prompts, &mut builder);
+    builder.finish()
+}
+
+/// Returns the state of programs that only score tokens: parameters, a batch, and the scores of its rows. The
+/// values that are read after every batch come first in their buffer.
+pub fn scoring_state(plan: &Plan) -> State {
+    let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
+    let (rows, act_dtype) = (plan.batch.rows(), plan.precision.act_dtype);
+    builder.lay_out([
+        (BatchSlot::Tokens, u32s(rows)),
+        (BatchSlot::Positions, u32s(rows)),
+        (BatchSlot::Spans, u32s(2 * rows)),
+        (BatchSlot::Targets, u32s(rows)),
+        (BatchSlot::Scored, u32s(rows)),
+    ]);
+    builder.lay_out([
+        (ScoringSlot::LogProbs, Spec::new([rows], act_dtype.accumulator())),
+        (ScoringSlot::Likeliest, u32s(rows)),
+        (ScoringSlot::Hidden, Spec::new([rows, plan.model.dim], act_dtype)),
+    ]);
     builder.finish()
 }
 

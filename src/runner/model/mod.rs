@@ -11,6 +11,7 @@ mod loss_scale;
 mod norm;
 mod programs;
 pub mod purpose;
+mod scoring;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -22,5 +23,6 @@ pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, state};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
+pub use scoring::{ScoringPrograms, ScoringShape};
 pub use weights::{CheckpointWeights, FoldedHead, Weights, WeightsKind};
 pub use window::attended_tokens;

@@ -23,6 +23,7 @@ mod packing;
 mod ramp;
 mod ranks;
 mod replicas;
+mod scoring;
 mod shards;
 mod source_losses;
 mod splits;

@@ -5,6 +5,7 @@
 //! There are N = batch·seq_len rows; query head h uses key and value head h / (H/KV).
 
 mod backward;
+mod documents;
 pub mod flash;
 mod forward;
 mod gpu;
@@ -16,6 +17,7 @@ mod tests;
 mod tuning;
 pub mod unfused;
 
+pub use documents::document_step;
 pub use flash::{FlashAttention, FlashAttentionGrad};
 pub use layout::{Heads, Mask, Visible};
 pub use unfused::{Inputs, attention_unfused};

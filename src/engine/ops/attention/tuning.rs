@@ -32,6 +32,10 @@ impl Pass {
     }
 }
 
+/// The step of rows at which documents may begin ([`document_step`](super::document_step)). No forward kernel
+/// takes more queries at once in one warp or warpgroup, nor more keys in one tile.
+pub const DOCUMENT_STEP: usize = 64;
+
 /// A row of a table: its conditions and its tile sizes. `None` matches every value. The first row that
 /// applies counts.
 #[derive(Clone, Copy, Debug)]
@@ -462,6 +466,25 @@ mod tests {
             assert!([consumer, producer].iter().all(|n| n % 8 == 0), "{cut:?}");
             for other in [(8, 0), (10, 0), (12, 0)] {
                 assert_eq!(warpgroups(&attention, 16, &Properties::for_architecture(other)), None);
+            }
+        }
+    }
+
+    #[test]
+    fn documents_begin_at_tiles_of_every_forward_pass() {
+        for row in &FORWARD {
+            assert!(
+                [row.pass.rows, row.pass.tile].iter().all(|n| DOCUMENT_STEP.is_multiple_of(*n)),
+                "{row:?}"
+            );
+        }
+        let properties = Properties::for_architecture((9, 0));
+        for (dim, seq_len) in [64, 96, 128].into_iter().flat_map(|dim| [1, 512, 4096].map(|t| (dim, t))) {
+            let attention = Attention::causal(Heads { query: 1, kv: 1, dim }, seq_len);
+            for batch in [1, 64, 1024] {
+                let cut = warpgroups(&attention, batch, &properties).unwrap();
+                let tiles = [Warpgroups::ROWS, cut.keys];
+                assert!(tiles.iter().all(|n| DOCUMENT_STEP.is_multiple_of(*n)), "{cut:?}");
             }
         }
     }

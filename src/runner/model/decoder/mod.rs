@@ -13,6 +13,7 @@ use crate::plan::Plan;
 pub use params::parameters;
 use recording::Recording;
 pub use recording::activations;
+use std::ops::Range;
 
 /// Records the forward up to the losses of every row. In training, also computes the gradients of the head
 /// and of the rows that it reads.
@@ -34,6 +35,24 @@ pub(super) fn logits(plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<(
     let recording = Recording::new(plan, purpose, b)?;
     let normed = recording.trunk(b)?;
     recording.logits(b, normed)
+}
+
+/// Records the forward up to the rows that the head reads, and writes them into the state.
+///
+/// # Errors
+/// If the plan's numbers do not fit an op.
+pub(super) fn hidden_rows(plan: &Plan, b: &mut Builder) -> Result<()> {
+    let recording = Recording::new(plan, Purpose::Evaluate, b)?;
+    let normed = recording.trunk(b)?;
+    recording.keep_hidden_rows(b, normed)
+}
+
+/// Records the head on a range of the scored rows, which it reads from the state, up to their scores.
+///
+/// # Errors
+/// If the plan's numbers do not fit an op.
+pub(super) fn token_scores(plan: &Plan, scored: Range<usize>, b: &mut Builder) -> Result<()> {
+    Recording::for_head(plan, Purpose::Evaluate).token_scores(b, scored)
 }
 
 /// Returns the model FLOPs per token, forward and backward: 6 per weight of every matrix product, plus

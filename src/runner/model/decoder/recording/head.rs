@@ -3,9 +3,13 @@
 use super::Recording;
 use crate::error::Result;
 use crate::evaluation::LogitRows;
-use crate::ir::{BatchSlot, Builder, Destination, FlatBuffer, GenerationSlot, Mode, Op, Spec, TensorId};
+use crate::ir::{
+    BatchSlot, Builder, Destination, FlatBuffer, GenerationSlot, Mode, Op, ScoringSlot, SlotName, Spec,
+    TensorId,
+};
 use crate::model::loss_scale::loss_scale;
 use crate::model::purpose::{Losses, PromptShape, Purpose};
+use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
 use crate::ops::sample_tokens::SampleTokens;
@@ -13,7 +17,9 @@ use crate::ops::scale::Scale;
 use crate::ops::select_rows::SelectRows;
 use crate::ops::soft_cap::SoftCap;
 use crate::ops::sum::Factor;
+use crate::ops::token_scores::TokenScores;
 use crate::plan::Generation;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows per chunk of the head if a chunk's logits take at most [`LOGITS_BYTES`]. Large, because every chunk
@@ -100,6 +106,50 @@ impl Recording<'_> {
                 }
             }
             Ok(Losses { losses, z_losses, smoothing_losses })
+        })
+    }
+
+    /// Records the copy of the rows that the head reads into the state.
+    ///
+    /// # Errors
+    /// If the state has no slot for them.
+    pub(in crate::model::decoder) fn keep_hidden_rows(
+        &self,
+        b: &mut Builder,
+        normed: TensorId,
+    ) -> Result<()> {
+        b.scoped("head", |b| {
+            let hidden = Destination::Into(b.state(ScoringSlot::Hidden)?, Mode::Write);
+            b.emit_into("hidden", Arc::new(Copy), &[normed], &[hidden]).map(drop)
+        })
+    }
+
+    /// Records the scores of a range of the scored rows: selects the rows from the state, and multiplies only
+    /// these by the head.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit an op.
+    pub(in crate::model::decoder) fn token_scores(
+        &self,
+        b: &mut Builder,
+        scored: Range<usize>,
+    ) -> Result<()> {
+        let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
+        b.scoped("head", |b| {
+            let (hidden, weight) = (b.state(ScoringSlot::Hidden)?, b.param(head)?);
+            let range = |b: &mut Builder, slot: SlotName| {
+                let whole = b.state(slot)?;
+                b.rows(whole, scored.start, scored.len())
+            };
+            let rows = range(b, BatchSlot::Scored.into())?;
+            let targets = range(b, BatchSlot::Targets.into())?;
+            let log_probs = range(b, ScoringSlot::LogProbs.into())?;
+            let likeliest = range(b, ScoringSlot::Likeliest.into())?;
+            let selected = b.emit1("selected", SelectRows { prompts: 1 }, &[hidden, rows])?;
+            let logits = b.emit1("logits", self.linear_op(), &[selected, weight])?;
+            let outs = [log_probs, likeliest].map(|to| Destination::Into(to, Mode::Write));
+            let op = TokenScores(self.objective());
+            b.emit_into("scores", Arc::new(op), &[logits, targets], &outs).map(drop)
         })
     }
 

@@ -56,11 +56,16 @@ impl<'a> Recording<'a> {
     /// # Errors
     /// If the plan's numbers do not fit an op.
     pub(super) fn new(plan: &'a Plan, purpose: Purpose, b: &mut Builder) -> Result<Self> {
-        let m = &plan.model;
-        let heads = Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim };
-        let mut recording = Self { plan, purpose, heads, windows: None };
+        let mut recording = Self::for_head(plan, purpose);
         recording.windows = recording.window_spans(b)?;
         Ok(recording)
+    }
+
+    /// Creates a recording of a plan's head alone.
+    pub(super) fn for_head(plan: &'a Plan, purpose: Purpose) -> Self {
+        let m = &plan.model;
+        let heads = Heads { query: m.n_heads, kv: m.n_kv_heads, dim: m.head_dim };
+        Self { plan, purpose, heads, windows: None }
     }
 
     /// Records the embedding and the blocks. Returns the final normalized rows.

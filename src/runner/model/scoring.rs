@@ -1,0 +1,122 @@
+//! The programs that score token sequences: one computes the rows that the head reads, for whole rows of
+//! sequences at once; the others apply the head to the rows that are scored, a part of them each.
+//!
+//! The programs depend on the model and on the kind of device alone, never on what is scored. A sequence has
+//! the same scores wherever it lies in a batch and whatever else is there, because
+//!
+//! - it begins at a multiple of attention's blocks ([`document_step`]), where its positions begin at 0, and sees
+//!   only itself;
+//! - every other op, the head included, treats each row alike;
+//! - the implementations that round in another way are not used: neither unfused ops nor unfused attention, and
+//!   no cache of keys and values.
+
+use super::{decoder, layout};
+use crate::error::Result;
+use crate::exec::Section;
+use crate::ir::{Builder, State};
+use crate::ops::attention::document_step;
+use crate::plan::Plan;
+use crate::policy::Attention;
+use std::sync::Arc;
+
+/// Rows of a batch that is scored on a GPU, if the context is not longer. More do not make products faster.
+const GPU_ROWS: usize = 16_384;
+
+/// The same on a CPU, where few rows are padding at the end of a small task.
+const CPU_ROWS: usize = 1024;
+
+/// Rows per part of the head on a GPU. Its last part is half padding on average, so it should be small beside
+/// the batch, but its product large enough.
+const GPU_HEAD_ROWS: usize = 1024;
+
+/// The same on a CPU, which packs the head's weights again for every part.
+const CPU_HEAD_ROWS: usize = 256;
+
+/// The shape of the programs of a model on a kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScoringShape {
+    /// Rows of attention.
+    pub sequences: usize,
+    /// Tokens in each of them: the model's context, rounded up to a multiple of `step`.
+    pub seq_len: usize,
+    /// Sequences that are scored begin at multiples of this, counted in tokens.
+    pub step: usize,
+    /// The model's context: the most inputs of a sequence that is scored.
+    pub context: usize,
+    /// Rows of each part of the head.
+    pub head_rows: usize,
+}
+
+impl ScoringShape {
+    /// Returns the shape for a plan's model and device. The context is the plan's sequence length.
+    pub fn new(plan: &Plan) -> Self {
+        let on_gpu = plan.execution.gpu.is_some();
+        let (wanted, head_rows) = if on_gpu { (GPU_ROWS, GPU_HEAD_ROWS) } else { (CPU_ROWS, CPU_HEAD_ROWS) };
+        let (step, context) = (document_step(on_gpu), plan.batch.seq_len);
+        let seq_len = context.next_multiple_of(step);
+        let sequences = (wanted / seq_len).max(1);
+        Self { sequences, seq_len, step, context, head_rows: head_rows.min(sequences * seq_len) }
+    }
+
+    /// Returns the tokens in a batch, padding included.
+    pub fn rows(&self) -> usize {
+        self.sequences * self.seq_len
+    }
+}
+
+/// The programs that score tokens with a plan's model, over a shared state.
+#[derive(Clone, Debug)]
+pub struct ScoringPrograms {
+    /// Parameters without gradients and slots, a batch, and its scores.
+    pub state: Arc<State>,
+    /// The shape of a batch.
+    pub shape: ScoringShape,
+    /// Computes the rows that the head reads.
+    pub hidden: Section,
+    /// Score the listed rows, [`ScoringShape::head_rows`] each; the last may be shorter.
+    pub heads: Vec<Section>,
+}
+
+impl ScoringPrograms {
+    /// Records the programs of a plan. Of its execution, only devices, products and memory count.
+    ///
+    /// # Errors
+    /// If an op rejects the plan's numbers.
+    pub fn new(plan: &Plan) -> Result<Self> {
+        let shape = ScoringShape::new(plan);
+        let mut plan = plan.clone();
+        (plan.batch.micro, plan.batch.seq_len) = (shape.sequences, shape.seq_len);
+        plan.cross_documents = false;
+        plan.execution.fused = true;
+        plan.execution.attention = Attention::Flash;
+        let state = Arc::new(layout::scoring_state(&plan));
+        let section = |name: String, record: &dyn Fn(&mut Builder) -> Result<()>| {
+            let mut b = Builder::new(name, Arc::clone(&state));
+            record(&mut b)?;
+            Ok(Section::new(b.finish()))
+        };
+        let name = format!("score {}x{}", shape.sequences, shape.seq_len);
+        let hidden = section(name, &|b| decoder::hidden_rows(&plan, b))?;
+        let part = |start: usize| {
+            let scored = start..shape.rows().min(start + shape.head_rows);
+            section(format!("score head {start}"), &|b| decoder::token_scores(&plan, scored.clone(), b))
+        };
+        let heads = (0..shape.rows()).step_by(shape.head_rows).map(part).collect::<Result<_>>()?;
+        Ok(Self { state, shape, hidden, heads })
+    }
+
+    /// Returns every section.
+    pub fn sections(&self) -> impl Iterator<Item = &Section> {
+        [&self.hidden].into_iter().chain(&self.heads)
+    }
+
+    /// Returns the size of an arena that is large enough for every section.
+    pub fn arena_bytes(&self) -> usize {
+        self.sections().map(|section| section.memory.arena_bytes).max().unwrap_or(0)
+    }
+
+    /// Returns the bytes of state and arena.
+    pub fn bytes(&self) -> usize {
+        self.state.bytes() + self.arena_bytes()
+    }
+}
