@@ -4,7 +4,7 @@ use super::terminal::{eprint_line, print};
 use super::what::Results;
 use crate::error::Result;
 use crate::results::provenance::this_command;
-use crate::train::{ImportRequest, import};
+use crate::train::{ImportRequest, ModelFolder, import};
 use std::path::PathBuf;
 
 /// Arguments of `xrun import`.
@@ -37,15 +37,15 @@ pub struct Args {
 /// # Errors
 /// If [`import`] fails.
 pub fn run(args: &Args) -> Result<()> {
-    let imported = import(&ImportRequest {
+    let model = ModelFolder {
         folder: args.model.clone(),
-        results: args.results.folder.clone(),
         name: args.name.clone(),
         seq_len: args.seq_len.map(|n| n as usize),
         ignore: args.ignore.clone(),
         tokenizer: args.tokenizer.clone(),
-        command: this_command(),
-    })?;
+    };
+    let request = ImportRequest { model, results: args.results.folder.clone(), command: this_command() };
+    let imported = import(&request)?;
     imported.notes.iter().for_each(|note| eprint_line(note));
     print(&format!("{}\n", imported.run.display()))
 }

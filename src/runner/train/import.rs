@@ -38,14 +38,12 @@ const MAX_SHOWN: usize = 80;
 /// The key of the tokens that end a text, in config.json and in the settings of generation.
 const EOS_TOKEN_ID: &str = "eos_token_id";
 
-/// The request of an import.
-#[derive(Clone, Debug)]
-pub struct ImportRequest {
-    /// The folder to import.
+/// A folder in HuggingFace's form, and how to read it.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFolder {
+    /// The folder.
     pub folder: PathBuf,
-    /// Folder of all run folders.
-    pub results: PathBuf,
-    /// Name of the run's recipe; `None` for the name of the folder.
+    /// Name of the model's recipe; `None` for the name of the folder.
     pub name: Option<String>,
     /// Length of the context; `None` for the model's own, limited to 4096 tokens.
     pub seq_len: Option<usize>,
@@ -53,6 +51,15 @@ pub struct ImportRequest {
     pub ignore: Vec<String>,
     /// A tokenizer, named as in `data.tokenizer`; `None` for the folder's.
     pub tokenizer: Option<String>,
+}
+
+/// The request of an import.
+#[derive(Clone, Debug)]
+pub struct ImportRequest {
+    /// What to import.
+    pub model: ModelFolder,
+    /// Folder of all run folders.
+    pub results: PathBuf,
     /// Command line, for the provenance.
     pub command: Vec<String>,
 }
@@ -66,6 +73,20 @@ pub struct Imported {
     pub notes: Vec<String>,
 }
 
+/// A folder in HuggingFace's form, opened and checked; of its weights, only the headers were read.
+pub(super) struct OpenedFolder {
+    /// A recipe of the model.
+    pub recipe: Recipe,
+    pub model: Model,
+    pub weights: ImportedWeights,
+    pub tokenizer: Tokenizer,
+    /// Sentences about what was read.
+    pub notes: Vec<String>,
+    class: &'static str,
+    companions: Companions,
+    stops: Vec<u32>,
+}
+
 /// Creates a run from a folder: its weights become the checkpoint of step 0, with a recipe of its model and
 /// its tokenizer. Checks everything before it writes anything.
 ///
@@ -73,6 +94,34 @@ pub struct Imported {
 /// With a usage error if the folder is damaged, xrun does not have its model, or its weights do not give the
 /// logits that it states.
 pub fn import(request: &ImportRequest) -> Result<Imported> {
+    let opened = open(&request.model)?;
+    let OpenedFolder { recipe, model, weights, tokenizer, mut notes, class, companions, stops } = opened;
+    notes.push(compare_logits(&recipe, &model, &weights)?);
+    let hash = weights.folder.content_hash()?;
+    let run = RunFolder::create(&request.results, recipe.name(), &recipe.hash()[..8], crate::format::now())?;
+    let path = run.path().to_owned();
+    let source = Source {
+        recipe: &recipe,
+        model: &model,
+        weights: &weights,
+        hash: &hash,
+        tokenizer: &tokenizer,
+        stops: &stops,
+    };
+    let written = source.write(&run, &companions, &request.command, &notes);
+    written.inspect_err(|_| {
+        // The caller needs the original error, not an error of the cleanup.
+        let _ = std::fs::remove_dir_all(&path);
+    })?;
+    notes.insert(0, format!("{class} with {} parameters, content {}", parameter_count(&model), &hash[..8]));
+    Ok(Imported { run: path, notes })
+}
+
+/// Opens a folder and its tokenizer.
+///
+/// # Errors
+/// With a usage error if the folder is damaged, or xrun does not have its model.
+pub(super) fn open(request: &ModelFolder) -> Result<OpenedFolder> {
     let mut folder = Folder::open(&request.folder)?;
     request.ignore.iter().try_for_each(|key| ignore(&mut folder.config, key))?;
     let keys = keys(&folder.config)?;
@@ -107,32 +156,12 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
     let model = Model::from_recipe(&recipe, tokenizer.vocab_size())?;
     let weights = ImportedWeights::new(folder, &model)?;
     notes.extend(weights.notes.iter().cloned());
-    notes.push(compare_logits(&recipe, &model, &weights)?);
-    let hash = weights.folder.content_hash()?;
-    let run = RunFolder::create(&request.results, recipe.name(), &recipe.hash()[..8], crate::format::now())?;
-    let path = run.path().to_owned();
-    let source = Source {
-        recipe: &recipe,
-        model: &model,
-        weights: &weights,
-        hash: &hash,
-        tokenizer: &tokenizer,
-        stops: &stops,
-    };
-    let written = source.write(&run, &companions, &request.command, &notes);
-    written.inspect_err(|_| {
-        // The caller needs the original error, not an error of the cleanup.
-        let _ = std::fs::remove_dir_all(&path);
-    })?;
-    notes.insert(
-        0,
-        format!("{} with {} parameters, content {}", keys.class, parameter_count(&model), &hash[..8]),
-    );
-    Ok(Imported { run: path, notes })
+    let class = keys.class;
+    Ok(OpenedFolder { recipe, model, weights, tokenizer, notes, class, companions, stops })
 }
 
 /// Opens the tokenizer. Returns it with the value of `data.tokenizer` that names it.
-fn tokenizer(request: &ImportRequest, folder: &Folder) -> Result<(Tokenizer, String)> {
+fn tokenizer(request: &ModelFolder, folder: &Folder) -> Result<(Tokenizer, String)> {
     if let Some(name) = &request.tokenizer {
         return Ok((Tokenizer::open(name)?, name.clone()));
     }
@@ -159,7 +188,7 @@ fn of_other_tokenizer(name: &str, tokenizer: &Tokenizer) -> Result<Companions> {
 }
 
 /// Returns the length of the context.
-fn context(request: &ImportRequest, keys: &Keys, notes: &mut Vec<String>) -> Result<usize> {
+fn context(request: &ModelFolder, keys: &Keys, notes: &mut Vec<String>) -> Result<usize> {
     let learned = keys
         .model
         .iter()
@@ -224,7 +253,7 @@ fn stop_token_ids(
 
 /// Returns the recipe of the run.
 fn recipe_of(
-    request: &ImportRequest,
+    request: &ModelFolder,
     keys: &Keys,
     seq_len: usize,
     tokenizer: &str,

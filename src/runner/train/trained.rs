@@ -10,7 +10,9 @@ use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::error::{Error, Result};
-use crate::exec::{Engine, prepare};
+use crate::exec::{Engine, Section, prepare};
+use crate::ir::State;
+use crate::liveness::report_progress;
 use crate::machine::Machine;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
@@ -49,20 +51,32 @@ pub(super) struct Trained {
     weights: WeightsKind,
 }
 
-impl Trained {
-    /// Opens the checkpoint of a run. `prompts` is the number of prompts; each gets as many samples as the
-    /// keys say.
+/// A run's checkpoint, and the recipe for using its weights on this machine.
+#[derive(Debug)]
+pub(super) struct OpenedRun {
+    /// The checkpoint.
+    pub loaded: Loaded,
+    /// The run's recipe with the changes.
+    pub recipe: Recipe,
+    /// This machine, of which one device is used.
+    pub machine: Machine,
+    /// The run's tokenizer.
+    pub tokenizer: Tokenizer,
+}
+
+impl OpenedRun {
+    /// Opens the checkpoint of a run.
     ///
     /// # Errors
     /// If the run has no valid checkpoint or no such weights, or a key would change the trained model.
-    pub(super) fn open(run: &TrainedRun, prompts: usize) -> Result<Self> {
+    pub(super) fn open(run: &TrainedRun) -> Result<Self> {
         let TrainedRun { folder: run, step, weights, overrides } = run;
         let weights = *weights;
         let folder = run.join(CHECKPOINT);
         let loaded: Loaded = match step {
             Some(step) => checkpoint::at_step(&folder, *step)?,
             None => checkpoint::newest(&folder)?
-                .ok_or_else(|| Error::usage(format!("{} has no checkpoint to sample from", run.display())))?,
+                .ok_or_else(|| Error::usage(format!("{} has no checkpoint to use", run.display())))?,
         };
         for warning in loaded.warnings() {
             eprint_line(&format!("warning: {warning}"));
@@ -76,7 +90,7 @@ impl Trained {
             trained.values().training.steps
         ));
         let machine = Machine { single_device: true, ..Machine::here() };
-        let mut recipe = recipe::load_resolved(
+        let recipe = recipe::load_resolved(
             Path::new("the checkpoint's recipe"),
             &loaded.meta().resolved_recipe_toml,
             overrides,
@@ -87,28 +101,50 @@ impl Trained {
             changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
         {
             return Err(Error::usage(format!(
-                "{} is part of what the model was trained with ({}); sampling can only change [generation], {DTYPE} and \
-                 execution keys",
+                "{} is part of what the model was trained with ({}); a trained model can only be used with another \
+                 [generation], {DTYPE} and execution keys",
                 change.key, change.old
             )));
         }
+        let begin = recipe.values().data.begin_token.clone();
+        let tokenizer = tokenizer_of(run, &loaded)?.beginning_with(begin.as_deref())?;
+        Ok(Self { loaded, recipe, machine, tokenizer })
+    }
+
+    /// Plans the recipe.
+    ///
+    /// # Errors
+    /// If [`Plan::new`] fails.
+    pub(super) fn plan(&self) -> Result<Plan> {
+        let corpus = CorpusFacts { vocab_size: self.tokenizer.vocab_size(), ..CorpusFacts::default() };
+        Plan::new(&self.recipe, &corpus, &self.machine)
+    }
+}
+
+impl Trained {
+    /// Opens the checkpoint of a run. `prompts` is the number of prompts; each gets as many samples as the
+    /// keys say.
+    ///
+    /// # Errors
+    /// Fails like [`OpenedRun::open`].
+    pub(super) fn open(run: &TrainedRun, prompts: usize) -> Result<Self> {
+        let mut opened = OpenedRun::open(run)?;
+        let TrainedRun { weights, overrides, .. } = run;
         // Generates one text even if the run has `generation.samples = 0`. At temperature 0 all samples would
         // be the same, so one is enough.
         let says_samples = overrides.iter().any(|set| set.starts_with("generation.samples"));
-        let generation = &recipe.values().generation;
+        let generation = &opened.recipe.values().generation;
         let mut samples = generation.samples;
         if !says_samples && (samples == 0 || generation.temperature == 0.0) {
             samples = 1;
         }
         samples *= prompts.max(1);
         if samples != generation.samples {
-            recipe = recipe.with_overrides(&[format!("generation.samples={samples}")], &machine)?;
+            let samples = format!("generation.samples={samples}");
+            opened.recipe = opened.recipe.with_overrides(&[samples], &opened.machine)?;
         }
-        let begin = recipe.values().data.begin_token.clone();
-        let tokenizer = tokenizer_of(run, &loaded)?.beginning_with(begin.as_deref())?;
-        let corpus = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
-        let plan = Plan::new(&recipe, &corpus, &machine)?;
-        Ok(Self { plan, tokenizer, loaded, weights })
+        let plan = opened.plan()?;
+        Ok(Self { plan, tokenizer: opened.tokenizer, loaded: opened.loaded, weights: *weights })
     }
 
     /// Returns the tokens that end a generated text: the end token, and others that the model was imported
@@ -133,19 +169,28 @@ impl Trained {
 /// # Errors
 /// If the device reports an error, or a weight is missing.
 pub(super) fn generating_engine(plan: &Plan, generator: &Generator, weights: &dyn Weights) -> Result<Engine> {
+    engine_with_weights(plan, &generator.state, &generator.sections().collect::<Vec<_>>(), weights)
+}
+
+/// Returns an engine with some weights for sections that do not train, over their state.
+///
+/// # Errors
+/// If the device reports an error, or a weight is missing.
+pub(super) fn engine_with_weights(
+    plan: &Plan,
+    state: &Arc<State>,
+    sections: &[&Section],
+    weights: &dyn Weights,
+) -> Result<Engine> {
     let execution = &plan.execution;
     let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
-    prepare(&device, 0, generator.sections(), &print_timing_notice)?;
-    let mut engine = Engine::new(
-        device,
-        &generator.state,
-        Arc::new(SingleRank),
-        execution.placement,
-        generator.arena_bytes(),
-        execution.poison,
-    )?;
+    prepare(&device, 0, sections.iter().copied(), &print_timing_notice)?;
+    let arena = sections.iter().map(|section| section.memory.arena_bytes).max().unwrap_or(0);
+    let (placement, poison) = (execution.placement, execution.poison);
+    let mut engine = Engine::new(device, state, Arc::new(SingleRank), placement, arena, poison)?;
     engine.use_graphs(execution.cuda_graphs);
-    for param in &generator.state.params {
+    for param in &state.params {
+        report_progress();
         write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
     }
     Ok(engine)

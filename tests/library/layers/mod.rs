@@ -83,7 +83,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("report", "curve atomic results statistics recipe metrics suggest liveness format regular error"),
     (
         "train",
-        "evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
+        "scoring evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
          data recipe machine exec ir device policy liveness threads lock format regular error",
     ),
     // The binary and the process groups of runs, the number of GPUs.

@@ -1,0 +1,213 @@
+//! Opens a model to score with: a run's checkpoint, or a folder in HuggingFace's form.
+
+use super::import::{ModelFolder, OpenedFolder, open};
+use super::trained::{OpenedRun, TrainedRun, engine_with_weights};
+use crate::checkpoint::Loaded;
+use crate::data::Tokenizer;
+use crate::error::{Error, Result};
+use crate::forecast::check_scoring_fits;
+use crate::machine::Machine;
+use crate::model::hugging_face::{CONFIG, ImportedWeights};
+use crate::model::{CheckpointWeights, ScoringPrograms, Weights, WeightsKind, parameters};
+use crate::plan::{CorpusFacts, Plan};
+use crate::recipe::{self, Class, Recipe};
+use crate::results::progress::eprint_line;
+use crate::scoring::Scorer;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// A model to score with.
+#[derive(Clone, Debug)]
+pub enum ModelSource {
+    /// A run's checkpoint.
+    Run(TrainedRun),
+    /// A folder in HuggingFace's form.
+    Folder {
+        /// The folder.
+        model: ModelFolder,
+        /// Keys to change, as `section.key=value`: execution keys and `training.dtype`.
+        overrides: Vec<String>,
+    },
+}
+
+/// What scores depend on, apart from what is scored: the model, and how it is run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScoredModel {
+    /// The run, or the folder's name.
+    pub name: String,
+    /// The checkpoint's step; `None` for a folder.
+    pub step: Option<u64>,
+    /// Which weights: `training`, `ema`, or `published` for those of a folder.
+    pub weights: String,
+    /// The hash of the checkpoint, or of the folder's weights and configuration.
+    pub hash: String,
+    /// The hash of the tokenizer.
+    pub tokenizer: String,
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Format of activations and products: `fp32`, `tf32` or `bf16`.
+    pub dtype: String,
+    /// `cpu`, or the name of the GPU.
+    pub device: String,
+    /// The most tokens that the model reads at once.
+    pub context: usize,
+    /// Tokens in a batch of the program: rows of attention, and tokens in each.
+    pub batch: [usize; 2],
+    /// The version of xrun.
+    pub xrun_version: String,
+}
+
+/// A model that is ready to score: planned and checked, with nothing allocated yet.
+#[derive(Debug)]
+pub struct ScoringModel {
+    /// What scores depend on.
+    pub model: ScoredModel,
+    /// The model's tokenizer.
+    pub tokenizer: Tokenizer,
+    plan: Plan,
+    programs: ScoringPrograms,
+    weights: OpenedWeights,
+}
+
+#[derive(Debug)]
+enum OpenedWeights {
+    Checkpoint(Box<Loaded>, WeightsKind),
+    Folder(Box<ImportedWeights>),
+}
+
+impl ScoringModel {
+    /// Opens a model. It reads at most `max_len` tokens at once, or as many as its context has.
+    ///
+    /// # Errors
+    /// If the run or the folder cannot be read, a key would change the model, `max_len` is more than the
+    /// context, or the model does not fit this machine.
+    pub fn open(source: &ModelSource, max_len: Option<usize>) -> Result<Self> {
+        match source {
+            ModelSource::Run(run) => {
+                let OpenedRun { loaded, recipe, machine, tokenizer } = OpenedRun::open(run)?;
+                let weights = match run.weights {
+                    WeightsKind::Training => "training",
+                    WeightsKind::Ema => "ema",
+                };
+                let name = run.folder.file_name().unwrap_or_default().to_string_lossy();
+                let name = format!("{}/{name}", recipe.name());
+                let named = Named {
+                    name,
+                    step: Some(loaded.meta().step),
+                    weights,
+                    hash: loaded.state_hash().to_owned(),
+                };
+                let weights = OpenedWeights::Checkpoint(Box::new(loaded), run.weights);
+                Self::plan(&recipe, (&machine, max_len), named, tokenizer, weights)
+            }
+            ModelSource::Folder { model, overrides } => {
+                let OpenedFolder { recipe, weights, tokenizer, notes, .. } = open(model)?;
+                notes.iter().for_each(|note| eprint_line(note));
+                let machine = Machine { single_device: true, ..Machine::here() };
+                let changed = recipe.with_overrides(overrides, &machine)?;
+                check_keys(&recipe, &changed)?;
+                let named = Named {
+                    name: recipe.name().to_owned(),
+                    step: None,
+                    weights: "published",
+                    hash: weights.folder.content_hash()?,
+                };
+                let weights = OpenedWeights::Folder(Box::new(weights));
+                Self::plan(&changed, (&machine, max_len), named, tokenizer, weights)
+            }
+        }
+    }
+
+    fn plan(
+        recipe: &Recipe,
+        (machine, max_len): (&Machine, Option<usize>),
+        named: Named,
+        tokenizer: Tokenizer,
+        weights: OpenedWeights,
+    ) -> Result<Self> {
+        let corpus = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
+        let mut plan = Plan::new(recipe, &corpus, machine)?;
+        let context = plan.batch.seq_len;
+        if let Some(max_len) = max_len {
+            if !(1..=context).contains(&max_len) {
+                return Err(Error::usage(format!(
+                    "--max-len {max_len}: the model reads 1 to {context} tokens at once"
+                )));
+            }
+            plan.batch.seq_len = max_len;
+        }
+        let programs = ScoringPrograms::new(&plan)?;
+        check_scoring_fits(&plan, &programs, machine)?;
+        let gpu = plan
+            .execution
+            .gpu
+            .map(|gpu| machine.gpu(gpu).map_or_else(|| "GPU".to_owned(), |gpu| gpu.name.clone()));
+        let parameters = parameters(&plan.model);
+        let elements = parameters.iter().map(|param| param.shape.iter().product::<usize>());
+        let model = ScoredModel {
+            name: named.name,
+            step: named.step,
+            weights: named.weights.to_owned(),
+            hash: named.hash,
+            tokenizer: tokenizer.hash(),
+            parameters: elements.sum::<usize>() as u64,
+            dtype: recipe.values().training.dtype.word().to_owned(),
+            device: gpu.unwrap_or_else(|| "cpu".to_owned()),
+            context: programs.shape.context,
+            batch: [programs.shape.sequences, programs.shape.seq_len],
+            xrun_version: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        Ok(Self { model, tokenizer, plan, programs, weights })
+    }
+
+    /// Returns the bytes of device memory that a scorer takes.
+    pub fn bytes(&self) -> usize {
+        self.programs.bytes()
+    }
+
+    /// Allocates memory on the device, and reads the weights into it.
+    ///
+    /// # Errors
+    /// If the device reports an error, or a weight cannot be read.
+    pub fn scorer(&self) -> Result<Scorer> {
+        let Self { plan, programs, weights, .. } = self;
+        let from_checkpoint;
+        let weights: &dyn Weights = match weights {
+            OpenedWeights::Checkpoint(loaded, kind) => {
+                from_checkpoint = CheckpointWeights::new(loaded, *kind)?;
+                &from_checkpoint
+            }
+            OpenedWeights::Folder(weights) => &**weights,
+        };
+        let sections: Vec<_> = programs.sections().collect();
+        let engine = engine_with_weights(plan, &programs.state, &sections, weights)?;
+        Ok(Scorer::new(engine, programs.clone(), plan.model.vocab_size))
+    }
+}
+
+/// Where a model comes from.
+struct Named {
+    name: String,
+    step: Option<u64>,
+    weights: &'static str,
+    hash: String,
+}
+
+/// Rejects changes of the model of a folder.
+fn check_keys(recipe: &Recipe, changed: &Recipe) -> Result<()> {
+    let changes = recipe::diff(recipe.values(), changed.values());
+    let is_other =
+        |change: &&recipe::Change| change.class == Class::Training && change.key != "training.dtype";
+    match changes.iter().find(is_other) {
+        Some(change) => Err(Error::usage(format!(
+            "{} is part of the model ({}); only execution keys and training.dtype can be set",
+            change.key, change.old
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Returns true if a path is a folder in HuggingFace's form.
+pub fn is_model_folder(path: &Path) -> bool {
+    path.join(CONFIG).exists()
+}
