@@ -16,6 +16,7 @@ pub mod cli;
 pub mod compare;
 pub mod coordinates;
 pub mod curve;
+pub mod eval;
 pub mod executor;
 pub mod replay;
 pub mod report;

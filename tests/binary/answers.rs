@@ -19,9 +19,13 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn words_that_are_no_commands_are_answered_whatever_follows() {
-    for words in
-        [&["eval"][..], &["eval", "--help"], &["lora", "-h"], &["--json", "chat"], &["train", "a.toml"]]
-    {
+    for words in [
+        &["evaluate"][..],
+        &["evaluate", "--help"],
+        &["lora", "-h"],
+        &["--json", "chat"],
+        &["train", "a.toml"],
+    ] {
         let found = output(words);
         let text = stderr(&found);
         assert_eq!(found.status.code(), Some(2), "{words:?}: {text}");
@@ -35,7 +39,7 @@ fn words_that_are_no_commands_are_answered_whatever_follows() {
 #[test]
 fn an_error_before_a_run_is_an_object() {
     for words in [
-        &["eval", "--json"][..],
+        &["evaluate", "--json"][..],
         &["quickstart", "--json", "training.stepz=4"],
         &["plan", "nosuch.toml", "--json"],
         &["runs", "--json", "--nosuch"],

@@ -49,7 +49,7 @@ pub fn folder_name(step: u64) -> String {
 }
 
 /// Returns the step in a folder name, or `None` if [`folder_name`] never returns that name.
-fn step_of(name: &str) -> Option<u64> {
+pub fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (folder_name(step) == name).then_some(step)
 }

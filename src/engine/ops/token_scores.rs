@@ -1,5 +1,5 @@
-//! The log-probability of a token after each row of logits, and whether it is the likeliest one: what a task of
-//! an evaluation scores texts by.
+//! The log-probability of a token after each row of logits, and whether it is the likeliest one, by which
+//! tasks score texts.
 
 use super::cross_entropy::cases as formula;
 use super::cross_entropy::{IGNORED, Objective, Row, launch_rows, losses_spec};
@@ -133,8 +133,8 @@ fn case(
     .depth(vocab)
 }
 
-/// Returns a function that makes the case of equal logits of a vocabulary and its padded size. Every word is a
-/// target, and only the first is the likeliest.
+/// Returns a function that makes the case of equal logits of a vocabulary and its padded size. Every word is
+/// a target, and only the first is the likeliest.
 fn ties(precision: Precision) -> impl Fn((usize, usize)) -> Case {
     move |(vocab, pad)| {
         let targets = Fill::Values((0..vocab).map(|word| word as f64).collect());

@@ -16,15 +16,15 @@ const ANSWERS: &[Answer] = &[
         next: "xrun run quickstart",
     },
     Answer {
-        words: &["eval", "evaluate", "evaluation", "test", "validate", "valid", "perplexity", "ppl", "score"],
-        says: "a run evaluates while it trains, on `data.validation` and on `[validation.sets]`; no command \
-               evaluates a finished run, and there are no benchmarks of tasks: export the model for those",
-        next: "xrun export latest --to FOLDER",
+        words: &["evaluate", "evaluation", "test", "validate", "valid", "perplexity", "ppl", "score"],
+        says: "`xrun eval` scores a model on tasks; on `data.validation` and `[validation.sets]`, a run evaluates \
+               while it trains",
+        next: "xrun eval latest --tasks small --data FOLDER",
     },
     Answer {
         words: &["lm-eval", "lm_eval", "benchmark-model", "mmlu", "hellaswag"],
-        says: "xrun has no benchmarks of tasks; other programs evaluate an exported model",
-        next: "xrun export latest --to FOLDER",
+        says: "`xrun eval` scores a model on tasks",
+        next: "xrun eval latest --tasks small --data FOLDER",
     },
     Answer {
         words: &["chat", "talk", "converse", "repl"],

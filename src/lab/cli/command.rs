@@ -5,8 +5,8 @@ use super::man;
 #[cfg(feature = "view")]
 use super::view;
 use super::{
-    compare, complete, completions, coordinates, data, doctor, export, import, init, inspect, keep, ops,
-    plan, profile, replay, report, resume, run, runs, sample, sweep, tasks, tokenizer, watch,
+    compare, complete, completions, coordinates, data, doctor, eval, export, import, init, inspect, keep,
+    ops, plan, profile, replay, report, resume, run, runs, sample, sweep, tasks, tokenizer, watch,
 };
 use crate::ranks;
 use crate::results::provenance::Build;
@@ -84,6 +84,8 @@ pub enum Command {
     Data(data::Args),
     /// Train a tokenizer, or show the tokens of a text.
     Tokenizer(tokenizer::Args),
+    /// Score a run or a HuggingFace folder on tasks, such as HellaSwag.
+    Eval(eval::Args),
     /// List standard tasks, and show what one asks of a model.
     Tasks(tasks::Args),
     /// Write a trained run as a HuggingFace folder.

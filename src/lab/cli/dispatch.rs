@@ -4,9 +4,9 @@ use super::arguments::nearest_command;
 #[cfg(feature = "view")]
 use super::view;
 use super::{
-    Cli, Command, compare, complete, completions, coordinates, data, doctor, export, import, init, inspect,
-    keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, tasks, tokenizer,
-    watch,
+    Cli, Command, compare, complete, completions, coordinates, data, doctor, eval, export, import, init,
+    inspect, keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, tasks,
+    tokenizer, watch,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -54,6 +54,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Coordinates(a) => coordinates::run(&a),
         Command::Data(a) => data::run(&a),
         Command::Doctor(a) => doctor::run(&a),
+        Command::Eval(a) => eval::run(&a),
         Command::Export(a) => export::run(&a),
         Command::Import(a) => import::run(&a),
         Command::Init(a) => init::run(&a),

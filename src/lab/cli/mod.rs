@@ -15,6 +15,7 @@ mod data_check;
 mod data_show;
 mod dispatch;
 mod doctor;
+mod eval;
 mod export;
 mod import;
 mod init;

@@ -4,11 +4,11 @@
 //! The programs depend on the model and on the kind of device alone, never on what is scored. A sequence has
 //! the same scores wherever it lies in a batch and whatever else is there, because
 //!
-//! - it begins at a multiple of attention's blocks ([`document_step`]), where its positions begin at 0, and sees
-//!   only itself;
+//! - it begins at a multiple of attention's blocks ([`document_step`]), where its positions begin at 0, and
+//!   sees only itself;
 //! - every other op, the head included, treats each row alike;
-//! - the implementations that round in another way are not used: neither unfused ops nor unfused attention, and
-//!   no cache of keys and values.
+//! - the implementations that round in another way are not used: neither unfused ops nor unfused attention,
+//!   and no cache of keys and values.
 
 use super::{decoder, layout};
 use crate::error::Result;

@@ -48,6 +48,8 @@ pub const COMPARISONS: &str = "comparisons";
 pub const EXPERIMENT: &str = "experiment.json";
 /// The folder for `xrun coordinates` in a results folder.
 pub const COORDINATES: &str = "coordinates";
+/// The folder of evaluations on tasks in a results folder.
+pub const EVALUATIONS: &str = "evaluations";
 /// Fitted slopes of coordinates, in their folder.
 pub const COORDINATES_JSON: &str = "coordinates.json";
 /// Measured rows of coordinates, in their folder.
@@ -77,12 +79,13 @@ pub fn file_part(text: &str) -> String {
 /// results folder.
 pub fn folder_name(recipe: &str) -> Result<String> {
     let name = file_part(recipe);
-    let is_reserved = [KEPT, SWEEPS, COMPARISONS, COORDINATES, BINARIES].contains(&name.as_str());
+    let is_reserved =
+        [KEPT, SWEEPS, COMPARISONS, COORDINATES, EVALUATIONS, BINARIES].contains(&name.as_str());
     if is_reserved || !name.contains(char::is_alphanumeric) || name.starts_with('.') {
         return Err(Error::usage(format!(
             "`{recipe}` cannot name a folder in the results: a name needs a letter or a digit, must not begin with \
-             a dot, and must not be {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES} or {BINARIES}; choose another \
-             one"
+             a dot, and must not be {KEPT}, {SWEEPS}, {COMPARISONS}, {COORDINATES}, {EVALUATIONS} or {BINARIES}; choose \
+             another one"
         )));
     }
     Ok(name)

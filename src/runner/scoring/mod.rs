@@ -49,6 +49,12 @@ impl Scorer {
         self.programs.shape.context + 1
     }
 
+    /// Returns the hash of the algorithms of a GPU's products, on which the bits of scores depend; `None` on
+    /// the CPU.
+    pub fn algorithms(&self) -> Option<String> {
+        self.engine.gpu().map(|gpu| gpu.products.algorithms().hash())
+    }
+
     /// Scores requests, in their order. Calls `on_batch` after each batch with the number of requests that
     /// are done.
     ///

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 /// Maximum context of an imported run unless a longer one is requested. The cache of keys and values of
 /// longer contexts takes gigabytes.
-const MAX_CONTEXT: usize = 4096;
+pub(super) const MAX_CONTEXT: usize = 4096;
 
 /// Characters of a wrong value that a message shows.
 const MAX_SHOWN: usize = 80;
@@ -207,7 +207,8 @@ fn context(request: &ModelFolder, keys: &Keys, notes: &mut Vec<String>) -> Resul
         None if learned || keys.context <= MAX_CONTEXT => Ok(keys.context),
         None => {
             notes.push(format!(
-                "training.seq_len = {MAX_CONTEXT}, though the model's context is {} tokens; --seq-len takes more",
+                "training.seq_len = {MAX_CONTEXT}, though the model's context is {} tokens; --seq-len takes more, and \
+                 --max-len of `xrun eval`",
                 keys.context
             ));
             Ok(MAX_CONTEXT)

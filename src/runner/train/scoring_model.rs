@@ -1,6 +1,6 @@
 //! Opens a model to score with: a run's checkpoint, or a folder in HuggingFace's form.
 
-use super::import::{ModelFolder, OpenedFolder, open};
+use super::import::{MAX_CONTEXT, ModelFolder, OpenedFolder, open};
 use super::trained::{OpenedRun, TrainedRun, engine_with_weights};
 use crate::checkpoint::Loaded;
 use crate::data::Tokenizer;
@@ -101,7 +101,10 @@ impl ScoringModel {
                 Self::plan(&recipe, (&machine, max_len), named, tokenizer, weights)
             }
             ModelSource::Folder { model, overrides } => {
-                let OpenedFolder { recipe, weights, tokenizer, notes, .. } = open(model)?;
+                // A model with a longer context is opened with 4096 tokens of it, unless more are asked for.
+                let longer = max_len.filter(|max_len| *max_len > MAX_CONTEXT);
+                let model = ModelFolder { seq_len: longer.or(model.seq_len), ..model.clone() };
+                let OpenedFolder { recipe, weights, tokenizer, notes, .. } = open(&model)?;
                 notes.iter().for_each(|note| eprint_line(note));
                 let machine = Machine { single_device: true, ..Machine::here() };
                 let changed = recipe.with_overrides(overrides, &machine)?;

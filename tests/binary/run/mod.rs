@@ -13,6 +13,7 @@ mod damage;
 mod disk;
 mod doctor;
 mod ema;
+mod eval;
 mod export;
 mod failures;
 mod hostile;

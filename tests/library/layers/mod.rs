@@ -121,9 +121,11 @@ const MAY_USE: &[(&str, &str)] = &[
         "watch",
         "curve compare sweep train ranks results statistics metrics recipe machine format regular error",
     ),
+    // The tokens and figures of tasks, what scores them, and where results are.
+    ("eval", "tasks scoring train atomic results format regular error"),
     (
         "cli",
-        "watch view replay compare coordinates device sweep executor train ranks checkpoint report results \
+        "eval watch view replay compare coordinates device sweep executor train ranks checkpoint report results \
          atomic metrics statistics forecast check model plan tasks data recipe machine policy suggest format \
          regular error",
     ),

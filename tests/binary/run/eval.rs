@@ -1,0 +1,132 @@
+//! `xrun eval`: a run, a checkpoint and an exported folder are scored on a task of a few items.
+
+use crate::place::{Place, UNINTERRUPTED};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+const TASK: &str = r#"
+name = "colors"
+title = "which word continues a story"
+citation = "made for this test"
+follows = "lm-evaluation-harness 0.4.13, none"
+
+[source]
+repository = "colors"
+split = "test"
+fields = ["story", "words", "right"]
+
+[prompt]
+kind = "choices"
+context = "{{ story }}"
+each = "words"
+choice = "{{ choice }}"
+gold = "{{ right }}"
+
+[examples]
+split = "test"
+take = "sample"
+
+[scoring]
+metric = "acc"
+"#;
+
+const ITEMS: [&str; 4] = [
+    r#"{"story": "Once upon a", "words": ["time", "stone"], "right": 0}"#,
+    r#"{"story": "The sky is", "words": ["green", "blue", "wet"], "right": 1}"#,
+    r#"{"story": "Ein schöner Tag für ein ganz kleines Mädchen,", "words": ["groß", "né"], "right": 0}"#,
+    r#"{"story": "and then", "words": ["a dog came", "the end"], "right": 1}"#,
+];
+
+fn place() -> Place {
+    let place = Place::new();
+    place.write("colors.toml", TASK.as_bytes());
+    place.write("data/colors/test.jsonl", ITEMS.join("\n").as_bytes());
+    place
+}
+
+fn eval<'a>(model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["eval", model, "--tasks", "colors.toml", "--data", "data"], more].concat()
+}
+
+fn rows(folder: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join("colors-0-shot.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn every_item_is_kept_and_a_finished_task_is_not_scored_again() {
+    let place = place();
+    let run = UNINTERRUPTED.run();
+    let done = place.xrun(&eval(run.name(), &[])).succeeds();
+    let line = done.stdout.lines().nth(1).unwrap();
+    assert!(line.starts_with("colors") && line.contains("within chance") && line.contains("acc"), "{line}");
+    // The two longest stories have more bytes than the model reads.
+    assert!(line.contains("prompt cut") || line.contains("prompts cut"), "{line}");
+    done.says(&["of the batches was padding"]);
+    let evaluations = place.path().join("results/evaluations");
+    let folder = fs::read_dir(&evaluations).unwrap().next().unwrap().unwrap().path();
+    let found = rows(&folder);
+    assert_eq!(found.len(), ITEMS.len());
+    for (row, choices) in found.iter().zip([2, 3, 2, 2]) {
+        let log_probs = row["log_probs"].as_array().unwrap();
+        assert!(log_probs.iter().all(|log_prob| log_prob.as_f64().unwrap() < 0.0), "{row}");
+        assert_eq!((log_probs.len(), row["greedy"].as_array().unwrap().len()), (choices, choices), "{row}");
+        let chosen = row["chosen"].as_u64().unwrap() as usize;
+        let best = log_probs.iter().map(|log_prob| log_prob.as_f64().unwrap()).fold(f64::MIN, f64::max);
+        assert_eq!(log_probs[chosen].as_f64(), Some(best), "{row}");
+        assert!(row["contaminated"].is_null());
+    }
+    let written = fs::read(folder.join("colors-0-shot.jsonl")).unwrap();
+    let summary: Value = serde_json::from_slice(&fs::read(folder.join("evaluation.json")).unwrap()).unwrap();
+    assert_eq!(summary["tasks"][0]["rows_blake3"], blake3::hash(&written).to_hex().as_str());
+    assert_eq!(summary["model"]["hash"], run.newest().state_hash());
+    assert_eq!(summary["model"]["step"], 30);
+
+    // As after a kill: what is whole is used, what is damaged is scored again.
+    place.xrun(&eval(run.name(), &[])).succeeds().says(&["taken from", "colors"]);
+    fs::write(folder.join("colors-0-shot.jsonl"), &written[..100]).unwrap();
+    let again = place.xrun(&eval(run.name(), &["--json"])).succeeds();
+    assert!(!again.stderr.contains("taken from"), "{}", again.stderr);
+    let printed: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!(printed, summary);
+    assert_eq!(fs::read(folder.join("colors-0-shot.jsonl")).unwrap(), written);
+
+    // A checkpoint's folder is a model too, and another model does not mix with the first.
+    let checkpoint = run.checkpoints().join("step-000010");
+    let earlier = checkpoint.to_str().unwrap();
+    place.xrun(&eval(earlier, &["--out", "earlier"])).succeeds();
+    assert_ne!(rows(&place.path().join("earlier")), found);
+    let refused = place.xrun(&eval(run.name(), &["--out", "earlier"])).ended(2);
+    refused.says(&["earlier holds the evaluation of", "--out"]);
+    assert_eq!(place.xrun(&["runs"]).succeeds().stderr.matches("warning").count(), 0);
+}
+
+#[test]
+fn an_exported_folder_has_the_scores_of_its_run() {
+    let place = place();
+    let run = UNINTERRUPTED.run();
+    place.xrun(&["export", run.name(), "--to", "hf"]).succeeds();
+    place.xrun(&eval("hf", &["--out", "of-folder"])).succeeds();
+    place.xrun(&eval(run.name(), &["--out", "of-run"])).succeeds();
+    let [folder, own] = ["of-folder", "of-run"].map(|out| rows(&place.path().join(out)));
+    assert_eq!(folder, own);
+    place.xrun(&eval("hf", &["--checkpoint", "3"])).ended(2).says(&["leave --checkpoint and --weights out"]);
+    place.xrun(&eval("hf", &["model.dim=64"])).ended(2);
+    place.xrun(&eval("hf", &["--max-len", "33"])).ended(2).says(&["the model reads 1 to 32 tokens at once"]);
+}
+
+#[test]
+fn a_wrong_item_ends_the_evaluation_before_anything_is_written() {
+    let place = place();
+    let run = UNINTERRUPTED.run();
+    let wrong = [ITEMS[0], r#"{"story": "No words", "right": 0}"#].join("\n");
+    place.write("data/colors/test.jsonl", wrong.as_bytes());
+    let ended = place.xrun(&eval(run.name(), &["--out", "out"])).ended(2);
+    ended.says(&["data/colors/test.jsonl:2", "words"]);
+    assert!(!place.path().join("out").exists());
+    place.xrun(&["eval", run.name(), "--tasks", "hellaswog", "--data", "data"]).ended(2).says(&["hellaswag"]);
+    place
+        .xrun(&eval(run.name(), &["--limit", "1", "engine.memory_limit_gib=0.0001"]))
+        .says(&["does not fit"]);
+}
