@@ -95,10 +95,7 @@ impl Dataset {
         let late = self.parts.iter().filter_map(|part| Some((&part.name, part.tokens.late()?)));
         late.flat_map(|(name, summary)| {
             let warnings = summary.warnings.iter().cloned().chain(summary.lost_warning());
-            warnings.map(|warning| match name.as_str() {
-                "" => warning,
-                name => format!("source {name}: {warning}"),
-            })
+            warnings.map(|warning| warning_of(name, &warning))
         })
         .filter(|warning| !self.warnings.contains(warning))
         .collect()
@@ -148,6 +145,15 @@ impl Dataset {
     /// Returns the number of tokenizer entries and the token that opens a document.
     pub(super) fn vocabulary(&self) -> (usize, u32) {
         (self.tokenizer.vocab_size(), self.tokenizer.opening_token())
+    }
+}
+
+/// Returns a warning about a source of a mixture; one about the whole corpus, which has no name, stays as it
+/// is.
+pub(super) fn warning_of(source: &str, warning: &str) -> String {
+    match source {
+        "" => warning.to_owned(),
+        name => format!("source {name}: {warning}"),
     }
 }
 

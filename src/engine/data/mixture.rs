@@ -87,7 +87,7 @@ pub(super) fn open(
     let packed = Packed::merged(opened.iter().filter_map(|(_, dataset)| dataset.packed));
     let mut files = Vec::new();
     for (name, dataset) in &mut opened {
-        warnings.extend(dataset.warnings.iter().map(|warning| in_words(name, warning)));
+        warnings.extend(dataset.warnings.iter().map(|warning| dataset::warning_of(name, warning)));
         files.append(&mut dataset.files);
     }
     Ok(Dataset {
@@ -139,7 +139,7 @@ pub(super) fn facts(
             all.validation_tokens = all.validation_tokens.saturating_add(facts.validation_tokens);
             all.set_tokens.insert(name.clone(), facts.validation_tokens);
         }
-        all.warnings.extend(facts.warnings.iter().map(|warning| in_words(name, warning)));
+        all.warnings.extend(facts.warnings.iter().map(|warning| dataset::warning_of(name, warning)));
         all.sources.push(SourceFacts {
             name: name.clone(),
             train_tokens: facts.train_tokens,
@@ -173,10 +173,6 @@ fn check_sources(spec: &Spec) -> Result<()> {
 
 fn in_source(name: &str, error: Error) -> Error {
     error.context(format!("data.sources.{name}"))
-}
-
-fn in_words(name: &str, warning: &str) -> String {
-    format!("source {name}: {warning}")
 }
 
 /// Joins held-out text of sources. The end token that closes the text of one also opens the next, so it

@@ -7,8 +7,8 @@
 //! depend on how a global batch is divided among ranks and micro-batches, and the step number is the only
 //! state.
 //!
-//! With [`Shuffle::Blocks`], windows are permuted within blocks of consecutive ones, and blocks stay in order.
-//! Then a sequence of the first epoch needs the tokens up to the end of its block, and no others.
+//! With [`Shuffle::Blocks`], windows are permuted within blocks of consecutive ones, and blocks stay in
+//! order. Then a sequence of the first epoch needs the tokens up to the end of its block, and no others.
 //!
 //! What remains behind the last window fills none. Where it is a noticeable part of the stream, every second
 //! epoch leaves out the beginning instead: its windows end with the stream.
@@ -161,8 +161,8 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Orders the windows of `seq_len + 1` tokens, or the rows, of some parts, `global_batch_size` of them per
-    /// step. `stages` are the weights of several parts.
+    /// Orders the windows of `seq_len + 1` tokens, or the rows, of some parts, `global_batch_size` of them
+    /// per step. `stages` are the weights of several parts.
     ///
     /// # Errors
     /// If a part is shorter than one window, `seq_len` or the batch size is 0, or the stages do not fit the
