@@ -1,8 +1,9 @@
 // Shared by the attention kernels: products, the order of blocks, the mask, dropout, and the soft cap of
 // scores.
 //
-// Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), DROPOUT (0 or 1),
-// SOFT_CAP (1: a score s = q·k/√dim becomes cap·tanh(s / cap); 0: `soft_cap` is not read).
+// Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), BRANCHES (1: spans have
+// a gap; only forward), DROPOUT (0 or 1), SOFT_CAP (1: a score s = q·k/√dim becomes cap·tanh(s / cap); 0:
+// `soft_cap` is not read).
 #pragma once
 #include "common.cuh"
 
@@ -52,19 +53,34 @@ struct KeyRange {
     int first, end;
 };
 
-// Returns the keys that query `t` of a sequence attends to. `spans` belongs to that sequence. Queries beyond
-// the sequence attend to no key.
-__device__ __forceinline__ KeyRange visible_keys(const uint2 *spans, int t, int seq_len) {
+// The keys of a query: first and end, and with BRANCHES those of the gap, whose keys it does not see.
+#if BRANCHES
+using Span = uint4;
+#else
+using Span = uint2;
+#endif
+
+// Returns the keys that query `t` of a sequence attends to, and those in their gap. `spans` belongs to that
+// sequence. Queries beyond the sequence attend to no key.
+__device__ __forceinline__ KeyRange visible_keys(const Span *spans, int t, int seq_len) {
     if (t >= seq_len) return {0, 0};
     if (CAUSAL) return {0, t + 1};
-    uint2 span = spans[t];
+    Span span = spans[t];
     int end = min(span.y, u32(seq_len));
     return {int(min(span.x, u32(end))), end};
 }
 
+// Returns the keys in the gap of query `t`; none without BRANCHES.
+__device__ __forceinline__ KeyRange hidden_keys(const Span *spans, int t, int seq_len) {
+#if BRANCHES
+    if (t < seq_len) return {int(spans[t].z), int(spans[t].w)};
+#endif
+    return {0, 0};
+}
+
 // Returns the smallest range that contains all keys visible to any of the queries [from, to). Every warp of a
 // block computes it.
-__device__ __forceinline__ KeyRange keys_visible_to_any(const uint2 *spans, int from, int to, int seq_len) {
+__device__ __forceinline__ KeyRange keys_visible_to_any(const Span *spans, int from, int to, int seq_len) {
     to = min(to, seq_len);
     if (CAUSAL) return {0, to};
     KeyRange all = {seq_len, 0};
@@ -82,7 +98,7 @@ __device__ __forceinline__ KeyRange keys_visible_to_any(const uint2 *spans, int 
 
 // Returns the smallest range that contains all queries that attend to any of the keys [from, to). Every warp
 // of a block computes it.
-__device__ __forceinline__ KeyRange queries_seeing_any(const uint2 *spans, int from, int to, int seq_len) {
+__device__ __forceinline__ KeyRange queries_seeing_any(const Span *spans, int from, int to, int seq_len) {
     if (CAUSAL) return {from, seq_len};
     KeyRange all = {seq_len, 0};
     for (int t = threadIdx.x % WARP; t < seq_len; t += WARP) {
@@ -102,11 +118,13 @@ struct MaskWindow {
     int t;        // The first query.
     int seq_len;
     KeyRange own;    // The keys visible to query t + lane.
+    KeyRange gap;    // Those of them that it does not see.
 
-    __device__ __forceinline__ MaskWindow(const uint2 *spans, int t, int seq_len)
-        : t(t), seq_len(seq_len), own(visible_keys(spans, t + threadIdx.x % WARP, seq_len)) {}
+    __device__ __forceinline__ MaskWindow(const Span *spans, int t, int seq_len)
+        : t(t), seq_len(seq_len), own(visible_keys(spans, t + threadIdx.x % WARP, seq_len)),
+          gap(hidden_keys(spans, t + threadIdx.x % WARP, seq_len)) {}
 
-    // Returns true if any of the keys [key, key + count) is visible to any of the queries.
+    // Returns true if any of the keys [key, key + count) may be visible to any of the queries.
     __device__ __forceinline__ bool any_visible(int key, int count) const {
         if (CAUSAL) return key < min(t + WARP, seq_len);
         return __any_sync(FULL_WARP, own.first < key + count && own.end > key);
@@ -115,17 +133,27 @@ struct MaskWindow {
     __device__ __forceinline__ bool all_visible(int key, int count) const {
         if (CAUSAL) return key + count <= t + 1;
         bool beyond = t + int(threadIdx.x % WARP) >= seq_len;
-        return __all_sync(FULL_WARP, beyond || (own.first <= key && own.end >= key + count));
+        bool sees_all = own.first <= key && own.end >= key + count;
+        if (BRANCHES) sees_all &= gap.end <= key || gap.first >= key + count;
+        return __all_sync(FULL_WARP, beyond || sees_all);
     }
     // Returns the keys visible to query t + i.
     __device__ __forceinline__ KeyRange keys_of(int i) const {
         if (CAUSAL) return {0, t + i + 1};
         return {__shfl_sync(FULL_WARP, own.first, i), __shfl_sync(FULL_WARP, own.end, i)};
     }
+    // Returns the gap in the keys of query t + i.
+    __device__ __forceinline__ KeyRange gap_of(int i) const {
+        if (!BRANCHES) return {0, 0};
+        return {__shfl_sync(FULL_WARP, gap.first, i), __shfl_sync(FULL_WARP, gap.end, i)};
+    }
 };
 
 __device__ __forceinline__ bool contains(KeyRange range, int key) {
     return (CAUSAL || key >= range.first) && key < range.end;
+}
+__device__ __forceinline__ bool is_visible(KeyRange range, KeyRange gap, int key) {
+    return contains(range, key) && !(BRANCHES && key >= gap.first && key < gap.end);
 }
 
 // Converts products to the scores that softmax takes, to the base 2: scaled by 1/√dim, and with SOFT_CAP

@@ -91,11 +91,12 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 KeyRange visible = window.keys_of(m * 16 + half * 8 + lane / 4);
+                KeyRange gap = window.gap_of(m * 16 + half * 8 + lane / 4);
 #pragma unroll
                 for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
                     for (int j = 0; j < 2; j++)
-                        if (!contains(visible, key + n * 8 + lane % 4 * 2 + j))
+                        if (!is_visible(visible, gap, key + n * 8 + lane % 4 * 2 + j))
                             scores[m][n][2 * half + j] = -infinity();
             }
     }
@@ -163,7 +164,7 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 2·kv_heads)·HEAD_DIM]
-                const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                const Span *spans,       // [batch·seq_len], without CAUSAL
                 const u32 *sequences,    // [batch], with DROPOUT
                 const u32 *dropout_step, // [1], with DROPOUT
                 bf16 *o,                 // = [batch·seq_len, kv_heads·group·HEAD_DIM]

@@ -7,7 +7,7 @@
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     flash_attention_fp32(const T *packed,         // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
-                         const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                         const Span *spans,       // [batch·seq_len], without CAUSAL
                          const u32 *sequences,    // [batch], with DROPOUT
                          const u32 *dropout_step, // [1], with DROPOUT
                          T *o,                    // = [batch·seq_len, heads·HEAD_DIM]
@@ -37,11 +37,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     AccurateScore score(score_scale, soft_cap);
     Result sums = {};
     float running_max[ROWS_EACH], row_sum[ROWS_EACH] = {};
-    KeyRange visible[ROWS_EACH];
+    KeyRange visible[ROWS_EACH], gaps[ROWS_EACH];
 #pragma unroll
     for (int i = 0; i < ROWS_EACH; i++) {
         running_max[i] = -infinity();
         visible[i] = visible_keys(spans, t + y + 16 * i, seq_len);
+        gaps[i] = hidden_keys(spans, t + y + 16 * i, seq_len);
     }
     KeyRange block_keys = keys_visible_to_any(spans, t, t + ROWS, seq_len);
     for (int key = block_keys.first / COLUMNS * COLUMNS; key < block_keys.end; key += COLUMNS) {
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             float new_max = running_max[i];
 #pragma unroll
             for (int j = 0; j < COLUMNS_EACH; j++) {
-                p[i][j] = contains(visible[i], key + x + 8 * j) ? score(p[i][j]) : -infinity();
+                p[i][j] = is_visible(visible[i], gaps[i], key + x + 8 * j) ? score(p[i][j]) : -infinity();
                 new_max = fmaxf(new_max, p[i][j]);
             }
             new_max = row_reduce(new_max, Max());

@@ -1,7 +1,7 @@
 // Flash attention, forward, in bf16 on sm_90a: warpgroup products, and tiles copied by TMA. For rows that are
 // longer than a tile or two, without dropout.
 //
-// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128), CONSUMERS
+// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, BRANCHES, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128), CONSUMERS
 // (warpgroups that multiply, 64 queries each), STAGES (tiles of keys, and of values, in flight), THREADS (per
 // block: the consumers and one warpgroup that copies), CONSUMER_REGISTERS and PRODUCER_REGISTERS (per
 // thread), KEPT (1: queries stay in registers). src/engine/ops/attention/tuning.rs sets them.
@@ -106,7 +106,7 @@ __device__ __forceinline__ KeyRange overlap(KeyRange a, KeyRange b) {
 
 // Returns the keys that any of COUNT queries from `t` on sees. Every lane gets the result.
 template <int COUNT>
-__device__ __forceinline__ KeyRange keys_of_rows(const uint2 *spans, int t, int seq_len) {
+__device__ __forceinline__ KeyRange keys_of_rows(const Span *spans, int t, int seq_len) {
     if (t >= seq_len) return {seq_len, 0};
     if (CAUSAL) return {0, min(t + COUNT, seq_len)};
     KeyRange all = {seq_len, 0};
@@ -124,7 +124,7 @@ __device__ __forceinline__ KeyRange keys_of_rows(const uint2 *spans, int t, int 
 }
 
 // Finds the tiles of a piece whose rows begin at query `t`, with one warp.
-__device__ __forceinline__ void find_tiles(PieceTiles &tiles, const uint2 *spans, int t, int seq_len) {
+__device__ __forceinline__ void find_tiles(PieceTiles &tiles, const Span *spans, int t, int seq_len) {
     bool writes = threadIdx.x % WARP == 0;
     KeyRange all = {seq_len, 0};
 #pragma unroll 1
@@ -151,16 +151,18 @@ struct RowState {
 };
 
 // Hides the keys that the two rows of a thread do not see. `key` is the first key of the tile.
-__device__ __forceinline__ void hide(Scores &scores, const KeyRange (&visible)[2], int key) {
+__device__ __forceinline__ void hide(Scores &scores, const KeyRange (&visible)[2], const KeyRange (&gaps)[2],
+                                     int key) {
     key += threadIdx.x % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         KeyRange range = {visible[half].first - key, visible[half].end - key};
+        KeyRange gap = {gaps[half].first - key, gaps[half].end - key};
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                if (!contains(range, 8 * n + j)) scores[4 * n + 2 * half + j] = -infinity();
+                if (!is_visible(range, gap, 8 * n + j)) scores[4 * n + 2 * half + j] = -infinity();
     }
 }
 
@@ -267,7 +269,7 @@ flash_attention_wgmma(
     const __grid_constant__ TensorMap q_map,   // packed [batch, seq_len, heads + 2·kv_heads, HEAD_DIM]
     const __grid_constant__ TensorMap kv_map,  // the same, in boxes of KEYS rows (others: ROWS)
     const __grid_constant__ TensorMap o_map,   // = o [batch, seq_len, heads, HEAD_DIM]
-    const uint2 *spans,                        // [batch·seq_len], without CAUSAL
+    const Span *spans,                         // [batch·seq_len], without CAUSAL
     float *lse,                                // = [batch·seq_len, heads]
     int batch, int kv_heads, int group, int seq_len, float score_scale, float soft_cap) {
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -376,17 +378,22 @@ flash_attention_wgmma(
         if (piece >= pieces.count()) break;
         BlockWork work = pieces.at(piece);
         int block_t = work.tile * QUERIES, first_t = block_t + warpgroup * ROWS;
-        const uint2 *own_spans = CAUSAL ? spans : spans + i64(work.sequence) * seq_len;
+        const Span *own_spans = CAUSAL ? spans : spans + i64(work.sequence) * seq_len;
         int t = first_t + warp * 16 + lane / 4;
         KeyRange visible[2] = {visible_keys(own_spans, t, seq_len), visible_keys(own_spans, t + 8, seq_len)};
+        KeyRange gaps[2] = {hidden_keys(own_spans, t, seq_len), hidden_keys(own_spans, t + 8, seq_len)};
 
-        // The keys that every row of the warp sees, ignoring rows beyond the sequence.
+        // Keys that every row of the warp sees, ignoring rows beyond the sequence. Those after a gap do not
+        // count.
         KeyRange clear = {0, first_t + 1};
         if (!CAUSAL) {
             clear.end = seq_len;
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                if (t + 8 * half < seq_len) clear = overlap(clear, visible[half]);
+                if (t + 8 * half < seq_len) {
+                    clear = overlap(clear, visible[half]);
+                    if (gaps[half].first < gaps[half].end) clear.end = min(clear.end, gaps[half].first);
+                }
 #pragma unroll
             for (int step = 4; step < WARP; step *= 2)
                 clear = overlap(clear, {__shfl_xor_sync(FULL_WARP, clear.first, step),
@@ -398,7 +405,7 @@ flash_attention_wgmma(
             if (SOFT_CAP)
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++) scores[i] = score(scores[i]);
-            if (key < clear.first || key + KEYS > clear.end) hide(scores, visible, key);
+            if (key < clear.first || key + KEYS > clear.end) hide(scores, visible, gaps, key);
         };
         // Skips tiles that only other consumers need.
         auto skip = [&](int from, int to) {

@@ -80,7 +80,7 @@ impl Op for Softmax {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let &[b, h, t, _] = cx.input_spec(0).shape.as_slice() else { unreachable!("infer has checked it") };
         let spans = (self.mask == Mask::Spans).then(|| cx.input_u32(1));
-        let visible = Visible { seq_len: t, spans };
+        let visible = Visible { seq_len: t, spans, numbers: self.mask.numbers() };
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (s, p) = (cx.input::<E>(0), cx.output::<E>(0));
             let lse = cx.output::<<E as Elem>::Acc>(1);

@@ -45,7 +45,7 @@ impl Op for WindowSpans {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let spans = (self.mask == Mask::Spans).then(|| cx.input_u32(0));
-        let visible = Visible { seq_len: self.seq_len, spans };
+        let visible = Visible { seq_len: self.seq_len, spans, numbers: self.mask.numbers() };
         let windows = cx.output_u32(0);
         for row in 0..self.rows {
             let t = row % self.seq_len;
@@ -94,7 +94,7 @@ impl Op for WindowSpans {
             let spec = Spec::new([2 * rows], DType::U32);
             let inputs = match mask {
                 Mask::Causal => Vec::new(),
-                Mask::Spans => vec![(spec, Fill::Values(spans.collect()))],
+                Mask::Spans | Mask::Branches => vec![(spec, Fill::Values(spans.collect()))],
             };
             let op = WindowSpans { rows, seq_len, window, mask };
             let name = format!("b{batch} t{seq_len} window{window} {mask:?}").to_lowercase();

@@ -1,20 +1,20 @@
 //! Flash attention: no T × T tensor in memory. The backward pass recomputes the probabilities from `lse`.
 
-use super::Attention;
 use super::backward::{Tensors, backward};
 use super::forward::forward;
 use super::gpu;
 use super::reference::AttentionCase;
 use super::unfused::{Inputs, record};
+use super::{Attention, Mask};
 use crate::dispatch_float;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec, TensorId, Vjp};
 
 /// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32])
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
 ///
-/// `spans` is an input with [`Mask::Spans`](super::Mask::Spans), the counters with dropout. `lse` is the
-/// logarithm of the sum of exponentials of the scaled scores, before dropout; only the backward pass reads
+/// `spans` is an input unless the [`Mask`] is causal (with branches, it has four numbers per row), the
+/// counters with dropout. `lse` is the logarithm of the sum of exponentials of the scaled scores, before dropout; only the backward pass reads
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttention(pub Attention);
@@ -48,6 +48,9 @@ impl Op for FlashAttention {
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        if self.0.mask == Mask::Branches {
+            return Err(Error::failed(format!("attention of branches ({}) has no gradient", v.scope())));
+        }
         let mut inputs = vec![v.input(0), v.output(0), v.output(1), v.output_grad(0)?];
         inputs.extend((1..v.input_count()).map(|i| v.input(i)));
         v.backward(FlashAttentionGrad(self.0), &inputs, &[0]).map(drop)
@@ -58,6 +61,9 @@ impl Op for FlashAttention {
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
+        if self.0.mask == Mask::Branches {
+            return Ok(None);
+        }
         let (o, lse) = record(b, self.0, Inputs::from_op_inputs(&self.0, inputs))?;
         Ok(Some(vec![o, lse]))
     }
@@ -119,12 +125,20 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 300, (2, 1, 32)).spans().windowed(40).capped(3.0).dropped(0.1),
             AttentionCase::causal(1, 1000, (1, 1, 96)).windowed(128),
             AttentionCase::causal(1, 1000, (2, 1, 64)).spans().windowed(200),
+            // Branches that share a prefix, in every forward kernel.
+            AttentionCase::causal(2, 33, (4, 2, 32)).branches(),
+            AttentionCase::causal(1, 300, (2, 1, 48)).branches(),
+            AttentionCase::causal(1, 700, (1, 1, 64)).branches(),
+            AttentionCase::causal(2, 260, (2, 1, 96)).branches().capped(1.5),
+            AttentionCase::causal(1, 257, (2, 1, 128)).branches(),
         ];
         let case = |problem: AttentionCase| {
             let inputs = [vec![problem.packed(precision)], problem.extras()].concat();
             let op = FlashAttention(problem.attention);
-            Case::new(problem.name(), op, inputs, move |inputs| problem.solve(&inputs[0], &inputs[1..]))
-                .depth(problem.attention.seq_len.max(problem.attention.heads.dim))
+            let case =
+                Case::new(problem.name(), op, inputs, move |inputs| problem.solve(&inputs[0], &inputs[1..]))
+                    .depth(problem.attention.seq_len.max(problem.attention.heads.dim));
+            if problem.attention.mask == Mask::Branches { case.without_gradient() } else { case }
         };
         Cases::Own(problems.into_iter().map(case).collect())
     }

@@ -92,6 +92,8 @@ fn head<E: Elem>(
                     cap_scores(&mut row[seen.clone()], score_scale, cap);
                 }
                 let live = hide_outside(row, &seen);
+                // The keys before a gap come first, so that the running maximum is finite in the gap.
+                row[within(&extras.visible.gap(b, q0 + r), &block)].fill(E::Acc::NEG_INFINITY);
                 let row = &mut row[..live];
                 let larger = max[r].larger(lanes::max(row) * factor);
                 let sum = exponentials(row, factor, larger);

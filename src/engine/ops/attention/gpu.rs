@@ -73,7 +73,7 @@ impl<'a> Launch<'a> {
             dtype: packed.dtype,
             batch: packed.shape[0] / attention.seq_len,
             tensor_cores: packed.dtype == DType::Bf16 && tuning::has_tensor_core_kernels(dim),
-            extras: [next(attention.mask == Mask::Spans), next(dropout), next(dropout)],
+            extras: [next(attention.mask != Mask::Causal), next(dropout), next(dropout)],
         })
     }
 
@@ -82,6 +82,7 @@ impl<'a> Launch<'a> {
         Kernel::new(file, entry)
             .with("HEAD_DIM", self.attention.heads.dim)
             .with("CAUSAL", u8::from(self.attention.mask == Mask::Causal))
+            .with("BRANCHES", u8::from(self.attention.mask == Mask::Branches))
             .with("DROPOUT", u8::from(self.attention.dropout.is_some()))
             .with("SOFT_CAP", u8::from(self.attention.score_cap.is_some()))
     }

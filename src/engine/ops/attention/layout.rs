@@ -81,6 +81,21 @@ pub enum Mask {
     /// Each query attends to its own range: an input `spans [N·2] u32` of (first, end) per row, counted
     /// within the sequence.
     Spans,
+    /// Each query attends to its own range with a gap in it: an input `spans [N·4] u32` of (first, end, first
+    /// of the gap, end of the gap) per row. So branches that follow each other in a sequence share the prefix
+    /// in front of them, and do not see each other. There is no gradient.
+    Branches,
+}
+
+impl Mask {
+    /// Returns the numbers per row of the input `spans`; 0 if there is no such input.
+    pub const fn numbers(self) -> usize {
+        match self {
+            Self::Causal => 0,
+            Self::Spans => 2,
+            Self::Branches => 4,
+        }
+    }
 }
 
 /// The keys that each query of a batch attends to.
@@ -88,22 +103,37 @@ pub enum Mask {
 pub struct Visible<'a> {
     /// Number of queries, and of keys, in a sequence.
     pub seq_len: usize,
-    /// (first, end) per row, or `None` for the causal mask.
+    /// The input of the mask, or `None` for the causal mask.
     pub spans: Option<&'a [u32]>,
+    /// Numbers per row of `spans`, [`Mask::numbers`].
+    pub numbers: usize,
 }
 
 impl Visible<'_> {
-    /// Returns the keys that query `t` of sequence `b` of this batch attends to. An end beyond the sequence
-    /// is cut off.
+    /// Returns the keys that query `t` of sequence `b` of this batch attends to, and those in the gap between
+    /// them. An end beyond the sequence is cut off.
     #[inline(always)]
     pub fn keys(&self, b: usize, t: usize) -> Range<usize> {
         match self.spans {
             None => 0..t + 1,
             Some(spans) => {
-                let at = 2 * (b * self.seq_len + t);
+                let at = self.numbers * (b * self.seq_len + t);
                 let end = (spans[at + 1] as usize).min(self.seq_len);
                 (spans[at] as usize).min(end)..end
             }
+        }
+    }
+
+    /// Returns the gap in the keys of query `t` of sequence `b`; empty if there is none.
+    #[inline(always)]
+    pub fn gap(&self, b: usize, t: usize) -> Range<usize> {
+        match self.spans {
+            Some(spans) if self.numbers == Mask::Branches.numbers() => {
+                let at = self.numbers * (b * self.seq_len + t) + 2;
+                let end = (spans[at + 1] as usize).min(self.seq_len);
+                (spans[at] as usize).min(end)..end
+            }
+            _ => 0..0,
         }
     }
 

@@ -84,7 +84,7 @@ impl Attention {
 
     /// Returns the number of inputs after the tensors.
     fn extra_count(&self) -> usize {
-        usize::from(self.mask == Mask::Spans) + 2 * usize::from(self.dropout.is_some())
+        usize::from(self.mask != Mask::Causal) + 2 * usize::from(self.dropout.is_some())
     }
 
     /// Checks the packed rows and the inputs `[spans] [sequences step]`.
@@ -102,9 +102,10 @@ impl Attention {
         if extras.len() != self.extra_count() {
             return Err(format!("takes {} inputs after its tensors", self.extra_count()));
         }
-        let (spans, counters) = extras.split_at(usize::from(self.mask == Mask::Spans));
-        if spans.iter().any(|s| s.dtype != DType::U32 || s.elements() != 2 * packed.shape[0]) {
-            return Err("spans must be u32, two per row".into());
+        let (spans, counters) = extras.split_at(usize::from(self.mask != Mask::Causal));
+        let numbers = self.mask.numbers();
+        if spans.iter().any(|s| s.dtype != DType::U32 || s.elements() != numbers * packed.shape[0]) {
+            return Err(format!("spans must be u32, {numbers} per row"));
         }
         if let [sequences, step] = counters {
             check_counters(sequences, step)?;
@@ -117,10 +118,10 @@ impl Attention {
 
     /// Reads the inputs from `first` on.
     fn extras<'a>(&self, cx: &CpuNode<'a>, first: usize) -> Extras<'a> {
-        let spans = (self.mask == Mask::Spans).then(|| cx.input_u32(first));
+        let spans = (self.mask != Mask::Causal).then(|| cx.input_u32(first));
         let next = first + usize::from(spans.is_some());
         Extras {
-            visible: Visible { seq_len: self.seq_len, spans },
+            visible: Visible { seq_len: self.seq_len, spans, numbers: self.mask.numbers() },
             dropout: self.dropout.map(|site| Counters {
                 drops: site.drops(),
                 sequences: cx.input_u32(next),

@@ -39,6 +39,12 @@ impl AttentionCase {
         self
     }
 
+    /// Divides each sequence into a prefix of a quarter and branches of uneven lengths.
+    pub fn branches(mut self) -> Self {
+        self.attention.mask = Mask::Branches;
+        self
+    }
+
     /// Adds a window.
     pub fn windowed(mut self, window: usize) -> Self {
         self.attention.mask = Mask::Spans;
@@ -63,6 +69,9 @@ impl AttentionCase {
         let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());
         if self.ranges {
             name += " spans";
+        }
+        if self.attention.mask == Mask::Branches {
+            name += " branches";
         }
         if let Some(window) = window {
             name += &format!(" window{window}");
@@ -90,9 +99,19 @@ impl AttentionCase {
     }
 
     /// Returns the spans if the mask has them. With `ranges`, some start late, some include later keys, and
-    /// some have one key; otherwise they follow the causal mask. The window cuts both.
+    /// some have one key; otherwise they follow the causal mask. The window cuts both. Branches begin after a
+    /// quarter of the sequence, at the places t with t % 37 = 5.
     pub fn span_input(&self) -> Vec<(Spec, Fill)> {
         let t_max = self.attention.seq_len;
+        let prefix = (t_max / 4).max(1);
+        let branches = || {
+            (0..self.rows()).flat_map(move |row| {
+                let t = row % t_max;
+                let branch = (prefix..=t).rev().find(|t| t % 37 == 5).unwrap_or(prefix);
+                let gap = if t < prefix { [0, 0] } else { [prefix, branch] };
+                [0, t + 1, gap[0], gap[1]].map(|number| number as f64)
+            })
+        };
         let values = (0..self.rows()).flat_map(|row| {
             let t = row % t_max;
             let first = self.attention.window.map_or(0, |window| (t + 1).saturating_sub(window));
@@ -111,6 +130,9 @@ impl AttentionCase {
             Mask::Spans => {
                 vec![(Spec::new([2 * self.rows()], DType::U32), Fill::Values(values.collect()))]
             }
+            Mask::Branches => {
+                vec![(Spec::new([4 * self.rows()], DType::U32), Fill::Values(branches().collect()))]
+            }
         }
     }
 
@@ -124,11 +146,15 @@ impl AttentionCase {
         extras
     }
 
-    /// Returns (first, end) of the keys that a row attends to, from the inputs after the tensors.
-    pub fn span(&self, extras: &[Array], row: usize) -> (usize, usize) {
+    /// Returns the keys that a row attends to, from the inputs after the tensors.
+    fn keys(&self, extras: &[Array], row: usize) -> Vec<usize> {
+        let number = |at: usize| extras[0].data[self.attention.mask.numbers() * row + at] as usize;
         match self.attention.mask {
-            Mask::Causal => (0, row % self.attention.seq_len + 1),
-            Mask::Spans => (extras[0].data[2 * row] as usize, extras[0].data[2 * row + 1] as usize),
+            Mask::Causal => (0..row % self.attention.seq_len + 1).collect(),
+            Mask::Spans => (number(0)..number(1)).collect(),
+            Mask::Branches => {
+                (number(0)..number(1)).filter(|key| !(number(2)..number(3)).contains(key)).collect()
+            }
         }
     }
 
@@ -140,11 +166,12 @@ impl AttentionCase {
         let mut lse = Array::zeros(&[self.rows(), heads.query]);
         for row in 0..self.rows() {
             let (b, t) = (row / seq_len, row % seq_len);
-            let (first, end) = self.span(extras, row);
+            let keys = self.keys(extras, row);
             for h in 0..heads.query {
                 let g = h * heads.kv / heads.query;
                 let at = |r: usize, head: usize, d: usize| packed.data[r * width + head * dim + d];
-                let weights: Vec<f64> = (first..end)
+                let weights: Vec<f64> = keys
+                    .iter()
                     .map(|key| {
                         let other = b * seq_len + key;
                         let dot: f64 = (0..dim).map(|d| at(row, h, d) * at(other, heads.query + g, d)).sum();
@@ -154,7 +181,7 @@ impl AttentionCase {
                     .collect();
                 let total: f64 = weights.iter().sum();
                 lse.data[row * heads.query + h] = total.ln();
-                for (key, weight) in (first..end).zip(weights) {
+                for (&key, weight) in keys.iter().zip(weights) {
                     let factor = dropout.map_or(1.0, |site| {
                         let counters = &extras[extras.len() - 2..];
                         let (sequence, step) = (counters[0].data[b] as usize, counters[1].data[0] as usize);

@@ -51,6 +51,7 @@ struct Row {
 
 const CAUSAL: Option<Mask> = Some(Mask::Causal);
 const SPANS: Option<Mask> = Some(Mask::Spans);
+const BRANCHES: Option<Mask> = Some(Mask::Branches);
 const ANY_MASK: Option<Mask> = None;
 const PLAIN: Option<bool> = Some(false);
 const DROPOUT: Option<bool> = Some(true);
@@ -68,7 +69,9 @@ const fn only(before_12: bool, row: Row) -> Row {
 }
 
 /// The forward pass; rows are queries.
-const FORWARD: [Row; 9] = [
+const FORWARD: [Row; 10] = [
+    // Not measured. Gaps leave no registers for queries.
+    row(32, BRANCHES, PLAIN, [32, 64, 32, 0, 4]),
     // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.031 ms per call, 105 TFLOP/s, 39 % of
     // the budget (results/measured/nvidia-h200-2026-11-21/ops-dim768.txt). Not measured with spans.
     row(32, ANY_MASK, PLAIN, [32, 64, 32, 1, 4]),
@@ -436,10 +439,15 @@ fn lookup(table: &[Row], attention: &Attention, properties: &Properties) -> Pass
     row.unwrap_or_else(|| panic!("no tensor-core kernels for {attention:?}")).pass
 }
 
+/// Returns the mask whose rows apply to this one too: branches are spans with a gap.
+fn coarser(mask: Mask) -> Mask {
+    if mask == Mask::Branches { Mask::Spans } else { mask }
+}
+
 impl Row {
     fn applies(&self, attention: &Attention, properties: &Properties) -> bool {
         self.head_dim == attention.heads.dim
-            && self.mask.is_none_or(|mask| mask == attention.mask)
+            && self.mask.is_none_or(|mask| mask == attention.mask || mask == coarser(attention.mask))
             && self.dropout.is_none_or(|dropout| dropout == attention.dropout.is_some())
             && self.before_12.is_none_or(|before| before == (properties.capability.0 < 12))
     }

@@ -22,7 +22,7 @@ use crate::ops::softmax::Softmax;
 pub struct Inputs {
     /// The packed rows `[N, (H+2·KV)·dim]`.
     pub packed: TensorId,
-    /// (first, end) per row, with [`Mask::Spans`].
+    /// The input of the mask, unless it is causal.
     pub spans: Option<TensorId>,
     /// `sequences [B]` and `step [1]`, with dropout.
     pub counters: Option<[TensorId; 2]>,
@@ -31,7 +31,7 @@ pub struct Inputs {
 impl Inputs {
     /// Splits the inputs of [`FlashAttention`](super::FlashAttention); `infer` has checked their number.
     pub(super) fn from_op_inputs(attention: &Attention, inputs: &[TensorId]) -> Self {
-        let spans = (attention.mask == Mask::Spans).then(|| inputs[1]);
+        let spans = (attention.mask != Mask::Causal).then(|| inputs[1]);
         let next = 1 + usize::from(spans.is_some());
         let counters = attention.dropout.map(|_| [inputs[next], inputs[next + 1]]);
         Self { packed: inputs[0], spans, counters }
