@@ -10,8 +10,8 @@ pub use record::{EvaluationRecord, FigureRecord, TaskRecord};
 
 use crate::error::{Error, Result};
 use crate::results::names::{EVALUATIONS, file_part};
-use crate::scoring::{self, Grouping, Scorer};
-use crate::tasks::{Beginning, Definition, Encoder, Loaded, Prepared, Request, Score};
+use crate::scoring::{Grouping, Scorer};
+use crate::tasks::{Beginning, Definition, Encoder, Loaded, Prepared, Request};
 use crate::train::{ModelSource, ScoringModel};
 use record::{Folder, ScoringFacts, TaskKey};
 use std::path::PathBuf;
@@ -100,15 +100,14 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
             Some(scorer) => scorer,
             empty => empty.insert(model.scorer()?),
         };
-        let requests: Vec<scoring::Request> = prepared.requests().map(scored).collect();
-        let of = requests.len();
+        let items: Vec<&[Request]> = prepared.items.iter().map(|item| &item.requests[..]).collect();
+        let of = items.iter().map(|requests| requests.len()).sum();
         watch(Progress { task: &key.task, done: 0, of });
-        let (scores, usage) = scorer.score(&requests, Grouping::Packed, |done| {
+        let (scores, usage) = scorer.score(&items, Grouping::Packed, |done| {
             watch(Progress { task: &key.task, done, of });
             Ok(())
         })?;
-        let scores: Vec<Score> =
-            scores.iter().map(|score| Score { log_prob: score.log_prob, is_greedy: score.greedy }).collect();
+        let scores = scores.concat();
         let facts = ScoringFacts { usage, algorithms: scorer.algorithms(), cut_items: prepared.cut_items() };
         folder.add(key, &prepared.result(&scores)?, facts)?;
     }
@@ -140,12 +139,6 @@ impl Ready {
         };
         Ok(Self { key, prepared })
     }
-}
-
-/// Returns a task's request as the scorer takes it.
-fn scored(request: &Request) -> scoring::Request {
-    let tokens = [&request.context[..], &request.continuation].concat();
-    scoring::Request { tokens, start: request.context.len() }
 }
 
 /// Returns the name of the folder of a model's evaluation: the model, its step, and a hash of everything that

@@ -9,6 +9,7 @@ use crate::ir::{
     BatchSlot, ControlSlot, ExchangeSlot, FlatBuffer, GenerationSlot, GroupRequest, OwnedRange, Param, Part,
     PromptSlot, Role, ScoringSlot, Shards, SlotName, Spec, State, StateBuilder,
 };
+use crate::ops::attention::Mask;
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
 use crate::passes::DividedRows;
@@ -374,13 +375,13 @@ pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
 
 /// Returns the state of programs that only score tokens: parameters, a batch, and the scores of its rows. The
 /// values that are read after every batch come first in their buffer.
-pub fn scoring_state(plan: &Plan) -> State {
+pub fn scoring_state(plan: &Plan, mask: Mask) -> State {
     let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
     let (rows, act_dtype) = (plan.batch.rows(), plan.precision.act_dtype);
     builder.lay_out([
         (BatchSlot::Tokens, u32s(rows)),
         (BatchSlot::Positions, u32s(rows)),
-        (BatchSlot::Spans, u32s(2 * rows)),
+        (BatchSlot::Spans, u32s(mask.numbers() * rows)),
         (BatchSlot::Targets, u32s(rows)),
         (BatchSlot::Scored, u32s(rows)),
     ]);

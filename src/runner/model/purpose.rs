@@ -1,6 +1,7 @@
 //! What a model is recorded for, and the result of a recording.
 
 use crate::ir::{PromptSlot, SlotName, TensorId};
+use crate::ops::attention::Mask;
 
 /// Purpose of a recorded program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub enum Purpose {
     },
     /// Loss only, without dropout.
     Evaluate,
+    /// Log-probabilities of tokens in sequences that share rows of attention, with this mask.
+    Score(Mask),
     /// Logits of the next token: one token per sequence, with keys and values from a cache.
     Generate,
     /// Logits of the token after each prompt: processes whole prompts and fills the cache with their keys and

@@ -5,16 +5,17 @@
 //! the same scores wherever it lies in a batch and whatever else is there, because
 //!
 //! - it begins at a multiple of attention's blocks ([`document_step`]), where its positions begin at 0, and
-//!   sees only itself;
+//!   sees only itself; sequences that share their first tokens lie together, always in the same way;
 //! - every other op, the head included, treats each row alike;
 //! - the implementations that round in another way are not used: neither unfused ops nor unfused attention,
 //!   and no cache of keys and values.
 
+use super::window::window;
 use super::{decoder, layout};
 use crate::error::Result;
 use crate::exec::Section;
 use crate::ir::{Builder, State};
-use crate::ops::attention::document_step;
+use crate::ops::attention::{Mask, document_step};
 use crate::plan::Plan;
 use crate::policy::Attention;
 use std::sync::Arc;
@@ -45,6 +46,9 @@ pub struct ScoringShape {
     pub context: usize,
     /// Rows of each part of the head.
     pub head_rows: usize,
+    /// True if sequences can share the tokens that they begin with. A window counts rows, not positions, so
+    /// models with one have no branches.
+    pub shares_prefixes: bool,
 }
 
 impl ScoringShape {
@@ -55,7 +59,14 @@ impl ScoringShape {
         let (step, context) = (document_step(on_gpu), plan.batch.seq_len);
         let seq_len = context.next_multiple_of(step);
         let sequences = (wanted / seq_len).max(1);
-        Self { sequences, seq_len, step, context, head_rows: head_rows.min(sequences * seq_len) }
+        let has_window = (0..plan.model.n_layers).any(|i| window(&plan.model, i, seq_len).is_some());
+        let head_rows = head_rows.min(sequences * seq_len);
+        Self { sequences, seq_len, step, context, head_rows, shares_prefixes: !has_window }
+    }
+
+    /// Returns the mask of attention.
+    pub fn mask(&self) -> Mask {
+        if self.shares_prefixes { Mask::Branches } else { Mask::Spans }
     }
 
     /// Returns the tokens in a batch, padding included.
@@ -86,20 +97,21 @@ impl ScoringPrograms {
         let shape = ScoringShape::new(plan);
         let mut plan = plan.clone();
         (plan.batch.micro, plan.batch.seq_len) = (shape.sequences, shape.seq_len);
-        plan.cross_documents = false;
         plan.execution.fused = true;
         plan.execution.attention = Attention::Flash;
-        let state = Arc::new(layout::scoring_state(&plan));
+        let state = Arc::new(layout::scoring_state(&plan, shape.mask()));
         let section = |name: String, record: &dyn Fn(&mut Builder) -> Result<()>| {
             let mut b = Builder::new(name, Arc::clone(&state));
             record(&mut b)?;
             Ok(Section::new(b.finish()))
         };
         let name = format!("score {}x{}", shape.sequences, shape.seq_len);
-        let hidden = section(name, &|b| decoder::hidden_rows(&plan, b))?;
+        let hidden = section(name, &|b| decoder::hidden_rows(&plan, shape.mask(), b))?;
         let part = |start: usize| {
             let scored = start..shape.rows().min(start + shape.head_rows);
-            section(format!("score head {start}"), &|b| decoder::token_scores(&plan, scored.clone(), b))
+            section(format!("score head {start}"), &|b| {
+                decoder::token_scores(&plan, shape.mask(), scored.clone(), b)
+            })
         };
         let heads = (0..shape.rows()).step_by(shape.head_rows).map(part).collect::<Result<_>>()?;
         Ok(Self { state, shape, hidden, heads })

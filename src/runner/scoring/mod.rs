@@ -1,22 +1,26 @@
 //! Scores sequences of tokens with a model: the log-probability of a continuation after its context, and
 //! whether greedy decoding would produce it.
 //!
-//! A request has the same score whatever it is batched with, whatever the order, and wherever it is placed
-//! ([`ScoringPrograms`]).
+//! The requests of an item, such as its choices, share the tokens that they begin with, which the model reads
+//! once. An item has the same scores whatever it is batched with, whatever the order, and wherever it is
+//! placed ([`ScoringPrograms`]).
 
 mod batch;
+mod group;
 mod pack;
-mod request;
+mod usage;
 
 pub use pack::Grouping;
-pub use request::{Request, Score, Usage};
+pub use usage::Usage;
 
 use crate::error::{Error, Result};
 use crate::exec::{Engine, Snapshot};
 use crate::ir::{BatchSlot, ScoringSlot};
 use crate::model::ScoringPrograms;
-use batch::Batch;
-use pack::{PlacedRequest, pack};
+use crate::tasks::{Request, Score};
+use batch::{Batch, ScoredRequest};
+use group::{check, groups};
+use pack::{PlacedGroup, pack};
 use std::collections::VecDeque;
 
 /// How many batches a GPU runs ahead of the host, which prepares and reads batches meanwhile.
@@ -33,8 +37,7 @@ pub struct Scorer {
 /// A batch whose programs have been launched.
 struct InFlight {
     snapshot: Snapshot,
-    /// For each request in the batch, its index and its number of scored tokens.
-    scored: Vec<(usize, usize)>,
+    requests: Vec<ScoredRequest>,
 }
 
 impl Scorer {
@@ -55,31 +58,36 @@ impl Scorer {
         self.engine.gpu().map(|gpu| gpu.products.algorithms().hash())
     }
 
-    /// Scores requests, in their order. Calls `on_batch` after each batch with the number of requests that
-    /// are done.
+    /// Scores the requests of items, in their order. Calls `on_batch` after each batch with the number of
+    /// requests that are done.
     ///
     /// # Errors
-    /// If a request does not fit the model ([`Request::check`]; the message names its index), or the device
-    /// or `on_batch` fails.
+    /// If a request does not fit the model (the message names item and request), or the device or `on_batch`
+    /// fails.
     pub fn score(
         &mut self,
-        requests: &[Request],
+        items: &[&[Request]],
         grouping: Grouping,
         mut on_batch: impl FnMut(usize) -> Result<()>,
-    ) -> Result<(Vec<Score>, Usage)> {
+    ) -> Result<(Vec<Vec<Score>>, Usage)> {
         let shape = self.programs.shape;
-        for (index, request) in requests.iter().enumerate() {
-            let checked = request.check(shape.context, self.vocabulary);
-            checked.map_err(|e| e.context(format!("request {}", index + 1)))?;
+        for (item, requests) in items.iter().enumerate() {
+            for (at, request) in requests.iter().enumerate() {
+                let place = || format!("item {}, request {}", item + 1, at + 1);
+                check(request, shape.context, self.vocabulary).map_err(|e| e.context(place()))?;
+            }
         }
-        let lens: Vec<usize> = requests.iter().map(|request| request.inputs().len()).collect();
-        let rows = pack(&lens, (shape.seq_len, shape.step), grouping);
-        let mut scores = vec![Score { log_prob: 0.0, greedy: true }; requests.len()];
+        let groups = groups(items, shape);
+        let rooms: Vec<usize> = groups.iter().map(|group| group.room(shape)).collect();
+        let rows = pack(&rooms, (shape.seq_len, shape.step), grouping);
+        let unscored = Score { log_prob: f64::NAN, is_greedy: false };
+        let mut scores: Vec<Vec<Score>> =
+            items.iter().map(|requests| vec![unscored; requests.len()]).collect();
         let ahead = if self.engine.gpu().is_some() { BATCHES_AHEAD } else { 0 };
         let (mut usage, mut done) = (Usage::default(), 0);
         let mut in_flight = VecDeque::new();
         for rows in batches(&rows, shape.sequences, grouping.in_batch()) {
-            let batch = Batch::new(shape, requests, rows);
+            let batch = Batch::new(shape, items, &groups, rows);
             usage += batch.usage(shape);
             in_flight.push_back(self.launch(batch)?);
             if in_flight.len() > ahead {
@@ -111,37 +119,38 @@ impl Scorer {
         let slot = engine.state.slot(ScoringSlot::Likeliest)?;
         let last = engine.state.layout().get(slot);
         let bytes = last.offset + last.spec.bytes();
-        Ok(InFlight { snapshot: engine.snapshot(slot, bytes)?, scored: batch.scored_tokens })
+        Ok(InFlight { snapshot: engine.snapshot(slot, bytes)?, requests: batch.requests })
     }
 
     /// Waits for a batch, and adds up the scores of its requests. Returns how many requests it had.
-    fn finish(&mut self, batch: Option<InFlight>, scores: &mut [Score]) -> Result<usize> {
-        let Some(InFlight { mut snapshot, scored }) = batch else { return Ok(0) };
+    fn finish(&mut self, batch: Option<InFlight>, scores: &mut [Vec<Score>]) -> Result<usize> {
+        let Some(InFlight { mut snapshot, requests }) = batch else { return Ok(0) };
         self.engine.open(&mut snapshot)?;
         let layout = self.engine.state.layout();
         let log_probs = snapshot.numbers(layout, ScoringSlot::LogProbs)?;
         let likeliest = snapshot.integers(layout, ScoringSlot::Likeliest)?;
         let mut next = 0;
-        for &(request, tokens) in &scored {
+        for &ScoredRequest { item, request, tokens } in &requests {
             let rows = next..next + tokens;
-            let score = scores.get_mut(request).ok_or_else(|| Error::failed("a batch has no request"))?;
+            let score = scores.get_mut(item).and_then(|item| item.get_mut(request));
+            let score = score.ok_or_else(|| Error::failed("a batch has no request"))?;
             // In the order of the tokens, so the sum has the same bits wherever they lie.
             score.log_prob = log_probs[rows.clone()].iter().sum();
-            score.greedy = likeliest[rows].iter().all(|&is_likeliest| is_likeliest == 1);
+            score.is_greedy = likeliest[rows].iter().all(|&is_likeliest| is_likeliest == 1);
             next += tokens;
         }
-        Ok(scored.len())
+        Ok(requests.len())
     }
 }
 
-/// Divides rows among batches, with at most `sequences` rows and `most` requests in each. A row has at most
-/// `most` requests.
-fn batches(rows: &[Vec<PlacedRequest>], sequences: usize, most: usize) -> Vec<&[Vec<PlacedRequest>]> {
+/// Divides rows among batches, with at most `sequences` rows and `most` groups in each. A row has at most
+/// `most` groups.
+fn batches(rows: &[Vec<PlacedGroup>], sequences: usize, most: usize) -> Vec<&[Vec<PlacedGroup>]> {
     let (mut batches, mut rest) = (Vec::new(), rows);
     while !rest.is_empty() {
-        let (mut count, mut requests) = (0, 0);
-        while count < rest.len().min(sequences) && (count == 0 || requests + rest[count].len() <= most) {
-            requests += rest[count].len();
+        let (mut count, mut groups) = (0, 0);
+        while count < rest.len().min(sequences) && (count == 0 || groups + rest[count].len() <= most) {
+            groups += rest[count].len();
             count += 1;
         }
         let (batch, after) = rest.split_at(count);

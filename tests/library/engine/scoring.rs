@@ -3,14 +3,15 @@
 
 use crate::engine::harness::{Setup, set};
 use crate::engine::models::MODELS;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::ControlSlot;
 use xrun::model::ScoringPrograms;
-use xrun::scoring::{Grouping, Request, Score, Scorer};
+use xrun::scoring::{Grouping, Scorer};
+use xrun::tasks::{Request, Score};
 use xrun::train::{InitialValues, initialize, refresh_compute_copy};
 
 /// A model of its initial weights that scores with so many threads.
@@ -28,35 +29,55 @@ fn scorer(setup: &Setup, threads: usize) -> Scorer {
 
 /// Requests of `lens` tokens each, the longest with a short continuation and the shortest with a long one.
 fn requests(lens: impl IntoIterator<Item = usize>) -> Vec<Request> {
-    let request = |(i, len): (usize, usize)| Request {
-        tokens: (0..len).map(|t| ((t * t + 31 * t + 7 * i) % 251) as u32).collect(),
-        start: if i % 2 == 0 { len - 1 } else { 1 + i % (len - 1) },
+    let request = |(i, len): (usize, usize)| {
+        let mut context: Vec<u32> = (0..len).map(|t| ((t * t + 31 * t + 7 * i) % 251) as u32).collect();
+        let continuation = context.split_off(if i % 2 == 0 { len - 1 } else { 1 + i % (len - 1) });
+        Request { context, continuation }
     };
     lens.into_iter().enumerate().map(request).collect()
 }
 
-fn bits(score: Score) -> (u64, bool) {
-    (score.log_prob.to_bits(), score.greedy)
+/// Each request as an item.
+fn alone(requests: &[Request]) -> Vec<Vec<Request>> {
+    requests.iter().map(|request| vec![request.clone()]).collect()
 }
 
-/// Scores requests, and then again in other groups and orders, which must change no bit.
-fn check_permutations(setup: &Setup, requests: &[Request], groupings: &[Grouping], what: &str) {
+/// Items of four choices after a context of `lens` tokens.
+fn choices(lens: impl IntoIterator<Item = usize>) -> Vec<Vec<Request>> {
+    let item = |(i, len): (usize, usize)| {
+        let context: Vec<u32> = (0..len).map(|t| ((t * t + 13 * t + 5 * i) % 251) as u32).collect();
+        let choice =
+            |c: usize| (0..1 + (3 * i + 7 * c) % 11).map(move |t| ((t * 17 + 50 * c + i) % 251) as u32);
+        (0..4).map(|c| Request { context: context.clone(), continuation: choice(c).collect() }).collect()
+    };
+    lens.into_iter().enumerate().map(item).collect()
+}
+
+fn score(scorer: &mut Scorer, items: &[Vec<Request>], grouping: Grouping) -> Vec<Vec<Score>> {
+    let items: Vec<&[Request]> = items.iter().map(|item| &item[..]).collect();
+    scorer.score(&items, grouping, |_| Ok(())).unwrap().0
+}
+
+fn bits(score: &Score) -> (u64, bool) {
+    (score.log_prob.to_bits(), score.is_greedy)
+}
+
+/// Scores items, and then again in other groups and orders, which must change no bit.
+fn check_permutations(setup: &Setup, items: &[Vec<Request>], groupings: &[Grouping], what: &str) {
     let mut scorer = scorer(setup, 2);
-    let (scores, _) = scorer.score(requests, Grouping::Packed, |_| Ok(())).unwrap();
-    assert!(scores.iter().all(|score| score.log_prob < 0.0), "{what}: {scores:?}");
-    let distinct: BTreeMap<_, _> = scores.iter().map(|score| (score.log_prob.to_bits(), ())).collect();
+    let scores = score(&mut scorer, items, Grouping::Packed);
+    assert!(scores.iter().flatten().all(|score| score.log_prob < 0.0), "{what}: {scores:?}");
+    let distinct: BTreeSet<u64> = scores.iter().flatten().map(|score| score.log_prob.to_bits()).collect();
     assert!(distinct.len() > scores.len() / 2, "{what}: scores of different requests differ");
     for (turn, &grouping) in groupings.iter().enumerate() {
         // Reversed, rotated, and so that neighbors are far apart.
-        let mut order: Vec<usize> = (0..requests.len()).rev().collect();
-        order.rotate_left(turn % requests.len());
-        order.sort_by_key(|request| request % (turn + 2));
-        let shuffled: Vec<Request> = order.iter().map(|&request| requests[request].clone()).collect();
-        let (again, usage) = scorer.score(&shuffled, grouping, |_| Ok(())).unwrap();
-        assert_eq!(usage.inputs, requests.iter().map(|r| r.tokens.len() - 1).sum::<usize>());
-        for (&request, again) in order.iter().zip(again) {
-            let len = requests[request].tokens.len();
-            assert_eq!(bits(again), bits(scores[request]), "{what}, {grouping:?}: {len} tokens");
+        let mut order: Vec<usize> = (0..items.len()).rev().collect();
+        order.rotate_left(turn % items.len());
+        order.sort_by_key(|item| item % (turn + 2));
+        let shuffled: Vec<Vec<Request>> = order.iter().map(|&item| items[item].clone()).collect();
+        for (&item, again) in order.iter().zip(score(&mut scorer, &shuffled, grouping)) {
+            let of = |scores: &[Score]| scores.iter().map(bits).collect::<Vec<_>>();
+            assert_eq!(of(&again), of(&scores[item]), "{what}, {grouping:?}: item {item}");
         }
     }
 }
@@ -71,9 +92,9 @@ fn neighbors_order_and_places_change_no_bit() {
             let what = format!("{name}, {dtype}");
             // Around the blocks of 48 queries, whole contexts, and many that share rows.
             let lens = [2, 191, 48, 49, 50, 97, 98, 3, 20, 31, 47, 145, 144, 60, 5, 9, 12];
-            let requests = requests(lens);
-            check_permutations(&setup, &requests, &groupings, &what);
-            check_permutations(&setup, &requests[..3], &[Grouping::Apart { batch: 1 }], &what);
+            let items = [alone(&requests(lens)), choices([1, 30, 44, 90, 170, 180])].concat();
+            check_permutations(&setup, &items, &groupings, &what);
+            check_permutations(&setup, &items[..3], &[Grouping::Apart { batch: 1 }], &what);
         }
     }
     // More keys than the 256 of a block. If documents began at any multiple of 16, the second would begin at 496,
@@ -81,19 +102,19 @@ fn neighbors_order_and_places_change_no_bit() {
     for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
         let keys = ["training.seq_len=1000", "data.validation_tokens=2000", "model.n_layers=1", dtype];
         let setup = Setup::new(&keys);
-        let requests = requests([491, 481, 300, 290, 20]);
-        check_permutations(&setup, &requests, &[Grouping::Apart { batch: 1 }], dtype);
+        let items = [alone(&requests([491, 481, 300, 290, 20])), choices([400])].concat();
+        check_permutations(&setup, &items, &[Grouping::Apart { batch: 1 }], dtype);
     }
 }
 
 #[test]
 fn two_ranks_and_other_threads_score_as_one() {
     let setup = Setup::new(&["training.seq_len=100"]);
-    let requests = requests((2..60).step_by(3));
-    let (all, _) = scorer(&setup, 2).score(&requests, Grouping::Packed, |_| Ok(())).unwrap();
-    let halves = requests.chunks(requests.len() / 2).zip([1, 3]).flat_map(|(half, threads)| {
-        scorer(&setup, threads).score(half, Grouping::Packed, |_| Ok(())).unwrap().0
-    });
+    let items = [alone(&requests((2..60).step_by(3))), choices([20, 50])].concat();
+    let all = score(&mut scorer(&setup, 2), &items, Grouping::Packed);
+    let halves = items.chunks(items.len() / 2).zip([1, 3]);
+    let halves =
+        halves.flat_map(|(half, threads)| score(&mut scorer(&setup, threads), half, Grouping::Packed));
     assert_eq!(all, halves.collect::<Vec<_>>());
 }
 
@@ -102,18 +123,35 @@ fn two_ranks_and_other_threads_score_as_one() {
 fn scores_are_losses() {
     for (name, keys) in MODELS {
         let setup = Setup::new(&[keys, &["training.seq_len=60", "training.local_batch_size=1"]].concat());
-        let requests = requests([61]);
-        let request = Request { start: 1, ..requests[0].clone() };
+        let [request] = &requests([61])[..] else { unreachable!("one was asked for") };
+        let tokens = [&request.context[..], &request.continuation].concat();
+        let request = Request { context: tokens[..1].to_vec(), continuation: tokens[1..].to_vec() };
         let mut engine = setup.engine();
         let numbers = |tokens: &[u32]| tokens.iter().map(|&token| f64::from(token)).collect::<Vec<_>>();
-        set(&mut engine, "batch.tokens", &numbers(&request.tokens[..60]));
-        set(&mut engine, "batch.targets", &numbers(&request.tokens[1..]));
+        set(&mut engine, "batch.tokens", &numbers(&tokens[..60]));
+        set(&mut engine, "batch.targets", &numbers(&tokens[1..]));
         set(&mut engine, "batch.positions", &(0..60).map(f64::from).collect::<Vec<_>>());
         engine.run(&setup.programs.evaluate).unwrap();
         let loss = engine.state.values(engine.state.slot(ControlSlot::EvalLoss).unwrap()).unwrap()[0];
-        let (scores, _) = scorer(&setup, 2).score(&[request], Grouping::Packed, |_| Ok(())).unwrap();
-        let relative = (scores[0].log_prob + loss).abs() / loss;
-        assert!(relative < 1e-6, "{name}: {} for a loss of {loss}", scores[0].log_prob);
+        let scores = score(&mut scorer(&setup, 2), &[vec![request]], Grouping::Packed);
+        let log_prob = scores[0][0].log_prob;
+        let relative = (log_prob + loss).abs() / loss;
+        assert!(relative < 1e-6, "{name}: {log_prob} for a loss of {loss}");
+    }
+}
+
+/// Choices that share their context have the scores that they have alone, but for rounding.
+#[test]
+fn a_shared_context_changes_no_score() {
+    for (name, keys) in MODELS {
+        let setup = Setup::new(&[keys, &["training.seq_len=190", "training.dtype=fp32"]].concat());
+        let mut scorer = scorer(&setup, 2);
+        let items = choices([1, 30, 44, 90, 170]);
+        let together = score(&mut scorer, &items, Grouping::Packed).concat();
+        let apart = score(&mut scorer, &alone(&items.concat()), Grouping::Packed).concat();
+        for (a, b) in together.iter().zip(&apart) {
+            assert!((a.log_prob - b.log_prob).abs() < 1e-5 * b.log_prob.abs(), "{name}: {a:?}, {b:?}");
+        }
     }
 }
 
@@ -123,13 +161,13 @@ fn probabilities_add_up_and_the_largest_is_greedy() {
     for keys in [&["training.dtype=fp32"][..], &["model.logit_cap=3", "model.logit_scale=2"]] {
         let setup = Setup::new(&[keys, &["training.seq_len=48"]].concat());
         let words = setup.plan.model.vocab_size as u32;
-        let requests: Vec<Request> =
-            (0..words).map(|word| Request { tokens: vec![5, 100, 7, word], start: 3 }).collect();
-        let (scores, _) = scorer(&setup, 2).score(&requests, Grouping::Packed, |_| Ok(())).unwrap();
+        let request = |word| Request { context: vec![5, 100, 7], continuation: vec![word] };
+        let item: Vec<Request> = (0..words).map(request).collect();
+        let scores = score(&mut scorer(&setup, 2), &[item], Grouping::Packed).concat();
         let total: f64 = scores.iter().map(|score| score.log_prob.exp()).sum();
         assert!((total - 1.0).abs() < 1e-4, "{keys:?}: {total}");
         let best = scores.iter().map(|score| score.log_prob).fold(f64::NEG_INFINITY, f64::max);
-        let greedy: Vec<&Score> = scores.iter().filter(|score| score.greedy).collect();
+        let greedy: Vec<&Score> = scores.iter().filter(|score| score.is_greedy).collect();
         assert_eq!(greedy.iter().map(|score| score.log_prob).collect::<Vec<_>>(), [best], "{keys:?}");
     }
 }
@@ -137,18 +175,19 @@ fn probabilities_add_up_and_the_largest_is_greedy() {
 #[test]
 fn requests_that_do_not_fit_are_refused() {
     let mut scorer = scorer(&Setup::new(&["training.seq_len=50"]), 1);
-    let fits = Request { tokens: vec![1; 51], start: 50 };
+    let request = |context: Vec<u32>, scored: usize| Request { context, continuation: vec![1; scored] };
+    let fits = request(vec![1; 50], 1);
     let mut refused = |request: Request| {
-        let requests = [fits.clone(), request];
-        scorer.score(&requests, Grouping::Packed, |_| Ok(())).unwrap_err().to_string()
+        let items: [&[Request]; 2] = [&[fits.clone()], &[fits.clone(), request]];
+        scorer.score(&items, Grouping::Packed, |_| Ok(())).unwrap_err().to_string()
     };
-    let long = refused(Request { tokens: vec![1; 52], start: 50 });
-    assert!(long.contains("request 2: it has 52 tokens, but the model reads 50"), "{long}");
-    let empty = refused(Request { tokens: vec![1, 2], start: 2 });
-    assert!(empty.contains("starts at token 2 of 2"), "{empty}");
-    let first = refused(Request { tokens: vec![1, 2], start: 0 });
-    assert!(first.contains("at least one token must come before it"), "{first}");
-    let foreign = refused(Request { tokens: vec![1, 99_999], start: 1 });
+    let long = refused(request(vec![1; 50], 2));
+    assert!(long.contains("item 2, request 2: it has 52 tokens, but the model reads 50"), "{long}");
+    let empty = refused(request(vec![1, 2], 0));
+    assert!(empty.contains("2 tokens of context and 0 to score"), "{empty}");
+    let first = refused(request(Vec::new(), 2));
+    assert!(first.contains("both need at least one"), "{first}");
+    let foreign = refused(request(vec![99_999], 1));
     assert!(foreign.contains("token 99999 is outside the model's vocabulary"), "{foreign}");
     let (scores, usage) = scorer.score(&[], Grouping::Packed, |_| Ok(())).unwrap();
     assert!(scores.is_empty() && usage.batches == 0);

@@ -63,8 +63,8 @@ const MAY_USE: &[(&str, &str)] = &[
         "model",
         "evaluation hugging_face data checkpoint plan exec passes optim ops ir device policy format error",
     ),
-    // The marker of rows without a target.
-    ("scoring", "model data exec ir error"),
+    // The requests of tasks, and the marker of rows without a target.
+    ("scoring", "model tasks data exec ir error"),
     // The recipe whose mode of recomputation the plan chooses, and the facts about its corpus.
     ("forecast", "model plan data recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the

@@ -9,6 +9,7 @@ use super::purpose::{Losses, Purpose};
 use super::window::{attended_tokens, window};
 use crate::error::Result;
 use crate::ir::Builder;
+use crate::ops::attention::Mask;
 use crate::plan::Plan;
 pub use params::parameters;
 use recording::Recording;
@@ -41,8 +42,8 @@ pub(super) fn logits(plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<(
 ///
 /// # Errors
 /// If the plan's numbers do not fit an op.
-pub(super) fn hidden_rows(plan: &Plan, b: &mut Builder) -> Result<()> {
-    let recording = Recording::new(plan, Purpose::Evaluate, b)?;
+pub(super) fn hidden_rows(plan: &Plan, mask: Mask, b: &mut Builder) -> Result<()> {
+    let recording = Recording::new(plan, Purpose::Score(mask), b)?;
     let normed = recording.trunk(b)?;
     recording.keep_hidden_rows(b, normed)
 }
@@ -51,8 +52,8 @@ pub(super) fn hidden_rows(plan: &Plan, b: &mut Builder) -> Result<()> {
 ///
 /// # Errors
 /// If the plan's numbers do not fit an op.
-pub(super) fn token_scores(plan: &Plan, scored: Range<usize>, b: &mut Builder) -> Result<()> {
-    Recording::for_head(plan, Purpose::Evaluate).token_scores(b, scored)
+pub(super) fn token_scores(plan: &Plan, mask: Mask, scored: Range<usize>, b: &mut Builder) -> Result<()> {
+    Recording::for_head(plan, Purpose::Score(mask)).token_scores(b, scored)
 }
 
 /// Returns the model FLOPs per token, forward and backward: 6 per weight of every matrix product, plus

@@ -35,7 +35,7 @@ impl Recording<'_> {
         let (rows, seq_len, mask) = match self.purpose {
             Purpose::Generate => return Ok(None),
             Purpose::Prefill(shape) => (shape.prompts * shape.rows, shape.rows, Mask::Causal),
-            Purpose::Train { .. } | Purpose::Evaluate => {
+            Purpose::Train { .. } | Purpose::Evaluate | Purpose::Score(_) => {
                 (self.plan.batch.rows(), self.plan.batch.seq_len, self.mask())
             }
         };
@@ -45,7 +45,7 @@ impl Recording<'_> {
         };
         let spans: Vec<TensorId> = match mask {
             Mask::Causal => Vec::new(),
-            Mask::Spans => vec![b.state(BatchSlot::Spans)?],
+            Mask::Spans | Mask::Branches => vec![b.state(BatchSlot::Spans)?],
         };
         let op = WindowSpans { rows, seq_len, window, mask };
         b.scoped("window", |b| b.emit1("spans", op, &spans)).map(Some)
@@ -53,7 +53,11 @@ impl Recording<'_> {
 
     /// Returns which keys rows see without a window.
     fn mask(&self) -> Mask {
-        if self.plan.cross_documents { Mask::Causal } else { Mask::Spans }
+        match self.purpose {
+            Purpose::Score(mask) => mask,
+            _ if self.plan.cross_documents => Mask::Causal,
+            _ => Mask::Spans,
+        }
     }
 
     /// Records the attention of every row to the rows before it or inside the window, from packed rows.
@@ -64,18 +68,20 @@ impl Recording<'_> {
                 self.fill_cache(b, i, packed, shape)?;
                 (shape.rows, Mask::Causal)
             }
-            Purpose::Train { .. } | Purpose::Evaluate => (self.plan.batch.seq_len, self.mask()),
+            Purpose::Train { .. } | Purpose::Evaluate | Purpose::Score(_) => {
+                (self.plan.batch.seq_len, self.mask())
+            }
         };
         let window = window(&self.plan.model, i, rows_of_sequence);
         let spans = match (window, mask) {
             (Some(_), _) => self.windows,
-            (None, Mask::Spans) => Some(b.state(BatchSlot::Spans)?),
+            (None, Mask::Spans | Mask::Branches) => Some(b.state(BatchSlot::Spans)?),
             (None, Mask::Causal) => None,
         };
         let attention = Attention {
             heads: self.heads,
             seq_len: rows_of_sequence,
-            mask: if spans.is_some() { Mask::Spans } else { Mask::Causal },
+            mask: if window.is_some() { Mask::Spans } else { mask },
             dropout: self.site(site),
             score_cap: self.plan.model.score_cap,
             window,

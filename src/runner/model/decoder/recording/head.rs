@@ -53,7 +53,9 @@ impl Recording<'_> {
         };
         match self.purpose {
             Purpose::Train { .. } => objective,
-            Purpose::Evaluate | Purpose::Generate | Purpose::Prefill(_) => objective.without_terms(),
+            Purpose::Evaluate | Purpose::Score(_) | Purpose::Generate | Purpose::Prefill(_) => {
+                objective.without_terms()
+            }
         }
     }
 

@@ -171,7 +171,7 @@ impl<'a> Recording<'a> {
     /// Returns the slots of this program's tokens and positions.
     fn inputs(&self) -> [SlotName; 2] {
         match self.purpose {
-            Purpose::Train { .. } | Purpose::Evaluate => {
+            Purpose::Train { .. } | Purpose::Evaluate | Purpose::Score(_) => {
                 [BatchSlot::Tokens, BatchSlot::Positions].map(SlotName::Batch)
             }
             Purpose::Generate => {
