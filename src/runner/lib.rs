@@ -9,6 +9,7 @@ pub mod ranks;
 pub mod recipe;
 pub mod results;
 pub mod scoring;
+pub mod task_evaluation;
 pub mod train;
 
 pub use xrun_engine::*;

@@ -3,17 +3,14 @@
 //! All items are read before the first is scored, so a wrong file costs no time. Each finished task is
 //! written at once and whole; an evaluation that was interrupted takes it from there.
 
-mod record;
 mod table;
-
-pub use record::{EvaluationRecord, FigureRecord, TaskRecord};
 
 use crate::error::{Error, Result};
 use crate::results::names::{EVALUATIONS, file_part};
-use crate::scoring::{Grouping, Scorer};
-use crate::tasks::{Beginning, Definition, Encoder, Loaded, Prepared, Request};
+use crate::scoring::Scorer;
+use crate::task_evaluation::{EvaluationRecord, Folder, TaskKey, score_task};
+use crate::tasks::{Beginning, Definition, Encoder, Loaded, Prepared};
 use crate::train::{ModelSource, ScoringModel};
-use record::{Folder, ScoringFacts, TaskKey};
 use std::path::PathBuf;
 
 /// Digits of a hash in the name of a folder.
@@ -88,6 +85,9 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
     let mut folder = Folder::open(path, &model.model)?;
     let prepared = request.tasks.iter().map(|task| Ready::read(task, request, &encoder, &folder));
     let prepared: Vec<Ready> = prepared.collect::<Result<_>>()?;
+    if prepared.iter().any(|ready| ready.prepared.is_some()) {
+        folder.lock()?;
+    }
     let mut scorer = None;
     let mut reused = Vec::new();
     for ready in &prepared {
@@ -100,16 +100,14 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
             Some(scorer) => scorer,
             empty => empty.insert(model.scorer()?),
         };
-        let items: Vec<&[Request]> = prepared.items.iter().map(|item| &item.requests[..]).collect();
-        let of = items.iter().map(|requests| requests.len()).sum();
-        watch(Progress { task: &key.task, done: 0, of });
-        let (scores, usage) = scorer.score(&items, Grouping::Packed, |done| {
-            watch(Progress { task: &key.task, done, of });
+        let of = prepared.requests().count();
+        let mut see = |done| watch(Progress { task: &key.task, done, of });
+        see(0);
+        let scores = score_task(prepared, scorer, |done| {
+            see(done);
             Ok(())
         })?;
-        let scores = scores.concat();
-        let facts = ScoringFacts { usage, algorithms: scorer.algorithms(), cut_items: prepared.cut_items() };
-        folder.add(key, &prepared.result(&scores)?, facts)?;
+        folder.add(key, scores)?;
     }
     let keys: Vec<&TaskKey> = prepared.iter().map(|ready| &ready.key).collect();
     let record = folder.record_of(&keys);

@@ -1,8 +1,8 @@
 //! The table of an evaluation, for a terminal.
 
 use super::Evaluation;
-use super::record::TaskRecord;
 use crate::format::{Column, Table, decimal, percent, plural, thousands};
+use crate::task_evaluation::TaskRecord;
 use std::fmt;
 
 /// Decimal places of figures.

@@ -56,7 +56,7 @@ pub use reference::{logits, reference};
 pub use request::{Origin, Request};
 pub use run::{Run, cpu_fallback_warning};
 pub use sample::{GenerationTime, Sampled, bench_generation, sample};
-pub use scoring_model::{ModelSource, ScoredModel, ScoringModel, is_model_folder};
+pub use scoring_model::{ModelSource, ScoringModel, is_model_folder};
 pub use time_left::TimeLeft;
 pub use timed_length::with_timed_length;
 pub use trained::{TrainedRun, recipe_of, tokenizer_json, tokenizer_of};

@@ -13,7 +13,7 @@ use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
 use crate::scoring::Scorer;
-use serde::{Deserialize, Serialize};
+use crate::task_evaluation::ScoredModel;
 use std::path::Path;
 
 /// A model to score with.
@@ -28,33 +28,6 @@ pub enum ModelSource {
         /// Keys to change, as `section.key=value`: execution keys and `training.dtype`.
         overrides: Vec<String>,
     },
-}
-
-/// What scores depend on, apart from what is scored: the model, and how it is run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ScoredModel {
-    /// The run, or the folder's name.
-    pub name: String,
-    /// The checkpoint's step; `None` for a folder.
-    pub step: Option<u64>,
-    /// Which weights: `training`, `ema`, or `published` for those of a folder.
-    pub weights: String,
-    /// The hash of the checkpoint, or of the folder's weights and configuration.
-    pub hash: String,
-    /// The hash of the tokenizer.
-    pub tokenizer: String,
-    /// Number of parameters.
-    pub parameters: u64,
-    /// Format of activations and products: `fp32`, `tf32` or `bf16`.
-    pub dtype: String,
-    /// `cpu`, or the name of the GPU.
-    pub device: String,
-    /// The most tokens that the model reads at once.
-    pub context: usize,
-    /// Tokens in a batch of the program: rows of attention, and tokens in each.
-    pub batch: [usize; 2],
-    /// The version of xrun.
-    pub xrun_version: String,
 }
 
 /// A model that is ready to score: planned and checked, with nothing allocated yet.
@@ -151,7 +124,7 @@ impl ScoringModel {
             name: named.name,
             step: named.step,
             weights: named.weights.to_owned(),
-            hash: named.hash,
+            hash: Some(named.hash),
             tokenizer: tokenizer.hash(),
             parameters: elements.sum::<usize>() as u64,
             dtype: recipe.values().training.dtype.word().to_owned(),

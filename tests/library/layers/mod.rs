@@ -83,9 +83,11 @@ const MAY_USE: &[(&str, &str)] = &[
     ("report", "curve atomic results statistics recipe metrics suggest liveness format regular error"),
     (
         "train",
-        "scoring evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
+        "task_evaluation scoring evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
          data recipe machine exec ir device policy liveness threads lock format regular error",
     ),
+    // The tokens and figures of tasks, what scores them, files and their lock.
+    ("task_evaluation", "tasks scoring results atomic regular format error"),
     // The binary and the process groups of runs, the number of GPUs.
     ("executor", "ranks results device regular error"),
     // Which sampler draws the points.
@@ -122,7 +124,7 @@ const MAY_USE: &[(&str, &str)] = &[
         "curve compare sweep train ranks results statistics metrics recipe machine format regular error",
     ),
     // The tokens and figures of tasks, what scores them, and where results are.
-    ("eval", "tasks scoring train atomic results format regular error"),
+    ("eval", "task_evaluation tasks scoring train results format error"),
     (
         "cli",
         "eval watch view replay compare coordinates device sweep executor train ranks checkpoint report results \

@@ -5,22 +5,21 @@
 //! hellaswag-0-shot.jsonl      a line for each item
 //! ```
 
+use super::model::ScoredModel;
 use crate::error::{Error, Result};
 use crate::format::shortened;
 use crate::regular::{self, MAX_TEXT};
-use crate::results::atomic::{json, json_line, parse_json, write};
+use crate::results::atomic::parse_json;
 use crate::results::names::file_part;
-use crate::scoring::Usage;
-use crate::tasks::{Definition, Figure, ItemResult, TaskFile, TaskResult};
-use crate::train::ScoredModel;
+use crate::tasks::{Definition, Figure, ItemResult, TaskFile};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The summary in the folder of an evaluation.
-const SUMMARY: &str = "evaluation.json";
+pub(super) const SUMMARY: &str = "evaluation.json";
 
 /// The version of the files' form. Raise it when a field goes or changes its meaning.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// The largest file of rows to read, in bytes: some 400 for each of five million items.
 const MAX_ROWS_BYTES: u64 = 2 << 30;
@@ -115,41 +114,22 @@ pub struct FigureRecord {
 }
 
 /// A row: an item and its scores.
-#[derive(Serialize)]
-struct Row<'a> {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ItemRow {
     /// Hash of the item.
-    item: &'a str,
+    pub item: String,
     /// Number of the group of items that share a text.
-    cluster: usize,
+    pub cluster: usize,
     /// The right choice.
-    gold: Option<usize>,
+    pub gold: Option<usize>,
     /// The choice of the model by the task's metric.
-    chosen: Option<usize>,
+    pub chosen: Option<usize>,
     /// The log-probability of each choice, in nats.
-    log_probs: Vec<f64>,
+    pub log_probs: Vec<f64>,
     /// For each choice, whether greedy decoding gives it.
-    greedy: Vec<bool>,
+    pub greedy: Vec<bool>,
     /// Whether the training data has the item; null if nobody has looked.
-    contaminated: Option<bool>,
-}
-
-/// How a task was scored.
-#[derive(Clone, Debug)]
-pub(super) struct ScoringFacts {
-    /// How much of the batches' room was used.
-    pub usage: Usage,
-    /// Hash of the algorithms of a GPU's products.
-    pub algorithms: Option<String>,
-    /// Items whose prompts were cut.
-    pub cut_items: usize,
-}
-
-/// The folder of an evaluation.
-#[derive(Debug)]
-pub(super) struct Folder {
-    /// Its path.
-    pub path: PathBuf,
-    record: EvaluationRecord,
+    pub contaminated: Option<bool>,
 }
 
 impl TaskKey {
@@ -170,7 +150,7 @@ impl TaskKey {
     }
 
     /// Returns the name of the file with the task's rows.
-    fn file(&self) -> String {
+    pub(super) fn file(&self) -> String {
         let limit = self.limit.map_or(String::new(), |limit| format!("-limit-{limit}"));
         format!("{}-{}-shot{limit}.jsonl", file_part(&self.task), self.shots)
     }
@@ -181,10 +161,53 @@ impl TaskRecord {
     pub fn headline(&self) -> Option<&FigureRecord> {
         self.figures.iter().find(|figure| figure.metric == self.metric)
     }
+
+    /// Reads the task's rows in the folder of its evaluation, in the order of its items.
+    ///
+    /// # Errors
+    /// If they are missing, were changed after they were written (their hash is in the summary), or are
+    /// malformed.
+    pub fn read_rows(&self, folder: &Path) -> Result<Vec<ItemRow>> {
+        let file = self.key.file();
+        if self.rows != file {
+            return Err(Error::failed(format!(
+                "{}: the rows of {} are in {}, but should be in {file}",
+                folder.join(SUMMARY).display(),
+                shortened(&self.key.task, SHOWN),
+                shortened(&self.rows, SHOWN)
+            )));
+        }
+        let path = folder.join(file);
+        let bytes = regular::read(&path, MAX_ROWS_BYTES)?;
+        if blake3::hash(&bytes).to_hex().as_str() != self.rows_blake3 {
+            return Err(Error::failed(format!(
+                "{} was changed after it was written: its hash is not that in {SUMMARY}; evaluate the task again",
+                path.display()
+            )));
+        }
+        let row = |(index, line): (usize, &[u8])| {
+            let place = || format!("{}:{}", path.display(), index + 1);
+            let row: ItemRow = serde_json::from_slice(line)
+                .map_err(|e| Error::failed(format!("{}: not the row of an item: {e}", place())))?;
+            row.check().map_err(|why| Error::failed(format!("{}: {why}", place())))?;
+            Ok(row)
+        };
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.enumerate().map(row).collect()
+    }
+
+    /// Returns true if the folder has the task's rows as they were written.
+    pub(super) fn has_its_rows(&self, folder: &Path) -> Result<bool> {
+        let path = folder.join(self.key.file());
+        if self.rows != self.key.file() || regular::is_missing(&path) {
+            return Ok(false);
+        }
+        Ok(blake3::hash(&regular::read(&path, MAX_ROWS_BYTES)?).to_hex().as_str() == self.rows_blake3)
+    }
 }
 
 impl FigureRecord {
-    fn new(figure: &Figure) -> Self {
+    pub(super) fn new(figure: &Figure) -> Self {
         let interval = figure.interval().map(|interval| [interval.low, interval.high]);
         Self {
             metric: figure.metric.word().to_owned(),
@@ -199,10 +222,10 @@ impl FigureRecord {
     }
 }
 
-impl<'a> Row<'a> {
-    fn new(item: &'a ItemResult) -> Self {
+impl ItemRow {
+    pub(super) fn new(item: &ItemResult) -> Self {
         Self {
-            item: &item.hash,
+            item: item.hash.clone(),
             cluster: item.cluster,
             gold: item.gold,
             chosen: item.chosen,
@@ -211,81 +234,33 @@ impl<'a> Row<'a> {
             contaminated: None,
         }
     }
+
+    /// Checks that a row from a file has as many flags as scores.
+    fn check(&self) -> Result<(), String> {
+        let scores = self.log_probs.len();
+        if self.greedy.len() != scores {
+            return Err(format!("{scores} values in log_probs, but {} in greedy", self.greedy.len()));
+        }
+        Ok(())
+    }
 }
 
-impl Folder {
-    /// Opens the folder of a model's evaluation; it is created with the first finished task.
+impl EvaluationRecord {
+    /// Reads the summary in a folder of an evaluation.
     ///
     /// # Errors
-    /// If it holds the evaluation of another model, or its summary cannot be read.
-    pub fn open(path: PathBuf, model: &ScoredModel) -> Result<Self> {
-        let summary = path.join(SUMMARY);
-        let empty = EvaluationRecord { version: VERSION, model: model.clone(), tasks: Vec::new() };
-        if regular::is_missing(&summary) {
-            return Ok(Self { path, record: empty });
-        }
-        let record: EvaluationRecord =
-            parse_json(&summary, &regular::read(&summary, MAX_TEXT)?, "the summary of an evaluation")?;
-        if record.version != VERSION || record.model != *model {
+    /// If there is none, or another version of xrun wrote it in another form.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(SUMMARY);
+        let record: Self =
+            parse_json(&path, &regular::read(&path, MAX_TEXT)?, "the summary of an evaluation")?;
+        if record.version != VERSION {
             return Err(Error::usage(format!(
-                "{} holds the evaluation of {}, or of the same model with another precision, device or version of xrun; \
-                 name another folder with --out",
+                "{} has version {} of its form, but this xrun reads version {VERSION}; evaluate the model again",
                 path.display(),
-                shortened(&record.model.name, SHOWN)
+                record.version
             )));
         }
-        Ok(Self { path, record })
-    }
-
-    /// Returns true if the folder has the rows of a task as they were written.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub fn has(&self, key: &TaskKey) -> Result<bool> {
-        let Some(task) = self.record.tasks.iter().find(|task| task.key == *key) else { return Ok(false) };
-        let path = self.path.join(key.file());
-        if regular::is_missing(&path) {
-            return Ok(false);
-        }
-        let bytes = regular::read(&path, MAX_ROWS_BYTES)?;
-        Ok(task.rows == key.file() && blake3::hash(&bytes).to_hex().as_str() == task.rows_blake3)
-    }
-
-    /// Writes the rows of a finished task, and then the summary that names them.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn add(&mut self, key: &TaskKey, result: &TaskResult, scoring: ScoringFacts) -> Result<()> {
-        let ScoringFacts { usage, algorithms, cut_items } = scoring;
-        let mut rows = String::new();
-        for item in &result.items {
-            rows += &json_line(&Row::new(item))?;
-            rows.push('\n');
-        }
-        regular::create_folder(&self.path)?;
-        write(&self.path.join(key.file()), rows.as_bytes())?;
-        let task = TaskRecord {
-            key: key.clone(),
-            rows: key.file(),
-            rows_blake3: blake3::hash(rows.as_bytes()).to_hex().to_string(),
-            metric: result.metric.word().to_owned(),
-            figures: result.figures.iter().map(FigureRecord::new).collect(),
-            algorithms,
-            cut_items,
-            requests: result.items.iter().map(|item| item.scores.len()).sum(),
-            tokens: usage.inputs,
-            scored_tokens: usage.scored,
-            padding: usage.padding(),
-        };
-        self.record.tasks.retain(|other| other.rows != task.rows);
-        self.record.tasks.push(task);
-        write(&self.path.join(SUMMARY), &json(&self.record)?)
-    }
-
-    /// Returns the record of these tasks, in this order.
-    pub fn record_of(&self, keys: &[&TaskKey]) -> EvaluationRecord {
-        let find = |key: &&TaskKey| self.record.tasks.iter().find(|task| task.key == **key).cloned();
-        let tasks = keys.iter().filter_map(find).collect();
-        EvaluationRecord { tasks, ..self.record.clone() }
+        Ok(record)
     }
 }

@@ -1,0 +1,13 @@
+//! Evaluations on tasks: scores the items of a prepared task, and keeps the scores of every item.
+//!
+//! `xrun eval` and `[evaluation]` in a run write the same files with the same code.
+
+mod folder;
+mod model;
+mod record;
+mod scores;
+
+pub use folder::Folder;
+pub use model::ScoredModel;
+pub use record::{EvaluationRecord, FigureRecord, FileRecord, ItemRow, TaskKey, TaskRecord};
+pub use scores::{TaskScores, score_task};
