@@ -106,7 +106,7 @@ def make(args):
 
 
 def run_xrun(args, tasks, dtype, out, data=None, limit=None):
-    """Evaluates with xrun. Returns the rows of each task, and the seconds of the command."""
+    """Evaluates with xrun. Returns the rows of each task, and the seconds of the command and of its parts."""
     limit = limit or args.limit
     command = [
         args.xrun, "eval", args.model, "--tasks", ",".join(tasks), "--data", data or args.data, "--out", out,
@@ -120,9 +120,13 @@ def run_xrun(args, tasks, dtype, out, data=None, limit=None):
         command += ["--device", "cpu"]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)
-    seconds = time.perf_counter() - began
+    seconds = {"command": time.perf_counter() - began}
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
+    parts = re.search(r"seconds: (.*)", done.stderr)
+    for part in parts[1].split(", ") if parts else []:
+        number, _, name = part.partition(" ")
+        seconds[name] = float(number)
     record = json.loads(done.stdout)
     rows = {}
     for task in record["tasks"]:
@@ -392,12 +396,10 @@ def speed(args):
     for turn in range(args.repeats + 1):
         with tempfile.TemporaryDirectory() as folder:
             _, seconds = run_xrun(args, args.tasks, args.dtype, folder)
-        with tempfile.TemporaryDirectory() as folder:
-            _, start = run_xrun(args, args.tasks, args.dtype, folder, limit=1)
+        print("xrun: " + ", ".join(f"{seconds[part]:.2f} s {part}" for part in seconds))
         # The first compiles kernels and fills caches.
         if turn > 0:
-            times.append(seconds - start)
-            print(f"xrun: {seconds:.2f} s, {start:.2f} s of them for the start, the weights and one item")
+            times.append(seconds["items"] + seconds["scores"])
     one = peer(args, args.dtype)
     best = float("inf")
     for batch in args.batches:
@@ -411,7 +413,7 @@ def speed(args):
         print(f"peer, batch {batch}: {seconds:.2f} s, without its start")
         best = min(best, seconds)
     median = statistics.median(times)
-    print(f"without starts: xrun {median:.2f} s, peer {best:.2f} s, {best / median:.2f} times as long")
+    print(f"items and scores: xrun {median:.2f} s, peer {best:.2f} s, {best / median:.2f} times as long")
 
 
 def main():

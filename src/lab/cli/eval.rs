@@ -88,10 +88,10 @@ pub fn run(args: &Args) -> Result<()> {
     if !evaluation.reused.is_empty() {
         eprint_line(&format!("taken from {}: {}", evaluation.folder.display(), evaluation.reused.join(", ")));
     }
-    if args.json {
-        return print_json(&evaluation.record);
+    match args.json {
+        true => print_json(&evaluation.record)?,
+        false => print(&evaluation.to_string())?,
     }
-    print(&evaluation.to_string())?;
     if let Some(usage) = evaluation.usage_in_words() {
         eprint_line(&usage);
     }

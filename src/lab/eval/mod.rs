@@ -12,6 +12,7 @@ use crate::task_evaluation::{EvaluationRecord, Folder, TaskKey, score_task};
 use crate::tasks::{Beginning, Definition, Encoder, Loaded, Prepared};
 use crate::train::{ModelSource, ScoringModel};
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Digits of a hash in the name of a folder.
 const HASH_DIGITS: usize = 8;
@@ -64,6 +65,21 @@ pub struct Evaluation {
     pub record: EvaluationRecord,
     /// Names of the tasks whose stored rows were used.
     pub reused: Vec<String>,
+    /// Where the time went.
+    pub seconds: Seconds,
+}
+
+/// Seconds that the parts of an evaluation took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seconds {
+    /// Opening the model's files and planning.
+    pub open: f64,
+    /// Reading items, and making tokens of their prompts.
+    pub items: f64,
+    /// Starting the device and reading weights.
+    pub load: f64,
+    /// Scoring, and writing rows.
+    pub score: f64,
 }
 
 /// Evaluates a model on tasks.
@@ -72,7 +88,8 @@ pub struct Evaluation {
 /// If the model or a task's files cannot be read, an item is wrong (the message has file and line), the model
 /// does not fit the machine, or files cannot be written. Tasks that were finished before stay.
 pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> Result<Evaluation> {
-    let model = ScoringModel::open(&request.source, request.max_len)?;
+    let mut seconds = Seconds::default();
+    let model = timed(&mut seconds.open, || ScoringModel::open(&request.source, request.max_len))?;
     let beginning = match &request.source {
         ModelSource::Run(_) => Beginning::of_run(&model.tokenizer),
         ModelSource::Folder { .. } => Beginning::as_published(&model.tokenizer),
@@ -84,7 +101,7 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
     };
     let mut folder = Folder::open(path, &model.model)?;
     let prepared = request.tasks.iter().map(|task| Ready::read(task, request, &encoder, &folder));
-    let prepared: Vec<Ready> = prepared.collect::<Result<_>>()?;
+    let prepared: Vec<Ready> = timed(&mut seconds.items, || prepared.collect::<Result<_>>())?;
     if prepared.iter().any(|ready| ready.prepared.is_some()) {
         folder.lock()?;
     }
@@ -98,20 +115,30 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
         };
         let scorer: &mut Scorer = match &mut scorer {
             Some(scorer) => scorer,
-            empty => empty.insert(model.scorer()?),
+            empty => empty.insert(timed(&mut seconds.load, || model.scorer())?),
         };
         let of = prepared.requests().count();
         let mut see = |done| watch(Progress { task: &key.task, done, of });
         see(0);
-        let scores = score_task(prepared, scorer, |done| {
-            see(done);
-            Ok(())
+        timed(&mut seconds.score, || {
+            let scores = score_task(prepared, scorer, |done| {
+                see(done);
+                Ok(())
+            })?;
+            folder.add(key, scores)
         })?;
-        folder.add(key, scores)?;
     }
     let keys: Vec<&TaskKey> = prepared.iter().map(|ready| &ready.key).collect();
     let record = folder.record_of(&keys);
-    Ok(Evaluation { folder: folder.path, record, reused })
+    Ok(Evaluation { folder: folder.path, record, reused, seconds })
+}
+
+/// Adds the time that a function takes to a number of seconds.
+fn timed<T>(seconds: &mut f64, run: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = run();
+    *seconds += start.elapsed().as_secs_f64();
+    result
 }
 
 /// A task that is ready to be scored, or whose stored rows are used.

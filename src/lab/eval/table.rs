@@ -1,6 +1,6 @@
 //! The table of an evaluation, for a terminal.
 
-use super::Evaluation;
+use super::{Evaluation, Seconds};
 use crate::format::{Column, Table, decimal, percent, plural, thousands};
 use crate::task_evaluation::TaskRecord;
 use std::fmt;
@@ -58,15 +58,17 @@ impl Evaluation {
         (centred.len() > 1).then(|| centred.iter().sum::<f64>() / centred.len() as f64)
     }
 
-    /// Describes how much was read, and how much of the batches was padding.
+    /// Describes how much was read, how much of the batches was padding, and where the time went.
     pub fn usage_in_words(&self) -> Option<String> {
         let tasks = || self.record.tasks.iter();
         let (requests, tokens): (usize, usize) =
             tasks().fold((0, 0), |(requests, tokens), task| (requests + task.requests, tokens + task.tokens));
+        let Seconds { open, items, load, score } = self.seconds;
         let room: f64 = tasks().map(|task| task.tokens as f64 / (1.0 - task.padding)).sum();
         (tokens > 0).then(|| {
             format!(
-                "{} requests, {} tokens; {} of the batches was padding",
+                "{} requests, {} tokens; {} of the batches was padding\nseconds: {open:.2} model, {items:.2} items, {load:.2} \
+                 device and weights, {score:.2} scores",
                 thousands(requests),
                 thousands(tokens),
                 percent(1.0 - tokens as f64 / room)
