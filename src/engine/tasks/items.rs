@@ -72,6 +72,16 @@ pub(super) struct SourceRow {
 }
 
 impl Question {
+    /// Returns the question and its right answer as one text, which training text should not have.
+    pub fn as_text(&self) -> String {
+        let before = match self {
+            Self::Choices { context, .. } | Self::Completion { context, .. } => context,
+            Self::Contexts { contexts, gold, .. } => &contexts[*gold],
+            Self::Text(text) => return text.clone(),
+        };
+        format!("{before} {}", self.answer())
+    }
+
     /// Checks that nothing that is scored is empty: no token could be predicted.
     fn check(&self) -> Result<()> {
         let is_empty = |text: &&String| python::strip(text).is_empty();
@@ -192,6 +202,15 @@ impl Loaded {
     pub(super) fn items(&self, part: usize, limit: usize) -> Result<Vec<Item>> {
         let rows = &self.parts[part].items.rows;
         collect_in_order(rows.par_iter().take(limit).map(|place| self.item(part, place)))
+    }
+
+    /// Renders all items.
+    ///
+    /// # Errors
+    /// If a row does not fit the definition; the message has its file and line.
+    pub fn all_items(&self) -> Result<Vec<Item>> {
+        let parts = (0..self.parts.len()).map(|part| self.items(part, usize::MAX));
+        Ok(parts.collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Renders the rows of a pool that are drawn, by their places in it.

@@ -4,9 +4,11 @@ use super::terminal::{eprint_line, print, print_json};
 use super::what::RecipeArguments;
 use crate::data::leaks::{self, Options, Report};
 use crate::error::Result;
+use crate::eval::{Contamination, TaskItems};
 use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
 use crate::plan::data_spec;
+use crate::tasks::select;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 
@@ -15,13 +17,22 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     #[command(flatten)]
     what: RecipeArguments,
-    /// Further files to look for in the training text, such as the tasks of a benchmark.
+    /// Further files to look for in the training text.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     against: Vec<PathBuf>,
     /// The field of a JSON object, or the column of a table, with the text of the files of --against, if it
     /// is not `data.field`.
     #[arg(long, value_name = "NAME", requires = "against")]
     field: Option<String>,
+    /// Tasks whose items are looked for too: names, sets, or paths of definitions ending in .toml.
+    #[arg(long, value_name = "TASK,…", value_delimiter = ',', requires = "data")]
+    tasks: Vec<String>,
+    /// The folder with the tasks' files, each task in the folder of its data set.
+    #[arg(long, value_name = "DIR", requires = "tasks")]
+    data: Option<PathBuf>,
+    /// Write which items of the tasks the training text has, for `xrun eval --contaminated`.
+    #[arg(long, value_name = "FILE", requires = "tasks")]
+    items: Option<PathBuf>,
     /// Write what was found: a line of JSON for each training document and held-out passage.
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
@@ -41,15 +52,27 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let machine = Machine::here();
     let spec = data_spec(&args.what.load(&machine)?, &machine);
+    let definitions = select(args.tasks.iter().map(String::as_str))?;
+    let data = args.data.clone().unwrap_or_default();
+    let tasks = definitions.iter().map(|definition| TaskItems::read(definition, &data));
+    let tasks: Vec<TaskItems> = tasks.collect::<Result<_>>()?;
     let options = Options {
         against: args.against.iter().map(PathBuf::as_path).collect(),
         field: args.field.as_deref(),
         duplicates: !args.no_duplicates,
+        lists: tasks.iter().map(TaskItems::texts).collect(),
     };
     let bar = progress();
     let report = leaks::check(&spec, &options, &|bytes| bar.inc(bytes))?;
     bar.finish_and_clear();
     report.warnings.iter().for_each(|warning| eprint_line(&format!("warning: {warning}")));
+    if let Some(path) = &args.items {
+        Contamination::new(spec.corpus.to_string(), &tasks, &report).write(path)?;
+        eprint_line(&format!(
+            "wrote the items that the training text has to {path}; xrun eval --contaminated {path} marks them",
+            path = path.display()
+        ));
+    }
     if let Some(path) = &args.spans {
         report.write_spans(path)?;
         eprint_line(&format!("wrote what was found to {}", path.display()));

@@ -3,7 +3,10 @@
 //! All items are read before the first is scored, so a wrong file costs no time. Each finished task is
 //! written at once and whole; an evaluation that was interrupted takes it from there.
 
+mod contamination;
 mod table;
+
+pub use contamination::{Contamination, TaskContamination, TaskItems};
 
 use crate::error::{Error, Result};
 use crate::results::names::{EVALUATIONS, file_part};

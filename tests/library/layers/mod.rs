@@ -123,8 +123,8 @@ const MAY_USE: &[(&str, &str)] = &[
         "watch",
         "curve compare sweep train ranks results statistics metrics recipe machine format regular error",
     ),
-    // The tokens and figures of tasks, what scores them, and where results are.
-    ("eval", "task_evaluation tasks scoring train results format error"),
+    // The tokens and figures of tasks, what scores them, items in training text, and where results are.
+    ("eval", "data task_evaluation tasks scoring train results regular format error"),
     (
         "cli",
         "eval watch view replay compare coordinates device sweep executor train ranks checkpoint report results \

@@ -9,6 +9,7 @@
 //! corpus, and held-out sets in the order of their names.
 
 mod duplicates;
+mod held_out;
 mod index;
 mod minhash;
 mod report;
@@ -22,25 +23,29 @@ use super::Spec;
 use super::drop::text_hash;
 use crate::error::{Error, Result};
 use duplicates::Duplicates;
+use held_out::{HeldOut, ReadText};
+pub use held_out::{ListedText, TextList};
 use index::{HeldOutReader, Index, IndexBuilder};
 use report::{Leak, LeakKind};
 pub use report::{Report, SetReport, TrainingReport};
 use rules::{Frequency, Verdict};
 use search::{Match, Search};
 use std::path::Path;
-use texts::{Sides, Texts};
+use texts::Sides;
 use words::Words;
 
 /// Most leaks that are listed, at about 100 bytes each. The documents of further ones are still marked.
 const MAX_LISTED: usize = 1 << 22;
 
 /// What to look for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Options<'a> {
     /// Further held-out files.
     pub against: Vec<&'a Path>,
     /// The field or column with the text of the further files; `None` for the one of the corpus.
     pub field: Option<&'a str>,
+    /// Further held-out texts.
+    pub lists: Vec<TextList>,
     /// Also find near duplicates within the training text.
     pub duplicates: bool,
 }
@@ -52,7 +57,7 @@ pub struct Options<'a> {
 /// If the corpus, a held-out set or a further file is missing, wrong, or no text; if there is more held-out
 /// text than an index may hold; or if a file changes meanwhile.
 pub fn check(spec: &Spec, options: &Options<'_>, progress: &dyn Fn(u64)) -> Result<Report> {
-    let Sides { training, held_out, mut warnings } = Sides::open(spec, &options.against, options.field)?;
+    let Sides { training, held_out, mut warnings } = Sides::open(spec, options)?;
     let (index, held_out_words) = indexed(&held_out)?;
     let mut merged = Merged::new(&index);
     for (first, texts) in training.parts() {
@@ -103,17 +108,17 @@ fn too_many() -> Error {
 }
 
 /// Indexes the held-out sets, and returns the words of each.
-fn indexed(held_out: &[Texts]) -> Result<(Index, Vec<u64>)> {
+fn indexed(held_out: &[HeldOut]) -> Result<(Index, Vec<u64>)> {
     let (mut builder, mut counts, mut number) = (IndexBuilder::default(), Vec::new(), 0u32);
     for set in held_out {
         let mut count = 0;
-        let divide = |document| {
+        let divide = |read: &ReadText<'_>| {
             let (mut words, mut reader) = (Words::default(), HeldOutReader::default());
-            set.read(document, &mut |text| words.push(text, &mut |word| reader.push(word)))?;
+            read(&mut |text| words.push(text, &mut |word| reader.push(word)))?;
             words.finish(&mut |word| reader.push(word));
             Ok(reader.finish())
         };
-        set.each(divide, |_, text| {
+        set.each(divide, |text| {
             count += text.words;
             builder.add(number, text)?;
             number = number.checked_add(1).ok_or_else(too_many)?;

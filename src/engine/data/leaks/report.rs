@@ -1,16 +1,17 @@
 //! What a check found: counts for people and programs, and a file of spans.
 
 use super::duplicates::Duplicate;
+use super::held_out::HeldOut;
 use super::index::Part;
 use super::search::Match;
-use super::texts::{Texts, Training};
+use super::texts::Training;
 use crate::atomic;
 use crate::data::documents::DocumentPlace;
 use crate::data::drop::{self, TextHash};
 use crate::error::Result;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Most spans of a leak that are listed.
@@ -116,7 +117,7 @@ pub struct Report {
 #[derive(Debug)]
 pub(super) struct Parts {
     pub training: Training,
-    pub held_out: Vec<Texts>,
+    pub held_out: Vec<HeldOut>,
     pub held_out_words: Vec<u64>,
     pub words: u64,
     pub leaks: Vec<Leak>,
@@ -141,14 +142,14 @@ impl Report {
         }
         let mut first = 0;
         let mut held_out = Vec::new();
-        for (texts, words) in parts.held_out.iter().zip(&parts.held_out_words) {
-            let own = first..first + texts.which.len() as u32;
+        for (set, words) in parts.held_out.iter().zip(&parts.held_out_words) {
+            let own = first..first + set.len() as u32;
             first = own.end;
             let count = |kind| strongest.range(own.clone()).filter(|(_, own)| **own == kind).count();
             let is_common = |one: &&u32| own.contains(one) && !strongest.contains_key(one);
             held_out.push(SetReport {
-                set: texts.name.clone(),
-                documents: texts.which.len(),
+                set: set.name().to_owned(),
+                documents: set.len(),
                 words: *words,
                 copied: count(LeakKind::Copy),
                 overlapping: count(LeakKind::Overlap),
@@ -198,11 +199,11 @@ impl Report {
         if !leak.spans.is_empty() {
             row.insert("spans".to_owned(), json!(leak.spans));
         }
-        let (texts, document) = self.held_out_document(leak.held_out);
-        row.insert("held_out".to_owned(), json!(texts.name));
-        add_place(&mut row, "held_out_", texts.documents.place(document));
+        let (set, document) = self.held_out_document(leak.held_out);
+        row.insert("held_out".to_owned(), json!(set.name()));
+        add_place(&mut row, "held_out_", set.place(document));
         if let Some(part) = leak.part.map(|part| &self.parts.parts[part as usize]) {
-            let span = [part.start, part.end].map(|byte| byte + texts.begin());
+            let span = [part.start, part.end].map(|byte| byte + set.begin());
             row.insert("held_out_span".to_owned(), json!(span));
         }
         Value::Object(row)
@@ -217,15 +218,24 @@ impl Report {
         Value::Object(row)
     }
 
-    /// Returns the set of a held-out document, and its number in the set's corpus.
-    fn held_out_document(&self, number: u32) -> (&Texts, usize) {
+    /// Returns the documents of a held-out set that the training text has, copied, overlapping or nearly, by
+    /// their places in the set; `None` if there is no such set.
+    pub fn found(&self, set: &str) -> Option<BTreeSet<usize>> {
+        let place = self.parts.held_out.iter().position(|one| one.name() == set)?;
+        let first: usize = self.parts.held_out[..place].iter().map(HeldOut::len).sum();
+        let own = first..first + self.parts.held_out[place].len();
+        let found = self.parts.leaks.iter().map(|leak| leak.held_out as usize);
+        Some(found.filter(|document| own.contains(document)).map(|document| document - first).collect())
+    }
+
+    /// Returns the set of a held-out document, and its place in the set.
+    fn held_out_document(&self, number: u32) -> (&HeldOut, usize) {
         let mut number = number as usize;
-        let sets = &self.parts.held_out;
-        for texts in sets {
-            match texts.which.get(number) {
-                Some(document) => return (texts, *document),
-                None => number -= texts.which.len(),
+        for set in &self.parts.held_out {
+            if number < set.len() {
+                return (set, number);
             }
+            number -= set.len();
         }
         unreachable!("every held-out document is one of a set")
     }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::data::{self, MixtureSource, TokenCache, Validation};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Returns words that are the same for the same numbers.
 fn words(from: usize, count: usize) -> String {
@@ -49,8 +50,17 @@ impl Corpus {
 
     fn check(&self, spec: &Spec) -> Report {
         let tasks = self.path("tasks.jsonl");
-        check(spec, &Options { against: vec![&tasks], field: Some("question"), duplicates: true }, &|_| {})
-            .unwrap()
+        check(
+            spec,
+            &Options {
+                against: vec![&tasks],
+                field: Some("question"),
+                duplicates: true,
+                ..Options::default()
+            },
+            &|_| {},
+        )
+        .unwrap()
     }
 
     fn spans(&self, report: &Report) -> Vec<Value> {
@@ -108,6 +118,35 @@ fn leaks_of_every_kind_are_found_and_listed() {
     assert_eq!((rows[1]["overlap"].as_f64(), rows[3]["earlier_line"].as_u64()), (Some(0.3), Some(1)));
 }
 
+#[test]
+fn listed_texts_are_looked_for_as_sets_of_their_own() {
+    let corpus = Corpus::new(&training());
+    let file: Arc<Path> = Arc::from(Path::new("items.jsonl"));
+    let list = |name: &str, texts: &[String]| {
+        let text = |(at, text): (usize, &String)| ListedText {
+            text: text.clone(),
+            file: Arc::clone(&file),
+            line: at + 1,
+        };
+        TextList { name: name.to_owned(), texts: texts.iter().enumerate().map(text).collect() }
+    };
+    // Clean, copied, reworded too often to be found, and overlapping.
+    let first = list("task a", &[words(500_000, 40), words(1000, 60), words(3000, 100), words(300_020, 100)]);
+    let second = list("task b", &[words(600_000, 40)]);
+    let options = Options { lists: vec![second.clone(), first], ..Options::default() };
+    let report = check(&corpus.spec(), &options, &|_| {}).unwrap();
+    let found = |set| report.found(set).map(|found| found.into_iter().collect::<Vec<_>>());
+    assert_eq!(found("task a"), Some(vec![1, 3]));
+    assert_eq!(found("task b"), Some(Vec::new()));
+    assert_eq!(found("task c"), None);
+    let rows = corpus.spans(&report);
+    let row = rows.iter().find(|row| row["held_out"] == "task a" && row["kind"] == "overlap").unwrap();
+    assert_eq!((&row["held_out_file"], &row["held_out_line"]), (&"items.jsonl".into(), &4.into()));
+    let options = Options { lists: vec![second.clone(), second], ..Options::default() };
+    let twice = check(&corpus.spec(), &options, &|_| {}).unwrap_err().to_string();
+    assert!(twice.contains("task b is looked for twice"), "{twice}");
+}
+
 /// A document may have the end of a held-out one before its beginning.
 #[test]
 fn passages_in_another_order_are_found() {
@@ -133,8 +172,7 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
     for (name, file) in [("own", "own.jsonl"), ("copies", "copies.jsonl")] {
         spec.sources.insert(name.to_owned(), MixtureSource::at(corpus.path(file)));
     }
-    let report =
-        check(&spec, &Options { against: Vec::new(), field: None, duplicates: false }, &|_| {}).unwrap();
+    let report = check(&spec, &Options::default(), &|_| {}).unwrap();
     let copied: Vec<_> = report.held_out.iter().map(|set| (set.set.as_str(), set.copied)).collect();
     // Equal documents of both are held out alike, but for those that only one's share has room for.
     let held_out: Vec<usize> = report.held_out.iter().map(|set| set.documents).collect();
@@ -151,8 +189,7 @@ fn sources_of_a_mixture_are_checked_against_each_other() {
     // With another choice of held-out documents in the first source alone, all of them leak.
     spec.sources.insert("own".to_owned(), MixtureSource::at(corpus.path("train.jsonl")));
     spec.validation = Validation::at(corpus.path("own.jsonl"));
-    let report =
-        check(&spec, &Options { against: Vec::new(), field: None, duplicates: false }, &|_| {}).unwrap();
+    let report = check(&spec, &Options::default(), &|_| {}).unwrap();
     assert_eq!(report.held_out[0].copied, 20);
     assert_eq!(report.training.documents, 7 + 21);
     let lines: Vec<u64> = corpus.spans(&report).iter().map(|row| row["line"].as_u64().unwrap()).collect();
@@ -182,9 +219,7 @@ fn results_do_not_depend_on_threads_or_on_the_order_of_files() {
     let (a, b) = (corpus.path("other.jsonl"), corpus.path("held.jsonl"));
     let against = |files: [&PathBuf; 2]| {
         let against = files.map(PathBuf::as_path).to_vec();
-        corpus.spans(
-            &check(&corpus.spec(), &Options { against, field: None, duplicates: false }, &|_| {}).unwrap(),
-        )
+        corpus.spans(&check(&corpus.spec(), &Options { against, ..Options::default() }, &|_| {}).unwrap())
     };
     assert_eq!(against([&a, &b]), against([&b, &a]));
 }
@@ -282,7 +317,7 @@ fn a_single_document_is_divided() {
 
 #[test]
 fn generated_text_and_tokens_are_refused() {
-    let options = Options { against: Vec::new(), field: None, duplicates: false };
+    let options = Options::default();
     let refused = |spec: &Spec| check(spec, &options, &|_| {}).unwrap_err().message().to_owned();
     assert!(refused(&Spec::new("stories", "stories")).contains("is generated"));
     let corpus = Corpus::new(&training());

@@ -1,5 +1,7 @@
 //! The training and the held-out side of a recipe's corpus, as text.
 
+use super::Options;
+use super::held_out::HeldOut;
 use crate::data::corpus::Corpus;
 use crate::data::corpus_files::CorpusFiles;
 use crate::data::documents::Documents;
@@ -12,7 +14,6 @@ use crate::liveness::report_progress;
 use crate::policy::CorpusSource;
 use rayon::prelude::*;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of documents that are read in parallel before their results are merged, and the most documents.
@@ -40,7 +41,7 @@ pub(super) struct Training(Vec<Texts>);
 pub(super) struct Sides {
     pub training: Training,
     /// In the order of their names.
-    pub held_out: Vec<Texts>,
+    pub held_out: Vec<HeldOut>,
     pub warnings: Vec<String>,
 }
 
@@ -48,12 +49,11 @@ pub(super) struct Sides {
 pub(super) const MAIN: &str = "data.validation";
 
 impl Sides {
-    /// Opens the training text of a spec, everything it holds out, and further held-out files, whose text is
-    /// in `field`, or in the one of the corpus.
+    /// Opens the training text of a spec, everything it holds out, and further held-out files and texts.
     ///
     /// # Errors
     /// If something of it is missing, wrong, or no text.
-    pub fn open(spec: &Spec, against: &[&Path], field: Option<&str>) -> Result<Self> {
+    pub fn open(spec: &Spec, options: &Options<'_>) -> Result<Self> {
         let (mut training, mut sets, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         let mut add = |name: &str, spec: &Spec| -> Result<usize> {
             let (train, held_out, absent_drops) = sides(name, spec, &mut warnings)?;
@@ -82,16 +82,18 @@ impl Sides {
             let name = format!("validation.sets.{name}");
             sets.push(whole(&name, location, spec).map_err(|e| e.context(&name))?);
         }
-        let field = field.map_or_else(|| spec.field.clone(), str::to_owned);
+        let field = options.field.map_or_else(|| spec.field.clone(), str::to_owned);
         let further = Spec { field, ..spec.clone() };
-        for path in against {
+        for path in &options.against {
             sets.push(whole(&path.display().to_string(), &CorpusLocation::at(path), &further)?);
         }
-        sets.sort_by(|one, other| one.name.cmp(&other.name));
-        if let Some(twice) = sets.windows(2).find(|two| two[0].name == two[1].name) {
-            return Err(Error::usage(format!("--against names {} twice", twice[0].name)));
+        let lists = options.lists.iter().cloned().map(HeldOut::List);
+        let mut held_out: Vec<HeldOut> = sets.into_iter().map(HeldOut::Corpus).chain(lists).collect();
+        held_out.sort_by(|one, other| one.name().cmp(other.name()));
+        if let Some(twice) = held_out.windows(2).find(|two| two[0].name() == two[1].name()) {
+            return Err(Error::usage(format!("{} is looked for twice; name it once", twice[0].name())));
         }
-        Ok(Self { training, held_out: sets, warnings })
+        Ok(Self { training, held_out, warnings })
     }
 }
 
