@@ -6,6 +6,7 @@
 mod best;
 mod clusters;
 mod counts;
+mod crossed;
 mod interval;
 mod numeric;
 mod power;
@@ -15,10 +16,14 @@ mod sequential;
 mod student;
 mod unseen;
 mod verdict;
+mod visible;
 
 pub use best::{CellComparison, CellEstimate, Chosen, NotComparable, compare_cells};
 pub use clusters::{clustered_error, clustered_interval, deviations};
 pub use counts::{DivergedPairs, sign_test};
+pub use crossed::{
+    CrossedDifference, ErrorParts, ModelFigure, Pairing, VariancePart, crossed_difference, error_over_items,
+};
 pub use interval::{Interval, PairedDifference, p_of_difference, paired_difference};
 pub use power::{
     Deviation, GivenPairs, Looks, POWER, PowerPlan, effect_seen, pairs_to_see, pairs_to_show_equivalence,
@@ -30,3 +35,4 @@ pub use sequential::{FIRST_LOOK, SequentialDecision, SequentialDesign, Sequentia
 pub use student::two_sided_quantile;
 pub use unseen::unseen_rate;
 pub use verdict::{Direction, Verdict, bonferroni, no_worse, verdict};
+pub use visible::{PlannedScores, PlannedSeeds, USUAL_CORRELATION, VISIBLE_POWER};

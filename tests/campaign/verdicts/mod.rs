@@ -13,6 +13,7 @@ mod load;
 mod power;
 mod random;
 mod records;
+mod scores;
 mod sequential;
 
 use crate::runner::long;
