@@ -5,49 +5,8 @@ use crate::error::{Error, Result};
 use crate::suggest::nearest;
 use std::path::Path;
 
-/// Names and definitions, in the order in which they are listed.
-const BUILT_IN: &[(&str, &str)] = &[
-    ("hellaswag", include_str!("../../../data/tasks/hellaswag.toml")),
-    ("arc_easy", include_str!("../../../data/tasks/arc_easy.toml")),
-    ("arc_challenge", include_str!("../../../data/tasks/arc_challenge.toml")),
-    ("piqa", include_str!("../../../data/tasks/piqa.toml")),
-    ("winogrande", include_str!("../../../data/tasks/winogrande.toml")),
-    ("lambada", include_str!("../../../data/tasks/lambada.toml")),
-    ("sciq", include_str!("../../../data/tasks/sciq.toml")),
-    ("openbookqa", include_str!("../../../data/tasks/openbookqa.toml")),
-    ("boolq", include_str!("../../../data/tasks/boolq.toml")),
-    ("copa", include_str!("../../../data/tasks/copa.toml")),
-    ("mmlu", include_str!("../../../data/tasks/mmlu.toml")),
-    ("mmlu_continuation", include_str!("../../../data/tasks/mmlu_continuation.toml")),
-    ("core_hellaswag_zeroshot", include_str!("../../../data/tasks/core_hellaswag_zeroshot.toml")),
-    ("core_jeopardy", include_str!("../../../data/tasks/core_jeopardy.toml")),
-    ("core_bigbench_qa_wikidata", include_str!("../../../data/tasks/core_bigbench_qa_wikidata.toml")),
-    ("core_arc_easy", include_str!("../../../data/tasks/core_arc_easy.toml")),
-    ("core_arc_challenge", include_str!("../../../data/tasks/core_arc_challenge.toml")),
-    ("core_copa", include_str!("../../../data/tasks/core_copa.toml")),
-    ("core_commonsense_qa", include_str!("../../../data/tasks/core_commonsense_qa.toml")),
-    ("core_piqa", include_str!("../../../data/tasks/core_piqa.toml")),
-    ("core_openbook_qa", include_str!("../../../data/tasks/core_openbook_qa.toml")),
-    ("core_lambada_openai", include_str!("../../../data/tasks/core_lambada_openai.toml")),
-    ("core_hellaswag", include_str!("../../../data/tasks/core_hellaswag.toml")),
-    ("core_winograd", include_str!("../../../data/tasks/core_winograd.toml")),
-    ("core_winogrande", include_str!("../../../data/tasks/core_winogrande.toml")),
-    ("core_bigbench_dyck_languages", include_str!("../../../data/tasks/core_bigbench_dyck_languages.toml")),
-    ("core_agi_eval_lsat_ar", include_str!("../../../data/tasks/core_agi_eval_lsat_ar.toml")),
-    ("core_bigbench_cs_algorithms", include_str!("../../../data/tasks/core_bigbench_cs_algorithms.toml")),
-    ("core_bigbench_operators", include_str!("../../../data/tasks/core_bigbench_operators.toml")),
-    (
-        "core_bigbench_repeat_copy_logic",
-        include_str!("../../../data/tasks/core_bigbench_repeat_copy_logic.toml"),
-    ),
-    ("core_squad", include_str!("../../../data/tasks/core_squad.toml")),
-    ("core_coqa", include_str!("../../../data/tasks/core_coqa.toml")),
-    ("core_boolq", include_str!("../../../data/tasks/core_boolq.toml")),
-    (
-        "core_bigbench_language_identification",
-        include_str!("../../../data/tasks/core_bigbench_language_identification.toml"),
-    ),
-];
+// The constant `BUILT_IN`: names and definitions of the files in `data/tasks`, in the order of their names.
+include!(concat!(env!("OUT_DIR"), "/tasks.rs"));
 
 /// What has signal below a billion parameters.
 const SMALL: &[&str] = &[
