@@ -66,6 +66,11 @@ impl Metric {
         }
     }
 
+    /// Returns the metric of this name.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|metric| metric.word() == word)
+    }
+
     /// Returns true if more is better.
     pub fn is_accuracy(self) -> bool {
         matches!(self, Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens)

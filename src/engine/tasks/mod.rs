@@ -29,5 +29,5 @@ pub use encoding::{Beginning, Encoder, Request};
 pub use items::{Item, Loaded, Question, TaskFile};
 pub use metric::Metric;
 pub use prepared::{Prepared, PreparedItem};
-pub use result::{Figure, ItemResult, TaskResult, mean_centred};
+pub use result::{Figure, ItemResult, TaskResult, estimate};
 pub use rule::{ChoiceRule, RequestRule, Rules};

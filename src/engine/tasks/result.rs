@@ -4,9 +4,7 @@ use super::contribution::{Contribution, Score};
 use super::metric::{Aggregate, Metric};
 use super::prepared::{Prepared, PreparedItem};
 use crate::error::{Error, Result};
-use crate::statistics::{
-    Interval, PairedDifference, clustered_error, clustered_interval, mean, p_of_difference,
-};
+use crate::statistics::{Interval, clustered_error, clustered_interval, mean};
 use std::collections::HashMap;
 
 /// The confidence of intervals, and of saying that a score is not chance.
@@ -77,11 +75,6 @@ impl Figure {
         let error = self.error.unwrap_or_default().max(guessed);
         Some(self.value <= clustered_interval(chance, error, self.clusters, CONFIDENCE).high)
     }
-
-    /// Returns the score above chance as a part of what is possible: (value - chance) / (1 - chance).
-    pub fn centred(&self) -> Option<f64> {
-        self.chance.map(|chance| (self.value - chance) / (1.0 - chance))
-    }
 }
 
 impl Prepared {
@@ -137,7 +130,9 @@ impl TaskResult {
                 true => definition.scoring.chance.or(guess),
                 false => guess,
             };
-            let (value, influences) = estimate(metric, &items, place);
+            let contributions: Vec<Contribution> =
+                items.iter().map(|item| item.contributions[place]).collect();
+            let (value, influences) = estimate(metric, &contributions);
             let numbers: Vec<usize> = items.iter().map(|item| item.cluster).collect();
             Figure {
                 metric,
@@ -163,50 +158,15 @@ impl TaskResult {
         self.figures.iter().find(|figure| figure.metric == metric)
     }
 
+    /// Returns what each item contributes to the figure that stands for the task.
+    pub fn headline_contributions(&self) -> impl Iterator<Item = Option<Contribution>> + '_ {
+        let place = self.figures.iter().position(|figure| figure.metric == self.metric);
+        self.items.iter().map(move |item| item.contributions.get(place?).copied())
+    }
+
     /// Returns the figure that stands for the task.
     pub fn headline(&self) -> Option<&Figure> {
         self.figure(self.metric)
-    }
-
-    /// Compares two models on the same items: the difference `self` - `other` of a figure, paired over items
-    /// or their clusters. It speaks of these two models only, not of the recipes that they came from.
-    ///
-    /// # Errors
-    /// If the results are not of the same items with the same prompts.
-    pub fn difference(&self, other: &Self, metric: Metric) -> Result<PairedDifference> {
-        let same = |a: &ItemResult, b: &ItemResult| a.hash == b.hash;
-        let of_same_items = self.items.len() == other.items.len()
-            && self.items.iter().zip(&other.items).all(|(a, b)| same(a, b));
-        if !of_same_items || self.definition != other.definition || self.shots != other.shots {
-            return Err(Error::usage(format!(
-                "task {}: the two results have other items, prompts or examples, so they cannot be compared item by item; \
-                 evaluate both models with the same files and options",
-                self.task
-            )));
-        }
-        let place = self.figures.iter().position(|figure| figure.metric == metric);
-        let Some(place) = place else {
-            return Err(Error::usage(format!("task {} has no figure {}", self.task, metric.word())));
-        };
-        let (ours, our_influences) = estimate(metric, &self.items, place);
-        let (theirs, their_influences) = estimate(metric, &other.items, place);
-        let influences: Vec<f64> =
-            our_influences.iter().zip(&their_influences).map(|(ours, theirs)| ours - theirs).collect();
-        let clusters: Vec<usize> = self.items.iter().map(|item| item.cluster).collect();
-        let count = clusters.iter().max().map_or(0, |last| last + 1);
-        let Some(error) = clustered_error(&influences, &clusters) else {
-            return Err(Error::usage(format!(
-                "task {}: a difference needs two items that share no passage; evaluate more items",
-                self.task
-            )));
-        };
-        Ok(PairedDifference {
-            pairs: count,
-            mean: ours - theirs,
-            deviation: error * (count as f64).sqrt(),
-            interval: clustered_interval(ours - theirs, error, count, CONFIDENCE),
-            p: p_of_difference(ours - theirs, error, count),
-        })
     }
 }
 
@@ -218,22 +178,15 @@ fn guess(items: &[PreparedItem]) -> Option<f64> {
 
 /// Returns a figure, and what each item contributes to its error: its influence, (value - ratio · weight)
 /// over the mean weight, times the slope of the exponential where there is one (the delta method).
-fn estimate(metric: Metric, items: &[ItemResult], place: usize) -> (f64, Vec<f64>) {
-    let contributions = || items.iter().map(|item| item.contributions[place]);
+pub fn estimate(metric: Metric, contributions: &[Contribution]) -> (f64, Vec<f64>) {
+    let items = contributions.iter();
     let (value, weight) =
-        contributions().fold((0.0, 0.0), |(value, weight), one| (value + one.value, weight + one.weight));
+        items.clone().fold((0.0, 0.0), |(value, weight), one| (value + one.value, weight + one.weight));
     let ratio = value / weight;
     let (estimate, slope) = match metric.aggregate() {
         Aggregate::Ratio => (ratio, 1.0),
         Aggregate::ExpRatio => (ratio.exp(), ratio.exp()),
     };
-    let scale = slope * items.len() as f64 / weight;
-    (estimate, contributions().map(|one| scale * (one.value - ratio * one.weight)).collect())
-}
-
-/// Returns CORE's figure of several tasks: the mean of their scores above chance. `None` if a task has none.
-pub fn mean_centred(results: &[TaskResult]) -> Option<f64> {
-    let centred: Vec<f64> =
-        results.iter().map(|result| result.headline()?.centred()).collect::<Option<_>>()?;
-    Some(mean(&centred)).filter(|mean| mean.is_finite())
+    let scale = slope * contributions.len() as f64 / weight;
+    (estimate, items.map(|one| scale * (one.value - ratio * one.weight)).collect())
 }

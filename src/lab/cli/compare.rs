@@ -1,8 +1,10 @@
-//! `xrun compare`: speed in alternating trials, or quality in pairs with the same seed.
+//! `xrun compare`: speed in alternating trials, quality in pairs with the same seed, or stored scores on tasks.
 
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
-use crate::compare::{self, Arms, ArmsRequest, FinishedComparison, Options, Question, Setting};
+use crate::compare::{
+    self, Arms, ArmsRequest, FinishedComparison, Options, Question, ScoresRequest, Setting,
+};
 use crate::error::{Error, Result};
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::format::plural;
@@ -18,7 +20,7 @@ use std::time::Duration;
 /// Arguments of `xrun compare`.
 ///
 /// `--on speed`, the default, compares speed in alternating trials. `--on val_loss` and other measures
-/// compare pairs of runs with the same seed.
+/// compare pairs of runs with the same seed. `--evaluations` compares scores that `xrun eval` stored.
 ///
 /// Exit codes: 0 if both arms were measured, whatever the verdict, except 3: the candidate is slower by more
 /// than the smallest difference that counts, its curve failed the loss gate, or its quality is worse; 1 if a
@@ -42,6 +44,14 @@ pub struct Args {
     #[arg(conflicts_with_all = ["recipe", "on", "runs", "common", "min_effect", "confidence", "sequential", "seed", "plan"])]
     #[arg(conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "repeats", "tolerance"])]
     confirm: Option<String>,
+    /// Compare stored scores on tasks: folders that `xrun eval` wrote, of the baseline, then of the candidate. Join
+    /// several seeds of a recipe with commas; with one on each side, the verdict is on these two checkpoints
+    /// only. --on chooses tasks.
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
+    #[arg(conflicts_with_all = ["recipe", "candidate", "runs", "common", "before_bin", "before_rev", "before_cmd", "timeout"])]
+    #[arg(conflicts_with_all = ["jobs", "confirm", "plan", "pilot", "seed", "repeats", "tolerance", "hypothesis", "predicts"])]
+    #[arg(conflicts_with_all = ["name", "seeds", "sequential"])]
+    evaluations: Option<Vec<String>>,
     /// Print how small a difference each number of pairs can detect, and the cost; run only the pilot.
     #[arg(long)]
     plan: bool,
@@ -131,6 +141,9 @@ fn say_needs(question: &Question) {
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let options = &args.options;
+    if let Some([baseline, candidate]) = args.evaluations.as_deref() {
+        return compare_evaluations(args, [baseline, candidate]);
+    }
     if let Some(confirmed) = &args.confirm {
         let question = compare::confirm(results, confirmed, options)?;
         return conclude(results, compare::run(&question, args.setting())?, args.json);
@@ -165,6 +178,41 @@ pub fn run(args: &Args) -> Result<()> {
         say_needs(&question);
     }
     conclude(results, compare::run(&question, args.setting())?, args.json)
+}
+
+/// Compares stored scores.
+///
+/// # Errors
+/// If they cannot be compared. Exits with 3 if the candidate is worse in a task.
+fn compare_evaluations(args: &Args, sides: [&str; 2]) -> Result<()> {
+    let Options { on, confidence, min_effect, .. } = &args.options;
+    let tasks: Option<Vec<String>> =
+        on.as_ref().map(|on| on.split(',').map(|task| task.trim().to_owned()).collect());
+    let number = |text: &String| {
+        let number: Option<f64> = text.parse().ok();
+        number.filter(|x| x.is_finite() && *x >= 0.0).ok_or_else(|| {
+            Error::usage(format!(
+                "--min-effect {text}: give a number from 0 on, in the unit of the tasks' figures: 0.01 is a point of \
+                 accuracy"
+            ))
+        })
+    };
+    let compared = compare::compare_scores(&ScoresRequest {
+        results: args.results.folder.as_path(),
+        sides,
+        tasks: tasks.as_deref(),
+        confidence: confidence.unwrap_or(compare::SCORES_CONFIDENCE),
+        min_effect: min_effect.as_ref().map(number).transpose()?.unwrap_or(0.0),
+    })?;
+    if args.json {
+        print_json(&compared)?;
+    } else {
+        print(&compared.to_string())?;
+    }
+    match compared.worse().as_slice() {
+        [] => Ok(()),
+        worse => Err(Error::finding(format!("the candidate is worse in {}", worse.join(", ")))),
+    }
 }
 
 /// Prints a finished comparison and turns it into the exit code.

@@ -1,10 +1,10 @@
 //! `xrun eval MODEL --tasks TASKS --data DIR`.
 
-use super::terminal::{eprint_line, print, print_json};
+use super::terminal::{eprint_line, print, print_json, print_value};
 use super::what::{Results, run_and_keys, run_with_checkpoint};
 use crate::checkpoint::step_of;
 use crate::error::{Error, Result};
-use crate::eval::{EvalRequest, Out, Progress, evaluate};
+use crate::eval::{EvalRequest, Out, Progress, evaluate, noise};
 use crate::model::WeightsKind;
 use crate::results::find;
 use crate::results::names::CHECKPOINT;
@@ -22,11 +22,16 @@ pub struct Args {
     #[arg(value_name = "MODEL | KEY=VALUE")]
     pub words: Vec<String>,
     /// Tasks, names of sets (`small`), or paths of definitions ending in .toml.
-    #[arg(long, value_name = "TASK,…", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "TASK,…", value_delimiter = ',', required_unless_present = "noise")]
     pub tasks: Vec<String>,
     /// The folder with the tasks' files, each task in the folder of its data set.
-    #[arg(long, value_name = "DIR")]
-    pub data: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "noise")]
+    pub data: Option<PathBuf>,
+    /// Score nothing: rank the tasks of stored evaluations by how far recipes lie apart in them, in units of how much
+    /// one recipe varies over checkpoints and seeds. Names folders of evaluations, or folders that contain them.
+    #[arg(long, num_args = 1.., value_name = "RUNS")]
+    #[arg(conflicts_with_all = ["words", "tasks", "data", "shots", "limit", "max_len", "device", "checkpoint", "weights", "out"])]
+    pub noise: Option<Vec<PathBuf>>,
     /// Examples in front of each item [default: as each task says].
     #[arg(long, value_name = "N")]
     pub shots: Option<usize>,
@@ -62,6 +67,12 @@ pub struct Args {
 /// # Errors
 /// If [`evaluate`] fails, or there is no such model or task.
 pub fn run(args: &Args) -> Result<()> {
+    if let Some(folders) = &args.noise {
+        return print_value(&noise(&args.results.folder, folders)?, args.json);
+    }
+    let Some(data) = &args.data else {
+        return Err(Error::usage("name the folder with the tasks' files: --data DIR"));
+    };
     let tasks = select(args.tasks.iter().map(String::as_str))?;
     let source = source(args)?;
     let out = match &args.out {
@@ -71,7 +82,7 @@ pub fn run(args: &Args) -> Result<()> {
     let request = EvalRequest {
         source,
         tasks,
-        data: args.data.clone(),
+        data: data.clone(),
         shots: args.shots,
         limit: args.limit.map(|n| n as usize),
         max_len: args.max_len.map(|n| n as usize),

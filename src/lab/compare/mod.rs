@@ -30,6 +30,7 @@ mod remarks;
 pub mod revision;
 mod run_pairs;
 mod run_trials;
+mod scores;
 mod seeds;
 mod setting;
 mod stored_pairs;
@@ -43,6 +44,9 @@ pub use confirm::confirm;
 pub use pairs::with_values;
 pub use question::{Options, Question, SPEED_OF_TRIALS};
 pub use run_pairs::plan as plan_pairs;
+pub use scores::{
+    SCORES_CONFIDENCE, ScoreComparison, ScoreFinding, ScoresRequest, Units, compare_scores, stored_recipe,
+};
 pub use setting::{FinishedComparison, Setting};
 pub use stored_pairs::compare_stored;
 pub use text::{describe, held_in_words, report};

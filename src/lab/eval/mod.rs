@@ -4,9 +4,11 @@
 //! written at once and whole; an evaluation that was interrupted takes it from there.
 
 mod contamination;
+mod noise;
 mod table;
 
 pub use contamination::{Contamination, TaskContamination, TaskItems};
+pub use noise::{NoiseTable, TaskNoise, noise};
 
 use crate::error::{Error, Result};
 use crate::results::names::{EVALUATIONS, file_part};

@@ -87,8 +87,8 @@ impl Folder {
     pub fn add(&mut self, key: &TaskKey, scores: TaskScores) -> Result<()> {
         let TaskScores { result, usage, algorithms, cut_items } = scores;
         let mut rows = String::new();
-        for item in &result.items {
-            rows += &json_line(&ItemRow::new(item))?;
+        for (item, adds) in result.items.iter().zip(result.headline_contributions()) {
+            rows += &json_line(&ItemRow::new(item, adds))?;
             rows.push('\n');
         }
         self.lock()?;
@@ -123,7 +123,7 @@ impl Folder {
 mod tests {
     use super::*;
     use crate::scoring::Usage;
-    use crate::tasks::{Figure, ItemResult, Metric, Score, TaskResult};
+    use crate::tasks::{Contribution, Figure, ItemResult, Metric, Score, TaskResult};
 
     fn model(name: &str) -> ScoredModel {
         let text = |text: &str| text.to_owned();
@@ -151,7 +151,7 @@ mod tests {
             gold: Some(1),
             chosen: Some(0),
             scores: log_probs.map(|log_prob| Score { log_prob, is_greedy: log_prob > -1.0 }).to_vec(),
-            contributions: Vec::new(),
+            contributions: vec![Contribution { value: 1.0, weight: 1.0 }],
         };
         let figure = Figure {
             metric: Metric::Acc,
@@ -189,6 +189,7 @@ mod tests {
             cluster: 4,
             gold: Some(1),
             chosen: Some(0),
+            adds: Some([1.0, 1.0]),
             log_probs: vec![-0.1 - 0.2, -1e-310],
             greedy: vec![true, true],
             contaminated: None,

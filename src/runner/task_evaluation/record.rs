@@ -11,7 +11,7 @@ use crate::format::shortened;
 use crate::regular::{self, MAX_TEXT};
 use crate::results::atomic::parse_json;
 use crate::results::names::file_part;
-use crate::tasks::{Definition, Figure, ItemResult, TaskFile};
+use crate::tasks::{Contribution, Definition, Figure, ItemResult, TaskFile};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -124,6 +124,9 @@ pub struct ItemRow {
     pub gold: Option<usize>,
     /// The choice of the model by the task's metric.
     pub chosen: Option<usize>,
+    /// What the item adds to the figure that stands for the task, such as 1 for a right choice, and what it
+    /// counts there: 1, or its bytes, words or tokens. `None` if it has no finite one.
+    pub adds: Option<[f64; 2]>,
     /// The log-probability of each choice, in nats.
     pub log_probs: Vec<f64>,
     /// For each choice, whether greedy decoding gives it.
@@ -223,12 +226,14 @@ impl FigureRecord {
 }
 
 impl ItemRow {
-    pub(super) fn new(item: &ItemResult) -> Self {
+    pub(super) fn new(item: &ItemResult, adds: Option<Contribution>) -> Self {
+        let adds = adds.map(|one| [one.value, one.weight]);
         Self {
             item: item.hash.clone(),
             cluster: item.cluster,
             gold: item.gold,
             chosen: item.chosen,
+            adds: adds.filter(|adds| adds.iter().all(|number| number.is_finite())),
             log_probs: item.scores.iter().map(|score| score.log_prob).collect(),
             greedy: item.scores.iter().map(|score| score.is_greedy).collect(),
             contaminated: None,
@@ -246,6 +251,9 @@ impl ItemRow {
 }
 
 impl EvaluationRecord {
+    /// The name of the summary in the folder of an evaluation.
+    pub const FILE: &str = SUMMARY;
+
     /// Reads the summary in a folder of an evaluation.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::import::{MAX_CONTEXT, ModelFolder, OpenedFolder, open};
 use super::trained::{OpenedRun, TrainedRun, engine_with_weights};
 use crate::checkpoint::Loaded;
 use crate::data::Tokenizer;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::forecast::check_scoring_fits;
 use crate::machine::Machine;
 use crate::model::hugging_face::{CONFIG, ImportedWeights};
@@ -14,6 +14,7 @@ use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
 use crate::scoring::Scorer;
 use crate::task_evaluation::ScoredModel;
+use std::ffi::OsStr;
 use std::path::Path;
 
 /// A model to score with.
@@ -62,8 +63,11 @@ impl ScoringModel {
                     WeightsKind::Training => "training",
                     WeightsKind::Ema => "ema",
                 };
-                let name = run.folder.file_name().unwrap_or_default().to_string_lossy();
-                let name = format!("{}/{name}", recipe.name());
+                // RECIPE/RUN, as in the results folder; the recipe in a checkpoint has no name.
+                let folder = run.folder.canonicalize().at("find", &run.folder)?;
+                let names =
+                    [folder.parent().and_then(Path::file_name), folder.file_name()].into_iter().flatten();
+                let name = names.map(OsStr::to_string_lossy).collect::<Vec<_>>().join("/");
                 let named = Named {
                     name,
                     step: Some(loaded.meta().step),

@@ -100,6 +100,24 @@ fn every_item_is_kept_and_a_finished_task_is_not_scored_again() {
     let refused = place.xrun(&eval(run.name(), &["--out", "earlier"])).ended(2);
     refused.says(&["earlier holds the evaluation of", "--out"]);
     assert_eq!(place.xrun(&["runs"]).succeeds().stderr.matches("warning").count(), 0);
+
+    // Two checkpoints of one run: about these two, and no noise of seeds.
+    let stored = folder.file_name().unwrap().to_str().unwrap();
+    let compared = place.xrun(&["compare", "--evaluations", "earlier", stored]);
+    compared.says(&["colors", "these two checkpoints only", "could have seen"]);
+    let json = place
+        .xrun(&["compare", "--evaluations", "earlier", "earlier", "--json", "--on", "colors"])
+        .succeeds();
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!((&json["units"], &json["tasks"][0]["difference"]), (&"checkpoints".into(), &0.0.into()));
+    let refused = place.xrun(&["compare", "--evaluations", "earlier", &format!("{stored},earlier")]).ended(2);
+    refused.says(&["their step is 30 and 10", "a side is one recipe with different seeds"]);
+    place.xrun(&["compare", "--evaluations", "earlier", stored, "--seeds", "8"]).ended(2);
+    let ranked = place.xrun(&["eval", "--noise", "earlier", "results"]).succeeds();
+    let line = ranked.stdout.lines().nth(1).unwrap();
+    assert!(line.starts_with("colors (0 shots") && !ranked.stdout.contains("note:"), "{}", ranked.stdout);
+    place.xrun(&["eval", "--noise", "data"]).ended(2).says(&["there is no evaluation in data"]);
+    place.xrun(&["eval", run.name(), "--tasks", "colors.toml"]).ended(2).says(&["--data"]);
 }
 
 #[test]

@@ -101,8 +101,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // do; the figures of evaluation tasks, and how validation is chosen.
     (
         "compare",
-        "executor sweep train ranks evaluation atomic results statistics forecast plan recipe metrics \
-         machine device policy suggest format regular error",
+        "executor sweep train ranks task_evaluation tasks evaluation atomic results statistics forecast plan recipe \
+         metrics machine device policy suggest format regular error",
     ),
     // The programs and steps of trainings, and the files of what they show.
     ("coordinates", "train atomic results forecast model plan recipe machine device policy format error"),
@@ -123,8 +123,9 @@ const MAY_USE: &[(&str, &str)] = &[
         "watch",
         "curve compare sweep train ranks results statistics metrics recipe machine format regular error",
     ),
-    // The tokens and figures of tasks, what scores them, items in training text, and where results are.
-    ("eval", "data task_evaluation tasks scoring train results regular format error"),
+    // The tokens and figures of tasks, what scores them, items in training text, where results are, and the recipes of
+    // stored runs.
+    ("eval", "compare data task_evaluation tasks scoring train results recipe statistics regular format error"),
     (
         "cli",
         "eval watch view replay compare coordinates device sweep executor train ranks checkpoint report results \

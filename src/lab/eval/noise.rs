@@ -1,0 +1,346 @@
+//! Ranks tasks by signal to noise over stored evaluations: how far recipes lie apart in a task, in units of how much
+//! one recipe varies over its last checkpoints and over its seeds.
+
+use crate::compare::stored_recipe;
+use crate::error::{Error, IoContext, Result};
+use crate::format::{Column, Table, decimal, plural, shortened, thousands};
+use crate::regular;
+use crate::statistics::{PlannedScores, PlannedSeeds, USUAL_CORRELATION, mean, variance};
+use crate::task_evaluation::{EvaluationRecord, TaskRecord};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The most checkpoints of a run, from its end, that count as its last ones. Heineman et al. take 5 of small models.
+const LAST: usize = 5;
+
+/// Folders below the one that is named in which evaluations are looked for.
+const DEPTH: usize = 4;
+
+/// The most evaluations that are read.
+const MAX_EVALUATIONS: usize = 100_000;
+
+/// Seeds of each side for which the table says what they see.
+const SEEDS: usize = 4;
+
+/// The confidence with which a difference is to be found.
+const CONFIDENCE: f64 = 0.95;
+
+/// Characters of a name that a message shows.
+const SHOWN: usize = 60;
+
+/// Tasks, those with the most signal for their noise first.
+#[derive(Clone, Debug, Serialize)]
+pub struct NoiseTable {
+    /// Number of evaluations that were read.
+    pub evaluations: usize,
+    /// The tasks.
+    pub tasks: Vec<TaskNoise>,
+    /// What the table must be read with.
+    pub notes: Vec<String>,
+}
+
+/// Signal and noise of a task, in the unit of its figure.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TaskNoise {
+    /// The task, with its examples and limit if evaluations differ in them.
+    pub task: String,
+    /// The figure that stands for it.
+    pub metric: String,
+    /// Recipes and runs that were evaluated on it.
+    pub recipes: usize,
+    pub runs: usize,
+    /// Mean over recipes.
+    pub mean: f64,
+    /// Standard error over items of one model, as evaluations have it on average.
+    pub items_error: Option<f64>,
+    /// The largest difference between two recipes, each the mean over the last checkpoints of its runs; `None` for one
+    /// recipe.
+    pub signal: Option<f64>,
+    /// Deviation of the last checkpoints of a run around their mean; `None` if no run has two.
+    pub checkpoint_noise: Option<f64>,
+    /// Deviation of the runs of a recipe, each the newest checkpoint, around their mean; `None` if no recipe has two.
+    pub seed_noise: Option<f64>,
+    /// `signal` over the larger noise.
+    pub ratio: Option<f64>,
+    /// The smallest true difference that four seeds a side see with a probability of 80 %, if answers are as alike as
+    /// usual.
+    pub four_seeds_see: Option<f64>,
+}
+
+/// A stored figure.
+#[derive(Clone, Debug)]
+struct Score {
+    recipe: String,
+    run: String,
+    step: Option<u64>,
+    value: f64,
+    error: Option<f64>,
+    clusters: usize,
+}
+
+/// Ranks the tasks of all evaluations in these folders and below.
+///
+/// # Errors
+/// If a folder or a summary cannot be read, or there is no evaluation.
+pub fn noise(results: &Path, folders: &[PathBuf]) -> Result<NoiseTable> {
+    let mut found = Vec::new();
+    for folder in folders {
+        evaluations(folder, DEPTH, &mut found)?;
+    }
+    found.sort();
+    found.dedup();
+    if found.is_empty() {
+        let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        return Err(Error::usage(format!(
+            "there is no evaluation in {}; name folders that `xrun eval` wrote, or one that contains them",
+            names.join(", ")
+        )));
+    }
+    let mut tasks: BTreeMap<String, (String, Vec<Score>)> = BTreeMap::new();
+    let mut unknown = 0;
+    let without_seed = ["training.seed=0".to_owned()];
+    for folder in &found {
+        let record = EvaluationRecord::read(folder)?;
+        let recipe =
+            stored_recipe(results, &record.model).and_then(|recipe| recipe.hash_with(&without_seed).ok());
+        unknown += usize::from(recipe.is_none());
+        let recipe = recipe.unwrap_or_else(|| {
+            // The name of a run is RECIPE/RUN.
+            record
+                .model
+                .name
+                .rsplit_once('/')
+                .map_or(record.model.name.as_str(), |(recipe, _)| recipe)
+                .to_owned()
+        });
+        for task in &record.tasks {
+            let Some((value, figure)) = task.headline().and_then(|figure| Some((figure.value?, figure)))
+            else {
+                continue;
+            };
+            let (_, scores) = tasks.entry(name(task)).or_insert_with(|| (task.metric.clone(), Vec::new()));
+            scores.push(Score {
+                recipe: recipe.clone(),
+                run: record.model.name.clone(),
+                step: record.model.step,
+                value,
+                error: figure.error,
+                clusters: figure.clusters,
+            });
+        }
+    }
+    let mut tasks: Vec<TaskNoise> =
+        tasks.into_iter().map(|(task, (metric, scores))| TaskNoise::new(task, metric, &scores)).collect();
+    tasks.sort_by(|a, b| b.ratio.unwrap_or(-1.0).total_cmp(&a.ratio.unwrap_or(-1.0)));
+    let mut notes = Vec::new();
+    if unknown > 0 {
+        notes.push(format!(
+            "{} evaluation{} of runs that are not in {}: runs with the same name of their recipe count as its seeds",
+            thousands(unknown),
+            plural(unknown),
+            results.display()
+        ));
+    }
+    Ok(NoiseTable { evaluations: found.len(), tasks, notes })
+}
+
+/// Finds the folders of evaluations in a folder.
+fn evaluations(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<()> {
+    if !regular::is_missing(&folder.join(EvaluationRecord::FILE)) {
+        found.push(folder.to_owned());
+        return match found.len() {
+            n if n > MAX_EVALUATIONS => Err(Error::usage(format!(
+                "{} and others have more than {} evaluations; name fewer",
+                folder.display(),
+                thousands(MAX_EVALUATIONS)
+            ))),
+            _ => Ok(()),
+        };
+    }
+    if depth == 0 {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(folder).at("read", folder)? {
+        let entry = entry.at("read", folder)?;
+        if entry.file_type().at("read", folder)?.is_dir() {
+            evaluations(&entry.path(), depth - 1, found)?;
+        }
+    }
+    Ok(())
+}
+
+/// Names a task with everything that makes its figures comparable.
+fn name(task: &TaskRecord) -> String {
+    let key = &task.key;
+    let limit = key.limit.map_or(String::new(), |limit| format!(", first {}", thousands(limit)));
+    let definition: String = key.definition.chars().take(6).collect();
+    format!("{} ({} shots{limit}, {definition})", shortened(&key.task, SHOWN), key.shots)
+}
+
+impl TaskNoise {
+    fn new(task: String, metric: String, scores: &[Score]) -> Self {
+        let mut recipes: BTreeMap<&str, BTreeMap<&str, Vec<&Score>>> = BTreeMap::new();
+        for score in scores {
+            recipes.entry(&score.recipe).or_default().entry(&score.run).or_default().push(score);
+        }
+        let mut levels = Vec::new();
+        let (mut checkpoints, mut seeds) = (Pooled::default(), Pooled::default());
+        let mut runs = 0;
+        for of_recipe in recipes.values_mut() {
+            let (mut last, mut newest) = (Vec::new(), Vec::new());
+            for run in of_recipe.values_mut() {
+                run.sort_by_key(|score| score.step);
+                // Two evaluations of a checkpoint, such as on two devices, are one.
+                run.dedup_by_key(|score| score.step);
+                let values: Vec<f64> = run.iter().rev().take(LAST).map(|score| score.value).collect();
+                checkpoints.add(&values);
+                last.push(mean(&values));
+                newest.extend(values.first());
+                runs += 1;
+            }
+            seeds.add(&newest);
+            levels.push(mean(&last));
+        }
+        let [checkpoint_noise, seed_noise] = [checkpoints, seeds].map(|pooled| pooled.deviation());
+        let most = levels.iter().copied().fold(f64::MIN, f64::max);
+        let least = levels.iter().copied().fold(f64::MAX, f64::min);
+        let signal = (levels.len() > 1).then_some(most - least);
+        let noise =
+            checkpoint_noise.into_iter().chain(seed_noise).reduce(f64::max).filter(|noise| *noise > 0.0);
+        let errors: Vec<f64> = scores.iter().filter_map(|score| score.error).collect();
+        let items_error = Some(mean(&errors)).filter(|error| error.is_finite());
+        Self {
+            task,
+            metric,
+            recipes: recipes.len(),
+            runs,
+            mean: mean(&levels),
+            items_error,
+            signal,
+            checkpoint_noise,
+            seed_noise,
+            ratio: signal.zip(noise).map(|(signal, noise)| signal / noise),
+            four_seeds_see: seed_noise.zip(items_error).and_then(|(noise, error)| {
+                let clusters = scores.iter().map(|score| score.clusters).min()?;
+                let correlation = USUAL_CORRELATION;
+                // Runs vary by their items too, so part of their deviation would shrink with more items.
+                let by_items = error * error * (1.0 - correlation);
+                let deviation = (noise * noise - by_items).max(0.0).sqrt();
+                let seeds = Some(PlannedSeeds { count: SEEDS, deviation });
+                PlannedScores { error, clusters, correlation, seeds }.smallest_seen(CONFIDENCE)
+            }),
+        }
+    }
+}
+
+/// Variances of several groups, each around its own mean.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pooled {
+    squares: f64,
+    freedom: usize,
+}
+
+impl Pooled {
+    fn add(&mut self, values: &[f64]) {
+        if values.len() > 1 {
+            self.freedom += values.len() - 1;
+            self.squares += variance(values) * (values.len() - 1) as f64;
+        }
+    }
+
+    fn deviation(&self) -> Option<f64> {
+        (self.freedom > 0).then(|| (self.squares / self.freedom as f64).sqrt()).filter(|x| x.is_finite())
+    }
+}
+
+impl fmt::Display for NoiseTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Column::{Left, Right};
+        let mut table = Table::new(&[Left, Left, Right, Right, Right, Right, Right, Right, Right, Right]);
+        table.row([
+            "task",
+            "metric",
+            "recipes",
+            "runs",
+            "mean",
+            "signal",
+            "checkpoints",
+            "seeds",
+            "signal/noise",
+            "4 seeds see",
+        ]);
+        for task in &self.tasks {
+            let number = |value: Option<f64>| decimal(value, 4);
+            table.row([
+                task.task.clone(),
+                task.metric.clone(),
+                thousands(task.recipes),
+                thousands(task.runs),
+                number(Some(task.mean)),
+                number(task.signal),
+                number(task.checkpoint_noise),
+                number(task.seed_noise),
+                decimal(task.ratio, 1),
+                number(task.four_seeds_see),
+            ]);
+        }
+        f.write_str(&table.render(0))?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(recipe: &str, run: &str, step: u64, value: f64) -> Score {
+        let text = |text: &str| text.to_owned();
+        Score {
+            recipe: text(recipe),
+            run: text(run),
+            step: Some(step),
+            value,
+            error: Some(0.015),
+            clusters: 100,
+        }
+    }
+
+    #[test]
+    fn signal_lies_between_recipes_and_noise_within_them() {
+        let scores = [
+            score("a", "a/1", 10, 0.30),
+            score("a", "a/1", 20, 0.34),
+            score("a", "a/2", 20, 0.36),
+            score("b", "b/1", 20, 0.50),
+            // The same checkpoint on another device.
+            score("b", "b/1", 20, 0.50),
+        ];
+        let found = TaskNoise::new("t".to_owned(), "acc".to_owned(), &scores);
+        assert_eq!((found.recipes, found.runs), (2, 3));
+        let near = |value: Option<f64>, expected: f64| (value.unwrap() - expected).abs() < 1e-12;
+        // Recipe a: the mean of 0.32 and 0.36.
+        assert!(near(found.signal, 0.16) && (found.mean - 0.42).abs() < 1e-12);
+        assert!(near(found.checkpoint_noise, (2.0f64 * 0.02 * 0.02).sqrt()));
+        assert!(near(found.seed_noise, (2.0f64 * 0.01 * 0.01).sqrt()));
+        assert!(near(found.ratio, 0.16 / (0.02 * 2f64.sqrt())));
+        // Four seeds a side, six degrees of freedom: 3.3 errors of √(2/4) deviations.
+        let seen = found.four_seeds_see.unwrap() / found.seed_noise.unwrap() / 0.5f64.sqrt();
+        assert!((3.0..3.6).contains(&seen), "{seen}");
+        // Only the last five checkpoints count.
+        let many: Vec<Score> =
+            (0..9).map(|step| score("a", "a/1", step, if step < 4 { 0.0 } else { 0.5 })).collect();
+        let one = TaskNoise::new("t".to_owned(), "acc".to_owned(), &many);
+        assert_eq!((one.mean, one.checkpoint_noise), (0.5, Some(0.0)));
+        assert_eq!((one.signal, one.seed_noise, one.ratio, one.four_seeds_see), (None, None, None, None));
+    }
+
+    #[test]
+    fn folders_without_evaluations_are_said() {
+        let place = tempfile::tempdir().unwrap();
+        let error = noise(place.path(), &[place.path().to_owned()]).unwrap_err();
+        assert!(error.message().contains("there is no evaluation in"), "{error}");
+        assert!(noise(place.path(), &[place.path().join("missing")]).is_err());
+    }
+}
