@@ -142,7 +142,9 @@ impl ErrorParts {
         let one_side = 0.5 * seeds.freedom;
         // u = sin² θ, from 0 to one half; the other half is its mirror image.
         let density = |angle: f64| (angle.sin() * angle.cos()).powf(one_side - 1.0);
-        let mean = |of: &dyn Fn(f64) -> f64| integrate(0.0, FRAC_PI_4, 1, |angle| density(angle) * of(angle));
+        let mean = |function: &dyn Fn(f64) -> f64| {
+            integrate(0.0, FRAC_PI_4, 1, |angle| density(angle) * function(angle))
+        };
         let total = mean(&|_| 1.0);
         self.smallest(confidence, power, |difference| {
             let with_shares = |angle: f64| {
@@ -180,10 +182,10 @@ impl ErrorParts {
         let (items, seeds) = (quantile(self.items), self.seeds.map_or(0.0, quantile));
         mean_over_deviation(freedom, f64::INFINITY, |s| {
             let sampled = self.as_sampled(s * s);
-            let of_seeds = sampled.seeds.map_or(0.0, |part| part.variance);
-            let total = sampled.items.variance + of_seeds;
+            let seed_variance = sampled.seeds.map_or(0.0, |part| part.variance);
+            let total = sampled.items.variance + seed_variance;
             let reach = match total > 0.0 {
-                true => (sampled.items.variance * items + of_seeds * seeds) / total.sqrt(),
+                true => (sampled.items.variance * items + seed_variance * seeds) / total.sqrt(),
                 false => 0.0,
             };
             normal_cdf((difference - reach) / error)

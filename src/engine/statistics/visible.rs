@@ -33,7 +33,7 @@ pub struct PlannedSeeds {
 
 impl PlannedScores {
     /// Plans a comparison of two models on this many items that each is right with this probability.
-    pub fn of_accuracy(items: usize, accuracy: f64) -> Self {
+    pub fn from_accuracy(items: usize, accuracy: f64) -> Self {
         let error = (accuracy * (1.0 - accuracy) / items as f64).sqrt();
         Self { error, clusters: items, correlation: USUAL_CORRELATION, seeds: None }
     }
@@ -69,11 +69,11 @@ mod tests {
     /// 2.8 errors of a difference, as a normal distribution has it.
     #[test]
     fn a_hundred_items_see_fourteen_points_and_two_thousand_three() {
-        let seen = |items: usize| PlannedScores::of_accuracy(items, 0.5).smallest_seen(0.95).unwrap();
+        let seen = |items: usize| PlannedScores::from_accuracy(items, 0.5).smallest_seen(0.95).unwrap();
         assert!((seen(2000) - 0.0313).abs() < 1e-4, "{}", seen(2000));
         assert!((seen(100) - 0.142).abs() < 1e-3, "{}", seen(100));
         // Four seeds that do not vary are as good as four times the items, less what few seeds cost.
-        let plan = PlannedScores::of_accuracy(500, 0.5);
+        let plan = PlannedScores::from_accuracy(500, 0.5);
         let with = |count: usize, deviation: f64| {
             PlannedScores { seeds: Some(PlannedSeeds { count, deviation }), ..plan }
                 .smallest_seen(0.95)
@@ -82,9 +82,9 @@ mod tests {
         assert!(with(4, 0.0) > seen(2000) && with(4, 0.0) < 1.3 * seen(2000), "{}", with(4, 0.0));
         assert!(with(100, 0.0) < 1.02 * seen(50_000) && with(4, 0.02) > 1.5 * with(4, 0.0));
         for nothing in [
-            PlannedScores::of_accuracy(500, 0.0),
-            PlannedScores::of_accuracy(500, f64::NAN),
-            PlannedScores::of_accuracy(1, 0.5),
+            PlannedScores::from_accuracy(500, 0.0),
+            PlannedScores::from_accuracy(500, f64::NAN),
+            PlannedScores::from_accuracy(1, 0.5),
             PlannedScores { clusters: 0, ..plan },
             PlannedScores { correlation: 1.0, ..plan },
             PlannedScores { seeds: Some(PlannedSeeds { count: 1, deviation: 0.01 }), ..plan },

@@ -111,7 +111,7 @@ const SEEN_WHEN: &str =
 
 /// Returns the smallest difference in accuracy that this many items show, in words.
 fn sees(items: usize) -> Option<String> {
-    let seen = PlannedScores::of_accuracy(items, 0.5).smallest_seen(0.95)?;
+    let seen = PlannedScores::from_accuracy(items, 0.5).smallest_seen(0.95)?;
     Some(format!("{:.1} points", 100.0 * seen))
 }
 

@@ -27,6 +27,9 @@ const SEEDS: usize = 4;
 /// The confidence with which a difference is to be found.
 const CONFIDENCE: f64 = 0.95;
 
+/// Models of a task whose rows are read for the correlation of their answers.
+const CORRELATED: usize = 8;
+
 /// Characters of a name that a message shows.
 const SHOWN: usize = 60;
 
@@ -64,8 +67,12 @@ pub struct TaskNoise {
     pub seed_noise: Option<f64>,
     /// `signal` over the larger noise.
     pub ratio: Option<f64>,
-    /// The smallest true difference that four seeds a side see with a probability of 80 %, if answers are as alike as
-    /// usual.
+    /// Correlation over items of what they contribute to the figures of two models, the mean over pairs of runs;
+    /// `None` if no two runs have the same items.
+    pub correlation: Option<f64>,
+    /// The smallest true difference that is found with a probability of 80 % between two checkpoints, and between two
+    /// recipes of four seeds each.
+    pub checkpoints_see: Option<f64>,
     pub four_seeds_see: Option<f64>,
 }
 
@@ -78,6 +85,23 @@ struct Score {
     value: f64,
     error: Option<f64>,
     clusters: usize,
+}
+
+/// Where the rows of a figure are.
+#[derive(Clone, Debug)]
+struct Rows {
+    run: String,
+    step: Option<u64>,
+    folder: PathBuf,
+    task: TaskRecord,
+}
+
+/// What evaluations have of a task.
+#[derive(Clone, Debug, Default)]
+struct Stored {
+    metric: String,
+    scores: Vec<Score>,
+    rows: Vec<Rows>,
 }
 
 /// Ranks the tasks of all evaluations in these folders and below.
@@ -98,7 +122,7 @@ pub fn noise(results: &Path, folders: &[PathBuf]) -> Result<NoiseTable> {
             names.join(", ")
         )));
     }
-    let mut tasks: BTreeMap<String, (String, Vec<Score>)> = BTreeMap::new();
+    let mut tasks: BTreeMap<String, Stored> = BTreeMap::new();
     let mut unknown = 0;
     let without_seed = ["training.seed=0".to_owned()];
     for folder in &found {
@@ -120,8 +144,9 @@ pub fn noise(results: &Path, folders: &[PathBuf]) -> Result<NoiseTable> {
             else {
                 continue;
             };
-            let (_, scores) = tasks.entry(name(task)).or_insert_with(|| (task.metric.clone(), Vec::new()));
-            scores.push(Score {
+            let stored = tasks.entry(name(task)).or_default();
+            stored.metric.clone_from(&task.metric);
+            stored.scores.push(Score {
                 recipe: recipe.clone(),
                 run: record.model.name.clone(),
                 step: record.model.step,
@@ -129,10 +154,15 @@ pub fn noise(results: &Path, folders: &[PathBuf]) -> Result<NoiseTable> {
                 error: figure.error,
                 clusters: figure.clusters,
             });
+            let (run, step) = (record.model.name.clone(), record.model.step);
+            stored.rows.push(Rows { run, step, folder: folder.clone(), task: task.clone() });
         }
     }
-    let mut tasks: Vec<TaskNoise> =
-        tasks.into_iter().map(|(task, (metric, scores))| TaskNoise::new(task, metric, &scores)).collect();
+    let ranked = tasks.into_iter().map(|(task, Stored { metric, scores, rows })| {
+        let correlation = correlation(&rows)?;
+        Ok(TaskNoise::new(task, metric, &scores, correlation))
+    });
+    let mut tasks: Vec<TaskNoise> = ranked.collect::<Result<_>>()?;
     tasks.sort_by(|a, b| b.ratio.unwrap_or(-1.0).total_cmp(&a.ratio.unwrap_or(-1.0)));
     let mut notes = Vec::new();
     if unknown > 0 {
@@ -179,8 +209,39 @@ fn name(task: &TaskRecord) -> String {
     format!("{} ({} shots{limit}, {definition})", shortened(&key.task, SHOWN), key.shots)
 }
 
+/// Returns how alike the answers of different runs are, each at its newest checkpoint.
+fn correlation(rows: &[Rows]) -> Result<Option<f64>> {
+    let mut newest: BTreeMap<&str, &Rows> = BTreeMap::new();
+    for rows in rows {
+        let kept = newest.entry(&rows.run).or_insert(rows);
+        if kept.step < rows.step {
+            *kept = rows;
+        }
+    }
+    let mut items: Vec<Vec<(String, f64)>> = Vec::new();
+    for rows in newest.values().take(CORRELATED) {
+        let rows = rows.task.read_rows(&rows.folder)?;
+        items.extend(rows.into_iter().map(|row| Some((row.item, row.adds?[0]))).collect::<Option<Vec<_>>>());
+    }
+    let pairs = (0..items.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
+    let found: Vec<f64> = pairs.filter_map(|(one, other)| correlated(&items[one], &items[other])).collect();
+    Ok((!found.is_empty()).then(|| mean(&found)))
+}
+
+/// Returns the correlation of two models over the same items.
+fn correlated(one: &[(String, f64)], other: &[(String, f64)]) -> Option<f64> {
+    if one.len() != other.len() || one.iter().zip(other).any(|(a, b)| a.0 != b.0) {
+        return None;
+    }
+    let values = |items: &[(String, f64)]| items.iter().map(|(_, value)| *value).collect::<Vec<f64>>();
+    let [a, b] = [values(one), values(other)];
+    let differences: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a - b).collect();
+    let [a, b, apart] = [&a, &b, &differences].map(|values| variance(values));
+    Some((a + b - apart) / (2.0 * (a * b).sqrt())).filter(|correlation| correlation.is_finite())
+}
+
 impl TaskNoise {
-    fn new(task: String, metric: String, scores: &[Score]) -> Self {
+    fn new(task: String, metric: String, scores: &[Score], correlation: Option<f64>) -> Self {
         let mut recipes: BTreeMap<&str, BTreeMap<&str, Vec<&Score>>> = BTreeMap::new();
         for score in scores {
             recipes.entry(&score.recipe).or_default().entry(&score.run).or_default().push(score);
@@ -188,9 +249,9 @@ impl TaskNoise {
         let mut levels = Vec::new();
         let (mut checkpoints, mut seeds) = (Pooled::default(), Pooled::default());
         let mut runs = 0;
-        for of_recipe in recipes.values_mut() {
+        for runs_of_recipe in recipes.values_mut() {
             let (mut last, mut newest) = (Vec::new(), Vec::new());
-            for run in of_recipe.values_mut() {
+            for run in runs_of_recipe.values_mut() {
                 run.sort_by_key(|score| score.step);
                 // Two evaluations of a checkpoint, such as on two devices, are one.
                 run.dedup_by_key(|score| score.step);
@@ -211,6 +272,18 @@ impl TaskNoise {
             checkpoint_noise.into_iter().chain(seed_noise).reduce(f64::max).filter(|noise| *noise > 0.0);
         let errors: Vec<f64> = scores.iter().filter_map(|score| score.error).collect();
         let items_error = Some(mean(&errors)).filter(|error| error.is_finite());
+        let alike = correlation.unwrap_or(USUAL_CORRELATION);
+        let plan = |noise: Option<f64>| {
+            let error = items_error?;
+            // Runs vary by their items too, and that part of their deviation would shrink with more items.
+            let by_items = error * error * (1.0 - alike);
+            let seeds = noise.map(|noise| {
+                let deviation = (noise * noise - by_items).max(0.0).sqrt();
+                PlannedSeeds { count: SEEDS, deviation }
+            });
+            let clusters = scores.iter().map(|score| score.clusters).min()?;
+            PlannedScores { error, clusters, correlation: alike, seeds }.smallest_seen(CONFIDENCE)
+        };
         Self {
             task,
             metric,
@@ -222,15 +295,9 @@ impl TaskNoise {
             checkpoint_noise,
             seed_noise,
             ratio: signal.zip(noise).map(|(signal, noise)| signal / noise),
-            four_seeds_see: seed_noise.zip(items_error).and_then(|(noise, error)| {
-                let clusters = scores.iter().map(|score| score.clusters).min()?;
-                let correlation = USUAL_CORRELATION;
-                // Runs vary by their items too, so part of their deviation would shrink with more items.
-                let by_items = error * error * (1.0 - correlation);
-                let deviation = (noise * noise - by_items).max(0.0).sqrt();
-                let seeds = Some(PlannedSeeds { count: SEEDS, deviation });
-                PlannedScores { error, clusters, correlation, seeds }.smallest_seen(CONFIDENCE)
-            }),
+            correlation,
+            checkpoints_see: plan(None),
+            four_seeds_see: seed_noise.and_then(|noise| plan(Some(noise))),
         }
     }
 }
@@ -258,7 +325,8 @@ impl Pooled {
 impl fmt::Display for NoiseTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use Column::{Left, Right};
-        let mut table = Table::new(&[Left, Left, Right, Right, Right, Right, Right, Right, Right, Right]);
+        let mut table =
+            Table::new(&[Left, Left, Right, Right, Right, Right, Right, Right, Right, Right, Right, Right]);
         table.row([
             "task",
             "metric",
@@ -269,6 +337,8 @@ impl fmt::Display for NoiseTable {
             "checkpoints",
             "seeds",
             "signal/noise",
+            "correlation",
+            "2 checkpoints see",
             "4 seeds see",
         ]);
         for task in &self.tasks {
@@ -283,6 +353,8 @@ impl fmt::Display for NoiseTable {
                 number(task.checkpoint_noise),
                 number(task.seed_noise),
                 decimal(task.ratio, 1),
+                decimal(task.correlation, 2),
+                number(task.checkpoints_see),
                 number(task.four_seeds_see),
             ]);
         }
@@ -317,7 +389,7 @@ mod tests {
             // The same checkpoint on another device.
             score("b", "b/1", 20, 0.50),
         ];
-        let found = TaskNoise::new("t".to_owned(), "acc".to_owned(), &scores);
+        let found = TaskNoise::new("t".to_owned(), "acc".to_owned(), &scores, Some(0.5));
         assert_eq!((found.recipes, found.runs), (2, 3));
         let near = |value: Option<f64>, expected: f64| (value.unwrap() - expected).abs() < 1e-12;
         // Recipe a: the mean of 0.32 and 0.36.
@@ -328,10 +400,16 @@ mod tests {
         // Four seeds a side, six degrees of freedom: 3.3 errors of √(2/4) deviations.
         let seen = found.four_seeds_see.unwrap() / found.seed_noise.unwrap() / 0.5f64.sqrt();
         assert!((3.0..3.6).contains(&seen), "{seen}");
+        // Two checkpoints: 2.8 errors of 0.015, √2 (1 - 0.5)^½ times.
+        assert!((found.checkpoints_see.unwrap() / 0.015 - 2.83).abs() < 0.05, "{:?}", found.checkpoints_see);
+        let items = |values: [f64; 4]| values.iter().map(|x| ("i".to_owned(), *x)).collect::<Vec<_>>();
+        let [a, b] = [items([1.0, 1.0, 0.0, 0.0]), items([1.0, 0.0, 0.0, 0.0])];
+        assert!(near(correlated(&a, &a), 1.0) && near(correlated(&a, &b), 1.0 / 3f64.sqrt()));
+        assert_eq!([correlated(&a, &b[..3]), correlated(&a, &items([0.0; 4]))], [None, None]);
         // Only the last five checkpoints count.
         let many: Vec<Score> =
             (0..9).map(|step| score("a", "a/1", step, if step < 4 { 0.0 } else { 0.5 })).collect();
-        let one = TaskNoise::new("t".to_owned(), "acc".to_owned(), &many);
+        let one = TaskNoise::new("t".to_owned(), "acc".to_owned(), &many, None);
         assert_eq!((one.mean, one.checkpoint_noise), (0.5, Some(0.0)));
         assert_eq!((one.signal, one.seed_noise, one.ratio, one.four_seeds_see), (None, None, None, None));
     }

@@ -240,8 +240,8 @@ fn the_error_of_a_mean_is_joint_over_tasks() {
             let tasks: Vec<[Vec<ModelFigure>; 2]> =
                 (0..TASKS).map(|_| simulation.task(setting, &effects)).collect();
             let sides = [0, 1].map(|side| {
-                let of_seed = |seed: usize| tasks.iter().map(move |task| &task[side][seed]);
-                (0..setting.seeds).map(|seed| mean_of(of_seed(seed))).collect::<Vec<ModelFigure>>()
+                let tasks_of_seed = |seed: usize| tasks.iter().map(move |task| &task[side][seed]);
+                (0..setting.seeds).map(|seed| mean_of(tasks_of_seed(seed))).collect::<Vec<ModelFigure>>()
             });
             let found = crossed_difference([&sides[0], &sides[1]], &clusters, Pairing::Independent).unwrap();
             claimed += usize::from(found.interval(CONFIDENCE).excludes_zero());

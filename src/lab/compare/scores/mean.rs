@@ -21,7 +21,7 @@ pub(super) fn mean_above_chance(tasks: &[SharedTask], pairing: Pairing) -> Optio
     let scales: Vec<(f64, f64)> = tasks.iter().map(scale).collect::<Option<_>>()?;
     let sides = [0, 1].map(|side| {
         let models = 0..tasks[0].figures[side].len();
-        let of_model = |model: usize| {
+        let sum_of_tasks = |model: usize| {
             let figures = tasks.iter().map(|task| &task.figures[side][model]);
             let mut sum = ModelFigure { value: 0.0, influences: Vec::with_capacity(tasks.len()) };
             for (figure, (chance, scale)) in figures.zip(&scales) {
@@ -31,7 +31,7 @@ pub(super) fn mean_above_chance(tasks: &[SharedTask], pairing: Pairing) -> Optio
             }
             sum
         };
-        models.map(of_model).collect::<Vec<ModelFigure>>()
+        models.map(sum_of_tasks).collect::<Vec<ModelFigure>>()
     });
     let clusters: Vec<Vec<usize>> = tasks.iter().map(|task| task.clusters.clone()).collect();
     let distinct = |clusters: &Vec<usize>| {

@@ -29,7 +29,7 @@ pub(super) struct SharedTask {
 
 /// A task in one of the evaluations.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct StoredTask<'a> {
     evaluation: &'a StoredEvaluation,
     task: &'a TaskRecord,
 }
@@ -67,8 +67,8 @@ pub(super) fn tasks(sides: [&Side; 2], named: Option<&[String]>) -> Result<(Vec<
             notes.push(format!("{lacks}, so it is left out"));
             continue;
         }
-        for places in common(&all, name)? {
-            shared.push(SharedTask::read(&places, sides[0].evaluations.len())?);
+        for stored in common(&all, name)? {
+            shared.push(SharedTask::read(&stored, sides[0].evaluations.len())?);
         }
     }
     match shared.is_empty() {
@@ -80,22 +80,22 @@ pub(super) fn tasks(sides: [&Side; 2], named: Option<&[String]>) -> Result<(Vec<
 }
 
 /// Returns each way in which all evaluations asked a task: the same examples and the same limit.
-fn common<'a>(all: &[&'a StoredEvaluation], name: &str) -> Result<Vec<Vec<Place<'a>>>> {
-    let of = |evaluation: &&'a StoredEvaluation| {
+fn common<'a>(all: &[&'a StoredEvaluation], name: &str) -> Result<Vec<Vec<StoredTask<'a>>>> {
+    let find = |evaluation: &&'a StoredEvaluation| {
         let evaluation: &'a StoredEvaluation = evaluation;
         let tasks = evaluation.record.tasks.iter().filter(|task| task.key.task == name);
-        tasks.map(|task| Place { evaluation, task }).collect::<Vec<Place<'a>>>()
+        tasks.map(|task| StoredTask { evaluation, task }).collect::<Vec<StoredTask<'a>>>()
     };
-    let places: Vec<Vec<Place<'a>>> = all.iter().map(of).collect();
-    let ways = places[0].iter().map(|first| {
-        let same = |place: &&Place<'a>| place.asked() == first.asked();
-        places.iter().map(|own| own.iter().find(same).copied()).collect::<Option<Vec<_>>>()
+    let stored: Vec<Vec<StoredTask<'a>>> = all.iter().map(find).collect();
+    let ways = stored[0].iter().map(|first| {
+        let same = |one: &&StoredTask<'a>| one.asked() == first.asked();
+        stored.iter().map(|own| own.iter().find(same).copied()).collect::<Option<Vec<_>>>()
     });
-    let ways: Vec<Vec<Place<'a>>> = ways.flatten().collect();
+    let ways: Vec<Vec<StoredTask<'a>>> = ways.flatten().collect();
     if ways.is_empty() {
-        let first = places[0][0];
-        let differs = |own: &&Vec<Place<'a>>| own.iter().all(|place| place.asked() != first.asked());
-        let other = places.iter().find(differs).map_or(first, |own| own[0]);
+        let first = stored[0][0];
+        let differs = |own: &&Vec<StoredTask<'a>>| own.iter().all(|one| one.asked() != first.asked());
+        let other = stored.iter().find(differs).map_or(first, |own| own[0]);
         return Err(other.refuse(
             &first,
             "asked with",
@@ -107,7 +107,7 @@ fn common<'a>(all: &[&'a StoredEvaluation], name: &str) -> Result<Vec<Vec<Place<
     Ok(ways)
 }
 
-impl Place<'_> {
+impl StoredTask<'_> {
     fn asked(&self) -> (usize, Option<usize>) {
         (self.task.key.shots, self.task.key.limit)
     }
@@ -148,7 +148,7 @@ impl Place<'_> {
         if ours.key.shots > 0 && a != b {
             return Err(self.refuse(other, "its examples come from files with the hashes", &a, &b, "files"));
         }
-        let context = |place: &Self| place.evaluation.record.model.context.to_string();
+        let context = |one: &Self| one.evaluation.record.model.context.to_string();
         let [a, b] = [context(other), context(self)];
         if ours.cut_items + theirs.cut_items > 0 && a != b {
             return Err(self.refuse(other, "prompts were cut to as many tokens as", &a, &b, "--max-len"));
@@ -181,8 +181,8 @@ impl Place<'_> {
 
 impl SharedTask {
     /// Reads a task's rows from all evaluations, of which the first `baselines` are the baseline's.
-    fn read(places: &[Place<'_>], baselines: usize) -> Result<Self> {
-        let first = places[0];
+    fn read(stored: &[StoredTask<'_>], baselines: usize) -> Result<Self> {
+        let first = stored[0];
         let name = &first.task.key.task;
         let metric = Metric::from_word(&first.task.metric).ok_or_else(|| {
             let [task, metric] = [name, &first.task.metric].map(|name| shortened(name, SHOWN));
@@ -193,29 +193,29 @@ impl SharedTask {
         })?;
         let rows = first.rows()?;
         let mut figures = [Vec::new(), Vec::new()];
-        for (index, place) in places.iter().enumerate() {
-            place.check_asked_alike(&first)?;
+        for (index, one) in stored.iter().enumerate() {
+            one.check_asked_alike(&first)?;
             let own;
             let own: &[ItemRow] = match index {
                 0 => &rows,
                 _ => {
-                    own = place.rows()?;
+                    own = one.rows()?;
                     &own
                 }
             };
             if own.len() != rows.len() {
                 let [a, b] = [rows.len(), own.len()].map(thousands);
-                return Err(place.refuse(&first, "it has as many items as", &a, &b, "files"));
+                return Err(one.refuse(&first, "it has as many items as", &a, &b, "files"));
             }
             let differs = |(a, b): &(&ItemRow, &ItemRow)| a.item != b.item || a.cluster != b.cluster;
             if let Some((index, (a, b))) = rows.iter().zip(own).enumerate().find(|(_, pair)| differs(pair)) {
                 let what = format!("item {} has the hash", index + 1);
-                return Err(place.refuse(&first, &what, &a.item, &b.item, "files"));
+                return Err(one.refuse(&first, &what, &a.item, &b.item, "files"));
             }
-            figures[usize::from(index >= baselines)].push(place.figure(metric, own)?);
+            figures[usize::from(index >= baselines)].push(one.figure(metric, own)?);
         }
-        let within = |place: &Place<'_>| {
-            place.task.headline().is_some_and(|figure| figure.within_chance == Some(true))
+        let within = |one: &StoredTask<'_>| {
+            one.task.headline().is_some_and(|figure| figure.within_chance == Some(true))
         };
         Ok(Self {
             name: name.clone(),
@@ -227,7 +227,7 @@ impl SharedTask {
                 .filter(|chance| chance.is_finite()),
             clusters: rows.iter().map(|row| row.cluster).collect(),
             figures,
-            is_within_chance: places.iter().all(within),
+            is_within_chance: stored.iter().all(within),
         })
     }
 

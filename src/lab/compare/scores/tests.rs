@@ -152,7 +152,7 @@ fn checkpoints_and_seeds_have_their_own_verdicts() {
     assert!(seeds.notes[0].contains("nothing checks that the evaluations of a side are of one recipe"));
     assert!(seeds.to_string().contains("seeds, 2 and 3, and items: the verdicts are on the recipes"));
     let path = results.join("evaluations/a1").display().to_string();
-    assert_eq!(compared(results, [&path, "b1"], None).unwrap().sides[0], [path.clone()]);
+    assert_eq!(compared(results, [&path, "b1"], None).unwrap().sides[0][0], path);
     let same = compared(results, ["a1", "a1"], None).unwrap();
     assert_eq!((same.tasks[0].difference, same.tasks[0].p), (0.0, 1.0));
     assert!(same.notes.iter().any(|note| note == "both sides have the same weights"), "{:?}", same.notes);
