@@ -29,6 +29,15 @@ pub struct ModelFigure {
     pub influences: Vec<Vec<f64>>,
 }
 
+/// The items of a task, which all models answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskItems {
+    /// Number of the cluster of each item.
+    pub clusters: Vec<usize>,
+    /// What one item moves the figure by if it is either right or wrong; 0 for a figure of continuous results.
+    pub step: f64,
+}
+
 /// Which models of two recipes belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
@@ -65,6 +74,16 @@ pub struct CrossedDifference {
     pub parts: ErrorParts,
     /// The standard error over items alone, of exactly these models.
     pub items_error: f64,
+}
+
+impl TaskItems {
+    /// Returns the number of clusters.
+    pub fn distinct_clusters(&self) -> usize {
+        let mut clusters = self.clusters.clone();
+        clusters.sort_unstable();
+        clusters.dedup();
+        clusters.len()
+    }
 }
 
 impl ErrorParts {
@@ -220,13 +239,20 @@ impl CrossedDifference {
     }
 }
 
-/// Returns the difference candidate - baseline of figures on the same items. `clusters` has for each task the
-/// numbers of the clusters of its items. With a single model a side, the error is that over items. `None` if a
+/// Returns the difference candidate - baseline of figures on the same items, task by task. With a single model a
+/// side, the error is that over items.
+///
+/// Models that answer every item alike do not show how often they differ, and few differing items lie on one side
+/// by chance more often than the normal distribution says. So one more differing item is counted in the variance
+/// (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", 2005, who add half an
+/// item to each of the four outcomes).
+///
+/// `None` if a
 /// side has no model or one side has seeds and the other one model, the models do not have the same items, a task
 /// has fewer than two clusters, a value is not finite, or seeds are to be paired and are not equally many.
 pub fn crossed_difference(
     [baseline, candidate]: [&[ModelFigure]; 2],
-    clusters: &[Vec<usize>],
+    tasks: &[TaskItems],
     pairing: Pairing,
 ) -> Option<CrossedDifference> {
     let sides = [baseline, candidate];
@@ -236,15 +262,19 @@ pub fn crossed_difference(
         _ => return None,
     };
     let estimate = mean_value(candidate) - mean_value(baseline);
-    let means = sides.map(|models| mean_figure(models, clusters));
+    let means = sides.map(|models| mean_figure(models, tasks));
     let [Some(base), Some(other)] = means else { return None };
-    let items = error_over_items(&difference(&other, &base)?.influences, clusters)?;
-    let items_error = items.variance.sqrt();
+    let fewest = baseline.len().min(candidate.len()) as f64;
+    let one_more: f64 = tasks.iter().map(|task| task.step * task.step).sum::<f64>() / fewest;
+    let items = error_over_items(&difference(&other, &base)?.influences, tasks)?;
+    let with_one_more = |variance: f64| VariancePart { variance: variance + one_more, ..items };
+    let items_error = (items.variance + one_more).sqrt();
     if !estimate.is_finite() {
         return None;
     }
     if !has_seeds {
-        return Some(CrossedDifference { estimate, parts: ErrorParts { items, seeds: None }, items_error });
+        let parts = ErrorParts { items: with_one_more(items.variance), seeds: None };
+        return parts.error().is_finite().then_some(CrossedDifference { estimate, parts, items_error });
     }
     let groups: Vec<Vec<ModelFigure>> = match pairing {
         Pairing::Independent => sides.map(<[ModelFigure]>::to_vec).to_vec(),
@@ -253,7 +283,7 @@ pub fn crossed_difference(
         }
         Pairing::SameSeeds => return None,
     };
-    let seeds = groups.iter().map(|models| SeedError::new(models, clusters)).collect::<Option<Vec<_>>>()?;
+    let seeds = groups.iter().map(|models| SeedError::new(models, tasks)).collect::<Option<Vec<_>>>()?;
     let total: f64 = seeds.iter().map(|group| group.means).sum();
     // Welch, "The generalization of Student's problem when several different population variances are
     // involved", 1947: sides may scatter differently.
@@ -261,7 +291,7 @@ pub fn crossed_difference(
     let fewest = seeds.iter().map(|group| group.freedom).fold(f64::MAX, f64::min);
     let freedom = if squares > 0.0 { total * total / squares } else { fewest };
     let rest: f64 = seeds.iter().map(|group| group.rest).sum();
-    let items = VariancePart { variance: (items.variance - rest).max(0.0), ..items };
+    let items = with_one_more((items.variance - rest).max(0.0));
     let seeds = Some(VariancePart { variance: total, freedom });
     let parts = ErrorParts { items, seeds };
     parts.error().is_finite().then_some(CrossedDifference { estimate, parts, items_error })
@@ -277,13 +307,13 @@ struct SeedError {
 }
 
 impl SeedError {
-    fn new(models: &[ModelFigure], clusters: &[Vec<usize>]) -> Option<Self> {
+    fn new(models: &[ModelFigure], tasks: &[TaskItems]) -> Option<Self> {
         let count = models.len() as f64;
         let values: Vec<f64> = models.iter().map(|model| model.value).collect();
-        let middle = mean_figure(models, clusters)?;
+        let middle = mean_figure(models, tasks)?;
         let mut rest = 0.0;
         for model in models {
-            rest += error_over_items(&difference(model, &middle)?.influences, clusters)?.variance;
+            rest += error_over_items(&difference(model, &middle)?.influences, tasks)?.variance;
         }
         // The deviations of S models from their mean have (S - 1) / S of the rest's variance each.
         let rest = rest / (count * (count - 1.0));
@@ -293,17 +323,14 @@ impl SeedError {
 }
 
 /// Returns the variance of a figure over items from what they contribute, task by task.
-pub fn error_over_items(influences: &[Vec<f64>], clusters: &[Vec<usize>]) -> Option<VariancePart> {
-    if influences.is_empty() || influences.len() != clusters.len() {
+fn error_over_items(influences: &[Vec<f64>], tasks: &[TaskItems]) -> Option<VariancePart> {
+    if influences.is_empty() || influences.len() != tasks.len() {
         return None;
     }
     let (mut total, mut squares, mut fewest) = (0.0, 0.0, f64::MAX);
-    for (influences, clusters) in influences.iter().zip(clusters) {
-        let variance = clustered_error(influences, clusters)?.powi(2);
-        let mut distinct = clusters.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        let freedom = distinct.len() as f64 - 1.0;
+    for (influences, task) in influences.iter().zip(tasks) {
+        let variance = clustered_error(influences, &task.clusters)?.powi(2);
+        let freedom = task.distinct_clusters() as f64 - 1.0;
         total += variance;
         squares += variance * variance / freedom;
         fewest = fewest.min(freedom);
@@ -319,8 +346,8 @@ fn mean_value(models: &[ModelFigure]) -> f64 {
 }
 
 /// Returns the mean of figures; `None` if they do not have the same items.
-fn mean_figure(models: &[ModelFigure], clusters: &[Vec<usize>]) -> Option<ModelFigure> {
-    let mut influences: Vec<Vec<f64>> = clusters.iter().map(|items| vec![0.0; items.len()]).collect();
+fn mean_figure(models: &[ModelFigure], tasks: &[TaskItems]) -> Option<ModelFigure> {
+    let mut influences: Vec<Vec<f64>> = tasks.iter().map(|task| vec![0.0; task.clusters.len()]).collect();
     for model in models {
         if model.influences.len() != influences.len() {
             return None;

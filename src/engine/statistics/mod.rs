@@ -22,7 +22,7 @@ pub use best::{CellComparison, CellEstimate, Chosen, NotComparable, compare_cell
 pub use clusters::{clustered_error, clustered_interval, deviations};
 pub use counts::{DivergedPairs, sign_test};
 pub use crossed::{
-    CrossedDifference, ErrorParts, ModelFigure, Pairing, VariancePart, crossed_difference, error_over_items,
+    CrossedDifference, ErrorParts, ModelFigure, Pairing, TaskItems, VariancePart, crossed_difference,
 };
 pub use interval::{Interval, PairedDifference, p_of_difference, paired_difference};
 pub use power::{

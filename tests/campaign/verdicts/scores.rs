@@ -9,7 +9,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use std::f64::consts::{SQRT_2, TAU};
 use xrun::statistics::{
-    ErrorParts, ModelFigure, Pairing, VariancePart, bonferroni, crossed_difference, deviations, mean,
+    ErrorParts, ModelFigure, Pairing, TaskItems, VariancePart, bonferroni, crossed_difference, deviations,
+    mean,
 };
 
 /// Items of a task, and of one in which a planned difference is looked for: it must not reach probabilities of 0 or 1.
@@ -42,7 +43,7 @@ struct Simulation {
 
 impl Simulation {
     fn uniform(&mut self) -> f64 {
-        ((self.rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+        (f64::from(self.rng.next_u32()) + 0.5) / f64::from(u32::MAX)
     }
 
     fn normal(&mut self) -> f64 {
@@ -73,6 +74,12 @@ impl Simulation {
             effects[side].iter().map(model).collect()
         })
     }
+}
+
+/// Returns the items of tasks whose mean is judged.
+fn items(count: usize, tasks: usize) -> Vec<TaskItems> {
+    let step = 1.0 / (count * tasks) as f64;
+    vec![TaskItems { clusters: (0..count).collect(), step }; tasks]
 }
 
 fn figure(right: &[f64]) -> ModelFigure {
@@ -115,7 +122,7 @@ struct Counts {
 
 fn simulate(setting: &Setting, tasks: usize, seed: u64) -> Counts {
     let mut simulation = Simulation { rng: ChaCha8Rng::seed_from_u64(seed) };
-    let clusters = vec![(0..setting.items).collect::<Vec<usize>>()];
+    let tasks_items = items(setting.items, 1);
     let confidence = bonferroni(CONFIDENCE, tasks);
     let mut counts = Counts::default();
     for _ in 0..trials() {
@@ -123,7 +130,7 @@ fn simulate(setting: &Setting, tasks: usize, seed: u64) -> Counts {
         for _ in 0..tasks {
             let effects = simulation.effects(setting);
             let [a, b] = simulation.task(setting, &effects);
-            let found = crossed_difference([&a, &b], &clusters, Pairing::Independent).unwrap();
+            let found = crossed_difference([&a, &b], &tasks_items, Pairing::Independent).unwrap();
             let interval = found.interval(confidence);
             claimed |= interval.excludes_zero();
             covered &= interval.low <= setting.difference && setting.difference <= interval.high;
@@ -202,7 +209,7 @@ fn seeds_as_units_err_as_seldom_as_they_say() {
 #[test]
 fn items_alone_speak_of_two_models() {
     println!("effect | errs about recipes, about these models");
-    let clusters = vec![(0..ITEMS).collect::<Vec<usize>>()];
+    let tasks_items = items(ITEMS, 1);
     let effects = if long().is_some() { &SEED_EFFECTS[..] } else { &SEED_EFFECTS[1..2] };
     for (k, &seed_effect) in effects.iter().enumerate() {
         let setting = Setting { items: ITEMS, seeds: 1, seed_effect, suits: 0.0, difference: 0.0 };
@@ -211,7 +218,7 @@ fn items_alone_speak_of_two_models() {
         for _ in 0..trials() {
             let effects = simulation.effects(&setting);
             let [a, b] = simulation.task(&setting, &effects);
-            let found = crossed_difference([&a, &b], &clusters, Pairing::Independent).unwrap();
+            let found = crossed_difference([&a, &b], &tasks_items, Pairing::Independent).unwrap();
             let interval = found.interval(CONFIDENCE);
             let truth = effects[1][0] - effects[0][0];
             recipes += usize::from(interval.excludes_zero());
@@ -231,7 +238,7 @@ fn items_alone_speak_of_two_models() {
 fn the_error_of_a_mean_is_joint_over_tasks() {
     const TASKS: usize = 5;
     println!("seeds  effect | mean of {TASKS} tasks: errs, covers");
-    let clusters = vec![(0..ITEMS).collect::<Vec<usize>>(); TASKS];
+    let tasks_items = items(ITEMS, TASKS);
     for (k, setting) in settings().iter().filter(|setting| setting.suits > 0.0).enumerate() {
         let mut simulation = Simulation { rng: ChaCha8Rng::seed_from_u64(500 + k as u64) };
         let mut claimed = 0;
@@ -243,7 +250,8 @@ fn the_error_of_a_mean_is_joint_over_tasks() {
                 let tasks_of_seed = |seed: usize| tasks.iter().map(move |task| &task[side][seed]);
                 (0..setting.seeds).map(|seed| mean_of(tasks_of_seed(seed))).collect::<Vec<ModelFigure>>()
             });
-            let found = crossed_difference([&sides[0], &sides[1]], &clusters, Pairing::Independent).unwrap();
+            let found =
+                crossed_difference([&sides[0], &sides[1]], &tasks_items, Pairing::Independent).unwrap();
             claimed += usize::from(found.interval(CONFIDENCE).excludes_zero());
         }
         println!("{:5} {:7} | {:.2}", setting.seeds, setting.seed_effect, percent(claimed));

@@ -6,8 +6,8 @@ fn answers(right: &[f64]) -> ModelFigure {
     ModelFigure { value: mean(right), influences: vec![deviations(right)] }
 }
 
-fn apart(items: usize) -> Vec<Vec<usize>> {
-    vec![(0..items).collect()]
+fn apart(items: usize) -> Vec<TaskItems> {
+    vec![TaskItems { clusters: (0..items).collect(), step: 0.0 }]
 }
 
 /// A table with known mean squares: recipe A's seeds at 0.1 and -0.1 around 0.5, and so on, with a part of
@@ -33,10 +33,29 @@ fn one_model_a_side_has_the_paired_error_over_items() {
     assert!((found.p() - paired.p).abs() < 1e-9, "{} {}", found.p(), paired.p);
     // Two items of a passage that always agree count as one.
     let twice = |values: &[f64]| answers(&values.iter().flat_map(|x| [*x; 2]).collect::<Vec<_>>());
-    let clusters = vec![(0..6).flat_map(|cluster| [cluster; 2]).collect()];
+    let clusters = [TaskItems { clusters: (0..6).flat_map(|cluster| [cluster; 2]).collect(), step: 0.0 }];
     let clustered =
         crossed_difference([&[twice(&a)], &[twice(&b)]], &clusters, Pairing::Independent).unwrap();
     assert!((clustered.parts.error() - found.parts.error()).abs() < 1e-12);
+}
+
+/// Of 20 items that are right or wrong, those that differ lie all on one side.
+#[test]
+fn few_differing_items_prove_nothing() {
+    let items = [TaskItems { clusters: (0..20).collect(), step: 1.0 / 20.0 }];
+    let compared = |differing: usize| {
+        let right: Vec<f64> = (0..20).map(|item| f64::from(u8::from(item < differing))).collect();
+        crossed_difference([&[answers(&[0.0; 20])], &[answers(&right)]], &items, Pairing::Independent)
+            .unwrap()
+    };
+    let none = compared(0);
+    assert!((none.parts.error() - 0.05).abs() < 1e-15 && none.p() == 1.0 && none.interval(0.95).high > 0.1);
+    assert!(none.parts.smallest_seen(0.95, 0.8) > 0.14);
+    // Exactly, six of six are less likely than 1 in 20 (1 in 32), and five of five are not.
+    assert!(compared(4).p() > 0.05 && compared(6).p() < 0.05);
+    let seeds = [answers(&[0.0; 20]), answers(&[0.0; 20])];
+    let same = crossed_difference([&seeds, &seeds], &items, Pairing::Independent).unwrap();
+    assert!((same.parts.error() - 0.05 / 2f64.sqrt()).abs() < 1e-15 && !same.interval(0.95).excludes_zero());
 }
 
 /// The parts of a table without noise of its own come out as the mean squares that it was made with.
@@ -97,7 +116,7 @@ fn p_agrees_with_intervals_and_tasks_add_up() {
     // Two tasks: their variances add up, with one correction for few clusters each.
     let influences = [vec![0.5, -0.5], vec![0.2, -0.1, -0.1]];
     let each: f64 = influences.iter().map(|one| variance(one) / one.len() as f64).sum();
-    let found = error_over_items(&influences, &[vec![0, 1], vec![0, 1, 2]]).unwrap();
+    let found = error_over_items(&influences, &[apart(2), apart(3)].concat()).unwrap();
     assert!((found.variance - each).abs() < 1e-15 && found.freedom > 1.0 && found.freedom < 3.0);
 }
 
@@ -143,7 +162,15 @@ fn what_has_no_difference_has_none() {
     ] {
         assert_eq!(crossed_difference([a, b], &clusters, Pairing::Independent), None, "{a:?} {b:?}");
     }
-    assert_eq!(crossed_difference([one, one], &[vec![0, 0, 0]], Pairing::Independent), None, "one cluster");
+    assert_eq!(
+        crossed_difference(
+            [one, one],
+            &[TaskItems { clusters: vec![0, 0, 0], step: 0.0 }],
+            Pairing::Independent
+        ),
+        None,
+        "one cluster"
+    );
     assert_eq!(crossed_difference([one, one], &[], Pairing::Independent), None);
     let three = [good.clone(), good.clone(), good];
     assert_eq!(crossed_difference([&two, &three], &clusters, Pairing::SameSeeds), None);

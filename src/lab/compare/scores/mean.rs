@@ -2,7 +2,7 @@
 
 use super::finding::Judged;
 use super::shared::SharedTask;
-use crate::statistics::{ModelFigure, Pairing, crossed_difference, mean};
+use crate::statistics::{ModelFigure, Pairing, TaskItems, crossed_difference, mean};
 
 /// Its name in tables.
 const MEAN: &str = "mean above chance";
@@ -33,21 +33,19 @@ pub(super) fn mean_above_chance(tasks: &[SharedTask], pairing: Pairing) -> Optio
         };
         models.map(sum_of_tasks).collect::<Vec<ModelFigure>>()
     });
-    let clusters: Vec<Vec<usize>> = tasks.iter().map(|task| task.clusters.clone()).collect();
-    let distinct = |clusters: &Vec<usize>| {
-        let mut clusters = clusters.clone();
-        clusters.sort_unstable();
-        clusters.dedup();
-        clusters.len()
-    };
+    let items: Vec<TaskItems> = tasks
+        .iter()
+        .zip(&scales)
+        .map(|(task, (_, scale))| TaskItems { step: scale * task.items.step, ..task.items.clone() })
+        .collect();
     Some(Judged {
         name: MEAN.to_owned(),
         metric: None,
-        items: clusters.iter().map(Vec::len).sum(),
-        clusters: clusters.iter().map(distinct).sum(),
+        items: items.iter().map(|task| task.clusters.len()).sum(),
+        clusters: items.iter().map(TaskItems::distinct_clusters).sum(),
         means: [&sides[0], &sides[1]]
             .map(|models| mean(&models.iter().map(|model| model.value).collect::<Vec<_>>())),
-        difference: crossed_difference([&sides[0], &sides[1]], &clusters, pairing)?,
+        difference: crossed_difference([&sides[0], &sides[1]], &items, pairing)?,
         is_within_chance: tasks.iter().all(|task| task.is_within_chance),
     })
 }

@@ -4,7 +4,7 @@ use super::finding::Judged;
 use super::side::{Side, StoredEvaluation};
 use crate::error::{Error, Result};
 use crate::format::{shortened, thousands};
-use crate::statistics::{ModelFigure, Pairing, crossed_difference, mean};
+use crate::statistics::{ModelFigure, Pairing, TaskItems, crossed_difference, mean};
 use crate::task_evaluation::{ItemRow, TaskRecord};
 use crate::tasks::{Contribution, Metric, estimate};
 
@@ -19,8 +19,8 @@ pub(super) struct SharedTask {
     pub metric: Metric,
     /// The figure of a model that knows nothing.
     pub chance: Option<f64>,
-    /// Number of the cluster of each item.
-    pub clusters: Vec<usize>,
+    /// Its items.
+    pub items: TaskItems,
     /// The figures of both sides' models, the baseline's first.
     pub figures: [Vec<ModelFigure>; 2],
     /// True if no model is better than chance.
@@ -225,7 +225,10 @@ impl SharedTask {
                 .headline()
                 .and_then(|figure| figure.chance)
                 .filter(|chance| chance.is_finite()),
-            clusters: rows.iter().map(|row| row.cluster).collect(),
+            items: TaskItems {
+                clusters: rows.iter().map(|row| row.cluster).collect(),
+                step: if metric.is_accuracy() { 1.0 / rows.len() as f64 } else { 0.0 },
+            },
             figures,
             is_within_chance: stored.iter().all(within),
         })
@@ -237,21 +240,18 @@ impl SharedTask {
     /// If there are fewer than two clusters of items.
     pub fn judged(&self, pairing: Pairing) -> Result<Judged> {
         let sides = [&self.figures[0][..], &self.figures[1][..]];
-        let clusters = std::slice::from_ref(&self.clusters);
-        let difference = crossed_difference(sides, clusters, pairing).ok_or_else(|| {
+        let items = std::slice::from_ref(&self.items);
+        let difference = crossed_difference(sides, items, pairing).ok_or_else(|| {
             Error::usage(format!(
                 "{}: a difference needs finite figures of two items that share no passage; evaluate more items",
                 shortened(&self.name, SHOWN)
             ))
         })?;
-        let mut distinct = self.clusters.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
         Ok(Judged {
             name: self.name.clone(),
             metric: Some(self.metric),
-            items: self.clusters.len(),
-            clusters: distinct.len(),
+            items: self.items.clusters.len(),
+            clusters: self.items.distinct_clusters(),
             means: sides.map(|models| mean(&models.iter().map(|model| model.value).collect::<Vec<_>>())),
             difference,
             is_within_chance: self.is_within_chance,
