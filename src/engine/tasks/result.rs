@@ -5,7 +5,7 @@ use super::metric::{Aggregate, Metric};
 use super::prepared::{Prepared, PreparedItem};
 use crate::error::{Error, Result};
 use crate::statistics::{Interval, clustered_error, clustered_interval, mean};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The confidence of intervals, and of saying that a score is not chance.
 const CONFIDENCE: f64 = 0.95;
@@ -61,6 +61,25 @@ pub struct ItemResult {
 }
 
 impl Figure {
+    /// Computes a figure of what items contribute, in clusters; `None` if there are no items.
+    pub fn new(
+        metric: Metric,
+        contributions: &[Contribution],
+        clusters: &[usize],
+        chance: Option<f64>,
+    ) -> Option<Self> {
+        let (value, influences) = estimate(metric, contributions);
+        let count = clusters.iter().collect::<HashSet<_>>().len();
+        (count > 0).then(|| Self {
+            metric,
+            value,
+            error: clustered_error(&influences, clusters),
+            items: contributions.len(),
+            clusters: count,
+            chance,
+        })
+    }
+
     /// Returns the interval that contains the value over all items that could have been asked, with a
     /// probability of 95 %.
     pub fn interval(&self) -> Option<Interval> {
@@ -125,23 +144,15 @@ impl TaskResult {
             });
         }
         let guess = guess(&prepared.items);
-        let figures = metrics.iter().enumerate().map(|(place, &metric)| {
+        let numbers: Vec<usize> = items.iter().map(|item| item.cluster).collect();
+        let figures = metrics.iter().enumerate().filter_map(|(place, &metric)| {
             let chance = match metric == definition.scoring.metric {
                 true => definition.scoring.chance.or(guess),
                 false => guess,
             };
             let contributions: Vec<Contribution> =
                 items.iter().map(|item| item.contributions[place]).collect();
-            let (value, influences) = estimate(metric, &contributions);
-            let numbers: Vec<usize> = items.iter().map(|item| item.cluster).collect();
-            Figure {
-                metric,
-                value,
-                error: clustered_error(&influences, &numbers),
-                items: items.len(),
-                clusters: clusters.len(),
-                chance: chance.filter(|_| metric.is_accuracy()),
-            }
+            Figure::new(metric, &contributions, &numbers, chance.filter(|_| metric.is_accuracy()))
         });
         Ok(Self {
             task: name.clone(),

@@ -4,7 +4,7 @@ use super::terminal::{eprint_line, print, print_json, print_value};
 use super::what::{Results, run_and_keys, run_with_checkpoint};
 use crate::checkpoint::step_of;
 use crate::error::{Error, Result};
-use crate::eval::{EvalRequest, Out, Progress, evaluate, noise};
+use crate::eval::{Contamination, EvalRequest, Out, Progress, evaluate, noise};
 use crate::model::WeightsKind;
 use crate::results::find;
 use crate::results::names::CHECKPOINT;
@@ -51,6 +51,10 @@ pub struct Args {
     /// Which weights of a checkpoint to use: as trained, or their moving average (`ema.decay`).
     #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
     pub weights: WeightsKind,
+    /// Mark the items that training text has, as `xrun data check --items` wrote them to this file, and show
+    /// scores without them.
+    #[arg(long, value_name = "FILE")]
+    pub contaminated: Option<PathBuf>,
     /// The folder for the evaluation's files [default: in evaluations/ in the results folder].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -87,6 +91,7 @@ pub fn run(args: &Args) -> Result<()> {
         limit: args.limit.map(|n| n as usize),
         max_len: args.max_len.map(|n| n as usize),
         out,
+        contamination: args.contaminated.as_deref().map(Contamination::read).transpose()?,
     };
     let bar = progress_bar();
     let evaluation = evaluate(&request, |Progress { task, done, of }| {

@@ -16,6 +16,7 @@ use crate::scoring::Scorer;
 use crate::task_evaluation::{EvaluationRecord, Folder, TaskKey, score_task};
 use crate::tasks::{Beginning, Definition, Encoder, Loaded, Prepared};
 use crate::train::{ModelSource, ScoringModel};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -39,6 +40,8 @@ pub struct EvalRequest {
     pub max_len: Option<usize>,
     /// Where the evaluation is kept.
     pub out: Out,
+    /// The items that training text has, to be marked.
+    pub contamination: Option<Contamination>,
 }
 
 /// Where an evaluation is kept.
@@ -107,6 +110,10 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
     let mut folder = Folder::open(path, &model.model)?;
     let prepared = request.tasks.iter().map(|task| Ready::read(task, request, &encoder, &folder));
     let prepared: Vec<Ready> = timed(&mut seconds.items, || prepared.collect::<Result<_>>())?;
+    let marks = request.contamination.iter();
+    let marks =
+        marks.flat_map(|found| prepared.iter().map(|ready| Ok((&*found.corpus, found.of(&ready.key)?))));
+    let marks: Vec<(&str, &BTreeSet<String>)> = marks.collect::<Result<_>>()?;
     if prepared.iter().any(|ready| ready.prepared.is_some()) {
         folder.lock()?;
     }
@@ -132,6 +139,9 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
             })?;
             folder.add(key, scores)
         })?;
+    }
+    for (ready, (corpus, found)) in prepared.iter().zip(marks) {
+        folder.mark(&ready.key, corpus, found)?;
     }
     let keys: Vec<&TaskKey> = prepared.iter().map(|ready| &ready.key).collect();
     let record = folder.record_of(&keys);

@@ -3,7 +3,7 @@
 use super::{Evaluation, Seconds};
 use crate::format::{Column, Table, decimal, percent, plural, thousands};
 use crate::statistics::{PlannedScores, USUAL_CORRELATION};
-use crate::task_evaluation::{FigureRecord, TaskRecord};
+use crate::task_evaluation::{FigureRecord, MarkedItems, TaskRecord};
 use std::fmt;
 
 /// Decimal places of figures.
@@ -36,6 +36,17 @@ fn row(table: &mut Table, task: &TaskRecord) {
     if task.cut_items > 0 {
         let cut = task.cut_items;
         notes.push(format!("{} prompt{} cut to the model's context", thousands(cut), plural(cut)));
+    }
+    if let Some(MarkedItems { found, clean, .. }) =
+        task.contamination.as_ref().filter(|marked| marked.found > 0)
+    {
+        let value = clean.as_ref().and_then(|figure| figure.value);
+        notes.push(format!(
+            "{} item{} in training text; {} without them",
+            thousands(*found),
+            plural(*found),
+            decimal(value, PLACES)
+        ));
     }
     table.row([
         task.key.task.clone(),

@@ -74,10 +74,12 @@ impl Folder {
     /// # Errors
     /// If they cannot be read.
     pub fn has(&self, key: &TaskKey) -> Result<bool> {
-        match self.record.tasks.iter().find(|task| task.key == *key) {
-            Some(task) => task.has_its_rows(&self.path),
-            None => Ok(false),
-        }
+        self.task(key).map_or(Ok(false), |task| task.has_its_rows(&self.path))
+    }
+
+    /// Returns the record of a finished task.
+    pub(super) fn task(&self, key: &TaskKey) -> Option<&TaskRecord> {
+        self.record.tasks.iter().find(|task| task.key == *key)
     }
 
     /// Writes the rows of a finished task, and then the summary that names them.
@@ -86,17 +88,13 @@ impl Folder {
     /// If [`Folder::lock`] fails, or a file cannot be written.
     pub fn add(&mut self, key: &TaskKey, scores: TaskScores) -> Result<()> {
         let TaskScores { result, usage, algorithms, cut_items } = scores;
-        let mut rows = String::new();
-        for (item, adds) in result.items.iter().zip(result.headline_contributions()) {
-            rows += &json_line(&ItemRow::new(item, adds))?;
-            rows.push('\n');
-        }
+        let items = result.items.iter().zip(result.headline_contributions());
+        let rows: Vec<ItemRow> = items.map(|(item, adds)| ItemRow::new(item, adds)).collect();
         self.lock()?;
-        write(&self.path.join(key.file()), rows.as_bytes())?;
         let task = TaskRecord {
             key: key.clone(),
             rows: key.file(),
-            rows_blake3: blake3::hash(rows.as_bytes()).to_hex().to_string(),
+            rows_blake3: String::new(),
             metric: result.metric.word().to_owned(),
             figures: result.figures.iter().map(FigureRecord::new).collect(),
             algorithms,
@@ -105,7 +103,20 @@ impl Folder {
             tokens: usage.inputs,
             scored_tokens: usage.scored,
             padding: usage.padding(),
+            contamination: None,
         };
+        self.store(task, &rows)
+    }
+
+    /// Writes the rows of a task, and then the summary with their hash.
+    pub(super) fn store(&mut self, mut task: TaskRecord, rows: &[ItemRow]) -> Result<()> {
+        let mut lines = String::new();
+        for row in rows {
+            lines += &json_line(row)?;
+            lines.push('\n');
+        }
+        write(&self.path.join(&task.rows), lines.as_bytes())?;
+        task.rows_blake3 = blake3::hash(lines.as_bytes()).to_hex().to_string();
         self.record.tasks.retain(|other| other.rows != task.rows);
         self.record.tasks.push(task);
         write(&self.path.join(SUMMARY), &json(&self.record)?)
@@ -120,10 +131,28 @@ impl Folder {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::scoring::Usage;
     use crate::tasks::{Contribution, Figure, ItemResult, Metric, Score, TaskResult};
+    use std::path::Path;
+
+    /// An evaluation of a task whose items add this much to its figure each.
+    pub fn scored(path: &Path, adds: &[f64]) -> (Folder, TaskKey) {
+        let (key, mut task) = scores([-1.0, -2.0]);
+        let item = task.result.items[0].clone();
+        let items = adds.iter().enumerate().map(|(number, &value)| ItemResult {
+            hash: format!("item {number}"),
+            cluster: number,
+            contributions: vec![Contribution { value, weight: 1.0 }],
+            ..item.clone()
+        });
+        task.result.items = items.collect();
+        task.result.figures[0].value = adds.iter().sum::<f64>() / adds.len() as f64;
+        let mut folder = Folder::open(path.to_owned(), &model("m")).unwrap();
+        folder.add(&key, task).unwrap();
+        (folder, key)
+    }
 
     fn model(name: &str) -> ScoredModel {
         let text = |text: &str| text.to_owned();

@@ -3,11 +3,13 @@
 //! `xrun eval` and `[evaluation]` in a run write the same files with the same code.
 
 mod folder;
+mod marks;
 mod model;
 mod record;
 mod scores;
 
 pub use folder::Folder;
+pub use marks::MarkedItems;
 pub use model::ScoredModel;
 pub use record::{EvaluationRecord, FigureRecord, FileRecord, ItemRow, TaskKey, TaskRecord};
 pub use scores::{TaskScores, score_task};

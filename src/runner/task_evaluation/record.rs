@@ -5,6 +5,7 @@
 //! hellaswag-0-shot.jsonl      a line for each item
 //! ```
 
+use super::marks::MarkedItems;
 use super::model::ScoredModel;
 use crate::error::{Error, Result};
 use crate::format::shortened;
@@ -90,6 +91,9 @@ pub struct TaskRecord {
     pub scored_tokens: usize,
     /// The share of the batches that was padding, from 0 to 1.
     pub padding: f64,
+    /// The items that a training text has, if one was looked through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contamination: Option<MarkedItems>,
 }
 
 /// A figure of a task.

@@ -122,6 +122,50 @@ fn every_item_is_kept_and_a_finished_task_is_not_scored_again() {
     place.xrun(&["eval", run.name(), "--tasks", "colors.toml"]).ended(2).says(&["--data"]);
 }
 
+/// A training text with the third item in some of its documents.
+fn contaminated_corpus() -> String {
+    let document = |number: usize| {
+        let item = if number % 10 == 0 {
+            "Ein schöner Tag für ein ganz kleines Mädchen, groß"
+        } else {
+            "Other words"
+        };
+        let words: Vec<String> = (0..30).map(|word| format!("word{}", 100 * number + word)).collect();
+        serde_json::json!({ "text": format!("{} {item} {}", words[..15].join(" "), words[15..].join(" ")) })
+    };
+    (0..60).map(|number| document(number).to_string() + "\n").collect()
+}
+
+#[test]
+fn items_in_training_text_are_marked_and_left_out_of_a_second_figure() {
+    let place = place();
+    place.write("train.jsonl", contaminated_corpus().as_bytes());
+    let check = ["data", "check", "quickstart", "data.corpus=train.jsonl"];
+    let tasks = ["--tasks", "colors.toml", "--data", "data", "--items", "found.json"];
+    let checked = place.xrun(&[&check[..], &tasks].concat()).succeeds();
+    assert!(checked.stdout.lines().any(|line| line.starts_with("task colors")), "{}", checked.stdout);
+    let run = UNINTERRUPTED.run();
+    let scored = place.xrun(&eval(run.name(), &["--out", "scored"])).succeeds();
+    assert!(!scored.stdout.contains("in training text"), "{}", scored.stdout);
+    let unmarked = rows(&place.path().join("scored"));
+    // Stored scores are marked without scoring again.
+    let marked =
+        place.xrun(&eval(run.name(), &["--out", "scored", "--contaminated", "found.json"])).succeeds();
+    assert!(marked.stderr.contains("taken from"), "{}", marked.stderr);
+    assert!(marked.stdout.contains("1 item in training text; "), "{}", marked.stdout);
+    let found = rows(&place.path().join("scored"));
+    let marks: Vec<&Value> = found.iter().map(|row| &row["contaminated"]).collect();
+    assert_eq!(marks, [false, false, true, false]);
+    assert!(found.iter().zip(&unmarked).all(|(one, other)| one["log_probs"] == other["log_probs"]));
+    // Of other files, nothing is known.
+    place.write("data/colors/test.jsonl", ITEMS[..3].join("\n").as_bytes());
+    let refused = place.xrun(&eval(run.name(), &["--out", "other", "--contaminated", "found.json"])).ended(2);
+    refused.says(&[
+        "its definition or its files are not those that were looked for",
+        "run xrun data check again",
+    ]);
+}
+
 #[test]
 fn an_exported_folder_has_the_scores_of_its_run() {
     let place = place();

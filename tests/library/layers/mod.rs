@@ -125,7 +125,10 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     // The tokens and figures of tasks, what scores them, items in training text, where results are, and the recipes of
     // stored runs.
-    ("eval", "compare data task_evaluation tasks scoring train results recipe statistics regular format error"),
+    (
+        "eval",
+        "compare data task_evaluation tasks scoring train results recipe statistics regular format error",
+    ),
     (
         "cli",
         "eval watch view replay compare coordinates device sweep executor train ranks checkpoint report results \

@@ -100,6 +100,7 @@ impl Planted {
                 tokens: 1,
                 scored_tokens: 1,
                 padding: 0.0,
+                contamination: None,
             }
         };
         let record = EvaluationRecord { version: 1, model, tasks: self.tasks.iter().map(task).collect() };
