@@ -237,7 +237,7 @@ fn items_alone_speak_of_two_models() {
 #[test]
 fn the_error_of_a_mean_is_joint_over_tasks() {
     const TASKS: usize = 5;
-    println!("seeds  effect | mean of {TASKS} tasks: errs, covers");
+    println!("seeds  effect | mean of {TASKS} tasks: errs");
     let tasks_items = items(ITEMS, TASKS);
     for (k, setting) in settings().iter().filter(|setting| setting.suits > 0.0).enumerate() {
         let mut simulation = Simulation { rng: ChaCha8Rng::seed_from_u64(500 + k as u64) };

@@ -215,3 +215,38 @@ fn what_was_asked_differently_is_not_compared() {
     let named = compared(results, ["base", "later"], Some(&["three".to_owned()])).unwrap_err();
     assert!(named.message().contains("no evaluation has the task three; they have one"), "{named}");
 }
+
+/// The recipes of runs in the results folder say which evaluations are of seeds of one recipe, and which of both
+/// sides have the same seed.
+#[test]
+fn seeds_are_paired_and_other_recipes_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let results = place.path();
+    for (name, right, recipe) in [
+        ("a1", 10, "[training]\nseed = 1\n"),
+        ("a2", 14, "[training]\nseed = 2\n"),
+        ("b2", 20, "[training]\nseed = 2\n[optimizer]\nlr = 0.01\n"),
+        ("b1", 17, "[training]\nseed = 1\n[optimizer]\nlr = 0.01\n"),
+        ("b3", 17, "[training]\nseed = 3\n[optimizer]\nlr = 0.01\n"),
+        ("again", 12, "[training]\nseed = 1\n"),
+    ] {
+        Planted::new(name, vec![("one", 0.25, answers(right, 7))]).write(results);
+        let run = results.join("tiny").join(name);
+        std::fs::create_dir_all(&run).unwrap();
+        std::fs::write(run.join("resolved.toml"), recipe).unwrap();
+    }
+    let paired = compared(results, ["a1,a2", "b2,b1"], None).unwrap();
+    assert_eq!((paired.units, paired.notes.len()), (Units::PairedSeeds, 0), "{:?}", paired.notes);
+    assert!(
+        paired.sides[1][0].ends_with("b1") && paired.to_string().contains("2 seeds, the same on both sides")
+    );
+    let apart = compared(results, ["a1,a2", "b1,b3"], None).unwrap();
+    assert_eq!((apart.units, apart.notes.len()), (Units::Seeds, 0));
+    assert_ne!(apart.tasks[0].error, paired.tasks[0].error);
+    for (side, said) in
+        [("a1,b2", "optimizer.lr is"), ("a1,again", "have the same training.seed; name one of them")]
+    {
+        let refused = compared(results, [side, "b1,b2"], None).unwrap_err();
+        assert!(refused.message().contains(said), "{refused}");
+    }
+}
