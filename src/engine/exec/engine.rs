@@ -5,7 +5,7 @@ use super::issued::Issued;
 use super::memory::widened_bytes;
 use super::ran::FinishedNode;
 use super::{Arena, BlockAllocator, NonFiniteOutput, Section, Separate, StateMemory};
-use crate::device::communicator::Communicator;
+use crate::device::communicator::{Communicator, SingleRank};
 use crate::device::cpu::{Address, Pool};
 use crate::device::cuda::driver::{Event, Pinned};
 use crate::device::cuda::{Gpu, Graph};
@@ -99,6 +99,28 @@ impl Engine {
             batches: VecDeque::new(),
             spare: Vec::new(),
         })
+    }
+
+    /// Creates an engine on the same device for programs over another state. It has no memory of its own for
+    /// weights that both states have, nor for transient tensors: [`Engine::swap_weights`] lends it this engine's,
+    /// which must be large enough for its programs.
+    ///
+    /// # Errors
+    /// If memory for the other buffers cannot be allocated.
+    pub fn beside(&self, layout: &Arc<State>) -> Result<Self> {
+        let state = StateMemory::beside(&self.device, Arc::clone(layout), self.state.layout())?;
+        let placement = Placement::Naive;
+        let mut engine =
+            Self::with_state(self.device.clone(), state, Arc::new(SingleRank), placement, 0, self.poison)?;
+        engine.graphs_on = self.graphs_on;
+        Ok(engine)
+    }
+
+    /// Lends weights and transient memory to an engine that [`Engine::beside`] created. A second call takes them
+    /// back. Addresses stay, so captured graphs stay valid.
+    pub fn swap_weights(&mut self, other: &mut Self) {
+        self.state.swap_weights(&mut other.state);
+        std::mem::swap(&mut self.placement, &mut other.placement);
     }
 
     /// Returns the worker threads of the CPU.

@@ -46,6 +46,30 @@ impl StateMemory {
         Ok(Self { layout, buffers })
     }
 
+    /// Allocates the buffers of `layout`, but for those of weights that `lender` has too. They stay empty until
+    /// [`StateMemory::swap_weights`] lends them the lender's memory.
+    pub(super) fn beside(device: &Device, layout: Arc<State>, lender: &State) -> Result<Self> {
+        let lent: Vec<usize> = lent_buffers(&layout, lender).into_iter().map(|(own, _)| own).collect();
+        let allocate = |(index, buffer): (usize, &StateBuffer)| {
+            let bytes = if lent.contains(&index) { 0 } else { buffer.bytes };
+            let mut memory =
+                device.allocate(bytes).map_err(|e| e.context(format!("state buffer {}", buffer.name)))?;
+            if device.gpu().is_some() && bytes > 0 {
+                memory.fill(0, 0, bytes)?;
+            }
+            Ok(memory)
+        };
+        let buffers = layout.buffers.iter().enumerate().map(allocate).collect::<Result<_>>()?;
+        Ok(Self { layout, buffers })
+    }
+
+    /// Swaps the memory of the weights that both states have.
+    pub(super) fn swap_weights(&mut self, other: &mut Self) {
+        for (own, others) in lent_buffers(&self.layout, &other.layout) {
+            std::mem::swap(&mut self.buffers[own], &mut other.buffers[others]);
+        }
+    }
+
     /// Returns the layout of the state.
     pub fn layout(&self) -> &Arc<State> {
         &self.layout
@@ -185,6 +209,19 @@ impl StateMemory {
         let bytes = padded_bytes(&self.layout.get(slot).spec, values);
         self.write(slot, &bytes)
     }
+}
+
+/// Returns the buffers of weights that two states have in common, by name and size: their places in each.
+fn lent_buffers(one: &State, other: &State) -> Vec<(usize, usize)> {
+    let same_in_other = |&own: &usize| {
+        let wanted = &one.buffers[own];
+        let found = other.weight_buffers().into_iter().find(|&others| {
+            let StateBuffer { name, bytes } = &other.buffers[others];
+            (name, bytes) == (&wanted.name, &wanted.bytes)
+        });
+        Some((own, found?))
+    };
+    one.weight_buffers().iter().filter_map(same_in_other).collect()
 }
 
 /// Returns the bytes of a tensor with these values, rounded to its format; padding is zero.

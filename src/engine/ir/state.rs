@@ -8,7 +8,7 @@
 use super::{FlatBuffer, Role, Shards, SlotName, Spec};
 use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::{DType, Precision};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -243,6 +243,13 @@ impl State {
         self.params.iter().find(|p| p.read == slot)
     }
 
+    /// Returns the buffers that ops read parameters from, and that of the masters if they are whole.
+    pub fn weight_buffers(&self) -> BTreeSet<usize> {
+        let masters = self.slot(FlatBuffer::Params).filter(|_| !self.masters_are_sharded());
+        let read = self.params.iter().map(|param| param.read).chain(masters);
+        read.map(|slot| self.get(slot).buffer).collect()
+    }
+
     /// Returns the total size of all buffers in bytes.
     pub fn bytes(&self) -> usize {
         self.buffers.iter().map(|b| b.bytes).sum()
@@ -314,6 +321,28 @@ impl StateBuilder {
     pub fn for_inference(precision: Precision, params: &[ParamRequest]) -> Self {
         let mut builder = Self::empty(precision);
         builder.lay_out_params(params, &[FlatBuffer::Params], &[]);
+        builder
+    }
+
+    /// Lays out the buffers of another state that ops read parameters from, and its masters if they are whole,
+    /// with the same places in them. Programs over the two states can share this memory.
+    pub fn for_weights_of(state: &State) -> Self {
+        let mut builder = Self::empty(state.precision);
+        let mut buffers = HashMap::new();
+        for index in state.weight_buffers() {
+            let StateBuffer { name, bytes } = state.buffers[index].clone();
+            buffers.insert(index, builder.buffer(name, bytes));
+        }
+        for slot in &state.slots {
+            if let Some(&buffer) = buffers.get(&slot.buffer) {
+                builder.add_slot(buffer, slot.name.clone(), slot.spec.clone(), slot.offset);
+            }
+        }
+        for param in &state.params {
+            let read = builder.state.by_name[&state.get(param.read).name];
+            builder.state.params.push(Param { read, grad: read, ..param.clone() });
+        }
+        builder.state.flat_len = state.flat_len;
         builder
     }
 

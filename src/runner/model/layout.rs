@@ -20,10 +20,9 @@ use crate::policy::Reduction;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Returns the state of a plan and its gradient buckets.
-pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
+/// Lays out the parameters of a plan with everything that their updates keep, and returns the gradient buckets.
+fn trained_params(plan: &Plan) -> (StateBuilder, Vec<Bucket>) {
     let precision = plan.precision;
-    let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
     let params = parameters(&plan.model);
     let block = grad_norm::block_len(plan.execution.gpu.is_some());
     let mut groups: Vec<GroupRequest> =
@@ -41,6 +40,14 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         lay_out_gathered(plan, &mut builder);
         builder.lay_out([(SlotName::NormPartials, partials)]);
     }
+    (builder, buckets)
+}
+
+/// Returns the state of a plan and its gradient buckets.
+pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
+    let precision = plan.precision;
+    let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
+    let (mut builder, buckets) = trained_params(plan);
     let mut batch_slots = vec![
         (BatchSlot::Tokens, u32s(batch * seq_len)),
         (BatchSlot::Targets, u32s(batch * seq_len)),
@@ -373,10 +380,11 @@ pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
     builder.finish()
 }
 
-/// Returns the state of programs that only score tokens: parameters, a batch, and the scores of its rows. The
-/// values that are read after every batch come first in their buffer.
+/// Returns the state of programs that only score tokens: parameters where training has them, a batch, and the
+/// scores of its rows. The values that are read after every batch come first in their buffer.
 pub fn scoring_state(plan: &Plan, mask: Mask) -> State {
-    let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
+    // Tokens are also scored with the weights of a training state, which lends the memory.
+    let mut builder = StateBuilder::for_weights_of(&trained_params(plan).0.finish());
     let (rows, act_dtype) = (plan.batch.rows(), plan.precision.act_dtype);
     builder.lay_out([
         (BatchSlot::Tokens, u32s(rows)),

@@ -7,6 +7,7 @@
 
 mod batch;
 mod group;
+mod lent;
 mod pack;
 mod usage;
 
