@@ -125,8 +125,8 @@ fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {
         let run = Run::open(request, ranks)?;
-        let (planned, dataset) = prepare_early(run.recipe(), run.machine())?;
-        run.train(planned, dataset, ranks, stop, guard)
+        let (planned, data) = prepare_early(run.recipe(), run.machine())?;
+        run.train(planned, data, ranks, stop, guard)
     })?;
     // Only rank 0 has a folder. Plots are drawn from its files, whether the run succeeded or failed.
     let Some(folder) = ended.folder else { return ended.outcome };

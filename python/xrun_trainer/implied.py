@@ -43,4 +43,6 @@ IMPLIED: Dict[str, Any] = {
     "data.shuffle": "all",
     "data.phases": [],
     "validation.tasks": [],
+    "evaluation.tasks": [],
+    "evaluation.interval": 0,
 }

@@ -62,8 +62,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The recipe trained without interruption, with every checkpoint kept.
 pub static UNINTERRUPTED: LazyLock<Place> = LazyLock::new(|| {
-    // Statics are never dropped, so put its folder among the build's outputs.
-    let place = Place::within(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let place = Place::in_build();
     place.xrun(&["tiny.toml", "checkpoint.keep=10"]).succeeds();
     place
 });
@@ -92,6 +91,11 @@ pub struct Running {
 impl Place {
     pub fn new() -> Self {
         Self::within(tempfile::tempdir().unwrap())
+    }
+
+    /// Makes a place for a static, which is never dropped: its folder is among the build's outputs.
+    pub fn in_build() -> Self {
+        Self::within(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 
     fn within(folder: tempfile::TempDir) -> Self {

@@ -1,6 +1,7 @@
 //! What is known about a corpus before a run.
 
 use super::packing::Packed;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// What plans need to know about a corpus. By default nothing is known of it.
@@ -26,8 +27,27 @@ pub struct CorpusFacts {
     /// Bytes of host memory that the tokens take in every process of a run; token files stay on disk. An
     /// estimate if the counts are.
     pub memory_bytes: usize,
+    /// What the model is asked when it is scored on tasks; empty without tasks, or if they were not read.
+    pub tasks: Vec<TaskFacts>,
     /// Notes for the user.
     pub warnings: Vec<String>,
+}
+
+/// What a model is asked when it is scored on a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TaskFacts {
+    /// Name of the task.
+    pub name: String,
+    /// Hash of its definition, its files, the examples and the limit, in hexadecimal.
+    pub hash: String,
+    /// Number of items.
+    pub items: usize,
+    /// Number of requests.
+    pub requests: usize,
+    /// Tokens that the model reads.
+    pub tokens: usize,
+    /// Tokens that are scored.
+    pub scored: usize,
 }
 
 /// What plans need to know about a source of a mixture.

@@ -34,6 +34,7 @@ impl CorpusFacts {
             sources: dataset.source_facts(),
             packed: dataset.packed,
             memory_bytes: dataset.memory_bytes(),
+            tasks: Vec::new(),
             warnings: dataset.warnings.clone(),
         }
     }

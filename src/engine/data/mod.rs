@@ -59,7 +59,7 @@ pub mod tokenizer_training;
 pub use crate::policy::{MissingField, Packing, PathList, Shuffle, TextFormat, Validation};
 pub use batch::{Batch, IGNORED};
 pub use corpus::{CorpusSummary, refuse_other_tokenizer};
-pub use corpus_facts::{CorpusFacts, SourceFacts};
+pub use corpus_facts::{CorpusFacts, SourceFacts, TaskFacts};
 pub use corpus_files::is_there;
 pub use dataset::{Dataset, OpenedSource, check_window};
 use drop::DropList;

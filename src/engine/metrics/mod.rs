@@ -8,6 +8,7 @@ mod document;
 mod held_out;
 mod metric;
 mod rows;
+mod scores;
 mod sources;
 mod table;
 
@@ -15,6 +16,7 @@ pub use document::DocumentLoss;
 pub use held_out::{HeldOutColumn, TASK_FIGURES, TaskFigure, task_figure};
 pub use metric::{Metric, SetPath, Source};
 pub use rows::{MetricsRow, Phase, TimingRow};
+pub use scores::{PERPLEXITY, SCORE_FIGURES, ScoreColumn, ScoreFigure, is_task_name, score_figure};
 pub use sources::{source_column, source_of_column};
 pub use table::{
     all, compared, find, find_set_metric, ledger_metrics, run_metrics, set_metrics, steady_medians,

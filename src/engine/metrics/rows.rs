@@ -3,6 +3,7 @@
 
 use super::held_out::HeldOutColumn;
 use super::metric::{Metric, SetPath, Source};
+use super::scores::ScoreColumn;
 use super::sources::source_of_column;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -127,8 +128,8 @@ csv_row! {
         }
     }
     and {
-        /// Figures that only some runs have, by column: of held-out sets ([`HeldOutColumn`]) and of the
-        /// sources of a mixture ([`source_of_column`]).
+        /// Figures that only some runs have, by column: of held-out sets ([`HeldOutColumn`]), of the sources
+        /// of a mixture ([`source_of_column`]), and of tasks ([`ScoreColumn`]).
         #[serde(skip)]
         further: BTreeMap<String, f32>
     }
@@ -137,7 +138,9 @@ csv_row! {
 impl MetricsRow {
     /// Returns true for a column that some runs' files have after [`MetricsRow::COLUMNS`].
     pub fn is_further_column(column: &str) -> bool {
-        let is_known = HeldOutColumn::parse(column).is_some() || source_of_column(column).is_some();
+        let is_known = HeldOutColumn::parse(column).is_some()
+            || source_of_column(column).is_some()
+            || ScoreColumn::parse(column).is_some();
         is_known && !Self::COLUMNS.contains(&column)
     }
 
@@ -176,6 +179,12 @@ impl MetricsRow {
         others.map(|(_, name, value)| (name, value)).collect()
     }
 
+    /// Returns the figures of tasks, by column.
+    pub fn scores(&self) -> BTreeMap<&str, f32> {
+        let columns = self.further.iter().filter(|(column, _)| ScoreColumn::parse(column).is_some());
+        columns.map(|(column, &value)| (column.as_str(), value)).collect()
+    }
+
     fn columns(&self) -> impl Iterator<Item = (HeldOutColumn<'_>, &str, f32)> {
         let columns = self.further.iter();
         columns.filter_map(|(name, &value)| Some((HeldOutColumn::parse(name)?, name.as_str(), value)))
@@ -201,6 +210,8 @@ pub enum Phase {
     Snapshot,
     /// Generating text.
     Sample,
+    /// Scoring the model on tasks.
+    Tasks,
 }
 
 impl Phase {
@@ -218,7 +229,7 @@ csv_row! {
         step: u64 {}
         /// `warmup` and `train` (training steps), `eval`, `check` (ranks compare their parameters), `save`
         /// (training waits for a checkpoint), `snapshot` (training waits for a copy of the state, which is
-        /// then written in the background), `sample`
+        /// then written in the background), `sample`, `tasks` (the model is scored on tasks)
         phase: Phase {}
         /// wall time of the run at the end of the phase; a resumed run continues from its last kept row
         wall_s: f64 {

@@ -223,6 +223,26 @@ impl Prepared {
         self.definition.scoring.metric
     }
 
+    /// Returns a BLAKE3 over the names and hashes of the task's files, in hexadecimal.
+    pub fn files_hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        for TaskFile { path, hash, .. } in &self.files {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            hasher.update(name.as_bytes()).update(b"\n").update(hash.as_bytes()).update(b"\n");
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
+    /// Returns a BLAKE3 over the definition, the files, the examples and the items, in hexadecimal: everything
+    /// that is asked, whoever is asked.
+    pub fn hash(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        let text = format!("{} {} {}\n", self.definition.hash, self.files_hash(), self.shots);
+        hasher.update(text.as_bytes());
+        self.items.iter().for_each(|item| _ = hasher.update(item.item.hash.as_bytes()));
+        hasher.finalize().to_hex().to_string()
+    }
+
     /// Returns all requests, in the order in which [`Prepared::result`] takes their scores.
     pub fn requests(&self) -> impl Iterator<Item = &Request> {
         self.items.iter().flat_map(|item| &item.requests)

@@ -68,6 +68,11 @@ pub(super) fn relocated(recipe: Recipe, run: &Path, machine: &Machine) -> Result
         let found = find("data.drop", Path::new(path))?;
         settings.extend(found.map(|path| format!("data.drop={}", quoted(&path))));
     }
+    let evaluation = &values.evaluation;
+    if let Some(path) = evaluation.data.as_ref().filter(|_| !evaluation.tasks.is_empty()) {
+        let found = find("evaluation.data", Path::new(path))?;
+        settings.extend(found.map(|path| format!("evaluation.data={}", quoted(&path))));
+    }
     let mut sets = values.validation.sets.clone();
     for paths in sets.values_mut() {
         *paths = find_all("validation.sets", paths)?;

@@ -198,6 +198,7 @@ fn text_of<'a>(
     match measure.metric() {
         MeasuredMetric::TokS => None,
         MeasuredMetric::TrainLoss => summary.corpus_hash.as_deref(),
+        MeasuredMetric::Score { .. } => Some(&summary.tasks.get(measure.task()?)?.files),
         _ => summary.held_out.get(measure.set().unwrap_or(MAIN_SET))?.hash.as_deref(),
     }
 }

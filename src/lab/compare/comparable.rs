@@ -5,6 +5,7 @@ use crate::evaluation;
 use crate::recipe::{Change, Recipe, Validation};
 use crate::results::measure::{Measure, MeasuredMetric};
 use crate::suggest::nearest;
+use crate::tasks;
 
 /// Checks that both arms produce a measure, and from the same text.
 ///
@@ -33,11 +34,32 @@ pub fn check(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Resul
 pub fn otherwise_measured<'a>(changes: &'a [Change], measure: &Measure) -> Option<&'a Change> {
     let key = match measure {
         _ if measure.is_speed() => "metrics.warmup",
-        Measure::Until { .. } => "validation.interval",
-        Measure::Final { metric, last: Some(2..), .. } if metric.is_held_out() => "validation.interval",
+        Measure::Until { .. } => interval_key(measure),
+        Measure::Final { metric, last: Some(2..), .. } if metric.has_evaluations() => interval_key(measure),
         Measure::Final { .. } | Measure::LossCurves => return None,
     };
     changes.iter().find(|change| change.key == key)
+}
+
+/// Returns the key of the steps between the evaluations of a measure.
+fn interval_key(measure: &Measure) -> &'static str {
+    if measure.task().is_some() { "evaluation.interval" } else { "validation.interval" }
+}
+
+/// Checks that a recipe scores the task of a measure.
+fn check_task(recipe: &Recipe, measure: &Measure, task: &str) -> Result<()> {
+    let named = &recipe.values().evaluation.tasks;
+    let known: Vec<String> =
+        tasks::select(named.iter().map(String::as_str))?.into_iter().map(|known| known.name).collect();
+    if known.iter().any(|known| known == task) {
+        return Ok(());
+    }
+    let hint = match nearest(task, known.iter().map(String::as_str)) {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => format!("set evaluation.tasks = [{task:?}] and evaluation.data in both arms"),
+    };
+    let message = format!("{measure}: {} is not scored on a task {task}", recipe.name());
+    Err(recipe.error(&["evaluation.tasks"], message, hint))
 }
 
 /// Checks that a recipe has the validation set, the source, the task and the evaluations that a measure
@@ -72,7 +94,14 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
             hint,
         ));
     }
-    if measure.metric() == MeasuredMetric::EmaValLoss && !values.ema.evaluate {
+    if let Some(task) = measure.task() {
+        check_task(recipe, measure, task)?;
+    }
+    let is_average = matches!(
+        measure.metric(),
+        MeasuredMetric::EmaValLoss | MeasuredMetric::Score { is_average: true, .. }
+    );
+    if is_average && !values.ema.evaluate {
         return Err(recipe.error(
             &["ema.evaluate"],
             format!("{measure}: {} does not evaluate the moving average of its weights", recipe.name()),
@@ -90,7 +119,11 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
             "set validation.tasks in both arms",
         ));
     }
-    let (steps, interval) = (values.training.steps, values.validation.interval);
+    let interval = match measure.task() {
+        Some(_) => values.evaluation.interval,
+        None => values.validation.interval,
+    };
+    let steps = values.training.steps;
     // Runs evaluate after every interval and after the last step.
     let evaluations = if interval == 0 { 1 } else { steps.div_ceil(interval) };
     let needed = match measure {
@@ -108,9 +141,9 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
     };
     if needed > evaluations {
         return Err(recipe.error(
-            &["validation.interval", "training.steps"],
+            &[interval_key(measure), "training.steps"],
             format!("{measure} takes {needed} evaluations or more, but a run has {evaluations}"),
-            "set validation.interval, such as to a tenth of training.steps",
+            format!("set {}, such as to a tenth of training.steps", interval_key(measure)),
         ));
     }
     Ok(())
@@ -150,6 +183,13 @@ fn is_of_training_alone(key: &str, measure: &Measure) -> bool {
 fn difference(arms: [&Recipe; 2], changes: &[Change], measure: &Measure) -> Option<String> {
     let in_words = |change: &Change| format!("{} is {} and {}", change.key, change.old, change.new);
     let changed = |key: &str| changes.iter().find(|change| change.key == key);
+    if measure.task().is_some() {
+        // A token of one tokenizer is not one of another; answers and their bytes are the same.
+        let is_by_token = measure.metric().as_str() == "token_perplexity";
+        let keys = ["evaluation.data", "evaluation.limit", "evaluation.shots"];
+        let change = keys.into_iter().find_map(changed);
+        return change.or_else(|| changed("data.tokenizer").filter(|_| is_by_token)).map(in_words);
+    }
     if measure.metric() != MeasuredMetric::BitsPerByte
         && let Some(change) = changed("data.tokenizer")
     {

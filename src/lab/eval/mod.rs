@@ -137,7 +137,7 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
                 see(done);
                 Ok(())
             })?;
-            folder.add(key, scores)
+            folder.add(key, &scores)
         })?;
     }
     for (ready, (corpus, found)) in prepared.iter().zip(marks) {

@@ -173,6 +173,9 @@ fn missing_files(resolved: &str) -> Option<(String, String)> {
     for (name, value) in sets.into_iter().flatten() {
         values.push((format!("validation.sets.{name}"), value));
     }
+    let evaluation = section("evaluation");
+    values
+        .extend(evaluation.and_then(|keys| keys.get("data")).map(|value| ("evaluation.data".into(), value)));
     let paths = values.into_iter().flat_map(|(key, value)| {
         let all = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
         all.iter().filter_map(toml::Value::as_str).map(move |path| (key.clone(), path))

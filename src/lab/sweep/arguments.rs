@@ -131,7 +131,12 @@ fn values(key: &'static Key, raw: &str) -> Result<Vec<String>> {
     let one = |text: &str| recipe::setting(&format!("{}={text}", key.path)).map(|(_, value)| value);
     let is_a_list = matches!(
         key.kind,
-        Type::Counts { .. } | Type::Stages { .. } | Type::Pair(_) | Type::Extensions | Type::Phases
+        Type::Counts { .. }
+            | Type::Stages { .. }
+            | Type::Pair(_)
+            | Type::Extensions
+            | Type::Phases
+            | Type::TaskNames
     );
     let inside = raw.trim().strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let parts = match (split(raw, ',').as_slice(), inside) {

@@ -76,6 +76,7 @@ mod tests {
             packed: None,
             sources: Vec::new(),
             memory_bytes: 0,
+            tasks: Vec::new(),
             warnings: Vec::new(),
         };
         let mut plan = Plan::new(&recipe, &corpus, &Machine::none()).unwrap();

@@ -3,15 +3,15 @@
 use super::assignment::Assignment;
 use super::axes::{GridPoint, format_settings};
 use super::work::Work;
-use crate::data::{self, Spec, TokenCache};
+use crate::data::{self, Spec, TaskFacts, TokenCache};
 use crate::device::cuda::Gpu;
 use crate::device::cuda::monitor::nvml;
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::machine::Machine;
-use crate::plan::{CorpusFacts, Plan, data_spec};
+use crate::plan::{CorpusFacts, Plan, data_spec, facts_of_tasks};
 use crate::ranks::{Launch, environment};
-use crate::recipe::{self, NO_PLOTS, Recipe, Values, merged_settings};
+use crate::recipe::{self, NO_PLOTS, Recipe, TaskRuns, Values, merged_settings};
 use crate::results::configurations::Settings;
 use crate::results::provenance::{Build, Cpu, gpu_class, own_binary_hash};
 use crate::train::{check_initial_weights, check_planned_prompt};
@@ -64,7 +64,11 @@ pub struct Source<'a> {
 
 /// Cache of opened corpora, so that each is read only once.
 #[derive(Debug, Default)]
-pub struct Corpora(Vec<(Spec, Result<OpenedCorpus>)>);
+pub struct Corpora {
+    opened: Vec<(Spec, Result<OpenedCorpus>)>,
+    /// What tasks ask, with the keys that they follow from.
+    tasks: Vec<(TaskRuns, String, Vec<TaskFacts>)>,
+}
 
 /// What a cell needs to know about the text that it is trained and measured on.
 #[derive(Clone, Debug)]
@@ -80,7 +84,7 @@ impl Corpora {
     /// Opens a recipe's corpus, with its further held-out sets.
     fn open(&mut self, recipe: &Recipe, machine: &Machine) -> Result<OpenedCorpus> {
         let spec = data_spec(recipe, machine);
-        let at = self.0.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
+        let at = self.opened.iter().position(|(known, _)| *known == spec).unwrap_or_else(|| {
             // Token streams do not depend on the window length, so one entry serves all; the window is
             // checked below.
             let opened =
@@ -91,13 +95,28 @@ impl Corpora {
                         facts: CorpusFacts::from_dataset(&set),
                     }
                 });
-            self.0.push((spec.clone(), opened));
-            self.0.len() - 1
+            self.opened.push((spec.clone(), opened));
+            self.opened.len() - 1
         });
-        let opened = self.0[at].1.clone()?;
+        let opened = self.opened[at].1.clone()?;
         let seq_len = recipe.values().training.seq_len;
         data::check_window(&spec, opened.facts.train_tokens, opened.facts.validation_tokens, seq_len)?;
-        Ok(opened)
+        let facts = CorpusFacts { tasks: self.tasks(recipe)?, ..opened.facts };
+        Ok(OpenedCorpus { facts, ..opened })
+    }
+
+    /// Reads a recipe's tasks, once for all cells that have the same.
+    fn tasks(&mut self, recipe: &Recipe) -> Result<Vec<TaskFacts>> {
+        let Values { evaluation, data, training, .. } = recipe.values();
+        let wanted = TaskRuns { interval: 0, ..evaluation.clone() };
+        let named = format!("{:?} {:?} {}", data.tokenizer, data.begin_token, training.seq_len);
+        let found = self.tasks.iter().find(|(known, known_name, _)| (known, known_name) == (&wanted, &named));
+        if let Some((.., facts)) = found {
+            return Ok(facts.clone());
+        }
+        let facts = facts_of_tasks(recipe)?;
+        self.tasks.push((wanted, named, facts.clone()));
+        Ok(facts)
     }
 }
 
@@ -154,6 +173,10 @@ impl Cell {
         let sets: Vec<String> =
             self.held_out.iter().map(|(name, hash)| format!("validation.sets.{name} {hash}")).collect();
         parts.extend(sets.iter().map(String::as_str));
+        // Nor what is asked, where a run is scored on tasks, and when.
+        let tasks = plan.intervals.tasks.map(|interval| format!("evaluation.interval {interval}"));
+        parts.extend(tasks.as_deref());
+        parts.extend(plan.corpus.tasks.iter().map(|task| task.hash.as_str()));
         self.key = hash(&parts);
         self.device = Some(device);
         Ok(Box::new(Work { recipe, plan, machine }))

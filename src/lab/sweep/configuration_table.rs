@@ -5,13 +5,13 @@ use super::cell::Cell;
 use super::table::{csv_bytes, text};
 use crate::error::Result;
 use crate::format::plural;
-use crate::metrics::Metric;
 use crate::results::atomic;
 use crate::results::columns::Figures;
 use crate::results::configurations::{CONFIGURATIONS, CellOutcome, Configuration, Configurations};
 use crate::results::folder::read_summary;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::markdown::{self, plain};
+use crate::results::run_figure::RunFigure;
 use crate::statistics::{Direction, Interval};
 use std::path::Path;
 
@@ -19,10 +19,10 @@ use std::path::Path;
 const NAMED: usize = 3;
 
 /// What configurations are compared by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Measure {
-    /// The metric of a run.
-    pub metric: &'static Metric,
+    /// The figure of a run.
+    pub figure: RunFigure,
     /// Probability that the intervals and the best set are right.
     pub confidence: f64,
 }
@@ -33,14 +33,15 @@ impl Measure {
         if line.status != CellStatus::Ok {
             return None;
         }
-        let stored = match self.metric.ledger {
+        let metric = self.figure.metric();
+        let stored = match metric.ledger {
             Some((_, key)) => line.measured.get(key),
             None => {
                 let summary = read_summary(&results.join(line.run.as_ref()?)).ok()?;
-                Figures::as_printed(&summary).get(self.metric)
+                self.figure.value(&Figures::as_printed(&summary))
             }
         };
-        stored.map(|value| value / self.metric.divisor)
+        stored.map(|value| value / metric.divisor)
     }
 }
 
@@ -61,7 +62,7 @@ pub fn summarize(
             CellOutcome { settings: &cell.settings, status: last.map(|last| last.status), value }
         })
         .collect();
-    Configurations::from_cells(recipe, keys, measure.metric, measure.confidence, &outcomes)
+    Configurations::from_cells(recipe, keys, &measure.figure, measure.confidence, &outcomes)
 }
 
 /// Writes the three files. `confirmation` is a sentence below the table.
@@ -77,7 +78,7 @@ pub fn write(
     let path = folder.join(CONFIGURATIONS);
     atomic::write(&path, &atomic::json(found)?)?;
     atomic::write(&path.with_extension("csv"), &csv(found)?)?;
-    let text = markdown(found, measure.metric.decimals, confirmation);
+    let text = markdown(found, measure.figure.metric().decimals, confirmation);
     atomic::write(&path.with_extension("md"), text.as_bytes())
 }
 

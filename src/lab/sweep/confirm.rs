@@ -72,8 +72,8 @@ impl Contest {
         let differences: Option<Vec<f64>> = pairs.map(|(one, other)| Some((*one)? - (*other)?)).collect();
         let difference = differences.and_then(|all| paired_difference(&all, measure.confidence));
         Confirmation {
-            measure: measure.metric.name.to_owned(),
-            unit: measure.metric.unit.to_owned(),
+            measure: measure.figure.name().to_owned(),
+            unit: measure.figure.metric().unit.to_owned(),
             direction,
             confidence: measure.confidence,
             configurations: self.settings.clone(),

@@ -8,7 +8,10 @@
 use super::cell::Cell;
 use super::work::Work;
 use crate::error::Result;
+use crate::plan::Plan;
 use crate::results::configurations;
+use crate::results::run_figure::RunFigure;
+use crate::statistics::Direction;
 
 /// The rungs of a sweep, and the configurations that compete at them.
 #[derive(Debug)]
@@ -19,12 +22,50 @@ pub struct Halving {
     eta: usize,
     /// The cells of each configuration, one per seed.
     configurations: Vec<Vec<usize>>,
+    /// What configurations are ranked by at a rung.
+    pub by: RankedBy,
+}
+
+/// What configurations are ranked by at a rung.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RankedBy {
+    /// The validation loss.
+    ValidationLoss,
+    /// A figure of a task.
+    Score {
+        /// Its column in `metrics.csv`.
+        column: String,
+        /// 1, or -1 if higher values are better: what values are multiplied by, so that the lowest rank first.
+        sign: f64,
+    },
+}
+
+impl RankedBy {
+    /// Returns what a sweep by this figure ranks by: the figure of a task, or else the validation loss.
+    fn new(figure: &RunFigure) -> Self {
+        match figure {
+            RunFigure::Metric(_) => Self::ValidationLoss,
+            RunFigure::Score { column, .. } => {
+                let sign = if figure.direction() == Direction::HigherIsBetter { -1.0 } else { 1.0 };
+                Self::Score { column: column.clone(), sign }
+            }
+        }
+    }
+
+    /// Returns the key of the steps between evaluations, and those of a plan; 0 if there is one at the end only.
+    fn interval(&self, plan: &Plan) -> (&'static str, u64) {
+        match self {
+            Self::ValidationLoss => ("validation.interval", plan.intervals.validation.interval as u64),
+            Self::Score { .. } => ("evaluation.interval", plan.intervals.tasks.unwrap_or(0) as u64),
+        }
+    }
 }
 
 /// What is known about a cell at a rung or at the end of training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CellResult {
-    /// Its validation loss, in nats per token.
+    /// What it is ranked by, lowest first: its validation loss, in nats per token, or a figure of a task with
+    /// the sign of [`RankedBy::Score`].
     Loss(f64),
     /// The cell ended before and has no loss here.
     Ended,
@@ -48,19 +89,20 @@ impl Halving {
     ///
     /// # Errors
     /// A usage error if a cell has no evaluation at a rung, or if a rung is not before a cell's last step.
-    pub fn new(rungs: &[usize], eta: usize, cells: &[Cell]) -> Result<Option<Self>> {
+    pub fn new(rungs: &[usize], eta: usize, figure: &RunFigure, cells: &[Cell]) -> Result<Option<Self>> {
         if rungs.is_empty() {
             return Ok(None);
         }
+        let by = RankedBy::new(figure);
         let mut rungs: Vec<u64> = rungs.iter().map(|&rung| rung as u64).collect();
         rungs.sort_unstable();
         for work in cells.iter().filter_map(|cell| cell.work.as_ref().ok()) {
-            check(&rungs, work)?;
+            check(&rungs, &by, work)?;
         }
         let all = configurations::group(cells.iter().map(|cell| &cell.settings));
         let runs = |configuration: &Vec<usize>| configuration.iter().any(|&at| cells[at].work.is_ok());
         let configurations = all.into_iter().filter(runs).collect();
-        Ok(Some(Self { rungs, eta: eta.max(2), configurations }))
+        Ok(Some(Self { rungs, eta: eta.max(2), configurations, by }))
     }
 
     /// Returns how far a sweep has come. `result` gives a cell's result at a rung, or at the end for `None`.
@@ -130,9 +172,10 @@ impl Halving {
 }
 
 /// Rejects a rung at which a cell has no evaluation, or that is not before a cell's last step.
-fn check(rungs: &[u64], work: &Work) -> Result<()> {
-    let (steps, interval) = (work.plan.steps as u64, work.plan.intervals.validation.interval as u64);
-    let keys = ["sweep.rungs", "validation.interval", "training.steps"];
+fn check(rungs: &[u64], by: &RankedBy, work: &Work) -> Result<()> {
+    let (key, interval) = by.interval(&work.plan);
+    let steps = work.plan.steps as u64;
+    let keys = ["sweep.rungs", key, "training.steps"];
     for &rung in rungs {
         if rung == 0 || rung >= steps {
             let message = format!("a rung at step {rung}, but training has {steps} steps");
@@ -140,7 +183,7 @@ fn check(rungs: &[u64], work: &Work) -> Result<()> {
         }
         if interval == 0 || !rung.is_multiple_of(interval) {
             let message = format!("a rung at step {rung}, which has no evaluation to compare cells by");
-            let help = "make every rung a multiple of validation.interval";
+            let help = format!("make every rung a multiple of {key}");
             return Err(work.recipe.error(&keys, message, help));
         }
     }

@@ -35,7 +35,6 @@ mod work;
 use crate::error::{Error, IoContext, Result};
 use crate::executor::{ATTEMPTS, Executor, Limits, LocalProcesses};
 use crate::machine::Machine;
-use crate::metrics;
 use crate::ranks::Stop;
 use crate::ranks::environment;
 use crate::recipe::{self, Recipe};
@@ -45,6 +44,7 @@ use crate::results::confirmation::CONFIRMATION;
 use crate::results::folder;
 use crate::results::ledger::{CLAIMS, CellStatus, Ledger, SWEEPS};
 use crate::results::progress::Mode;
+use crate::results::run_figure::RunFigure;
 use arguments::Arguments;
 pub use attempt::output_path;
 use axes::Axes;
@@ -141,14 +141,14 @@ impl Sweep {
             cells.swap_remove(wrong).work?;
         }
         let sweep = &base.values().sweep;
-        let design = match Halving::new(rungs, sweep.eta, &cells)? {
+        let figure = RunFigure::find(&sweep.on)
+            .ok_or_else(|| Error::usage(format!("sweep.on: no run has a figure {:?}", sweep.on)))?;
+        let design = match Halving::new(rungs, sweep.eta, &figure, &cells)? {
             Some(halving) => Design::Halving(halving),
             None if has_cooldowns => Design::Cooldowns(Trunks::new(&mut cells)?),
             None => Design::Grid,
         };
-        let metric = metrics::find(&sweep.on)
-            .ok_or_else(|| Error::usage(format!("sweep.on: no run has a figure {:?}", sweep.on)))?;
-        let measure = Measure { metric, confidence: sweep.confidence };
+        let measure = Measure { figure, confidence: sweep.confidence };
         Ok(Self { base, build, measure, axes, cells, design })
     }
 
@@ -256,7 +256,7 @@ fn conclude(
     if outcome.is_ok() {
         let confirmation = contest.judge(measure, found.direction, &ledger, request.results);
         atomic::write(&folder.join(CONFIRMATION), &atomic::json(&confirmation)?)?;
-        let words = confirmation.in_words(&found.keys, measure.metric.decimals);
+        let words = confirmation.in_words(&found.keys, measure.figure.metric().decimals);
         configuration_table::write(&folder, &found, measure, Some(&words))?;
         display.result(&words);
     }

@@ -4,7 +4,7 @@ use super::disk::weight_bytes;
 use super::{
     Budget, DeviceFit, ExchangeForecast, FitHere, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
-use crate::data::{Packed, SourceFacts};
+use crate::data::{Packed, SourceFacts, TaskFacts};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -117,6 +117,9 @@ pub struct TrainingForecast {
     /// Tokens in further held-out sets, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set_tokens: BTreeMap<String, usize>,
+    /// What the model is asked when it is scored on tasks; empty without tasks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskFacts>,
     /// Bytes of host memory that the tokens take in each process; 0 for token files, which stay on disk.
     pub corpus_bytes: usize,
     /// Number of global batches in the held-out tokens.
@@ -252,6 +255,7 @@ impl TrainingForecast {
             corpus_tokens: corpus.train_tokens,
             validation_tokens: corpus.validation_tokens,
             set_tokens: corpus.set_tokens.clone(),
+            tasks: corpus.tasks.clone(),
             corpus_bytes: corpus.memory_bytes,
             validation_batches,
             evaluated_batches,

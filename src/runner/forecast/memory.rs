@@ -102,13 +102,8 @@ impl Memory {
         let transient = transient_bytes(plan.execution.placement, &sections);
         Self {
             peak_bytes: peak_bytes(plan, programs),
-            state: programs
-                .state
-                .buffers
-                .iter()
-                .map(|b| Named { name: b.name.clone(), bytes: b.bytes })
-                .collect(),
-            state_bytes: programs.state.bytes(),
+            state: programs.buffers().map(|(name, bytes)| Named { name, bytes }).collect(),
+            state_bytes: programs.state_bytes(),
             placement: plan.execution.placement.word(),
             transient_bytes: transient,
             arena_bytes: programs.arena_bytes(),
@@ -122,7 +117,7 @@ impl Memory {
 
 /// Returns the most bytes that one rank holds: state and transient tensors, with the plan's placement.
 pub fn peak_bytes(plan: &Plan, programs: &Programs) -> usize {
-    programs.state.bytes() + transient_bytes(plan.execution.placement, &programs.sections())
+    programs.state_bytes() + transient_bytes(plan.execution.placement, &programs.sections())
 }
 
 fn transient_bytes(placement: Placement, sections: &[&Section]) -> usize {

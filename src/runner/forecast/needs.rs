@@ -100,6 +100,8 @@ mod tests {
             evaluating_s: 0.0,
             checkpoints: 0,
             saving_s: None,
+            task_evaluations: 0,
+            scoring_s: None,
             sampling_s: 0.0,
             around_s: 0.0,
             total_s,

@@ -44,9 +44,12 @@ impl Planned {
         }
         let limits = limits(&plan, machine);
         let (mut costs, mut planned) = (Vec::new(), Vec::new());
+        let tasks = plan.intervals.tasks;
         for &mode in Recompute::ALL {
             let mut plan = plan.clone();
             plan.execution.recompute = mode;
+            // Scoring tasks must not change the mode, and with it the hash of the recipe.
+            plan.intervals.tasks = None;
             let programs = Programs::new(&plan)?;
             let seconds = StepTime::new(&plan, &programs, &limits).seconds;
             costs.push(ModeCost { mode, peak_bytes: peak_bytes(&plan, &programs), seconds });
@@ -55,7 +58,9 @@ impl Planned {
         let choice = RecomputeChoice::new(budget(&plan, machine), costs);
         let mode = choice.as_ref().map_or(Recompute::None, RecomputeChoice::mode);
         planned.retain(|(plan, _)| plan.execution.recompute == mode);
-        let (mut plan, programs) = planned.swap_remove(0);
+        let (mut plan, mut programs) = planned.swap_remove(0);
+        plan.intervals.tasks = tasks;
+        programs.scoring = Programs::scoring(&plan)?;
         plan.execution.recompute_choice = choice;
         Ok(Self { recipe: recipe.clone().with_recompute(mode), plan, programs })
     }

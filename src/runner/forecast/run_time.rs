@@ -2,10 +2,11 @@
 
 use super::Saving;
 use super::time::{section_seconds, sum_over_step};
+use crate::data::TaskFacts;
 use crate::exec::Section;
 use crate::format::wall_time;
 use crate::machine::{CpuPace, Machine, hardware};
-use crate::model::Programs;
+use crate::model::{Programs, ScoringPrograms};
 use crate::plan::{Plan, times_due};
 use serde::Serialize;
 
@@ -33,6 +34,12 @@ pub struct RunTime {
     pub checkpoints: u64,
     /// Saves that training waits for; `None` if the speed of the disk is unknown.
     pub saving_s: Option<f64>,
+    /// Number of times that the model is scored on tasks.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub task_evaluations: u64,
+    /// All scores on tasks; the items are estimated to fill the batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scoring_s: Option<f64>,
     /// All samples.
     pub sampling_s: f64,
     /// Opening the corpus, planning, and drawing the plots.
@@ -138,7 +145,13 @@ impl RunTime {
             let once = (prefill + (tokens - 1.0) * decode) / plan.batch.world_size.max(1) as f64;
             times_due(plan.generation.interval, 0, steps) as f64 * once
         });
-        let before_saving = training_s + evaluating_s + sampling_s;
+        let task_evaluations = intervals.tasks.map_or(0, |interval| times_due(interval, 0, steps));
+        let scoring_s = programs.scoring.as_ref().filter(|_| !plan.corpus.tasks.is_empty()).map(|scoring| {
+            let weights = plan.evaluated_weight_sets() as f64;
+            let once = scoring_seconds(plan, scoring, &seconds);
+            task_evaluations as f64 * (weights * once + swaps)
+        });
+        let before_saving = training_s + evaluating_s + scoring_s.unwrap_or(0.0) + sampling_s;
         let checkpoints = intervals.checkpoints(steps, before_saving);
         let bytes = super::disk::checkpoint_bytes(programs) as f64;
         let saving_s = write_bytes_per_s.map(|speed| checkpoints as f64 * bytes / speed);
@@ -150,6 +163,8 @@ impl RunTime {
             evaluating_s,
             checkpoints,
             saving_s,
+            task_evaluations,
+            scoring_s,
             sampling_s,
             around_s: 0.0,
             total_s,
@@ -157,6 +172,24 @@ impl RunTime {
             basis,
         }
     }
+}
+
+/// Predicts the seconds in which all ranks together score all tasks once. Requests begin at multiples of a
+/// step, so each leaves half a step unused on average.
+fn scoring_seconds(plan: &Plan, scoring: &ScoringPrograms, seconds: &impl Fn(&Section) -> f64) -> f64 {
+    let (shape, ranks) = (scoring.shape, plan.batch.world_size.max(1));
+    let one = |task: &TaskFacts| {
+        let rows = task.tokens + task.requests * shape.step / 2;
+        let batches = rows.div_ceil(ranks).div_ceil(shape.rows());
+        let heads = task.scored.div_ceil(ranks).div_ceil(shape.head_rows).max(batches);
+        let head = scoring.heads.first().map_or(0.0, seconds);
+        batches as f64 * seconds(&scoring.hidden) + heads as f64 * head
+    };
+    plan.corpus.tasks.iter().map(one).sum()
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Describes predicted seconds, with their range if it is wide.

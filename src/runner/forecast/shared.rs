@@ -147,6 +147,7 @@ mod tests {
             packed: None,
             sources: Vec::new(),
             memory_bytes: 0,
+            tasks: Vec::new(),
             warnings: Vec::new(),
         };
         let plan = Plan::new(&recipe, &corpus, &machine).unwrap();

@@ -7,6 +7,7 @@ use super::{
     Basis, Budget, DeviceFit, Disk, ExchangeForecast, FitRow, Forecast, Memory, Saving, SourceForecast,
     StepTime,
 };
+use crate::data::TaskFacts;
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, about_bytes, binary, duration, metric, percent, plural, thousands, wall_time};
 use std::fmt;
@@ -77,6 +78,11 @@ impl Forecast {
         };
         part(time.evaluations, "evaluation", Some(time.evaluating_s));
         part(time.checkpoints, "checkpoint", time.saving_s);
+        let scores = time.scoring_s.filter(|_| time.task_evaluations > 0);
+        parts.extend(scores.map(|seconds| {
+            let count = time.task_evaluations as usize;
+            format!("{count} evaluation{} on tasks {}", plural(count), wall_time(seconds))
+        }));
         if time.sampling_s > 0.0 {
             parts.push(format!("samples {}", wall_time(time.sampling_s)));
         }
@@ -174,6 +180,15 @@ impl Forecast {
         }
         if t.corpus_bytes > 0 {
             writeln!(f, "  {about}{} of host memory for these tokens", binary(t.corpus_bytes))?;
+        }
+        for TaskFacts { name, items, requests, tokens, .. } in &t.tasks {
+            writeln!(
+                f,
+                "  task {name}: {}, {} requests, {} tokens",
+                counted(*items, "item"),
+                thousands(*requests),
+                thousands(*tokens)
+            )?;
         }
         if t.evaluated_batches < t.validation_batches {
             let (batches, of) = (thousands(t.evaluated_batches), thousands(t.validation_batches));

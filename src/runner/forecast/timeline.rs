@@ -161,6 +161,7 @@ mod tests {
             packed: None,
             sources: Vec::new(),
             memory_bytes: 0,
+            tasks: Vec::new(),
             warnings: Vec::new(),
         };
         let Planned { plan, programs, .. } = Planned::new(&recipe, &corpus, &machine).unwrap();

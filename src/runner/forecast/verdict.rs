@@ -102,7 +102,7 @@ impl FitHere {
 
 /// Describes what a plan needs, and the limit of its budget.
 fn figures(plan: &Plan, programs: &Programs, budget: &Budget, limit: u64) -> String {
-    let (per_rank, state) = (peak_bytes(plan, programs), programs.state.bytes());
+    let (per_rank, state) = (peak_bytes(plan, programs), programs.state_bytes());
     let corpus = match budget.reserve {
         0 => String::new(),
         corpus => format!(", besides {} for the tokens of the corpus", binary(corpus as usize)),
@@ -139,7 +139,7 @@ pub fn check_fits(plan: &Plan, programs: &Programs, machine: &Machine) -> Result
             binary(block.bytes)
         ))
     });
-    let state = programs.state.bytes();
+    let state = programs.state_bytes();
     Err(Error::does_not_fit(format!(
         "does not fit: {}{}. {}",
         figures(plan, programs, &budget, limit),

@@ -4,6 +4,7 @@ use super::gather::{gather_rest, gather_updated};
 use super::generation::{Prefill, decode};
 use super::loss_scale::loss_scale;
 use super::purpose::Purpose;
+use super::scoring::ScoringPrograms;
 use super::{decoder, layout};
 use crate::device::gpu::Collector;
 use crate::error::Result;
@@ -51,6 +52,8 @@ pub struct Programs {
     /// Gathers parameters from the ranks that updated them, except for the ones that the updating program
     /// gathers itself. `None` unless the optimizer is sharded.
     pub gather: Option<Section>,
+    /// Score the items of tasks, with the weights of this state; `None` without tasks.
+    pub scoring: Option<ScoringPrograms>,
 }
 
 impl Programs {
@@ -73,7 +76,16 @@ impl Programs {
         let replicas = plan.exchanges_gradients().then(|| section(fingerprints(&state))).transpose()?;
         let gather = state.shards.as_ref().map(|_| section(gather_rest(plan, &state))).transpose()?;
         let step_end = section(step_end(plan, &state))?;
-        Ok(Self { state, micro, step_end, evaluate, swap_ema, prefill, generate, replicas, gather })
+        let scoring = Self::scoring(plan)?;
+        Ok(Self { state, micro, step_end, evaluate, swap_ema, prefill, generate, replicas, gather, scoring })
+    }
+
+    /// Records the programs that score tasks; `None` if the plan has no tasks.
+    ///
+    /// # Errors
+    /// If an op rejects the plan's numbers.
+    pub fn scoring(plan: &Plan) -> Result<Option<ScoringPrograms>> {
+        plan.intervals.tasks.map(|_| ScoringPrograms::new(plan)).transpose()
     }
 
     /// Returns the variant for micro-step `i` of `of`.
@@ -93,7 +105,27 @@ impl Programs {
         all.extend(&self.generate);
         all.extend(&self.replicas);
         all.extend(&self.gather);
+        all.extend(self.scoring.iter().flat_map(ScoringPrograms::sections));
         all
+    }
+
+    /// Returns the buffers that outlive programs, with the names by which forecasts list them: those of the
+    /// state, and what scoring keeps besides the weights.
+    pub fn buffers(&self) -> impl Iterator<Item = (String, usize)> + '_ {
+        let own = self.state.buffers.iter().map(|buffer| (buffer.name.clone(), buffer.bytes));
+        let scoring = self.scoring.iter().flat_map(|scoring| {
+            let weights = scoring.state.weight_buffers();
+            let others = scoring.state.buffers.iter().enumerate();
+            others
+                .filter(move |(index, _)| !weights.contains(index))
+                .map(|(_, buffer)| (format!("tasks.{}", buffer.name), buffer.bytes))
+        });
+        own.chain(scoring)
+    }
+
+    /// Returns the bytes of these buffers.
+    pub fn state_bytes(&self) -> usize {
+        self.buffers().map(|(_, bytes)| bytes).sum()
     }
 
     /// Queues every node of every section on a collector, which runs nothing.

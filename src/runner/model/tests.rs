@@ -72,6 +72,7 @@ fn plan(overrides: &[&str]) -> Plan {
         packed: None,
         sources: Vec::new(),
         memory_bytes: 0,
+        tasks: Vec::new(),
         warnings: Vec::new(),
     };
     let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();

@@ -1,5 +1,6 @@
 //! The description of a recipe's data, and the facts about it that plans need.
 
+use super::tasks;
 use crate::data::{self, CorpusFacts, CorpusLocation, MixtureSource, Reading, Spec, TokenCache};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -56,13 +57,14 @@ fn reading(data: &Data, source: &DataSource) -> Reading {
     }
 }
 
-/// Returns the facts about a recipe's corpus, without tokenizing a long text.
+/// Returns the facts about a recipe's corpus and tasks, without tokenizing a long text of the corpus.
 ///
 /// # Errors
-/// If the corpus, the tokenizer or the limit of the token cache is one that a run refuses.
+/// If the corpus, a task, the tokenizer or the limit of the token cache is one that a run refuses.
 pub fn corpus_facts(recipe: &Recipe) -> Result<CorpusFacts> {
     let spec = data_spec(recipe, &Machine::none());
-    data::facts(&spec, recipe.values().training.seq_len, None, TokenCache::user()?.as_ref())
+    let facts = data::facts(&spec, recipe.values().training.seq_len, None, TokenCache::user()?.as_ref())?;
+    Ok(CorpusFacts { tasks: tasks::facts_of_tasks(recipe)?, ..facts })
 }
 
 #[cfg(test)]

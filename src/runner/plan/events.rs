@@ -74,6 +74,8 @@ pub struct Intervals {
     pub kept_steps: Vec<u64>,
     /// Steps between comparisons of the parameters of all ranks.
     pub check: usize,
+    /// Steps between scores on tasks; `None` without tasks.
+    pub tasks: Option<usize>,
     /// `[metrics]` of the recipe.
     pub metrics: Metrics,
 }
@@ -87,6 +89,7 @@ impl Intervals {
             save_period: Period::from_values(&values.checkpoint),
             kept_steps: kept_steps(&values.checkpoint, values.training.steps as u64),
             check: values.parallelism.check_interval,
+            tasks: (!values.evaluation.tasks.is_empty()).then_some(values.evaluation.interval),
             metrics: values.metrics.clone(),
         }
     }

@@ -10,6 +10,7 @@ mod model;
 mod recompute_choice;
 mod resolve;
 mod seeds;
+mod tasks;
 
 pub use crate::data::CorpusFacts;
 pub use crate::recipe::{Generation, Schedule, Until};
@@ -22,6 +23,7 @@ pub use mixture::PlannedSource;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use seeds::Seeds;
+pub use tasks::{column_metrics, facts_of_tasks, read_tasks, task_facts};
 
 use crate::data::{LoaderSpec, MixtureStage, Windows, held_out_batches};
 use crate::device::gpu::MAX_RANKS;
@@ -144,6 +146,11 @@ impl Plan {
     /// is evaluated.
     pub fn evaluated_weight_sets(&self) -> usize {
         1 + usize::from(self.ema.is_some_and(|ema| ema.evaluates))
+    }
+
+    /// Returns the tokens that a model reads when it is scored on all tasks once, with one set of weights.
+    pub fn task_tokens(&self) -> usize {
+        self.corpus.tasks.iter().map(|task| task.tokens).sum()
     }
 
     /// Returns how the tokens to train on are cut into windows.

@@ -41,6 +41,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
         None => schedule(recipe, &mut found),
     }
     ema(recipe, &mut found);
+    tasks(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
     idle::contradictions(recipe, &mut found);
@@ -75,6 +76,18 @@ fn dropout(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         ),
         format!("the nearest: {}", nearest.join(" and ")),
     ));
+}
+
+/// Reports tasks whose files nobody names.
+fn tasks(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let evaluation = &recipe.values().evaluation;
+    if !evaluation.tasks.is_empty() && evaluation.data.is_none() {
+        found.push(recipe.diagnostic(
+            &["evaluation.tasks"],
+            "evaluation.tasks needs the folder with the files of the tasks",
+            "set evaluation.data; docs/tasks.md says how the files are found",
+        ));
+    }
 }
 
 fn heads(recipe: &Recipe, found: &mut Vec<Diagnostic>) {

@@ -32,6 +32,7 @@ pub(super) fn copy(
     files: &[(PathBuf, String)],
 ) -> String {
     let mut copied = Values { data: settled.data.clone(), ..written.clone() };
+    copied.evaluation.clone_from(&settled.evaluation);
     copied.validation.sets.clone_from(&settled.validation.sets);
     copied.model.init_from.clone_from(&settled.model.init_from);
     // Steps of a lower layer than the budget's: in one file they would contradict it.

@@ -135,6 +135,9 @@ fn fragment(kind: Type) -> Value {
                 "type": "array", "prefixItems": [whole(1, max_steps), whole(1, max)], "minItems": 2, "maxItems": 2,
             },
         }),
+        Type::TaskNames => json!({
+            "type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": true,
+        }),
         Type::Extensions => json!({
             "type": "array", "items": {"type": "string", "pattern": "^([.][^./]+)*$"}, "minItems": 1, "uniqueItems": true,
         }),

@@ -155,6 +155,8 @@ pub enum Type {
     FractionOrPaths(NumberRange),
     /// A table of names, each with a path or a list of paths.
     NamedPaths,
+    /// A list of different names of tasks or of sets of tasks, and paths that end in `.toml`; it may be empty.
+    TaskNames,
     /// A list of tables, each with a fraction of training and the weights of sources from there on.
     Phases,
     /// A string that parses as a [`super::Prediction`].
@@ -223,6 +225,9 @@ impl fmt::Display for Type {
             }
             Self::NamedPaths => f.write_str(
                 "a table of paths in quotes, or lists of them, under names of letters, digits, `-` and `_`",
+            ),
+            Self::TaskNames => f.write_str(
+                "a list of different names of tasks or sets of tasks, or paths of definitions ending in .toml, in quotes",
             ),
             Self::Phases => f.write_str(
                 "a list of tables, each with `from`, a fraction of training above 0 and below 1, in ascending order, and `weights`, a table of sources and numbers from 0 to 1000000",

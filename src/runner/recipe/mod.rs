@@ -75,7 +75,8 @@ pub use prediction::{Predicted, Prediction};
 pub use schedule::Schedule;
 pub use schema::{
     ActivationCheckpoint, Checkpoint, Compare, Data, Ema, Engine, Generation, Job, KEYS, LrScheduler,
-    MAX_RANKS, Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, Training, ValidationRuns, Values,
+    MAX_RANKS, MAX_SHOTS, Metrics, Model, Optimizer, Parallelism, SECTIONS, Sweep, TaskRuns, Training,
+    ValidationRuns, Values,
 };
 pub use source::{Layer, Location, Source};
 pub use sources::{DataSource, is_source_path, source_path_key};

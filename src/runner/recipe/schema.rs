@@ -59,6 +59,12 @@ pub const MAX_RANKS: u64 = 65_536;
 const MAX_THREADS: u64 = 2048;
 /// Most samples in a sweep, which is also the most cells a sweep may have.
 const MAX_SAMPLES: u64 = 10_000;
+/// Most examples in front of an item of a task; `tasks` has the same limit.
+pub const MAX_SHOTS: u64 = 64;
+/// The ending of a path of a task's definition, which tells it from a name.
+pub const TASK_ENDING: &str = ".toml";
+/// There are no scores on tasks.
+const NO_TASKS: When = When::Is("evaluation.tasks", &["[]"]);
 /// Most tokens in a generated corpus: it is kept in memory, and this many token ids take 16 GiB.
 const MAX_CORPUS_TOKENS: u64 = 1 << 32;
 
@@ -618,6 +624,30 @@ sections! {
                 => unset("no average"), implied(UNSET), aliases(&["ema_decay"]);
         /// Also evaluate the average whenever the weights are evaluated: `ema_val_loss`.
         evaluate: bool = false; Bookkeeping, Type::Bool, "true";
+    }
+
+    /// Scores on tasks during and after training (docs/eval.md). They change nothing that is trained.
+    evaluation: TaskRuns {
+        /// Tasks on which the model is scored: names, names of sets (`small`, `core`), or paths of definitions
+        /// that end in `.toml`. `xrun tasks list` shows the names.
+        tasks: Vec<String> = Vec::new();
+            Measuring, Type::TaskNames, "[\"hellaswag\"]" => implied("[]");
+        /// Folder with the files of the tasks, each in the folder of its data set (docs/tasks.md).
+        data: Option<String> = None;
+            Measuring, Type::NameOrPath(&[]), "\"eval-data\"" => unset("required by `tasks`"), implied(UNSET),
+                   idle(&[NO_TASKS]);
+        /// Steps between scores; 0 scores only at the end.
+        interval: usize = 0;
+            Bookkeeping, count(0, MAX_STEP_COUNT), "500" => unit("optimizer steps"), implied("0"),
+                   idle(&[NO_TASKS, When::AtLeast("evaluation.interval", "training.steps")]);
+        /// Items of each task, or of each of its configurations: the first ones.
+        limit: Option<usize> = None;
+            Measuring, count(1, 10_000_000), "1000" => unit("items"), unset("all"), implied(UNSET),
+                   idle(&[NO_TASKS]);
+        /// Examples in front of each item.
+        shots: Option<usize> = None;
+            Measuring, count(0, MAX_SHOTS), "5" => unit("examples"), unset("as each task says"), implied(UNSET),
+                   idle(&[NO_TASKS]);
     }
 
     /// Samples that the model generates during and after training.

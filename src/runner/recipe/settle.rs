@@ -6,7 +6,7 @@ use super::home::expand_home;
 use super::key::{Key, Type};
 use super::lookup::find_path;
 use super::merge::Merged;
-use super::schema::Values;
+use super::schema::{TASK_ENDING, Values};
 use super::source::Location;
 use super::sources;
 use super::values::WorldSize;
@@ -78,6 +78,12 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     }
     for paths in settled.validation.sets.values_mut() {
         *paths = all_absolute("validation.sets", paths)?;
+    }
+    if let Some(folder) = &written.evaluation.data {
+        settled.evaluation.data = Some(absolute("evaluation.data", folder)?);
+    }
+    for task in settled.evaluation.tasks.iter_mut().filter(|task| task.ends_with(TASK_ENDING)) {
+        *task = absolute_path("evaluation.tasks", task)?.to_string_lossy().into_owned();
     }
     Ok(settled)
 }

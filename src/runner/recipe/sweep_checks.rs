@@ -2,7 +2,7 @@
 
 use super::diagnostic::Diagnostic;
 use super::loaded::Recipe;
-use crate::metrics;
+use crate::metrics::{self, ScoreColumn};
 use crate::suggest::nearest;
 
 const SEED: &str = "training.seed";
@@ -33,7 +33,8 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             ));
         }
     }
-    if metrics::run_metrics().all(|metric| metric.name != sweep.on) {
+    let is_score = ScoreColumn::parse(&sweep.on).is_some();
+    if !is_score && metrics::run_metrics().all(|metric| metric.name != sweep.on) {
         let help = match nearest(&sweep.on, metrics::run_metrics().map(|metric| metric.name)) {
             Some(near) => format!("did you mean {near:?}?"),
             None => "docs/reports.md lists the figures of runs".to_owned(),

@@ -104,6 +104,11 @@ fn required_settings(key: &Key) -> Vec<&'static str> {
         | "data.sources.NAME.card" => {
             vec!["data.sources.NAME.path=web"]
         }
+        "evaluation.tasks" => vec!["evaluation.data=tasks"],
+        "evaluation.data" => vec!["evaluation.tasks=[\"hellaswag\"]"],
+        "evaluation.interval" | "evaluation.limit" | "evaluation.shots" => {
+            vec!["evaluation.tasks=[\"hellaswag\"]", "evaluation.data=tasks"]
+        }
         "data.phases" => vec!["data.sources.code.path=code"],
         path => {
             let positions = path.starts_with("optimizer.groups.positions");

@@ -6,6 +6,7 @@ use super::names::{name_fault, wrong_name};
 use super::phases;
 use super::prediction::Prediction;
 use super::scalars::{InvalidValue, Refusal, number, shown, sort, whole};
+use super::schema::TASK_ENDING;
 use super::until::Until;
 use crate::expression::{Formula, Function, ParseError};
 use crate::suggest::nearest;
@@ -46,7 +47,9 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         },
         (Type::Bool, DeValue::Boolean(flag)) => Ok(Value::Boolean(*flag)),
         (Type::Word(words), DeValue::String(text)) => word(words, text).map_err(refused),
-        (Type::Words(_), DeValue::Array(items)) if items.is_empty() => Ok(Value::Array(Vec::new())),
+        (Type::Words(_) | Type::TaskNames, DeValue::Array(items)) if items.is_empty() => {
+            Ok(Value::Array(Vec::new()))
+        }
         (Type::Words(words), DeValue::Array(items)) => {
             let named = |item: &DeValue<'_>| match item {
                 DeValue::String(text) => word(words, text),
@@ -78,6 +81,10 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
         (Type::Stages { max_steps, max }, DeValue::Array(items)) => {
             stages(items, (max_steps, max)).map_err(refused)
+        }
+        (Type::TaskNames, DeValue::Array(items)) => distinct_list(items, task_name).map_err(refused),
+        (Type::TaskNames, DeValue::String(text)) => {
+            Err(refused(Refusal::new("a string").fix(format!("write [{text:?}]"))))
         }
         (Type::Extensions, DeValue::Array(items)) => distinct_list(items, extension).map_err(refused),
         (Type::Number(interval) | Type::FractionOrPaths(interval), of) => {
@@ -213,6 +220,20 @@ fn stages(items: &DeArray<'_>, (max_steps, max): (u64, u64)) -> Result<Value, Re
         stages.push(Value::Array(vec![step, count]));
     }
     Ok(Value::Array(stages))
+}
+
+/// Returns a name of a task or a set, or a path of a definition. Which names there are is checked where the
+/// tasks are read.
+fn task_name(item: &DeValue<'_>) -> Result<Value, Refusal> {
+    let DeValue::String(text) = item else { return Err(Refusal::new(sort(item))) };
+    if text.is_empty() {
+        return Err(Refusal::new("has an empty name"));
+    }
+    if !text.ends_with(TASK_ENDING) && text.contains(['/', '\\']) {
+        return Err(Refusal::new(format!("{text:?} is no name of a task"))
+            .fix(format!("the path of a definition ends in {TASK_ENDING}")));
+    }
+    Ok(Value::String(text.to_string()))
 }
 
 fn extension(item: &DeValue<'_>) -> Result<Value, Refusal> {

@@ -4,12 +4,15 @@
 use super::held_out::MAIN_SET;
 use super::numbers::{LedgerFigures, NamedNumbers};
 use super::summary::Summary;
-use crate::metrics::{self, Metric, SetPath, Source};
+use crate::metrics::{self, Metric, ScoreColumn, SetPath, Source};
 use serde_json::{Number, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The field of a summary with the held-out sets.
 const HELD_OUT: &str = "held_out";
+
+/// The field of a summary with the tasks.
+const TASKS: &str = "tasks";
 
 /// The field of a summary with the training losses on the sources of a mixture.
 const SOURCE_LOSSES: &str = "source_losses";
@@ -55,6 +58,23 @@ impl Figures {
             return None;
         }
         self.at(&format!("{entries}/{set}/{path}"))?.as_f64()
+    }
+
+    /// Returns the last value of a figure of a task by its column, `TASK/FIGURE`; `None` if it is unknown.
+    pub fn score(&self, column: &str) -> Option<f64> {
+        let ScoreColumn { task, .. } = ScoreColumn::parse(column)?;
+        let figure = column.strip_prefix(task)?.strip_prefix('/')?;
+        self.at(&format!("{TASKS}/{task}/figures/{figure}/final/value"))?.as_f64()
+    }
+
+    /// Returns the columns of the run's tasks that have a value, in order.
+    pub fn scores(&self) -> Vec<String> {
+        let tasks = self.summary[TASKS].as_object().into_iter().flatten();
+        let columns = tasks.flat_map(|(task, entry)| {
+            let figures = entry["figures"].as_object().into_iter().flatten();
+            figures.map(move |(figure, _)| format!("{task}/{figure}"))
+        });
+        columns.filter(|column| self.score(column).is_some()).collect()
     }
 
     /// Returns the names of the run's further held-out sets and of the sources of its mixture, in order.

@@ -5,8 +5,8 @@
 //! [`compare_cells`].
 
 use super::ledger::CellStatus;
+use super::run_figure::RunFigure;
 use crate::format::plural;
-use crate::metrics::Metric;
 use crate::recipe::{self, Type};
 use crate::statistics::{CellEstimate, Chosen, Direction, compare_cells, mean, variance};
 use serde::{Deserialize, Serialize};
@@ -162,7 +162,7 @@ impl Configurations {
     pub fn from_cells(
         recipe: &str,
         keys: &[String],
-        measure: &Metric,
+        measure: &RunFigure,
         confidence: f64,
         cells: &[CellOutcome<'_>],
     ) -> Self {
@@ -203,7 +203,7 @@ impl Configurations {
             .iter()
             .map(|one| if one.mean.is_some() { one.values.clone() } else { vec![None; seeds.len()] })
             .collect();
-        let direction = direction(measure);
+        let direction = measure.direction();
         let dropped = configurations.iter().filter(|one| one.was_dropped()).count();
         let chosen = match dropped {
             0 => Chosen::All,
@@ -221,8 +221,8 @@ impl Configurations {
         }
         Self {
             recipe: recipe.to_owned(),
-            measure: measure.name.to_owned(),
-            unit: measure.unit.to_owned(),
+            measure: measure.name().to_owned(),
+            unit: measure.metric().unit.to_owned(),
             direction,
             confidence,
             keys: keys.iter().filter(|key| *key != SEED).cloned().collect(),
@@ -315,13 +315,6 @@ fn bounds(key: &str) -> (Option<f64>, Option<f64>) {
     }
 }
 
-/// Returns which values of a metric are better: high speeds and utilizations, low losses, times and sizes.
-pub fn direction(metric: &Metric) -> Direction {
-    let is_speed = metric.name.starts_with("tok_s") || metric.name.starts_with("tflops");
-    let is_utilization = ["mfu_pct", "hfu_pct", "gpu_util_pct"].contains(&metric.name);
-    if is_speed || is_utilization { Direction::HigherIsBetter } else { Direction::LowerIsBetter }
-}
-
 /// Groups cells by all of their settings except the seed. A group holds the indices of its cells. Cells keep
 /// their order, and groups are ordered by their first cell.
 pub fn group<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<Vec<usize>> {
@@ -342,7 +335,6 @@ pub fn group<'a>(settings: impl Iterator<Item = &'a Settings>) -> Vec<Vec<usize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics;
 
     fn settings(settings: &[(&str, &str)]) -> Settings {
         settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
@@ -384,8 +376,8 @@ mod tests {
             })
             .collect();
         let keys = ["optimizer.lr", SEED].map(str::to_owned);
-        let metric = metrics::find("val_loss").unwrap();
-        Configurations::from_cells("r", &keys, metric, 0.95, &cells)
+        let metric = RunFigure::find("val_loss").unwrap();
+        Configurations::from_cells("r", &keys, &metric, 0.95, &cells)
     }
 
     /// Returns a grid of one seed: a row per cell, with its loss last.
@@ -405,7 +397,7 @@ mod tests {
             })
             .collect();
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-        Configurations::from_cells("r", &keys, metrics::find("val_loss").unwrap(), 0.95, &outcomes)
+        Configurations::from_cells("r", &keys, &RunFigure::find("val_loss").unwrap(), 0.95, &outcomes)
     }
 
     #[test]
@@ -509,8 +501,8 @@ mod tests {
                 })
                 .collect();
             let keys = ["optimizer.lr", SEED].map(str::to_owned);
-            let metric = metrics::find("val_loss").unwrap();
-            let found = Configurations::from_cells("r", &keys, metric, 0.95, &cells);
+            let metric = RunFigure::find("val_loss").unwrap();
+            let found = Configurations::from_cells("r", &keys, &metric, 0.95, &cells);
             assert_eq!(found.set_name, name, "{status:?}");
             assert_eq!(found.caveat.is_some(), name == BEST_FINALISTS);
             let caveat = found.caveat.unwrap_or_default();
@@ -531,7 +523,7 @@ mod tests {
 
     #[test]
     fn speeds_are_to_be_high() {
-        let of = |name: &str| direction(metrics::find(name).unwrap());
+        let of = |name: &str| RunFigure::find(name).unwrap().direction();
         assert_eq!((of("tok_s"), of("mfu_pct")), (Direction::HigherIsBetter, Direction::HigherIsBetter));
         assert_eq!((of("val_loss"), of("step_ms")), (Direction::LowerIsBetter, Direction::LowerIsBetter));
     }

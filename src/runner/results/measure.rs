@@ -4,6 +4,8 @@
 //! METRIC[/SET][:lastK]                                   the last evaluation, or the mean of the last K
 //! train_loss[/SOURCE][:lastK]                            the smoothed loss, or the mean of the last K steps
 //! (steps|tokens|seconds)_until:METRIC[/SET]=TARGET       until the first evaluation that reaches TARGET
+//! TASK[/FIGURE][:lastK]                                  a figure of a task; without one, that of a task of xrun's
+//!                                                        that stands for it
 //! METRIC = val_loss | ema_val_loss | bits_per_byte | train_loss | tok_s | a figure of an evaluation task
 //! ```
 
@@ -14,9 +16,10 @@ mod value;
 
 pub use value::{MeasureValue, MeasuredRun, rows_hash};
 
-use crate::metrics::{TaskFigure, task_figure};
+use crate::metrics::{PERPLEXITY, ScoreColumn, ScoreFigure, TaskFigure, task_figure};
 use crate::statistics::Direction;
 use crate::suggest::nearest;
+use crate::tasks;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -74,6 +77,13 @@ pub enum MeasuredMetric {
     TokS,
     /// Another figure that is measured on held-out text.
     Task(&'static TaskFigure),
+    /// A figure of a standard task, which [`Measure::task`] names.
+    Score {
+        /// The figure.
+        score: &'static ScoreFigure,
+        /// True for the moving average of the weights.
+        is_average: bool,
+    },
 }
 
 words! {
@@ -129,7 +139,27 @@ impl MeasuredMetric {
             Self::TrainLoss => "train_loss",
             Self::TokS => "tok_s",
             Self::Task(figure) => figure.name,
+            Self::Score { score, .. } => score.figure.name,
         }
+    }
+
+    /// Returns true for metrics that are measured at evaluations: of held-out text, and of tasks.
+    pub fn has_evaluations(self) -> bool {
+        self.is_held_out() || matches!(self, Self::Score { .. })
+    }
+
+    /// Returns the figure of an evaluation task or of a standard task.
+    fn figure(self) -> Option<&'static TaskFigure> {
+        match self {
+            Self::Task(figure) => Some(figure),
+            Self::Score { score, .. } => Some(&score.figure),
+            _ => None,
+        }
+    }
+
+    /// Returns true if higher values are better.
+    pub fn is_higher_better(self) -> bool {
+        self == Self::TokS || self.figure().is_some_and(|figure| figure.higher_is_better)
     }
 
     /// Returns true for metrics of held-out text, which have evaluations and sets.
@@ -154,6 +184,11 @@ impl Measure {
     /// text.
     pub fn set(&self) -> Option<&str> {
         self.part().filter(|_| self.metric().is_held_out())
+    }
+
+    /// Returns the standard task; `None` for metrics of text.
+    pub fn task(&self) -> Option<&str> {
+        self.part().filter(|_| matches!(self.metric(), MeasuredMetric::Score { .. }))
     }
 
     /// Returns the source of a mixture that a training loss is measured on; `None` for all of them, and for
@@ -182,6 +217,7 @@ impl Measure {
                 MeasuredMetric::BitsPerByte => "bits per byte",
                 MeasuredMetric::TokS => "tokens per second",
                 MeasuredMetric::Task(figure) => figure.unit,
+                MeasuredMetric::Score { score, .. } => score.figure.unit,
             },
         }
     }
@@ -189,18 +225,18 @@ impl Measure {
     /// Returns which values are better.
     pub fn direction(&self) -> Direction {
         match self {
-            Self::Final { metric: MeasuredMetric::TokS, .. } => Direction::HigherIsBetter,
-            Self::Final { metric: MeasuredMetric::Task(figure), .. } if figure.higher_is_better => {
-                Direction::HigherIsBetter
-            }
+            Self::Final { metric, .. } if metric.is_higher_better() => Direction::HigherIsBetter,
             _ => Direction::LowerIsBetter,
         }
     }
 
-    /// Returns how two values are compared: losses by their difference, speed and the cost of training by
-    /// their ratio.
+    /// Returns how two values are compared: losses by their difference, speed, perplexity and the cost of
+    /// training by their ratio.
     pub fn scale(&self) -> Scale {
         match self {
+            Self::Final { metric, .. } if metric.figure().is_some_and(|figure| figure.unit == PERPLEXITY) => {
+                Scale::Ratio
+            }
             Self::Final { metric: MeasuredMetric::TokS, .. } | Self::Until { .. } => Scale::Ratio,
             Self::Final { .. } | Self::LossCurves => Scale::Difference,
         }
@@ -213,8 +249,7 @@ impl Measure {
         match self {
             Self::Until { .. } | Self::LossCurves => None,
             Self::Final { metric: MeasuredMetric::BitsPerByte, .. } => Some(0.005),
-            Self::Final { metric: MeasuredMetric::Task(figure), .. } => Some(figure.min_effect),
-            Self::Final { .. } => Some(0.01),
+            Self::Final { metric, .. } => Some(metric.figure().map_or(0.01, |figure| figure.min_effect)),
         }
     }
 
@@ -227,10 +262,11 @@ impl Measure {
         )
     }
 
-    /// Returns true if a value is the share of tokens that something is true of. Values of few tokens are
+    /// Returns true if a value is the share of tokens or items that something is true of. Values of few are
     /// often equal.
     pub fn is_share(&self) -> bool {
-        matches!(self, Self::Final { metric: MeasuredMetric::Task(figure), .. } if figure.unit.is_empty())
+        let has_no_unit = |metric: &MeasuredMetric| metric.figure().is_some_and(|one| one.unit.is_empty());
+        matches!(self, Self::Final { metric, .. } if has_no_unit(metric))
     }
 
     /// Returns true if this is the steady-state speed.
@@ -246,9 +282,12 @@ impl fmt::Display for Measure {
             Self::Until { clock, .. } => write!(f, "{}_until:", clock.as_str())?,
             Self::Final { .. } => {}
         }
-        f.write_str(self.metric().as_str())?;
-        if let Some(part) = self.part() {
-            write!(f, "/{part}")?;
+        match (self.metric(), self.part()) {
+            (MeasuredMetric::Score { score, is_average }, Some(task)) => {
+                write!(f, "{}", ScoreColumn { task, figure: score.figure.name, is_average })?;
+            }
+            (metric, Some(part)) => write!(f, "{}/{part}", metric.as_str())?,
+            (metric, None) => f.write_str(metric.as_str())?,
         }
         match self {
             Self::Final { last: Some(count), .. } => write!(f, ":last{count}"),
@@ -340,15 +379,25 @@ fn until(text: &str, clock: &str, rest: &str) -> Result<Measure, String> {
         return Err(format!("`{text}` has no target: write {}_until:val_loss=1.2", clock.as_str()));
     };
     let (metric, set) = metric_and_set(text, named)?;
-    if !metric.is_held_out() {
+    if !metric.has_evaluations() {
         return Err(format!(
-            "`{text}`: a target needs a metric of held-out text, such as val_loss, ema_val_loss or bits_per_byte, not {}",
+            "`{text}`: a target needs a metric of held-out text or of a task, such as val_loss, ema_val_loss or bits_per_byte, not {}",
             metric.as_str()
         ));
     }
     let target = target.trim().parse::<f64>().ok().filter(|target| target.is_finite() && *target > 0.0);
     let target = target.ok_or_else(|| format!("`{text}`: a target is a number above 0, such as 1.2"))?;
     Ok(Measure::Until { clock, metric, set, target })
+}
+
+/// Parses `TASK/FIGURE`, or the name of a task that xrun brings, for the figure that stands for it. Returns the
+/// metric and the task.
+fn score(named: &str) -> Option<(MeasuredMetric, Option<String>)> {
+    let headline = || Some(format!("{named}/{}", tasks::find(named).ok()?.scoring.metric.word()));
+    let column = if named.contains('/') { named.to_owned() } else { headline()? };
+    let parsed = ScoreColumn::parse(&column)?;
+    let metric = MeasuredMetric::Score { score: parsed.score_figure()?, is_average: parsed.is_average };
+    Some((metric, Some(parsed.task.to_owned())))
 }
 
 /// Parses `METRIC[/SET]`.
@@ -358,10 +407,18 @@ fn metric_and_set(text: &str, named: &str) -> Result<(MeasuredMetric, Option<Str
         None => (named, None),
     };
     let known = MeasuredMetric::ALL.into_iter().find(|metric| metric.as_str() == name);
-    let metric = known.or_else(|| task_figure(name).map(MeasuredMetric::Task)).ok_or_else(|| {
+    let known = known.or_else(|| task_figure(name).map(MeasuredMetric::Task));
+    if let (None, Some(score)) = (known, score(named)) {
+        return Ok(score);
+    }
+    let metric = known.ok_or_else(|| {
         let names = MeasuredMetric::ALL.map(MeasuredMetric::as_str);
         let hint = nearest(name, names).map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-        format!("`{name}` is not a measure: choose from {}{hint}", names.join(", "))
+        format!(
+            "`{name}` is not a measure: choose from {}, or name a task such as hellaswag, or TASK/FIGURE for one of your \
+             own{hint}",
+            names.join(", ")
+        )
     })?;
     if set.is_some() && !metric.is_held_out() && metric != MeasuredMetric::TrainLoss {
         return Err(format!(

@@ -53,6 +53,8 @@ pub mod progress;
 pub mod provenance;
 pub mod quantiles;
 pub mod rows;
+pub mod run_figure;
+pub mod scored_tasks;
 pub mod screen;
 mod source_losses;
 pub mod stdout;

@@ -37,6 +37,8 @@ pub const PROFILE: &str = "profile.json";
 pub const CHECKPOINT: &str = "checkpoint";
 /// The folder of plots.
 pub const PLOTS: &str = "plots";
+/// The folder of the scores of items of tasks, with a folder for each evaluated step.
+pub const TASK_SCORES: &str = "evaluation";
 /// The folder of TensorBoard event files.
 pub const TENSORBOARD: &str = "tensorboard";
 

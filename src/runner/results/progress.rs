@@ -12,7 +12,7 @@ use super::screen::draws_on_stderr;
 use super::streams::{Handle, Lines, Stream};
 use super::summary::{SourceLosses, Summary};
 use crate::error::{Error, ErrorKind};
-use crate::format::{harmless_json, printable, short, shortened_lines, wall_time};
+use crate::format::{harmless_json, printable, short, shortened_lines, thousands, wall_time};
 use crate::lock::lock;
 use indicatif::WeakProgressBar;
 use live::{Field, LiveLine};
@@ -91,6 +91,8 @@ enum Event<'a> {
         set_losses: BTreeMap<&'a str, f32>,
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         figures: BTreeMap<&'a str, f32>,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        scores: BTreeMap<&'a str, f32>,
         total_steps: u64,
         floor: Option<f64>,
         #[serde(flatten)]
@@ -186,27 +188,28 @@ impl Progress {
         match &mut self.sink {
             Sink::Live(live) => {
                 live.show(row.step, &self.last_fields);
-                if row.val_loss.is_some() {
+                if row.val_loss.is_some() || !row.scores().is_empty() {
                     live.bar.suspend(|| say(&mut stderr(), &line));
                 }
             }
             Sink::Plain(out) => say(out, &line),
             Sink::Json(out) => {
                 let (total_steps, floor) = (self.total_steps, self.floor);
-                let (set_losses, figures) = (row.set_losses(), row.other_figures());
-                say_json(out, &Event::Step { row, set_losses, figures, total_steps, floor, pace });
+                let (set_losses, figures, scores) = (row.set_losses(), row.other_figures(), row.scores());
+                say_json(out, &Event::Step { row, set_losses, figures, scores, total_steps, floor, pace });
             }
             Sink::Quiet(_) => {}
         }
     }
 
-    /// Shows that the run does something other than steps: `done` out of `of` batches of an evaluation, or 0
-    /// for a checkpoint or samples, which report no progress.
+    /// Shows that the run does something other than steps: `done` out of `of` batches of an evaluation or
+    /// requests of tasks, or 0 for a checkpoint or samples, which report no progress.
     pub fn pause(&mut self, phase: Phase, done: u64, of: u64) {
         let what = match phase {
             Phase::Eval => format!("evaluating {done}/{of}"),
             Phase::Save | Phase::Snapshot => "saving".to_owned(),
             Phase::Sample => "sampling".to_owned(),
+            Phase::Tasks => format!("scoring tasks {done}/{of}"),
             Phase::Check => "comparing ranks".to_owned(),
             Phase::Warmup | Phase::Train => return,
         };
@@ -295,6 +298,7 @@ impl Progress {
         let on_set = |(name, loss): (&str, f32)| (Field::Sets, format!("{name} {loss:.3}"));
         fields.extend(row.set_losses().into_iter().map(on_set));
         fields.extend(row.other_figures().into_iter().map(on_set));
+        fields.extend(row.scores().into_iter().map(on_set));
         fields.extend(self.floor.map(|floor| (Field::Floor, format!("floor {floor:.3}"))));
         fields.extend(pace.tok_s.map(|rate| (Field::Rate, format!("{} tok/s", short(rate)))));
         let remaining = pace.eta_s.filter(|_| row.step < self.total_steps);
@@ -375,6 +379,14 @@ pub fn result(summary: &Summary) -> String {
             text.extend(ema.map(|last| format!(", moving average {:.4}", last.loss)));
         }
     }
+    for (name, task) in &summary.tasks {
+        if let Some(last) = task.last() {
+            text += &format!("\n{name}: {} {:.4}", task.metric, last.value);
+            text.extend(task.error.map(|error| format!(" ± {error:.4}")));
+            text.extend(task.chance.map(|chance| format!(", chance {chance:.4}")));
+            text += &format!(", {} items", thousands(task.items));
+        }
+    }
     text.extend(summary.worse_than_guessing().map(|worse| format!("\n{worse}")));
     text
 }
@@ -393,6 +405,7 @@ fn time_besides_training(summary: &Summary, seconds: f64) -> String {
         (Phase::Eval, "evaluating"),
         (Phase::Save, "saving"),
         (Phase::Sample, "sampling"),
+        (Phase::Tasks, "scoring tasks"),
         (Phase::Check, "comparing ranks"),
     ];
     let parts: Vec<String> = phases.into_iter().filter_map(told).collect();

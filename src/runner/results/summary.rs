@@ -3,6 +3,7 @@
 use super::held_out::{HeldOutSet, MAIN_SET};
 pub use super::losses::{HeldOutPart, LossAt, Losses, SmoothedLoss, TrainingLosses};
 use super::rows::{MetricsRow, Phase, TimingRow};
+use super::scored_tasks::ScoredTask;
 pub use super::source_losses::SourceLosses;
 use super::steady::{SteadyState, steady_state};
 use crate::format::{short, thousands};
@@ -175,6 +176,9 @@ pub struct PhaseSeconds {
     pub save: Option<f64>,
     /// Generating text.
     pub sample: Option<f64>,
+    /// Scoring the model on tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<f64>,
 }
 
 impl PhaseSeconds {
@@ -199,6 +203,7 @@ impl PhaseSeconds {
             Phase::Check => &mut self.check,
             Phase::Save | Phase::Snapshot => &mut self.save,
             Phase::Sample => &mut self.sample,
+            Phase::Tasks => &mut self.tasks,
         }
     }
 }
@@ -318,6 +323,9 @@ pub struct Summary {
     /// `validation.sets`. Summaries of earlier versions lack them.
     #[serde(default)]
     pub held_out: BTreeMap<String, HeldOutSet>,
+    /// The tasks that the model is scored on, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tasks: BTreeMap<String, ScoredTask>,
     /// The loss of a uniform guess: ln of the vocabulary size. Summaries of earlier versions lack it.
     pub uniform_loss: Option<f64>,
     /// The lowest held-out loss that any model can reach, in nats per token, if the corpus knows it.
@@ -388,6 +396,7 @@ impl Summary {
         (self.val_loss, self.ema_val_loss) = (main.losses, main.ema);
         self.held_out.iter_mut().for_each(|(name, set)| set.measure(name, metrics));
         self.bits_per_byte = self.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
+        self.tasks.iter_mut().for_each(|(name, task)| task.measure(name, metrics));
         self.val_loss_over_floor = match (self.val_loss.last, self.floor) {
             (Some(last), Some(floor)) if floor > 0.0 => Some(f64::from(last.loss) / floor),
             _ => None,

@@ -3,7 +3,7 @@
 use super::model::ScoredModel;
 use super::record::{EvaluationRecord, FigureRecord, ItemRow, SUMMARY, TaskKey, TaskRecord, VERSION};
 use super::scores::TaskScores;
-use crate::error::{Error, Result};
+use crate::error::{Error, IoContext, Result};
 use crate::format::shortened;
 use crate::regular;
 use crate::results::atomic::{json, json_line, write};
@@ -20,8 +20,18 @@ pub struct Folder {
     /// Its path.
     pub path: PathBuf,
     record: EvaluationRecord,
-    /// Held while this process writes.
-    lock: Option<File>,
+    access: Access,
+}
+
+/// What keeps other processes from writing into the folder.
+#[derive(Debug)]
+enum Access {
+    /// Nothing yet.
+    Unlocked,
+    /// Its own lock.
+    Locked { _lock: File },
+    /// The lock of the run whose folder it is in.
+    InRun,
 }
 
 impl Folder {
@@ -31,9 +41,23 @@ impl Folder {
     /// If it holds the evaluation of another model, or its summary cannot be read.
     pub fn open(path: PathBuf, model: &ScoredModel) -> Result<Self> {
         let empty = EvaluationRecord { version: VERSION, model: model.clone(), tasks: Vec::new() };
-        let mut folder = Self { path, record: empty, lock: None };
+        let mut folder = Self { path, record: empty, access: Access::Unlocked };
         folder.read()?;
         Ok(folder)
+    }
+
+    /// Creates a folder inside that of a run, which this process has locked. Removes what was there: scores of
+    /// a step that an earlier process did not save.
+    ///
+    /// # Errors
+    /// If files cannot be removed or created.
+    pub fn anew(path: PathBuf, model: &ScoredModel) -> Result<Self> {
+        if path.exists() {
+            std::fs::remove_dir_all(&path).at("remove", &path)?;
+        }
+        regular::create_folder(&path)?;
+        let record = EvaluationRecord { version: VERSION, model: model.clone(), tasks: Vec::new() };
+        Ok(Self { path, record, access: Access::InRun })
     }
 
     /// Reads the summary, unless there is none.
@@ -60,9 +84,9 @@ impl Folder {
     /// # Errors
     /// If another process writes into it, or it holds the evaluation of another model by now.
     pub fn lock(&mut self) -> Result<()> {
-        if self.lock.is_none() {
+        if let Access::Unlocked = self.access {
             regular::create_folder(&self.path)?;
-            self.lock = Some(lock(&self.path)?);
+            self.access = Access::Locked { _lock: lock(&self.path)? };
             // Another process may have written between `open` and here.
             self.read()?;
         }
@@ -86,7 +110,7 @@ impl Folder {
     ///
     /// # Errors
     /// If [`Folder::lock`] fails, or a file cannot be written.
-    pub fn add(&mut self, key: &TaskKey, scores: TaskScores) -> Result<()> {
+    pub fn add(&mut self, key: &TaskKey, scores: &TaskScores) -> Result<()> {
         let TaskScores { result, usage, algorithms, cut_items } = scores;
         let items = result.items.iter().zip(result.headline_contributions());
         let rows: Vec<ItemRow> = items.map(|(item, adds)| ItemRow::new(item, adds)).collect();
@@ -97,8 +121,8 @@ impl Folder {
             rows_blake3: String::new(),
             metric: result.metric.word().to_owned(),
             figures: result.figures.iter().map(FigureRecord::new).collect(),
-            algorithms,
-            cut_items,
+            algorithms: algorithms.clone(),
+            cut_items: *cut_items,
             requests: result.items.iter().map(|item| item.scores.len()).sum(),
             tokens: usage.inputs,
             scored_tokens: usage.scored,
@@ -208,7 +232,7 @@ pub(super) mod tests {
         let (key, task) = scores([-0.1 - 0.2, -1e-310]);
         let mut folder = Folder::open(path.clone(), &model("m")).unwrap();
         assert!(!path.exists() && !folder.has(&key).unwrap());
-        folder.add(&key, task).unwrap();
+        folder.add(&key, &task).unwrap();
         assert!(folder.has(&key).unwrap());
         let record = EvaluationRecord::read(&path).unwrap();
         assert_eq!((&record.tasks[0].key, record.tasks[0].headline().unwrap().error), (&key, None));
@@ -248,14 +272,14 @@ pub(super) mod tests {
         let [mut first, mut second] =
             ["one", "one"].map(|name| Folder::open(path.clone(), &model(name)).unwrap());
         let mut other = Folder::open(path.clone(), &model("other")).unwrap();
-        first.add(&key, task.clone()).unwrap();
-        assert!(second.add(&key, task.clone()).unwrap_err().message().contains("in use by"));
+        first.add(&key, &task).unwrap();
+        assert!(second.add(&key, &task).unwrap_err().message().contains("in use by"));
         drop(first);
         // What the first wrote stays, and another model is noticed though its folder was free when it opened it.
         let another = TaskKey { shots: 2, ..key.clone() };
-        second.add(&another, task.clone()).unwrap();
+        second.add(&another, &task).unwrap();
         assert_eq!(EvaluationRecord::read(&path).unwrap().tasks.len(), 2);
         drop(second);
-        assert!(other.add(&key, task).unwrap_err().message().contains("holds the evaluation of one"));
+        assert!(other.add(&key, &task).unwrap_err().message().contains("holds the evaluation of one"));
     }
 }

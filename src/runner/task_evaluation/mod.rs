@@ -12,4 +12,4 @@ pub use folder::Folder;
 pub use marks::MarkedItems;
 pub use model::ScoredModel;
 pub use record::{EvaluationRecord, FigureRecord, FileRecord, ItemRow, TaskKey, TaskRecord};
-pub use scores::{TaskScores, score_task};
+pub use scores::{TaskScores, score_items, score_task};

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::scoring::{Grouping, Scorer, Usage};
-use crate::tasks::{Prepared, Request, TaskResult};
+use crate::tasks::{Prepared, PreparedItem, Request, Score, TaskResult};
 
 /// A task that has been scored.
 #[derive(Clone, Debug)]
@@ -26,12 +26,27 @@ pub fn score_task(
     scorer: &mut Scorer,
     on_batch: impl FnMut(usize) -> Result<()>,
 ) -> Result<TaskScores> {
-    let items: Vec<&[Request]> = prepared.items.iter().map(|item| &item.requests[..]).collect();
-    let (scores, usage) = scorer.score(&items, Grouping::Packed, on_batch)?;
+    let items: Vec<&PreparedItem> = prepared.items.iter().collect();
+    let (scores, usage) = score_items(&items, scorer, on_batch)?;
     Ok(TaskScores {
-        result: prepared.result(&scores.concat())?,
+        result: prepared.result(&scores)?,
         usage,
         algorithms: scorer.algorithms(),
         cut_items: prepared.cut_items(),
     })
+}
+
+/// Scores items: the requests of each, in their order. Calls `on_batch` after each batch with the number of
+/// requests that are done.
+///
+/// # Errors
+/// If a request does not fit the model, or the device or `on_batch` fails.
+pub fn score_items(
+    items: &[&PreparedItem],
+    scorer: &mut Scorer,
+    on_batch: impl FnMut(usize) -> Result<()>,
+) -> Result<(Vec<Score>, Usage)> {
+    let requests: Vec<&[Request]> = items.iter().map(|item| &item.requests[..]).collect();
+    let (scores, usage) = scorer.score(&requests, Grouping::Packed, on_batch)?;
+    Ok((scores.concat(), usage))
 }

@@ -25,6 +25,11 @@ impl<'a> Events<'a> {
         is_due(self.plan.intervals.validation.interval, step, self.steps)
     }
 
+    /// Returns true if scores on tasks are due after this step.
+    pub fn scores_after(self, step: u64) -> bool {
+        self.plan.intervals.tasks.is_some_and(|interval| is_due(interval, step, self.steps))
+    }
+
     /// Returns true if samples are due after this step.
     pub fn generates_after(self, step: u64) -> bool {
         is_due(self.plan.generation.interval, step, self.steps)
@@ -49,6 +54,7 @@ impl<'a> Events<'a> {
     /// Returns true if something reads the state after this step, so that no later step may be queued.
     pub fn pauses_after(self, step: u64) -> bool {
         self.evaluates_after(step)
+            || self.scores_after(step)
             || self.generates_after(step)
             || self.compares_after(step)
             || self.saves_after(step)

@@ -1,6 +1,7 @@
 //! GPU readings during training, for the rows and the summary.
 
 use super::energy::RowEnergy;
+use super::rank::Rank;
 use crate::device::cuda::libraries::Nvidia;
 use crate::device::cuda::monitor::versions::version;
 use crate::device::cuda::monitor::{EnergyMeter, Watch, nvml};
@@ -8,7 +9,6 @@ use crate::device::cuda::nccl::NcclSettings;
 use crate::device::cuda::{self, Gpu, MemoryCause, WORKSPACE};
 use crate::device::gpu::Queue;
 use crate::error::Result;
-use crate::exec::Engine;
 use crate::forecast::time::{product_flops, product_peak};
 use crate::machine::hardware;
 use crate::model::Programs;
@@ -41,8 +41,9 @@ pub(super) struct Gauges {
 }
 
 impl Gauges {
-    /// Starts to watch the GPU of an engine; returns `None` on the CPU.
-    pub(super) fn new(plan: &Plan, programs: &Programs, engine: &Engine) -> Option<Self> {
+    /// Starts to watch the GPU of a rank; returns `None` on the CPU.
+    pub(super) fn new(plan: &Plan, programs: &Programs, rank: &Rank) -> Option<Self> {
+        let engine = rank.engine();
         let gpu = Arc::clone(engine.gpu()?);
         let limits = hardware::by_driver_name(&gpu.properties().name).and_then(|device| device.limits);
         let most_alive = || programs.sections().iter().map(|s| s.memory.peak.1).max().unwrap_or(0);
@@ -56,7 +57,7 @@ impl Gauges {
                 let share = plan.execution.gpus().count() as f64 / plan.batch.world_size as f64;
                 RowEnergy::new(meter, share, Instant::now())
             }),
-            allocated: engine.state.bytes() + transient,
+            allocated: rank.state_bytes() + transient,
             allocations: gpu.ledger().allocations,
             peak: limits.map(|limits| product_peak(plan, &limits).1),
             product_flops: plan

@@ -28,6 +28,7 @@ mod restore;
 mod run;
 mod run_ranks;
 mod sample;
+mod scored_model;
 mod scoring_model;
 mod shards;
 mod start;
@@ -48,9 +49,9 @@ pub use import::{ImportRequest, Imported, ModelFolder, import};
 pub use initial::weights::{InitialWeights, check_initial_weights};
 pub use initial::{InitialValues, initialize, refresh_compute_copy};
 pub use inspect::inspect;
-pub use job::{prepare, prepare_early};
+pub use job::{RunData, prepare, prepare_early};
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
-pub use rank::{Evaluated, Evaluation, Rank, StepReport};
+pub use rank::{Evaluated, Evaluation, Rank, ScoredWeights, StepReport};
 pub use recorder::Recorder;
 pub use reference::{logits, reference};
 pub use request::{Origin, Request};
@@ -68,7 +69,7 @@ use crate::plan::Plan;
 use crate::ranks::Stop;
 use crate::results::Phase;
 use events::Events;
-use recorder::DueSave;
+use recorder::{DueSave, Found};
 use std::time::Instant;
 
 /// Status of a rank that writes rows, samples or a checkpoint.
@@ -130,6 +131,10 @@ pub fn train(
             true => Some(evaluate(rank, step, step == events.steps, recorder.as_deref_mut())?),
             false => None,
         };
+        let scored = match events.scores_after(step) {
+            true => evaluate_tasks(rank, step, recorder.as_deref_mut())?,
+            false => Vec::new(),
+        };
         let best = match &evaluation {
             Some(evaluation) if plan.intervals.checkpoint.keep_best => {
                 is_best(rank, evaluation, recorder.as_deref_mut())?
@@ -138,7 +143,8 @@ pub fn train(
         };
         let at_rest = rank.queued_steps() == 0;
         let generates = events.generates_after(step);
-        write_row(rank, &report, evaluation.as_ref(), generates, recorder.as_deref_mut())?;
+        let found = Found { evaluation: evaluation.as_ref(), scored: &scored };
+        write_row(rank, &report, found, generates, recorder.as_deref_mut())?;
         let halts = events.halts_after(step);
         let stops = stopping && at_rest && step < events.steps;
         // A resume may continue from a requested checkpoint, so it includes the optimizer if any does.
@@ -213,6 +219,25 @@ fn evaluate(
     Ok(evaluation)
 }
 
+/// Scores the model on tasks, and writes the scores of all items.
+fn evaluate_tasks(
+    rank: &mut Rank,
+    step: u64,
+    mut recorder: Option<&mut Recorder>,
+) -> Result<Vec<ScoredWeights>> {
+    let started = Instant::now();
+    let scored = rank.evaluate_tasks(|done, of| {
+        if let Some(recorder) = &mut recorder {
+            recorder.scoring(done, of);
+        }
+    })?;
+    if let Some(recorder) = recorder {
+        recorder.scored(step, &scored)?;
+        recorder.time(step, Phase::Tasks, started.elapsed())?;
+    }
+    Ok(scored)
+}
+
 /// Returns whether an evaluation is the best so far. Only rank 0 knows the earlier best, so it tells all
 /// ranks.
 fn is_best(rank: &Rank, evaluation: &Evaluation, recorder: Option<&mut Recorder>) -> Result<bool> {
@@ -224,7 +249,7 @@ fn is_best(rank: &Rank, evaluation: &Evaluation, recorder: Option<&mut Recorder>
 fn write_row(
     rank: &mut Rank,
     report: &StepReport,
-    evaluation: Option<&Evaluation>,
+    found: Found<'_>,
     generates: bool,
     recorder: Option<&mut Recorder>,
 ) -> Result<()> {
@@ -233,7 +258,7 @@ fn write_row(
     }
     let Some(recorder) = recorder else { return Ok(()) };
     rank.comm().set_status(report.step, WRITES);
-    recorder.row(report, evaluation)?;
+    recorder.row(report, found)?;
     if generates {
         recorder.generate(rank)?;
     }

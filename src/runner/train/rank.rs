@@ -4,6 +4,8 @@ mod evaluate;
 mod non_finite;
 mod share;
 mod state;
+mod task_share;
+mod tasks;
 mod timed;
 
 use super::agreement::{Agreement, StepRequest, StepVote, agree};
@@ -26,6 +28,8 @@ use share::{allocate_state, connect_gpus, prepare_with_shared_algorithms};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use task_share::Scoring;
+pub use tasks::ScoredWeights;
 
 /// Measurements of a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +78,8 @@ pub struct Rank {
     gathered: bool,
     /// Steps queued on the device whose results were not read yet, oldest first.
     queued_steps: VecDeque<QueuedStep>,
+    /// What scores tasks; `None` without tasks.
+    scoring: Option<Scoring>,
 }
 
 /// A step that was launched but not reported.
@@ -178,6 +184,7 @@ impl Rank {
             kernels_took,
             gathered: true,
             queued_steps: VecDeque::new(),
+            scoring: None,
         };
         rank.go_to(0)?;
         Ok(rank)

@@ -102,6 +102,7 @@ impl OneRank<'_> {
         let (plan, programs) = (Arc::clone(&job.plan), Arc::clone(&job.programs));
         let dataset = Arc::clone(&job.dataset);
         let rank = kept.insert(Rank::with_zeros(plan, programs, dataset, device, Arc::clone(comm))?);
+        rank.prepare_tasks(&job.tasks)?;
         self.set_state(rank, &message)?;
         self.zero.iter().for_each(|zero| zero.start.close());
         if let Some(recorder) = &mut recorder {
@@ -176,7 +177,7 @@ impl OneRank<'_> {
         };
         if let Some(gpu) = rank.engine().gpu() {
             recorder.algorithms(&gpu.products.algorithms())?;
-            recorder.clock.gauges = Gauges::new(&self.job.plan, &self.job.programs, rank.engine());
+            recorder.clock.gauges = Gauges::new(&self.job.plan, &self.job.programs, rank);
         }
         recorder.prepare_saves(rank)
     }
@@ -185,8 +186,7 @@ impl OneRank<'_> {
     fn close(&self, rank: &Rank, recorder: Option<&mut Recorder>) -> Result<()> {
         let comm = &self.comm;
         if let Some(recorder) = recorder {
-            let engine = rank.engine();
-            recorder.allocated((engine.state.bytes() + engine.transient().0) as u64);
+            recorder.allocated((rank.state_bytes() + rank.engine().transient().0) as u64);
             // The copy of the state must be freed before the device is closed.
             recorder.saves.held = None;
         }

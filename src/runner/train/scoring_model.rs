@@ -1,6 +1,7 @@
 //! Opens a model to score with: a run's checkpoint, or a folder in HuggingFace's form.
 
 use super::import::{MAX_CONTEXT, ModelFolder, OpenedFolder, open};
+use super::scored_model::{AVERAGE, Named, TRAINING, scored_model};
 use super::trained::{OpenedRun, TrainedRun, engine_with_weights};
 use crate::checkpoint::Loaded;
 use crate::data::Tokenizer;
@@ -8,8 +9,9 @@ use crate::error::{Error, IoContext, Result};
 use crate::forecast::check_scoring_fits;
 use crate::machine::Machine;
 use crate::model::hugging_face::{CONFIG, ImportedWeights};
-use crate::model::{CheckpointWeights, ScoringPrograms, Weights, WeightsKind, parameters};
+use crate::model::{CheckpointWeights, ScoringPrograms, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
+use crate::policy::Shard;
 use crate::recipe::{self, Class, Recipe};
 use crate::results::progress::eprint_line;
 use crate::scoring::Scorer;
@@ -60,8 +62,8 @@ impl ScoringModel {
             ModelSource::Run(run) => {
                 let OpenedRun { loaded, recipe, machine, tokenizer } = OpenedRun::open(run)?;
                 let weights = match run.weights {
-                    WeightsKind::Training => "training",
-                    WeightsKind::Ema => "ema",
+                    WeightsKind::Training => TRAINING,
+                    WeightsKind::Ema => AVERAGE,
                 };
                 // RECIPE/RUN, as in the results folder; the recipe in a checkpoint has no name.
                 let folder = run.folder.canonicalize().at("find", &run.folder)?;
@@ -72,7 +74,7 @@ impl ScoringModel {
                     name,
                     step: Some(loaded.meta().step),
                     weights,
-                    hash: loaded.state_hash().to_owned(),
+                    hash: Some(loaded.state_hash().to_owned()),
                 };
                 let weights = OpenedWeights::Checkpoint(Box::new(loaded), run.weights);
                 Self::plan(&recipe, (&machine, max_len), named, tokenizer, weights)
@@ -90,7 +92,7 @@ impl ScoringModel {
                     name: recipe.name().to_owned(),
                     step: None,
                     weights: "published",
-                    hash: weights.folder.content_hash()?,
+                    hash: Some(weights.folder.content_hash()?),
                 };
                 let weights = OpenedWeights::Folder(Box::new(weights));
                 Self::plan(&changed, (&machine, max_len), named, tokenizer, weights)
@@ -107,6 +109,8 @@ impl ScoringModel {
     ) -> Result<Self> {
         let corpus = CorpusFacts { vocab_size: tokenizer.vocab_size(), ..CorpusFacts::default() };
         let mut plan = Plan::new(recipe, &corpus, machine)?;
+        // One rank scores, which has all weights.
+        plan.execution.shard = Shard::None;
         let context = plan.batch.seq_len;
         if let Some(max_len) = max_len {
             if !(1..=context).contains(&max_len) {
@@ -118,25 +122,8 @@ impl ScoringModel {
         }
         let programs = ScoringPrograms::new(&plan)?;
         check_scoring_fits(&plan, &programs, machine)?;
-        let gpu = plan
-            .execution
-            .gpu
-            .map(|gpu| machine.gpu(gpu).map_or_else(|| "GPU".to_owned(), |gpu| gpu.name.clone()));
-        let parameters = parameters(&plan.model);
-        let elements = parameters.iter().map(|param| param.shape.iter().product::<usize>());
-        let model = ScoredModel {
-            name: named.name,
-            step: named.step,
-            weights: named.weights.to_owned(),
-            hash: Some(named.hash),
-            tokenizer: tokenizer.hash(),
-            parameters: elements.sum::<usize>() as u64,
-            dtype: recipe.values().training.dtype.word().to_owned(),
-            device: gpu.unwrap_or_else(|| "cpu".to_owned()),
-            context: programs.shape.context,
-            batch: [programs.shape.sequences, programs.shape.seq_len],
-            xrun_version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
+        let dtype = recipe.values().training.dtype;
+        let model = scored_model(named, (&plan, dtype), programs.shape, machine, tokenizer.hash());
         Ok(Self { model, tokenizer, plan, programs, weights })
     }
 
@@ -163,14 +150,6 @@ impl ScoringModel {
         let engine = engine_with_weights(plan, &programs.state, &sections, weights)?;
         Ok(Scorer::new(engine, programs.clone(), plan.model.vocab_size))
     }
-}
-
-/// Where a model comes from.
-struct Named {
-    name: String,
-    step: Option<u64>,
-    weights: &'static str,
-    hash: String,
 }
 
 /// Rejects changes of the model of a folder.

@@ -25,8 +25,8 @@ use crate::results::origin::Origin as RunOrigin;
 use crate::results::summary::ForkedFrom;
 use crate::results::{RunFolder, find, stored};
 use changes::{
-    Changes, DataBefore, TokenizerBefore, changed_by_fork, changed_sets, changes, check_fork,
-    check_fork_tokenizer, check_tokenizer, engine_warning, kept_by_fork, other_corpus, same_sets,
+    Changes, DataBefore, TokenizerBefore, changed_by_fork, changed_sets, changed_tasks, changes, check_fork,
+    check_fork_tokenizer, check_tokenizer, engine_warning, kept_by_fork, other_corpus, same_sets, same_tasks,
 };
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,7 @@ impl Start {
     }
 
     fn resume(run: &Path, job: &Job) -> Result<Self> {
-        let Job { recipe, plan, dataset, .. } = job;
+        let Job { recipe, plan, dataset, tasks, .. } = job;
         let mut loaded = checkpoint::newest_resumable(&run.join(CHECKPOINT))?;
         if let Some(loaded) = loaded.take_if(|loaded| loaded.meta().is_weights_only())
             && plan.intervals.checkpoint.weights_only == WeightsOnly::All
@@ -135,9 +135,14 @@ impl Start {
         let same_corpus = corpus_hash.as_ref() == Some(&dataset.hash);
         let other = corpus_hash.and_then(|hash| other_corpus(&hash, &summary.corpus_files, dataset));
         let data = DataBefore {
-            differences: other.into_iter().chain(changed_sets(&summary.held_out, dataset)).collect(),
+            differences: other
+                .into_iter()
+                .chain(changed_sets(&summary.held_out, dataset))
+                .chain(changed_tasks(&summary.tasks, tasks))
+                .collect(),
             same_corpus,
             same_sets: same_sets(&summary.held_out, dataset),
+            same_tasks: same_tasks(&summary.tasks, tasks),
         };
         let Changes { changed, moved } = changes(&before, data, recipe, run, place)?;
         let is_own = loaded.is_some();

@@ -9,6 +9,7 @@ use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Class};
+use crate::tasks::Prepared;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,8 @@ pub(super) struct StartMessage {
     corpus_hash: String,
     /// The hash of every further held-out set, by name.
     set_hashes: BTreeMap<String, String>,
+    /// The hash of every task's definition and files, by name.
+    task_hashes: BTreeMap<String, String>,
     /// Folder of the run; other ranks write their logs there if they can see it.
     pub folder: PathBuf,
     /// Number of finished steps. If `restored`, rank 0 sends their state before the next step.
@@ -46,6 +49,7 @@ impl StartMessage {
             recipe: job.recipe.to_toml(),
             corpus_hash: job.dataset.hash.clone(),
             set_hashes: set_hashes(&job.dataset),
+            task_hashes: task_hashes(&job.tasks),
             folder: folder.to_owned(),
             from_step: start.map_or(job.steps(), Start::step),
             restored: start.is_some_and(|start| start.restored().is_some()),
@@ -88,6 +92,8 @@ impl StartMessage {
                 "data.drop",
                 "data.tokenizer",
                 "data.validation",
+                "evaluation.data",
+                "evaluation.tasks",
                 "validation.sets",
             ];
             paths.contains(&key) || recipe::is_source_path(key)
@@ -114,15 +120,29 @@ impl StartMessage {
         let (mine, theirs) = (set_hashes(&job.dataset), &self.set_hashes);
         let names: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
         let unlike = names.into_iter().find(|name| mine.get(*name) != theirs.get(*name));
-        match unlike {
-            Some(name) => Err(Error::usage(format!(
+        if let Some(name) = unlike {
+            return Err(Error::usage(format!(
                 "this rank's held-out set {name} differs from rank 0's: give validation.sets the same files on all ranks"
-            ))),
-            None => Ok(()),
+            )));
+        }
+        match task_hashes(&job.tasks) == self.task_hashes {
+            true => Ok(()),
+            false => Err(Error::usage(
+                "this rank's tasks differ from rank 0's: give evaluation.data, and definitions in evaluation.tasks, the \
+                 same files on all ranks",
+            )),
         }
     }
 }
 
 fn set_hashes(dataset: &Dataset) -> BTreeMap<String, String> {
     dataset.sets.iter().map(|set| (set.name.clone(), set.hash.clone())).collect()
+}
+
+fn task_hashes(tasks: &[Prepared]) -> BTreeMap<String, String> {
+    let hash = |task: &Prepared| {
+        let definition = task.definition();
+        (definition.name.clone(), format!("{} {}", definition.hash, task.files_hash()))
+    };
+    tasks.iter().map(hash).collect()
 }

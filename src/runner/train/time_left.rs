@@ -28,6 +28,15 @@ impl Pause {
     }
 }
 
+/// How many training steps pauses are expected to take; 0 if that is not known.
+#[derive(Clone, Copy, Debug, Default)]
+struct ExpectedSteps {
+    /// An evaluation on held-out text.
+    evaluation: f64,
+    /// Scores on all tasks.
+    scores: f64,
+}
+
 /// Minimum weight of the newest step in the mean step time.
 const STEP_WEIGHT: f64 = 0.1;
 
@@ -53,12 +62,15 @@ impl TimeLeft {
         let batches = plan.evaluated_weight_sets() * plan.total_evaluated_batches();
         let batch = (plan.batch.ramp.clone(), plan.batch.global as u64);
         let evaluation = batches as f64 * FORWARD_SHARE;
-        Self::with_events(plan.steps as u64, &plan.intervals, &plan.generation, batch, evaluation)
+        let task_tokens = (plan.evaluated_weight_sets() * plan.task_tokens()) as f64;
+        let scores = task_tokens / plan.batch.tokens_per_step() as f64 * FORWARD_SHARE;
+        let expected = ExpectedSteps { evaluation, scores };
+        Self::with_events(plan.steps as u64, &plan.intervals, &plan.generation, batch, expected)
     }
 
     /// Creates the estimate for a run of this recipe with `steps` steps, whose rows must be passed to
-    /// [`TimeLeft::add`]. The cost of an evaluation depends on the corpus, so evaluations count only once one
-    /// was timed.
+    /// [`TimeLeft::add`]. The cost of an evaluation depends on the corpus or on the tasks, so evaluations count
+    /// only once one was timed.
     ///
     /// # Errors
     /// Fails like [`Recipe::batch`].
@@ -66,7 +78,13 @@ impl TimeLeft {
         let values = recipe.values();
         let ramp = values.training.batch_ramp.iter().map(|&[end, sequences]| (end as u64, sequences as u64));
         let batch = (Ramp::new(ramp), recipe.batch()?.global as u64);
-        Ok(Self::with_events(steps, &Intervals::from_values(values), &values.generation, batch, 0.0))
+        Ok(Self::with_events(
+            steps,
+            &Intervals::from_values(values),
+            &values.generation,
+            batch,
+            ExpectedSteps::default(),
+        ))
     }
 
     /// Adds the time of a row.
@@ -77,17 +95,18 @@ impl TimeLeft {
         }
     }
 
-    /// Creates the estimate for `steps` steps with these events between them. One evaluation is expected to
-    /// take as long as `evaluation` steps.
+    /// Creates the estimate for `steps` steps with these events between them.
     fn with_events(
         steps: u64,
         intervals: &Intervals,
         generation: &Generation,
         (ramp, sequences): (Ramp, u64),
-        evaluation: f64,
+        expected: ExpectedSteps,
     ) -> Self {
-        let mut pauses =
-            vec![Pause::new(Phase::Eval, Period::Steps(intervals.validation.interval), evaluation)];
+        let every = Period::Steps(intervals.validation.interval);
+        let mut pauses = vec![Pause::new(Phase::Eval, every, expected.evaluation)];
+        let scores = |interval| Pause::new(Phase::Tasks, Period::Steps(interval), expected.scores);
+        pauses.extend(intervals.tasks.map(scores));
         if intervals.checkpoint.keep > 0 {
             pauses.push(Pause::new(Phase::Save, intervals.save_period, 0.0));
         }

@@ -31,17 +31,22 @@ take = "sample"
 metric = "acc"
 "#;
 
-const ITEMS: [&str; 4] = [
+pub const ITEMS: [&str; 4] = [
     r#"{"story": "Once upon a", "words": ["time", "stone"], "right": 0}"#,
     r#"{"story": "The sky is", "words": ["green", "blue", "wet"], "right": 1}"#,
     r#"{"story": "Ein schöner Tag für ein ganz kleines Mädchen,", "words": ["groß", "né"], "right": 0}"#,
     r#"{"story": "and then", "words": ["a dog came", "the end"], "right": 1}"#,
 ];
 
-fn place() -> Place {
-    let place = Place::new();
+/// Writes a task of a few items into a place.
+pub fn add_task(place: &Place) {
     place.write("colors.toml", TASK.as_bytes());
     place.write("data/colors/test.jsonl", ITEMS.join("\n").as_bytes());
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    add_task(&place);
     place
 }
 

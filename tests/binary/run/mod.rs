@@ -17,6 +17,7 @@ mod eval;
 mod export;
 mod failures;
 mod hostile;
+mod in_run;
 mod kills;
 mod lineage;
 mod mixture;

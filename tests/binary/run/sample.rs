@@ -229,6 +229,7 @@ fn the_cache_changes_nothing() {
         packed: None,
         sources: Vec::new(),
         memory_bytes: 0,
+        tasks: Vec::new(),
         warnings: Vec::new(),
     };
     let plan = Arc::new(Plan::new(&recipe, &corpus, &Machine::here()).unwrap());

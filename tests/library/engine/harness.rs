@@ -295,6 +295,7 @@ fn facts(dataset: &Dataset) -> CorpusFacts {
         sources: CorpusFacts::from_dataset(dataset).sources,
         packed: dataset.packed,
         memory_bytes: 0,
+        tasks: Vec::new(),
         warnings: Vec::new(),
     }
 }

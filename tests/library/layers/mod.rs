@@ -58,7 +58,8 @@ const MAY_USE: &[(&str, &str)] = &[
     // The tasks of evaluations: what their programs compute, and what they tally of held-out sets.
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
-    ("plan", "evaluation recipe data optim machine device policy format error"),
+    // The tasks on which a run is scored, and the names of their columns.
+    ("plan", "evaluation tasks recipe data optim machine metrics device policy format regular error"),
     (
         "model",
         "evaluation hugging_face data checkpoint plan exec passes optim ops ir device policy format error",
@@ -71,7 +72,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // similar one of a name that runs have nothing of.
     (
         "results",
-        "atomic interrupts statistics recipe metrics machine suggest threads lock format regular error",
+        "tasks atomic interrupts statistics recipe metrics machine suggest threads lock format regular error",
     ),
     ("checkpoint", "interrupts liveness lock regular error"),
     ("hugging_face", "liveness regular error"),
@@ -83,7 +84,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("report", "curve atomic results statistics recipe metrics suggest liveness format regular error"),
     (
         "train",
-        "task_evaluation scoring evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
+        "task_evaluation tasks scoring evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
          data recipe machine exec ir device policy liveness threads lock format regular error",
     ),
     // The tokens and figures of tasks, what scores them, files and their lock.

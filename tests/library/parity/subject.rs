@@ -107,6 +107,7 @@ impl Subject {
             packed: None,
             sources: Vec::new(),
             memory_bytes: 0,
+            tasks: Vec::new(),
             warnings: Vec::new(),
         };
         let mut plan = Plan::new(recipe, &corpus, &Machine::here()).unwrap();

@@ -28,6 +28,7 @@ fn corpus(vocab_size: usize) -> CorpusFacts {
         packed: None,
         sources: Vec::new(),
         memory_bytes: 0,
+        tasks: Vec::new(),
         warnings: Vec::new(),
     }
 }

@@ -16,7 +16,7 @@ const BASE: [&str; 4] = ["model.n_layers=1", "training.steps=12", "generation.sa
 
 /// Choices that could make other keys idle, besides every word of every key with words and both values of
 /// every flag.
-const CHOICES: [&[&str]; 52] = [
+const CHOICES: [&[&str]; 53] = [
     &[],
     &["checkpoint.interval=5"],
     &["validation.interval=4"],
@@ -92,6 +92,7 @@ const CHOICES: [&[&str]; 52] = [
     &["training.global_batch_size=32"],
     &["sweep.rungs=[4, 8]", "compare.on=val_loss"],
     &["sweep.samples=0"],
+    &["evaluation.tasks=[\"hellaswag\"]", "evaluation.data=/nosuch/tasks", "evaluation.interval=3"],
 ];
 
 /// Values that say what holds without them, so they change nothing and need no word.
@@ -242,6 +243,9 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         if values.generation.samples > 0 {
             let _ = write!(text, "{}", u8::from(is_due(values.generation.interval)));
         }
+        if let Some(interval) = plan.intervals.tasks {
+            let _ = write!(text, "t{}", u8::from(is_due(interval)));
+        }
         if plan.batch.world_size > 1 && values.engine.communication.word() == "on" {
             let _ = write!(text, "{}", u8::from(is_due(values.parallelism.check_interval)));
         }
@@ -281,6 +285,15 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     let validation = &values.validation;
     let _ =
         write!(text, "{:?}", (validation.steps, &validation.sets, &validation.tasks, validation.documents));
+    let evaluation = &values.evaluation;
+    if !evaluation.tasks.is_empty() {
+        let _ = write!(
+            text,
+            "{:?} {:?}",
+            evaluation.tasks,
+            (&evaluation.data, evaluation.limit, evaluation.shots)
+        );
+    }
     let execution = &plan.execution;
     let _ = write!(text, "{:?}", (execution.threads, execution.memory_limit, execution.poison));
     let _ = write!(text, "{:?} {}", execution.placement, plan.batch.world_size);

@@ -100,7 +100,7 @@ fn usual(runs: &[&Run], collection: &Collection, unlike: Option<&Field>) -> Stri
 fn chosen(runs: &[&Run], fields: &[Field]) -> String {
     let side = |field: &Field| match field {
         Field::Word(_) => Column::Left,
-        Field::Figure { .. } | Field::Key(_) => Column::Right,
+        Field::Figure { .. } | Field::Score(_) | Field::Key(_) => Column::Right,
     };
     let columns: Vec<Column> = [Column::Left].into_iter().chain(fields.iter().map(side)).collect();
     let mut table = Table::new(&columns);

@@ -4,7 +4,7 @@ use super::kept::KeptRun;
 use super::text::did_you_mean;
 use super::text::{code, plain};
 use crate::format::{BLANK, decimal};
-use crate::metrics::{self, Metric};
+use crate::metrics::{self, Metric, ScoreColumn};
 use crate::recipe::{KEYS, find_path};
 use crate::results::columns::Figures;
 use crate::results::ledger::Measured;
@@ -21,6 +21,9 @@ pub const LAST_BATCH: &str = "loss";
 /// The columns that are measured on the held-out text.
 const VALIDATED: [&str; 4] = ["val_loss", "ema_val_loss", "val_loss_over_floor", "bits_per_byte"];
 
+/// Decimals of the figures of tasks.
+const SCORE_DECIMALS: usize = 4;
+
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
@@ -33,6 +36,8 @@ pub enum Column {
         /// The name of the set or source.
         set: String,
     },
+    /// A figure of a task of a run, by its column in `metrics.csv`, `TASK/FIGURE`.
+    Score(String),
     /// A key of the resolved recipe.
     Key(String),
 }
@@ -52,6 +57,7 @@ impl Column {
         match self {
             Column::Named(name) => heading(name),
             Column::HeldOut { metric, set } => format!("{} on {}", heading(metric), code(set)),
+            Column::Score(column) => format!(">{}", code(column)),
             Column::Key(key) => code(key),
         }
     }
@@ -102,6 +108,7 @@ fn choose(asked: &str, names: &[&'static str], with_keys: bool) -> Result<Vec<Co
             Some((metric, set)) if with_keys => {
                 Ok(Column::HeldOut { metric: metric.name, set: set.to_owned() })
             }
+            _ if with_keys && ScoreColumn::parse(word).is_some() => Ok(Column::Score(word.to_owned())),
             _ if with_keys && word.contains('.') => Ok(Column::Key(known_key(word)?.to_owned())),
             _ => {
                 let near = did_you_mean(word, names.iter().copied());
@@ -136,6 +143,7 @@ pub fn run_cell(run: &KeptRun, column: &Column) -> String {
             let part = run.summary.held_out.get(set).and_then(|set| set.part).filter(|_| is_held_out);
             value(metric, figure) + &part.map(|part| format!(" ({part})")).unwrap_or_default()
         }
+        Column::Score(column) => decimal(score(run, column), SCORE_DECIMALS),
         Column::Key(key) => run.recipe_values.get(key).map_or(BLANK.to_owned(), |value| plain(value)),
     }
 }
@@ -148,6 +156,11 @@ pub fn run_figure(run: &KeptRun, name: &str) -> Option<f64> {
 /// Returns a figure of a held-out set of a run, in its stored unit.
 pub fn held_out_figure(run: &KeptRun, metric: &str, set: &str) -> Option<f64> {
     Figures::from_summary(&run.summary).get_for_set(metrics::find(metric)?, set)
+}
+
+/// Returns a figure of a task of a run.
+pub fn score(run: &KeptRun, column: &str) -> Option<f64> {
+    Figures::from_summary(&run.summary).score(column)
 }
 
 /// Returns the remark after a figure. For a validation loss, it tells what part of the held-out text was

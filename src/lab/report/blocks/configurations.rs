@@ -12,6 +12,7 @@ use crate::report::sweep_plots;
 use crate::results::configurations::{CellOutcome, Configuration, Configurations};
 use crate::results::folder::PLOTS;
 use crate::results::ledger::{Attempt, CellStatus};
+use crate::results::run_figure::RunFigure;
 
 /// Confidence level of intervals and of the best set, the same as in sweeps by default.
 const CONFIDENCE: f64 = 0.95;
@@ -33,7 +34,7 @@ pub fn render(context: &PageContext<'_>, spec: &Spec, column: &str) -> Result<Re
         })
         .collect();
     let recipe = cells.first().map_or("", |cell| cell.recipe.as_str());
-    let found = Configurations::from_cells(recipe, &keys, metric, CONFIDENCE, &outcomes);
+    let found = Configurations::from_cells(recipe, &keys, &RunFigure::Metric(metric), CONFIDENCE, &outcomes);
 
     // The first source is the sweep; its runs follow.
     let plots = rendered.sources.first().map(|source| source.folder.join(PLOTS)).unwrap_or_default();

@@ -44,6 +44,9 @@ pub fn render_run_value(
             let figure = columns::held_out_figure(run, metric, set);
             shown(metric, figure.ok_or_else(|| vec![unmeasured(run, &format!("{metric}/{set}"))])?, form)
         }
+        (Column::Score(name), NumberForm::Decimal(_)) if columns::score(run, name).is_none() => {
+            return Err(vec![unmeasured(run, name)]);
+        }
         (column, NumberForm::Decimal(None)) => columns::run_cell(run, column),
         _ => return Err(vec![correct("`digits` and `form` apply only to figures".to_owned())]),
     };

@@ -3,13 +3,14 @@
 use super::Schedule;
 use crate::checkpoint;
 use crate::error::Result;
+use crate::results::columns::Figures;
 use crate::results::folder::{CHECKPOINT, METRICS, read_summary};
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured};
 use crate::results::rows::{self, MetricsRow};
 use crate::sweep::attempt::measured;
 use crate::sweep::cell::{Cell, KEEP};
 use crate::sweep::design::Design;
-use crate::sweep::halving::{CellResult, Halving, HalvingProgress};
+use crate::sweep::halving::{CellResult, Halving, HalvingProgress, RankedBy};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 
@@ -67,12 +68,16 @@ impl Schedule<'_> {
         self.ledger.lines().iter().filter(move |line| line.key == key)
     }
 
-    /// Returns the validation loss at a rung, or at the end, of the cell with these lines.
+    /// Returns what a cell is ranked by at a rung, or at the end. These are its lines.
     pub(super) fn result(&self, lines: &[&Attempt], rung: Option<u64>) -> CellResult {
         let last = lines.last();
+        let results = self.policy.results;
+        let by = self.design.halving().map_or(&RankedBy::ValidationLoss, |halving| &halving.by);
         let loss = match rung {
-            Some(step) => loss_at(self.policy.results, lines, step),
-            None => last.filter(|line| line.status == CellStatus::Ok).map(|line| val_loss(line)),
+            Some(step) => value_at(results, by, lines, step),
+            None => {
+                last.filter(|line| line.status == CellStatus::Ok).map(|line| final_value(results, by, line))
+            }
         };
         match (loss, last) {
             (Some(loss), _) => CellResult::Loss(loss),
@@ -155,20 +160,36 @@ fn val_loss(line: &Attempt) -> f64 {
     line.measured.get("val_loss").unwrap_or(f64::NAN)
 }
 
-/// Returns the validation loss of a cell at a step: from the line that halted it there, or from the rows of a
-/// run that went further.
-fn loss_at(results: &Path, lines: &[&Attempt], step: u64) -> Option<f64> {
+/// Returns what a cell is ranked by at the end; NaN if it has none.
+fn final_value(results: &Path, by: &RankedBy, line: &Attempt) -> f64 {
+    match by {
+        RankedBy::ValidationLoss => val_loss(line),
+        RankedBy::Score { column, sign } => {
+            let summary = line.run.as_ref().and_then(|run| read_summary(&results.join(run)).ok());
+            let value = summary.and_then(|summary| Figures::as_printed(&summary).score(column));
+            value.map_or(f64::NAN, |value| sign * value)
+        }
+    }
+}
+
+/// Returns what a cell is ranked by at a step: from the line that halted it there, or from the rows of a run
+/// that has the step.
+fn value_at(results: &Path, by: &RankedBy, lines: &[&Attempt], step: u64) -> Option<f64> {
     let steps = |line: &Attempt| line.measured.get("steps");
     let halted = lines.iter().rev().find(|line| {
         matches!(line.status, CellStatus::Halted | CellStatus::Dropped) && steps(line) == Some(step as f64)
     });
-    if let Some(line) = halted {
+    if let (Some(line), RankedBy::ValidationLoss) = (halted, by) {
         return Some(val_loss(line));
     }
-    let further = lines.iter().rev().find(|line| steps(line).is_some_and(|steps| steps >= step as f64))?;
-    let file = results.join(further.run.as_ref()?).join(METRICS);
+    let reached = lines.iter().rev().find(|line| steps(line).is_some_and(|steps| steps >= step as f64))?;
+    let file = results.join(reached.run.as_ref()?).join(METRICS);
     let rows: Vec<MetricsRow> = rows::read(&file).ok()?;
     let row = rows.iter().find(|row| row.step == step)?;
     // Round as the summary, and so the ledger, prints it.
-    row.val_loss?.to_string().parse().ok()
+    let printed = |value: f32| value.to_string().parse::<f64>().ok();
+    match by {
+        RankedBy::ValidationLoss => printed(row.val_loss?),
+        RankedBy::Score { column, sign } => Some(sign * printed(*row.further.get(column)?)?),
+    }
 }

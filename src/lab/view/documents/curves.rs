@@ -2,7 +2,7 @@
 
 use super::number::{or_null, row_number};
 use crate::curve::{self, CurveRow, Points, Scale, buckets, extremes, medians, whole_windows};
-use crate::metrics::{self, Metric, MetricsRow, TimingRow, source_of_column};
+use crate::metrics::{self, Metric, MetricsRow, ScoreColumn, TimingRow, source_of_column};
 use crate::view::known_rows::RunRows;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -66,6 +66,15 @@ struct Column {
 }
 
 impl Column {
+    /// Returns the heading. That of a task's figure names the task.
+    fn heading(&self) -> String {
+        match (ScoreColumn::parse(&self.name), self.metric.heading) {
+            (Some(score), _) => score.heading(),
+            (None, "") => self.name.clone(),
+            (None, heading) => heading.to_owned(),
+        }
+    }
+
     /// Returns the points of the whole run.
     fn points<'a>(&'a self, rows: &'a RunRows) -> Box<dyn Iterator<Item = (f64, f64)> + 'a> {
         match self.file {
@@ -87,7 +96,7 @@ pub fn metrics(rows: &RunRows) -> Vec<Value> {
     let entry = |column: Column| {
         json!({
             "name": column.name,
-            "heading": if column.metric.heading.is_empty() { column.name.as_str() } else { column.metric.heading },
+            "heading": column.heading(),
             "unit": column.metric.unit,
             "file": column.file,
             "decimals": column.metric.decimals,
@@ -125,6 +134,10 @@ fn columns(rows: &RunRows) -> Vec<Column> {
         .collect();
     let further: BTreeSet<&String> = rows.metrics.iter().flat_map(|row| row.further.keys()).collect();
     for name in further {
+        if let Some(score) = ScoreColumn::parse(name).and_then(|column| column.score_figure()) {
+            found.push(Column { name: name.clone(), metric: &score.metric, file: METRICS_FILE });
+            continue;
+        }
         let of = match source_of_column(name) {
             // The table's `train_loss` is the mean of several steps.
             Some(_) => "loss",

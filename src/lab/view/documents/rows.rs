@@ -1,9 +1,11 @@
 //! The rows and columns of the table of runs.
 
 use super::number::number;
-use crate::metrics::Metric;
+use crate::metrics::{Metric, ScoreColumn};
 use crate::results::Status;
-use crate::results::collection::{Cell, Collection, Field, Run, differing_keys, figures, set_figures};
+use crate::results::collection::{
+    Cell, Collection, Field, Run, differing_keys, figures, score_figures, set_figures,
+};
 use serde_json::{Map, Value, json};
 
 /// The figures that `xrun runs` shows.
@@ -23,7 +25,8 @@ impl Layout {
     pub fn new(collection: &Collection) -> Self {
         let runs: Vec<&Run> = collection.runs.iter().collect();
         let has_one = |field: &Field| runs.iter().any(|run| field.value(run) != Cell::Blank);
-        let all = figures().chain(set_figures(runs.iter().copied()));
+        let of_runs = || runs.iter().copied();
+        let all = figures().chain(set_figures(of_runs())).chain(score_figures(of_runs()));
         Self { figures: all.filter(has_one).collect(), keys: differing_keys(&runs) }
     }
 
@@ -33,13 +36,17 @@ impl Layout {
             let (metric, name) = (field.metric()?, field.to_string());
             let heading = match field {
                 Field::Figure { set: Some(set), .. } => format!("{} on {set}", metric.heading),
+                Field::Score(_) => ScoreColumn::parse(&name)?.heading(),
                 _ => metric.heading.to_owned(),
             };
             Some(json!({
                 "heading": heading,
                 "unit": metric.unit,
                 "decimals": metric.decimals,
-                "better": better(metric),
+                "better": match field {
+                    Field::Score(_) => Some(if field.is_highest_first() { "high" } else { "low" }),
+                    _ => better(metric),
+                },
                 "meaning": metric.meaning,
                 "usual": USUAL.contains(&name.as_str()),
                 "name": name,

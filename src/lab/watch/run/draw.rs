@@ -155,6 +155,11 @@ fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
             let last = set.losses.last;
             fields.extend(last.map(|last| Field::new(name, format!("{:.4}", last.loss), validation)));
         }
+        for (name, task) in &summary.tasks {
+            let label = format!("{name} {}", task.metric);
+            fields
+                .extend(task.last().map(|last| Field::new(&label, format!("{:.4}", last.value), validation)));
+        }
     }
     canvas.fields(0, y, canvas.width(), &fields);
 }

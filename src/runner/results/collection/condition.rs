@@ -157,7 +157,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
         false => Err(Error::usage(format!("{field} is {what}; compare it with = or !="))),
     };
     match field {
-        Field::Figure { .. } => number(value).map(Wanted::Number).ok_or_else(|| {
+        Field::Figure { .. } | Field::Score(_) => number(value).map(Wanted::Number).ok_or_else(|| {
             Error::usage(format!("{field} is a number and `{value}` is not; write one such as 1.2 or 3e-4"))
         }),
         Field::Word(Word::Started) => {

@@ -5,7 +5,7 @@
 
 use super::location::locate;
 use crate::error::{Error, Result};
-use crate::metrics::{self, Metric, MetricsRow};
+use crate::metrics::{self, Metric, MetricsRow, ScoreColumn};
 use crate::recipe::{StoredChange, StoredKeys, stored_diff};
 use crate::results::columns::Figures;
 use crate::results::folder::{ENVIRONMENT, METRICS, RESOLVED, read_summary};
@@ -112,7 +112,14 @@ impl RunDifference {
         let sets: BTreeSet<&str> = figures.iter().flat_map(|side| side.sets()).collect();
         let set_figures =
             sets.iter().flat_map(|set| metrics::set_metrics().map(|metric| set_figure(set, metric)));
-        let figures = metrics::run_metrics().map(figure).chain(set_figures);
+        let scores: BTreeSet<String> = figures.iter().flat_map(|side| side.scores()).collect();
+        let score = |column: &String| {
+            let metric = &ScoreColumn::parse(column)?.score_figure()?.metric;
+            let values = figures.map(|side| side.score(column));
+            Some(FigurePair { name: column.clone(), values, metric })
+        };
+        let scores = scores.iter().filter_map(score);
+        let figures = metrics::run_metrics().map(figure).chain(set_figures).chain(scores);
         Ok(Self {
             keys,
             environment: differing(&a.facts, &b.facts),

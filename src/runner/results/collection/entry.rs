@@ -63,6 +63,9 @@ pub struct Entry {
     pub figures: BTreeMap<String, f64>,
     /// Further held-out sets and sources of the mixture, by name.
     pub sets: BTreeMap<String, SetEntry>,
+    /// The known figures of tasks, by their columns.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub scores: BTreeMap<String, f64>,
     /// Hash of the tokens that the run trained and evaluated on.
     pub corpus: Option<String>,
     /// The part of the held-out text that the validation loss covers; `None` for all of it.
@@ -118,6 +121,11 @@ impl Entry {
             steps_planned: summary.steps_planned,
             figures: known(metrics::run_metrics(), |metric| figures.get(metric)),
             sets: figures.sets().into_iter().map(set).collect(),
+            scores: figures
+                .scores()
+                .into_iter()
+                .filter_map(|column| figures.score(&column).map(|value| (column, value)))
+                .collect(),
             val_part: summary.val_part,
             remarks: remarks(&summary).chain(unusable(run)).collect(),
             changed: changed(run, environment.as_ref()),

@@ -3,7 +3,7 @@
 use super::entry::Entry;
 use super::read::{Collection, PartOf, Run};
 use crate::error::{Error, Result};
-use crate::metrics::{self, Metric, task_figure};
+use crate::metrics::{self, Metric, ScoreColumn, task_figure};
 use crate::recipe::{self, KEYS, UNSET, find_path, plain_text};
 use crate::suggest::nearest;
 use std::borrow::Cow;
@@ -60,6 +60,8 @@ pub enum Field {
         /// stored.
         divisor: f64,
     },
+    /// A figure of a task, by its column in `metrics.csv`, `TASK/FIGURE`.
+    Score(String),
     /// A recipe key, by its full path.
     Key(String),
 }
@@ -105,6 +107,7 @@ impl Field {
     pub fn metric(&self) -> Option<&'static Metric> {
         match self {
             Self::Figure { metric, .. } => Some(metric),
+            Self::Score(column) => Some(&ScoreColumn::parse(column)?.score_figure()?.metric),
             Self::Word(_) | Self::Key(_) => None,
         }
     }
@@ -122,6 +125,10 @@ impl Field {
                 || metric.name == "steps"
                 || task_figure(metric.name).is_some_and(|figure| figure.higher_is_better)
         };
+        if let Self::Score(column) = self {
+            let score = ScoreColumn::parse(column).and_then(|column| column.score_figure());
+            return score.is_some_and(|score| score.figure.higher_is_better);
+        }
         *self == Self::Word(Word::Started) || self.metric().is_some_and(is_highest_first)
     }
 
@@ -166,6 +173,7 @@ impl Field {
                 let value = figures.and_then(|figures| figures.get(metric.name)).map(|value| value / divisor);
                 value.filter(|value| value.is_finite()).map_or(Cell::Blank, Cell::Number)
             }
+            Self::Score(column) => entry.scores.get(column).map_or(Cell::Blank, |&value| Cell::Number(value)),
             Self::Key(path) => key_cell(&run.entry, path),
         }
     }
@@ -181,6 +189,11 @@ fn parse_figure(name: &str, collection: &Collection) -> Option<Field> {
         let divisor = if metric.name == name { metric.divisor } else { 1.0 };
         return Some(Field::Figure { metric, set: None, divisor });
     };
+    if ScoreColumn::parse(name).is_some() {
+        let is_known = |run: &Run| run.entry.scores.contains_key(name);
+        let is_known = collection.runs.is_empty() || collection.runs.iter().any(is_known);
+        return is_known.then(|| Field::Score(name.to_owned()));
+    }
     let name = format!("{}/{set}", metric.replace('-', "_"));
     let (metric, set) = metrics::find_set_metric(&name)?;
     let is_known = |run: &Run| run.entry.sets.contains_key(set);
@@ -197,6 +210,12 @@ pub fn set_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator
         divisor: metric.divisor,
     };
     sets.into_iter().flat_map(move |set| metrics::set_metrics().map(move |metric| figure(metric, set)))
+}
+
+/// Returns every figure of tasks in these runs, ordered by name.
+pub fn score_figures<'a>(runs: impl IntoIterator<Item = &'a Run>) -> impl Iterator<Item = Field> {
+    let columns: BTreeSet<&String> = runs.into_iter().flat_map(|run| run.entry.scores.keys()).collect();
+    columns.into_iter().cloned().map(Field::Score)
 }
 
 /// Returns the value of a key, or the implied value if the stored recipe leaves the key out.
@@ -230,6 +249,7 @@ pub fn field_names() -> impl Iterator<Item = &'static str> {
 /// Returns the error for a name that is not a field, with a hint.
 fn unknown(name: &str, collection: &Collection) -> Error {
     let set_names: Vec<String> = set_figures(&collection.runs).map(|field| field.to_string()).collect();
+    let scores: BTreeSet<&String> = collection.runs.iter().flat_map(|run| run.entry.scores.keys()).collect();
     if metrics::find_set_metric(name).is_some() && set_names.is_empty() {
         return Error::usage(format!(
             "runs have nothing called `{name}`: none of them has a held-out set from validation.sets, or \
@@ -237,7 +257,12 @@ fn unknown(name: &str, collection: &Collection) -> Error {
         ));
     }
     let paths = KEYS.iter().map(|key| key.path);
-    let names: Vec<String> = field_names().chain(paths).map(str::to_owned).chain(set_names).collect();
+    let names: Vec<String> = field_names()
+        .chain(paths)
+        .map(str::to_owned)
+        .chain(set_names)
+        .chain(scores.into_iter().cloned())
+        .collect();
     // Try names without a section first: `dim` is exactly one key but similar to many names.
     let key = if name.contains('.') { None } else { KEYS.iter().find(|key| key.name() == name) };
     let other_word = (name == "speed").then_some("tok_s");
@@ -264,6 +289,7 @@ impl fmt::Display for Field {
             Self::Figure { metric, set: Some(set), .. } => return write!(f, "{}/{set}", metric.name),
             Self::Figure { metric, divisor, .. } if *divisor != metric.divisor => metric.compared_as,
             Self::Figure { metric, .. } => metric.name,
+            Self::Score(column) => column,
             Self::Key(path) => path,
         })
     }

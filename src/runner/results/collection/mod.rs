@@ -31,7 +31,7 @@ pub use condition::{Condition, Criterion};
 pub use csv_text::{differing_keys, to_csv};
 pub use difference::{CurveDifference, FigurePair, NamedDifference, RunDifference, facts_of_environment};
 pub use entry::{Entry, SetEntry};
-pub use field::{Cell, Field, Word, field_names, figures, set_figures};
+pub use field::{Cell, Field, Word, field_names, figures, score_figures, set_figures};
 pub use location::{Located, locate};
 pub use order::Order;
 pub use read::{Collection, PartOf, Run};

@@ -187,6 +187,7 @@ pub(super) fn sample(figures: &[&[(&str, f64)]]) -> Collection {
             steps_planned: 1,
             figures: known.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
             sets: BTreeMap::new(),
+            scores: BTreeMap::new(),
             corpus: None,
             val_part: None,
             forked_from: None,

@@ -26,6 +26,9 @@ fn a_measure_reads_as_it_is_written() {
         "steps_until:val_loss=1.2",
         "tokens_until:bits_per_byte/news=0.85",
         "seconds_until:val_loss=3",
+        "hellaswag/acc_norm",
+        "mine-2/ema_bits_per_byte:last3",
+        "steps_until:hellaswag/acc_norm=0.3",
     ] {
         assert_eq!(measure(text).to_string(), text);
         let json = serde_json::to_string(&measure(text)).unwrap();
@@ -33,6 +36,8 @@ fn a_measure_reads_as_it_is_written() {
         assert_eq!(serde_json::from_str::<Measure>(&json).unwrap(), measure(text));
     }
     assert_eq!(measure(" val_loss "), measure("val_loss"));
+    assert_eq!(measure("hellaswag:last2").to_string(), "hellaswag/acc_norm:last2");
+    assert_eq!((measure("lambada").task(), measure("lambada").set()), (Some("lambada"), None));
     assert_eq!(parse_list("val_loss,bits_per_byte/news").unwrap().len(), 2);
 }
 
@@ -50,6 +55,8 @@ fn a_wrong_measure_is_answered_with_what_may_be_written() {
         ("train_loss/a b", "`a b` cannot name a source: use a key of [data.sources]"),
         ("val_loss/", "[validation.sets]"),
         ("val_loss/../x", "[validation.sets]"),
+        ("hellaswog", "name a task such as hellaswag"),
+        ("mine/accuracy", "is not a measure"),
         ("token_until:val_loss=1", "did you mean tokens_until?"),
         ("tokens_until:val_loss", "tokens_until:val_loss=1.2"),
         ("tokens_until:train_loss=1", "such as val_loss, ema_val_loss or bits_per_byte"),
@@ -69,6 +76,10 @@ fn units_directions_and_smallest_effects_follow_from_the_metric() {
     use Direction::{HigherIsBetter, LowerIsBetter};
     assert_eq!(of("val_loss/x:last3"), ("nats per token", LowerIsBetter, Scale::Difference, Some(0.01)));
     assert_eq!(of("bits_per_byte"), ("bits per byte", LowerIsBetter, Scale::Difference, Some(0.005)));
+    assert_eq!(of("piqa"), ("", HigherIsBetter, Scale::Difference, Some(0.01)));
+    assert_eq!(of("piqa/bits_per_byte"), ("bits per byte", LowerIsBetter, Scale::Difference, Some(0.005)));
+    assert_eq!(of("lambada/perplexity").1, LowerIsBetter);
+    assert_eq!(of("lambada/perplexity").2, Scale::Ratio);
     assert_eq!(of("tok_s"), ("tokens per second", HigherIsBetter, Scale::Ratio, Some(0.01)));
     assert_eq!(of("tokens_until:val_loss=1"), ("tokens", LowerIsBetter, Scale::Ratio, None));
     let timed = ["tok_s", "seconds_until:val_loss=1", "steps_until:val_loss=1", "val_loss"];
@@ -132,6 +143,25 @@ fn the_last_evaluation_counts_or_the_mean_of_several() {
     }
     assert!(missing(run.value("val_loss:last3")).contains("2 evaluations, and 3 are averaged"));
     assert!(missing(run.value("val_loss/code")).contains("no column val_loss/code"));
+}
+
+#[test]
+fn a_target_of_an_accuracy_is_reached_from_below() {
+    let run = StoredRun::new(
+        "step,tokens_seen,loss,val_loss,lr,grad_norm,mine/acc,mine/bits_per_byte\n1,10,4.0,,0.1,1.0,0.25,2.0\n\
+         2,20,3.0,,0.1,1.0,,\n3,30,3.0,,0.1,1.0,0.5,NaN\n4,40,1.0,1.5,0.1,1.0,0.75,1.0\n",
+    );
+    for (text, value) in [
+        ("mine/acc", 0.75),
+        ("mine/acc:last2", 0.625),
+        ("mine/bits_per_byte", 1.0),
+        ("steps_until:mine/acc=0.5", 3.0),
+        ("steps_until:mine/bits_per_byte=2.5", 1.0),
+    ] {
+        assert_eq!(run.value(text), MeasureValue::Value(value), "{text}");
+    }
+    assert!(missing(run.value("mine/bits_per_byte:last2")).contains("step 3"));
+    assert!(missing(run.value("other/acc")).contains("no column other/acc"));
 }
 
 /// Blank steps are left out, and the window is that of the run's training loss.

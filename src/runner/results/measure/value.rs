@@ -3,7 +3,7 @@
 use super::series::{self, SeriesValue};
 use super::{Clock, Measure, MeasuredMetric};
 use crate::error::{Error, Result};
-use crate::metrics::{HeldOutColumn, source_column};
+use crate::metrics::{HeldOutColumn, ScoreColumn, source_column};
 use crate::results::folder::{METRICS, read_summary};
 use crate::results::held_out::MAIN_SET;
 use crate::results::losses::SmoothedLoss;
@@ -162,7 +162,7 @@ impl MeasuredRun {
     ) -> Result<MeasureValue> {
         let losses = self.losses(metric, set)?;
         let factor = self.factor(metric, set)?;
-        let is_higher = matches!(metric, MeasuredMetric::Task(figure) if figure.higher_is_better);
+        let is_higher = metric.is_higher_better();
         let reaches = |value: f64| if is_higher { value >= target } else { value <= target };
         let reached = losses.iter().position(|loss| reaches(f64::from(loss.value) * factor));
         // Only values before the target count. A later one need not be finite.
@@ -187,6 +187,9 @@ impl MeasuredRun {
     fn losses(&self, metric: MeasuredMetric, set: Option<&str>) -> Result<Vec<SeriesValue>> {
         let column = match (metric, set) {
             (MeasuredMetric::TrainLoss, _) => "loss".to_owned(),
+            (MeasuredMetric::Score { score, is_average }, Some(task)) => {
+                ScoreColumn { task, figure: score.figure.name, is_average }.to_string()
+            }
             (metric, set) => {
                 let figure = if let MeasuredMetric::Task(figure) = metric { figure.name } else { "val_loss" };
                 let is_average = metric == MeasuredMetric::EmaValLoss;

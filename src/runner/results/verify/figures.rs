@@ -8,7 +8,7 @@ use crate::results::summary::{Status, Summary};
 use serde_json::Value;
 
 /// The figures in a summary that follow from rows, as paths in its JSON.
-const FIGURES: [&str; 15] = [
+const FIGURES: [&str; 16] = [
     "steps",
     "tokens_seen",
     "train_loss",
@@ -18,6 +18,7 @@ const FIGURES: [&str; 15] = [
     "val_loss_over_floor",
     "bits_per_byte",
     "held_out",
+    "tasks",
     "wall_s",
     "energy_j",
     "tok_s",

@@ -105,7 +105,7 @@ impl Rank {
 
     /// Swaps the weights and their moving average everywhere that programs read weights. A second call
     /// restores both to the bit. Every rank must call it.
-    fn swap_ema(&mut self, swap: &Section) -> Result<()> {
+    pub(super) fn swap_ema(&mut self, swap: &Section) -> Result<()> {
         self.engine.run(swap)?;
         // With a sharded optimizer, a rank swaps only what it owns. Its copies of the other ranks' weights
         // are now outdated and must be gathered again.

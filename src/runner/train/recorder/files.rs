@@ -2,7 +2,7 @@
 
 use crate::checkpoint::FileRecord;
 use crate::error::{Error, Result};
-use crate::metrics::{HeldOutColumn, source_column};
+use crate::metrics::{HeldOutColumn, ScoreColumn, score_figure, source_column};
 use crate::plan::Plan;
 use crate::ranks::fault;
 use crate::results::folder::{METRICS, TIMING};
@@ -177,5 +177,12 @@ fn extra_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
         }
     }
     columns.extend(summary.source_losses.keys().map(|source| source_column(source)));
+    for (task, entry) in &summary.tasks {
+        let own = entry.figures.keys().filter_map(|figure| score_figure(figure));
+        columns.extend(own.flat_map(|score| {
+            let column = |&is_average| ScoreColumn { task, figure: score.figure.name, is_average };
+            weights.iter().map(move |is_average| column(is_average).to_string())
+        }));
+    }
     columns.into_iter().filter(|column| MetricsRow::is_further_column(column)).collect()
 }

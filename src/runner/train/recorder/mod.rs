@@ -3,13 +3,15 @@
 mod clock;
 mod close;
 mod files;
+mod run_tasks;
 mod save;
 mod saves;
+mod tasks;
 
 pub(super) use save::DueSave;
 
 use super::job::Job;
-use super::rank::{Evaluation, Rank, StepReport};
+use super::rank::{Evaluation, Rank, ScoredWeights, StepReport};
 use super::start::Start;
 use crate::checkpoint::Meta;
 use crate::data::stories::judge;
@@ -27,6 +29,8 @@ use crate::results::summary::{LossAt, Sample, Sentences};
 use crate::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow, atomic};
 use clock::Clock;
 use files::{EarlierRows, RowFiles};
+use run_tasks::RunTasks;
+pub(super) use run_tasks::task_entries;
 use saves::Saves;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,11 +56,22 @@ fn samples_hash(samples: &[Sample]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
+/// What was measured after a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Found<'a> {
+    /// Losses on held-out text, if they were measured.
+    pub evaluation: Option<&'a Evaluation>,
+    /// Scores on tasks; empty if there are none.
+    pub scored: &'a [ScoredWeights],
+}
+
 /// The files and the progress display of one run.
 pub struct Recorder {
     pub(super) folder: RunFolder,
     plan: Arc<Plan>,
     files: RowFiles,
+    /// The tasks on which the model is scored; `None` without tasks.
+    tasks: Option<RunTasks>,
     pub(super) saves: Saves,
     pub(super) clock: Clock,
     pub(super) summary: Summary,
@@ -111,12 +126,14 @@ impl Recorder {
         if plan.intervals.metrics.tensorboard {
             files.begin_events(&folder, &summary.samples)?;
         }
+        let tasks = RunTasks::open(job, folder.path(), job.recipe.name(), step)?;
         let planned_bytes = peak_bytes(plan, &job.programs) as u64;
         let mut recorder = Self {
             clock: Clock::start(plan, planned_bytes, earlier.wall_s),
             folder,
             plan: Arc::clone(plan),
             files,
+            tasks,
             saves,
             summary,
             progress,
@@ -238,9 +255,10 @@ impl Recorder {
         self.progress.pause(Phase::Eval, done as u64, of as u64);
     }
 
-    /// Writes the step's row, and updates the progress display if it is due. `evaluation` is the one after
-    /// this step, if there was one.
-    pub(super) fn row(&mut self, report: &StepReport, evaluation: Option<&Evaluation>) -> Result<()> {
+    /// Writes the step's row with what was `found` after the step, and updates the progress display if it is
+    /// due.
+    pub(super) fn row(&mut self, report: &StepReport, found: Found<'_>) -> Result<()> {
+        let Found { evaluation, scored } = found;
         let mut row = MetricsRow {
             step: report.step,
             tokens_seen: self.tokens_at(report.step),
@@ -264,6 +282,7 @@ impl Recorder {
             }
             self.saves.evaluated = row.val_loss.map(|loss| (report.step, loss));
         }
+        self.add_scores(&mut row, scored);
         if let Some(Evaluation { documents, .. }) = evaluation.filter(|found| !found.documents.is_empty()) {
             let written = atomic::write_csv(&self.folder.path().join(DOCUMENTS), documents);
             self.stop_on_error(written)?;
@@ -274,20 +293,21 @@ impl Recorder {
         let interval = self.plan.intervals.metrics.interval.max(1) as u64;
         let due = row.step.is_multiple_of(interval) || row.step == 1 || row.step == self.plan.steps as u64;
         let pace = self.clock.pace(row.step);
-        if due || row.val_loss.is_some() {
+        let is_evaluated = row.val_loss.is_some() || !scored.is_empty();
+        if due || is_evaluated {
             self.progress.step(&row, pace);
         }
-        if row.val_loss.is_some() || (due && self.last_logged.elapsed() >= LOG_PERIOD) {
+        if is_evaluated || (due && self.last_logged.elapsed() >= LOG_PERIOD) {
             self.last_logged = Instant::now();
             let line =
                 format!("step {}/{}  {}", row.step, self.plan.steps, self.progress.describe(&row, pace));
             self.log(&line)?;
         }
-        self.update_summary(&row)
+        self.update_summary(&row, is_evaluated)
     }
 
     /// Updates the summary, so that others can see the progress of the run.
-    fn update_summary(&mut self, row: &MetricsRow) -> Result<()> {
+    fn update_summary(&mut self, row: &MetricsRow, is_evaluated: bool) -> Result<()> {
         let summary = &mut self.summary;
         (summary.steps, summary.tokens_seen) = (row.step, row.tokens_seen);
         summary.wall_s = Some(self.clock.wall_s());
@@ -301,7 +321,8 @@ impl Recorder {
         }
         summary.held_out.iter_mut().for_each(|(name, set)| set.add_row(name, row));
         summary.bits_per_byte = summary.held_out.get(MAIN_SET).and_then(|set| set.bits_per_byte);
-        if row.val_loss.is_none() && self.last_summary.elapsed() < SUMMARY_PERIOD {
+        summary.tasks.iter_mut().for_each(|(name, task)| task.add_row(name, row));
+        if !is_evaluated && self.last_summary.elapsed() < SUMMARY_PERIOD {
             return Ok(());
         }
         self.last_summary = Instant::now();

@@ -9,12 +9,11 @@ use super::conclude::{Ended, conclude, follower_outcome, mark_failed};
 use super::device_order::DeviceOrder;
 use super::generate::check_prompt;
 use super::initial::InitialValues;
-use super::job::Job;
+use super::job::{Job, RunData};
 use super::recorder::Recorder;
 use super::request::{Origin, Request};
 use super::run_ranks::{RankZero, run_ranks};
 use super::start::{Start, resolve_origin};
-use crate::data::Dataset;
 use crate::device::host_allocator::on_refusal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::forecast::memory::peak_bytes;
@@ -85,12 +84,12 @@ impl Run {
     pub fn train(
         mut self,
         planned: Planned,
-        dataset: Dataset,
+        data: RunData,
         ranks: &LocalRanks,
         stop: &Stop,
         guard: &ExitGuard,
     ) -> Result<Ended> {
-        let mut job = self.job(planned, dataset, ranks, stop)?;
+        let mut job = self.job(planned, data, ranks, stop)?;
         if !ranks.has_rank_zero() {
             return follow(ranks, &job);
         }
@@ -120,7 +119,8 @@ impl Run {
     }
 
     /// Returns the work for the ranks of this process.
-    fn job(&self, planned: Planned, dataset: Dataset, ranks: &LocalRanks, stop: &Stop) -> Result<Job> {
+    fn job(&self, planned: Planned, data: RunData, ranks: &LocalRanks, stop: &Stop) -> Result<Job> {
+        let RunData { dataset, tasks } = data;
         let Planned { recipe, plan, programs } = planned;
         if plan.generation.samples > 0 {
             // Rejects a bad prompt now, because the first samples may come only after a long training.
@@ -133,6 +133,7 @@ impl Run {
             plan: Arc::new(plan),
             programs: Arc::new(programs),
             dataset: Arc::new(dataset),
+            tasks: Arc::new(tasks),
             stop: stop.clone(),
             until: self.request.until,
             initial_values: Arc::new(InitialValues::new(ranks.in_process())),
@@ -198,8 +199,8 @@ fn explain_out_of_memory(error: Error, plan: &Plan, programs: &Programs) -> Erro
     Error::does_not_fit(format!(
         "{}. The plan is {} of state and {} of activations (placement {:?}). {}",
         error.message(),
-        binary(programs.state.bytes()),
-        binary(peak_bytes(plan, programs) - programs.state.bytes()),
+        binary(programs.state_bytes()),
+        binary(peak_bytes(plan, programs) - programs.state_bytes()),
         plan.execution.placement,
         smaller(plan)
     ))

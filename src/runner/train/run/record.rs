@@ -28,7 +28,7 @@ use crate::train::gauges::{engine_name, environment};
 use crate::train::import::{shown, untrained_meta};
 use crate::train::initial::weights::InitialWeights;
 use crate::train::job::Job;
-use crate::train::recorder::Recorder;
+use crate::train::recorder::{Recorder, task_entries};
 use crate::train::run_ranks::announce_finished;
 use crate::train::start::{LossesBefore, Start, corpus_files, run_of};
 use std::path::Path;
@@ -216,6 +216,7 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
         (set.name.clone(), HeldOutSet { hash, part, in_training: set.in_training, ..before })
     };
     summary.held_out = dataset.held_out().map(entry).collect();
+    summary.tasks = task_entries(job, &summary.tasks);
     summary.uniform_loss = Some((plan.model.vocab_size as f64).ln());
     let gpu = plan.execution.gpu.and_then(|gpu| Gpu::properties_of(gpu).ok());
     summary.predicted_step_ms = gpu.and_then(|gpu| predicted_step_ms(plan, programs, &gpu.name));

@@ -10,7 +10,9 @@ use crate::plan::Plan;
 use crate::recipe::{self, Class, Recipe};
 use crate::results::folder::RECIPE;
 use crate::results::held_out::HeldOutSet;
+use crate::results::scored_tasks::ScoredTask;
 use crate::results::summary::CorpusFile;
+use crate::tasks::Prepared;
 use crate::train::gauges::engine_name;
 use crate::train::shards::checkpoint_buffers;
 use std::collections::BTreeMap;
@@ -20,6 +22,9 @@ use std::path::Path;
 /// losses.
 const SETS: &str = "validation.sets";
 
+/// What the keys of tasks begin with. They do not affect losses.
+const TASKS: &str = "evaluation.";
+
 /// Describes, one sentence each, the held-out sets whose tokens differ from the ones that a run was measured
 /// on. Runs of earlier versions did not record this.
 pub(super) fn changed_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> Vec<String> {
@@ -28,6 +33,29 @@ pub(super) fn changed_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Data
         Some(format!("the held-out set {} has hash {} (was {})", set.name, short(&set.hash), short(hash)))
     };
     dataset.sets.iter().filter_map(differs).collect()
+}
+
+/// Describes, one sentence each, the tasks that now ask something else than a run was asked.
+pub(super) fn changed_tasks(before: &BTreeMap<String, ScoredTask>, tasks: &[Prepared]) -> Vec<String> {
+    let differs = |task: &Prepared| {
+        let (definition, files) = (task.definition(), task.files_hash());
+        let known = before.get(&definition.name)?;
+        if known.files != files {
+            let (now, then) = (short(&files), short(&known.files));
+            return Some(format!("the files of task {} have hash {now} (was {then})", definition.name));
+        }
+        (known.definition != definition.hash).then(|| {
+            let (now, then) = (short(&definition.hash), short(&known.definition));
+            format!("the definition of task {} has hash {now} (was {then})", definition.name)
+        })
+    };
+    tasks.iter().filter_map(differs).collect()
+}
+
+/// Returns true if a run recorded all of its tasks, and they ask what they asked.
+pub(super) fn same_tasks(before: &BTreeMap<String, ScoredTask>, tasks: &[Prepared]) -> bool {
+    changed_tasks(before, tasks).is_empty()
+        && tasks.iter().all(|task| before.contains_key(&task.definition().name))
 }
 
 /// Returns the first digits of a hash.
@@ -41,7 +69,7 @@ pub(super) fn changed_by_fork(before: &Recipe, recipe: &Recipe) -> Vec<String> {
         let text = format!("{} = {} (was {})", change.key, change.new, change.old);
         match change.class {
             Class::Training => Some(text),
-            Class::Measuring if change.key == SETS => Some(text),
+            Class::Measuring if change.key == SETS || change.key.starts_with(TASKS) => Some(text),
             Class::Measuring => Some(format!("{text}: validation losses of both runs do not compare")),
             Class::Execution | Class::Bookkeeping => None,
         }
@@ -126,6 +154,8 @@ pub(super) struct DataBefore {
     pub same_corpus: bool,
     /// True if the hash of every further held-out set was recorded and is the same.
     pub same_sets: bool,
+    /// True if the definition and the files of every task were recorded and are the same.
+    pub same_tasks: bool,
 }
 
 impl DataBefore {
@@ -134,6 +164,7 @@ impl DataBefore {
         let same = match change.key {
             "data.corpus" | "data.drop" | "data.tokenizer" | "data.validation" => self.same_corpus,
             SETS => self.same_sets,
+            "evaluation.data" => self.same_tasks,
             key if recipe::is_source_path(key) => self.same_corpus,
             _ => false,
         };

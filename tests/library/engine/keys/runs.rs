@@ -64,8 +64,8 @@ fn train(launch: Launch, request: Request) -> Result<(RunFolder, Summary)> {
     let ranks = LocalRanks::threads(world, PATIENCE)?;
     let ended = ranks.abort_on_error(|guard| {
         let run = train::Run::open(request, &ranks)?;
-        let (planned, dataset) = train::prepare(run.recipe(), run.machine())?;
-        run.train(planned, dataset, &ranks, &Stop::default(), guard)
+        let (planned, data) = train::prepare_early(run.recipe(), run.machine())?;
+        run.train(planned, data, &ranks, &Stop::default(), guard)
     })?;
     ended.outcome?;
     let folder = ended.folder.expect("rank 0 is in this process");
@@ -141,6 +141,16 @@ impl Run {
             .last()
             .map(|row| row.set_losses().into_keys().map(str::to_owned).collect())
             .unwrap_or_default()
+    }
+
+    /// Returns the rows with figures of tasks.
+    pub fn scores(&self) -> Vec<MetricsRow> {
+        self.metrics().into_iter().filter(|row| !row.scores().is_empty()).collect()
+    }
+
+    /// Returns what the summary says of the tasks: examples, limit, and number of items.
+    pub fn task_items(&self) -> Vec<(usize, Option<usize>, usize)> {
+        self.summary.tasks.values().map(|task| (task.shots, task.limit, task.items)).collect()
     }
 
     /// Returns whether a row has a figure of held-out text in this column.

@@ -46,6 +46,33 @@ impl Case {
     }
 }
 
+/// A task that asks how likely the second half of a story is.
+const TASK: &str = r#"
+name = "words"
+title = "how a story goes on"
+citation = "made for this test"
+follows = "no other implementation"
+[source]
+repository = "words"
+split = "test"
+fields = ["story"]
+[prompt]
+kind = "choices"
+context = "{{ story }}"
+choices = ["yes", "no"]
+gold = "0"
+[examples]
+split = "test"
+take = "first"
+[scoring]
+metric = "bits_per_byte"
+"#;
+
+/// Returns items of the task, as JSON lines.
+fn items(stories: [&str; 3]) -> String {
+    stories.map(|story| format!("{{\"story\": \"{story}\"}}\n")).concat()
+}
+
 /// Files that cases read.
 pub struct Files {
     folder: tempfile::TempDir,
@@ -64,6 +91,9 @@ impl Files {
             ("texts/b.py", "def f(x): return x ** 2; ".repeat(300)),
             ("splits/train.txt", "to be trained on, ".repeat(300)),
             ("splits/test.txt", "and held out of it; ".repeat(300)),
+            ("words.toml", TASK.to_owned()),
+            ("first/words/test.jsonl", items(["a b", "c d e", "f g"])),
+            ("second/words/test.jsonl", items(["zz y", "x", "ww v u"])),
             ("lines.jsonl", (0..400).map(line).chain(["{\"text\": \"the last\"}\n".to_owned()]).collect()),
         ] {
             let path = folder.path().join(name);
@@ -76,6 +106,16 @@ impl Files {
 
     fn folder(&self) -> PathBuf {
         self.folder.path().join("texts")
+    }
+
+    /// Names a task in a list, as `evaluation.tasks` takes it.
+    fn task(&self) -> String {
+        format!("[\"{}\"]", self.folder.path().join("words.toml").display())
+    }
+
+    /// Returns a folder with items of the task.
+    fn items(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     fn splits(&self) -> PathBuf {
@@ -135,6 +175,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let talk = |value, same_bits| on(&[], value, [SingleRank, Program { same_bits }]);
     let refused = |value| on(&[], value, [Shows::Refused(ErrorKind::Usage); 2]);
     let written = |base: &[&str], value, differ| on(base, value, [Shows::Written(differ); 2]);
+    let task = format!("evaluation.tasks={}", files.task());
+    let first_items = format!("evaluation.data={}", files.items("first").display());
+    let on_task = [task.as_str(), first_items.as_str()];
+    let scored = |value, differ| written(&on_task, value, differ);
     let recorded = |value| on(&[], value, [Recorded, Recorded]);
     let writes = ["generation.samples=2", "generation.tokens=8", "generation.prompt=ab"];
     let scaled = |word: &'static str| [word, "model.rope_factor=4.0", "model.rope_original_context=1024"];
@@ -337,6 +381,20 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             (a.has_figure("val_accuracy"), b.has_figure("val_accuracy")) == (false, true)
         }),
         "validation.documents" => written(&[], "true", |a, b| (a.documents(), b.documents()) == (0, 1)),
+        "evaluation.tasks" => {
+            written(&on_task[1..], &files.task(), |a, b| (a.scores().len(), b.scores().len()) == (0, 1))
+        }
+        "evaluation.data" => {
+            scored(&files.items("second").display().to_string(), |a, b| a.scores() != b.scores())
+        }
+        "evaluation.interval" => scored("1", |a, b| (a.scores().len(), b.scores().len()) == (1, 4)),
+        "evaluation.limit" => scored("2", |a, b| {
+            (a.task_items(), b.task_items()) == (vec![(0, None, 3)], vec![(0, Some(2), 2)])
+        }),
+        "evaluation.shots" => scored("1", |a, b| {
+            (a.task_items(), b.task_items()) == (vec![(0, None, 3)], vec![(1, None, 3)])
+                && a.scores() != b.scores()
+        }),
         "validation.steps" => written(&[], "1", |a, b| a.val_loss() != b.val_loss()),
 
         // The curve depends on the weights; the state has the average too.
