@@ -213,7 +213,8 @@ mod tests {
 
     fn halving(configurations: usize, seeds: usize) -> Halving {
         let cells = |at: usize| (at * seeds..(at + 1) * seeds).collect();
-        Halving { rungs: vec![10, 30], eta: 3, configurations: (0..configurations).map(cells).collect() }
+        let configurations = (0..configurations).map(cells).collect();
+        Halving { rungs: vec![10, 30], eta: 3, configurations, by: RankedBy::ValidationLoss }
     }
 
     fn standing(halving: &Halving, results: &Results) -> HalvingProgress {
@@ -284,5 +285,15 @@ mod tests {
         for (count, kept) in [(27, 9), (9, 3), (10, 3), (2, 1), (1, 1)] {
             assert_eq!(halving(1, 1).continuing_count(count), kept, "{count}");
         }
+    }
+
+    #[test]
+    fn a_task_ranks_with_the_sign_of_its_figure() {
+        let by = |name: &str| RankedBy::new(&RunFigure::find(name).unwrap());
+        let score = |column: &str, sign| RankedBy::Score { column: column.to_owned(), sign };
+        assert_eq!(by("hellaswag/acc_norm"), score("hellaswag/acc_norm", -1.0));
+        assert_eq!(by("mine/bits_per_byte"), score("mine/bits_per_byte", 1.0));
+        // As before there were tasks.
+        assert_eq!([by("tok_s"), by("val_loss")], [const { RankedBy::ValidationLoss }; 2]);
     }
 }

@@ -62,7 +62,7 @@ pub fn read_tasks(recipe: &Recipe, tokenizer: &Tokenizer) -> Result<Vec<Prepared
 /// which changes before accuracy does.
 pub fn column_metrics(task: &Prepared) -> impl Iterator<Item = Metric> + use<> {
     let definition = task.definition();
-    let (headline, rule, rules) = (task.metric(), definition.request.clone(), definition.rules);
+    let (headline, rule, rules) = (task.metric(), definition.request, definition.rules);
     let bits = Metric::BitsPerByte;
     std::iter::once(headline).chain((headline != bits && bits.applies(&rule, rules)).then_some(bits))
 }

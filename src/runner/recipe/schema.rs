@@ -764,14 +764,16 @@ sections! {
         /// Number of seeds that every cell runs with, from `training.seed` on.
         seeds: usize = 1; Bookkeeping, count(1, 1000), "5" => unit("seeds"),
                    refused(&[When::Fact(Fact::SeedsAreFixed)]);
-        /// Figure of a run by which configurations are compared.
+        /// Figure of a run by which configurations are compared: one of docs/reports.md, or that of a task,
+        /// `TASK/FIGURE`.
         on: String = "val_loss".to_owned(); Bookkeeping, Type::Text, "\"tok_s\"";
         /// Probability that the interval of a mean contains its true value, and that the set of the best
         /// configurations contains the best.
         confidence: f64 = 0.95;
             Bookkeeping, host_number(Included(0.5), Excluded(1.0)), "0.99" => unit("probability");
         /// Steps of successive halving: after each of them, which has an evaluation, the best 1/`eta` of the
-        /// configurations by validation loss continue, and the others end.
+        /// configurations by validation loss, or by the figure of a task if `on` is one, continue, and the
+        /// others end.
         rungs: Option<Vec<usize>> = None;
             Bookkeeping, Type::Counts { max: MAX_TRAINING_STEPS }, "[100, 300]"
                 => unit("optimizer steps"), unset("every cell trains to its end");

@@ -1,6 +1,7 @@
 use super::*;
 use crate::results::configurations::{CellOutcome, SEED, Settings};
 use crate::results::ledger::CellStatus;
+use crate::results::run_figure::RunFigure;
 
 /// Returns a sweep over rates, norms and seeds. `loss` returns the loss of a cell, or `None` if it diverged.
 fn sweep(
@@ -29,7 +30,7 @@ fn sweep(
         })
         .collect();
     let keys = ["optimizer.lr", "model.norm"].map(str::to_owned);
-    Configurations::from_cells("r<i>", &keys, metrics::find("val_loss").unwrap(), 0.95, &cells)
+    Configurations::from_cells("r<i>", &keys, &RunFigure::find("val_loss").unwrap(), 0.95, &cells)
 }
 
 fn noisy(rate: usize, norm: usize, seed: usize) -> Option<f64> {

@@ -4,6 +4,7 @@ use super::RunView;
 use crate::curve::{Points, robust_range, smooth, window};
 use crate::format::{decimal, short, significant, thousands, wall_time};
 use crate::results::Status;
+use crate::results::scored_tasks::ScoredTask;
 use crate::watch::canvas::{Canvas, Field, columns};
 use crate::watch::chart::{Chart, Layer};
 use crate::watch::looks::Role;
@@ -63,6 +64,11 @@ impl RunView {
         }
         losses(self, canvas, 2);
         let mut top = 3;
+        let scores = scores(self);
+        if !scores.is_empty() {
+            canvas.fields(0, top, width, &scores);
+            top += 1;
+        }
         for (text, role) in remarks(self) {
             top += canvas.paragraph(0, top, (width, 3), &text, role);
         }
@@ -155,13 +161,19 @@ fn losses(view: &RunView, canvas: &mut Canvas, y: u16) {
             let last = set.losses.last;
             fields.extend(last.map(|last| Field::new(name, format!("{:.4}", last.loss), validation)));
         }
-        for (name, task) in &summary.tasks {
-            let label = format!("{name} {}", task.metric);
-            fields
-                .extend(task.last().map(|last| Field::new(&label, format!("{:.4}", last.value), validation)));
-        }
     }
     canvas.fields(0, y, canvas.width(), &fields);
+}
+
+/// Returns the last figure of each task, with its error over items.
+fn scores(view: &RunView) -> Vec<Field> {
+    let field = |(name, task): (&String, &ScoredTask)| {
+        let last = task.last()?;
+        let error = task.error.map(|error| format!(" ± {error:.4}")).unwrap_or_default();
+        let (label, value) = (format!("{name} {}", task.metric), format!("{:.4}{error}", last.value));
+        Some(Field::new(&label, value, Role::Validation))
+    };
+    view.summary.iter().flat_map(|summary| &summary.tasks).filter_map(field).collect()
 }
 
 /// Returns what the user should know if the run is not simply progressing.
