@@ -6,7 +6,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::format::{Column, Table, decimal, plural, shortened, thousands};
 use crate::regular;
 use crate::statistics::{PlannedScores, PlannedSeeds, USUAL_CORRELATION, mean, variance};
-use crate::task_evaluation::{EvaluationRecord, TaskRecord};
+use crate::task_evaluation::{EvaluationRecord, ScoredModel, TaskRecord};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -130,15 +130,7 @@ pub fn noise(results: &Path, folders: &[PathBuf]) -> Result<NoiseTable> {
         let recipe =
             stored_recipe(results, &record.model).and_then(|recipe| recipe.hash_with(&without_seed).ok());
         unknown += usize::from(recipe.is_none());
-        let recipe = recipe.unwrap_or_else(|| {
-            // The name of a run is RECIPE/RUN.
-            record
-                .model
-                .name
-                .rsplit_once('/')
-                .map_or(record.model.name.as_str(), |(recipe, _)| recipe)
-                .to_owned()
-        });
+        let (recipe, run) = names(&record.model, recipe);
         for task in &record.tasks {
             let Some((value, figure)) = task.headline().and_then(|figure| Some((figure.value?, figure)))
             else {
@@ -148,14 +140,14 @@ pub fn noise(results: &Path, folders: &[PathBuf]) -> Result<NoiseTable> {
             stored.metric.clone_from(&task.metric);
             stored.scores.push(Score {
                 recipe: recipe.clone(),
-                run: record.model.name.clone(),
+                run: run.clone(),
                 step: record.model.step,
                 value,
                 error: figure.error,
                 clusters: figure.clusters,
             });
-            let (run, step) = (record.model.name.clone(), record.model.step);
-            stored.rows.push(Rows { run, step, folder: folder.clone(), task: task.clone() });
+            let step = record.model.step;
+            stored.rows.push(Rows { run: run.clone(), step, folder: folder.clone(), task: task.clone() });
         }
     }
     let ranked = tasks.into_iter().map(|(task, Stored { metric, scores, rows })| {
@@ -199,6 +191,17 @@ fn evaluations(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<
         }
     }
     Ok(())
+}
+
+/// Returns what tells recipes apart and what tells runs apart. The moving average of a run's weights is another
+/// model, and folders in HuggingFace's form may have one name.
+fn names(model: &ScoredModel, recipe: Option<String>) -> (String, String) {
+    let ScoredModel { name, step, weights, hash, .. } = model;
+    // The name of a run is RECIPE/RUN.
+    let recipe =
+        recipe.unwrap_or_else(|| name.split_once('/').map_or(&**name, |(recipe, _)| recipe).to_owned());
+    let hash = hash.as_deref().filter(|_| step.is_none()).unwrap_or_default();
+    (format!("{recipe} {weights}"), format!("{name} {weights} {hash}"))
 }
 
 /// Names a task with everything that makes its figures comparable.

@@ -121,7 +121,12 @@ impl StoredEvaluation {
     fn check_same_side(&self, other: &Self) -> Result<()> {
         let [a, b] = [&self.record.model, &other.record.model];
         let [one, two] = [self, other].map(|one| one.folder.display());
-        if a.hash.is_some() && a.hash == b.hash || a.name == b.name && a.step == b.step {
+        let is_same = match (&a.hash, &b.hash) {
+            (Some(a), Some(b)) => a == b,
+            // A run that scores itself does not hash its weights.
+            _ => (&a.name, a.step, &a.weights) == (&b.name, b.step, &b.weights),
+        };
+        if is_same {
             return Err(Error::usage(format!(
                 "{one} and {two} are of the same weights, not of two seeds; name one of them"
             )));
