@@ -42,6 +42,8 @@ pub struct TaskFacts {
     pub hash: String,
     /// Number of items.
     pub items: usize,
+    /// Number of clusters of items that share a text, if the task's figure is an accuracy.
+    pub accuracy_clusters: Option<usize>,
     /// Number of requests.
     pub requests: usize,
     /// Tokens that the model reads.

@@ -248,6 +248,11 @@ impl Prepared {
         self.items.iter().flat_map(|item| &item.requests)
     }
 
+    /// Returns the number of clusters of items that share a text.
+    pub fn clusters(&self) -> usize {
+        self.items.iter().map(|item| &item.item.cluster).collect::<BTreeSet<_>>().len()
+    }
+
     /// Returns the number of items whose prompts were cut to fit the model.
     pub fn cut_items(&self) -> usize {
         self.items.iter().filter(|item| item.dropped > 0).count()

@@ -8,7 +8,6 @@ use crate::recipe::expand_home;
 use crate::statistics::PlannedScores;
 use crate::tasks::{self, Beginning, Definition, Encoder, Loaded, Prepared, Question, Rules};
 use serde::Serialize;
-use std::collections::HashSet;
 use std::path::PathBuf;
 
 /// Requests that are printed at a time.
@@ -162,11 +161,11 @@ fn print_first(task: &Definition, prepared: &Prepared, tokenizer: &Tokenizer) ->
         text +=
             &format!("  {} items are cut on the left to fit the model\n", thousands(prepared.cut_items()));
     }
-    let clusters: HashSet<&str> = prepared.items.iter().map(|item| item.item.cluster.as_str()).collect();
-    if let Some(points) = sees(clusters.len()).filter(|_| task.scoring.metric.is_accuracy()) {
-        let shared = match clusters.len() == prepared.items.len() {
+    let clusters = prepared.clusters();
+    if let Some(points) = sees(clusters).filter(|_| task.scoring.metric.is_accuracy()) {
+        let shared = match clusters == prepared.items.len() {
             true => String::new(),
-            false => format!("; the items share {} passages", thousands(clusters.len())),
+            false => format!("; the items share {} passages", thousands(clusters)),
         };
         text += &format!("  a difference of {points} {SEEN_WHEN}{shared}\n");
     }

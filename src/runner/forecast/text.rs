@@ -10,7 +10,11 @@ use super::{
 use crate::data::TaskFacts;
 use crate::format::Column::{Left, Right};
 use crate::format::{Table, about_bytes, binary, duration, metric, percent, plural, thousands, wall_time};
+use crate::statistics::PlannedScores;
 use std::fmt;
+
+/// The confidence with which a difference of scores is to be found.
+const CONFIDENCE: f64 = 0.95;
 
 impl fmt::Display for Forecast {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -181,13 +185,17 @@ impl Forecast {
         if t.corpus_bytes > 0 {
             writeln!(f, "  {about}{} of host memory for these tokens", binary(t.corpus_bytes))?;
         }
-        for TaskFacts { name, items, requests, tokens, .. } in &t.tasks {
+        for TaskFacts { name, items, accuracy_clusters, requests, tokens, .. } in &t.tasks {
+            let sees = accuracy_clusters
+                .and_then(|clusters| PlannedScores::from_accuracy(clusters, 0.5).smallest_seen(CONFIDENCE));
+            let sees = sees.map(|seen| format!("; sees {:.1} points between two checkpoints", 100.0 * seen));
             writeln!(
                 f,
-                "  task {name}: {}, {} requests, {} tokens",
+                "  task {name}: {}, {} requests, {} tokens{}",
                 counted(*items, "item"),
                 thousands(*requests),
-                thousands(*tokens)
+                thousands(*tokens),
+                sees.unwrap_or_default()
             )?;
         }
         if t.evaluated_batches < t.validation_batches {

@@ -87,6 +87,7 @@ pub fn task_facts(tasks: &[Prepared]) -> Vec<TaskFacts> {
         name: task.definition().name.clone(),
         hash: task.hash(),
         items: task.items.len(),
+        accuracy_clusters: task.metric().is_accuracy().then(|| task.clusters()),
         requests: task.requests().count(),
         tokens: task.items.iter().map(tokens_read).sum(),
         scored: task.requests().map(|request| request.continuation.len()).sum(),
