@@ -15,6 +15,7 @@ mod minhash;
 mod report;
 mod rules;
 mod search;
+mod sides;
 mod texts;
 mod window;
 mod words;
@@ -30,25 +31,12 @@ use report::{Leak, LeakKind};
 pub use report::{Report, SetReport, TrainingReport};
 use rules::{Frequency, Verdict};
 use search::{Match, Search};
-use std::path::Path;
-use texts::Sides;
+pub use sides::Options;
+use sides::Sides;
 use words::Words;
 
 /// Most leaks that are listed, at about 100 bytes each. The documents of further ones are still marked.
 const MAX_LISTED: usize = 1 << 22;
-
-/// What to look for.
-#[derive(Clone, Debug, Default)]
-pub struct Options<'a> {
-    /// Further held-out files.
-    pub against: Vec<&'a Path>,
-    /// The field or column with the text of the further files; `None` for the one of the corpus.
-    pub field: Option<&'a str>,
-    /// Further held-out texts.
-    pub lists: Vec<TextList>,
-    /// Also find near duplicates within the training text.
-    pub duplicates: bool,
-}
 
 /// Looks for the held-out text of a spec, and for further files, in its training text. `progress` is told how
 /// many bytes of text were read.
