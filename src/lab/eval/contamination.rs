@@ -126,7 +126,7 @@ impl Contamination {
     ///
     /// # Errors
     /// If the task was not looked for, or has other files or another definition by now.
-    pub fn of(&self, key: &TaskKey) -> Result<&BTreeSet<String>> {
+    pub fn found(&self, key: &TaskKey) -> Result<&BTreeSet<String>> {
         let Some(task) = self.tasks.iter().find(|task| task.task == key.task) else {
             return Err(Error::usage(format!(
                 "task {} was not looked for in {}; name it in xrun data check --tasks",

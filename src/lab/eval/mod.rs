@@ -112,7 +112,7 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
     let prepared: Vec<Ready> = timed(&mut seconds.items, || prepared.collect::<Result<_>>())?;
     let marks = request.contamination.iter();
     let marks =
-        marks.flat_map(|found| prepared.iter().map(|ready| Ok((&*found.corpus, found.of(&ready.key)?))));
+        marks.flat_map(|found| prepared.iter().map(|ready| Ok((&*found.corpus, found.found(&ready.key)?))));
     let marks: Vec<(&str, &BTreeSet<String>)> = marks.collect::<Result<_>>()?;
     if prepared.iter().any(|ready| ready.prepared.is_some()) {
         folder.lock()?;

@@ -174,7 +174,7 @@ pub(super) mod tests {
         task.result.items = items.collect();
         task.result.figures[0].value = adds.iter().sum::<f64>() / adds.len() as f64;
         let mut folder = Folder::open(path.to_owned(), &model("m")).unwrap();
-        folder.add(&key, task).unwrap();
+        folder.add(&key, &task).unwrap();
         (folder, key)
     }
 

@@ -1,22 +1,10 @@
 //! Marks the items that a training text has, and computes the figure of a task without them.
 
 use super::folder::Folder;
-use super::record::{FigureRecord, ItemRow, TaskKey, TaskRecord};
+use super::record::{FigureRecord, ItemRow, MarkedItems, TaskKey, TaskRecord};
 use crate::error::{Error, Result};
 use crate::tasks::{Contribution, Figure, Metric};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-
-/// The items of a task that a training text has.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MarkedItems {
-    /// The corpus that was looked through, as its recipe names it.
-    pub corpus: String,
-    /// Number of items that it has.
-    pub found: usize,
-    /// The figure that stands for the task, of the other items; `None` if there are none.
-    pub clean: Option<FigureRecord>,
-}
 
 impl Folder {
     /// Marks the rows of a finished task by whether a corpus has their items. `found` has the hashes of those

@@ -9,7 +9,6 @@ mod record;
 mod scores;
 
 pub use folder::Folder;
-pub use marks::MarkedItems;
 pub use model::ScoredModel;
-pub use record::{EvaluationRecord, FigureRecord, FileRecord, ItemRow, TaskKey, TaskRecord};
+pub use record::{EvaluationRecord, FigureRecord, FileRecord, ItemRow, MarkedItems, TaskKey, TaskRecord};
 pub use scores::{TaskScores, score_items, score_task};

@@ -5,7 +5,6 @@
 //! hellaswag-0-shot.jsonl      a line for each item
 //! ```
 
-use super::marks::MarkedItems;
 use super::model::ScoredModel;
 use crate::error::{Error, Result};
 use crate::format::shortened;
@@ -94,6 +93,17 @@ pub struct TaskRecord {
     /// The items that a training text has, if one was looked through.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contamination: Option<MarkedItems>,
+}
+
+/// The items of a task that a training text has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MarkedItems {
+    /// The corpus that was looked through, as its recipe names it.
+    pub corpus: String,
+    /// Number of items that it has.
+    pub found: usize,
+    /// The figure that stands for the task, of the other items; `None` if there are none.
+    pub clean: Option<FigureRecord>,
 }
 
 /// A figure of a task.

@@ -66,8 +66,9 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     // The requests of tasks, and the marker of rows without a target.
     ("scoring", "model tasks data exec ir error"),
-    // The recipe whose mode of recomputation the plan chooses, and the facts about its corpus.
-    ("forecast", "model plan data recipe machine exec passes ir device policy format error"),
+    // The recipe whose mode of recomputation the plan chooses, the facts about its corpus, and what the items of a task
+    // can show.
+    ("forecast", "model plan data statistics recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
     (
@@ -128,7 +129,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // stored runs.
     (
         "eval",
-        "compare data task_evaluation tasks scoring train results recipe statistics regular format error",
+        "compare data task_evaluation tasks scoring train atomic results recipe statistics regular format error",
     ),
     (
         "cli",
