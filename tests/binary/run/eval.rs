@@ -134,7 +134,7 @@ fn every_item_is_kept_and_a_finished_task_is_not_scored_again() {
 /// A training text with the third item in some of its documents.
 fn contaminated_corpus() -> String {
     let document = |number: usize| {
-        let item = if number % 10 == 0 {
+        let item = if number.is_multiple_of(10) {
             "Ein schöner Tag für ein ganz kleines Mädchen, groß"
         } else {
             "Other words"

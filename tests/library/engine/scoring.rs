@@ -178,7 +178,8 @@ fn requests_that_do_not_fit_are_refused() {
     let request = |context: Vec<u32>, scored: usize| Request { context, continuation: vec![1; scored] };
     let fits = request(vec![1; 50], 1);
     let mut refused = |request: Request| {
-        let items: [&[Request]; 2] = [&[fits.clone()], &[fits.clone(), request]];
+        let second = [fits.clone(), request];
+        let items = [std::slice::from_ref(&fits), &second[..]];
         scorer.score(&items, Grouping::Packed, |_| Ok(())).unwrap_err().to_string()
     };
     let long = refused(request(vec![1; 50], 2));
