@@ -546,7 +546,7 @@ mod tests {
         let tables = [&FORWARD[..], &GRAD_QUERIES, &GRAD_KEYS];
         let mut used = tables.map(|table| vec![false; table.len()]);
         for (dim, mask, dropout, major) in [32, 64, 96, 128].into_iter().flat_map(|dim| {
-            [Mask::Causal, Mask::Spans].into_iter().flat_map(move |mask| {
+            [Mask::Causal, Mask::Spans, Mask::Branches].into_iter().flat_map(move |mask| {
                 [false, true]
                     .into_iter()
                     .flat_map(move |dropout| [8, 9, 10, 12].map(|major| (dim, mask, dropout, major)))
