@@ -259,7 +259,7 @@ def definition_of_subjects(xrun_root, task, folder):
     return str(path)
 
 
-# Tasks of CORE: what they ask, examples, delimiter. One of each kind and delimiter, and those with most rules.
+# Tasks of CORE: their file, what they ask, examples, delimiter.
 CORE = {
     "hellaswag_zeroshot": ("language_understanding/hellaswag", "multiple_choice", 0, " "),
     "jeopardy": ("world_knowledge/jeopardy_all", "language_modeling", 10, "\nAnswer: "),
@@ -271,7 +271,21 @@ CORE = {
     "agi_eval_lsat_ar": ("symbolic_problem_solving/agi_eval_lsat_ar", "multiple_choice", 3, " "),
     "squad": ("reading_comprehension/squad", "language_modeling", 10, " "),
     "boolq": ("reading_comprehension/boolq", "multiple_choice", 10, "\nAnswer: "),
-}
+    "arc_challenge": ("world_knowledge/arc_challenge", "multiple_choice", 10, "\nAnswer: "),
+    "bigbench_cs_algorithms": ("symbolic_problem_solving/bigbench_cs_algorithms", "language_modeling", 10, " "),
+    "bigbench_dyck_languages": ("symbolic_problem_solving/bigbench_dyck_languages", "language_modeling", 10, " "),
+    "bigbench_language_identification": (
+        "language_understanding/bigbench_language_identification", "multiple_choice", 10, " ",
+    ),
+    "bigbench_operators": ("symbolic_problem_solving/bigbench_operators", "language_modeling", 10, " "),
+    "bigbench_qa_wikidata": ("world_knowledge/bigbench_qa_wikidata", "language_modeling", 10, " "),
+    "bigbench_repeat_copy_logic": ("symbolic_problem_solving/bigbench_repeat_copy_logic", "language_modeling", 10, " "),
+    "copa": ("commonsense_reasoning/copa", "multiple_choice", 0, " "),
+    "coqa": ("reading_comprehension/coqa", "language_modeling", 0, " "),
+    "hellaswag": ("language_understanding/hellaswag", "multiple_choice", 10, " "),
+    "openbook_qa": ("commonsense_reasoning/openbook_qa", "multiple_choice", 0, " "),
+    "piqa": ("commonsense_reasoning/piqa", "multiple_choice", 10, "\nAnswer: "),
+}  # fmt: skip
 
 
 def core_row(kind, rng):

@@ -247,9 +247,9 @@ impl CrossedDifference {
 /// (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", 2005, who add half an
 /// item to each of the four outcomes).
 ///
-/// `None` if a
-/// side has no model or one side has seeds and the other one model, the models do not have the same items, a task
-/// has fewer than two clusters, a value is not finite, or seeds are to be paired and are not equally many.
+/// `None` if a side has no model or one side has seeds and the other one model, the models do not have the same
+/// items, a task has fewer than two clusters, a value is not finite, or seeds are to be paired and are not
+/// equally many.
 pub fn crossed_difference(
     [baseline, candidate]: [&[ModelFigure]; 2],
     tasks: &[TaskItems],
