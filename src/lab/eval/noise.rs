@@ -127,10 +127,10 @@ pub fn noise(results: &Path, folders: &[PathBuf]) -> Result<NoiseTable> {
     let without_seed = ["training.seed=0".to_owned()];
     for folder in &found {
         let record = EvaluationRecord::read(folder)?;
-        let recipe =
-            stored_recipe(results, &record.model).and_then(|recipe| recipe.hash_with(&without_seed).ok());
-        unknown += usize::from(recipe.is_none());
-        let (recipe, run) = names(&record.model, recipe);
+        let recipe = stored_recipe(results, &record.model);
+        let hashes = recipe.and_then(|recipe| Some([recipe.hash_with(&without_seed).ok()?, recipe.hash()]));
+        unknown += usize::from(hashes.is_none());
+        let (recipe, run) = names(&record.model, hashes);
         for task in &record.tasks {
             let Some((value, figure)) = task.headline().and_then(|figure| Some((figure.value?, figure)))
             else {
@@ -193,13 +193,16 @@ fn evaluations(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<
     Ok(())
 }
 
-/// Returns what tells recipes apart and what tells runs apart. The moving average of a run's weights is another
-/// model, and folders in HuggingFace's form may have one name.
-fn names(model: &ScoredModel, recipe: Option<String>) -> (String, String) {
+/// Returns what tells recipes apart and what tells runs apart. `hashes` are those of a run's recipe without its
+/// seed and with it: two runs of one recipe with one seed are one model. The moving average of a run's weights is
+/// another, and folders in HuggingFace's form may have one name.
+fn names(model: &ScoredModel, hashes: Option<[String; 2]>) -> (String, String) {
     let ScoredModel { name, step, weights, hash, .. } = model;
     // The name of a run is RECIPE/RUN.
-    let recipe =
-        recipe.unwrap_or_else(|| name.split_once('/').map_or(&**name, |(recipe, _)| recipe).to_owned());
+    let [recipe, name] = hashes.unwrap_or_else(|| {
+        let recipe = name.split_once('/').map_or(&**name, |(recipe, _)| recipe);
+        [recipe.to_owned(), name.clone()]
+    });
     let hash = hash.as_deref().filter(|_| step.is_none()).unwrap_or_default();
     (format!("{recipe} {weights}"), format!("{name} {weights} {hash}"))
 }
@@ -415,6 +418,32 @@ mod tests {
         let one = TaskNoise::new("t".to_owned(), "acc".to_owned(), &many, None);
         assert_eq!((one.mean, one.checkpoint_noise), (0.5, Some(0.0)));
         assert_eq!((one.signal, one.seed_noise, one.ratio, one.four_seeds_see), (None, None, None, None));
+    }
+
+    #[test]
+    fn a_repeated_run_is_no_other_seed() {
+        let model = |name: &str, weights: &str| ScoredModel {
+            name: name.to_owned(),
+            step: Some(10),
+            weights: weights.to_owned(),
+            hash: None,
+            tokenizer: String::new(),
+            parameters: 1,
+            dtype: "fp32".to_owned(),
+            device: "cpu".to_owned(),
+            context: 8,
+            batch: [1, 48],
+            xrun_version: String::new(),
+        };
+        let hashes = |seed: &str| Some(["recipe".to_owned(), format!("recipe and {seed}")]);
+        let first = names(&model("r/1", "training"), hashes("seed 1"));
+        assert_eq!(names(&model("r/2", "training"), hashes("seed 1")), first);
+        let other = names(&model("r/3", "training"), hashes("seed 2"));
+        assert!(other.0 == first.0 && other.1 != first.1);
+        assert_ne!(names(&model("r/1", "ema"), hashes("seed 1")), first);
+        // Without their recipes, runs count by their names.
+        let unknown = |name| names(&model(name, "training"), None);
+        assert!(unknown("r/1").0 == unknown("r/2").0 && unknown("r/1").1 != unknown("r/2").1);
     }
 
     #[test]
