@@ -164,23 +164,23 @@ pub fn check_reused(
 pub fn check_text(experiment: &Experiment, summaries: &BTreeMap<String, Summary>) -> Result<()> {
     let changes = |prefix: &str| experiment.changes.iter().any(|change| change.starts_with(prefix));
     for measure in experiment.findings.iter().map(|finding| &finding.measure) {
-        // Token ids of two tokenizers have different hashes for one text.
-        let arms_may_differ =
-            changes("data.tokenizer:") || !measure.metric().is_held_out() && changes("data.");
+        // Token ids of two tokenizers have different hashes for one text. Tasks have none.
+        let arms_may_differ = measure.task().is_none()
+            && (changes("data.tokenizer:") || !measure.metric().is_held_out() && changes("data."));
         let runs = experiment.runs.iter().filter_map(|run| Some((run, text_of(measure, run, summaries)?)));
-        let mut first: BTreeMap<usize, (&ExperimentRun, &str)> = BTreeMap::new();
+        let mut first: BTreeMap<usize, (&ExperimentRun, String)> = BTreeMap::new();
         for (run, hash) in runs {
             let arm = if arms_may_differ { run.arm } else { 0 };
-            let (other, known) = *first.entry(arm).or_insert((run, hash));
-            if known != hash {
-                let names = [other, run].map(|run| run.run.as_deref().unwrap_or("a run"));
+            let (other, known) = first.entry(arm).or_insert_with(|| (run, hash.clone()));
+            if *known != hash {
+                let names = [*other, run].map(|run| run.run.as_deref().unwrap_or("a run"));
                 return Err(Error::failed(format!(
                     "{measure} was measured on different text: {} has the hash {} and {} has {}; a file was replaced \
                      between them, so make the runs again",
                     names[0],
                     short(known),
                     names[1],
-                    short(hash)
+                    short(&hash)
                 )));
             }
         }
@@ -188,18 +188,19 @@ pub fn check_text(experiment: &Experiment, summaries: &BTreeMap<String, Summary>
     Ok(())
 }
 
-/// Returns the hash of the text that a measure of a run rests on, if it was recorded.
-fn text_of<'a>(
-    measure: &Measure,
-    run: &ExperimentRun,
-    summaries: &'a BTreeMap<String, Summary>,
-) -> Option<&'a str> {
+/// Returns the hash of the text that a measure of a run rests on, if it was recorded: of a task, its files and
+/// its definition.
+fn text_of(measure: &Measure, run: &ExperimentRun, summaries: &BTreeMap<String, Summary>) -> Option<String> {
     let summary = summaries.get(run.run.as_ref()?)?;
     match measure.metric() {
         MeasuredMetric::TokS => None,
-        MeasuredMetric::TrainLoss => summary.corpus_hash.as_deref(),
-        MeasuredMetric::Score { .. } => Some(&summary.tasks.get(measure.task()?)?.files),
-        _ => summary.held_out.get(measure.set().unwrap_or(MAIN_SET))?.hash.as_deref(),
+        MeasuredMetric::TrainLoss => summary.corpus_hash.clone(),
+        MeasuredMetric::Score { .. } => {
+            let task = summary.tasks.get(measure.task()?)?;
+            let asked = format!("{} {}", task.files, task.definition);
+            Some(blake3::hash(asked.as_bytes()).to_hex().to_string())
+        }
+        _ => summary.held_out.get(measure.set().unwrap_or(MAIN_SET))?.hash.clone(),
     }
 }
 
