@@ -59,47 +59,17 @@ impl Footer {
 
     /// Parses the footer of a file of `size` bytes with pages in `pages`.
     fn parse(bytes: &[u8], field: &str, pages: Range<u64>, size: u64) -> Result<Self, Fault> {
-        let (mut schema, mut rows, mut encrypted, mut refused) = (None, None, false, None);
-        let (mut groups, mut number, mut total) = (Vec::new(), 0, 0u64);
-        Thrift::new(bytes)
-            .fields(|thrift, id, kind| {
-                match (id, kind) {
-                    (2, Type::List) => schema = Some(Schema::parse(thrift, field)?),
-                    (3, Type::Int) => rows = Some(thrift.int()?),
-                    (4, Type::List) => {
-                        let Some(schema) = &schema else {
-                            return Err(Wrong::What("the columns are missing"));
-                        };
-                        let leaf = schema.column.as_ref().map(|column| column.leaf);
-                        thrift.items(|thrift, _| {
-                            let group = RowGroup::parse(thrift, leaf)?;
-                            match group.checked(total, &pages, leaf.is_some(), field) {
-                                Ok(group) => {
-                                    total = total.saturating_add(group.rows);
-                                    // Without the column, rows are only counted.
-                                    groups.extend(leaf.map(|_| group));
-                                }
-                                Err(why) => {
-                                    refused.get_or_insert((number, why));
-                                }
-                            }
-                            number += 1;
-                            Ok(())
-                        })?;
-                    }
-                    (8, _) => {
-                        encrypted = true;
-                        return Ok(false);
-                    }
-                    _ => return Ok(false),
-                }
-                Ok(true)
-            })
-            .map_err(in_footer)?;
-        let schema = schema.ok_or(Wrong::What("the columns are missing")).map_err(in_footer)?;
-        if encrypted {
-            return Err(Fault::unsupported("it is encrypted"));
-        }
+        let (mut groups, mut total) = (Vec::new(), 0u64);
+        let schema = |thrift: &mut Thrift<'_>| Schema::parse(thrift, field);
+        let FooterFields { schema, rows, refused } = FooterFields::read(bytes, schema, |thrift, schema| {
+            let leaf = schema.column.as_ref().map(|column| column.leaf);
+            let group = RowGroup::parse(thrift, leaf)?;
+            Ok(group.checked(total, &pages, leaf.is_some(), field).map(|group| {
+                total = total.saturating_add(group.rows);
+                // Without the column, rows are only counted.
+                groups.extend(leaf.map(|_| group));
+            }))
+        })?;
         if let Some(why) = schema.refused {
             return Err(Fault::Column(why));
         }
@@ -122,6 +92,62 @@ impl Footer {
     /// Returns the number of the row group that has a row.
     pub fn group_of(&self, row: u64) -> usize {
         self.groups.partition_point(|group| group.first_row + group.rows <= row)
+    }
+}
+
+/// The fields of a footer.
+pub(super) struct FooterFields<S> {
+    /// The columns.
+    pub schema: S,
+    /// Rows of all row groups, as the footer says.
+    pub rows: Option<i64>,
+    /// The first row group that was refused, and why.
+    pub refused: Option<(usize, Fault)>,
+}
+
+impl<S> FooterFields<S> {
+    /// Reads a footer: its columns with `parse`, and then each row group with `group`.
+    ///
+    /// # Errors
+    /// If the footer is damaged, lacks columns, or is encrypted.
+    pub fn read(
+        bytes: &[u8],
+        parse: impl Fn(&mut Thrift<'_>) -> Parsed<S>,
+        mut group: impl FnMut(&mut Thrift<'_>, &S) -> Parsed<Result<(), Fault>>,
+    ) -> Result<Self, Fault> {
+        let (mut schema, mut rows, mut encrypted, mut refused) = (None, None, false, None);
+        let mut number = 0;
+        Thrift::new(bytes)
+            .fields(|thrift, id, kind| {
+                match (id, kind) {
+                    (2, Type::List) => schema = Some(parse(thrift)?),
+                    (3, Type::Int) => rows = Some(thrift.int()?),
+                    (4, Type::List) => {
+                        let Some(schema) = &schema else {
+                            return Err(Wrong::What("the columns are missing"));
+                        };
+                        thrift.items(|thrift, _| {
+                            if let Err(why) = group(thrift, schema)? {
+                                refused.get_or_insert((number, why));
+                            }
+                            number += 1;
+                            Ok(())
+                        })?;
+                    }
+                    (8, _) => {
+                        encrypted = true;
+                        return Ok(false);
+                    }
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            })
+            .map_err(in_footer)?;
+        let schema = schema.ok_or(Wrong::What("the columns are missing")).map_err(in_footer)?;
+        if encrypted {
+            return Err(Fault::unsupported("it is encrypted"));
+        }
+        Ok(Self { schema, rows, refused })
     }
 }
 

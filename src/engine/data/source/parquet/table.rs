@@ -1,7 +1,7 @@
 //! All columns of a table, with lists and groups: the tree of its columns, and where each row group has them.
 
 use super::fault::{Fault, shown};
-use super::footer::{Chunk, Group, footer_bytes, in_footer};
+use super::footer::{Chunk, FooterFields, Group, footer_bytes};
 use super::thrift::{Parsed, Thrift, Type, Wrong};
 use crate::data::file::CorpusFile;
 use std::ops::Range;
@@ -110,36 +110,11 @@ impl Table {
     /// If the file cannot be read, is not a table, or has columns that xrun does not read.
     pub fn read(file: &CorpusFile) -> Result<Self, Fault> {
         let (bytes, pages) = footer_bytes(file)?;
-        let (mut schema, mut groups, mut encrypted, mut refused) = (None, Vec::new(), false, None);
-        Thrift::new(&bytes)
-            .fields(|thrift, id, kind| {
-                match (id, kind) {
-                    (2, Type::List) => schema = Some(Schema::parse(thrift)?),
-                    (4, Type::List) => {
-                        let Some(Schema { columns, .. }) = &schema else {
-                            return Err(Wrong::What("the columns are missing"));
-                        };
-                        thrift.items(|thrift, _| {
-                            match group(thrift, columns, &pages)? {
-                                Ok(group) => groups.push(group),
-                                Err(why) => drop(refused.get_or_insert((groups.len(), why))),
-                            }
-                            Ok(())
-                        })?;
-                    }
-                    (8, _) => {
-                        encrypted = true;
-                        return Ok(false);
-                    }
-                    _ => return Ok(false),
-                }
-                Ok(true)
-            })
-            .map_err(in_footer)?;
-        let schema = schema.ok_or(Wrong::What("the columns are missing")).map_err(in_footer)?;
-        if encrypted {
-            return Err(Fault::unsupported("it is encrypted"));
-        }
+        let mut groups = Vec::new();
+        let FooterFields { schema, refused, .. } =
+            FooterFields::read(&bytes, Schema::parse, |thrift, Schema { columns, .. }| {
+                Ok(group(thrift, columns, &pages)?.map(|group| groups.push(group)))
+            })?;
         if let Some(why) = schema.refused {
             return Err(why);
         }
