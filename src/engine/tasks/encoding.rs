@@ -17,6 +17,14 @@ pub struct Request {
     pub continuation: Vec<u32>,
 }
 
+impl Request {
+    /// Returns the tokens that a model reads: all but the last, after which nothing is predicted.
+    pub fn inputs(&self) -> impl Iterator<Item = u32> {
+        let read = self.continuation.len().saturating_sub(1);
+        self.context.iter().chain(&self.continuation[..read]).copied()
+    }
+}
+
 /// A request, and how many tokens of its prompt were cut off on the left to make it fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Made {
@@ -134,8 +142,8 @@ impl Encoder {
     }
 
     /// Encodes continuations of one context (lm-evaluation-harness, `TemplateLM._encode_pair`): white space
-    /// at the end of the context moves to the continuation, both are encoded together, and the tokens are cut at
-    /// the number of tokens of the context alone. Without a context, the prefix token takes its place.
+    /// at the end of the context moves to the continuation, both are encoded together, and the tokens are cut
+    /// at the number of tokens of the context alone. Without a context, the prefix token takes its place.
     pub(super) fn continuations(&self, context: &str, continuations: &[String]) -> Encoded<Vec<Made>> {
         let kept = context.trim_end_matches(super::python::is_space);
         let moved = &context[kept.len()..];

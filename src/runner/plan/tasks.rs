@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::metrics::ScoreColumn;
 use crate::recipe::{MAX_SHOTS, Recipe};
 use crate::regular;
-use crate::tasks::{self, Beginning, Definition, Encoder, Loaded, Metric, Prepared, PreparedItem, Request};
+use crate::tasks::{self, Beginning, Definition, Encoder, Loaded, Metric, Prepared, PreparedItem};
 use std::path::Path;
 
 const _: () = assert!(MAX_SHOTS as usize == tasks::MAX_SHOTS);
@@ -67,14 +67,10 @@ pub fn column_metrics(task: &Prepared) -> impl Iterator<Item = Metric> + use<> {
     std::iter::once(headline).chain((headline != bits && bits.applies(&rule, rules)).then_some(bits))
 }
 
-/// Returns the tokens that a model reads of an item: those with which all its requests begin once, and of each
-/// request the others but for the last, after which nothing is predicted.
+/// Returns the tokens that a model reads of an item: those with which all its requests begin once, and of
+/// each request the others but for the last, after which nothing is predicted.
 fn tokens_read(item: &PreparedItem) -> usize {
-    let tokens = |request: &Request| -> Vec<u32> {
-        let all = request.context.iter().chain(&request.continuation);
-        all.copied().take(request.context.len() + request.continuation.len() - 1).collect()
-    };
-    let all: Vec<Vec<u32>> = item.requests.iter().map(tokens).collect();
+    let all: Vec<Vec<u32>> = item.requests.iter().map(|request| request.inputs().collect()).collect();
     let Some(first) = all.first() else { return 0 };
     let same = |other: &Vec<u32>| first.iter().zip(other).take_while(|(a, b)| a == b).count();
     let shared = all.iter().map(same).min().unwrap_or(0);

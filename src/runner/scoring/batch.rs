@@ -1,6 +1,6 @@
 //! The tensors of one batch of groups.
 
-use super::group::{Group, inputs};
+use super::group::Group;
 use super::pack::PlacedGroup;
 use super::usage::Usage;
 use crate::data::IGNORED;
@@ -89,7 +89,7 @@ impl Batch {
                 false => branch + position - group.prefix,
             };
             let mut len = 0;
-            for (position, token) in inputs(request).enumerate() {
+            for (position, token) in request.inputs().enumerate() {
                 len = position + 1;
                 let token_at = place(position);
                 let gap = if token_at < prefix_end { [0, 0] } else { [prefix_end, branch] };

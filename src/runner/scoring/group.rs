@@ -26,18 +26,19 @@ pub(super) struct Group {
 
 impl Group {
     fn alone(item: usize, first: usize, request: &Request) -> Self {
-        let rows = inputs(request).count();
+        let rows = request.inputs().count();
         Self { item, first, count: 1, prefix: rows, rows, scored: request.continuation.len() }
     }
 
     /// Returns the group with one more request of its item. `head` is its first request.
     fn with(&self, head: &Request, request: &Request) -> Self {
-        let shared = inputs(head).zip(inputs(request)).take(self.prefix).take_while(|(a, b)| a == b).count();
+        let shared =
+            head.inputs().zip(request.inputs()).take(self.prefix).take_while(|(a, b)| a == b).count();
         let others = self.rows - self.prefix + self.count * (self.prefix - shared);
         Self {
             count: self.count + 1,
             prefix: shared,
-            rows: shared + others + inputs(request).count() - shared,
+            rows: shared + others + request.inputs().count() - shared,
             scored: self.scored + request.continuation.len(),
             ..*self
         }
@@ -67,12 +68,6 @@ pub(super) fn groups(items: &[&[Request]], shape: ScoringShape) -> Vec<Group> {
         groups.extend(open);
     }
     groups
-}
-
-/// Returns the tokens that the model reads for a request: all but the last.
-pub(super) fn inputs(request: &Request) -> impl Iterator<Item = u32> {
-    let read = request.continuation.len().saturating_sub(1);
-    request.context.iter().chain(&request.continuation[..read]).copied()
 }
 
 /// Checks a request for a model with this context and vocabulary.
