@@ -1,9 +1,9 @@
 // Shared by the attention kernels: products, the order of blocks, the mask, dropout, and the soft cap of
 // scores.
 //
-// Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), BRANCHES (1: spans have
-// a gap; only forward), DROPOUT (0 or 1), SOFT_CAP (1: a score s = q·k/√dim becomes cap·tanh(s / cap); 0:
-// `soft_cap` is not read).
+// Definitions: CAUSAL (1: query t attends to keys 0 to t; 0: to the keys of its span), BRANCHES (1: spans
+// have a gap; only forward), DROPOUT (0 or 1), SOFT_CAP (1: a score s = q·k/√dim becomes cap·tanh(s / cap);
+// 0: `soft_cap` is not read).
 #pragma once
 #include "common.cuh"
 

@@ -1,10 +1,10 @@
 // Flash attention, forward, in bf16 on sm_90a: warpgroup products, and tiles copied by TMA. For rows that are
 // longer than a tile or two, without dropout.
 //
-// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, BRANCHES, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128), CONSUMERS
-// (warpgroups that multiply, 64 queries each), STAGES (tiles of keys, and of values, in flight), THREADS (per
-// block: the consumers and one warpgroup that copies), CONSUMER_REGISTERS and PRODUCER_REGISTERS (per
-// thread), KEPT (1: queries stay in registers). src/engine/ops/attention/tuning.rs sets them.
+// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, BRANCHES, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128),
+// CONSUMERS (warpgroups that multiply, 64 queries each), STAGES (tiles of keys, and of values, in flight),
+// THREADS (per block: the consumers and one warpgroup that copies), CONSUMER_REGISTERS and PRODUCER_REGISTERS
+// (per thread), KEPT (1: queries stay in registers). src/engine/ops/attention/tuning.rs sets them.
 //
 // A block takes pieces of work, each of CONSUMERS·64 queries of a head, until none is left. One thread of its
 // last warpgroup copies queries, keys and values into shared memory. It runs ahead of the consumers by the

@@ -119,8 +119,8 @@ fn launch(launch: Launch, request: Request) -> Result<()> {
     run(request, &ranks, &stop)
 }
 
-/// Runs a recipe on the ranks of this process: prepares corpus, plan, programs and fit ([`prepare_early`]), trains
-/// ([`Run::train`]) and draws the plots.
+/// Runs a recipe on the ranks of this process: prepares corpus, plan, programs and fit ([`prepare_early`]),
+/// trains ([`Run::train`]) and draws the plots.
 fn run(request: Request, ranks: &LocalRanks, stop: &Stop) -> Result<()> {
     let draws = request.recipe.values().metrics.plots;
     let ended = ranks.abort_on_error(|guard| {

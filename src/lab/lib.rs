@@ -8,9 +8,9 @@
 //! report ◀── results/ (CSV, summary, plots) ◀── metrics rows
 //! ```
 //!
-//! Three packages share the modules: the engine (`src/engine`), the runner of one run (`src/runner`), and this
-//! one: experiments of many runs, and all that shows them. Each package re-exports the one below it, so that a
-//! module has one path, whichever package holds it.
+//! Three packages share the modules: the engine (`src/engine`), the runner of one run (`src/runner`), and
+//! this one: experiments of many runs, and all that shows them. Each package re-exports the one below it, so
+//! that a module has one path, whichever package holds it.
 
 pub mod cli;
 pub mod compare;

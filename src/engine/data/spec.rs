@@ -100,8 +100,8 @@ pub struct Spec {
     pub seed: u64,
     /// How documents are laid into the rows of a training batch.
     pub packing: Packing,
-    /// Which windows are shuffled with each other. With blocks, the hash of a text corpus is that of its text,
-    /// which is known before its tokens are.
+    /// Which windows are shuffled with each other. With blocks, the hash of a text corpus is that of its
+    /// text, which is known before its tokens are.
     pub shuffle: Shuffle,
     /// Bytes that tokens may take in memory; `None` for no limit.
     pub memory_bytes: Option<u64>,

@@ -102,8 +102,8 @@ impl Engine {
     }
 
     /// Creates an engine on the same device for programs over another state. It has no memory of its own for
-    /// weights that both states have, nor for transient tensors: [`Engine::swap_weights`] lends it this engine's,
-    /// which must be large enough for its programs.
+    /// weights that both states have, nor for transient tensors: [`Engine::swap_weights`] lends it this
+    /// engine's, which must be large enough for its programs.
     ///
     /// # Errors
     /// If memory for the other buffers cannot be allocated.
@@ -116,8 +116,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Lends weights and transient memory to an engine that [`Engine::beside`] created. A second call takes them
-    /// back. Addresses stay, so captured graphs stay valid.
+    /// Lends weights and transient memory to an engine that [`Engine::beside`] created. A second call takes
+    /// them back. Addresses stay, so captured graphs stay valid.
     pub fn swap_weights(&mut self, other: &mut Self) {
         self.state.swap_weights(&mut other.state);
         std::mem::swap(&mut self.placement, &mut other.placement);

@@ -46,8 +46,8 @@ impl StateMemory {
         Ok(Self { layout, buffers })
     }
 
-    /// Allocates the buffers of `layout`, but for those of weights that `lender` has too. They stay empty until
-    /// [`StateMemory::swap_weights`] lends them the lender's memory.
+    /// Allocates the buffers of `layout`, but for those of weights that `lender` has too. They stay empty
+    /// until [`StateMemory::swap_weights`] lends them the lender's memory.
     pub(super) fn beside(device: &Device, layout: Arc<State>, lender: &State) -> Result<Self> {
         let lent: Vec<usize> = lent_buffers(&layout, lender).into_iter().map(|(own, _)| own).collect();
         let allocate = |(index, buffer): (usize, &StateBuffer)| {

@@ -324,8 +324,8 @@ impl StateBuilder {
         builder
     }
 
-    /// Lays out the buffers of another state that ops read parameters from, and its masters if they are whole,
-    /// with the same places in them. Programs over the two states can share this memory.
+    /// Lays out the buffers of another state that ops read parameters from, and its masters if they are
+    /// whole, with the same places in them. Programs over the two states can share this memory.
     pub fn for_weights_of(state: &State) -> Self {
         let mut builder = Self::empty(state.precision);
         let mut buffers = HashMap::new();

@@ -63,8 +63,8 @@ pub fn score_figure(name: &str) -> Option<&'static ScoreFigure> {
     SCORE_FIGURES.iter().find(|known| known.figure.name == name)
 }
 
-/// A column of `metrics.csv` for a figure of a task, `TASK/FIGURE`, where the figure has the prefix `ema_` for
-/// the moving average of the weights.
+/// A column of `metrics.csv` for a figure of a task, `TASK/FIGURE`, where the figure has the prefix `ema_`
+/// for the moving average of the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreColumn<'a> {
     /// The name of the task.

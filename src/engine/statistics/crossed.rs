@@ -1,13 +1,13 @@
 //! The error of a difference between two recipes that were evaluated on the same items: over items, and over
 //! the seeds that the recipes were trained with.
 //!
-//! The figure of seed s of recipe r on item i is μ_r + item_i + (recipe × item)_ri + seed_rs + rest_rsi. In the
-//! difference of two recipes what an item does to both cancels. Its variance has three parts: recipe × item over
-//! the items, seeds over the seeds, and the rest over both (Miller, "Adding Error Bars to Evals",
-//! arXiv:2411.00640, for one model a side; Clark, "The language-as-fixed-effect fallacy", 1973, for why a claim
-//! about recipes needs both). They are estimated as Cameron, Gelbach and Miller do for two-way clusters ("Robust
-//! Inference with Multiway Clustering", 2011): the variance over items plus that over seeds, less the rest, which
-//! both contain.
+//! The figure of seed s of recipe r on item i is μ_r + item_i + (recipe × item)_ri + seed_rs + rest_rsi. In
+//! the difference of two recipes what an item does to both cancels. Its variance has three parts: recipe ×
+//! item over the items, seeds over the seeds, and the rest over both (Miller, "Adding Error Bars to Evals",
+//! arXiv:2411.00640, for one model a side; Clark, "The language-as-fixed-effect fallacy", 1973, for why a
+//! claim about recipes needs both). They are estimated as Cameron, Gelbach and Miller do for two-way clusters
+//! ("Robust Inference with Multiway Clustering", 2011): the variance over items plus that over seeds, less
+//! the rest, which both contain.
 
 use super::clusters::clustered_error;
 use super::interval::Interval;
@@ -34,7 +34,8 @@ pub struct ModelFigure {
 pub struct TaskItems {
     /// Number of the cluster of each item.
     pub clusters: Vec<usize>,
-    /// What one item moves the figure by if it is either right or wrong; 0 for a figure of continuous results.
+    /// What one item moves the figure by if it is either right or wrong; 0 for a figure of continuous
+    /// results.
     pub step: f64,
 }
 
@@ -99,8 +100,8 @@ impl ErrorParts {
     /// Returns how far an interval reaches to each side: the error times the mean of both parts' quantiles,
     /// weighted by their variances (Cochran's approximation; Cochran and Cox, "Experimental Designs", 1950).
     ///
-    /// Satterthwaite's degrees of freedom err where one part has few and the other many: if two seeds happen to
-    /// lie close together, he takes the freedom of the items. Of twenty tasks that are corrected for, an
+    /// Satterthwaite's degrees of freedom err where one part has few and the other many: if two seeds happen
+    /// to lie close together, he takes the freedom of the items. Of twenty tasks that are corrected for, an
     /// interval over two seeds then misses seven times as often as it should.
     pub fn reach(&self, confidence: f64) -> f64 {
         self.reach_beyond(0.5 * (1.0 - confidence))
@@ -119,8 +120,8 @@ impl ErrorParts {
         weighted.sum::<f64>() / total.sqrt()
     }
 
-    /// Returns the two-sided p of "the true value is 0", of an estimate with this error: the level at which the
-    /// interval ends at 0. Below 1e-11 it is an upper bound.
+    /// Returns the two-sided p of "the true value is 0", of an estimate with this error: the level at which
+    /// the interval ends at 0. Below 1e-11 it is an upper bound.
     pub fn p(&self, estimate: f64) -> f64 {
         let error = self.error();
         if estimate.is_nan() || error.is_nan() {
@@ -149,11 +150,13 @@ impl ErrorParts {
         self.smallest(confidence, power, |difference| self.power(difference, confidence, freedom))
     }
 
-    /// Returns the same before anything is run: `seeds` is of two sides that have equally many seeds and vary alike.
+    /// Returns the same before anything is run: `seeds` is of two sides that have equally many seeds and vary
+    /// alike.
     ///
-    /// Its degrees of freedom, 2 ν, are then those of the estimated variance. Welch's, which the interval takes, are
-    /// fewer, because by chance one side shows the share u of the variance and the other 1 - u: ν / (u² + (1 - u)²).
-    /// The sum of two χ² variables is independent of their shares, and u has the distribution Beta(ν/2, ν/2).
+    /// Its degrees of freedom, 2 ν, are then those of the estimated variance. Welch's, which the interval
+    /// takes, are fewer, because by chance one side shows the share u of the variance and the other 1 - u: ν
+    /// / (u² + (1 - u)²). The sum of two χ² variables is independent of their shares, and u has the
+    /// distribution Beta(ν/2, ν/2).
     pub fn smallest_planned(&self, confidence: f64, power: f64) -> f64 {
         let Some(seeds) = self.seeds.filter(|seeds| seeds.variance > 0.0) else {
             return self.smallest_seen(confidence, power);
@@ -188,8 +191,8 @@ impl ErrorParts {
         root(0.0, 3.0 * longest + 10.0 * error, |difference| seen(difference) - power)
     }
 
-    /// Returns the probability that an interval excludes 0 on the side of a true difference, if the variance that is
-    /// least exactly known is estimated with `freedom` degrees of freedom.
+    /// Returns the probability that an interval excludes 0 on the side of a true difference, if the variance
+    /// that is least exactly known is estimated with `freedom` degrees of freedom.
     fn power(&self, difference: f64, confidence: f64, freedom: f64) -> f64 {
         let error = self.error();
         // The quantiles do not depend on the sampled variance.
@@ -239,17 +242,17 @@ impl CrossedDifference {
     }
 }
 
-/// Returns the difference candidate - baseline of figures on the same items, task by task. With a single model a
-/// side, the error is that over items.
+/// Returns the difference candidate - baseline of figures on the same items, task by task. With a single
+/// model a side, the error is that over items.
 ///
-/// Models that answer every item alike do not show how often they differ, and few differing items lie on one side
-/// by chance more often than the normal distribution says. So one more differing item is counted in the variance
-/// (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", 2005, who add half an
-/// item to each of the four outcomes).
+/// Models that answer every item alike do not show how often they differ, and few differing items lie on one
+/// side by chance more often than the normal distribution says. So one more differing item is counted in the
+/// variance (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", 2005,
+/// who add half an item to each of the four outcomes).
 ///
-/// `None` if a side has no model or one side has seeds and the other one model, the models do not have the same
-/// items, a task has fewer than two clusters, a value is not finite, or seeds are to be paired and are not
-/// equally many.
+/// `None` if a side has no model or one side has seeds and the other one model, the models do not have the
+/// same items, a task has fewer than two clusters, a value is not finite, or seeds are to be paired and are
+/// not equally many.
 pub fn crossed_difference(
     [baseline, candidate]: [&[ModelFigure]; 2],
     tasks: &[TaskItems],

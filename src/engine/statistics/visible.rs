@@ -2,8 +2,8 @@
 
 use super::crossed::{ErrorParts, VariancePart};
 
-/// How alike the answers of two models are unless stored evaluations say otherwise: the correlation over items of
-/// what they contribute to the figure.
+/// How alike the answers of two models are unless stored evaluations say otherwise: the correlation over
+/// items of what they contribute to the figure.
 pub const USUAL_CORRELATION: f64 = 0.5;
 
 /// The probability of finding a difference of the size that a set is said to see.
@@ -39,12 +39,12 @@ impl PlannedScores {
     }
 
     /// Returns the smallest true difference that is found with [`VISIBLE_POWER`], by an interval with this
-    /// confidence. `None` unless there are two clusters and, if there are seeds, two of them, the error is above 0,
-    /// and the correlation is below 1.
+    /// confidence. `None` unless there are two clusters and, if there are seeds, two of them, the error is
+    /// above 0, and the correlation is below 1.
     ///
-    /// The variance of a difference over items is 2 error² (1 - correlation): what both models find hard alike
-    /// cancels (Miller, "Adding Error Bars to Evals", arXiv:2411.00640). With S seeds a side, it is divided by S, and
-    /// 2 deviation² / S is added.
+    /// The variance of a difference over items is 2 error² (1 - correlation): what both models find hard
+    /// alike cancels (Miller, "Adding Error Bars to Evals", arXiv:2411.00640). With S seeds a side, it is
+    /// divided by S, and 2 deviation² / S is added.
     pub fn smallest_seen(&self, confidence: f64) -> Option<f64> {
         let pair = 2.0 * self.error * self.error * (1.0 - self.correlation);
         let is_possible = pair > 0.0 && pair.is_finite() && self.clusters > 1;

@@ -233,8 +233,8 @@ impl Prepared {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Returns a BLAKE3 over the definition, the files, the examples and the items, in hexadecimal: everything
-    /// that is asked, whoever is asked.
+    /// Returns a BLAKE3 over the definition, the files, the examples and the items, in hexadecimal:
+    /// everything that is asked, whoever is asked.
     pub fn hash(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         let text = format!("{} {} {}\n", self.definition.hash, self.files_hash(), self.shots);

@@ -1,4 +1,5 @@
-//! `xrun compare`: speed in alternating trials, quality in pairs with the same seed, or stored scores on tasks.
+//! `xrun compare`: speed in alternating trials, quality in pairs with the same seed, or stored scores on
+//! tasks.
 
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
@@ -44,9 +45,9 @@ pub struct Args {
     #[arg(conflicts_with_all = ["recipe", "on", "runs", "common", "min_effect", "confidence", "sequential", "seed", "plan"])]
     #[arg(conflicts_with_all = ["before_bin", "before_rev", "before_cmd", "repeats", "tolerance"])]
     confirm: Option<String>,
-    /// Compare stored scores on tasks: folders that `xrun eval` wrote, of the baseline, then of the candidate. Join
-    /// several seeds of a recipe with commas; with one on each side, the verdict is on these two checkpoints
-    /// only. --on chooses tasks.
+    /// Compare stored scores on tasks: folders that `xrun eval` wrote, of the baseline, then of the
+    /// candidate. Join several seeds of a recipe with commas; with one on each side, the verdict is on these
+    /// two checkpoints only. --on chooses tasks.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"])]
     #[arg(conflicts_with_all = ["recipe", "candidate", "runs", "common", "before_bin", "before_rev", "before_cmd", "timeout"])]
     #[arg(conflicts_with_all = ["jobs", "confirm", "plan", "pilot", "seed", "repeats", "tolerance", "hypothesis", "predicts"])]

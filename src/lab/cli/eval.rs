@@ -27,8 +27,9 @@ pub struct Args {
     /// The folder with the tasks' files, each task in the folder of its data set.
     #[arg(long, value_name = "DIR", required_unless_present = "noise")]
     pub data: Option<PathBuf>,
-    /// Score nothing: rank the tasks of stored evaluations by how far recipes lie apart in them, in units of how much
-    /// one recipe varies over checkpoints and seeds. Names folders of evaluations, or folders that contain them.
+    /// Score nothing: rank the tasks of stored evaluations by how far recipes lie apart in them, in units of
+    /// how much one recipe varies over checkpoints and seeds. Names folders of evaluations, or folders that
+    /// contain them.
     #[arg(long, num_args = 1.., value_name = "RUNS")]
     #[arg(conflicts_with_all = ["words", "tasks", "data", "shots", "limit", "max_len", "device", "checkpoint", "weights", "out"])]
     pub noise: Option<Vec<PathBuf>>,

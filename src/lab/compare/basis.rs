@@ -188,8 +188,8 @@ pub fn check_text(experiment: &Experiment, summaries: &BTreeMap<String, Summary>
     Ok(())
 }
 
-/// Returns the hash of the text that a measure of a run rests on, if it was recorded: of a task, its files and
-/// its definition.
+/// Returns the hash of the text that a measure of a run rests on, if it was recorded: of a task, its files
+/// and its definition.
 fn text_of(measure: &Measure, run: &ExperimentRun, summaries: &BTreeMap<String, Summary>) -> Option<String> {
     let summary = summaries.get(run.run.as_ref()?)?;
     match measure.metric() {

@@ -1,5 +1,5 @@
-//! Ranks tasks by signal to noise over stored evaluations: how far recipes lie apart in a task, in units of how much
-//! one recipe varies over its last checkpoints and over its seeds.
+//! Ranks tasks by signal to noise over stored evaluations: how far recipes lie apart in a task, in units of
+//! how much one recipe varies over its last checkpoints and over its seeds.
 
 use crate::compare::stored_recipe;
 use crate::error::{Error, IoContext, Result};
@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The most checkpoints of a run, from its end, that count as its last ones. Heineman et al. take 5 of small models.
+/// The most checkpoints of a run, from its end, that count as its last ones. Heineman et al. take 5 of small
+/// models.
 const LAST: usize = 5;
 
 /// Folders below the one that is named in which evaluations are looked for.
@@ -58,20 +59,21 @@ pub struct TaskNoise {
     pub mean: f64,
     /// Standard error over items of one model, as evaluations have it on average.
     pub items_error: Option<f64>,
-    /// The largest difference between two recipes, each the mean over the last checkpoints of its runs; `None` for one
-    /// recipe.
+    /// The largest difference between two recipes, each the mean over the last checkpoints of its runs;
+    /// `None` for one recipe.
     pub signal: Option<f64>,
     /// Deviation of the last checkpoints of a run around their mean; `None` if no run has two.
     pub checkpoint_noise: Option<f64>,
-    /// Deviation of the runs of a recipe, each the newest checkpoint, around their mean; `None` if no recipe has two.
+    /// Deviation of the runs of a recipe, each the newest checkpoint, around their mean; `None` if no recipe
+    /// has two.
     pub seed_noise: Option<f64>,
     /// `signal` over the larger noise.
     pub ratio: Option<f64>,
-    /// Correlation over items of what they contribute to the figures of two models, the mean over pairs of runs;
-    /// `None` if no two runs have the same items.
+    /// Correlation over items of what they contribute to the figures of two models, the mean over pairs of
+    /// runs; `None` if no two runs have the same items.
     pub correlation: Option<f64>,
-    /// The smallest true difference that is found with a probability of 80 % between two checkpoints, and between two
-    /// recipes of four seeds each.
+    /// The smallest true difference that is found with a probability of 80 % between two checkpoints, and
+    /// between two recipes of four seeds each.
     pub checkpoints_see: Option<f64>,
     pub four_seeds_see: Option<f64>,
 }
@@ -193,9 +195,9 @@ fn evaluations(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<
     Ok(())
 }
 
-/// Returns what tells recipes apart and what tells runs apart. `hashes` are those of a run's recipe without its
-/// seed and with it: two runs of one recipe with one seed are one model. The moving average of a run's weights is
-/// another, and folders in HuggingFace's form may have one name.
+/// Returns what tells recipes apart and what tells runs apart. `hashes` are those of a run's recipe without
+/// its seed and with it: two runs of one recipe with one seed are one model. The moving average of a run's
+/// weights is another, and folders in HuggingFace's form may have one name.
 fn names(model: &ScoredModel, hashes: Option<[String; 2]>) -> (String, String) {
     let ScoredModel { name, step, weights, hash, .. } = model;
     // The name of a run is RECIPE/RUN.

@@ -61,8 +61,8 @@ fn row(table: &mut Table, task: &TaskRecord) {
     ]);
 }
 
-/// Returns the smallest true difference of two checkpoints that the task finds in 80 % of cases at 95 %, if their
-/// answers are as alike as usual.
+/// Returns the smallest true difference of two checkpoints that the task finds in 80 % of cases at 95 %, if
+/// their answers are as alike as usual.
 fn sees(figure: &FigureRecord) -> Option<f64> {
     let plan = PlannedScores {
         error: figure.error?,
@@ -74,9 +74,9 @@ fn sees(figure: &FigureRecord) -> Option<f64> {
 }
 
 impl Evaluation {
-    /// Returns the mean over tasks of their figures above chance, as a part of what is possible: (value − chance) / (1
-    /// − chance), and its standard error over items. Over the tasks of the set `core` it is CORE (Li et al. 2024,
-    /// arXiv:2406.11794). `None` unless there are several tasks and all have a chance level.
+    /// Returns the mean over tasks of their figures above chance, as a part of what is possible: (value −
+    /// chance) / (1 − chance), and its standard error over items. Over the tasks of the set `core` it is CORE
+    /// (Li et al. 2024, arXiv:2406.11794). `None` unless there are several tasks and all have a chance level.
     ///
     /// The tasks are these ones, and their items are independent, so variances add up.
     pub fn mean_above_chance(&self) -> Option<(f64, Option<f64>)> {

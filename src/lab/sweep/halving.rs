@@ -35,7 +35,8 @@ pub enum RankedBy {
     Score {
         /// Its column in `metrics.csv`.
         column: String,
-        /// 1, or -1 if higher values are better: what values are multiplied by, so that the lowest rank first.
+        /// 1, or -1 if higher values are better: what values are multiplied by, so that the lowest rank
+        /// first.
         sign: f64,
     },
 }
@@ -52,7 +53,8 @@ impl RankedBy {
         }
     }
 
-    /// Returns the key of the steps between evaluations, and those of a plan; 0 if there is one at the end only.
+    /// Returns the key of the steps between evaluations, and those of a plan; 0 if there is one at the end
+    /// only.
     fn interval(&self, plan: &Plan) -> (&'static str, u64) {
         match self {
             Self::ValidationLoss => ("validation.interval", plan.intervals.validation.interval as u64),

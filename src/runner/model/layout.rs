@@ -20,7 +20,8 @@ use crate::policy::Reduction;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Lays out the parameters of a plan with everything that their updates keep, and returns the gradient buckets.
+/// Lays out the parameters of a plan with everything that their updates keep, and returns the gradient
+/// buckets.
 fn trained_params(plan: &Plan) -> (StateBuilder, Vec<Bucket>) {
     let precision = plan.precision;
     let params = parameters(&plan.model);

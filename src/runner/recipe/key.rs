@@ -155,7 +155,8 @@ pub enum Type {
     FractionOrPaths(NumberRange),
     /// A table of names, each with a path or a list of paths.
     NamedPaths,
-    /// A list of different names of tasks or of sets of tasks, and paths that end in `.toml`; it may be empty.
+    /// A list of different names of tasks or of sets of tasks, and paths that end in `.toml`; it may be
+    /// empty.
     TaskNames,
     /// A list of tables, each with a fraction of training and the weights of sources from there on.
     Phases,

@@ -628,8 +628,8 @@ sections! {
 
     /// Scores on tasks during and after training (docs/eval.md). They change nothing that is trained.
     evaluation: TaskRuns {
-        /// Tasks on which the model is scored: names, names of sets (`small`, `core`), or paths of definitions
-        /// that end in `.toml`. `xrun tasks list` shows the names.
+        /// Tasks on which the model is scored: names, names of sets (`small`, `core`), or paths of
+        /// definitions that end in `.toml`. `xrun tasks list` shows the names.
         tasks: Vec<String> = Vec::new();
             Measuring, Type::TaskNames, "[\"hellaswag\"]" => implied("[]");
         /// Folder with the files of the tasks, each in the folder of its data set (docs/tasks.md).

@@ -390,8 +390,8 @@ fn until(text: &str, clock: &str, rest: &str) -> Result<Measure, String> {
     Ok(Measure::Until { clock, metric, set, target })
 }
 
-/// Parses `TASK/FIGURE`, or the name of a task that xrun brings, for the figure that stands for it. Returns the
-/// metric and the task.
+/// Parses `TASK/FIGURE`, or the name of a task that xrun brings, for the figure that stands for it. Returns
+/// the metric and the task.
 fn score(named: &str) -> Option<(MeasuredMetric, Option<String>)> {
     let headline = || Some(format!("{named}/{}", tasks::find(named).ok()?.scoring.metric.word()));
     let column = if named.contains('/') { named.to_owned() } else { headline()? };

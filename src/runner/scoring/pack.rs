@@ -1,10 +1,11 @@
-//! Places groups of requests into rows of attention: longest first, each into the row with the least space that
-//! suffices. Places never change scores, so any rule would do; this one leaves little padding.
+//! Places groups of requests into rows of attention: longest first, each into the row with the least space
+//! that suffices. Places never change scores, so any rule would do; this one leaves little padding.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Which groups share a batch. A group has the requests of an item that share a prefix. It never changes scores.
+/// Which groups share a batch. A group has the requests of an item that share a prefix. It never changes
+/// scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Grouping {
     /// As many as fit, several in a row of attention.

@@ -46,8 +46,8 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Creates a folder inside that of a run, which this process has locked. Removes what was there: scores of
-    /// a step that an earlier process did not save.
+    /// Creates a folder inside that of a run, which this process has locked. Removes what was there: scores
+    /// of a step that an earlier process did not save.
     ///
     /// # Errors
     /// If files cannot be removed or created.
@@ -78,8 +78,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Creates the folder if it is missing, and keeps other processes from writing into it until this value is
-    /// dropped.
+    /// Creates the folder if it is missing, and keeps other processes from writing into it until this value
+    /// is dropped.
     ///
     /// # Errors
     /// If another process writes into it, or it holds the evaluation of another model by now.
@@ -275,7 +275,8 @@ pub(super) mod tests {
         first.add(&key, &task).unwrap();
         assert!(second.add(&key, &task).unwrap_err().message().contains("in use by"));
         drop(first);
-        // What the first wrote stays, and another model is noticed though its folder was free when it opened it.
+        // What the first wrote stays, and another model is noticed though its folder was free when it opened
+        // it.
         let another = TaskKey { shots: 2, ..key.clone() };
         second.add(&another, &task).unwrap();
         assert_eq!(EvaluationRecord::read(&path).unwrap().tasks.len(), 2);

@@ -69,8 +69,8 @@ impl TimeLeft {
     }
 
     /// Creates the estimate for a run of this recipe with `steps` steps, whose rows must be passed to
-    /// [`TimeLeft::add`]. The cost of an evaluation depends on the corpus or on the tasks, so evaluations count
-    /// only once one was timed.
+    /// [`TimeLeft::add`]. The cost of an evaluation depends on the corpus or on the tasks, so evaluations
+    /// count only once one was timed.
     ///
     /// # Errors
     /// Fails like [`Recipe::batch`].

@@ -95,8 +95,8 @@ fn ranks_share_the_items_and_every_set_of_weights_is_scored() {
     assert!(rows(&run).last().unwrap().further.contains_key("colors/ema_acc"));
 }
 
-/// As after a kill during the evaluation after step 10, when the newest checkpoint is that of step 5: a folder
-/// is half written, and one is of a step that comes later.
+/// As after a kill during the evaluation after step 10, when the newest checkpoint is that of step 5: a
+/// folder is half written, and one is of a step that comes later.
 #[test]
 fn a_resume_scores_again_what_was_not_saved() {
     let place = place();

@@ -1,7 +1,7 @@
 //! Scores of tasks: items that are right or wrong, in models of several seeds.
 //!
-//! An item is right with the probability of the item, plus what suits the recipe in it, plus the effect of the
-//! seed, so the true difference of two recipes is known exactly.
+//! An item is right with the probability of the item, plus what suits the recipe in it, plus the effect of
+//! the seed, so the true difference of two recipes is known exactly.
 
 use super::{CONFIDENCE, least, most, trials};
 use crate::runner::long;
@@ -13,7 +13,8 @@ use xrun::statistics::{
     mean,
 };
 
-/// Items of a task, and of one in which a planned difference is looked for: it must not reach probabilities of 0 or 1.
+/// Items of a task, and of one in which a planned difference is looked for: it must not reach probabilities
+/// of 0 or 1.
 const ITEMS: usize = 200;
 const MANY_ITEMS: usize = 2000;
 
@@ -165,8 +166,8 @@ fn settings() -> Vec<Setting> {
     }
 }
 
-/// Of one task and of 20 together, a recipe that is compared with itself is called different in at most one of
-/// twenty sets, and planned differences are found.
+/// Of one task and of 20 together, a recipe that is compared with itself is called different in at most one
+/// of twenty sets, and planned differences are found.
 #[test]
 fn seeds_as_units_err_as_seldom_as_they_say() {
     println!(

@@ -97,8 +97,8 @@ fn neighbors_order_and_places_change_no_bit() {
             check_permutations(&setup, &items[..3], &[Grouping::Apart { batch: 1 }], &what);
         }
     }
-    // More keys than the 256 of a block. If documents began at any multiple of 16, the second would begin at 496,
-    // in a block of queries of both, whose blocks of keys would cut its first keys at 512.
+    // More keys than the 256 of a block. If documents began at any multiple of 16, the second would begin at
+    // 496, in a block of queries of both, whose blocks of keys would cut its first keys at 512.
     for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
         let keys = ["training.seq_len=1000", "data.validation_tokens=2000", "model.n_layers=1", dtype];
         let setup = Setup::new(&keys);

@@ -66,8 +66,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     // The requests of tasks, and the marker of rows without a target.
     ("scoring", "model tasks data exec ir error"),
-    // The recipe whose mode of recomputation the plan chooses, the facts about its corpus, and what the items of a task
-    // can show.
+    // The recipe whose mode of recomputation the plan chooses, the facts about its corpus, and what the items
+    // of a task can show.
     ("forecast", "model plan data statistics recipe machine exec passes ir device policy format error"),
     // The keys that the hash of a stored recipe covers; intervals and verdicts of stored comparisons; the
     // similar one of a name that runs have nothing of.
@@ -125,8 +125,8 @@ const MAY_USE: &[(&str, &str)] = &[
         "watch",
         "curve compare sweep train ranks results statistics metrics recipe machine format regular error",
     ),
-    // The tokens and figures of tasks, what scores them, items in training text, where results are, and the recipes of
-    // stored runs.
+    // The tokens and figures of tasks, what scores them, items in training text, where results are, and the
+    // recipes of stored runs.
     (
         "eval",
         "compare data task_evaluation tasks scoring train atomic results recipe statistics regular format error",

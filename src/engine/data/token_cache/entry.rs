@@ -164,8 +164,8 @@ pub(super) enum Written {
     Refused,
 }
 
-/// Writes the tokens that `make` hands to its sink, one split behind the other, as a file that appears whole or
-/// not at all. `make` records groups of them in the journal, and takes those from it that an interrupted
+/// Writes the tokens that `make` hands to its sink, one split behind the other, as a file that appears whole
+/// or not at all. `make` records groups of them in the journal, and takes those from it that an interrupted
 /// process made. It returns the header; its counts and width are filled in here. `vocab` is the number of
 /// vocabulary entries.
 ///

@@ -14,8 +14,8 @@ use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spe
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
 ///
 /// `spans` is an input unless the [`Mask`] is causal (with branches, it has four numbers per row), the
-/// counters with dropout. `lse` is the logarithm of the sum of exponentials of the scaled scores, before dropout; only the backward pass reads
-/// it.
+/// counters with dropout. `lse` is the logarithm of the sum of exponentials of the scaled scores, before
+/// dropout; only the backward pass reads it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttention(pub Attention);
 

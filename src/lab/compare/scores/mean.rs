@@ -7,9 +7,10 @@ use crate::statistics::{ModelFigure, Pairing, TaskItems, crossed_difference, mea
 /// Its name in tables.
 const MEAN: &str = "mean above chance";
 
-/// Returns the difference in the mean over tasks of (figure - chance) / (1 - chance): of the set `core`, CORE. The
-/// tasks are these ones; items and seeds may be others. A seed has one effect on all tasks of its model, so the
-/// means of each model are compared. `None` unless there are several tasks, all with a chance level below 1.
+/// Returns the difference in the mean over tasks of (figure - chance) / (1 - chance): of the set `core`,
+/// CORE. The tasks are these ones; items and seeds may be others. A seed has one effect on all tasks of its
+/// model, so the means of each model are compared. `None` unless there are several tasks, all with a chance
+/// level below 1.
 pub(super) fn mean_above_chance(tasks: &[SharedTask], pairing: Pairing) -> Option<Judged> {
     if tasks.len() < 2 {
         return None;

@@ -55,8 +55,8 @@ pub struct ScoreComparison {
     pub questions: usize,
     /// A finding for each task.
     pub tasks: Vec<ScoreFinding>,
-    /// The mean over the tasks of their scores above chance; `None` unless there are several tasks and all have a
-    /// chance level.
+    /// The mean over the tasks of their scores above chance; `None` unless there are several tasks and all
+    /// have a chance level.
     pub mean: Option<ScoreFinding>,
     /// What the findings must be read with.
     pub notes: Vec<String>,

@@ -216,8 +216,8 @@ fn what_was_asked_differently_is_not_compared() {
     assert!(named.message().contains("no evaluation has the task three; they have one"), "{named}");
 }
 
-/// The recipes of runs in the results folder say which evaluations are of seeds of one recipe, and which of both
-/// sides have the same seed.
+/// The recipes of runs in the results folder say which evaluations are of seeds of one recipe, and which of
+/// both sides have the same seed.
 #[test]
 fn seeds_are_paired_and_other_recipes_refused() {
     let place = tempfile::tempdir().unwrap();
