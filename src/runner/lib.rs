@@ -3,6 +3,7 @@
 //! The engine's modules are re-exported, so that every module has one path, whichever package holds it.
 
 pub mod forecast;
+pub mod generation;
 pub mod model;
 pub mod plan;
 pub mod ranks;

@@ -411,6 +411,19 @@ pub fn prompt_rows(tokens: usize, seq_len: usize) -> usize {
     tokens.next_power_of_two().max(MIN_PROMPT_ROWS).min(seq_len)
 }
 
+/// Returns the shapes of programs that together process `prompts` prompts of any length in the context, the
+/// shortest first.
+pub fn prompt_shapes(prompts: usize, seq_len: usize) -> Vec<PromptShape> {
+    let mut shapes: Vec<PromptShape> = Vec::new();
+    let mut tokens = 1;
+    while shapes.last().is_none_or(|shape| shape.rows < seq_len) {
+        let rows = prompt_rows(tokens, seq_len);
+        shapes.push(PromptShape { prompts, rows });
+        tokens = rows + 1;
+    }
+    shapes
+}
+
 /// Returns the shape of a run's sample prompt before its tokenizer is known. A prompt has at most one token
 /// per byte, plus the end token and one that the tokenizer may add.
 pub fn prompt_shape(plan: &Plan) -> PromptShape {
@@ -445,5 +458,19 @@ fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) 
         for input in inputs {
             builder.range(input, shape.slot(input), 0, rows(shape));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prompt_shapes;
+
+    #[test]
+    fn a_program_exists_for_prompts_of_every_length() {
+        let rows =
+            |seq_len| prompt_shapes(3, seq_len).iter().map(|shape| (shape.prompts, shape.rows)).collect();
+        let of = |rows: &[usize]| rows.iter().map(|&rows| (3, rows)).collect::<Vec<_>>();
+        let found: [Vec<_>; 4] = [rows(1000), rows(64), rows(7), rows(65)];
+        assert_eq!(found, [of(&[64, 128, 256, 512, 1000]), of(&[64]), of(&[7]), of(&[64, 65])]);
     }
 }

@@ -20,7 +20,7 @@ mod window;
 pub use decoder::{activations, flops_per_token, parameters};
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
-pub use layout::{prompt_rows, prompt_shape, state};
+pub use layout::{prompt_rows, prompt_shape, prompt_shapes, state};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
 pub use scoring::{ScoringPrograms, ScoringShape};

@@ -44,7 +44,7 @@ pub use chat::{Chat, RENDER_COMMAND, Renderer, render_from_stdin};
 pub use companions::companions;
 pub use conclude::{Ended, mark_failed};
 pub use gauges::environment;
-pub use generate::{Generating, Prompt, check_planned_prompt};
+pub use generate::{Prompt, check_planned_prompt};
 pub use import::{ImportRequest, Imported, ModelFolder, import};
 pub use initial::weights::{InitialWeights, check_initial_weights};
 pub use initial::{InitialValues, initialize, refresh_compute_copy};

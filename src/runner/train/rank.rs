@@ -9,7 +9,7 @@ mod tasks;
 mod timed;
 
 use super::agreement::{Agreement, StepRequest, StepVote, agree};
-use super::generate::{Generating, Prompt};
+use super::generate::Prompt;
 use super::initial::InitialValues;
 use crate::data::{Batch, Dataset, Loader, LoaderSpec, OpenedSource};
 use crate::device::Device;
@@ -18,6 +18,7 @@ use crate::device::cpu::Pool;
 use crate::device::cuda::MemoryCause;
 use crate::error::{Error, Result};
 use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
+use crate::generation::Generating;
 use crate::ir::{BatchSlot, ControlSlot};
 use crate::model::{Programs, schedule_tables};
 use crate::plan::Plan;
@@ -26,6 +27,7 @@ pub use evaluate::{Evaluated, Evaluation};
 pub(super) use share::print_timing_notice;
 use share::{allocate_state, connect_gpus, prepare_with_shared_algorithms};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use task_share::Scoring;
@@ -432,7 +434,9 @@ impl Rank {
         let prompt = Prompt::new(&generation.prompt, &tokenizer, seq_len)?;
         let ends = [tokenizer.end_token()];
         let generating = Generating { prefill, decode, ends: &ends, tokens: generation.tokens, seq_len };
-        let texts = generating.run(&mut self.engine, std::slice::from_ref(&prompt.tokens), |_, _| Ok(()))?;
+        let texts = generating.run(&mut self.engine, std::slice::from_ref(&prompt.tokens), |_, _| {
+            Ok(ControlFlow::Continue(()))
+        })?;
         texts.iter().map(|tokens| prompt.decode(&tokenizer, tokens)).collect()
     }
 

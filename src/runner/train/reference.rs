@@ -1,9 +1,10 @@
 //! Logits after a fixed prompt. They show whether two readers of the same weights compute the same values
 //! ([`Reference`]).
 
-use super::generate::{Generating, PRIME_STRIDE};
+use super::generate::PRIME_STRIDE;
 use super::trained::generating_engine;
 use crate::error::Result;
+use crate::generation::Generating;
 use crate::hugging_face::Reference;
 use crate::ir::GenerationSlot;
 use crate::machine::Machine;
@@ -12,6 +13,7 @@ use crate::plan::{CorpusFacts, Model, Plan};
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Tokens in a prompt: enough that heads attend to several, few enough for a large model on a CPU.
@@ -49,7 +51,7 @@ pub fn logits(recipe: &Recipe, model: &Model, weights: &dyn Weights, tokens: &[u
     let mut engine = generating_engine(&plan, &generator, weights)?;
     let (prefill, decode) = (&generator.prefills[0], &generator.decode);
     let generating = Generating { prefill, decode, ends: &[], tokens: 1, seq_len };
-    generating.run(&mut engine, &[tokens.to_vec()], |_, _| Ok(()))?;
+    generating.run(&mut engine, &[tokens.to_vec()], |_, _| Ok(ControlFlow::Continue(())))?;
     engine.state.values(engine.state.slot(GenerationSlot::Logits)?)
 }
 

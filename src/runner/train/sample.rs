@@ -1,12 +1,14 @@
 //! Generates text from a trained run, or measures how fast it generates: the prompts and the new tokens,
 //! timed separately.
 
-use super::generate::{Generating, PRIME_STRIDE, Prompt};
+use super::generate::{PRIME_STRIDE, Prompt};
 use super::trained::{Trained, TrainedRun};
 use crate::error::{Error, Result};
+use crate::generation::Generating;
 use crate::model::{Generator, PromptShape, prompt_rows};
 use crate::plan::Plan;
 use crate::results::progress::eprint_line;
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 /// A generated text.
@@ -49,7 +51,7 @@ pub fn sample(run: &TrainedRun, prompts: &[String]) -> Result<Vec<Sampled>> {
         tokens: plan.generation.tokens,
         seq_len,
     };
-    let texts = generating.run(&mut engine, &tokens, |_, _| Ok(()))?;
+    let texts = generating.run(&mut engine, &tokens, |_, _| Ok(ControlFlow::Continue(())))?;
     let each = texts.len() / prompts.len();
     let sampled = |(i, tokens): (usize, Vec<u32>)| {
         let text = encoded[i / each].decode(tokenizer, &tokens)?;
@@ -124,7 +126,7 @@ pub fn bench_generation(
         let mut first = None;
         generating.run(&mut engine, &prompts, |_, _| {
             first.get_or_insert_with(Instant::now);
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         })?;
         let first = first.unwrap_or(began);
         if repetition >= WARM_UP {

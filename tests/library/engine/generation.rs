@@ -3,15 +3,17 @@
 
 use crate::engine::harness::Setup;
 use crate::engine::models::MODELS;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use xrun::Result;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
+use xrun::generation::Generating;
 use xrun::ir::{FlatBuffer, GenerationSlot};
 use xrun::model::{Generator, PromptShape, prompt_rows};
 use xrun::plan::Plan;
-use xrun::train::{Generating, InitialValues, initialize, refresh_compute_copy};
+use xrun::train::{InitialValues, initialize, refresh_compute_copy};
 
 /// A model that generates, on one or more threads.
 struct Model {
@@ -48,10 +50,10 @@ impl Model {
         let prefill = &self.generator.prefills[usize::from(prompt_rows(longest, SEQ_LEN) > 64)];
         let decode = &self.generator.decode;
         let generating = Generating { prefill, decode, ends, tokens, seq_len: SEQ_LEN };
-        let mut seen = vec![Vec::new(); self.plan.generation.samples];
-        let texts = generating.run(&mut self.engine, prompts, |sample, token| {
-            seen[sample].push(token);
-            Ok(())
+        let mut seen = vec![Vec::<u32>::new(); self.plan.generation.samples];
+        let texts = generating.run(&mut self.engine, prompts, |sample, tokens| {
+            seen[sample].extend(tokens.last());
+            Ok(ControlFlow::Continue(()))
         })?;
         assert_eq!(seen, texts, "tokens are shown as they come");
         Ok(texts)

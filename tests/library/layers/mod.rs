@@ -64,6 +64,7 @@ const MAY_USE: &[(&str, &str)] = &[
         "model",
         "evaluation hugging_face data checkpoint plan exec passes optim ops ir device policy format error",
     ),
+    ("generation", "model exec ir error"),
     // The requests of tasks, and the marker of rows without a target.
     ("scoring", "model tasks data exec ir error"),
     // The recipe whose mode of recomputation the plan chooses, the facts about its corpus, and what the items
@@ -85,7 +86,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("report", "curve atomic results statistics recipe metrics suggest liveness format regular error"),
     (
         "train",
-        "task_evaluation tasks scoring evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
+        "task_evaluation tasks scoring generation evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
          data recipe machine exec ir device policy liveness threads lock format regular error",
     ),
     // The tokens and figures of tasks, what scores them, files and their lock.

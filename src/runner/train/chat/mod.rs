@@ -8,12 +8,13 @@ mod tests;
 
 pub use child::{COMMAND as RENDER_COMMAND, Renderer, render_from_stdin};
 
-use super::generate::Generating;
 use super::trained::{Trained, TrainedRun};
 use crate::error::{Error, Result};
 use crate::exec::Engine;
-use crate::model::{Generator, Prefill, PromptShape, prompt_rows};
+use crate::generation::Generating;
+use crate::model::{Generator, Prefill, prompt_shapes};
 use rendering::Message;
+use std::ops::ControlFlow;
 use template::Template;
 
 /// A conversation: the messages so far, and the model that replies.
@@ -39,7 +40,7 @@ impl Chat {
         let mut trained = Trained::open(&run, 1)?;
         trained.tokenizer = trained.tokenizer.recognizing_special_tokens();
         let template = Template::from_run(&run.folder, &trained.tokenizer, renderer)?;
-        let generator = Generator::new(&trained.plan, &shapes(trained.plan.batch.seq_len))?;
+        let generator = Generator::new(&trained.plan, &prompt_shapes(1, trained.plan.batch.seq_len))?;
         let engine = trained.engine(&generator)?;
         Ok(Self { trained, generator, engine, template, tokens, messages: Vec::new() })
     }
@@ -65,22 +66,19 @@ impl Chat {
             tokens: self.tokens.unwrap_or(seq_len),
             seq_len,
         };
-        let (mut tokens, mut reply) = (Vec::new(), String::new());
-        generating.run(&mut self.engine, std::slice::from_ref(&prompt), |_, token| {
-            tokens.push(token);
-            let decoded = tokenizer.decode_after(&prompt, &tokens)?;
+        let mut reply = String::new();
+        let texts = generating.run(&mut self.engine, std::slice::from_ref(&prompt), |_, tokens| {
+            let decoded = tokenizer.decode_after(&prompt, tokens)?;
             // Waits if a character's bytes are incomplete, or if the new token changed the text decoded so
             // far.
-            match decoded.strip_prefix(reply.as_str()) {
-                Some(more) if !more.ends_with(char::REPLACEMENT_CHARACTER) => {
-                    on_text(more)?;
-                    reply = decoded;
-                    Ok(())
-                }
-                _ => Ok(()),
+            let more = decoded.strip_prefix(reply.as_str());
+            if let Some(more) = more.filter(|more| !more.ends_with(char::REPLACEMENT_CHARACTER)) {
+                on_text(more)?;
+                reply = decoded;
             }
+            Ok(ControlFlow::Continue(()))
         })?;
-        let decoded = tokenizer.decode_after(&prompt, &tokens)?;
+        let decoded = tokenizer.decode_after(&prompt, &texts.concat())?;
         if let Some(more) = decoded.strip_prefix(reply.as_str()).filter(|more| !more.is_empty()) {
             on_text(more)?;
         }
@@ -107,16 +105,4 @@ fn prefill(generator: &Generator, tokens: usize, seq_len: usize) -> Result<&Pref
             ),
         })
     })
-}
-
-/// Returns the shapes of programs for one prompt of any length.
-fn shapes(seq_len: usize) -> Vec<PromptShape> {
-    let mut shapes: Vec<PromptShape> = Vec::new();
-    let mut tokens = 1;
-    while shapes.last().is_none_or(|shape| shape.rows < seq_len) {
-        let rows = prompt_rows(tokens, seq_len);
-        shapes.push(PromptShape { prompts: 1, rows });
-        tokens = rows + 1;
-    }
-    shapes
 }

@@ -1,6 +1,5 @@
 use super::child::Renderer;
 use super::rendering::Message;
-use super::shapes;
 use super::template::Template;
 use crate::data::Tokenizer;
 use crate::data::tokenizer::special_tokens;
@@ -71,12 +70,4 @@ fn wrong_templates_are_errors() {
     assert!(refused(deep).contains("the chat template fails"));
     assert!(refused(&" ".repeat((1 << 20) + 1)).contains("is larger than"));
     assert!(refused("{% include 'other' %}").contains("the chat template"));
-}
-
-#[test]
-fn a_program_exists_for_every_length() {
-    let rows = |seq_len| shapes(seq_len).iter().map(|shape| shape.rows).collect::<Vec<_>>();
-    assert_eq!(rows(1000), [64, 128, 256, 512, 1000]);
-    assert_eq!(rows(64), [64]);
-    assert_eq!((rows(7), rows(65)), (vec![7], vec![64, 65]));
 }
