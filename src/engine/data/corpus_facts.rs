@@ -50,6 +50,8 @@ pub struct TaskFacts {
     pub tokens: usize,
     /// Tokens that are scored.
     pub scored: usize,
+    /// The most tokens that are generated.
+    pub generated: usize,
 }
 
 /// What plans need to know about a source of a mixture.

@@ -42,6 +42,7 @@ pub static SCORE_FIGURES: &[ScoreFigure] = &[
     share("acc_norm", "accuracy", "share of items that are answered right, by likelihood per character"),
     share("acc_bytes", "accuracy", "share of items that are answered right, by likelihood per byte"),
     share("acc_tokens", "accuracy", "share of items that are answered right, by likelihood per token"),
+    share("exact_match", "exact match", "share of items to which a right answer is generated"),
     score(
         TaskFigure {
             name: "bits_per_byte",

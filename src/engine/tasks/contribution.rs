@@ -1,6 +1,7 @@
 //! What an item contributes to the figures of its task.
 
 use super::encoding::Request;
+use super::generation::GeneratedAnswer;
 use super::items::Question;
 use super::metric::Metric;
 use super::prepared::PreparedItem;
@@ -14,6 +15,44 @@ pub struct Score {
     pub log_prob: f64,
     /// True if each of these tokens is the most likely one at its place.
     pub is_greedy: bool,
+}
+
+/// What a model makes of an item.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The score of each request.
+    Scores(Vec<Score>),
+    /// The text that it generates.
+    Text(String),
+}
+
+impl Answer {
+    /// Returns the scores; none of a text.
+    pub fn scores(&self) -> &[Score] {
+        match self {
+            Self::Scores(scores) => scores,
+            Self::Text(_) => &[],
+        }
+    }
+}
+
+/// An answer, judged.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Judged<'a> {
+    /// The score of each request.
+    Scores(&'a [Score]),
+    /// A generated text.
+    Text(&'a GeneratedAnswer),
+}
+
+impl<'a> Judged<'a> {
+    /// Returns the scores; none of a text.
+    pub fn scores(&self) -> &'a [Score] {
+        match self {
+            Self::Scores(scores) => scores,
+            Self::Text(_) => &[],
+        }
+    }
 }
 
 /// What an item contributes to a figure.
@@ -47,7 +86,7 @@ impl Metric {
         };
         let scored = (0..item.item.question.choices()).filter(|choice| !item.unscored.contains(choice));
         let mut best: Option<(usize, f64)> = None;
-        for (choice, (request, score)) in scored.zip(item.requests.iter().zip(scores)) {
+        for (choice, (request, score)) in scored.zip(item.asked.requests().iter().zip(scores)) {
             let value = score.log_prob / length(choice, request);
             if best.is_none_or(|(_, most)| value > most) {
                 best = Some((choice, value));
@@ -57,8 +96,13 @@ impl Metric {
     }
 
     /// Returns what an item contributes.
-    pub(super) fn contribution(self, item: &PreparedItem, scores: &[Score]) -> Contribution {
+    pub(super) fn contribution(self, item: &PreparedItem, judged: &Judged<'_>) -> Contribution {
         let one = |value: f64| Contribution { value, weight: 1.0 };
+        let share = |is_right: bool| one(f64::from(u8::from(is_right)));
+        let scores = match judged {
+            Judged::Text(answer) => return share(answer.is_right),
+            Judged::Scores(scores) => *scores,
+        };
         let question = &item.item.question;
         let gold = question.gold();
         // The score of the right answer; all windows of a text. An item with choices that are not scored has
@@ -71,17 +115,20 @@ impl Metric {
         let bytes = answer.trim_start_matches(python::is_space).len() as f64;
         let weighted = |weight: f64| Contribution { value: nats, weight };
         match self {
-            Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens => one(match gold {
-                Some(gold) => f64::from(u8::from(self.choice(item, scores) == Some(gold))),
-                None => f64::from(u8::from(scores.iter().all(|score| score.is_greedy))),
-            }),
+            Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens | Self::ExactMatch => {
+                share(match gold {
+                    Some(gold) => self.choice(item, scores) == Some(gold),
+                    None => scores.iter().all(|score| score.is_greedy),
+                })
+            }
             Self::BitsPerByte => match question {
                 Question::Text(text) => Contribution { value: nats / LN_2, weight: text.len() as f64 },
                 _ => one(nats / LN_2 / bytes),
             },
             Self::Perplexity => one(nats),
             Self::TokenPerplexity => {
-                let tokens: usize = item.requests.iter().map(|request| request.continuation.len()).sum();
+                let tokens: usize =
+                    item.asked.requests().iter().map(|request| request.continuation.len()).sum();
                 weighted(tokens as f64)
             }
             Self::BytePerplexity => match question {
@@ -111,7 +158,7 @@ impl Question {
     pub fn gold(&self) -> Option<usize> {
         match self {
             Self::Choices { gold, .. } | Self::Contexts { gold, .. } => Some(*gold),
-            Self::Completion { .. } | Self::Text(_) => None,
+            Self::Completion { .. } | Self::Text(_) | Self::Generation { .. } => None,
         }
     }
 
@@ -120,16 +167,17 @@ impl Question {
         match self {
             Self::Choices { choices, .. } => choices.len(),
             Self::Contexts { contexts, .. } => contexts.len(),
-            Self::Completion { .. } | Self::Text(_) => 0,
+            Self::Completion { .. } | Self::Text(_) | Self::Generation { .. } => 0,
         }
     }
 
-    /// Returns the right answer.
+    /// Returns the right answer; of several, the first.
     pub fn answer(&self) -> &str {
         match self {
             Self::Choices { choices, gold, .. } => &choices[*gold],
             Self::Contexts { continuation, .. } | Self::Completion { continuation, .. } => continuation,
             Self::Text(text) => text,
+            Self::Generation { answers, .. } => answers.first().map_or("", String::as_str),
         }
     }
 }

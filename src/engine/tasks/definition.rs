@@ -1,5 +1,6 @@
 //! The definition of a task, checked.
 
+use super::generation::Generation;
 use super::metric::Metric;
 use super::rule::{RequestRule, Rules};
 use super::template::Templates;
@@ -27,10 +28,13 @@ pub struct Definition {
     /// The text between a prompt and its answer, and between examples.
     pub target_delimiter: String,
     pub example_delimiter: String,
-    /// The list of an item whose entries become choices: names of fields, one within the other.
+    /// The list of an item whose entries become choices or right answers: names of fields, one within the
+    /// other.
     pub(super) each: Option<String>,
     /// Where examples in front of an item come from.
     pub examples: Examples,
+    /// How texts are generated and judged; `None` unless the request is a generation.
+    pub generation: Option<Generation>,
     /// How scores become a figure.
     pub scoring: Scoring,
     /// The rules by which prompts become tokens.
@@ -108,6 +112,7 @@ pub(super) mod key {
     pub const CHOICE: &str = "prompt.choice";
     pub const GOLD: &str = "prompt.gold";
     pub const TEXT: &str = "prompt.text";
+    pub const ANSWER: &str = "prompt.answer";
     pub const DESCRIPTION: &str = "prompt.description";
 
     /// The key of choice `i` of those that are listed.

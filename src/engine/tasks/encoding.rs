@@ -87,6 +87,8 @@ pub(super) enum Unscorable {
     Joined,
     /// The continuation has more tokens than the model reads.
     TooLong { tokens: usize, max_len: usize },
+    /// An answer of the promised length leaves no room for a prompt.
+    NoRoom { max_tokens: usize, max_len: usize },
     /// The tokenizer fails.
     Tokenizer(Error),
 }
@@ -102,6 +104,11 @@ impl fmt::Display for Unscorable {
                 f,
                 "the answer has {tokens} tokens, and the model reads {max_len} at once; use a model with a longer context, \
                  or leave the item out"
+            ),
+            Self::NoRoom { max_tokens, max_len } => write!(
+                f,
+                "an answer has up to {max_tokens} tokens (generation.max_tokens), and the model reads {max_len} at once, \
+                 which leaves no room for a prompt; use a model with a longer context"
             ),
             Self::Tokenizer(e) => f.write_str(e.message()),
         }
@@ -165,6 +172,27 @@ impl Encoder {
             self.cut(request)
         };
         continuations.iter().map(request).collect()
+    }
+
+    /// Encodes a prompt that the model continues by up to `max_tokens` tokens, and cuts it on the left to leave
+    /// room for them (lm-evaluation-harness, `HFLM.generate_until`). Returns the number of tokens cut off too.
+    pub(super) fn prompt(&self, text: &str, max_tokens: usize) -> Encoded<(Vec<u32>, usize)> {
+        let room = self.max_len.saturating_sub(max_tokens);
+        if room == 0 {
+            return Err(Unscorable::NoRoom { max_tokens, max_len: self.max_len });
+        }
+        let mut tokens = self.whole(text)?;
+        if tokens.is_empty() {
+            tokens.push(self.beginning.prefix);
+        }
+        let excess = tokens.len().saturating_sub(room);
+        tokens.drain(..excess);
+        Ok((tokens, excess))
+    }
+
+    /// Returns the tokenizer of generated texts.
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.plain
     }
 
     /// Cuts a request on the left to what the model reads: `max_len` tokens and the last one, which is only

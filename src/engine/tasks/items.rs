@@ -14,8 +14,9 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The most choices of an item.
+/// The most choices of an item, and the most right answers.
 const MAX_CHOICES: usize = 64;
+const MAX_ANSWERS: usize = 4096;
 
 /// Characters of a value that a message shows.
 const SHOWN: usize = 80;
@@ -62,6 +63,8 @@ pub enum Question {
     Completion { context: String, continuation: String },
     /// How likely a text is.
     Text(String),
+    /// What the model answers; any of these is right.
+    Generation { context: String, answers: Vec<String> },
 }
 
 /// A row and where it is from.
@@ -75,7 +78,9 @@ impl Question {
     /// Returns the question and its right answer as one text, which training text should not have.
     pub fn as_text(&self) -> String {
         let before = match self {
-            Self::Choices { context, .. } | Self::Completion { context, .. } => context,
+            Self::Choices { context, .. }
+            | Self::Completion { context, .. }
+            | Self::Generation { context, .. } => context,
             Self::Contexts { contexts, gold, .. } => &contexts[*gold],
             Self::Text(text) => return text.clone(),
         };
@@ -94,6 +99,9 @@ impl Question {
                 Some(continuation).filter(is_empty).map(|_| "the continuation".to_owned())
             }
             Self::Text(text) => Some(text).filter(is_empty).map(|_| "the text".to_owned()),
+            Self::Generation { answers, .. } => {
+                answers.iter().all(|answer| is_empty(&answer)).then(|| "every right answer".to_owned())
+            }
         };
         match what {
             Some(what) => Err(Error::usage(format!(
@@ -278,6 +286,9 @@ impl Loaded {
                 Question::Completion { context: text(key::CONTEXT)?, continuation: text(key::CONTINUATION)? }
             }
             RequestRule::Text => Question::Text(text(key::TEXT)?),
+            RequestRule::Generation => {
+                Question::Generation { context: text(key::CONTEXT)?, answers: self.answers(&values, fields)? }
+            }
         })
     }
 
@@ -325,15 +336,36 @@ impl Loaded {
                         entries.len()
                     )));
                 }
-                let render = |entry: &Value| {
-                    let choice = ("choice", seen(entry));
-                    let values =
-                        minijinja::context! { ..minijinja::Value::from_pairs([choice]), ..values.clone() };
-                    templates.render(key::CHOICE, &values)
-                };
-                entries.iter().map(render).collect()
+                entries.iter().map(|entry| self.render_entry(key::CHOICE, "choice", entry, values)).collect()
             }
         }
+    }
+
+    /// Returns the right answers of an item whose answer the model generates.
+    fn answers(&self, values: &minijinja::Value, fields: &Map<String, Value>) -> Result<Vec<String>> {
+        let Some(each) = &self.definition.each else {
+            return Ok(vec![self.definition.templates.render(key::ANSWER, values)?]);
+        };
+        let entries = list(fields, each)?;
+        if entries.is_empty() || entries.len() > MAX_ANSWERS {
+            return Err(Error::usage(format!(
+                "{each} has {} right answers, and an item has 1 to {MAX_ANSWERS}; correct the row or remove it",
+                entries.len()
+            )));
+        }
+        entries.iter().map(|entry| self.render_entry(key::ANSWER, "entry", entry, values)).collect()
+    }
+
+    /// Renders a template for the entry of a list, which it sees by this name.
+    fn render_entry(
+        &self,
+        template: &str,
+        name: &str,
+        entry: &Value,
+        values: &minijinja::Value,
+    ) -> Result<String> {
+        let entry = minijinja::Value::from_pairs([(name, seen(entry))]);
+        self.definition.templates.render(template, &minijinja::context! { ..entry, ..values.clone() })
     }
 }
 
@@ -345,11 +377,11 @@ fn list<'f>(fields: &'f Map<String, Value>, path: &str) -> Result<&'f Vec<Value>
     match found.flatten() {
         Some(Value::Array(entries)) => Ok(entries),
         Some(other) => Err(Error::usage(format!(
-            "{path} is no list but {}; prompt.each names the list of choices",
+            "{path} is no list but {}; prompt.each names a list of the item",
             shortened(&printable(&other.to_string()), SHOWN)
         ))),
         None => Err(Error::usage(format!(
-            "the item has no {path}, which prompt.each names as the list of choices"
+            "the item has no {path}, which prompt.each names as a list of the item"
         ))),
     }
 }

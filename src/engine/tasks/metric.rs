@@ -15,6 +15,8 @@ pub enum Metric {
     AccBytes,
     /// `acc`, with log-likelihoods divided by the scored tokens, as CORE does.
     AccTokens,
+    /// Share of items to which the model generates a right answer.
+    ExactMatch,
     /// Bits per byte of the right answer, without white space in front of it: the mean over items; of whole
     /// texts, all bits over all bytes.
     BitsPerByte,
@@ -39,11 +41,12 @@ pub(super) enum Aggregate {
 
 impl Metric {
     /// Every metric.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Acc,
         Self::AccNorm,
         Self::AccBytes,
         Self::AccTokens,
+        Self::ExactMatch,
         Self::BitsPerByte,
         Self::Perplexity,
         Self::TokenPerplexity,
@@ -58,6 +61,7 @@ impl Metric {
             Self::AccNorm => "acc_norm",
             Self::AccBytes => "acc_bytes",
             Self::AccTokens => "acc_tokens",
+            Self::ExactMatch => "exact_match",
             Self::BitsPerByte => "bits_per_byte",
             Self::Perplexity => "perplexity",
             Self::TokenPerplexity => "token_perplexity",
@@ -73,7 +77,7 @@ impl Metric {
 
     /// Returns true if more is better.
     pub fn is_accuracy(self) -> bool {
-        matches!(self, Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens)
+        matches!(self, Self::Acc | Self::AccNorm | Self::AccBytes | Self::AccTokens | Self::ExactMatch)
     }
 
     /// Returns true if tasks that ask like this have the figure. CORE scores only the tokens by which choices
@@ -83,6 +87,7 @@ impl Metric {
             RequestRule::Choices { .. } => (true, true),
             RequestRule::Contexts { .. } => (false, true),
             RequestRule::Completion | RequestRule::Text => (false, false),
+            RequestRule::Generation => return self == Self::ExactMatch,
         };
         let is_text = *rule == RequestRule::Text;
         if rules == Rules::Core {
@@ -92,6 +97,7 @@ impl Metric {
             Self::Acc => !is_text,
             Self::AccNorm | Self::AccBytes => is_listed,
             Self::AccTokens => is_choice,
+            Self::ExactMatch => false,
             Self::BitsPerByte => true,
             Self::Perplexity => !is_choice && !is_text,
             Self::TokenPerplexity | Self::BytePerplexity => !is_choice,

@@ -2,12 +2,13 @@
 
 use super::definition::{Definition, MAX_SHOTS, Take};
 use super::encoding::{Encoder, Made, Request, Unscorable};
+use super::generation::Generation;
 use super::items::{Item, Loaded, Part, Question, TaskFile};
 use super::metric::Metric;
 use super::python;
 use super::random::PythonRandom;
 use super::rule::Rules;
-use crate::data::collect_in_order;
+use crate::data::{Tokenizer, collect_in_order};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,20 +26,49 @@ pub struct Prepared {
     pub shots: usize,
     /// The items, in order.
     pub items: Vec<PreparedItem>,
+    /// Makes texts of tokens that the model generates.
+    tokenizer: Tokenizer,
 }
 
-/// An item with its requests.
+/// An item, and what the model is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedItem {
     /// The item.
     pub item: Item,
-    /// What the model is asked: a request for each choice, one for a completion, the windows of a text.
-    pub requests: Vec<Request>,
+    /// What the model is asked.
+    pub asked: Asked,
     /// The choices without a request, by their places: all prompts begin with the whole of theirs. Only CORE
     /// has them.
     pub unscored: Vec<usize>,
     /// The most tokens that were cut off a prompt on the left because the model reads no more.
     pub dropped: usize,
+}
+
+/// What a model is asked for an item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To score these: a request for each choice, one for a completion, the windows of a text.
+    Scores(Vec<Request>),
+    /// To continue these tokens with a text.
+    Text(Vec<u32>),
+}
+
+impl Asked {
+    /// Returns the requests to score; none if a text is asked for.
+    pub fn requests(&self) -> &[Request] {
+        match self {
+            Self::Scores(requests) => requests,
+            Self::Text(_) => &[],
+        }
+    }
+
+    /// Returns how many times the model is asked.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Scores(requests) => requests.len(),
+            Self::Text(_) => 1,
+        }
+    }
 }
 
 impl Loaded {
@@ -62,18 +92,17 @@ impl Loaded {
             let description = self.description(number)?;
             let prepare = |(item, drawn): (Item, Vec<usize>)| {
                 let front = self.front(&description, &drawn, &examples);
-                let made = self
-                    .requests(encoder, &front, &item.question)
-                    .map_err(|why| Error::usage(format!("{}: {why}", self.place(item.file, item.line))))?;
-                let unscored = (0..made.len()).filter(|&at| made[at].is_none()).collect();
-                let made = || made.iter().flatten();
-                let dropped = made().map(|made| made.dropped).max().unwrap_or_default();
-                let requests = made().map(|made| made.request.clone()).collect();
-                Ok(PreparedItem { item, requests, unscored, dropped })
+                self.ask(encoder, &front, item)
             };
             items.extend(collect_in_order(rendered.into_par_iter().zip(drawn).map(prepare))?);
         }
-        Ok(Prepared { definition: self.definition.clone(), files: self.files.clone(), shots, items })
+        Ok(Prepared {
+            definition: self.definition.clone(),
+            files: self.files.clone(),
+            shots,
+            items,
+            tokenizer: encoder.tokenizer().clone(),
+        })
     }
 
     /// Returns the text in front of an item: the description, and the examples with their answers.
@@ -87,6 +116,26 @@ impl Loaded {
             front += &self.definition.example_delimiter;
         }
         front
+    }
+
+    /// Makes what the model is asked for an item.
+    fn ask(&self, encoder: &Encoder, front: &str, item: Item) -> Result<PreparedItem> {
+        let wrong = |why| Error::usage(format!("{}: {why}", self.place(item.file, item.line)));
+        let (asked, unscored, dropped) = match (&item.question, &self.definition.generation) {
+            (Question::Generation { context, .. }, Some(generation)) => {
+                let prompt = encoder.prompt(&format!("{front}{context}"), generation.max_tokens);
+                let (prompt, dropped) = prompt.map_err(wrong)?;
+                (Asked::Text(prompt), Vec::new(), dropped)
+            }
+            (question, _) => {
+                let made = self.requests(encoder, front, question).map_err(wrong)?;
+                let unscored = (0..made.len()).filter(|&at| made[at].is_none()).collect();
+                let made = || made.iter().flatten();
+                let dropped = made().map(|made| made.dropped).max().unwrap_or_default();
+                (Asked::Scores(made().map(|made| made.request.clone()).collect()), unscored, dropped)
+            }
+        };
+        Ok(PreparedItem { item, asked, unscored, dropped })
     }
 
     /// Makes the requests of an item behind what stands in front of it.
@@ -116,6 +165,7 @@ impl Loaded {
                 encoder.continuations(&format!("{front}{context}"), std::slice::from_ref(continuation))?
             }
             Question::Text(text) => encoder.windows(text)?,
+            Question::Generation { .. } => Vec::new(),
         };
         Ok(made.into_iter().map(Some).collect())
     }
@@ -145,6 +195,7 @@ impl Loaded {
                 Ok(vec![Some(made)])
             }
             Question::Text(text) => Ok(encoder.windows(text)?.into_iter().map(Some).collect()),
+            Question::Generation { .. } => Ok(Vec::new()),
         }
     }
 }
@@ -160,6 +211,7 @@ impl Question {
             }
             Self::Completion { context, continuation } => (context, continuation),
             Self::Text(text) => ("", text),
+            Self::Generation { context, .. } => (context, self.answer()),
         }
     }
 }
@@ -243,9 +295,42 @@ impl Prepared {
         hasher.finalize().to_hex().to_string()
     }
 
-    /// Returns all requests, in the order in which [`Prepared::result`] takes their scores.
+    /// Returns all requests to score.
     pub fn requests(&self) -> impl Iterator<Item = &Request> {
-        self.items.iter().flat_map(|item| &item.requests)
+        self.items.iter().flat_map(|item| item.asked.requests())
+    }
+
+    /// Returns how many times the model is asked.
+    pub fn asked(&self) -> usize {
+        self.items.iter().map(|item| item.asked.count()).sum()
+    }
+
+    /// Returns how texts are generated; `None` if the task only scores.
+    pub fn generation(&self) -> Option<&Generation> {
+        self.definition.generation.as_ref()
+    }
+
+    /// Returns the text of tokens that the model generates.
+    ///
+    /// # Errors
+    /// If a token is outside the vocabulary.
+    pub fn text(&self, tokens: &[u32]) -> Result<String> {
+        self.tokenizer.decode_text(tokens)
+    }
+
+    /// Returns true if generated tokens contain a stop string that the last one completes.
+    ///
+    /// # Errors
+    /// If a token is outside the vocabulary.
+    pub fn is_stopped(&self, tokens: &[u32]) -> Result<bool> {
+        let Some(generation) = self.generation() else { return Ok(false) };
+        let last = tokens.len().saturating_sub(generation.stop_tokens());
+        Ok(generation.is_stopped(&self.text(&tokens[last..])?))
+    }
+
+    /// Returns the token that ends a generated text.
+    pub fn end_token(&self) -> u32 {
+        self.tokenizer.end_token()
     }
 
     /// Returns the number of clusters of items that share a text.

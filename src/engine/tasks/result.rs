@@ -1,8 +1,10 @@
-//! From the scores of requests to the figures of a task, with their errors.
+//! From a model's answers to the figures of a task, with their errors.
 
-use super::contribution::{Contribution, Score};
+use super::contribution::{Answer, Contribution, Judged, Score};
+use super::generation::GeneratedAnswer;
+use super::items::Question;
 use super::metric::{Aggregate, Metric};
-use super::prepared::{Prepared, PreparedItem};
+use super::prepared::{Asked, Prepared, PreparedItem};
 use crate::error::{Error, Result};
 use crate::statistics::{Interval, clustered_error, clustered_interval, mean};
 use std::collections::{HashMap, HashSet};
@@ -44,7 +46,7 @@ pub struct Figure {
     pub chance: Option<f64>,
 }
 
-/// An item and its scores.
+/// An item and what the model made of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemResult {
     /// Hash of the item.
@@ -54,8 +56,10 @@ pub struct ItemResult {
     /// The right choice, and the choice by the task's metric.
     pub gold: Option<usize>,
     pub chosen: Option<usize>,
-    /// The score of each request.
+    /// The score of each request; none if the model generates a text.
     pub scores: Vec<Score>,
+    /// The text that the model generates.
+    pub generated: Option<GeneratedAnswer>,
     /// What it contributes to each of the figures, in their order.
     pub contributions: Vec<Contribution>,
 }
@@ -97,50 +101,75 @@ impl Figure {
 }
 
 impl Prepared {
-    /// Makes the task's figures of the scores of all requests, in order.
+    /// Makes the task's figures of the model's answers to all items, in order.
     ///
     /// # Errors
-    /// If there is not one score for each request, or one is not a finite number: a wrong choice would look
-    /// like any other.
-    pub fn result(&self, scores: &[Score]) -> Result<TaskResult> {
-        TaskResult::new(self, scores)
+    /// If there is not one score for each request, a score is not a finite number (a wrong choice would look
+    /// like any other), or a generated text cannot be judged.
+    pub fn result(&self, answers: &[Answer]) -> Result<TaskResult> {
+        TaskResult::new(self, answers)
+    }
+
+    /// Says where an item is.
+    fn place(&self, item: &PreparedItem) -> String {
+        let file = self.files.get(item.item.file).map(|file| file.path.display().to_string());
+        format!("task {}, {}:{}", self.definition.name, file.unwrap_or_default(), item.item.line)
+    }
+
+    /// Checks an answer to an item, and judges a generated text.
+    fn judge(&self, item: &PreparedItem, answer: &Answer) -> Result<Option<GeneratedAnswer>> {
+        let place = || self.place(item);
+        match (&item.asked, answer, &item.item.question, self.generation()) {
+            (Asked::Scores(requests), Answer::Scores(scores), ..) => {
+                if scores.len() != requests.len() {
+                    let (found, asked) = (scores.len(), requests.len());
+                    return Err(Error::failed(format!("{}: {found} scores for {asked} requests", place())));
+                }
+                match scores.iter().find(|score| !score.log_prob.is_finite()) {
+                    Some(wrong) => Err(Error::failed(format!(
+                        "{}: the model gives an answer the log-likelihood {}, so the item has no choice; the model's outputs \
+                         are not finite",
+                        place(),
+                        wrong.log_prob
+                    ))),
+                    None => Ok(None),
+                }
+            }
+            (Asked::Text(_), Answer::Text(text), Question::Generation { answers, .. }, Some(generation)) => {
+                generation.judge(text, answers).map(Some).map_err(|e| e.context(place()))
+            }
+            _ => Err(Error::failed(format!("{}: an answer of another kind than asked for", place()))),
+        }
     }
 }
 
 impl TaskResult {
-    fn new(prepared: &Prepared, scores: &[Score]) -> Result<Self> {
+    fn new(prepared: &Prepared, answers: &[Answer]) -> Result<Self> {
         let definition = prepared.definition();
         let name = &definition.name;
-        let asked: usize = prepared.items.iter().map(|item| item.requests.len()).sum();
-        if scores.len() != asked {
-            return Err(Error::failed(format!("task {name}: {} scores for {asked} requests", scores.len())));
+        let asked = prepared.items.len();
+        if answers.len() != asked {
+            return Err(Error::failed(format!("task {name}: {} answers to {asked} items", answers.len())));
         }
         let metrics: Vec<Metric> = Metric::for_rule(&definition.request, definition.rules).collect();
         let mut clusters: HashMap<&str, usize> = HashMap::new();
-        let mut rest = scores;
-        let mut items = Vec::with_capacity(prepared.items.len());
-        for item in &prepared.items {
-            let (own, others) = rest.split_at(item.requests.len());
-            rest = others;
-            if let Some(wrong) = own.iter().find(|score| !score.log_prob.is_finite()) {
-                let file = prepared.files.get(item.item.file).map(|file| file.path.display().to_string());
-                return Err(Error::failed(format!(
-                    "task {name}, {}:{}: the model gives an answer the log-likelihood {}, so the item has no choice; the \
-                     model's outputs are not finite",
-                    file.unwrap_or_default(),
-                    item.item.line,
-                    wrong.log_prob
-                )));
-            }
+        let mut items = Vec::with_capacity(asked);
+        for (item, answer) in prepared.items.iter().zip(answers) {
+            let generated = prepared.judge(item, answer)?;
+            let judged = match &generated {
+                Some(generated) => Judged::Text(generated),
+                None => Judged::Scores(answer.scores()),
+            };
             let next = clusters.len();
             let cluster = *clusters.entry(&item.item.cluster).or_insert(next);
             items.push(ItemResult {
                 hash: item.item.hash.clone(),
                 cluster,
                 gold: item.item.question.gold(),
-                chosen: definition.scoring.metric.choice(item, own),
-                scores: own.to_vec(),
-                contributions: metrics.iter().map(|metric| metric.contribution(item, own)).collect(),
+                chosen: definition.scoring.metric.choice(item, judged.scores()),
+                scores: judged.scores().to_vec(),
+                contributions: metrics.iter().map(|metric| metric.contribution(item, &judged)).collect(),
+                generated,
             });
         }
         let guess = guess(&prepared.items);

@@ -31,6 +31,8 @@ pub enum RequestRule {
     Completion,
     /// One text, all of which is scored.
     Text,
+    /// A prompt that the model continues with a text of its own.
+    Generation,
 }
 
 /// Where an item's choices come from.

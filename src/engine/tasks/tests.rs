@@ -33,7 +33,11 @@ fn texts(item: &PreparedItem) -> Vec<(String, String)> {
         let bytes: Vec<u8> = tokens.iter().map(|&token| u8::try_from(token).unwrap_or(b'^')).collect();
         String::from_utf8(bytes).unwrap()
     };
-    item.requests.iter().map(|request| (text(&request.context), text(&request.continuation))).collect()
+    item.asked
+        .requests()
+        .iter()
+        .map(|request| (text(&request.context), text(&request.continuation)))
+        .collect()
 }
 
 #[test]
@@ -411,8 +415,11 @@ fn templates_are_bounded() {
     }
 }
 
-fn scores(log_probs: &[f64]) -> Vec<Score> {
-    log_probs.iter().map(|&log_prob| Score { log_prob, is_greedy: log_prob > -1.0 }).collect()
+/// The result of a model that gives these log-probabilities to all requests, in order.
+fn scored(prepared: &Prepared, log_probs: &[f64]) -> crate::Result<TaskResult> {
+    let mut rest = log_probs.iter().map(|&log_prob| Score { log_prob, is_greedy: log_prob > -1.0 });
+    let answer = |item: &PreparedItem| Answer::Scores(rest.by_ref().take(item.asked.count()).collect());
+    prepared.result(&prepared.items.iter().map(answer).collect::<Vec<_>>())
 }
 
 /// Choices by the sum, by characters and by bytes differ; equal scores choose the first.
@@ -425,7 +432,7 @@ fn figures_are_those_of_the_reference() {
     ];
     let dir = folder(&[("piqa/validation.jsonl", &rows.join("\n"))]);
     let prepared = prepare("piqa", dir.path(), 0).unwrap();
-    let result = prepared.result(&scores(&[-4.0, -4.2, -2.0, -2.0, -1.0, -3.0])).unwrap();
+    let result = scored(&prepared, &[-4.0, -4.2, -2.0, -2.0, -1.0, -3.0]).unwrap();
     let value = |metric| result.figure(metric).unwrap();
     // The first item: -4 > -4.2; by characters -1 < -0.7; by bytes -0.5 > -0.7.
     for (metric, right) in [(Metric::Acc, 1.0), (Metric::AccNorm, 2.0), (Metric::AccBytes, 1.0)] {
@@ -443,10 +450,10 @@ fn figures_are_those_of_the_reference() {
     let chosen: Vec<_> = result.items.iter().map(|item| (item.gold, item.chosen)).collect();
     assert_eq!(chosen, [(Some(1), Some(1)), (Some(0), Some(0)), (Some(1), Some(0))]);
 
-    let error = prepared.result(&scores(&[-1.0; 5])).unwrap_err();
-    assert!(error.message().contains("5 scores for 6 requests"), "{error}");
+    let error = scored(&prepared, &[-1.0; 5]).unwrap_err();
+    assert!(error.message().contains("validation.jsonl:3: 1 scores for 2 requests"), "{error}");
     for wrong in [f64::NAN, f64::NEG_INFINITY] {
-        let error = prepared.result(&scores(&[-4.0, -4.2, -2.0, wrong, -1.0, -3.0])).unwrap_err();
+        let error = scored(&prepared, &[-4.0, -4.2, -2.0, wrong, -1.0, -3.0]).unwrap_err();
         assert!(
             error.message().contains("validation.jsonl:2: the model gives an answer the log-likelihood"),
             "{error}"
@@ -454,7 +461,7 @@ fn figures_are_those_of_the_reference() {
     }
 
     let fewer = folder(&[("piqa/validation.jsonl", rows[0])]);
-    let fewer = prepare("piqa", fewer.path(), 0).unwrap().result(&scores(&[-1.0, -2.0])).unwrap();
+    let fewer = scored(&prepare("piqa", fewer.path(), 0).unwrap(), &[-1.0, -2.0]).unwrap();
     assert_eq!(fewer.figure(Metric::Acc).unwrap().error, None, "of one item");
 }
 
@@ -463,7 +470,7 @@ fn completions_are_greedy_or_not_and_have_perplexities() {
     let rows = "{\"text\": \"a bé\"}\n{\"text\": \"a\"}\n";
     let dir = folder(&[("lambada_openai/data/lambada_test.jsonl", rows)]);
     let prepared = prepare("lambada", dir.path(), 0).unwrap();
-    let result = prepared.result(&scores(&[-0.5, -1.5])).unwrap();
+    let result = scored(&prepared, &[-0.5, -1.5]).unwrap();
     let value = |metric| result.figure(metric).unwrap().value;
     assert_eq!((value(Metric::Acc), result.figure(Metric::Acc).unwrap().chance), (0.5, Some(0.0)));
     // exp of the mean, as `perplexity` of the harness; per token 4 + 2 with the spaces, per byte 3 + 1.
@@ -483,7 +490,7 @@ fn completions_are_greedy_or_not_and_have_perplexities() {
     let dir = folder(&[("own/test.jsonl", "{\"q\": \"é bc\\n\\nd \"}\n{\"q\": \"abc\"}")]);
     let prepared = Loaded::read(&task, dir.path(), 0, None).unwrap().prepare(&encoder(4), 0, None).unwrap();
     assert_eq!(prepared.requests().count(), 4, "9 and 3 tokens in windows of 4");
-    let result = prepared.result(&scores(&[-1.0, -2.0, -3.0, -4.0])).unwrap();
+    let result = scored(&prepared, &[-1.0, -2.0, -3.0, -4.0]).unwrap();
     // Words as `re.split` counts them: 4 and 1; bytes 9 and 3.
     assert!((result.headline().unwrap().value - 2f64.exp()).abs() < 1e-12);
     let bits = result.figure(Metric::BitsPerByte).unwrap();
@@ -499,7 +506,7 @@ fn items_with_one_passage_are_a_cluster() {
         [("a", "P"), ("b", "P"), ("c", ""), ("d", "")].map(|(question, passage)| boolq(question, passage, 0));
     let dir = folder(&[(BOOLQ, &rows.concat())]);
     let prepared = prepare("boolq", dir.path(), 0).unwrap();
-    let result = prepared.result(&scores(&[-1.0, -2.0, -1.0, -2.0, -2.0, -1.0, -2.0, -1.0])).unwrap();
+    let result = scored(&prepared, &[-1.0, -2.0, -1.0, -2.0, -2.0, -1.0, -2.0, -1.0]).unwrap();
     assert_eq!(result.items.iter().map(|item| item.cluster).collect::<Vec<_>>(), [0, 0, 1, 2]);
     let figure = result.headline().unwrap();
     assert_eq!((figure.value, figure.items, figure.clusters), (0.5, 4, 3));
@@ -540,7 +547,7 @@ fn core_scores_what_prompts_do_not_share() {
     let front = "q2\nAnswer: nor\n\nq0\nAnswer: no";
     let expected = ["0", "t0", "r"].map(|rest| (format!("^{front}"), rest.to_owned()));
     assert_eq!(texts(first), expected);
-    let result = prepared.result(&scores(&[-3.0, -4.0, -2.5, -3.0, -3.0, -9.0, -3.0, -3.0, -9.0])).unwrap();
+    let result = scored(&prepared, &[-3.0, -4.0, -2.5, -3.0, -3.0, -9.0, -3.0, -3.0, -9.0]).unwrap();
     // Mean losses 3, 2 and 2.5.
     assert_eq!(result.items[0].chosen, Some(1));
     assert_eq!(result.figures.iter().map(|figure| figure.metric).collect::<Vec<_>>(), [Metric::AccTokens]);
@@ -554,7 +561,7 @@ fn core_scores_what_prompts_do_not_share() {
     let unscored: Vec<_> =
         prepared.items.iter().map(|item| (item.item.line, item.unscored.clone())).collect();
     assert_eq!(unscored, [(1, vec![0]), (2, vec![1])]);
-    let result = prepared.result(&scores(&[-9.0, -9.0])).unwrap();
+    let result = scored(&prepared, &[-9.0, -9.0]).unwrap();
     assert_eq!(result.headline().unwrap().value, 1.0);
 
     let row = "{\"context_options\": [\"Ann\", \"Bob\"], \"continuation\": \"b ran\", \"gold\": 1}";
@@ -581,4 +588,73 @@ fn core_scores_what_prompts_do_not_share() {
             .message()
             .contains("coqa.jsonl:1: the answer has 8 tokens")
     );
+}
+
+const TRIVIA: &str = "trivia_qa/rc.nocontext/validation.jsonl";
+
+fn trivia(question: &str, aliases: &str) -> String {
+    format!("{{\"question\": \"{question}\", \"answer\": {{\"aliases\": {aliases}, \"value\": \"v\"}}}}\n")
+}
+
+#[test]
+fn generated_texts_are_judged_by_every_right_answer() {
+    let rows = trivia("Who", r#"["Ann Lee", "Lee"]"#) + &trivia("Where", r#"["Rome"]"#);
+    let train = trivia("What", r#"["It", "That"]"#) + &trivia("Else", r#"["No"]"#);
+    let dir = folder(&[(TRIVIA, &rows), ("trivia_qa/rc.nocontext/train.jsonl", &train)]);
+    let prepared = prepare("triviaqa", dir.path(), 1).unwrap();
+    let prompts: Vec<String> = prepared
+        .items
+        .iter()
+        .map(|item| match &item.asked {
+            Asked::Text(prompt) => prepared.text(prompt).unwrap(),
+            Asked::Scores(_) => panic!(),
+        })
+        .collect();
+    // An example is answered by the first of its right answers.
+    for (prompt, question) in prompts.iter().zip(["Who", "Where"]) {
+        let examples = ["Question: What?\nAnswer: It\n\n", "Question: Else?\nAnswer: No\n\n"];
+        let expected = examples.map(|example| format!("{example}Question: {question}?\nAnswer:"));
+        assert!(expected.contains(prompt), "{prompt}");
+    }
+    assert_eq!((prepared.asked(), prepared.requests().count()), (2, 0));
+    let text = |text: &str| Answer::Text(text.to_owned());
+    let result = prepared.result(&[text(" lee.\nQuestion"), text(" Milan, Rome")]).unwrap();
+    let figure = result.headline().unwrap();
+    assert_eq!((figure.metric, figure.value, figure.chance), (Metric::ExactMatch, 0.5, Some(0.0)));
+    let generated: Vec<_> = result.items.iter().map(|item| item.generated.clone().unwrap()).collect();
+    let expected = [(" lee", "lee", true), (" Milan", "Milan", false)].map(|(text, answer, is_right)| {
+        GeneratedAnswer { text: text.to_owned(), answer: answer.to_owned(), is_right }
+    });
+    assert_eq!(generated, expected);
+    let wrong = prepared.result(&[text("a"), Answer::Scores(Vec::new())]).unwrap_err();
+    assert!(wrong.message().contains("validation.jsonl:2: an answer of another kind"), "{wrong}");
+
+    // Stop strings are found where the last token completes them, also across tokens.
+    let bytes = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    assert!(prepared.is_stopped(&bytes("Rome.")).unwrap() && !prepared.is_stopped(&bytes("Rome")).unwrap());
+}
+
+#[test]
+fn prompts_leave_room_for_the_answer() {
+    let dir = folder(&[(TRIVIA, &trivia("abcdefghij", r#"["x"]"#))]);
+    let loaded = Loaded::read(&find("triviaqa").unwrap(), dir.path(), 0, None).unwrap();
+    let cut = loaded.prepare(&encoder(256 + 12), 0, None).unwrap();
+    assert_eq!(cut.items[0].dropped, "Question: abcdefghij?\nAnswer:".len() - 12);
+    assert_eq!(cut.items[0].asked, Asked::Text("hij?\nAnswer:".bytes().map(u32::from).collect()));
+    let refused = loaded.prepare(&encoder(256), 0, None).unwrap_err();
+    assert!(refused.message().contains("validation.jsonl:1: an answer has up to 256 tokens"), "{refused}");
+}
+
+#[test]
+fn items_without_a_right_answer_are_refused() {
+    for (aliases, message) in [
+        ("[]", "answer.aliases has 0 right answers"),
+        (r#"["", " "]"#, "every right answer is empty"),
+        ("7", "answer.aliases is no list but 7"),
+    ] {
+        let dir = folder(&[(TRIVIA, &trivia("q", aliases))]);
+        let refused = prepare("triviaqa", dir.path(), 0).unwrap_err();
+        assert!(refused.message().contains("validation.jsonl:1"), "{refused}");
+        assert!(refused.message().contains(message), "{refused}");
+    }
 }

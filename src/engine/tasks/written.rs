@@ -1,6 +1,7 @@
 //! The file of a definition: a table of TOML with these keys and no others.
 
 use super::definition::{Definition, Examples, MAX_SHOTS, Scoring, Source, key};
+use super::generation::WrittenGeneration;
 use super::metric::Metric;
 use super::rule::{ChoiceRule, RequestRule, Rules};
 use super::template::Templates;
@@ -30,6 +31,7 @@ struct Written {
     rules: Rules,
     source: Source,
     prompt: Prompt,
+    generation: Option<WrittenGeneration>,
     examples: Examples,
     scoring: Scoring,
 }
@@ -54,6 +56,7 @@ struct Prompt {
     count: Option<usize>,
     gold: Option<String>,
     text: Option<String>,
+    answer: Option<String>,
 }
 
 fn space() -> String {
@@ -71,6 +74,7 @@ enum PromptKind {
     Contexts,
     Completion,
     Text,
+    Generation,
 }
 
 impl PromptKind {
@@ -80,6 +84,7 @@ impl PromptKind {
             Self::Contexts => "contexts",
             Self::Completion => "completion",
             Self::Text => "text",
+            Self::Generation => "generation",
         }
     }
 
@@ -90,6 +95,7 @@ impl PromptKind {
             Self::Contexts => &["continuation", "gold"],
             Self::Completion => &["context", "continuation"],
             Self::Text => &["text"],
+            Self::Generation => &["context", "answer"],
         }
     }
 
@@ -98,7 +104,7 @@ impl PromptKind {
         match self {
             Self::Choices => Some("choices"),
             Self::Contexts => Some("contexts"),
-            Self::Completion | Self::Text => None,
+            Self::Completion | Self::Text | Self::Generation => None,
         }
     }
 }
@@ -124,7 +130,10 @@ impl Definition {
         let written: Written = toml::from_str(text)
             .map_err(|e| Error::usage(format!("{origin}: {}", e.to_string().trim_end())))?;
         written.check().map_err(|e| e.context(origin.to_owned()))?;
-        let Written { name, title, citation, follows, rules, source, prompt, examples, scoring } = written;
+        let Written { name, title, citation, follows, rules, source, prompt, generation, examples, scoring } =
+            written;
+        let generation = generation.map(WrittenGeneration::checked).transpose();
+        let generation = generation.map_err(|e| e.context(origin.to_owned()))?;
         let request = prompt.rule();
         let templates = Templates::new(prompt.templates()).map_err(|e| e.context(origin.to_owned()))?;
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
@@ -139,6 +148,7 @@ impl Definition {
             example_delimiter: prompt.example_delimiter,
             each: prompt.each,
             examples,
+            generation,
             scoring,
             rules,
             hash,
@@ -209,6 +219,24 @@ impl Written {
                 "scoring.chance is a fraction from 0 to below 1; write 0.25 for a quarter",
             ));
         }
+        match (self.prompt.kind == PromptKind::Generation, &self.generation) {
+            (true, None) => {
+                return Err(Error::usage(
+                    "the table [generation] is missing: prompt.kind = \"generation\" needs it, with max_tokens and until",
+                ));
+            }
+            (false, Some(_)) => {
+                return Err(Error::usage(
+                    "the table [generation] has no effect unless prompt.kind = \"generation\"; remove it",
+                ));
+            }
+            (true, Some(_)) if self.rules == Rules::Core => {
+                return Err(Error::usage(
+                    "rules = \"core\": CORE has no tasks that generate; leave the key out",
+                ));
+            }
+            _ => {}
+        }
         let metric = self.scoring.metric;
         if !metric.applies(&self.prompt.rule(), self.rules) {
             return Err(Error::usage(format!(
@@ -242,6 +270,7 @@ impl Prompt {
             ("count", self.count.is_some()),
             ("gold", self.gold.is_some()),
             ("text", self.text.is_some()),
+            ("answer", self.answer.is_some()),
         ];
         let is_there = |key: &str| keys.iter().any(|(name, there)| *name == key && *there);
         let word = kind.word();
@@ -253,6 +282,9 @@ impl Prompt {
         let mut allowed = kind.needs().to_vec();
         if let Some(key) = kind.needs().iter().find(|key| !is_there(key)) {
             return missing(key);
+        }
+        if kind == PromptKind::Generation {
+            allowed.push("each");
         }
         if let Some(list) = kind.lists() {
             match (is_there(list), is_there("each") || is_there("choice")) {
@@ -291,6 +323,7 @@ impl Prompt {
             PromptKind::Contexts => RequestRule::Contexts { contexts: rule },
             PromptKind::Completion => RequestRule::Completion,
             PromptKind::Text => RequestRule::Text,
+            PromptKind::Generation => RequestRule::Generation,
         }
     }
 
@@ -302,6 +335,7 @@ impl Prompt {
             (key::CHOICE, self.choice.as_deref()),
             (key::GOLD, self.gold.as_deref()),
             (key::TEXT, self.text.as_deref()),
+            (key::ANSWER, self.answer.as_deref()),
             (key::DESCRIPTION, Some(self.description.as_str())),
         ];
         let named = named.into_iter().filter_map(|(key, source)| Some((key.to_owned(), source?)));

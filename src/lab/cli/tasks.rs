@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::{Column, Table, thousands};
 use crate::recipe::expand_home;
 use crate::statistics::PlannedScores;
-use crate::tasks::{self, Beginning, Definition, Encoder, Loaded, Prepared, Question, Rules};
+use crate::tasks::{self, Asked, Beginning, Definition, Encoder, Loaded, Prepared, Question, Rules};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -50,10 +50,14 @@ struct Show {
     /// Tokens that the model reads at once.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     max_len: u32,
-    /// Print every request as a line of JSON: its item, and the tokens that are read and scored.
+    /// Print every request as a line of JSON: its item, and the tokens that are read and scored. A prompt that
+    /// the model continues has none that are scored.
     #[arg(long, requires = "data")]
     requests: bool,
 }
+
+/// Right answers of an item that are shown.
+const SHOWN_ANSWERS: usize = 8;
 
 /// A request as it is printed.
 #[derive(Serialize)]
@@ -149,10 +153,15 @@ fn in_words(task: &Definition) -> String {
 }
 
 fn print_first(task: &Definition, prepared: &Prepared, tokenizer: &Tokenizer) -> Result<()> {
-    let requests: usize = prepared.requests().count();
-    let tokens: usize = prepared.requests().map(|one| one.context.len() + one.continuation.len()).sum();
+    let tokens = |asked: &Asked| match asked {
+        Asked::Scores(requests) => {
+            requests.iter().map(|one| one.context.len() + one.continuation.len()).sum()
+        }
+        Asked::Text(prompt) => prompt.len(),
+    };
+    let tokens: usize = prepared.items.iter().map(|item| tokens(&item.asked)).sum();
     let mut text = in_words(task);
-    let [items, requests, tokens] = [prepared.items.len(), requests, tokens].map(thousands);
+    let [items, requests, tokens] = [prepared.items.len(), prepared.asked(), tokens].map(thousands);
     text += &format!("  {items} items, {requests} requests, {tokens} tokens\n");
     for file in &prepared.files {
         text += &format!("  {} ({} rows, BLAKE3 {})\n", file.path.display(), thousands(file.rows), file.hash);
@@ -173,7 +182,18 @@ fn print_first(task: &Definition, prepared: &Prepared, tokenizer: &Tokenizer) ->
         text += "\nThe first item:\n";
         let gold = first.item.question.gold();
         let marks = matches!(first.item.question, Question::Choices { .. } | Question::Contexts { .. });
-        for (i, request) in first.requests.iter().enumerate() {
+        if let (Asked::Text(prompt), Question::Generation { answers, .. }) =
+            (&first.asked, &first.item.question)
+        {
+            text += &format!("--- 1\n{}▶\n", tokenizer.decode(prompt)?);
+            text += "The model continues after ▶. ";
+            let shown: Vec<String> =
+                answers.iter().take(SHOWN_ANSWERS).map(|one| format!("{one:?}")).collect();
+            let more = answers.len() - shown.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            text += &format!("Right: {}{more}\n", shown.join(", "));
+        }
+        for (i, request) in first.asked.requests().iter().enumerate() {
             let mark = if marks && gold == Some(i) { " (right)" } else { "" };
             let context = tokenizer.decode(&request.context)?;
             let continuation = tokenizer.decode_after(&request.context, &request.continuation)?;
@@ -191,7 +211,13 @@ fn print_requests(task: &Definition, prepared: &Prepared) -> Result<()> {
     for items in prepared.items.chunks(PRINTED) {
         let mut text = String::new();
         for made in items {
-            for (number, request) in made.requests.iter().enumerate() {
+            let asked: Vec<(&[u32], &[u32])> = match &made.asked {
+                Asked::Scores(requests) => {
+                    requests.iter().map(|one| (&one.context[..], &one.continuation[..])).collect()
+                }
+                Asked::Text(prompt) => vec![(prompt, &[])],
+            };
+            for (number, (context, continuation)) in asked.into_iter().enumerate() {
                 let item = &made.item;
                 let printed = Printed {
                     task: &task.name,
@@ -202,8 +228,8 @@ fn print_requests(task: &Definition, prepared: &Prepared) -> Result<()> {
                     request: number,
                     gold: item.question.gold(),
                     dropped: made.dropped,
-                    context: &request.context,
-                    continuation: &request.continuation,
+                    context,
+                    continuation,
                 };
                 let line = serde_json::to_string(&printed);
                 text += &line.map_err(|e| Error::failed(format!("cannot write JSON: {e}")))?;

@@ -97,7 +97,8 @@ pub struct Seconds {
 /// does not fit the machine, or files cannot be written. Tasks that were finished before stay.
 pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> Result<Evaluation> {
     let mut seconds = Seconds::default();
-    let model = timed(&mut seconds.open, || ScoringModel::open(&request.source, request.max_len))?;
+    let generates = request.tasks.iter().any(|task| task.generation.is_some());
+    let model = timed(&mut seconds.open, || ScoringModel::open(&request.source, request.max_len, generates))?;
     let beginning = match &request.source {
         ModelSource::Run(_) => Beginning::of_run(&model.tokenizer),
         ModelSource::Folder { .. } => Beginning::as_published(&model.tokenizer),
@@ -129,7 +130,7 @@ pub fn evaluate(request: &EvalRequest, mut watch: impl FnMut(Progress<'_>)) -> R
             Some(scorer) => scorer,
             empty => empty.insert(timed(&mut seconds.load, || model.scorer())?),
         };
-        let of = prepared.requests().count();
+        let of = prepared.asked();
         let mut see = |done| watch(Progress { task: &key.task, done, of });
         see(0);
         timed(&mut seconds.score, || {

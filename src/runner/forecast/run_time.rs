@@ -6,7 +6,7 @@ use crate::data::TaskFacts;
 use crate::exec::Section;
 use crate::format::wall_time;
 use crate::machine::{CpuPace, Machine, hardware};
-use crate::model::{Programs, ScoringPrograms};
+use crate::model::{Programs, ScoringPrograms, TextPrograms};
 use crate::plan::{Plan, times_due};
 use serde::Serialize;
 
@@ -175,10 +175,22 @@ impl RunTime {
 }
 
 /// Predicts the seconds in which all ranks together score all tasks once. Requests begin at multiples of a
-/// step, so each leaves half a step unused on average.
+/// step, so each leaves half a step unused on average. Texts are taken to be as long as they may be, because
+/// nobody knows where a model ends them.
 fn scoring_seconds(plan: &Plan, scoring: &ScoringPrograms, seconds: &impl Fn(&Section) -> f64) -> f64 {
     let (shape, ranks) = (scoring.shape, plan.batch.world_size.max(1));
+    let texts = |task: &TaskFacts, programs: &TextPrograms| {
+        let (items, of_item) = (task.items.max(1), task.items.max(1) as f64);
+        let (prompt, tokens) = (task.tokens.div_ceil(items), task.generated as f64 / of_item);
+        let prefill = programs.prefills.iter().find(|prefill| prefill.shape.rows >= prompt);
+        let prefill = prefill.or(programs.prefills.last()).map_or(0.0, |prefill| seconds(&prefill.section));
+        let batches = items.div_ceil(ranks).div_ceil(programs.samples);
+        batches as f64 * (prefill + (tokens - 1.0) * seconds(&programs.decode))
+    };
     let one = |task: &TaskFacts| {
+        if let Some(programs) = scoring.texts.as_ref().filter(|_| task.generated > 0) {
+            return texts(task, programs);
+        }
         let rows = task.tokens + task.requests * shape.step / 2;
         let batches = rows.div_ceil(ranks).div_ceil(shape.rows());
         let heads = task.scored.div_ceil(ranks).div_ceil(shape.head_rows).max(batches);

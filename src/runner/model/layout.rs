@@ -382,8 +382,9 @@ pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
 }
 
 /// Returns the state of programs that only score tokens: parameters where training has them, a batch, and the
-/// scores of its rows. The values that are read after every batch come first in their buffer.
-pub fn scoring_state(plan: &Plan, mask: Mask) -> State {
+/// scores of its rows. The values that are read after every batch come first in their buffer. If texts are
+/// generated too, the state has the buffers of generation for their plan and prompts.
+pub fn scoring_state(plan: &Plan, mask: Mask, texts: Option<(&Plan, &[PromptShape])>) -> State {
     // Tokens are also scored with the weights of a training state, which lends the memory.
     let mut builder = StateBuilder::for_weights_of(&trained_params(plan).0.finish());
     let (rows, act_dtype) = (plan.batch.rows(), plan.precision.act_dtype);
@@ -399,6 +400,9 @@ pub fn scoring_state(plan: &Plan, mask: Mask) -> State {
         (ScoringSlot::Likeliest, u32s(rows)),
         (ScoringSlot::Hidden, Spec::new([rows, plan.model.dim], act_dtype)),
     ]);
+    if let Some((plan, prompts)) = texts {
+        generation(plan, prompts, &mut builder);
+    }
     builder.finish()
 }
 

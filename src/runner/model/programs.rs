@@ -85,7 +85,8 @@ impl Programs {
     /// # Errors
     /// If an op rejects the plan's numbers.
     pub fn scoring(plan: &Plan) -> Result<Option<ScoringPrograms>> {
-        plan.intervals.tasks.map(|_| ScoringPrograms::new(plan)).transpose()
+        let generates = plan.corpus.tasks.iter().any(|task| task.generated > 0);
+        plan.intervals.tasks.map(|_| ScoringPrograms::new(plan, generates)).transpose()
     }
 
     /// Returns the variant for micro-step `i` of `of`.

@@ -1,5 +1,6 @@
 //! The programs that score token sequences: one computes the rows that the head reads, for whole rows of
-//! sequences at once; the others apply the head to the rows that are scored, a part of them each.
+//! sequences at once; the others apply the head to the rows that are scored, a part of them each. Where tasks
+//! ask for texts, further programs generate them.
 //!
 //! The programs depend on the model and on the kind of device alone, never on what is scored. A sequence has
 //! the same scores wherever it lies in a batch and whatever else is there, because
@@ -9,7 +10,13 @@
 //! - every other op, the head included, treats each row alike;
 //! - the implementations that round in another way are not used: neither unfused ops nor unfused attention,
 //!   and no cache of keys and values.
+//!
+//! A generated text does not depend on others either: the number of texts that are generated at once is fixed
+//! by the model and the kind of device, and so is the program that processes a prompt, by the prompt's length.
 
+use super::generation::{Prefill, decode};
+use super::layout::prompt_shapes;
+use super::purpose::PromptShape;
 use super::window::window;
 use super::{decoder, layout};
 use crate::error::Result;
@@ -32,6 +39,14 @@ const GPU_HEAD_ROWS: usize = 1024;
 
 /// The same on a CPU, which packs the head's weights again for every part.
 const CPU_HEAD_ROWS: usize = 256;
+
+/// Tokens of keys and values that are kept at once while texts are generated on a GPU, and the most texts.
+const GPU_CACHED_TOKENS: usize = 65_536;
+const GPU_TEXTS: usize = 64;
+
+/// The same on a CPU, where a text that has ended still takes its time.
+const CPU_CACHED_TOKENS: usize = 8192;
+const CPU_TEXTS: usize = 8;
 
 /// The shape of the programs of a model on a kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,20 +101,67 @@ pub struct ScoringPrograms {
     pub hidden: Section,
     /// Score the listed rows, [`ScoringShape::head_rows`] each; the last may be shorter.
     pub heads: Vec<Section>,
+    /// Generate texts; `None` unless tasks ask for them.
+    pub texts: Option<TextPrograms>,
+}
+
+/// The programs that generate texts, always the likeliest token after all before it.
+#[derive(Clone, Debug)]
+pub struct TextPrograms {
+    /// Texts that are generated at once.
+    pub samples: usize,
+    /// Process a prompt for each text, the shortest first.
+    pub prefills: Vec<Prefill>,
+    /// Generates one token of every text.
+    pub decode: Section,
+}
+
+/// Returns the plan of generating texts with a model on its kind of device.
+fn text_plan(plan: &Plan) -> Plan {
+    let on_gpu = plan.execution.gpu.is_some();
+    let (cached, most) = if on_gpu { (GPU_CACHED_TOKENS, GPU_TEXTS) } else { (CPU_CACHED_TOKENS, CPU_TEXTS) };
+    let mut plan = plan.clone();
+    plan.execution.fused = true;
+    plan.execution.attention = Attention::Flash;
+    plan.generation.samples = (cached / plan.batch.seq_len).clamp(1, most);
+    plan.generation.temperature = 0.0;
+    plan
+}
+
+impl TextPrograms {
+    /// Records the programs of [`text_plan`] for prompts of these shapes.
+    fn new(plan: &Plan, shapes: &[PromptShape], state: &Arc<State>) -> Result<Self> {
+        Ok(Self {
+            samples: plan.generation.samples,
+            prefills: shapes.iter().map(|&shape| Prefill::new(plan, state, shape)).collect::<Result<_>>()?,
+            decode: decode(plan, state)?,
+        })
+    }
+
+    fn sections(&self) -> impl Iterator<Item = &Section> {
+        self.prefills.iter().map(|prefill| &prefill.section).chain([&self.decode])
+    }
 }
 
 impl ScoringPrograms {
-    /// Records the programs of a plan. Of its execution, only devices, products and memory count.
+    /// Records the programs of a plan, with those that generate texts if tasks ask for them. Of the plan's
+    /// execution, only devices, products and memory count.
     ///
     /// # Errors
     /// If an op rejects the plan's numbers.
-    pub fn new(plan: &Plan) -> Result<Self> {
+    pub fn new(plan: &Plan, generates: bool) -> Result<Self> {
         let shape = ScoringShape::new(plan);
+        let texts = generates.then(|| text_plan(plan));
+        let texts = texts.map(|plan| {
+            let shapes = prompt_shapes(plan.generation.samples, shape.context);
+            (plan, shapes)
+        });
         let mut plan = plan.clone();
         (plan.batch.micro, plan.batch.seq_len) = (shape.sequences, shape.seq_len);
         plan.execution.fused = true;
         plan.execution.attention = Attention::Flash;
-        let state = Arc::new(layout::scoring_state(&plan, shape.mask()));
+        let buffers = texts.as_ref().map(|(plan, shapes)| (plan, &shapes[..]));
+        let state = Arc::new(layout::scoring_state(&plan, shape.mask(), buffers));
         let section = |name: String, record: &dyn Fn(&mut Builder) -> Result<()>| {
             let mut b = Builder::new(name, Arc::clone(&state));
             record(&mut b)?;
@@ -114,12 +176,14 @@ impl ScoringPrograms {
             })
         };
         let heads = (0..shape.rows()).step_by(shape.head_rows).map(part).collect::<Result<_>>()?;
-        Ok(Self { state, shape, hidden, heads })
+        let texts = texts.map(|(plan, shapes)| TextPrograms::new(&plan, &shapes, &state)).transpose()?;
+        Ok(Self { state, shape, hidden, heads, texts })
     }
 
     /// Returns every section.
     pub fn sections(&self) -> impl Iterator<Item = &Section> {
-        [&self.hidden].into_iter().chain(&self.heads)
+        let texts = self.texts.iter().flat_map(TextPrograms::sections);
+        [&self.hidden].into_iter().chain(&self.heads).chain(texts)
     }
 
     /// Returns the size of an arena that is large enough for every section.

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::metrics::ScoreColumn;
 use crate::recipe::{MAX_SHOTS, Recipe};
 use crate::regular;
-use crate::tasks::{self, Beginning, Definition, Encoder, Loaded, Metric, Prepared, PreparedItem};
+use crate::tasks::{self, Asked, Beginning, Definition, Encoder, Loaded, Metric, Prepared, PreparedItem};
 use std::path::Path;
 
 const _: () = assert!(MAX_SHOTS as usize == tasks::MAX_SHOTS);
@@ -70,7 +70,11 @@ pub fn column_metrics(task: &Prepared) -> impl Iterator<Item = Metric> + use<> {
 /// Returns the tokens that a model reads of an item: those with which all its requests begin once, and of
 /// each request the others but for the last, after which nothing is predicted.
 fn tokens_read(item: &PreparedItem) -> usize {
-    let all: Vec<Vec<u32>> = item.requests.iter().map(|request| request.inputs().collect()).collect();
+    let requests = match &item.asked {
+        Asked::Scores(requests) => requests,
+        Asked::Text(prompt) => return prompt.len(),
+    };
+    let all: Vec<Vec<u32>> = requests.iter().map(|request| request.inputs().collect()).collect();
     let Some(first) = all.first() else { return 0 };
     let same = |other: &Vec<u32>| first.iter().zip(other).take_while(|(a, b)| a == b).count();
     let shared = all.iter().map(same).min().unwrap_or(0);
@@ -84,9 +88,10 @@ pub fn task_facts(tasks: &[Prepared]) -> Vec<TaskFacts> {
         hash: task.hash(),
         items: task.items.len(),
         accuracy_clusters: task.metric().is_accuracy().then(|| task.clusters()),
-        requests: task.requests().count(),
+        requests: task.asked(),
         tokens: task.items.iter().map(tokens_read).sum(),
         scored: task.requests().map(|request| request.continuation.len()).sum(),
+        generated: task.generation().map_or(0, |generation| task.items.len() * generation.max_tokens),
     };
     tasks.iter().map(facts).collect()
 }

@@ -1,5 +1,5 @@
 //! Scores sequences of tokens with a model: the log-probability of a continuation after its context, and
-//! whether greedy decoding would produce it.
+//! whether greedy decoding would produce it. Also generates texts by greedy decoding.
 //!
 //! The requests of an item, such as its choices, share the tokens that they begin with, which the model reads
 //! once. An item has the same scores whatever it is batched with, whatever the order, and wherever it is
@@ -9,9 +9,11 @@ mod batch;
 mod group;
 mod lent;
 mod pack;
+mod texts;
 mod usage;
 
 pub use pack::Grouping;
+pub use texts::TextEnds;
 pub use usage::Usage;
 
 use crate::error::{Error, Result};

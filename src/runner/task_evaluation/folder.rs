@@ -123,7 +123,7 @@ impl Folder {
             figures: result.figures.iter().map(FigureRecord::new).collect(),
             algorithms: algorithms.clone(),
             cut_items: *cut_items,
-            requests: result.items.iter().map(|item| item.scores.len()).sum(),
+            requests: result.items.iter().map(|item| item.scores.len().max(1)).sum(),
             tokens: usage.inputs,
             scored_tokens: usage.scored,
             padding: usage.padding(),
@@ -204,6 +204,7 @@ pub(super) mod tests {
             gold: Some(1),
             chosen: Some(0),
             scores: log_probs.map(|log_prob| Score { log_prob, is_greedy: log_prob > -1.0 }).to_vec(),
+            generated: None,
             contributions: vec![Contribution { value: 1.0, weight: 1.0 }],
         };
         let figure = Figure {
@@ -245,6 +246,8 @@ pub(super) mod tests {
             adds: Some([1.0, 1.0]),
             log_probs: vec![-0.1 - 0.2, -1e-310],
             greedy: vec![true, true],
+            text: None,
+            answer: None,
             contaminated: None,
         };
         assert_eq!(*row, expected);

@@ -82,11 +82,11 @@ pub struct TaskRecord {
     pub algorithms: Option<String>,
     /// Items whose prompts were cut to what the model reads.
     pub cut_items: usize,
-    /// Requests that were scored.
+    /// Requests that were scored, and prompts that were continued.
     pub requests: usize,
     /// Tokens that the model read, and those of them that were scored.
     pub tokens: usize,
-    /// Tokens that were scored.
+    /// Tokens that were scored or generated.
     pub scored_tokens: usize,
     /// The share of the batches that was padding, from 0 to 1.
     pub padding: f64,
@@ -145,6 +145,12 @@ pub struct ItemRow {
     pub log_probs: Vec<f64>,
     /// For each choice, whether greedy decoding gives it.
     pub greedy: Vec<bool>,
+    /// The text that the model generated, up to where the task cuts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// What of the text is the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
     /// Whether the training data has the item; null if nobody has looked.
     pub contaminated: Option<bool>,
 }
@@ -250,6 +256,8 @@ impl ItemRow {
             adds: adds.filter(|adds| adds.iter().all(|number| number.is_finite())),
             log_probs: item.scores.iter().map(|score| score.log_prob).collect(),
             greedy: item.scores.iter().map(|score| score.is_greedy).collect(),
+            text: item.generated.as_ref().map(|generated| generated.text.clone()),
+            answer: item.generated.as_ref().map(|generated| generated.answer.clone()),
             contaminated: None,
         }
     }

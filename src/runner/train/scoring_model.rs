@@ -45,6 +45,15 @@ pub struct ScoringModel {
     weights: OpenedWeights,
 }
 
+/// What a model is opened for.
+#[derive(Clone, Copy, Debug)]
+struct ModelUse {
+    /// The most tokens that it reads at once; `None` for its context.
+    max_len: Option<usize>,
+    /// True if it generates texts.
+    generates: bool,
+}
+
 #[derive(Debug)]
 enum OpenedWeights {
     Checkpoint(Box<Loaded>, WeightsKind),
@@ -52,12 +61,13 @@ enum OpenedWeights {
 }
 
 impl ScoringModel {
-    /// Opens a model. It reads at most `max_len` tokens at once, or as many as its context has.
+    /// Opens a model. It reads at most `max_len` tokens at once, or as many as its context has. If `generates`,
+    /// its scorer generates texts too.
     ///
     /// # Errors
     /// If the run or the folder cannot be read, a key would change the model, `max_len` is more than the
     /// context, or the model does not fit this machine.
-    pub fn open(source: &ModelSource, max_len: Option<usize>) -> Result<Self> {
+    pub fn open(source: &ModelSource, max_len: Option<usize>, generates: bool) -> Result<Self> {
         match source {
             ModelSource::Run(run) => {
                 let OpenedRun { loaded, recipe, machine, tokenizer } = OpenedRun::open(run)?;
@@ -77,7 +87,8 @@ impl ScoringModel {
                     hash: Some(loaded.state_hash().to_owned()),
                 };
                 let weights = OpenedWeights::Checkpoint(Box::new(loaded), run.weights);
-                Self::plan(&recipe, (&machine, max_len), named, tokenizer, weights)
+                let asked = ModelUse { max_len, generates };
+                Self::plan(&recipe, (&machine, asked), named, tokenizer, weights)
             }
             ModelSource::Folder { model, overrides } => {
                 // A model with a longer context is opened with 4096 tokens of it, unless more are asked for.
@@ -95,14 +106,15 @@ impl ScoringModel {
                     hash: Some(weights.folder.content_hash()?),
                 };
                 let weights = OpenedWeights::Folder(Box::new(weights));
-                Self::plan(&changed, (&machine, max_len), named, tokenizer, weights)
+                let asked = ModelUse { max_len, generates };
+                Self::plan(&changed, (&machine, asked), named, tokenizer, weights)
             }
         }
     }
 
     fn plan(
         recipe: &Recipe,
-        (machine, max_len): (&Machine, Option<usize>),
+        (machine, ModelUse { max_len, generates }): (&Machine, ModelUse),
         named: Named,
         tokenizer: Tokenizer,
         weights: OpenedWeights,
@@ -120,7 +132,7 @@ impl ScoringModel {
             }
             plan.batch.seq_len = max_len;
         }
-        let programs = ScoringPrograms::new(&plan)?;
+        let programs = ScoringPrograms::new(&plan, generates)?;
         check_scoring_fits(&plan, &programs, machine)?;
         let dtype = recipe.values().training.dtype;
         let model = scored_model(named, (&plan, dtype), programs.shape, machine, tokenizer.hash());

@@ -203,3 +203,80 @@ fn a_wrong_item_ends_the_evaluation_before_anything_is_written() {
         .xrun(&eval(run.name(), &["--limit", "1", "engine.memory_limit_gib=0.0001"]))
         .says(&["does not fit"]);
 }
+
+const QUESTIONS: &str = r#"
+name = "questions"
+title = "what a model answers in a few words"
+citation = "made for this test"
+follows = "lm-evaluation-harness 0.4.13, none"
+
+[source]
+repository = "questions"
+split = "test"
+fields = ["ask", "accepted"]
+
+[prompt]
+kind = "generation"
+context = "{{ ask }}"
+each = "accepted"
+answer = "{{ entry }}"
+
+[generation]
+max_tokens = 12
+until = ["."]
+strip = true
+ignore_case = true
+
+[examples]
+split = "test"
+take = "sample"
+
+[scoring]
+metric = "exact_match"
+chance = 0.0
+"#;
+
+/// Writes a task of a few items that are answered by texts.
+pub fn add_questions(place: &Place, accepted: &str) {
+    place.write("questions.toml", QUESTIONS.as_bytes());
+    let row = |ask: &str| format!("{}\n", serde_json::json!({"ask": ask, "accepted": ["no", accepted]}));
+    let rows: String = ["Once upon a", "The sky is", "and then a dog came to the", "He"].map(row).concat();
+    place.write("data/questions/test.jsonl", rows.as_bytes());
+}
+
+#[test]
+fn generated_texts_are_kept_and_judged() {
+    let place = Place::new();
+    let run = UNINTERRUPTED.run();
+    add_questions(&place, "-");
+    let eval = |out: &str, limit: &str| {
+        let asked =
+            ["eval", run.name(), "--tasks", "questions.toml", "--data", "data", "--limit", limit, "--out"];
+        place.xrun(&[&asked[..], &[out]].concat()).succeeds();
+        let name = format!("questions-0-shot-limit-{limit}.jsonl");
+        let text = fs::read_to_string(place.path().join(out).join(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>()
+    };
+    let all = eval("all", "4");
+    assert_eq!(all.len(), 4);
+    for row in &all {
+        let (text, answer) = (row["text"].as_str().unwrap(), row["answer"].as_str().unwrap());
+        assert!(!text.contains('.') && text.trim() == answer, "{row}");
+        assert_eq!(
+            (&row["adds"], row["log_probs"].as_array().unwrap().len()),
+            (&serde_json::json!([0.0, 1.0]), 0)
+        );
+    }
+    assert!(all.iter().any(|row| !row["answer"].as_str().unwrap().is_empty()), "{all:?}");
+    assert_eq!(eval("some", "2"), all[..2]);
+
+    // What the model says to the first is right now.
+    let said = all[0]["answer"].as_str().unwrap().to_uppercase();
+    add_questions(&place, &said);
+    assert_eq!(eval("again", "4")[0]["adds"], serde_json::json!([1.0, 1.0]));
+    let shown = ["tasks", "show", "questions.toml", "--data", "data", "--tokenizer", "byte"];
+    let shown = place.xrun(&shown).succeeds().stdout;
+    for part in ["4 items, 4 requests", "Once upon a▶", "Right: \"no\""] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}

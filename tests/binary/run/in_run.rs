@@ -40,13 +40,14 @@ fn scores(run: &Run) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// Asserts that the scores of a step are those that `xrun eval` gives its checkpoint.
 #[track_caller]
-fn scores_as_eval(place: &Place, run: &Run, step: u64, weights: &str) {
-    let (number, out) = (step.to_string(), format!("eval-{step}-{weights}"));
+fn scores_as_eval(place: &Place, run: &Run, task: &str, step: u64, weights: &str) {
+    let (number, out, file) = (step.to_string(), format!("eval-{step}-{weights}"), format!("{task}.toml"));
     let own = ["eval", run.name(), "--checkpoint", &number, "--weights", weights, "--out", &out];
-    place.xrun(&[&own[..], &["--tasks", "colors.toml", "--data", "data"]].concat()).succeeds();
+    place.xrun(&[&own[..], &["--tasks", &file, "--data", "data"]].concat()).succeeds();
     let folder = format!("evaluation/step-{step:06}{}", if weights == "ema" { "-ema" } else { "" });
-    let expected = fs::read_to_string(place.path().join(out).join("colors-0-shot.jsonl")).unwrap();
-    assert_eq!(run.text(&format!("{folder}/colors-0-shot.jsonl")), expected, "step {step}, {weights}");
+    let rows = format!("{task}-0-shot.jsonl");
+    let expected = fs::read_to_string(place.path().join(out).join(&rows)).unwrap();
+    assert_eq!(run.text(&format!("{folder}/{rows}")), expected, "{task}, step {step}, {weights}");
 }
 
 #[test]
@@ -58,7 +59,7 @@ fn training_is_the_same_and_scores_are_those_of_the_checkpoints() {
     assert_eq!(run.newest().state_hash(), plain.newest().state_hash());
     assert_eq!(run.summary().recipe_hash, plain.summary().recipe_hash);
     for step in [10, 30] {
-        scores_as_eval(place, &run, step, "training");
+        scores_as_eval(place, &run, "colors", step, "training");
     }
 
     let scored: Vec<MetricsRow> = rows(&run).into_iter().filter(|row| !row.further.is_empty()).collect();
@@ -85,14 +86,21 @@ fn training_is_the_same_and_scores_are_those_of_the_checkpoints() {
 #[test]
 fn ranks_share_the_items_and_every_set_of_weights_is_scored() {
     let place = place();
+    eval::add_questions(&place, "-");
     let settings =
         ["parallelism.world_size=2", "parallelism.launcher=process", "parallelism.shard=optimizer"];
     let average = ["training.dtype=bf16", "ema.decay=0.9", "ema.evaluate=true", "generation.samples=0"];
-    place.xrun(&[&TASKS[..], &settings, &average].concat()).succeeds();
+    let both = ["tiny.toml", "evaluation.tasks=[\"colors.toml\", \"questions.toml\"]", TASKS[2], TASKS[3]];
+    place.xrun(&[&both[..], &settings, &average].concat()).succeeds();
     let run = place.run();
-    scores_as_eval(&place, &run, 30, "training");
-    scores_as_eval(&place, &run, 30, "ema");
-    assert!(rows(&run).last().unwrap().further.contains_key("colors/ema_acc"));
+    for task in ["colors", "questions"] {
+        scores_as_eval(&place, &run, task, 30, "training");
+        scores_as_eval(&place, &run, task, 30, "ema");
+    }
+    let last = rows(&run).last().unwrap().further.clone();
+    for column in ["colors/ema_acc", "questions/exact_match", "questions/ema_exact_match"] {
+        assert!(last.contains_key(column), "{column}: {last:?}");
+    }
 }
 
 /// As after a kill during the evaluation after step 10, when the newest checkpoint is that of step 5: a

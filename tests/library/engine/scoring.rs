@@ -1,5 +1,5 @@
-//! Scores of requests: they are those of the loss and of a softmax, and they have the same bits whatever a
-//! request is batched with, whatever the order, and wherever it lies.
+//! Scores of requests and generated texts: they are those of the loss and of a softmax, and they are the same
+//! whatever they are batched with, whatever the order, and wherever they lie.
 
 use crate::engine::harness::{Setup, set};
 use crate::engine::models::MODELS;
@@ -10,14 +10,14 @@ use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::ControlSlot;
 use xrun::model::ScoringPrograms;
-use xrun::scoring::{Grouping, Scorer};
+use xrun::scoring::{Grouping, Scorer, TextEnds};
 use xrun::tasks::{Request, Score};
 use xrun::train::{InitialValues, initialize, refresh_compute_copy};
 
-/// A model of its initial weights that scores with so many threads.
+/// A model of its initial weights that scores with so many threads, and generates texts.
 fn scorer(setup: &Setup, threads: usize) -> Scorer {
     let plan = &setup.plan;
-    let programs = ScoringPrograms::new(plan).unwrap();
+    let programs = ScoringPrograms::new(plan, true).unwrap();
     let pool = Arc::new(Pool::new(threads).unwrap());
     let (placement, arena) = (plan.execution.placement, programs.arena_bytes());
     let mut engine =
@@ -192,4 +192,65 @@ fn requests_that_do_not_fit_are_refused() {
     assert!(foreign.contains("token 99999 is outside the model's vocabulary"), "{foreign}");
     let (scores, usage) = scorer.score(&[], Grouping::Packed, |_| Ok(())).unwrap();
     assert!(scores.is_empty() && usage.batches == 0);
+}
+
+/// Prompts of these lengths.
+fn prompts(lens: &[usize]) -> Vec<Vec<u32>> {
+    let prompt =
+        |(i, &len): (usize, &usize)| (0..len).map(|t| ((t * t + 29 * t + 11 * i) % 251) as u32).collect();
+    lens.iter().enumerate().map(prompt).collect()
+}
+
+/// Generates texts of up to 9 tokens that end at token 3, or after a token that is a multiple of 16.
+fn generate(scorer: &mut Scorer, prompts: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let is_complete = |tokens: &[u32]| Ok(tokens.last().is_some_and(|token| token % 16 == 0));
+    let ends = TextEnds { token: 3, tokens: 9, is_complete: &is_complete };
+    let prompts: Vec<&[u32]> = prompts.iter().map(Vec::as_slice).collect();
+    scorer.generate(&prompts, &ends, |_| Ok(())).unwrap().0
+}
+
+/// Places without a prompt, prompts of other lengths, other threads and another order change no token.
+#[test]
+fn texts_do_not_depend_on_those_beside_them() {
+    for (name, keys) in MODELS {
+        for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
+            let setup = Setup::new(&[keys, &["training.seq_len=120", dtype]].concat());
+            let prompts = prompts(&[1, 64, 65, 20, 111, 63, 2, 30, 31, 32, 33, 34, 5, 80]);
+            let texts = generate(&mut scorer(&setup, 2), &prompts);
+            assert!(texts.iter().collect::<BTreeSet<_>>().len() > texts.len() / 2, "{name}: {texts:?}");
+            let mut other = scorer(&setup, 3);
+            for (prompt, text) in prompts.iter().zip(&texts).rev() {
+                assert_eq!(
+                    &generate(&mut other, std::slice::from_ref(prompt)),
+                    std::slice::from_ref(text),
+                    "{name}"
+                );
+            }
+        }
+    }
+}
+
+/// Every generated token is the likeliest by the program that scores, which has no cache. A text has no entries
+/// of the model's vocabulary that the tokenizer lacks, so models with some are left out.
+#[test]
+fn texts_are_greedy() {
+    let mut tried = 0;
+    for (name, keys) in MODELS {
+        let setup = Setup::new(&[keys, &["training.seq_len=120", "training.dtype=fp32"]].concat());
+        if setup.plan.model.vocab_size > setup.plan.corpus.vocab_size {
+            continue;
+        }
+        tried += 1;
+        let mut scorer = scorer(&setup, 2);
+        let prompts = prompts(&[1, 20, 64, 65, 111, 7]);
+        let texts = generate(&mut scorer, &prompts);
+        let followed = prompts.iter().zip(&texts).filter(|(_, text)| !text.is_empty());
+        let items: Vec<Vec<Request>> = followed
+            .map(|(prompt, text)| vec![Request { context: prompt.clone(), continuation: text.clone() }])
+            .collect();
+        assert!(items.len() > 3, "{name}: {texts:?}");
+        let scores = score(&mut scorer, &items, Grouping::Packed).concat();
+        assert!(scores.iter().all(|score| score.is_greedy), "{name}: {scores:?}");
+    }
+    assert!(tried >= 6, "{tried} models");
 }

@@ -66,7 +66,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     ("generation", "model exec ir error"),
     // The requests of tasks, and the marker of rows without a target.
-    ("scoring", "model tasks data exec ir error"),
+    ("scoring", "generation model tasks data exec ir error"),
     // The recipe whose mode of recomputation the plan chooses, the facts about its corpus, and what the items
     // of a task can show.
     ("forecast", "model plan data statistics recipe machine exec passes ir device policy format error"),

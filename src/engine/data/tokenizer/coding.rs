@@ -4,6 +4,7 @@ use super::super::parallel::collect_in_order;
 use super::Tokenizer;
 use super::byte_pairs::BytePairs;
 use super::cut::Cut;
+use super::guarded::GuardedTokenizer;
 use super::lost::LostBytes;
 use super::special::SETTINGS;
 use super::timed::timed;
@@ -143,6 +144,22 @@ impl Tokenizer {
     /// # Errors
     /// If an id is outside the vocabulary.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, GuardedTokenizer::decode)
+    }
+
+    /// Decodes token ids like [`Tokenizer::decode`], but leaves out special tokens.
+    ///
+    /// # Errors
+    /// If an id is outside the vocabulary.
+    pub fn decode_text(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, GuardedTokenizer::decode_text)
+    }
+
+    fn decoded(
+        &self,
+        ids: &[u32],
+        decode: fn(&GuardedTokenizer, &[u32]) -> Result<String>,
+    ) -> Result<String> {
         if let Some(id) = ids.iter().find(|&&id| id as usize >= self.vocab) {
             return Err(Error::failed(format!(
                 "token {id} is outside the vocabulary of {} entries",
@@ -155,9 +172,9 @@ impl Tokenizer {
         }
         if self.foreign {
             let (inner, owned) = (Arc::clone(&self.inner), ids.to_vec());
-            return timed(8 * ids.len(), move || inner.decode(&owned))?;
+            return timed(8 * ids.len(), move || decode(&inner, &owned))?;
         }
-        self.inner.decode(ids)
+        decode(&self.inner, ids)
     }
 
     /// Decodes tokens that continue a prompt, as a part of the whole text: decoders drop a space before the

@@ -151,7 +151,19 @@ impl GuardedTokenizer {
     /// # Errors
     /// If the library fails.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        guard(|| self.inner.decode(ids, false))?
+        self.decoded(ids, false)
+    }
+
+    /// Returns the text of token ids without special tokens.
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn decode_text(&self, ids: &[u32]) -> Result<String> {
+        self.decoded(ids, true)
+    }
+
+    fn decoded(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
+        guard(|| self.inner.decode(ids, skip_special_tokens))?
             .map_err(|e| Error::failed(format!("cannot decode tokens: {e}")))
     }
 

@@ -61,6 +61,8 @@ impl Planted {
                 adds: Some([*adds, 1.0]).filter(|_| adds.is_finite()),
                 log_probs: vec![-1.0],
                 greedy: vec![true],
+                text: None,
+                answer: None,
                 contaminated: None,
             };
             let rows: String = right

@@ -3,6 +3,7 @@
 use super::{ScoreComparison, ScoreFinding, Units};
 use crate::format::{Column, Table, significant, thousands};
 use crate::statistics::Verdict;
+use crate::tasks::Metric;
 use std::fmt;
 
 /// Decimal places of figures.
@@ -57,7 +58,8 @@ impl fmt::Display for ScoreComparison {
 impl ScoreComparison {
     /// Describes a finding in a sentence, without naming the task.
     fn in_words(&self, finding: &ScoreFinding) -> String {
-        let is_share = finding.metric.is_none_or(|metric| metric.starts_with("acc"));
+        let is_share =
+            finding.metric.is_none_or(|metric| Metric::from_word(metric).is_some_and(Metric::is_accuracy));
         let amount = |value: f64| match is_share {
             true => format!("{:.1}", 100.0 * value),
             false => significant(value),

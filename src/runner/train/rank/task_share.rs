@@ -1,7 +1,7 @@
-//! The share of a rank in scoring tasks: which items it scores, and its scores as bytes for the others.
+//! The share of a rank in scoring tasks: which items it scores, and its answers as bytes for the others.
 
 use crate::scoring::{Scorer, Usage};
-use crate::tasks::{Prepared, PreparedItem, Score};
+use crate::tasks::{Answer, Prepared, PreparedItem, Score};
 use std::sync::Arc;
 
 /// The tasks of a run, and what scores them.
@@ -26,55 +26,93 @@ const SCORE_BYTES: usize = 9;
 /// Numbers in [`Usage`].
 const USAGE_NUMBERS: usize = 5;
 
-/// Returns scores as bytes that keep every bit.
-pub(super) fn encode(scores: &[Score], usage: Usage) -> Vec<u8> {
+/// The first byte of an answer: what kind it is.
+const SCORES: u8 = 0;
+const TEXT: u8 = 1;
+
+/// Returns answers as bytes that keep every bit.
+pub(super) fn encode(answers: &[Answer], usage: Usage) -> Vec<u8> {
     let Usage { batches, rows, inputs, head_rows, scored } = usage;
     let usage: [usize; USAGE_NUMBERS] = [batches, rows, inputs, head_rows, scored];
     let mut bytes: Vec<u8> = usage.iter().flat_map(|&number| (number as u64).to_le_bytes()).collect();
-    for score in scores {
-        bytes.extend(score.log_prob.to_le_bytes());
-        bytes.push(score.is_greedy.into());
+    let begin = |bytes: &mut Vec<u8>, kind: u8, length: usize| {
+        bytes.push(kind);
+        bytes.extend((length as u64).to_le_bytes());
+    };
+    for answer in answers {
+        match answer {
+            Answer::Scores(scores) => {
+                begin(&mut bytes, SCORES, scores.len());
+                for score in scores {
+                    bytes.extend(score.log_prob.to_le_bytes());
+                    bytes.push(score.is_greedy.into());
+                }
+            }
+            Answer::Text(text) => {
+                begin(&mut bytes, TEXT, text.len());
+                bytes.extend(text.as_bytes());
+            }
+        }
     }
     bytes
 }
 
 /// Returns what [`encode`] made bytes of; `None` if they are others.
-pub(super) fn decode(bytes: &[u8]) -> Option<(Vec<Score>, Usage)> {
-    let (usage, scores) = bytes.split_at_checked(8 * USAGE_NUMBERS)?;
-    let numbers =
-        usage.chunks_exact(8).map(|number| usize::try_from(u64::from_le_bytes(number.try_into().ok()?)).ok());
-    let numbers: Vec<usize> = numbers.collect::<Option<_>>()?;
-    let &[batches, rows, inputs, head_rows, scored] = numbers.as_slice() else { return None };
-    let score = |bytes: &[u8]| {
-        let (log_prob, greedy) = bytes.split_first_chunk()?;
-        Some(Score { log_prob: f64::from_le_bytes(*log_prob), is_greedy: greedy == [1] })
-    };
-    let (scores, rest) = scores.as_chunks::<SCORE_BYTES>();
-    let scores = scores.iter().map(|bytes| score(bytes)).collect::<Option<_>>()?;
-    rest.is_empty().then_some((scores, Usage { batches, rows, inputs, head_rows, scored }))
+pub(super) fn decode(mut bytes: &[u8]) -> Option<(Vec<Answer>, Usage)> {
+    let mut usage = [0; USAGE_NUMBERS];
+    for number in &mut usage {
+        *number = take_number(&mut bytes)?;
+    }
+    let [batches, rows, inputs, head_rows, scored] = usage;
+    let mut answers = Vec::new();
+    while let Some((&kind, rest)) = bytes.split_first() {
+        bytes = rest;
+        let length = take_number(&mut bytes)?;
+        answers.push(match kind {
+            SCORES => {
+                let (scores, rest) = bytes.split_at_checked(length.checked_mul(SCORE_BYTES)?)?;
+                bytes = rest;
+                let scores = scores.as_chunks::<SCORE_BYTES>().0.iter().map(score);
+                Answer::Scores(scores.collect::<Option<_>>()?)
+            }
+            TEXT => {
+                let (text, rest) = bytes.split_at_checked(length)?;
+                bytes = rest;
+                Answer::Text(String::from_utf8(text.to_vec()).ok()?)
+            }
+            _ => return None,
+        });
+    }
+    Some((answers, Usage { batches, rows, inputs, head_rows, scored }))
 }
 
-/// Joins the scores of all ranks' items, given in rank order, in the order of the task's requests. `None` if
-/// they are not as many as the task has.
+fn take_number(bytes: &mut &[u8]) -> Option<usize> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    usize::try_from(u64::from_le_bytes(*number)).ok()
+}
+
+fn score(bytes: &[u8; SCORE_BYTES]) -> Option<Score> {
+    let (log_prob, greedy) = bytes.split_first_chunk()?;
+    Some(Score { log_prob: f64::from_le_bytes(*log_prob), is_greedy: greedy == [1] })
+}
+
+/// Joins the answers of all ranks, given in rank order, in the order of the task's items. `None` if they are
+/// not as many as the task has.
 pub(super) fn joined(
     task: &Prepared,
-    parts: impl Iterator<Item = Option<(Vec<Score>, Usage)>>,
-) -> Option<(Vec<Score>, Usage)> {
+    parts: impl Iterator<Item = Option<(Vec<Answer>, Usage)>>,
+) -> Option<(Vec<Answer>, Usage)> {
     let mut usage = Usage::default();
     let mut ranks = Vec::new();
     for part in parts {
-        let (scores, used) = part?;
+        let (answers, used) = part?;
         usage += used;
-        ranks.push(scores.into_iter());
+        ranks.push(answers.into_iter());
     }
     let world = ranks.len();
-    let mut all = Vec::new();
-    for (index, item) in task.items.iter().enumerate() {
-        let scores = &mut ranks[index % world];
-        for _ in &item.requests {
-            all.push(scores.next()?);
-        }
-    }
+    let all = (0..task.items.len()).map(|item| ranks.get_mut(item % world.max(1))?.next());
+    let all: Vec<Answer> = all.collect::<Option<_>>()?;
     ranks.iter_mut().all(|left| left.next().is_none()).then_some((all, usage))
 }
 
@@ -83,17 +121,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_keep_every_bit_and_damaged_ones_are_noticed() {
+    fn answers_keep_every_bit_and_damaged_ones_are_noticed() {
         let scores =
             [-0.0, -1.5e-310, -700.25].map(|log_prob: f64| Score { log_prob, is_greedy: log_prob < -1.0 });
+        let answers =
+            [Answer::Scores(scores.to_vec()), Answer::Text("né\n".to_owned()), Answer::Scores(Vec::new())];
         let usage = Usage { batches: 1, rows: 2, inputs: 3, head_rows: 4, scored: 5 };
-        let bytes = encode(&scores, usage);
+        let bytes = encode(&answers, usage);
         let (found, found_usage) = decode(&bytes).unwrap();
-        let bits = |scores: &[Score]| -> Vec<_> {
-            scores.iter().map(|score| (score.log_prob.to_bits(), score.is_greedy)).collect()
-        };
-        assert_eq!((bits(&found), found_usage), (bits(&scores), usage));
-        assert!(decode(&bytes[..bytes.len() - 1]).is_none());
-        assert!(decode(&bytes[..39]).is_none());
+        assert_eq!((&found[..], found_usage), (&answers[..], usage));
+        assert_eq!(found[0].scores()[0].log_prob.to_bits(), (-0.0f64).to_bits());
+        for (place, len) in [(39, 0), (bytes.len() - 1, 0), (bytes.len(), 1)] {
+            let damaged = [&bytes[..place], &vec![0; len]].concat();
+            assert!(decode(&damaged).is_none(), "{place} {len}");
+        }
+        let mut not_utf8 = bytes.clone();
+        let text = bytes.len() - 9 - 3;
+        not_utf8[text] = 0xff;
+        assert!(decode(&not_utf8).is_none());
     }
 }

@@ -78,26 +78,26 @@ impl Rank {
         let Scoring { tasks, scorer } = scoring;
         let (rank, world) = (self.comm.rank(), self.comm.world_size());
         let share = |task| share_of_items(task, rank, world);
-        let of: usize = tasks.iter().flat_map(share).map(|item| item.requests.len()).sum();
+        let of: usize = tasks.iter().flat_map(share).map(|item| item.asked.count()).sum();
         let (mut before, mut scored) = (0, Vec::new());
         for task in tasks.iter() {
             let (comm, done_steps) = (Arc::clone(&self.comm), self.done);
             let own: Vec<&PreparedItem> = share(task).collect();
-            let (scores, usage) = scorer.with_weights_of(&mut self.engine, |scorer| {
-                score_items(&own, scorer, |done| {
+            let (answers, usage) = scorer.with_weights_of(&mut self.engine, |scorer| {
+                score_items(task, &own, scorer, |done| {
                     comm.set_status(done_steps, SCORES);
                     on_batch(before + done, of);
                     Ok(())
                 })
             })?;
-            before += scores.len();
+            before += own.iter().map(|item| item.asked.count()).sum::<usize>();
             let name = format!("the scores of {}", task.definition().name);
-            let parts = self.comm.gather(&name, encode(&scores, usage))?;
+            let parts = self.comm.gather(&name, encode(&answers, usage))?;
             if rank == 0 {
-                let (scores, usage) = joined(task, parts.parts().map(decode))
+                let (answers, usage) = joined(task, parts.parts().map(decode))
                     .ok_or_else(|| Error::failed(format!("{name}: a rank has sent others than asked for")))?;
                 scored.push(TaskScores {
-                    result: task.result(&scores)?,
+                    result: task.result(&answers)?,
                     usage,
                     algorithms: scorer.algorithms(),
                     cut_items: task.cut_items(),
