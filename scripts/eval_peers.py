@@ -2,16 +2,19 @@
 """Compares `xrun eval` with the same evaluation in Python, item by item, and times both.
 
     eval_peers.py make DIR --text FILE [--items N]
-        Writes files in the published schemas of hellaswag, arc_easy and lambada, made from a text: endings of
-        sentences are the choices. They test programs, not models.
+        Writes files in the published schemas of hellaswag, arc_easy, lambada, triviaqa and gsm8k, made from a text:
+        endings of sentences are the choices, and the answers. They test programs, not models.
     eval_peers.py agree --xrun BINARY --model FOLDER --data DIR [--tasks …] [--limit N] [--shots N]
         Scores every item with `xrun eval` and with a peer in fp32 at batch 1, and fails if a log-likelihood differs
         by more than 1e-4, or a choice or a greedy flag differs although the two best lie further apart than 2e-4.
         With --dtype bf16 nothing fails: it prints the share of equal choices, beside the peer's own share between
         batches of 1 and of 16. With --exact, it also prints how far both are from fp64.
+    eval_peers.py texts --xrun BINARY --model FOLDER --data DIR [--tasks triviaqa,gsm8k] [--limit N] [--shots N]
+        Generates an answer to every item with `xrun eval` and with lm-evaluation-harness in fp32 at batch 1, and fails if
+        a text, what is taken from it or the verdict differs, unless two tokens lie within 2e-4 where the texts part.
     eval_peers.py bits --xrun BINARY --model MODEL --data DIR [--limit N]
         Scores hellaswag's items whole, then 1, 7 and 64 of them, then all reversed and shuffled, with `xrun eval`. Fails
-        if an item's scores differ in a bit.
+        if an item's scores differ in a bit. With --tasks triviaqa, the same for generated texts.
     eval_peers.py speed --xrun BINARY --model FOLDER --data DIR [--batches 16,64,256] [--limit N]
         Times `xrun eval` and the peer, warm, with its best batch.
 
@@ -39,7 +42,12 @@ SCHEMAS = {
     "hellaswag": ("Rowan/hellaswag", "validation", "hellaswag"),
     "arc_easy": ("allenai/ai2_arc/ARC-Easy", "test", "arc_easy"),
     "lambada": ("EleutherAI/lambada_openai", "test", "lambada_openai"),
+    "triviaqa": ("mandarjoshi/trivia_qa/rc.nocontext", "validation", "triviaqa"),
+    "gsm8k": ("openai/gsm8k/main", "test", "gsm8k"),
+    "gsm8k_flexible": ("openai/gsm8k/main", "test", "gsm8k"),
 }
+# The filter of the harness whose answers a task of xrun takes.
+FILTERS = {"triviaqa": "remove_whitespace", "gsm8k": "strict-match", "gsm8k_flexible": "flexible-extract"}
 
 
 def sentences(text):
@@ -93,7 +101,17 @@ def make(args):
         before, start, endings, gold = item()
         return {"text": f"{before} {start} {endings[gold]}".rstrip(".!?\"' ")}
 
-    for task, rows in {"hellaswag": hellaswag, "arc_easy": arc_easy, "lambada": lambada}.items():
+    def triviaqa(_):
+        before, start, endings, gold = item()
+        aliases = [endings[gold], endings[gold].split()[0].rstrip(".,")]
+        return {"question": f"{before} {start}", "answer": {"aliases": aliases, "value": endings[gold]}}
+
+    def gsm8k(number):
+        before, start, endings, gold = item()
+        return {"question": f"{before} {start}", "answer": f"{endings[gold]} <<{number}+1={number + 1}>>\n#### {number + 1}"}
+
+    makers = {"hellaswag": hellaswag, "arc_easy": arc_easy, "lambada": lambada, "triviaqa": triviaqa, "gsm8k": gsm8k}
+    for task, rows in makers.items():
         folder, split, _ = SCHEMAS[task]
         splits = [split] if task == "lambada" else [split, "train"]
         for name in splits:
@@ -272,6 +290,27 @@ class Harness:
             ]
         return scores, seconds
 
+    def answers(self, task):
+        """Returns the text, the answer and the verdict of every item of a task that generates."""
+        import lm_eval
+
+        result = lm_eval.simple_evaluate(
+            model=self.lm, tasks=[self.task(task)], num_fewshot=self.args.shots, limit=self.args.limit,
+            log_samples=True, bootstrap_iters=0, task_manager=self.manager,
+        )  # fmt: skip
+        samples = [one for one in result["samples"][SCHEMAS[task][2]] if one["filter"] == FILTERS[task]]
+        samples.sort(key=lambda sample: sample["doc_id"])
+        found = [(one["resps"][0][0], one["filtered_resps"][0], one["exact_match"]) for one in samples]
+        return found, [one["arguments"][0][0] for one in samples]
+
+    @torch.no_grad()
+    def gap(self, prompt, text):
+        """Returns by how much the likeliest token after a prompt and a text exceeds the next one."""
+        tokens = self.lm.tok_encode(prompt) + self.lm.tok_encode(text, add_special_tokens=False)
+        logits = self.lm.model(torch.tensor([tokens], device=self.args.device)).logits[0, -1].float()
+        best = torch.log_softmax(logits, dim=-1).topk(2).values
+        return float(best[0] - best[1])
+
 
 def peer(args, dtype):
     if args.peer != "transformers":
@@ -323,6 +362,43 @@ def compare(task, rows, peers, tolerance, near):
     return differing + (largest > tolerance)
 
 
+def texts(args):
+    # The loop over transformers generates nothing.
+    args.peer = "lm_eval"
+    one = peer(args, args.dtype)
+    with tempfile.TemporaryDirectory() as folder:
+        rows, _ = run_xrun(args, args.tasks, args.dtype, folder)
+    failed = 0
+    for task in args.tasks:
+        theirs, prompts = one.answers(task)
+        if len(rows[task]) != len(theirs):
+            sys.exit(f"{task}: xrun has {len(rows[task])} items, the peer {len(theirs)}")
+        equal, right, ties = 0, 0, []
+        for number, (row, found) in enumerate(zip(rows[task], theirs)):
+            ours = (row["text"], row["answer"], row["adds"][0])
+            right += found[2]
+            if ours == found:
+                equal += 1
+                continue
+            shared = next((i for i, (a, b) in enumerate(zip(ours[0], found[0])) if a != b), None)
+            shared = ours[0][: min(len(ours[0]), len(found[0])) if shared is None else shared]
+            # Words begin with their space, so the texts part at a token's beginning there.
+            gap = min(one.gap(prompts[number], text) for text in [shared, shared[: shared.rfind(" ")] if " " in shared else ""])
+            if gap < 2e-4:
+                ties.append(number)
+            else:
+                failed += 1
+                print(f"  {task} item {number}: gap {gap:.2e}, ours {ours}, theirs {found}")
+        lengths = [len(row["text"]) for row in rows[task]]
+        print(
+            f"{task}: {len(theirs)} items; texts, answers and verdicts equal {equal}; near ties with another text: "
+            f"{ties or 'none'}; right {right:.0f}; texts of {min(lengths)} to {max(lengths)} characters"
+        )
+    if failed:
+        sys.exit(f"{failed} differences")
+    print("agree")
+
+
 def distances(args, rows, scores):
     """Prints how far the log-likelihoods of both programs are from those in fp64."""
     exact, _ = Transformers(args, "fp64").run(args.tasks, 1)
@@ -365,7 +441,8 @@ def agree(args):
 
 
 def bits(args):
-    folder, split, _ = SCHEMAS["hellaswag"]
+    task = args.tasks[0]
+    folder, split, _ = SCHEMAS[task]
     lines = (Path(args.data) / folder / f"{split}.jsonl").read_text().splitlines()[: args.limit or None]
     draw = random.Random(7)
     orders = {f"{count} alone": draw.sample(lines, min(count, len(lines))) for count in [1, 7, 64]}
@@ -377,8 +454,8 @@ def bits(args):
             file.parent.mkdir(parents=True)
             file.write_text("".join(line + "\n" for line in chosen))
             out = str(Path(place) / "out")
-            rows, _ = run_xrun(args, ["hellaswag"], args.dtype, out, data=str(Path(place) / "data"), limit=len(chosen))
-        return {row["item"]: (row["log_probs"], row["greedy"]) for row in rows["hellaswag"]}
+            rows, _ = run_xrun(args, [task], args.dtype, out, data=str(Path(place) / "data"), limit=len(chosen))
+        return {row["item"]: (row["log_probs"], row["greedy"], row.get("text")) for row in rows[task]}
 
     whole, failed = scored(lines), 0
     for name, chosen in orders.items():
@@ -425,12 +502,13 @@ def main():
     making.add_argument("dir")
     making.add_argument("--text", required=True)
     making.add_argument("--items", type=int, default=1000)
-    for name in ["agree", "bits", "speed"]:
+    own = {"texts": ["triviaqa", "gsm8k"], "bits": ["hellaswag"]}
+    for name in ["agree", "texts", "bits", "speed"]:
         command = commands.add_parser(name)
         command.add_argument("--xrun", required=True)
         command.add_argument("--model", required=True)
         command.add_argument("--data", required=True)
-        command.add_argument("--tasks", type=lambda text: text.split(","), default=TASKS)
+        command.add_argument("--tasks", type=lambda text: text.split(","), default=own.get(name, TASKS))
         command.add_argument("--limit", type=int)
         command.add_argument("--max-len", type=int, help="cut longer prompts, in both programs")
         command.add_argument("--shots", type=int, default=0)
@@ -441,7 +519,7 @@ def main():
         command.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[16, 64, 256])
         command.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    {"make": make, "agree": agree, "bits": bits, "speed": speed}[args.command](args)
+    {"make": make, "agree": agree, "texts": texts, "bits": bits, "speed": speed}[args.command](args)
 
 
 if __name__ == "__main__":

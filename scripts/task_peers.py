@@ -33,6 +33,7 @@ import lm_eval.tasks
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks._yaml_loader import load_yaml
 
 # Task of xrun: task of the harness, repository, configuration, splits, format of the file that is generated.
@@ -47,6 +48,9 @@ TASKS = {
     "openbookqa": ("openbookqa", "allenai/openbookqa", "main", ("train", "validation", "test"), "parquet"),
     "boolq": ("boolq", "aps/super_glue", "boolq", ("train", "validation"), "jsonl"),
     "copa": ("copa", "aps/super_glue", "copa", ("train", "validation"), "parquet"),
+    "gsm8k": ("gsm8k", "openai/gsm8k", "main", ("train", "test"), "parquet"),
+    "triviaqa": ("triviaqa", "mandarjoshi/trivia_qa", "rc.nocontext", ("train", "validation"), "parquet"),
+    "nq_open": ("nq_open", "google-research-datasets/nq_open", "nq_open", ("train", "validation"), "jsonl"),
     "mmlu": ("mmlu_{}", "cais/mmlu", "*", ("dev", "test"), "parquet"),
     "mmlu_continuation": ("mmlu_{}_continuation", "cais/mmlu", "*", ("dev", "test"), "parquet"),
 }
@@ -120,6 +124,14 @@ def row(task, rng, number):
     if task == "copa":
         return {"premise": sentence(rng).strip() + ".", "choice1": answer(rng).strip(), "choice2": answer(rng).strip(),
                 "question": rng.choice(["cause", "effect"]), "idx": number, "label": rng.randrange(2)}
+    if task == "gsm8k":
+        return {"question": passage(rng) if rng.random() < 0.1 else sentence(rng),
+                "answer": f"{sentence(rng)}\n#### {rng.randrange(2000):,}"}
+    if task == "triviaqa":
+        aliases = [answer(rng) for _ in range(rng.randint(1, 5))]
+        return {"question": sentence(rng), "answer": {"aliases": aliases, "value": aliases[0]}}
+    if task == "nq_open":
+        return {"question": sentence(rng), "answer": [answer(rng) for _ in range(rng.randint(1, 3))]}
     return {"question": passage(rng) if rng.random() < 0.1 else sentence(rng), "subject": "",
             "choices": [answer(rng) for _ in range(4)], "answer": rng.randrange(4)}
 
@@ -168,10 +180,13 @@ class Recorder(TemplateLM):
         super().__init__()
         self.tokenizer, self.max_length, self.kept = tokenizer, max_length, []
         self.add_bos_token, self.custom_prefix_token_id, self.backend = None, None, "causal"
+        # As HFLM does; at batch 1 it is never used.
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 
     eot_token_id = HFLM.eot_token_id
     prefix_token_id = HFLM.prefix_token_id
     tok_encode = HFLM.tok_encode
+    tok_batch_encode = HFLM.tok_batch_encode
 
     def _loglikelihood_tokens(self, requests, **_):
         for _, context, continuation in requests:
@@ -185,7 +200,12 @@ class Recorder(TemplateLM):
         raise NotImplementedError
 
     def generate_until(self, requests, disable_tqdm=False):
-        raise NotImplementedError
+        for context, settings in (request.args for request in requests):
+            # As in HFLM.generate_until at batch 1, before it runs the model.
+            most = normalize_gen_kwargs(settings)["max_gen_toks"]
+            tokens, _ = self.tok_batch_encode((context,), left_truncate_len=self.max_length - most)
+            self.kept.append((tokens[0].tolist(), []))
+        return [""] * len(requests)
 
 
 def harness_task(name, data_files):
@@ -218,7 +238,8 @@ def reference(task, tokenizer, shots, limit, max_length):
     task.set_fewshot_seed(seed=1234)
     task.build_all_requests(limit=limit, rank=0, world_size=1)
     model = Recorder(tokenizer, max_length)
-    model.loglikelihood(task.instances, disable_tqdm=True)
+    ask = model.generate_until if task.OUTPUT_TYPE == "generate_until" else model.loglikelihood
+    ask(task.instances, disable_tqdm=True)
     return model.kept
 
 
