@@ -86,7 +86,7 @@ functions! {
 
 impl Function {
     /// Returns the function with a name.
-    pub(super) fn from_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|function| function.name() == name)
     }
 

@@ -11,7 +11,8 @@
 mod formula;
 mod functions;
 mod normal;
-mod number;
+pub(crate) mod number;
+mod numbers;
 mod parse;
 mod scope;
 mod slopes;
@@ -23,6 +24,7 @@ mod tree;
 pub use formula::{Formula, MAX_LENGTH};
 pub use functions::{CONSTANTS, Function};
 pub use normal::erfc;
+pub use numbers::power;
 pub use parse::{MAX_DEPTH, MAX_EXPONENT, MAX_NODES, ParseError};
 pub use scope::Scope;
 pub use steps::{Binary, Step, Steps, Unary};

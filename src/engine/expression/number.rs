@@ -1,7 +1,7 @@
 //! The numbers that a formula may contain: those in the range of fp32, in which kernels compute.
 
 /// Returns what is wrong with a number, if it is not finite or outside the range of fp32.
-pub(super) fn range_error(value: f64) -> Option<&'static str> {
+pub(crate) fn range_error(value: f64) -> Option<&'static str> {
     let size = value.abs();
     if value.is_nan() {
         Some("is not a number")
@@ -15,7 +15,7 @@ pub(super) fn range_error(value: f64) -> Option<&'static str> {
 }
 
 /// Writes a number, without a sign if it is positive. Parsing the text gives the same number.
-pub(super) fn text(value: f64) -> String {
+pub(crate) fn text(value: f64) -> String {
     const LONGEST_PLAIN: usize = 8;
     let (plain, scientific) = (format!("{value}"), format!("{value:e}"));
     if plain.len() <= LONGEST_PLAIN.max(scientific.len()) { plain } else { scientific }

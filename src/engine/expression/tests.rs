@@ -1,7 +1,7 @@
 use super::functions::{CONSTANTS, Function};
 use super::slopes::steps_of;
 use super::tree::{Operator, Tree};
-use super::{Formula, MAX_DEPTH, MAX_LENGTH, MAX_NODES, Scope};
+use super::{Formula, MAX_DEPTH, MAX_LENGTH, MAX_NODES, Scope, power};
 use proptest::prelude::*;
 
 fn activation(text: &str) -> Formula {
@@ -71,6 +71,21 @@ fn values_and_slopes_match_calculus() {
         }
     }
     assert_eq!(at("a * b^2", &[3.0, 2.0]), [12.0, 4.0, 12.0]);
+}
+
+#[test]
+fn functions_of_numbers_have_the_values_of_formulas() {
+    for (function, arguments) in
+        [("gelu", &[0.5][..]), ("max", &[-1.0, 2.0]), ("log", &[3.0]), ("erf", &[-0.2])]
+    {
+        let names = &["a", "b"][..arguments.len()];
+        let text = format!("{function}({}) + 0 * (a + b)", names.join(", "));
+        let values = [arguments[0], arguments.get(1).copied().unwrap_or(0.0)];
+        let found = Function::from_name(function).unwrap().evaluate(arguments);
+        assert_eq!(found, at(&text, &values)[0], "{function}");
+    }
+    assert_eq!([power(3.0, 2.0), power(4.0, -0.5), power(-2.0, 3.0)], [9.0, 0.5, -8.0]);
+    assert!(power(-2.0, 0.3).is_nan());
 }
 
 #[test]
