@@ -18,6 +18,7 @@ pub mod liveness;
 pub mod lock;
 pub mod machine;
 pub mod metrics;
+pub mod model_text;
 pub mod ops;
 pub mod optim;
 pub mod passes;

@@ -33,6 +33,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("threads", ""),
     // The variables of a key's formulas.
     ("expression", "suggest"),
+    // Functions and numbers of formulas, near names, characters that cannot be seen.
+    ("model_text", "expression suggest format"),
     ("policy", "expression"),
     // The last sequential design, which threads share; numbers in words, of a power plan.
     ("statistics", "lock format"),

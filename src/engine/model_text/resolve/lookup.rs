@@ -1,0 +1,117 @@
+//! Finds the values of names.
+
+use super::value::Value;
+use super::{Resolver, Scope};
+use crate::expression::{CONSTANTS, Function};
+use crate::model_text::functions::{FUNCTIONS, Signature};
+use crate::model_text::keys::KeyValue;
+use crate::model_text::mistake::{Mistake, fail};
+use crate::model_text::names::{INPUTS, KEY_NAMES};
+use crate::model_text::tree::{Expression, Part};
+use crate::suggest::nearest;
+use std::ops::Range;
+
+impl<'a> Resolver<'a> {
+    /// Returns the value of a name.
+    pub(super) fn named(&self, name: &str, at: &Range<usize>) -> Result<Value, Mistake> {
+        if let Some(value) = self.local.get(name).or_else(|| self.shared.get(name)) {
+            return Ok(value.clone());
+        }
+        match name {
+            "tokens" => return Ok(Value::Tokens),
+            "positions" => return Ok(Value::Positions),
+            "layer" => match self.layer {
+                Some(layer) => return Ok(Value::Number(layer as f64)),
+                None => return fail(at, "outside of the part block", "only blocks have an index"),
+            },
+            _ => {}
+        }
+        let constant = CONSTANTS.iter().find(|(constant, _)| *constant == name).map(|(_, value)| *value);
+        match self.keys.named(name).or(constant) {
+            Some(value) => Ok(Value::Number(value)),
+            None => Err(self.unknown(name, at)),
+        }
+    }
+
+    fn unknown(&self, name: &str, at: &Range<usize>) -> Mistake {
+        let defined = |part| self.text.statements.iter().any(|s| s.part == part && *s.name == *name);
+        let (label, help) = if self.part != Part::Embed && defined(Part::Block) {
+            let block = if self.part == Part::Block { "layer - 1" } else { "n_layers - 1" };
+            ("has no value here", format!("the value of another block is block[{block}].{name}"))
+        } else if defined(self.part) {
+            ("has no value here", "a name has a value from its statement on".to_owned())
+        } else if self.keys.model.contains_key(name) {
+            ("unknown name", format!("the recipe's key is model.{name}"))
+        } else if let Some(signature) = Signature::find(name) {
+            ("a function", format!("write {}", signature.call()))
+        } else if let Some(function) = Function::from_name(name) {
+            ("a function", format!("write {}", function.call()))
+        } else {
+            let own = self.local.keys().chain(self.shared.keys()).map(|name| &**name);
+            let keys = KEY_NAMES.iter().map(|(name, _)| *name).chain(INPUTS).chain(["layer"]);
+            let help = match nearest(name, own.chain(keys)) {
+                Some(near) => format!("did you mean {near}?"),
+                None => format!("no statement before it begins with {name} ="),
+            };
+            ("unknown name", help)
+        };
+        Mistake::new(at.clone(), label, help)
+    }
+
+    /// Returns the value of a recipe's key.
+    pub(super) fn key(&self, key: &str, at: &Range<usize>) -> Result<Value, Mistake> {
+        match self.keys.model.get(key) {
+            Some(KeyValue::Number(value)) => Ok(Value::Number(*value)),
+            Some(KeyValue::Bool(value)) => Ok(Value::Bool(*value)),
+            Some(KeyValue::Word { word, words }) => Ok(Value::Word(word.clone(), words)),
+            Some(KeyValue::None) => Ok(Value::None),
+            None => {
+                let help = match nearest(key, self.keys.model.keys().copied()) {
+                    Some(near) => format!("did you mean model.{near}?"),
+                    None => "docs/recipes.md lists the keys of [model]".to_owned(),
+                };
+                fail(at, "no key that texts read", help)
+            }
+        }
+    }
+
+    /// Returns the value that `name` has at the end of an earlier block.
+    pub(super) fn value_in_block(
+        &mut self,
+        layer: &'a Expression,
+        name: &str,
+        at: &Range<usize>,
+    ) -> Result<Value, Mistake> {
+        let index = match self.evaluate(layer)? {
+            Value::Number(index) => index,
+            other => return fail(&layer.at, self.described(&other), "the index of a block is a number"),
+        };
+        let exists = index >= 0.0 && index.fract() == 0.0;
+        let Some(block) = self.blocks.get(index as usize).filter(|_| exists) else {
+            let label = match self.blocks.len() {
+                0 => format!("block {index}, and there is none before"),
+                count => format!("block {index}, and those before are 0 to {}", count - 1),
+            };
+            let help = "values come from earlier blocks only; an if with layer can leave the others out";
+            return fail(&layer.at, label, help);
+        };
+        block
+            .get(name)
+            .cloned()
+            .map_or_else(|| fail(at, format!("block {index} has no {name}"), help(block)), Ok)
+    }
+
+    /// Returns the names of functions, for suggestions.
+    pub(super) fn function_names() -> impl Iterator<Item = &'static str> {
+        let own = FUNCTIONS.iter().map(|signature| signature.name);
+        own.chain(Function::ALL.iter().map(|function| function.name()))
+    }
+}
+
+/// Returns the next step if a block lacks a name.
+fn help(block: &Scope) -> String {
+    match block.keys().next() {
+        Some(other) => format!("it has {other}, for example; a statement without else may not exist in it"),
+        None => "give it a value in the part block".to_owned(),
+    }
+}

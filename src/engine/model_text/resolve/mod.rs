@@ -1,0 +1,270 @@
+//! Resolves a text for the keys of a recipe: computes its numbers, decides every `if`, and repeats the part
+//! `block` for each layer.
+
+mod arguments;
+mod calls;
+mod elementwise;
+mod lookup;
+mod parameters;
+mod prune;
+mod value;
+
+use super::graph::{Graph, MAX_GRAPH_NODES, Node, Operation, Outcome, Parameter, Shape};
+use super::keys::Keys;
+use super::mistake::{Mistake, fail};
+use super::names::{self, LOGITS};
+use super::tree::{Expression, ExpressionKind, ModelText, Operator, Part, Statement};
+pub use calls::MAX_SHIFT;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use value::Value;
+
+/// Names with their values.
+type Scope = BTreeMap<Box<str>, Value>;
+
+/// Resolves a text for the keys of a recipe.
+///
+/// # Errors
+/// The first thing that is wrong, with its position in the text, and its layer if the text may be right for
+/// others.
+pub fn resolve(text: &ModelText, keys: &Keys) -> Result<Graph, Mistake> {
+    let mut resolver = Resolver::new(text, keys);
+    resolver.part(Part::Embed)?;
+    for layer in 0..keys.n_layers() {
+        resolver.layer = Some(layer);
+        resolver.local.clear();
+        resolver.part(Part::Block).map_err(|mistake| Mistake { layer: Some(layer), ..mistake })?;
+        resolver.keep_block();
+    }
+    resolver.layer = None;
+    resolver.local.clear();
+    resolver.part(Part::Head)?;
+    resolver.finish()
+}
+
+struct Resolver<'a> {
+    text: &'a ModelText,
+    keys: &'a Keys,
+    part: Part,
+    /// Index of the block; `None` outside the blocks.
+    layer: Option<usize>,
+    /// Index of the statement.
+    statement: usize,
+    /// Calls with parameters that the current call is in, itself included.
+    nesting: usize,
+    /// The names of the part `embed`, with the values that blocks gave them since.
+    shared: Scope,
+    /// The names of the current block or of the head.
+    local: Scope,
+    /// The values at the end of each block that the text reads by `block[i].name`.
+    blocks: Vec<Scope>,
+    /// The names that it reads so.
+    kept: BTreeSet<Box<str>>,
+    nodes: Vec<Node>,
+    parameters: Vec<Parameter>,
+    parameter_names: BTreeSet<String>,
+    /// What each statement gave.
+    outcomes: Vec<Outcome>,
+    /// Where each parameter is created in the text.
+    created_at: Vec<Range<usize>>,
+}
+
+impl<'a> Resolver<'a> {
+    fn new(text: &'a ModelText, keys: &'a Keys) -> Self {
+        let mut kept = BTreeSet::new();
+        text.statements.iter().for_each(|statement| names_of_blocks(&statement.value, &mut kept));
+        Self {
+            text,
+            keys,
+            part: Part::Embed,
+            layer: None,
+            statement: 0,
+            nesting: 0,
+            shared: Scope::new(),
+            local: Scope::new(),
+            blocks: Vec::new(),
+            kept,
+            nodes: Vec::new(),
+            parameters: Vec::new(),
+            parameter_names: BTreeSet::new(),
+            outcomes: vec![Outcome::default(); text.statements.len()],
+            created_at: Vec::new(),
+        }
+    }
+
+    /// Resolves the statements of a part.
+    fn part(&mut self, part: Part) -> Result<(), Mistake> {
+        self.part = part;
+        let text = self.text;
+        let statements = text.statements.iter().enumerate().filter(|(_, statement)| statement.part == part);
+        for (index, statement) in statements {
+            self.statement = index;
+            self.resolve_statement(statement)?;
+        }
+        Ok(())
+    }
+
+    fn resolve_statement(&mut self, statement: &'a Statement) -> Result<(), Mistake> {
+        if names::is_taken(&statement.name) {
+            let help = "choose another name; docs/model-texts.md lists those that every text has";
+            return fail(&statement.name_at, "has a meaning in every text", help);
+        }
+        let Some(value) = self.chosen(&statement.value)? else { return Ok(()) };
+        let text = value.text(|tensor| self.shape(tensor));
+        let outcome = &mut self.outcomes[self.statement];
+        outcome.blocks += usize::from(self.layer.is_some());
+        outcome.value = text;
+        // A block replaces a value of the part `embed`; its own names end with it.
+        let is_shared = match self.part {
+            Part::Embed => true,
+            Part::Block => self.shared.contains_key(&statement.name),
+            Part::Head => false,
+        };
+        let scope = if is_shared { &mut self.shared } else { &mut self.local };
+        scope.insert(statement.name.clone(), value);
+        Ok(())
+    }
+
+    /// Keeps the values of a block that the text reads in later parts.
+    fn keep_block(&mut self) {
+        let names = self.kept.iter();
+        let value = |name: &str| self.local.get(name).or_else(|| self.shared.get(name)).cloned();
+        let kept = names.filter_map(|name| Some((name.clone(), value(name)?))).collect();
+        self.blocks.push(kept);
+    }
+
+    /// Returns the graph, without operations that no logit depends on.
+    fn finish(self) -> Result<Graph, Mistake> {
+        let help = "the part head gives the value logits, a row of vocab_size for each token";
+        let logits = match self.local.get(LOGITS) {
+            Some(Value::Tensor(logits)) => *logits,
+            _ => return fail(&self.text.parts[2], "gives no logits", help),
+        };
+        let shape = self.shape(logits);
+        let vocab_size = self.keys.named("vocab_size").unwrap_or(0.0);
+        if !shape.rows || shape.heads != 1 || shape.width as f64 != vocab_size {
+            let last = self.text.statements.iter().rev().find(|statement| *statement.name == *LOGITS);
+            let at = last.map_or(&self.text.parts[2], |statement| &statement.value.at);
+            return fail(at, format!("{shape}, for a vocabulary of {vocab_size}"), help);
+        }
+        let (nodes, parameters, statements) = (self.nodes, self.parameters, self.outcomes);
+        let graph = prune::pruned(Graph { nodes, parameters, logits, statements });
+        graph.map_err(|(unread, layer)| {
+            let help = "use its value, or remove it: a parameter that no logit depends on cannot be trained";
+            let mistake = Mistake::new(self.created_at[unread].clone(), "no logit depends on it", help);
+            Mistake { layer, ..mistake }
+        })
+    }
+
+    /// Returns the value of a statement; `None` if the statement does not exist for these numbers.
+    fn chosen(&mut self, expression: &'a Expression) -> Result<Option<Value>, Mistake> {
+        match &expression.kind {
+            ExpressionKind::If { condition, then, otherwise } => {
+                match (self.condition(condition)?, otherwise) {
+                    (true, _) => self.evaluate(then).map(Some),
+                    (false, Some(otherwise)) => self.chosen(otherwise),
+                    (false, None) => Ok(None),
+                }
+            }
+            _ => self.evaluate(expression).map(Some),
+        }
+    }
+
+    fn evaluate(&mut self, expression: &'a Expression) -> Result<Value, Mistake> {
+        let at = &expression.at;
+        match &expression.kind {
+            ExpressionKind::Number(value) => Ok(Value::Number(*value)),
+            ExpressionKind::Word(word) => Ok(Value::Word(word.as_ref().into(), &[])),
+            ExpressionKind::Bool(value) => Ok(Value::Bool(*value)),
+            ExpressionKind::None => Ok(Value::None),
+            ExpressionKind::Name(name) => self.named(name, at),
+            ExpressionKind::Key(key) => self.key(key, at),
+            ExpressionKind::BlockName { layer, name } => self.value_in_block(layer, name, at),
+            ExpressionKind::Not(operand) => Ok(Value::Bool(!self.condition(operand)?)),
+            ExpressionKind::Negative(operand) => {
+                let value = self.evaluate(operand)?;
+                self.negative(value, at)
+            }
+            ExpressionKind::Operation(Operator::And, left, right) => {
+                Ok(Value::Bool(self.condition(left)? && self.condition(right)?))
+            }
+            ExpressionKind::Operation(Operator::Or, left, right) => {
+                Ok(Value::Bool(self.condition(left)? || self.condition(right)?))
+            }
+            ExpressionKind::Operation(operator, left, right) => {
+                let values = [self.evaluate(left)?, self.evaluate(right)?];
+                self.operation(*operator, values, at)
+            }
+            ExpressionKind::Call { function, function_at, arguments } => {
+                self.call(function, function_at, arguments, at)
+            }
+            ExpressionKind::If { .. } => match self.chosen(expression)? {
+                Some(value) => Ok(value),
+                None => fail(at, "has no else", "write if CONDITION then VALUE else VALUE"),
+            },
+        }
+    }
+
+    fn condition(&mut self, expression: &'a Expression) -> Result<bool, Mistake> {
+        match self.evaluate(expression)? {
+            Value::Bool(value) => Ok(value),
+            other => {
+                let help = "conditions are true or false before a model runs, such as layer == 0";
+                fail(&expression.at, self.described(&other), help)
+            }
+        }
+    }
+
+    fn described(&self, value: &Value) -> String {
+        value.described(|tensor| self.shape(tensor))
+    }
+
+    fn shape(&self, tensor: usize) -> Shape {
+        self.nodes[tensor].shape
+    }
+
+    /// Adds an operation.
+    fn node(
+        &mut self,
+        operation: Operation,
+        inputs: Vec<usize>,
+        shape: Shape,
+        at: &Range<usize>,
+    ) -> Result<Value, Mistake> {
+        if self.nodes.len() == MAX_GRAPH_NODES {
+            let help = format!("a model has at most {MAX_GRAPH_NODES} operations over all layers");
+            return fail(at, "one operation too many", help);
+        }
+        self.nodes.push(Node { operation, inputs, shape, statement: self.statement, block: self.layer });
+        Ok(Value::Tensor(self.nodes.len() - 1))
+    }
+}
+
+/// Collects the names that an expression reads by `block[i].name`.
+fn names_of_blocks(expression: &Expression, found: &mut BTreeSet<Box<str>>) {
+    match &expression.kind {
+        ExpressionKind::Number(_)
+        | ExpressionKind::Word(_)
+        | ExpressionKind::Bool(_)
+        | ExpressionKind::None
+        | ExpressionKind::Name(_)
+        | ExpressionKind::Key(_) => {}
+        ExpressionKind::BlockName { layer, name } => {
+            names_of_blocks(layer, found);
+            found.insert(name.clone());
+        }
+        ExpressionKind::Not(operand) | ExpressionKind::Negative(operand) => names_of_blocks(operand, found),
+        ExpressionKind::Operation(_, left, right) => {
+            names_of_blocks(left, found);
+            names_of_blocks(right, found);
+        }
+        ExpressionKind::Call { arguments, .. } => {
+            arguments.iter().for_each(|argument| names_of_blocks(&argument.value, found));
+        }
+        ExpressionKind::If { condition, then, otherwise } => {
+            names_of_blocks(condition, found);
+            names_of_blocks(then, found);
+            otherwise.iter().for_each(|otherwise| names_of_blocks(otherwise, found));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Removes the operations that no logit depends on.
+
+use crate::model_text::graph::{Graph, Node, Operation};
+
+impl Operation {
+    /// Returns the parameters that the operation reads.
+    pub fn parameters(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, second) = match *self {
+            Self::Embedding { table, .. } => (Some(table), None),
+            Self::Linear { weight, bias } => (Some(weight), bias),
+            Self::Norm { weight, bias, .. } => (bias, weight),
+            Self::Vector(vector) => (Some(vector), None),
+            _ => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
+/// Returns the graph without operations that no logit depends on.
+///
+/// # Errors
+/// Fails with the index of the first parameter that no logit depends on, and its block's.
+pub(super) fn pruned(graph: Graph) -> Result<Graph, (usize, Option<usize>)> {
+    let mut needed = vec![false; graph.nodes.len()];
+    let mut read = vec![false; graph.parameters.len()];
+    needed[graph.logits] = true;
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        if needed[index] {
+            node.inputs.iter().for_each(|&input| needed[input] = true);
+            node.operation.parameters().for_each(|parameter| read[parameter] = true);
+        }
+    }
+    if let Some(unread) = read.iter().position(|read| !read) {
+        return Err((unread, graph.parameters[unread].block));
+    }
+    // New index of each operation: the number of kept operations before it.
+    let kept_before = needed.iter().scan(0, |kept, &needed| {
+        let before = *kept;
+        *kept += usize::from(needed);
+        Some(before)
+    });
+    let to: Vec<usize> = kept_before.collect();
+    let kept = graph.nodes.into_iter().zip(&needed).filter(|(_, needed)| **needed);
+    let moved = |(node, _): (Node, _)| {
+        let inputs = node.inputs.iter().map(|&input| to[input]).collect();
+        Node { inputs, ..node }
+    };
+    Ok(Graph { nodes: kept.map(moved).collect(), logits: to[graph.logits], ..graph })
+}
