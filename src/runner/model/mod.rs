@@ -6,6 +6,7 @@ mod gather;
 mod generation;
 pub mod hf_export;
 pub mod hugging_face;
+mod initial;
 mod layout;
 mod loss_scale;
 mod norm;

@@ -1,27 +1,17 @@
 //! The trained tensors of a decoder.
 
 use crate::ir::{Init, ParamRequest, Role, Sublayer};
+use crate::model::initial;
 use crate::model::norm::{self, request};
 use crate::plan::Model;
-use crate::policy::{HeadInit, NormPlacement, ResidualInit};
+use crate::policy::{HeadInit, NormPlacement};
 
 /// Returns the trained tensors in the order in which their gradients become ready, from the head back to the
 /// embedding.
 pub fn parameters(m: &Model) -> Vec<ParamRequest> {
-    // Unless the recipe sets a deviation, the variance is PyTorch's default for linear layers, 1/(3·fan_in).
-    let unset = |fan_in: usize| 1.0 / (3.0 * fan_in as f64).sqrt();
-    // A deviation in the recipe applies at the base width, if there is one. Beyond it, the variance of
-    // matrices in products falls with the number of inputs, and the variance of looked-up tables stays (Yang
-    // and Hu, Tensor Programs V, 2022, table 8).
-    let base_dim = m.base_dim.unwrap_or(m.dim);
-    let std = |fan_in: usize| m.init_std.map_or(unset(fan_in), |std| std / m.width_ratio().sqrt());
-    let looked_up = Init::Normal(m.init_std.unwrap_or(unset(base_dim)));
-    let scale = |fan_in: usize| Init::Normal(std(fan_in));
-    let residual = |fan_in: usize| match m.residual_init {
-        ResidualInit::DepthScaled => Init::Normal(std(fan_in) / (2.0 * m.n_layers as f64).sqrt()),
-        ResidualInit::Unscaled => scale(fan_in),
-        ResidualInit::Zero => Init::Zeros,
-    };
+    let scale = |fan_in: usize| initial::matrix(m, fan_in);
+    let residual = |fan_in: usize| initial::residual(m, fan_in);
+    let looked_up = initial::looked_up(m);
     let vocabulary = |name: &str, role: Role, init: Init| ParamRequest {
         alloc: vec![m.padded_vocab(), m.dim],
         ..request(name, role, &[m.vocab_size, m.dim], init)
