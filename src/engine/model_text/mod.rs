@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! text ─▶ tokens ─▶ parse (limits, carets) ─▶ ModelText ─▶ canonical text, hash
-//!                                                └─ resolve for keys ─▶ Graph (shapes, parameters, operations)
+//!                                                └─ resolve for keys ─▶ Graph (shapes, operations)
 //! ```
 //!
 //! Resolution computes every number, decides every `if` and repeats the part `block` for each layer. No loop

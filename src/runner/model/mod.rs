@@ -15,6 +15,7 @@ pub mod purpose;
 mod scoring;
 #[cfg(test)]
 mod tests;
+pub mod text;
 mod weights;
 mod window;
 

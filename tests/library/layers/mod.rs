@@ -64,7 +64,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("plan", "evaluation tasks recipe data optim machine metrics device policy format regular error"),
     (
         "model",
-        "evaluation hugging_face data checkpoint plan exec passes optim ops ir device policy format error",
+        "evaluation hugging_face model_text data checkpoint plan exec passes optim ops ir device policy format error",
     ),
     ("generation", "model exec ir error"),
     // The requests of tasks, and the marker of rows without a target.

@@ -1,0 +1,172 @@
+use super::parameters::{InitialValues, initial_values, roles};
+use super::{built_in, cost, keys};
+use crate::machine::Machine;
+use crate::model::{flops_per_token, parameters};
+use crate::model_text::{Graph, ModelText, ROLES, resolve};
+use crate::optim::GroupRole;
+use crate::plan::{CorpusFacts, Plan};
+use crate::recipe::{self, Type, builtin, section_keys};
+use std::collections::BTreeMap;
+
+/// Returns the plan of a recipe for a tokenizer with 500 entries, or the message if it is refused.
+fn plan(text: &str, settings: &[String]) -> Result<Plan, String> {
+    let machine = Machine::none();
+    let recipe = recipe::load_str("test.toml".as_ref(), text, settings, std::iter::empty(), &machine);
+    let corpus = CorpusFacts {
+        vocab_size: 500,
+        train_tokens: 10_000_000,
+        exact: true,
+        validation_tokens: 10_000_000,
+        set_tokens: BTreeMap::new(),
+        floor: None,
+        packed: None,
+        sources: Vec::new(),
+        memory_bytes: 0,
+        tasks: Vec::new(),
+        warnings: Vec::new(),
+    };
+    let planned = recipe.and_then(|recipe| Plan::new(&recipe, &corpus, &machine));
+    planned.map_err(|e| e.message().to_owned())
+}
+
+fn resolved(name: &str, plan: &Plan) -> (ModelText, Graph) {
+    let text = ModelText::parse(built_in(name).expect(name)).expect(name);
+    let graph = resolve(&text, &keys(&plan.model, plan.batch.seq_len));
+    let graph = graph.unwrap_or_else(|mistake| panic!("{name}: {mistake:?}"));
+    (text, graph)
+}
+
+/// Checks that a text has the parameters and FLOPs of the decoder that the recipe's keys describe.
+fn check_equal(name: &str, plan: &Plan, case: &str) {
+    let m = &plan.model;
+    let (text, graph) = resolved(name, plan);
+    // Gradients become ready in the reverse order of the forward.
+    let requests: Vec<_> = parameters(m).into_iter().rev().collect();
+    let found: Vec<&str> = graph.parameters.iter().map(|p| p.name.as_str()).collect();
+    let wanted: Vec<&str> = requests.iter().map(|request| request.name.as_str()).collect();
+    assert_eq!(found, wanted, "{name}, {case}");
+    for ((parameter, role), request) in graph.parameters.iter().zip(roles(&graph)).zip(&requests) {
+        let what = format!("{} of {name}, {case}", request.name);
+        assert_eq!(parameter.shape, request.shape, "{what}");
+        assert_eq!(parameter.stacked, request.stacked, "{what}");
+        assert_eq!(parameter.block, request.block, "{what}");
+        assert_eq!(role, request.role, "{what}");
+        assert_eq!(initial_values(m, parameter, role), InitialValues::from(request.init), "{what}");
+    }
+    let (cost, wanted) = (cost(&text, &graph, m, plan.batch.seq_len), flops_per_token(plan).value);
+    assert!((cost.flops_per_token / wanted - 1.0).abs() < 1e-12, "{name}, {case}: {wanted} {cost}");
+}
+
+#[test]
+fn the_families_have_the_parameters_and_flops_of_their_recipes() {
+    for (name, recipe) in [
+        ("gpt2", "gpt2-124m"),
+        ("llama", "smollm2-135m"),
+        ("qwen3", "qwen3-0.6b"),
+        ("nanochat", "nanochat-d12"),
+    ] {
+        check_equal(name, &plan(builtin::get(recipe).unwrap().1, &[]).unwrap(), recipe);
+    }
+}
+
+#[test]
+fn the_text_of_the_keys_has_the_parameters_and_flops_of_every_recipe() {
+    for (recipe, text) in builtin::RECIPES {
+        check_equal("decoder", &plan(text, &[]).unwrap(), recipe);
+    }
+}
+
+/// Keys of a model with the values that a case may draw; an empty one leaves the key unset.
+const CHOICES: [(&str, &[&str]); 24] = [
+    ("model.n_layers", &["1", "2", "3"]),
+    ("model.n_heads", &["4"]),
+    ("model.n_kv_heads", &["", "2", "1"]),
+    ("model.ffn_dim", &["", "64", "72"]),
+    ("model.dropout", &["0.0", "0.1"]),
+    ("model.norm", &["\"rms_norm\"", "\"layer_norm\""]),
+    ("model.norm_weight", &["", "false"]),
+    ("model.norm_bias", &["", "", "false"]),
+    ("model.norm_placement", &["", "\"post\"", "\"sandwich\""]),
+    ("model.embedding_norm", &["", "true"]),
+    ("model.parallel_blocks", &["", "", "true"]),
+    ("model.activation", &["", "\"gelu\"", "\"relu(x)^3\"", "\"sin(a) * b\""]),
+    ("model.bias", &["", "true"]),
+    ("model.position", &["", "\"learned\"", "\"none\""]),
+    ("model.qk_norm", &["", "false"]),
+    ("model.qk_norm_place", &["", "", "\"after_rope\""]),
+    ("model.qk_norm_weight", &["", "", "false"]),
+    ("model.window", &["", "8"]),
+    ("model.global_interval", &["", "2"]),
+    ("model.init_std", &["", "0.02"]),
+    ("model.residual_init", &["", "\"zero\"", "\"unscaled\""]),
+    ("model.head_init", &["", "\"zero\""]),
+    ("model.tie_embeddings", &["", "true"]),
+    ("model.base_dim", &["", "", "32"]),
+];
+
+#[test]
+fn the_text_of_the_keys_has_the_parameters_and_flops_of_random_recipes() {
+    let mut state = 1_u64;
+    let mut draw = |count: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % count
+    };
+    let mut accepted = 0;
+    for _ in 0..400 {
+        let drawn = CHOICES.iter().map(|(key, values)| (key, values[draw(values.len())]));
+        let set = drawn.filter(|(_, value)| !value.is_empty());
+        let mut settings: Vec<String> = set.map(|(key, value)| format!("{key}={value}")).collect();
+        if settings.iter().any(|setting| setting.starts_with("model.base_dim")) {
+            settings.push("model.parametrization=\"mup\"".to_owned());
+        }
+        // Recipes refuse some combinations.
+        if let Ok(plan) = plan("", &settings) {
+            check_equal("decoder", &plan, &settings.join(" "));
+            accepted += 1;
+        }
+    }
+    assert!(accepted >= 100, "{accepted} of the recipes are possible");
+}
+
+#[test]
+fn texts_read_every_key_of_a_model_and_know_its_words() {
+    let plan = plan("", &[]).unwrap();
+    let keys = keys(&plan.model, plan.batch.seq_len);
+    let resolves = |value: &str| {
+        let text = format!(
+            "embed:\n  x = embedding(tokens, dim)\n  y = {value}\nblock:\nhead:\n  logits = linear(x, vocab_size)"
+        );
+        resolve(&ModelText::parse(&text).unwrap(), &keys).map(drop)
+    };
+    for key in section_keys("model").filter(|key| key.path != "model.init_from") {
+        assert_eq!(resolves(key.path), Ok(()));
+        if let Type::Word(words) = key.kind {
+            for word in words {
+                assert_eq!(resolves(&format!("{} == \"{word}\"", key.path)), Ok(()));
+            }
+            assert!(resolves(&format!("{} == \"{}y\"", key.path, words[0])).is_err(), "{}", key.path);
+        }
+    }
+    assert!(resolves("model.init_from").is_err(), "not a number or a word of the model");
+}
+
+#[test]
+fn the_roles_of_texts_are_the_groups_of_optimizers() {
+    assert_eq!(GroupRole::ALL.map(GroupRole::word), ROLES);
+}
+
+#[test]
+fn a_table_shows_what_each_line_costs() {
+    let plan = plan("", &["model.window=32".into(), "model.global_interval=2".into()]).unwrap();
+    let (text, graph) = resolved("decoder", &plan);
+    let cost = cost(&text, &graph, &plan.model, plan.batch.seq_len);
+    let line = |start: &str| cost.lines.iter().find(|line| line.statement.starts_with(start)).expect(start);
+    assert_eq!((line("qkv = ").blocks, line("qkv = ").parameters), (4, 4 * 3 * 128 * 128));
+    assert_eq!(line("qkv = ").flops_per_token, 6.0 * 4.0 * 3.0 * 128.0 * 128.0);
+    assert_eq!((line("up = ").blocks, line("up = ").parameters), (0, 0), "the activation has a gate");
+    // Two blocks see 32 of 128 keys, two see all.
+    let seen = 2.0 * 128.0 + 2.0 * 2.0 * (32.0 - 32.0 * 31.0 / 256.0);
+    assert_eq!(line("a = ").flops_per_token, 6.0 * 128.0 * seen);
+    let shown = cost.to_string();
+    assert!(shown.contains("blocks.*.qkv (4)") && shown.contains("(128 + 128 + 128) × 128"), "{shown}");
+}
