@@ -1,9 +1,10 @@
 //! Messages about a recipe: the error, its place in the file, and the next step.
 
-use super::source::Source;
+use super::source::{Origin, Source};
 use crate::error::{Error, RecipeProblem};
 use annotate_snippets::{AnnotationKind, Element, Level, Renderer, Snippet};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Most messages that one error shows.
@@ -94,4 +95,17 @@ pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
     }
     let problems = shown.iter().map(Diagnostic::problem).collect();
     Error::usage(text.strip_prefix("error: ").unwrap_or(&text)).with_problems(problems)
+}
+
+/// Returns the usage error about a place in a text that recipes refer to, such as a model text, shown as
+/// mistakes in recipes are. `title` names the text and what is wrong, `label` is what is wrong at `at`, a
+/// range of bytes, and `help` is the next step.
+pub fn text_error(
+    (path, text): (&Path, &str),
+    title: &str,
+    (at, label): (Range<usize>, &str),
+    help: &str,
+) -> Error {
+    let source = Source::new(Origin::File(path.to_owned()), text);
+    error(&[Diagnostic::new(title, help).mark(&source, at, label)])
 }
