@@ -14,7 +14,8 @@ use xrun::expression::{Formula, Scope};
 use xrun::hugging_face::{Folder, Reference};
 use xrun::machine::Machine;
 use xrun::model::hugging_face::{self, ImportedWeights};
-use xrun::model::{Weights, parameters};
+use xrun::model::{Weights, parameters, text};
+use xrun::model_text::{Mistake, ModelText, resolve};
 use xrun::plan::Model;
 use xrun::ranks::Connection;
 use xrun::results::folder::read_summary;
@@ -80,6 +81,29 @@ fn formulas() {
 }
 
 /// Found by this campaign: each wrong line was searched for among all others, which took minutes.
+/// What is taken prints as what is parsed to the same again, and is resolved or refused at a place in it.
+#[test]
+fn model_texts() {
+    let valid = text::BUILT_IN.map(|(_, text)| text.as_bytes().to_vec());
+    let recipe = recipe::load_str("r.toml".as_ref(), "", &[], std::iter::empty(), &Machine::none()).unwrap();
+    let keys = text::keys(&Model::from_recipe(&recipe, 500).unwrap(), recipe.values().training.seq_len);
+    run("model_text", &valid, twice, |input| {
+        let Ok(text) = std::str::from_utf8(input) else { return false };
+        let is_in_text = |mistake: Mistake| assert!(text.get(mistake.at.clone()).is_some(), "{mistake:?}");
+        match ModelText::parse(text).map(|parsed| (ModelText::parse(parsed.text()), parsed)) {
+            Err(mistake) => is_in_text(mistake),
+            Ok((again, parsed)) => {
+                assert_eq!(again.as_ref(), Ok(&parsed), "{}", parsed.text());
+                match resolve(&parsed, &keys) {
+                    Err(mistake) => is_in_text(mistake),
+                    Ok(graph) => return graph.logits < graph.nodes.len(),
+                }
+            }
+        }
+        false
+    });
+}
+
 #[test]
 fn recipes_of_many_wrong_lines_are_refused_at_once() {
     let unknown: String = (0..8000).map(|i| format!("k{i}=1\n")).collect();
