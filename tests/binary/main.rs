@@ -7,6 +7,7 @@ mod compare;
 mod fooling;
 #[cfg(target_os = "linux")]
 mod launch;
+mod model;
 mod place;
 mod quality;
 mod replay;

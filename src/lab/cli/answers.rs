@@ -137,7 +137,7 @@ const ANSWERS: &[Answer] = &[
         next: "xrun init mine.toml",
     },
     Answer {
-        words: &["config", "configure", "settings", "keys", "recipe", "recipes", "models", "model"],
+        words: &["config", "configure", "settings", "keys", "recipe", "recipes", "models"],
         says: "`xrun ls` lists recipes, and `xrun plan RECIPE --explain` prints every key of one",
         next: "xrun ls",
     },

@@ -6,7 +6,7 @@ use super::man;
 use super::view;
 use super::{
     compare, complete, completions, coordinates, data, doctor, eval, export, import, init, inspect, keep,
-    ops, plan, profile, replay, report, resume, run, runs, sample, sweep, tasks, tokenizer, watch,
+    model, ops, plan, profile, replay, report, resume, run, runs, sample, sweep, tasks, tokenizer, watch,
 };
 use crate::ranks;
 use crate::results::provenance::Build;
@@ -88,6 +88,8 @@ pub enum Command {
     Eval(eval::Args),
     /// List standard tasks, and show what one asks of a model.
     Tasks(tasks::Args),
+    /// Check a text that describes a model, and show what each line costs.
+    Model(model::Args),
     /// Write a trained run as a HuggingFace folder.
     Export(export::Args),
     /// Create a run from a HuggingFace folder, to sample, export or train further.

@@ -5,8 +5,8 @@ use super::arguments::nearest_command;
 use super::view;
 use super::{
     Cli, Command, compare, complete, completions, coordinates, data, doctor, eval, export, import, init,
-    inspect, keep, ls, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep, tasks,
-    tokenizer, watch,
+    inspect, keep, ls, model, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
+    tasks, tokenizer, watch,
 };
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
@@ -63,6 +63,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Ls => ls::run(),
         #[cfg(feature = "man")]
         Command::Man(a) => super::man::run(&a, built()),
+        Command::Model(a) => model::run(&a),
         Command::Profile(a) => profile::run(&a),
         Command::Ops(a) => ops::run(&a),
         Command::Plan(a) => plan::run(&a),

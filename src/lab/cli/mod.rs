@@ -24,6 +24,7 @@ mod keep;
 mod ls;
 #[cfg(feature = "man")]
 mod man;
+mod model;
 mod named;
 mod ops;
 mod plan;

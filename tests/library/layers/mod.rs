@@ -136,7 +136,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     (
         "cli",
-        "eval watch view replay compare coordinates device sweep executor train ranks checkpoint report results \
+        "eval watch view replay compare coordinates device sweep executor train ranks checkpoint report results model_text \
          atomic metrics statistics forecast check model plan tasks data recipe machine policy suggest format \
          regular error",
     ),

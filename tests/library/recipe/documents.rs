@@ -4,6 +4,7 @@ use super::reference::reference_markdown;
 use std::path::Path;
 use xrun::expression::{CONSTANTS, Function, MAX_DEPTH, MAX_EXPONENT, MAX_LENGTH, MAX_NODES};
 use xrun::machine::Machine;
+use xrun::model_text::FUNCTIONS;
 use xrun::policy::Activation;
 use xrun::recipe::{self, KEYS, UNSET};
 
@@ -87,6 +88,15 @@ fn the_page_of_formulas_is_up_to_date() {
         );
     }
     check_blocks("docs/formulas.md", &[("words", words), ("functions", functions)]);
+}
+
+#[test]
+fn the_functions_of_model_texts_are_up_to_date() {
+    let mut functions = "| function | gives |\n|---|---|\n".to_owned();
+    for signature in FUNCTIONS {
+        functions += &format!("| `{}` | {} |\n", signature.call(), signature.meaning);
+    }
+    check_blocks("docs/model-texts.md", &[("functions", functions)]);
 }
 
 /// The message that docs/formulas.md shows is that of the program.

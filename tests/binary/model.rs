@@ -1,0 +1,107 @@
+//! `xrun model`: texts that describe models, right and wrong, and their page.
+
+use crate::place::Place;
+use serde_json::Value;
+
+const PAGE: &str = include_str!("../../docs/model-texts.md");
+
+/// Returns the blocks of the page in this language.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let fence = format!("```{language}\n");
+    PAGE.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// A text that is right for two layers and wrong for a third.
+const THIRD: &str = "embed:\n  x = embedding(tokens, dim)\nblock:\n  h = linear(x, dim)\n  \
+                     x = if layer > 1 then h + linear(h, 3) else h\nhead:\n  logits = linear(x, vocab_size)\n";
+
+#[test]
+fn a_text_is_checked_for_a_recipe_and_its_keys() {
+    let place = Place::new();
+    let shown = place.xrun(&["model", "check", "qwen3", "--recipe", "tiny.toml"]).succeeds().stdout;
+    let squeezed = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    // 1 block of width 32 with 2 heads of 16, 64 hidden elements; the embedding is the head.
+    for line in [
+        "built-in:qwen3 for tiny: 1 block of width 32, a vocabulary of",
+        "10 qkv = linear(n, q_width, kv_width, kv_width) rows of 96 1 3,072 18.43 k",
+        "blocks.*.qkv (32 + 32 + 32) × 32 matrix normal(0.1021)",
+        "final_norm 32 vector 1 32",
+    ] {
+        assert!(squeezed.contains(line), "no `{line}` in\n{shown}");
+    }
+    let json =
+        place.xrun(&["model", "check", "qwen3", "--recipe", "tiny.toml", "model.n_layers=3", "--json"]);
+    let cost: Value = serde_json::from_str(&json.succeeds().stdout).unwrap();
+    let qkv = cost["lines"].as_array().unwrap().iter().find(|line| line["line"] == 10).unwrap();
+    assert_eq!((&qkv["blocks"], &qkv["parameters"]), (&3.into(), &(3 * 3072).into()));
+    let plan = place.xrun(&["plan", "tiny.toml", "model.n_layers=3", "model.tie_embeddings=true", "--json"]);
+    let plan: Value = serde_json::from_str(&plan.succeeds().stdout).unwrap();
+    assert_eq!(cost["parameter_count"], plan["parameters"]["total"], "{plan}");
+    assert_eq!(cost["flops_per_token"], plan["flops"]["per_token"], "{plan}");
+}
+
+#[test]
+fn a_text_that_is_printed_can_be_changed_and_checked() {
+    let place = Place::new();
+    let listed = place.xrun(&["model", "show"]).succeeds().stdout;
+    let names: Vec<&str> = listed.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, ["decoder", "gpt2", "llama", "qwen3", "nanochat"]);
+    let text = place.xrun(&["model", "show", "qwen3"]).succeeds().stdout;
+    place.write("mine.model", text.replace("silu", "softplus").as_bytes());
+    let hash = |text: &str| {
+        let shown = place.xrun(&["model", "check", text, "--recipe", "tiny.toml"]).succeeds().stdout;
+        shown.lines().last().unwrap().to_owned()
+    };
+    assert_ne!(hash("mine.model"), hash("qwen3"));
+    place.write("mine.model", format!("# A comment.\n\n{}", text.replace(", ", ",")).as_bytes());
+    assert_eq!(hash("mine.model"), hash("qwen3"));
+}
+
+#[test]
+fn mistakes_are_shown_with_their_place_and_the_next_step() {
+    let place = Place::new();
+    let check = |bytes: &[u8], says: &[&str]| {
+        place.write("mine.model", bytes);
+        place
+            .xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml", "model.n_layers=3"])
+            .ended(2)
+            .says(says);
+    };
+    check(
+        THIRD.as_bytes(),
+        &[
+            "error: mine.model describes no model: block 2 is wrong",
+            " --> mine.model:5:25",
+            "^^^^^^^^^^^^^^^^ rows of 32 beside rows of 3",
+        ],
+    );
+    check(b"embed:\n  x = 2 \x1b[31m", &["mine.model:2:9", "not part of a model text"]);
+    check(b"embed:\n  x = \xff", &["mine.model is not UTF-8 from byte 13 on"]);
+    check(&[b'#'; 70_000], &["mine.model:1:1", "70000 bytes", "at most 65536 bytes"]);
+    place.write("third.model", THIRD.as_bytes());
+    place.xrun(&["model", "check", "third.model", "--recipe", "tiny.toml", "model.n_layers=2"]).succeeds();
+    place.xrun(&["model", "check", "qwen"]).ended(2).says(&["no model text qwen; did you mean qwen3?"]);
+    place.xrun(&["model", "show", "qwen"]).ended(2).says(&["no model text qwen; did you mean qwen3?"]);
+    place.xrun(&["model", "check", "none.model"]).ended(2).says(&["no model text none.model"]);
+    place.xrun(&["model", "check", "qwen3", "model.dim=0"]).ended(2).says(&["model.dim cannot be 0"]);
+}
+
+#[test]
+fn the_texts_of_the_page_are_right_and_its_message_is_the_programs() {
+    let place = Place::new();
+    let examples = blocks("text");
+    place.write("mine.model", examples[0].as_bytes());
+    place.xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml"]).succeeds();
+    // The conditions, as the last statements of a block.
+    let (before, head) = THIRD.split_once("head:").unwrap();
+    let before = before.replace("h + linear(h, 3)", "h");
+    let conditions = format!("{before}{}head:{head}", examples[1]);
+    place.write("mine.model", conditions.as_bytes());
+    place.xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml", "model.n_layers=4"]).succeeds();
+    let wrong = examples[0]
+        .replace("# Llama's block, with a gate on what attention adds.\n\n", "")
+        .replace("(tokens,", "(token,");
+    let shown = examples.iter().find(|block| block.starts_with("error: ")).unwrap();
+    place.write("mine.model", format!("\n{wrong}").as_bytes());
+    place.xrun(&["model", "check", "mine.model"]).ended(2).says(&[shown]);
+}
