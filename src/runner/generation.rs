@@ -33,8 +33,8 @@ impl Generating<'_> {
     /// `on_token` with the sample and its tokens so far as soon as each token is known.
     ///
     /// A text ends at an end token, where `on_token` breaks, after `tokens` tokens, or at the end of the
-    /// model's context: the last token follows a context of `seq_len` tokens. Samples share the prompts evenly; the samples of one
-    /// prompt are adjacent.
+    /// model's context: the last token follows a context of `seq_len` tokens. Samples share the prompts
+    /// evenly; the samples of one prompt are adjacent.
     ///
     /// # Errors
     /// If the prompts do not fit the program, logits are not finite, or the engine or `on_token` fails.
@@ -55,7 +55,7 @@ impl Generating<'_> {
         let mut in_flight = VecDeque::from([launch(engine, &self.prefill.section)?]);
         let mut launched = 1;
         while let Some(mut oldest) = in_flight.pop_front() {
-            while launched < most && in_flight.len() < ahead {
+            while launched < most && in_flight.len() < ahead && !texts.all_ended() {
                 in_flight.push_back(launch(engine, self.decode)?);
                 launched += 1;
             }
