@@ -142,17 +142,6 @@ fn compile(key: &str, pattern: &str) -> Result<Regex> {
 }
 
 impl Generation {
-    /// Returns true if a text contains a stop string.
-    pub fn is_stopped(&self, text: &str) -> bool {
-        self.until.iter().any(|stop| text.contains(stop))
-    }
-
-    /// Returns how many of the last tokens of a text contain every stop string that the last one completes. A
-    /// token that is decoded has at least one byte, but for parts of characters, which have up to four.
-    pub fn stop_tokens(&self) -> usize {
-        self.until.iter().map(String::len).max().unwrap_or(0) + 4
-    }
-
     /// Judges a generated text by the right answers.
     ///
     /// # Errors
@@ -292,7 +281,6 @@ mod tests {
         assert_eq!(judged(&rule, " Éclair!\nQuestion", &["x", "éclair"]), ("Éclair!".to_owned(), true));
         assert_eq!(judged(&rule, " a, b", &["a b"]), ("a".to_owned(), false));
         assert_eq!(judged(&rule, "?", &[]), ("?".to_owned(), false));
-        assert!(rule.is_stopped("a.") && !rule.is_stopped("a") && rule.stop_tokens() == 5);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod python;
 mod random;
 mod result;
 mod rule;
+mod stops;
 mod template;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use super::metric::Metric;
 use super::python;
 use super::random::PythonRandom;
 use super::rule::Rules;
+use super::stops::StopFinder;
 use crate::data::{Tokenizer, collect_in_order};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
@@ -28,6 +29,8 @@ pub struct Prepared {
     pub items: Vec<PreparedItem>,
     /// Makes texts of tokens that the model generates.
     tokenizer: Tokenizer,
+    /// Finds where they end; `None` if the task only scores.
+    stops: Option<StopFinder>,
 }
 
 /// An item, and what the model is asked.
@@ -96,12 +99,15 @@ impl Loaded {
             };
             items.extend(collect_in_order(rendered.into_par_iter().zip(drawn).map(prepare))?);
         }
+        let generation = self.definition.generation.as_ref();
+        let stops = generation.map(|generation| StopFinder::new(&generation.until, encoder.tokenizer()));
         Ok(Prepared {
             definition: self.definition.clone(),
             files: self.files.clone(),
             shots,
             items,
             tokenizer: encoder.tokenizer().clone(),
+            stops: stops.transpose()?,
         })
     }
 
@@ -318,14 +324,12 @@ impl Prepared {
         self.tokenizer.decode_text(tokens)
     }
 
-    /// Returns true if generated tokens contain a stop string that the last one completes.
+    /// Returns true if the last of generated tokens completes a stop string.
     ///
     /// # Errors
     /// If a token is outside the vocabulary.
     pub fn is_stopped(&self, tokens: &[u32]) -> Result<bool> {
-        let Some(generation) = self.generation() else { return Ok(false) };
-        let last = tokens.len().saturating_sub(generation.stop_tokens());
-        Ok(generation.is_stopped(&self.text(&tokens[last..])?))
+        self.stops.as_ref().map_or(Ok(false), |stops| stops.finds_end(tokens))
     }
 
     /// Returns the token that ends a generated text.

@@ -17,6 +17,11 @@ pub enum Entry {
 }
 
 impl Tokenizer {
+    /// Returns true if every token stands for the same bytes in all places.
+    pub fn has_fixed_bytes(&self) -> bool {
+        self.bytes.is_some()
+    }
+
     /// Returns what tokens stand for, in order.
     ///
     /// # Errors
