@@ -80,7 +80,6 @@ fn formulas() {
     });
 }
 
-/// Found by this campaign: each wrong line was searched for among all others, which took minutes.
 /// What is taken prints as what is parsed to the same again, and is resolved or refused at a place in it.
 #[test]
 fn model_texts() {
@@ -104,6 +103,7 @@ fn model_texts() {
     });
 }
 
+/// Found by this campaign: each wrong line was searched for among all others, which took minutes.
 #[test]
 fn recipes_of_many_wrong_lines_are_refused_at_once() {
     let unknown: String = (0..8000).map(|i| format!("k{i}=1\n")).collect();

@@ -174,8 +174,9 @@ impl Encoder {
         continuations.iter().map(request).collect()
     }
 
-    /// Encodes a prompt that the model continues by up to `max_tokens` tokens, and cuts it on the left to leave
-    /// room for them (lm-evaluation-harness, `HFLM.generate_until`). Returns the number of tokens cut off too.
+    /// Encodes a prompt that the model continues by up to `max_tokens` tokens, and cuts it on the left to
+    /// leave room for them (lm-evaluation-harness, `HFLM.generate_until`). Returns the number of tokens cut
+    /// off too.
     pub(super) fn prompt(&self, text: &str, max_tokens: usize) -> Encoded<(Vec<u32>, usize)> {
         let room = self.max_len.saturating_sub(max_tokens);
         if room == 0 {

@@ -50,8 +50,8 @@ struct Show {
     /// Tokens that the model reads at once.
     #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     max_len: u32,
-    /// Print every request as a line of JSON: its item, and the tokens that are read and scored. A prompt that
-    /// the model continues has none that are scored.
+    /// Print every request as a line of JSON: its item, and the tokens that are read and scored. A prompt
+    /// that the model continues has none that are scored.
     #[arg(long, requires = "data")]
     requests: bool,
 }

@@ -12,7 +12,8 @@
 //!   and no cache of keys and values.
 //!
 //! A generated text does not depend on others either: the number of texts that are generated at once is fixed
-//! by the model and the kind of device, and so is the program that processes a prompt, by the prompt's length.
+//! by the model and the kind of device, and so is the program that processes a prompt, by the prompt's
+//! length.
 
 use super::generation::{Prefill, decode};
 use super::layout::prompt_shapes;

@@ -114,8 +114,8 @@ fn check(prompt: &[u32], tokens: usize, (context, vocabulary): (usize, usize)) -
     }
 }
 
-/// Divides prompts of these lengths into batches of at most `samples`, the longest first. Those of a batch fit
-/// the same program, the smallest that holds each. `rows` are the programs' sizes, ascending.
+/// Divides prompts of these lengths into batches of at most `samples`, the longest first. Those of a batch
+/// fit the same program, the smallest that holds each. `rows` are the programs' sizes, ascending.
 fn batches(lengths: &[usize], rows: &[usize], samples: usize) -> Vec<TextBatch> {
     let program = |at: usize| rows.partition_point(|&rows| rows < lengths[at]);
     let mut order: Vec<usize> = (0..lengths.len()).collect();

@@ -61,8 +61,8 @@ enum OpenedWeights {
 }
 
 impl ScoringModel {
-    /// Opens a model. It reads at most `max_len` tokens at once, or as many as its context has. If `generates`,
-    /// its scorer generates texts too.
+    /// Opens a model. It reads at most `max_len` tokens at once, or as many as its context has. If
+    /// `generates`, its scorer generates texts too.
     ///
     /// # Errors
     /// If the run or the folder cannot be read, a key would change the model, `max_len` is more than the

@@ -230,8 +230,8 @@ fn texts_do_not_depend_on_those_beside_them() {
     }
 }
 
-/// Every generated token is the likeliest by the program that scores, which has no cache. A text has no entries
-/// of the model's vocabulary that the tokenizer lacks, so models with some are left out.
+/// Every generated token is the likeliest by the program that scores, which has no cache. A text has no
+/// entries of the model's vocabulary that the tokenizer lacks, so models with some are left out.
 #[test]
 fn texts_are_greedy() {
     let mut tried = 0;
