@@ -112,10 +112,10 @@ fn list() -> Result<()> {
 const SEEN_WHEN: &str =
     "is found between two checkpoints in 80 % of cases (accuracy 0.5, answers with a correlation of 0.5)";
 
-/// Returns the smallest difference in accuracy that this many items show, in words.
+/// Returns the smallest difference in accuracy that this many items show, in words; `None` if they show none.
 fn sees(items: usize) -> Option<String> {
     let seen = PlannedScores::from_accuracy(items, 0.5).smallest_seen(0.95)?;
-    Some(format!("{:.1} points", 100.0 * seen))
+    (seen < 1.0).then(|| format!("{:.1} points", 100.0 * seen))
 }
 
 fn show(args: &Show) -> Result<()> {
