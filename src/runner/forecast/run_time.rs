@@ -6,7 +6,7 @@ use crate::data::TaskFacts;
 use crate::exec::Section;
 use crate::format::wall_time;
 use crate::machine::{CpuPace, Machine, hardware};
-use crate::model::{Programs, ScoringPrograms, TextPrograms};
+use crate::model::{Generator, Programs, ScoringPrograms};
 use crate::plan::{Plan, times_due};
 use serde::Serialize;
 
@@ -179,7 +179,7 @@ impl RunTime {
 /// nobody knows where a model ends them.
 fn scoring_seconds(plan: &Plan, scoring: &ScoringPrograms, seconds: &impl Fn(&Section) -> f64) -> f64 {
     let (shape, ranks) = (scoring.shape, plan.batch.world_size.max(1));
-    let texts = |task: &TaskFacts, programs: &TextPrograms| {
+    let texts = |task: &TaskFacts, programs: &Generator| {
         let (items, of_item) = (task.items.max(1), task.items.max(1) as f64);
         let (prompt, tokens) = (task.tokens.div_ceil(items), task.generated as f64 / of_item);
         let prefill = programs.prefills.iter().find(|prefill| prefill.shape.rows >= prompt);

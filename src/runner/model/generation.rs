@@ -18,11 +18,13 @@ pub struct Prefill {
     pub section: Section,
 }
 
-/// The programs of a plan that only generates, over a shared state.
+/// The programs that generate, over a shared state.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    /// Parameters without gradients and slots, and the buffers of generation.
+    /// Parameters, and the buffers of generation.
     pub state: Arc<State>,
+    /// Texts that are generated at once.
+    pub samples: usize,
     /// A program for each requested shape, in the same order.
     pub prefills: Vec<Prefill>,
     /// Generates one token of every sample.
@@ -39,7 +41,7 @@ impl Prefill {
 }
 
 impl Generator {
-    /// Records the programs for prompts of these shapes.
+    /// Records the programs of a plan that only generates, for prompts of these shapes.
     ///
     /// # Errors
     /// If an op rejects the plan's numbers, the plan asks for no samples, or the prompts cannot share the
@@ -48,11 +50,15 @@ impl Generator {
         if plan.generation.samples == 0 {
             return Err(Error::usage("generation.samples = 0 requests no text"));
         }
-        let state = Arc::new(layout::generation_state(plan, prompts));
+        Self::in_state(plan, prompts, Arc::new(layout::generation_state(plan, prompts)))
+    }
+
+    /// Records the programs in a state that has the buffers of generation for a plan and these prompts.
+    pub(super) fn in_state(plan: &Plan, prompts: &[PromptShape], state: Arc<State>) -> Result<Self> {
         let prefills =
             prompts.iter().map(|&shape| Prefill::new(plan, &state, shape)).collect::<Result<_>>()?;
         let decode = decode(plan, &state)?;
-        Ok(Self { state, prefills, decode })
+        Ok(Self { state, samples: plan.generation.samples, prefills, decode })
     }
 
     /// Returns every section.

@@ -25,6 +25,6 @@ pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, prompt_shapes, state};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
-pub use scoring::{ScoringPrograms, ScoringShape, TextPrograms};
+pub use scoring::{ScoringPrograms, ScoringShape};
 pub use weights::{CheckpointWeights, FoldedHead, Weights, WeightsKind};
 pub use window::attended_tokens;

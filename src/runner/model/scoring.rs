@@ -15,9 +15,8 @@
 //! by the model and the kind of device, and so is the program that processes a prompt, by the prompt's
 //! length.
 
-use super::generation::{Prefill, decode};
+use super::generation::Generator;
 use super::layout::prompt_shapes;
-use super::purpose::PromptShape;
 use super::window::window;
 use super::{decoder, layout};
 use crate::error::Result;
@@ -102,19 +101,9 @@ pub struct ScoringPrograms {
     pub hidden: Section,
     /// Score the listed rows, [`ScoringShape::head_rows`] each; the last may be shorter.
     pub heads: Vec<Section>,
-    /// Generate texts; `None` unless tasks ask for them.
-    pub texts: Option<TextPrograms>,
-}
-
-/// The programs that generate texts, always the likeliest token after all before it.
-#[derive(Clone, Debug)]
-pub struct TextPrograms {
-    /// Texts that are generated at once.
-    pub samples: usize,
-    /// Process a prompt for each text, the shortest first.
-    pub prefills: Vec<Prefill>,
-    /// Generates one token of every text.
-    pub decode: Section,
+    /// Generate texts, a prompt for each, always the likeliest token; `None` unless tasks ask for texts. The
+    /// programs for the shortest prompts come first.
+    pub texts: Option<Generator>,
 }
 
 /// Returns the plan of generating texts with a model on its kind of device.
@@ -127,21 +116,6 @@ fn text_plan(plan: &Plan) -> Plan {
     plan.generation.samples = (cached / plan.batch.seq_len).clamp(1, most);
     plan.generation.temperature = 0.0;
     plan
-}
-
-impl TextPrograms {
-    /// Records the programs of [`text_plan`] for prompts of these shapes.
-    fn new(plan: &Plan, shapes: &[PromptShape], state: &Arc<State>) -> Result<Self> {
-        Ok(Self {
-            samples: plan.generation.samples,
-            prefills: shapes.iter().map(|&shape| Prefill::new(plan, state, shape)).collect::<Result<_>>()?,
-            decode: decode(plan, state)?,
-        })
-    }
-
-    fn sections(&self) -> impl Iterator<Item = &Section> {
-        self.prefills.iter().map(|prefill| &prefill.section).chain([&self.decode])
-    }
 }
 
 impl ScoringPrograms {
@@ -177,13 +151,14 @@ impl ScoringPrograms {
             })
         };
         let heads = (0..shape.rows()).step_by(shape.head_rows).map(part).collect::<Result<_>>()?;
-        let texts = texts.map(|(plan, shapes)| TextPrograms::new(&plan, &shapes, &state)).transpose()?;
+        let texts = texts.map(|(plan, shapes)| Generator::in_state(&plan, &shapes, Arc::clone(&state)));
+        let texts = texts.transpose()?;
         Ok(Self { state, shape, hidden, heads, texts })
     }
 
     /// Returns every section.
     pub fn sections(&self) -> impl Iterator<Item = &Section> {
-        let texts = self.texts.iter().flat_map(TextPrograms::sections);
+        let texts = self.texts.iter().flat_map(Generator::sections);
         [&self.hidden].into_iter().chain(&self.heads).chain(texts)
     }
 
