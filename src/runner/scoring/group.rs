@@ -88,7 +88,14 @@ pub(super) fn check(request: &Request, context: usize, vocabulary: usize) -> Res
              context"
         )));
     }
-    let mut tokens = request.context.iter().chain(&request.continuation);
+    check_tokens(request.context.iter().chain(&request.continuation), vocabulary)
+}
+
+/// Checks that a model with this vocabulary has these tokens.
+///
+/// # Errors
+/// With a usage error that names the first that it lacks.
+pub(super) fn check_tokens<'t>(mut tokens: impl Iterator<Item = &'t u32>, vocabulary: usize) -> Result<()> {
     match tokens.find(|token| **token as usize >= vocabulary) {
         Some(token) => Err(Error::usage(format!(
             "its token {token} is outside the model's vocabulary of {vocabulary}; the tokenizer belongs to another model"

@@ -3,6 +3,7 @@
 //! A text is the same whatever is generated beside it: programs have a fixed number of places, those without
 //! a prompt get a prompt of one token, and a prompt is processed by the smallest program that holds it.
 
+use super::group::check_tokens;
 use super::{Scorer, Usage};
 use crate::error::{Error, Result};
 use crate::generation::Generating;
@@ -106,12 +107,7 @@ fn check(prompt: &[u32], tokens: usize, (context, vocabulary): (usize, usize)) -
             prompt.len()
         )));
     }
-    match prompt.iter().find(|token| **token as usize >= vocabulary) {
-        Some(token) => Err(Error::usage(format!(
-            "its token {token} is outside the model's vocabulary of {vocabulary}; the tokenizer belongs to another model"
-        ))),
-        None => Ok(()),
-    }
+    check_tokens(prompt.iter(), vocabulary)
 }
 
 /// Divides prompts of these lengths into batches of at most `samples`, the longest first. Those of a batch
