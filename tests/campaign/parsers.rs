@@ -14,9 +14,9 @@ use xrun::expression::{Formula, Scope};
 use xrun::hugging_face::{Folder, Reference};
 use xrun::machine::Machine;
 use xrun::model::hugging_face::{self, ImportedWeights};
-use xrun::model::{Weights, parameters, text};
+use xrun::model::{Weights, parameters_of_model};
 use xrun::model_text::{Mistake, ModelText, resolve};
-use xrun::plan::Model;
+use xrun::plan::{MODEL_TEXTS, Model};
 use xrun::ranks::Connection;
 use xrun::results::folder::read_summary;
 use xrun::results::ledger::{LEDGER, Ledger};
@@ -83,9 +83,9 @@ fn formulas() {
 /// What is taken prints as what is parsed to the same again, and is resolved or refused at a place in it.
 #[test]
 fn model_texts() {
-    let valid = text::BUILT_IN.map(|(_, text)| text.as_bytes().to_vec());
+    let valid = MODEL_TEXTS.map(|(_, text)| text.as_bytes().to_vec());
     let recipe = recipe::load_str("r.toml".as_ref(), "", &[], std::iter::empty(), &Machine::none()).unwrap();
-    let keys = text::keys(&Model::from_recipe(&recipe, 500).unwrap(), recipe.values().training.seq_len);
+    let keys = Model::from_recipe(&recipe, 500).unwrap().keys(recipe.values().training.seq_len);
     run("model_text", &valid, twice, |input| {
         let Ok(text) = std::str::from_utf8(input) else { return false };
         let is_in_text = |mistake: Mistake| assert!(text.get(mistake.at.clone()).is_some(), "{mistake:?}");
@@ -504,7 +504,11 @@ impl ModelFolder {
         let model = Model::from_keys(&recipe.values().model, keys.vocab_size);
         if let Ok(weights) = ImportedWeights::new(folder, &model) {
             for name in weights.names() {
-                let param = parameters(&model).into_iter().find(|param| param.name == name).unwrap();
+                let param = parameters_of_model(&model)
+                    .unwrap()
+                    .into_iter()
+                    .find(|param| param.name == name)
+                    .unwrap();
                 let _ = weights.values(&name, &param.shape);
             }
         }

@@ -244,6 +244,11 @@ impl Builder {
         self.add_tensor(Tensor { name, spec, home: Home::Transient })
     }
 
+    /// Gives a transient tensor another name.
+    pub fn rename(&mut self, id: TensorId, name: String) {
+        self.program.tensors[id.0].name = name;
+    }
+
     fn add_tensor(&mut self, tensor: Tensor) -> TensorId {
         self.program.tensors.push(tensor);
         TensorId(self.program.tensors.len() - 1)

@@ -43,10 +43,8 @@ pub struct StateBuffer {
 pub enum Init {
     /// Normal with this standard deviation.
     Normal(f64),
-    /// All ones (norm weights).
-    Ones,
-    /// All zeros (biases).
-    Zeros,
+    /// All the same: 1 for the weights of norms, 0 for biases.
+    Constant(f64),
 }
 
 /// A tensor that an optimizer keeps for every parameter, with the parameter's shape.
@@ -279,7 +277,7 @@ pub struct StateBuilder {
 }
 
 /// Request to lay out a parameter.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ParamRequest {
     /// Name.
     pub name: String,
@@ -504,7 +502,7 @@ impl StateBuilder {
         self.state.params.push(Param {
             name: name.to_string(),
             spec: spec.clone(),
-            init: Init::Ones,
+            init: Init::Constant(1.0),
             role: Role::Vector,
             stacked: Vec::new(),
             block: None,

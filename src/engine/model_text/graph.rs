@@ -1,5 +1,6 @@
 //! A resolved text: the operations of all layers in order, with their shapes and parameters.
 
+use super::tree::Part;
 use crate::expression::Function;
 use std::fmt;
 
@@ -21,13 +22,19 @@ pub struct Graph {
     pub parameters: Vec<Parameter>,
     /// The operation that gives the logits.
     pub logits: usize,
-    /// What the statements of the text give.
+    /// The statements of the text, and what they give.
     pub statements: Vec<Outcome>,
 }
 
-/// What a statement gives.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A statement and what it gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
+    /// The part that it stands in.
+    pub part: Part,
+    /// The name that it gives a value to.
+    pub name: Box<str>,
+    /// Its line in the text, from 1.
+    pub line: usize,
     /// The value in words, of the last block in which the statement exists; empty if it exists in none.
     pub value: String,
     /// Blocks in which the statement exists; 0 outside the blocks.
@@ -101,16 +108,7 @@ pub enum Operation {
         bias: Option<usize>,
     },
     /// Normalizes each head of each row.
-    Norm {
-        /// Which norm.
-        kind: NormKind,
-        /// Added to the mean square or the variance.
-        eps: f64,
-        /// Factors of the elements.
-        weight: Option<usize>,
-        /// Added to the elements.
-        bias: Option<usize>,
-    },
+    Norm(Norm),
     /// Rotates pairs of elements of each head by angles that grow with the position.
     Rope {
         /// Base of the frequencies.
@@ -158,7 +156,20 @@ pub enum Operation {
     Activation,
 }
 
-/// A norm of a head.
+/// A norm of heads. Parameters are indices of [`Graph::parameters`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    /// Which norm.
+    pub kind: NormKind,
+    /// Added to the mean square or the variance.
+    pub eps: f64,
+    /// Factors of the elements.
+    pub weight: Option<usize>,
+    /// Added to the elements. There is none without a weight.
+    pub bias: Option<usize>,
+}
+
+/// What a norm divides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
     /// By the root mean square.

@@ -24,7 +24,9 @@ mod tree;
 
 pub use functions::{Argument, FUNCTIONS, Signature};
 pub use graph::{Elementwise, Graph, MAX_GRAPH_NODES, MAX_PARAMETER_ELEMENTS, MAX_WIDTH};
-pub use graph::{Initial, Node, NormKind, Operation, Outcome, Parameter, ParameterKind, Reduction, Shape};
+pub use graph::{
+    Initial, Node, Norm, NormKind, Operation, Outcome, Parameter, ParameterKind, Reduction, Shape,
+};
 pub use keys::{KeyValue, Keys};
 pub use mistake::Mistake;
 pub use names::{BLOCK_NAMES, KEY_NAMES, ROLES};

@@ -188,7 +188,7 @@ mod tests {
                 name: format!("p{i}"),
                 shape: vec![100],
                 alloc: vec![100],
-                init: Init::Ones,
+                init: Init::Constant(1.0),
                 role,
                 stacked: Vec::new(),
                 block: None,

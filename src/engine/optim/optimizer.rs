@@ -186,7 +186,7 @@ mod tests {
             name: format!("p{i}"),
             shape: vec![700 + 90 * i],
             alloc: vec![700 + 90 * i],
-            init: Init::Ones,
+            init: Init::Constant(1.0),
             role,
             stacked: Vec::new(),
             block: None,

@@ -426,7 +426,7 @@ mod tests {
             name: name.to_owned(),
             shape: vec![8],
             alloc: vec![8],
-            init: Init::Ones,
+            init: Init::Constant(1.0),
             role: Role::Vector,
             stacked: Vec::new(),
             block: None,

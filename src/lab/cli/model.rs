@@ -5,9 +5,9 @@ use super::what::{Results, recipe_path};
 use crate::error::{Error, Result};
 use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
-use crate::model::text::{BUILT_IN, TextCost, built_in, cost, keys};
+use crate::model::text::{TextCost, cost};
 use crate::model_text::{Mistake, ModelText, resolve};
-use crate::plan::{Model, corpus_facts};
+use crate::plan::{MODEL_TEXTS, Model, corpus_facts, model_text};
 use crate::recipe::{self, text_error};
 use crate::regular;
 use crate::suggest::nearest;
@@ -82,7 +82,7 @@ fn check(args: &Check) -> Result<()> {
     let recipe = recipe::load(&recipe, &args.overrides, recipe::environment(), &Machine::none())?;
     let model = Model::from_recipe(&recipe, corpus_facts(&recipe)?.vocab_size)?;
     let seq_len = recipe.values().training.seq_len;
-    let graph = resolve(&parsed, &keys(&model, seq_len)).map_err(wrong)?;
+    let graph = resolve(&parsed, &model.keys(seq_len)).map_err(wrong)?;
     let cost: TextCost = cost(&parsed, &graph, &model, seq_len);
     if args.json {
         return print_json(&cost);
@@ -102,7 +102,7 @@ fn check(args: &Check) -> Result<()> {
 fn read(argument: &Path) -> Result<(PathBuf, String)> {
     let name = argument.to_str().unwrap_or_default();
     if !argument.exists() {
-        if let Some(text) = built_in(name) {
+        if let Some(text) = model_text(name) {
             return Ok((format!("built-in:{name}").into(), text.to_owned()));
         }
         return Err(no_such_text(&argument.display().to_string()));
@@ -116,7 +116,7 @@ fn read(argument: &Path) -> Result<(PathBuf, String)> {
 }
 
 fn no_such_text(name: &str) -> Error {
-    let names = || BUILT_IN.iter().map(|(name, _)| *name);
+    let names = || MODEL_TEXTS.iter().map(|(name, _)| *name);
     let near = nearest(name, names()).map_or(String::new(), |near| format!("did you mean {near}? "));
     Error::usage(format!(
         "there is no model text {name}; {near}give a file, or one of {}",
@@ -126,11 +126,11 @@ fn no_such_text(name: &str) -> Error {
 
 fn show(name: Option<&str>) -> Result<()> {
     if let Some(name) = name {
-        return print_exact(built_in(name).ok_or_else(|| no_such_text(name))?);
+        return print_exact(model_text(name).ok_or_else(|| no_such_text(name))?);
     }
     let mut table = Table::new(&[Column::Left; 2]);
     table.row(["TEXT", "DESCRIPTION"]);
-    for (name, text) in BUILT_IN {
+    for (name, text) in MODEL_TEXTS {
         let first = text.lines().next().unwrap_or_default();
         table.row([name, first.trim_start_matches("# ")]);
     }

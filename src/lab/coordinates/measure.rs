@@ -62,7 +62,7 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
     let plan = Arc::new(plan);
     let mut rank = Rank::alone(Arc::clone(&plan), programs, dataset)?;
     let batch = rank.coming_batch()?;
-    let (kinds, names): (Vec<ActivationKind>, Vec<String>) = activations(&plan.model).into_iter().unzip();
+    let (kinds, names): (Vec<ActivationKind>, Vec<String>) = activations(&plan.graph).into_iter().unzip();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     // fp32 holds activations exactly.
     let mut initial: Vec<Vec<f32>> = vec![Vec::new(); names.len()];

@@ -87,9 +87,9 @@ fn shared_parameters(a: &Plan, b: &Plan) -> SharedParameters {
                 let key = plan.seeds.initial_values_key(index, &param.name);
                 Some((param.name, (key, param.shape, deviation)))
             }
-            Init::Ones | Init::Zeros => None,
+            Init::Constant(_) => None,
         };
-        parameters(&plan.model).into_iter().enumerate().filter_map(with_key).collect()
+        parameters(&plan.model, &plan.graph).into_iter().enumerate().filter_map(with_key).collect()
     };
     let (a, b) = (drawn(a), drawn(b));
     let shared = a.iter().filter(|(name, values)| b.get(*name) == Some(values)).count();

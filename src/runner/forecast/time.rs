@@ -53,7 +53,7 @@ fn product_efficiency(plan: &Plan, node: &Node) -> f64 {
         _ => return PRODUCT_EFFICIENCY,
     };
     let seq_len = plan.batch.seq_len;
-    let tokens = node.block.map_or(seq_len as f64, |i| attended_tokens(&plan.model, i, seq_len));
+    let tokens = node.block.map_or(seq_len as f64, |i| attended_tokens(&plan.graph, i, seq_len));
     fraction * tokens / (tokens + half)
 }
 

@@ -1,7 +1,7 @@
 //! The programs of generation: process whole prompts at once, then one token of every sample at a time.
 
 use super::purpose::{PromptShape, Purpose};
-use super::{decoder, layout};
+use super::{layout, recording};
 use crate::error::{Error, Result};
 use crate::exec::Section;
 use crate::ir::{Builder, Program, State};
@@ -79,6 +79,6 @@ pub(super) fn decode(plan: &Plan, state: &Arc<State>) -> Result<Section> {
 
 fn record(plan: &Plan, state: &Arc<State>, name: String, purpose: Purpose) -> Result<Program> {
     let mut b = Builder::new(name, Arc::clone(state));
-    decoder::logits(plan, purpose, &mut b)?;
+    recording::logits(plan, purpose, &mut b)?;
     if plan.execution.fused { Ok(fuse_few_rows(b.finish())) } else { unfuse(b.finish()) }
 }

@@ -26,7 +26,7 @@ pub(super) fn residual(m: &Model, fan_in: usize) -> Init {
     match m.residual_init {
         ResidualInit::DepthScaled => Init::Normal(deviation(m, fan_in) / (2.0 * m.n_layers as f64).sqrt()),
         ResidualInit::Unscaled => matrix(m, fan_in),
-        ResidualInit::Zero => Init::Zeros,
+        ResidualInit::Zero => Init::Constant(0.0),
     }
 }
 

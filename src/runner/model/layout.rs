@@ -1,6 +1,6 @@
 //! Lays out the state of a plan.
 
-use super::decoder::parameters;
+use super::parameters::parameters;
 use super::purpose::PromptShape;
 use crate::device::DType;
 use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
@@ -24,7 +24,7 @@ use std::ops::Range;
 /// buckets.
 fn trained_params(plan: &Plan) -> (StateBuilder, Vec<Bucket>) {
     let precision = plan.precision;
-    let params = parameters(&plan.model);
+    let params = parameters(&plan.model, &plan.graph);
     let block = grad_norm::block_len(plan.execution.gpu.is_some());
     let mut groups: Vec<GroupRequest> =
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
@@ -376,7 +376,7 @@ pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedR
 
 /// Returns the state of a program that only generates: parameters and the buffers of generation.
 pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
-    let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model));
+    let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model, &plan.graph));
     generation(plan, prompts, &mut builder);
     builder.finish()
 }

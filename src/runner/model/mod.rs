@@ -1,6 +1,6 @@
 //! Turns a plan into programs: the model records its forward once, and passes do the rest.
 
-mod decoder;
+mod flops;
 pub mod formula;
 mod gather;
 mod generation;
@@ -9,9 +9,11 @@ pub mod hugging_face;
 mod initial;
 mod layout;
 mod loss_scale;
-mod norm;
+mod padding;
+mod parameters;
 mod programs;
 pub mod purpose;
+mod recording;
 mod scoring;
 #[cfg(test)]
 mod tests;
@@ -19,12 +21,14 @@ pub mod text;
 mod weights;
 mod window;
 
-pub use decoder::{activations, flops_per_token, parameters};
+pub use flops::flops_per_token;
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, prompt_shapes, state};
+pub use parameters::{parameters, parameters_of_model};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
+pub use recording::activations;
 pub use scoring::{ScoringPrograms, ScoringShape};
 pub use weights::{CheckpointWeights, FoldedHead, Weights, WeightsKind};
 pub use window::attended_tokens;

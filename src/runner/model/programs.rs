@@ -5,7 +5,7 @@ use super::generation::{Prefill, decode};
 use super::loss_scale::loss_scale;
 use super::purpose::Purpose;
 use super::scoring::ScoringPrograms;
-use super::{decoder, layout};
+use super::{layout, recording};
 use crate::device::gpu::Collector;
 use crate::error::Result;
 use crate::exec::{Section, collect};
@@ -212,7 +212,7 @@ pub(super) fn record(
     (first, last): (bool, bool),
 ) -> Result<(Program, TensorId)> {
     let mut b = Builder::new(format!("micro(first={first}, last={last})"), Arc::clone(state));
-    let losses = decoder::losses(plan, Purpose::Train { first }, &mut b)?;
+    let losses = recording::losses(plan, Purpose::Train { first }, &mut b)?;
     let (scale, count) = loss_scale(plan, &mut b)?;
     let mode = if first { Mode::Write } else { Mode::Add };
     let mut sum = |losses: TensorId, slot: ControlSlot| {
@@ -317,7 +317,7 @@ fn sum_over_ranks(b: &mut Builder, name: &str, tensors: &[TensorId]) -> Result<(
 
 fn evaluation(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let mut b = Builder::new("evaluate", Arc::clone(state));
-    let losses = decoder::losses(plan, Purpose::Evaluate, &mut b)?;
+    let losses = recording::losses(plan, Purpose::Evaluate, &mut b)?;
     plan.tasks.iter().try_for_each(|task| task.record_losses(&mut b, losses.losses))?;
     if plan.execution.fused { Ok(b.finish()) } else { unfuse(b.finish()) }
 }

@@ -17,8 +17,8 @@
 
 use super::generation::Generator;
 use super::layout::prompt_shapes;
-use super::window::window;
-use super::{decoder, layout};
+use super::window::has_window;
+use super::{layout, recording};
 use crate::error::Result;
 use crate::exec::Section;
 use crate::ir::{Builder, State};
@@ -74,7 +74,7 @@ impl ScoringShape {
         let (step, context) = (document_step(on_gpu), plan.batch.seq_len);
         let seq_len = context.next_multiple_of(step);
         let sequences = (wanted / seq_len).max(1);
-        let has_window = (0..plan.model.n_layers).any(|i| window(&plan.model, i, seq_len).is_some());
+        let has_window = has_window(&plan.graph, seq_len);
         let head_rows = head_rows.min(sequences * seq_len);
         Self { sequences, seq_len, step, context, head_rows, shares_prefixes: !has_window }
     }
@@ -143,11 +143,11 @@ impl ScoringPrograms {
             Ok(Section::new(b.finish()))
         };
         let name = format!("score {}x{}", shape.sequences, shape.seq_len);
-        let hidden = section(name, &|b| decoder::hidden_rows(&plan, shape.mask(), b))?;
+        let hidden = section(name, &|b| recording::hidden_rows(&plan, shape.mask(), b))?;
         let part = |start: usize| {
             let scored = start..shape.rows().min(start + shape.head_rows);
             section(format!("score head {start}"), &|b| {
-                decoder::token_scores(&plan, shape.mask(), scored.clone(), b)
+                recording::token_scores(&plan, shape.mask(), scored.clone(), b)
             })
         };
         let heads = (0..shape.rows()).step_by(shape.head_rows).map(part).collect::<Result<_>>()?;

@@ -496,34 +496,34 @@ fn with_its_memory() {
     }
     assert_snapshot!(text, @r"
     5632 bytes, most at node 14
-      3584+256    0..32 embedding.x, embedding.dropped, embedding.normed
-         0+256    2..3  embedding.normed
+      3584+256    0..32 embedding.x, embedding.x#2, blocks.0.normed
+         0+256    2..3  blocks.0.normed
       3072+512    3..29 blocks.0.qkv
-         0+512    4..5  blocks.0.packed
+         0+512    4..5  blocks.0.attended:packed
       3840+256    5..28 blocks.0.attended
       4096+256    5..28 blocks.0.attended.1
-      4352+256    6..22 blocks.0.attention_out, blocks.0.dropped, blocks.0.residual_attention
-      2048+256    8..9  blocks.0.residual_attention.1
+      4352+256    6..22 blocks.0.out:linear, blocks.0.out, blocks.0.middle
+      2048+256    8..9  blocks.0.ffn_input
          0+2048   9..23 blocks.0.gate_up, blocks.0.d_gate_up
-      2048+1024  10..11 blocks.0.gated
-      4608+256   11..16 blocks.0.ffn_out, blocks.0.dropped, blocks.0.residual_ffn
-      4864+256   13..14 blocks.0.residual_ffn.1
+      2048+1024  10..11 blocks.0.hidden
+      4608+256   11..16 blocks.0.down:linear, blocks.0.down, blocks.0.x
+      4864+256   13..14 head.normed
       5120+256   14..15 head.losses
       2048+1024  14..14 head.logits.1
-      5376+256   14..35 head.d_normed, blocks.0.d_residual_attention, blocks.0.d_dropped, embedding.d_dropped, embedding.d_x
-      2048+256   16..16 blocks.0.d_residual_attention.2
-      4608+256   17..20 blocks.0.d_ffn_out
-      2048+1024  18..20 blocks.0.d_gated, blocks.0.gated
-      2048+256   21..23 blocks.0.d_1, blocks.0.residual_attention.1
-      2304+256   22..22 blocks.0.d_dropped.2
-         0+256   24..26 blocks.0.d_attention_out
+      5376+256   14..35 head.d_normed, blocks.0.d_middle, blocks.0.d_x#2, embedding.d_x#2, embedding.d_x
+      2048+256   16..16 blocks.0.d_middle.2
+      4608+256   17..20 blocks.0.d_down:linear
+      2048+1024  18..20 blocks.0.d_hidden, blocks.0.hidden
+      2048+256   21..23 blocks.0.d_ffn_input, blocks.0.ffn_input
+      2304+256   22..22 blocks.0.d_x#2.2
+         0+256   24..26 blocks.0.d_out:linear
       1024+256   26..28 blocks.0.d_attended
-         0+512   27..28 blocks.0.packed
-       512+512   28..32 blocks.0.d_packed, blocks.0.d_qkv
-      1280+256   28..28 blocks.0.d_packed.1
+         0+512   27..28 blocks.0.attended:packed
+       512+512   28..32 blocks.0.d_attended:packed, blocks.0.d_qkv
+      1280+256   28..28 blocks.0.d_attended:packed.1
          0+256   29..29 blocks.0.d_qkv.3
-         0+256   30..33 blocks.0.d_normed, embedding.d_dropped
-       256+256   31..31 embedding.d_dropped.2
+         0+256   30..33 blocks.0.d_normed, embedding.d_x#2
+       256+256   31..31 embedding.d_x#2.2
          0+256   35..35 embedding.d_embedding.1
        256+256   35..35 embedding.d_embedding.2
        512+256   35..35 embedding.d_embedding.3

@@ -1,5 +1,6 @@
 //! Plans: a recipe with every number derived and checked. The engine sees only the plan.
 
+mod architecture;
 mod batch;
 mod corpus;
 mod devices;
@@ -14,6 +15,7 @@ mod tasks;
 
 pub use crate::data::CorpusFacts;
 pub use crate::recipe::{Generation, Schedule, Until};
+pub use architecture::{MODEL_TEXTS, model_text};
 pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;
@@ -30,6 +32,7 @@ use crate::device::gpu::MAX_RANKS;
 use crate::device::{DType, Precision};
 use crate::evaluation::Task;
 use crate::format::{percent, plural, thousands};
+use crate::model_text::Graph;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Packing, Placement, Shard, Shuffle, Transport};
 use std::sync::Arc;
@@ -50,6 +53,8 @@ pub struct Plan {
     pub name: String,
     /// Dimensions.
     pub model: Model,
+    /// The operations of the model.
+    pub graph: Arc<Graph>,
     /// Sequences per step.
     pub batch: BatchPlan,
     /// Optimizer steps.

@@ -244,6 +244,13 @@ impl Model {
         })
     }
 
+    /// Returns true if the activation is 0 with a finite slope where its inputs are 0.
+    pub fn activation_keeps_zeros(&self) -> bool {
+        let OrFormula::Formula(formula) = &self.activation else { return true };
+        let at_zero = formula.steps_with_slopes().evaluate(&vec![0.0; formula.variables().len()]);
+        at_zero[0] == 0.0 && at_zero.iter().all(|number| number.is_finite())
+    }
+
     /// Returns a sentence about each width that does not fit the width of the residual stream.
     pub fn remarks(&self) -> Vec<String> {
         let (dim, heads) = (self.dim, self.n_heads * self.head_dim);

@@ -9,6 +9,7 @@ use crate::machine::Machine;
 use crate::optim::{GroupRole, RoleRule, UpdateGroup, Value, WeightEma};
 use crate::policy::{Packing, TrainingDtype};
 use crate::recipe::Recipe;
+use std::sync::Arc;
 
 impl Plan {
     /// Derives every number of a recipe for a corpus and a machine. Reads nothing else.
@@ -21,6 +22,8 @@ impl Plan {
         let gpus = choose_gpus(recipe, machine)?;
         let batch = BatchPlan::from_recipe(recipe)?;
         let model = Model::from_recipe(recipe, corpus.vocab_size)?;
+        check_size(recipe, &model, &batch)?;
+        let graph = Arc::new(model.graph(batch.seq_len)?);
         let act_dtype = match values.training.dtype {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
@@ -31,6 +34,7 @@ impl Plan {
         let plan = Plan {
             name: recipe.name().to_owned(),
             model,
+            graph,
             batch,
             steps: values.training.steps,
             until: values.training.until.clone(),
@@ -60,7 +64,6 @@ impl Plan {
             sources,
         };
         check_nccl(recipe, machine, &plan)?;
-        check_size(recipe, &plan)?;
         Ok(plan)
     }
 }
@@ -103,19 +106,17 @@ fn vanishing(rule: &RoleRule) -> Option<(&RoleRule, &'static str, f64)> {
 }
 
 /// Rejects sizes whose byte counts would overflow 64 bits, long before anything is laid out.
-fn check_size(recipe: &Recipe, plan: &Plan) -> Result<()> {
-    let m = &plan.model;
+fn check_size(recipe: &Recipe, m: &Model, batch: &BatchPlan) -> Result<()> {
+    let (steps, samples) = (recipe.values().training.steps, recipe.values().generation.samples);
     // Samples keep the keys and values of all their positions.
-    let rows = plan.batch.rows() as f64 + (plan.generation.samples * plan.batch.seq_len) as f64;
-    let widest =
-        m.padded_vocab().max(2 * m.padded_ffn()).max(m.qkv_width()).max(m.n_heads * plan.batch.seq_len);
+    let rows = batch.rows() as f64 + (samples * batch.seq_len) as f64;
+    let widest = m.padded_vocab().max(2 * m.padded_ffn()).max(m.qkv_width()).max(m.n_heads * batch.seq_len);
     let per_layer = m.qkv_width() + m.n_heads * m.head_dim + 3 * m.padded_ffn();
     let weights =
         m.n_layers as f64 * per_layer as f64 * m.dim as f64 + 2.0 * m.padded_vocab() as f64 * m.dim as f64;
     // 32 bytes per weight or activation exceed what all formats and moments together need.
-    let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * plan.steps as f64);
-    let tokens =
-        [plan.batch.global, plan.batch.seq_len, plan.steps].into_iter().try_fold(1, usize::checked_mul);
+    let bytes = 32.0 * (weights + rows * widest as f64 * m.n_layers as f64 + 4.0 * steps as f64);
+    let tokens = [batch.global, batch.seq_len, steps].into_iter().try_fold(1, usize::checked_mul);
     if tokens.is_none() {
         return Err(recipe.error(
             &[

@@ -13,7 +13,7 @@ use crate::machine::Machine;
 use crate::model::hugging_face::{
     CONFIG, Companions, GENERATION, ImportedWeights, Keys, OF_MODEL, OF_TOKENIZER, SETTINGS, ignore, keys,
 };
-use crate::model::{Weights, parameters};
+use crate::model::{Weights, parameters_of_model};
 use crate::plan::Model;
 use crate::policy::Position;
 use crate::recipe::{self, Recipe};
@@ -113,7 +113,7 @@ pub fn import(request: &ImportRequest) -> Result<Imported> {
         // The caller needs the original error, not an error of the cleanup.
         let _ = std::fs::remove_dir_all(&path);
     })?;
-    notes.insert(0, format!("{class} with {} parameters, content {}", parameter_count(&model), &hash[..8]));
+    notes.insert(0, format!("{class} with {} parameters, content {}", parameter_count(&model)?, &hash[..8]));
     Ok(Imported { run: path, notes })
 }
 
@@ -295,8 +295,9 @@ fn compare_logits(recipe: &Recipe, model: &Model, weights: &ImportedWeights) -> 
     Ok(format!("logits match {REFERENCE} to {largest:.1e}"))
 }
 
-fn parameter_count(model: &Model) -> u64 {
-    parameters(model).iter().map(|param| param.shape.iter().product::<usize>() as u64).sum()
+fn parameter_count(model: &Model) -> Result<u64> {
+    let parameters = parameters_of_model(model)?;
+    Ok(parameters.iter().map(|param| param.shape.iter().product::<usize>() as u64).sum())
 }
 
 /// Everything that a run is written from.
@@ -329,7 +330,7 @@ impl Source<'_> {
         companions::write(run.path(), companions)?;
         drop(run.start_rows::<MetricsRow>(METRICS)?);
         drop(run.start_rows::<TimingRow>(TIMING)?);
-        let views = parameters(model).into_iter().map(|param| {
+        let views = parameters_of_model(model)?.into_iter().map(|param| {
             let (name, shape) = (param.name, param.shape);
             TensorView::lazy(name.clone(), Dtype::F32, shape.clone(), move || {
                 Ok(Cow::Owned(weights.read(&name, &shape)?))
@@ -353,7 +354,7 @@ impl Source<'_> {
         store.save(&meta, &Snapshot::new(views, []))?;
         let mut summary = Summary::started(recipe.name(), &run.name(), &recipe.hash(), 0);
         summary.status = Status::Ok;
-        summary.parameters = Some(parameter_count(model));
+        summary.parameters = Some(parameter_count(model)?);
         summary.begun_with =
             Some(BegunWith { folder: shown(&weights.folder.path)?, blake3: (*hash).to_owned() });
         summary.notes = notes.to_vec();

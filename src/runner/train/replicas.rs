@@ -116,7 +116,7 @@ mod tests {
             name: name.to_owned(),
             shape: vec![1],
             alloc: vec![1],
-            init: Init::Ones,
+            init: Init::Constant(1.0),
             role: Role::Vector,
             stacked: Vec::new(),
             block: None,

@@ -35,7 +35,7 @@ pub(super) fn scored_model(
         .execution
         .gpu
         .map(|gpu| machine.gpu(gpu).map_or_else(|| "GPU".to_owned(), |gpu| gpu.name.clone()));
-    let parameters = parameters(&plan.model);
+    let parameters = parameters(&plan.model, &plan.graph);
     let elements = parameters.iter().map(|param| param.shape.iter().product::<usize>());
     ScoredModel {
         name: named.name,

@@ -85,7 +85,7 @@ fn activations_are_found_in_every_model() {
         &["model.tie_embeddings=true", "model.norm=layer_norm", "model.activation=gelu"],
     ] {
         let setup = Setup::new(settings);
-        let activations = activations(&setup.plan.model);
+        let activations = activations(&setup.plan.graph);
         let names: Vec<&str> = activations.iter().map(|(_, name)| name.as_str()).collect();
         let mut found = vec![0; names.len()];
         let see = |at: usize, values: Vec<f64>| found[at] = values.len();

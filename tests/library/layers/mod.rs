@@ -61,10 +61,15 @@ const MAY_USE: &[(&str, &str)] = &[
     ("evaluation", "data metrics ops ir device policy error"),
     // Why a mode of recomputation was chosen, in words.
     // The tasks on which a run is scored, and the names of their columns.
-    ("plan", "evaluation tasks recipe data optim machine metrics device policy format regular error"),
+    // Architectures, which plans resolve for the keys of recipes.
+    (
+        "plan",
+        "evaluation tasks recipe model_text data optim machine metrics device policy format regular error",
+    ),
     (
         "model",
-        "evaluation hugging_face model_text data checkpoint plan exec passes optim ops ir device policy format error",
+        "evaluation hugging_face expression model_text data checkpoint plan exec passes optim ops ir device policy format \
+         error",
     ),
     ("generation", "model exec ir error"),
     // The requests of tasks, and the marker of rows without a target.

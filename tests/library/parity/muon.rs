@@ -119,7 +119,7 @@ fn state(optimizer: Muon, dtype: DType) -> State {
         name: name.to_string(),
         shape: shape.to_vec(),
         alloc: alloc.to_vec(),
-        init: Init::Ones,
+        init: Init::Constant(1.0),
         role: Role::Matrix(Sublayer::FeedForward),
         stacked: stacked.to_vec(),
         block: Some(0),

@@ -90,7 +90,7 @@ fn state(group: &UpdateGroup, steps: usize) -> State {
         name: name.to_string(),
         alloc: shape.clone(),
         shape,
-        init: Init::Ones,
+        init: Init::Constant(1.0),
         role,
         stacked: Vec::new(),
         block: None,

@@ -62,9 +62,9 @@ fn the_report_of_a_tiny_plan() {
       blocks.0.qkv                 f32[16,96]         6,144  10.3 %  node 2 linear, node 24
       embedding.x                  f32[16,32]         2,048   3.4 %  node 0 embedding, node 27
       blocks.0.attended            f32[16,32]         2,048   3.4 %  node 4 flash_attention, node 23
-      blocks.0.residual_attention  f32[16,32]         2,048   3.4 %  node 6 residual_norm, node 18
-      blocks.0.residual_ffn        f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 13
-      blocks.0.residual_ffn.1      f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 11
+      blocks.0.middle  f32[16,32]         2,048   3.4 %  node 6 residual_norm, node 18
+      blocks.0.x        f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 13
+      head.normed      f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 11
       head.d_normed                f32[16,32]         2,048   3.4 %  node 11 head_loss, node 29
       blocks.0.attended.1          f32[16,2]            256   0.4 %  node 4 flash_attention, node 23
 
@@ -100,28 +100,28 @@ fn the_listing_of_a_tiny_program() {
      0  %2:f32[16,32] = embedding(batch.tokens, params.embedding)  @embedding
           %2 embedding.x  arena 12,288..14,336  nodes 0..=10
      1  %4:f32[16,32] = rms_norm(%2, params.blocks.0.attention_norm) eps=1e-6  @embedding
-          %4 embedding.normed  arena 6,144..8,192  nodes 1..=2
+          %4 blocks.0.normed  arena 6,144..8,192  nodes 1..=2
      2  %6:f32[16,96] = linear(%4, params.blocks.0.qkv)  @blocks.0
           %6 blocks.0.qkv  arena 0..6,144  nodes 2..=4
      3  %10:f32[16,96] = qk_norm_rope(%6, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=2 head_dim=16 eps=1e-6 theta=10000  @blocks.0
-          %10 blocks.0.packed  arena 0..6,144  nodes 2..=4 in place
+          %10 blocks.0.attended:packed  arena 0..6,144  nodes 2..=4 in place
      4  %11:f32[16,32], %12:f32[16,2] = flash_attention(%10) heads=2 kv_heads=2 head_dim=16 seq_len=8 mask=causal  @blocks.0
           %11 blocks.0.attended  arena 6,144..8,192  nodes 4..=5
           %12 blocks.0.attended.1  arena 8,192..8,448  nodes 4..=4
      5  %14:f32[16,32] = linear(%11, params.blocks.0.out)  @blocks.0
-          %14 blocks.0.attention_out  arena 8,192..10,240  nodes 5..=7
+          %14 blocks.0.out  arena 8,192..10,240  nodes 5..=7
      6  %16:f32[16,32], %17:f32[16,32] = residual_norm(%2, %14, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
-          %16 blocks.0.residual_attention  arena 12,288..14,336  nodes 0..=10 in place
-          %17 blocks.0.residual_attention.1  arena 8,192..10,240  nodes 5..=7 in place
+          %16 blocks.0.middle  arena 12,288..14,336  nodes 0..=10 in place
+          %17 blocks.0.ffn_input  arena 8,192..10,240  nodes 5..=7 in place
      7  %19:f32[16,2,48→64] = linear(%17, params.blocks.0.gate_up)  @blocks.0
           %19 blocks.0.gate_up  arena 0..8,192  nodes 7..=8
      8  %20:f32[16,48→64] = swiglu(%19)  @blocks.0
-          %20 blocks.0.gated  arena 8,192..12,288  nodes 8..=9
+          %20 blocks.0.hidden  arena 8,192..12,288  nodes 8..=9
      9  %22:f32[16,32] = linear(%20, params.blocks.0.down)  @blocks.0
-          %22 blocks.0.ffn_out  arena 32,768..34,816  nodes 9..=11
+          %22 blocks.0.down  arena 32,768..34,816  nodes 9..=11
     10  %24:f32[16,32], %25:f32[16,32] = residual_norm(%16, %22, params.final_norm) eps=1e-6  @blocks.0
-          %24 blocks.0.residual_ffn  arena 12,288..14,336  nodes 0..=10 in place
-          %25 blocks.0.residual_ffn.1  arena 32,768..34,816  nodes 9..=11 in place
+          %24 blocks.0.x  arena 12,288..14,336  nodes 0..=10 in place
+          %25 head.normed  arena 32,768..34,816  nodes 9..=11 in place
     11  %28+0B, %33:f32[16,511→512] = head_loss(%25+0B, params.head, batch.targets+0B) without gradients  @head
           %33 head.logits.1  arena 0..32,768  nodes 11..=11
     12  control.eval_loss = sum(%28) scale=1e0  @head

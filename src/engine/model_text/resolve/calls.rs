@@ -6,7 +6,9 @@ use super::elementwise::broadcast;
 use super::value::Value;
 use crate::expression::Function;
 use crate::model_text::functions::{Call, Signature};
-use crate::model_text::graph::{Initial, MAX_WIDTH, NormKind, Operation, ParameterKind, Reduction, Shape};
+use crate::model_text::graph::{
+    Initial, MAX_WIDTH, Norm, NormKind, Operation, ParameterKind, Reduction, Shape,
+};
 use crate::model_text::mistake::{Mistake, fail};
 use crate::model_text::tree::CallArgument;
 use crate::suggest::nearest;
@@ -227,7 +229,7 @@ impl<'a> Resolver<'a> {
         )?;
         let initial = Initial::Constant(1.0);
         let weight = vector(has_weight, super::parameters::Attributes { initial, ..attributes })?;
-        self.node(Operation::Norm { kind, eps, weight, bias }, vec![x], shape, &call.at)
+        self.node(Operation::Norm(Norm { kind, eps, weight, bias }), vec![x], shape, &call.at)
     }
 
     fn rope(&mut self, call: &Arguments<'a>) -> Result<Value, Mistake> {

@@ -19,6 +19,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use value::Value;
 
+impl Statement {
+    /// Returns the statement as one that exists in no block so far.
+    fn without_value(&self) -> Outcome {
+        Outcome { part: self.part, name: self.name.clone(), line: self.line, value: String::new(), blocks: 0 }
+    }
+}
+
 /// Names with their values.
 type Scope = BTreeMap<Box<str>, Value>;
 
@@ -87,7 +94,7 @@ impl<'a> Resolver<'a> {
             nodes: Vec::new(),
             parameters: Vec::new(),
             parameter_names: BTreeSet::new(),
-            outcomes: vec![Outcome::default(); text.statements.len()],
+            outcomes: text.statements.iter().map(Statement::without_value).collect(),
             created_at: Vec::new(),
         }
     }

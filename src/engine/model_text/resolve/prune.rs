@@ -1,6 +1,6 @@
 //! Removes the operations that no logit depends on.
 
-use crate::model_text::graph::{Graph, Node, Operation};
+use crate::model_text::graph::{Graph, Node, Norm, Operation};
 
 impl Operation {
     /// Returns the parameters that the operation reads.
@@ -8,7 +8,7 @@ impl Operation {
         let (first, second) = match *self {
             Self::Embedding { table, .. } => (Some(table), None),
             Self::Linear { weight, bias } => (Some(weight), bias),
-            Self::Norm { weight, bias, .. } => (bias, weight),
+            Self::Norm(Norm { weight, bias, .. }) => (bias, weight),
             Self::Vector(vector) => (Some(vector), None),
             _ => (None, None),
         };

@@ -69,6 +69,12 @@ const PIECES: [&str; 64] = [
     "é",
 ];
 
+/// Returns a graph without the lines of its statements, which depend on how the text is spaced.
+fn without_lines(mut graph: Graph) -> Graph {
+    graph.statements.iter_mut().for_each(|statement| statement.line = 0);
+    graph
+}
+
 /// Checks what must hold for every text.
 fn check(text: &str) -> Result<(), TestCaseError> {
     let points_at = |mistake: &Mistake| text.get(mistake.at.clone()).is_some() && !mistake.label.is_empty();
@@ -91,7 +97,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
             }
         };
         let same = resolve(again.as_ref().unwrap(), &keys);
-        prop_assert_eq!(same.as_ref(), Ok(&graph));
+        prop_assert_eq!(same.map(without_lines), Ok(without_lines(graph.clone())));
         let mut read = vec![false; graph.parameters.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
             prop_assert!(node.inputs.iter().all(|&input| input < index), "{text}");

@@ -5,7 +5,7 @@ use super::names::TensorNames;
 use super::tensor::HfTensor;
 use crate::error::{Error, Result};
 use crate::hugging_face::Folder;
-use crate::model::decoder::parameters;
+use crate::model::parameters_of_model;
 use crate::model::weights::Weights;
 use crate::plan::Model;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,7 +127,7 @@ impl Weights for ImportedWeights {
 pub(super) fn check_parameters(m: &Model, parts: &BTreeMap<String, Vec<HfTensor>>) -> Result<()> {
     let wrong =
         |name: &str| Error::failed(format!("parameter {name} has no counterpart in this class's tensors"));
-    let parameters = parameters(m);
+    let parameters = parameters_of_model(m)?;
     if let Some(unknown) = parts.keys().find(|name| parameters.iter().all(|param| param.name != **name)) {
         return Err(Error::failed(format!("the model has no parameter {unknown}")));
     }

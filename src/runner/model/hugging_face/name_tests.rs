@@ -2,7 +2,7 @@
 
 use super::keys;
 use super::tests::{Stored, config, imported, model_from, small, tensors, with};
-use crate::model::{Weights, parameters};
+use crate::model::{Weights, parameters_of_model};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -20,8 +20,10 @@ fn renamed(stored: &[Stored], rename: impl Fn(&str) -> String) -> Vec<Stored> {
 fn values(config_json: &Value, stored: &[Stored]) -> (BTreeMap<String, Vec<u8>>, Vec<String>) {
     let weights = imported(config_json, stored).unwrap();
     let model = model_from(&keys(&config(config_json)).unwrap());
-    let values =
-        parameters(&model).into_iter().map(|p| (p.name.clone(), weights.read(&p.name, &p.shape).unwrap()));
+    let values = parameters_of_model(&model)
+        .unwrap()
+        .into_iter()
+        .map(|p| (p.name.clone(), weights.read(&p.name, &p.shape).unwrap()));
     (values.collect(), weights.notes.clone())
 }
 

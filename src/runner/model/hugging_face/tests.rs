@@ -8,7 +8,7 @@ use crate::checkpoint::{DiskFs, TensorView, tensor_file};
 use crate::error::Result;
 use crate::hugging_face::{Config, Folder};
 use crate::machine::Machine;
-use crate::model::{Weights, parameters};
+use crate::model::{Weights, parameters_of_model};
 use crate::plan::Model;
 use crate::policy::Position;
 use crate::recipe;
@@ -382,7 +382,8 @@ fn parameters_are_put_together_from_their_tensors() {
     let stored = tensors(&model);
     let weights = imported(&small(), &stored).unwrap();
     let values = |weights: &ImportedWeights| -> BTreeMap<String, Vec<f32>> {
-        parameters(&model)
+        parameters_of_model(&model)
+            .unwrap()
             .into_iter()
             .map(|p| (p.name.clone(), weights.values(&p.name, &p.shape).unwrap()))
             .collect()

@@ -1,7 +1,8 @@
 //! What a text costs, line by line: parameters and model FLOPs.
 
-use super::parameters::{InitialValues, initial_values, roles};
 use crate::format::{Column, Table, metric, shortened, significant, thousands};
+use crate::ir::Init;
+use crate::model::parameters::{initial_values, roles};
 use crate::model_text::{Graph, ModelText, Node, Operation, Outcome};
 use crate::ops::attention::keys_in_window;
 use crate::optim::GroupRole;
@@ -118,8 +119,8 @@ fn rows(graph: &Graph, m: &Model) -> Vec<ParameterRow> {
             role: parameter.role.clone().unwrap_or_else(|| group.to_owned()),
             decay: parameter.decay,
             initial: match initial_values(m, parameter, role) {
-                InitialValues::Normal(std) => format!("normal({})", significant(std)),
-                InitialValues::Constant(value) => significant(value),
+                Init::Normal(std) => format!("normal({})", significant(std)),
+                Init::Constant(value) => significant(value),
             },
             count: 1,
         };

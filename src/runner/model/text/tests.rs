@@ -1,12 +1,12 @@
-use super::parameters::{InitialValues, initial_values, roles};
-use super::{built_in, cost, keys};
+use super::{TextCost, cost};
 use crate::machine::Machine;
-use crate::model::{flops_per_token, parameters};
+use crate::model::{Programs, ScoringPrograms, flops_per_token, parameters};
 use crate::model_text::{Graph, ModelText, ROLES, resolve};
 use crate::optim::GroupRole;
-use crate::plan::{CorpusFacts, Plan};
+use crate::plan::{CorpusFacts, Plan, model_text};
 use crate::recipe::{self, Type, builtin, section_keys};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Returns the plan of a recipe for a tokenizer with 500 entries, or the message if it is refused.
 fn plan(text: &str, settings: &[String]) -> Result<Plan, String> {
@@ -30,49 +30,54 @@ fn plan(text: &str, settings: &[String]) -> Result<Plan, String> {
 }
 
 fn resolved(name: &str, plan: &Plan) -> (ModelText, Graph) {
-    let text = ModelText::parse(built_in(name).expect(name)).expect(name);
-    let graph = resolve(&text, &keys(&plan.model, plan.batch.seq_len));
+    let text = ModelText::parse(model_text(name).expect(name)).expect(name);
+    let graph = resolve(&text, &plan.model.keys(plan.batch.seq_len));
     let graph = graph.unwrap_or_else(|mistake| panic!("{name}: {mistake:?}"));
     (text, graph)
 }
 
-/// Checks that a text has the parameters and FLOPs of the decoder that the recipe's keys describe.
-fn check_equal(name: &str, plan: &Plan, case: &str) {
-    let m = &plan.model;
-    let (text, graph) = resolved(name, plan);
-    // Gradients become ready in the reverse order of the forward.
-    let requests: Vec<_> = parameters(m).into_iter().rev().collect();
-    let found: Vec<&str> = graph.parameters.iter().map(|p| p.name.as_str()).collect();
-    let wanted: Vec<&str> = requests.iter().map(|request| request.name.as_str()).collect();
-    assert_eq!(found, wanted, "{name}, {case}");
-    for ((parameter, role), request) in graph.parameters.iter().zip(roles(&graph)).zip(&requests) {
-        let what = format!("{} of {name}, {case}", request.name);
-        assert_eq!(parameter.shape, request.shape, "{what}");
-        assert_eq!(parameter.stacked, request.stacked, "{what}");
-        assert_eq!(parameter.block, request.block, "{what}");
-        assert_eq!(role, request.role, "{what}");
-        assert_eq!(initial_values(m, parameter, role), InitialValues::from(request.init), "{what}");
-    }
-    let (cost, wanted) = (cost(&text, &graph, m, plan.batch.seq_len), flops_per_token(plan).value);
-    assert!((cost.flops_per_token / wanted - 1.0).abs() < 1e-12, "{name}, {case}: {wanted} {cost}");
+/// Returns the programs of a plan, each as the lines of its nodes, without the names of transient tensors.
+fn lines(plan: &Plan) -> Vec<String> {
+    let programs = Programs::new(plan).unwrap();
+    let of_training = programs.sections().into_iter().map(|section| section.program.to_string());
+    let scoring = ScoringPrograms::new(plan, false).unwrap();
+    of_training.chain(scoring.sections().map(|section| section.program.to_string())).collect()
 }
 
 #[test]
-fn the_families_have_the_parameters_and_flops_of_their_recipes() {
+fn the_families_have_the_programs_of_their_recipes() {
     for (name, recipe) in [
         ("gpt2", "gpt2-124m"),
         ("llama", "smollm2-135m"),
         ("qwen3", "qwen3-0.6b"),
         ("nanochat", "nanochat-d12"),
     ] {
-        check_equal(name, &plan(builtin::get(recipe).unwrap().1, &[]).unwrap(), recipe);
+        let mut settings = vec!["model.n_layers=3".to_owned(), "generation.samples=2".to_owned()];
+        settings.extend((name == "gpt2").then(|| "model.dropout=0.1".to_owned()));
+        let plan = plan(builtin::get(recipe).unwrap().1, &settings).unwrap();
+        let (text, graph) = resolved(name, &plan);
+        let family = Plan { graph: Arc::new(graph), ..plan.clone() };
+        let [found, wanted] = [&family, &plan].map(|plan| parameters(&plan.model, &plan.graph));
+        assert_eq!(found, wanted, "{name}");
+        for (found, wanted) in lines(&family).iter().zip(lines(&plan)) {
+            assert_eq!(*found, wanted, "{name}");
+        }
+        check_flops(&cost(&text, &family.graph, &plan.model, plan.batch.seq_len), &plan, name);
     }
 }
 
+/// Checks the FLOPs of a text against the formula of the recipe's keys.
+fn check_flops(cost: &TextCost, plan: &Plan, case: &str) {
+    let wanted = flops_per_token(plan).value;
+    assert!((cost.flops_per_token / wanted - 1.0).abs() < 1e-12, "{case}: {wanted} {cost}");
+}
+
 #[test]
-fn the_text_of_the_keys_has_the_parameters_and_flops_of_every_recipe() {
+fn the_text_of_the_keys_has_the_flops_of_every_recipe() {
     for (recipe, text) in builtin::RECIPES {
-        check_equal("decoder", &plan(text, &[]).unwrap(), recipe);
+        let plan = plan(text, &[]).unwrap();
+        let (text, graph) = resolved("decoder", &plan);
+        check_flops(&cost(&text, &graph, &plan.model, plan.batch.seq_len), &plan, recipe);
     }
 }
 
@@ -105,7 +110,7 @@ const CHOICES: [(&str, &[&str]); 24] = [
 ];
 
 #[test]
-fn the_text_of_the_keys_has_the_parameters_and_flops_of_random_recipes() {
+fn the_text_of_the_keys_has_the_flops_of_random_recipes_and_can_be_recorded() {
     let mut state = 1_u64;
     let mut draw = |count: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -121,7 +126,10 @@ fn the_text_of_the_keys_has_the_parameters_and_flops_of_random_recipes() {
         }
         // Recipes refuse some combinations.
         if let Ok(plan) = plan("", &settings) {
-            check_equal("decoder", &plan, &settings.join(" "));
+            let (text, graph) = resolved("decoder", &plan);
+            let cost = cost(&text, &graph, &plan.model, plan.batch.seq_len);
+            check_flops(&cost, &plan, &settings.join(" "));
+            Programs::new(&plan).unwrap();
             accepted += 1;
         }
     }
@@ -131,7 +139,7 @@ fn the_text_of_the_keys_has_the_parameters_and_flops_of_random_recipes() {
 #[test]
 fn texts_read_every_key_of_a_model_and_know_its_words() {
     let plan = plan("", &[]).unwrap();
-    let keys = keys(&plan.model, plan.batch.seq_len);
+    let keys = plan.model.keys(plan.batch.seq_len);
     let resolves = |value: &str| {
         let text = format!(
             "embed:\n  x = embedding(tokens, dim)\n  y = {value}\nblock:\nhead:\n  logits = linear(x, vocab_size)"
@@ -166,7 +174,7 @@ fn a_table_shows_what_each_line_costs() {
     assert_eq!((line("up = ").blocks, line("up = ").parameters), (0, 0), "the activation has a gate");
     // Two blocks see 32 of 128 keys, two see all.
     let seen = 2.0 * 128.0 + 2.0 * 2.0 * (32.0 - 32.0 * 31.0 / 256.0);
-    assert_eq!(line("a = ").flops_per_token, 6.0 * 128.0 * seen);
+    assert_eq!(line("attended = ").flops_per_token, 6.0 * 128.0 * seen);
     let shown = cost.to_string();
     assert!(shown.contains("blocks.*.qkv (4)") && shown.contains("(128 + 128 + 128) × 128"), "{shown}");
 }

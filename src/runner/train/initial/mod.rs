@@ -113,8 +113,7 @@ fn initial_values<A: Real>(pool: &Pool, param: &Param, key: [u32; 2]) -> Vec<A> 
         let (from, at, len) = runs[r];
         let row = values.slice(at, len);
         match param.init {
-            Init::Ones => row.fill(A::ONE),
-            Init::Zeros => row.fill(A::ZERO),
+            Init::Constant(value) => row.fill(A::from_f64(value)),
             Init::Normal(std) => fill_normal(row, std, key, from),
         }
     });

@@ -1,40 +1,59 @@
-//! The roles of a text's parameters, which follow from how the graph uses them, and their initial values.
+//! The trained tensors of a model: their roles, which follow from how the graph uses them, their initial
+//! values and their padding.
 
-use crate::ir::{Init, Role, Sublayer};
+use super::padding::padded_widths;
+use crate::error::Result;
+use crate::ir::{Init, ParamRequest, Role, Sublayer};
 use crate::model::initial;
 use crate::model_text::{Graph, Initial, Operation, Parameter, ParameterKind};
-use crate::plan::Model;
+use crate::plan::{Model, PADDING};
 
-/// The initial values of a parameter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum InitialValues {
-    /// Normal with mean 0 and this standard deviation.
-    Normal(f64),
-    /// All the same.
-    Constant(f64),
+/// Returns the trained tensors in the order in which their gradients become ready, from the head back to the
+/// embedding.
+pub fn parameters(m: &Model, graph: &Graph) -> Vec<ParamRequest> {
+    let roles = roles(graph);
+    let padded = padded_widths(m, graph, &roles);
+    let requests = graph.parameters.iter().enumerate().map(|(index, parameter)| {
+        let role = roles[index];
+        let mut alloc = parameter.shape.clone();
+        for (dimension, size) in alloc.iter_mut().enumerate() {
+            if padded[index].contains(&dimension) {
+                *size = size.next_multiple_of(PADDING);
+            }
+        }
+        ParamRequest {
+            name: parameter.name.clone(),
+            shape: parameter.shape.clone(),
+            alloc,
+            init: initial_values(m, parameter, role),
+            role,
+            stacked: parameter.stacked.clone(),
+            block: parameter.block,
+        }
+    });
+    requests.rev().collect()
 }
 
-impl From<Init> for InitialValues {
-    fn from(init: Init) -> Self {
-        match init {
-            Init::Normal(std) => Self::Normal(std),
-            Init::Ones => Self::Constant(1.0),
-            Init::Zeros => Self::Constant(0.0),
-        }
-    }
+/// Returns the trained tensors of a model that no plan is for.
+///
+/// # Errors
+/// The same as for [`Model::graph`].
+pub fn parameters_of_model(m: &Model) -> Result<Vec<ParamRequest>> {
+    // Only a table of positions depends on the length of sequences.
+    Ok(parameters(m, &m.graph(m.learned_positions.max(1))?))
 }
 
 /// Returns the initial values of a parameter with this role.
-pub(super) fn initial_values(m: &Model, parameter: &Parameter, role: Role) -> InitialValues {
+pub(super) fn initial_values(m: &Model, parameter: &Parameter, role: Role) -> Init {
     let inputs = parameter.shape.last().copied().unwrap_or(1);
     match (parameter.initial, parameter.kind) {
-        (Initial::Constant(value), _) => InitialValues::Constant(value),
-        (Initial::Normal(std), _) => InitialValues::Normal(std),
-        (Initial::Residual, _) => initial::residual(m, inputs).into(),
-        (Initial::ByKeys, ParameterKind::Tokens | ParameterKind::Positions) => initial::looked_up(m).into(),
-        (Initial::ByKeys, ParameterKind::Matrix) if role == Role::Head => initial::looked_up(m).into(),
-        (Initial::ByKeys, ParameterKind::Matrix) => initial::matrix(m, inputs).into(),
-        (Initial::ByKeys, ParameterKind::Bias | ParameterKind::Vector) => InitialValues::Constant(0.0),
+        (Initial::Constant(value), _) => Init::Constant(value),
+        (Initial::Normal(std), _) => Init::Normal(std),
+        (Initial::Residual, _) => initial::residual(m, inputs),
+        (Initial::ByKeys, ParameterKind::Tokens | ParameterKind::Positions) => initial::looked_up(m),
+        (Initial::ByKeys, ParameterKind::Matrix) if role == Role::Head => initial::looked_up(m),
+        (Initial::ByKeys, ParameterKind::Matrix) => initial::matrix(m, inputs),
+        (Initial::ByKeys, ParameterKind::Bias | ParameterKind::Vector) => Init::Constant(0.0),
     }
 }
 

@@ -42,12 +42,17 @@ fn head_chunk(rows: usize, row_bytes: usize) -> usize {
 }
 
 impl Recording<'_> {
+    /// Returns the name of the head's matrix.
+    fn head_name(&self) -> &str {
+        &self.plan.graph.parameters[self.steps.head.weight].name
+    }
+
     /// Returns the objective. Without training it has no extra terms, so that it gives the plain loss.
     fn objective(&self) -> Objective {
-        let (m, terms) = (&self.plan.model, self.plan.objective);
+        let (head, terms) = (&self.steps.head, self.plan.objective);
         let objective = Objective {
-            logit_scale: m.logit_scale,
-            logit_cap: m.logit_cap,
+            logit_scale: head.logit_scale,
+            logit_cap: head.logit_cap,
             z_loss: terms.z_loss,
             label_smoothing: terms.label_smoothing,
         };
@@ -64,10 +69,10 @@ impl Recording<'_> {
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.
-    pub(in crate::model::decoder) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<Losses> {
-        let (plan, m) = (self.plan, &self.plan.model);
+    pub(super) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<Losses> {
+        let plan = self.plan;
         let rows = plan.batch.rows();
-        let head = if m.tie_embeddings { "embedding" } else { "head" };
+        let head = self.head_name();
         let gradients = matches!(self.purpose, Purpose::Train { .. });
         let objective = self.objective();
         b.scoped("head", |b| {
@@ -115,11 +120,7 @@ impl Recording<'_> {
     ///
     /// # Errors
     /// If the state has no slot for them.
-    pub(in crate::model::decoder) fn keep_hidden_rows(
-        &self,
-        b: &mut Builder,
-        normed: TensorId,
-    ) -> Result<()> {
+    pub(super) fn keep_hidden_rows(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
         b.scoped("head", |b| {
             let hidden = Destination::Into(b.state(ScoringSlot::Hidden)?, Mode::Write);
             b.emit_into("hidden", Arc::new(Copy), &[normed], &[hidden]).map(drop)
@@ -131,12 +132,8 @@ impl Recording<'_> {
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.
-    pub(in crate::model::decoder) fn token_scores(
-        &self,
-        b: &mut Builder,
-        scored: Range<usize>,
-    ) -> Result<()> {
-        let head = if self.plan.model.tie_embeddings { "embedding" } else { "head" };
+    pub(super) fn token_scores(&self, b: &mut Builder, scored: Range<usize>) -> Result<()> {
+        let head = self.head_name();
         b.scoped("head", |b| {
             let (hidden, weight) = (b.state(ScoringSlot::Hidden)?, b.param(head)?);
             let range = |b: &mut Builder, slot: SlotName| {
@@ -160,15 +157,14 @@ impl Recording<'_> {
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.
-    pub(in crate::model::decoder) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
-        let m = &self.plan.model;
-        let head = if m.tie_embeddings { "embedding" } else { "head" };
+    pub(super) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
+        let (head, of) = (self.head_name(), self.steps.head);
         // Every op but the last writes a new tensor.
         let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(self.linear_op())];
-        if m.logit_scale != 1.0 {
-            ops.push(Arc::new(Scale { factor: m.logit_scale }));
+        if of.logit_scale != 1.0 {
+            ops.push(Arc::new(Scale { factor: of.logit_scale }));
         }
-        if let Some(cap) = m.logit_cap {
+        if let Some(cap) = of.logit_cap {
             ops.push(Arc::new(SoftCap { cap }));
         }
         b.scoped("head", |b| {
@@ -195,7 +191,7 @@ impl Recording<'_> {
             ];
             let Generation { temperature, top_k, top_p, seed, .. } = self.plan.generation;
             // The model may have entries for which the tokenizer has no text.
-            let entries = self.plan.corpus.vocab_size.min(m.vocab_size);
+            let entries = self.plan.corpus.vocab_size.min(self.plan.model.vocab_size);
             let last = self.plan.batch.seq_len as u32 - 1;
             let sample = SampleTokens { temperature, top_k, top_p, seed, entries, last };
             b.emit_into("token", Arc::new(sample), &[logits], &outs)?;

@@ -1,0 +1,33 @@
+//! The floating-point operations of a model.
+
+use super::formula::Formula;
+use super::window::{attended_tokens, window};
+use crate::plan::Plan;
+
+/// Returns the model FLOPs per token, forward and backward: 6 per weight of every matrix product, plus
+/// attention with its causal half counted once. Recomputed work does not count.
+pub fn flops_per_token(plan: &Plan) -> Formula {
+    let (m, seq_len) = (&plan.model, plan.batch.seq_len);
+    let n = Formula::number;
+    let [l, d, h, kv, hd, ffn, v, t] = [
+        ("L", m.n_layers),
+        ("d", m.dim),
+        ("h", m.n_heads),
+        ("kv", m.n_kv_heads),
+        ("hd", m.head_dim),
+        ("ffn", m.ffn_dim),
+        ("V", m.vocab_size),
+        ("T", seq_len),
+    ]
+    .map(|(symbol, value)| Formula::symbol(symbol, value));
+    let matrices = if m.activation.is_gated() { 3 } else { 2 };
+    let block = n(2) * d.clone() * (h.clone() + kv) * hd.clone() + n(matrices) * d.clone() * ffn;
+    let products = n(6) * (l.clone() * block + v * d);
+    let windowed = (0..m.n_layers).filter(|i| window(&plan.graph, *i, seq_len).is_some()).collect::<Vec<_>>();
+    let Some(&first) = windowed.first() else { return products + n(6) * l * h * hd * t };
+    // Blocks that see all keys, and blocks with a window, which see W / 2 keys on average.
+    let global = Formula::symbol("G", m.n_layers - windowed.len());
+    let rest = Formula::symbol("(L-G)", windowed.len());
+    let w = Formula::decimal("W", attended_tokens(&plan.graph, first, seq_len));
+    products + n(6) * h * hd * (global * t + rest * w)
+}

@@ -1,0 +1,220 @@
+//! Attention: norms and rotation of heads, masks, and the cache of generation.
+
+use super::Recording;
+use super::steps::{HeadNorm, PackedAttention, Rotation};
+use crate::error::{Error, Result};
+use crate::ir::{BatchSlot, Builder, ControlSlot, Destination, GenerationSlot, Mode, SlotName, TensorId};
+use crate::model::purpose::{PromptShape, Purpose};
+use crate::model::window::effective_window;
+use crate::model_text::Operation;
+use crate::ops::attention::unfused::Inputs;
+use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
+use crate::ops::cached_attention::CachedAttention;
+use crate::ops::kv_cache::CacheFill;
+use crate::ops::qk_norm_rope::{HeadRotation, QkNorm, QkNormRope};
+use crate::ops::rope::Rope;
+use crate::ops::rotary::{Rotary, Scaling};
+use crate::ops::window_spans::WindowSpans;
+use crate::plan::Model;
+use crate::policy::{self, RopeScaling};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+impl Recording<'_> {
+    /// Records which keys rows see through attention windows. Returns them by the size of the window.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit the op.
+    pub(super) fn window_spans(&self, b: &mut Builder) -> Result<BTreeMap<usize, TensorId>> {
+        let (rows, seq_len, mask) = match self.purpose {
+            Purpose::Generate => return Ok(BTreeMap::new()),
+            Purpose::Prefill(shape) => (shape.prompts * shape.rows, shape.rows, Mask::Causal),
+            Purpose::Train { .. } | Purpose::Evaluate | Purpose::Score(_) => {
+                (self.plan.batch.rows(), self.plan.batch.seq_len, self.mask())
+            }
+        };
+        let windows = self.plan.graph.nodes.iter().filter_map(|node| match node.operation {
+            Operation::Attention { window, .. } => effective_window(window, seq_len),
+            _ => None,
+        });
+        let windows: BTreeSet<usize> = windows.collect();
+        let mut spans = BTreeMap::new();
+        for window in windows {
+            let inputs: Vec<TensorId> = match mask {
+                Mask::Causal => Vec::new(),
+                Mask::Spans | Mask::Branches => vec![b.state(BatchSlot::Spans)?],
+            };
+            let op = WindowSpans { rows, seq_len, window, mask };
+            spans.insert(window, b.scoped("window", |b| b.emit1("spans", op, &inputs))?);
+        }
+        Ok(spans)
+    }
+
+    /// Returns which keys rows see without a window.
+    fn mask(&self) -> Mask {
+        match self.purpose {
+            Purpose::Score(mask) => mask,
+            _ if self.plan.cross_documents => Mask::Causal,
+            _ => Mask::Spans,
+        }
+    }
+
+    /// Records the norms and the rotation of queries and keys in packed rows, if there are any.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit an op.
+    pub(super) fn changed_heads(
+        &self,
+        b: &mut Builder,
+        attention: &PackedAttention,
+        packed: TensorId,
+        name: &str,
+        positions: SlotName,
+    ) -> Result<TensorId> {
+        let heads = attention.heads;
+        let rotation = match attention.rotation {
+            Some(rotation) => Some((rotary(&self.plan.model, rotation)?, b.state(positions)?)),
+            None => None,
+        };
+        let mut inputs = vec![packed];
+        if let Some(HeadNorm { weights: Some(weights), .. }) = attention.norm {
+            for weight in weights {
+                inputs.push(self.param(b, weight)?);
+            }
+        }
+        inputs.extend(rotation.map(|(_, positions)| positions));
+        let changed = match (attention.norm, rotation) {
+            (Some(HeadNorm { eps, weights }), rotation) => {
+                let norm = QkNorm { heads, eps, weighted: weights.is_some() };
+                let first = attention.rotates_first;
+                let rotation = rotation.map(|(rotary, _)| HeadRotation { rotary, first });
+                b.emit1("packed", QkNormRope { norm, rotation }, &inputs)?
+            }
+            (None, Some((rotary, _))) => {
+                b.emit1("packed", Rope { heads, rotary, inverse: false }, &inputs)?
+            }
+            (None, None) => return Ok(packed),
+        };
+        b.rename(changed, format!("{name}:packed"));
+        Ok(changed)
+    }
+
+    /// Records the attention of every row to the rows before it or inside the window, from packed rows.
+    /// `index` counts the attentions of the model, and `windows` has the keys that rows see by window.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit an op.
+    pub(super) fn attend(
+        &self,
+        b: &mut Builder,
+        of: &PackedAttention,
+        packed: TensorId,
+        index: usize,
+        windows: &BTreeMap<usize, TensorId>,
+    ) -> Result<TensorId> {
+        let (rows_of_sequence, mask) = match self.purpose {
+            Purpose::Generate => return self.attend_to_cache(b, of, packed, index),
+            Purpose::Prefill(shape) => {
+                self.fill_cache(b, of.heads, packed, index, shape)?;
+                (shape.rows, Mask::Causal)
+            }
+            Purpose::Train { .. } | Purpose::Evaluate | Purpose::Score(_) => {
+                (self.plan.batch.seq_len, self.mask())
+            }
+        };
+        let window = effective_window(of.window, rows_of_sequence);
+        let spans = match (window, mask) {
+            (Some(window), _) => windows.get(&window).copied(),
+            (None, Mask::Spans | Mask::Branches) => Some(b.state(BatchSlot::Spans)?),
+            (None, Mask::Causal) => None,
+        };
+        let attention = Attention {
+            heads: of.heads,
+            seq_len: rows_of_sequence,
+            mask: if window.is_some() { Mask::Spans } else { mask },
+            dropout: of.dropout.and_then(|(p, site)| self.site(p, site)),
+            score_cap: of.cap,
+            window,
+        };
+        let counters = match attention.dropout {
+            Some(_) => Some([b.state(BatchSlot::Sequences)?, b.state(ControlSlot::Step)?]),
+            None => None,
+        };
+        let inputs = Inputs { packed, spans, counters };
+        match self.plan.execution.attention {
+            policy::Attention::Flash => Ok(b.emit("attended", FlashAttention(attention), &inputs.list())?[0]),
+            policy::Attention::Unfused => attention_unfused(b, attention, inputs),
+        }
+    }
+
+    /// Records the attention of one row per sample to itself and to the rows before it, which are in the
+    /// cache.
+    fn attend_to_cache(
+        &self,
+        b: &mut Builder,
+        of: &PackedAttention,
+        packed: TensorId,
+        index: usize,
+    ) -> Result<TensorId> {
+        let capacity = self.plan.batch.seq_len;
+        let window = effective_window(of.window, capacity);
+        let attention = CachedAttention { heads: of.heads, score_cap: of.cap, window, capacity };
+        let positions = b.state(GenerationSlot::Positions)?;
+        let cache = Destination::Into(b.state(SlotName::Cache(index))?, Mode::Add);
+        let arrivals = Destination::Into(b.state(GenerationSlot::Arrivals)?, Mode::Add);
+        let outs = [Destination::New, cache, arrivals];
+        Ok(b.emit_into("attended", Arc::new(attention), &[packed, positions], &outs)?[0])
+    }
+
+    /// Records the writing of the prompts' keys and values into the cache.
+    fn fill_cache(
+        &self,
+        b: &mut Builder,
+        heads: Heads,
+        packed: TensorId,
+        index: usize,
+        shape: PromptShape,
+    ) -> Result<()> {
+        let fill = CacheFill {
+            heads,
+            samples: self.plan.generation.samples,
+            prompts: shape.prompts,
+            capacity: self.plan.batch.seq_len,
+        };
+        let cache = Destination::Into(b.state(SlotName::Cache(index))?, Mode::Add);
+        b.emit_into("cache", Arc::new(fill), &[packed], &[cache])?;
+        Ok(())
+    }
+}
+
+/// Returns a rotation of heads, scaled as the model's keys say.
+///
+/// # Errors
+/// If a scaling lacks a number. Recipes with that error are rejected earlier.
+fn rotary(m: &Model, Rotation { theta, width, reversed }: Rotation) -> Result<Rotary> {
+    let rope = &m.rope;
+    let lacks = |key: &str| Error::usage(format!("model.rope_scaling = \"{}\" needs {key}", rope.scaling));
+    let factor = || rope.factor.ok_or_else(|| lacks("model.rope_factor"));
+    let context = || rope.original_context.ok_or_else(|| lacks("model.rope_original_context"));
+    let scaling = match rope.scaling {
+        RopeScaling::None => Scaling::None,
+        RopeScaling::Linear => Scaling::Linear { factor: factor()? },
+        RopeScaling::Yarn => Scaling::Yarn {
+            factor: factor()?,
+            original_context: context()?,
+            beta_fast: rope.beta_fast,
+            beta_slow: rope.beta_slow,
+            attention_factor: match rope.attention_factor {
+                Some(set) => set,
+                None => Scaling::yarn_attention_factor(factor()?),
+            },
+        },
+        RopeScaling::Llama3 => Scaling::Llama3 {
+            factor: factor()?,
+            original_context: context()?,
+            low_freq_factor: rope.low_freq_factor,
+            high_freq_factor: rope.high_freq_factor,
+        },
+    };
+    Ok(Rotary { theta, rotated_dim: width, reversed, scaling })
+}

@@ -1,0 +1,264 @@
+//! Records the forward of a model as ops, from the operations of its text.
+//!
+//! ```text
+//! Graph ─▶ rewrites ─▶ steps ─▶ ops, with the slots and masks of a purpose
+//! ```
+
+mod activations;
+mod attention;
+mod elementwise;
+mod head;
+mod names;
+mod rewrites;
+mod steps;
+
+use super::purpose::{Losses, Purpose};
+use crate::error::{Error, Result};
+use crate::ir::{BatchSlot, Builder, ControlSlot, GenerationSlot, Op, PromptSlot, SlotName, TensorId};
+use crate::model_text::{Norm, NormKind};
+use crate::ops::activate::Activate;
+use crate::ops::add::Add;
+use crate::ops::add_bias::AddBias;
+use crate::ops::affine::Affine;
+use crate::ops::attention::Mask;
+use crate::ops::dropout::{Dropout, Site};
+use crate::ops::embedding::Embedding;
+use crate::ops::gated::Gated;
+use crate::ops::layer_norm::LayerNorm;
+use crate::ops::linear::Linear;
+use crate::ops::mul::Mul;
+use crate::ops::rms_norm::RmsNorm;
+use crate::ops::row_norm::ResidualNorm;
+use crate::ops::scale::Scale;
+use crate::plan::Plan;
+pub use activations::activations;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use steps::{Step, StepKind, Steps, steps};
+
+/// Records the forward up to the losses of every row. In training, also computes the gradients of the head
+/// and of the rows that it reads.
+///
+/// # Errors
+/// If the plan's numbers do not fit an op.
+pub(super) fn losses(plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses> {
+    let recording = Recording::new(plan, purpose)?;
+    let rows = recording.trunk(b)?;
+    recording.head_loss(b, rows)
+}
+
+/// Records the forward of one token per sequence or of whole prompts. Writes the state's logits, and draws
+/// the next tokens from them.
+///
+/// # Errors
+/// If the plan's numbers do not fit an op.
+pub(super) fn logits(plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<()> {
+    let recording = Recording::new(plan, purpose)?;
+    let rows = recording.trunk(b)?;
+    recording.logits(b, rows)
+}
+
+/// Records the forward up to the rows that the head reads, and writes them into the state.
+///
+/// # Errors
+/// If the plan's numbers do not fit an op.
+pub(super) fn hidden_rows(plan: &Plan, mask: Mask, b: &mut Builder) -> Result<()> {
+    let recording = Recording::new(plan, Purpose::Score(mask))?;
+    let rows = recording.trunk(b)?;
+    recording.keep_hidden_rows(b, rows)
+}
+
+/// Records the head on a range of the scored rows, which it reads from the state, up to their scores.
+///
+/// # Errors
+/// If the plan's numbers do not fit an op.
+pub(super) fn token_scores(plan: &Plan, mask: Mask, scored: Range<usize>, b: &mut Builder) -> Result<()> {
+    Recording::new(plan, Purpose::Score(mask))?.token_scores(b, scored)
+}
+
+/// Records the forward of a plan for a purpose.
+struct Recording<'a> {
+    plan: &'a Plan,
+    purpose: Purpose,
+    steps: Steps,
+    /// Names of the operations' results.
+    names: Vec<String>,
+}
+
+/// The tensors of a recording.
+struct Tensors {
+    /// For every operation, its result, if it was recorded.
+    results: Vec<Option<TensorId>>,
+    /// The keys that rows see through attention windows, by the size of the window.
+    windows: BTreeMap<usize, TensorId>,
+    /// Number of recorded steps with attention. Each has its own cache.
+    attentions: usize,
+}
+
+impl<'a> Recording<'a> {
+    /// Divides the operations of a plan's model into steps.
+    ///
+    /// # Errors
+    /// If no op computes a part of the model.
+    fn new(plan: &'a Plan, purpose: Purpose) -> Result<Self> {
+        let steps = steps(&plan.graph, elementwise::of_activation(&plan.model.activation))?;
+        Ok(Self { plan, purpose, steps, names: names::names(&plan.graph) })
+    }
+
+    /// Records everything up to the rows that the head reads, and returns these.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit an op.
+    fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
+        let windows = self.window_spans(b)?;
+        let results = vec![None; self.plan.graph.nodes.len()];
+        let mut tensors = Tensors { results, windows, attentions: 0 };
+        for step in &self.steps.trunk {
+            let scope = names::scope(&self.plan.graph, step.at);
+            let results = match self.plan.graph.nodes[step.at].block {
+                Some(block) => b.in_block(block, scope, |b| self.step(b, step, &mut tensors))?,
+                None => b.scoped(scope, |b| self.step(b, step, &mut tensors))?,
+            };
+            for (&output, &result) in step.outputs.iter().zip(&results) {
+                tensors.results[output] = Some(result);
+            }
+        }
+        tensors.result(self.steps.head.rows)
+    }
+
+    /// Records a step, and returns its results.
+    fn step(&self, b: &mut Builder, step: &Step, tensors: &mut Tensors) -> Result<Vec<TensorId>> {
+        let inputs = step.inputs.iter().map(|&input| tensors.result(input)).collect::<Result<Vec<_>>>()?;
+        let [_, positions] = self.inputs();
+        let op: Arc<dyn Op> = match &step.kind {
+            StepKind::Embedding { table, positions: of_positions } => {
+                let [tokens, positions] = self.inputs();
+                let ids = b.state(if *of_positions { positions } else { tokens })?;
+                let table = self.param(b, *table)?;
+                return self.emit(b, step, Arc::new(Embedding), &[ids, table]);
+            }
+            StepKind::Product { weight, bias } => {
+                let weight = self.param(b, *weight)?;
+                let Some(bias) = *bias else {
+                    return self.emit(b, step, Arc::new(self.linear_op()), &[inputs[0], weight]);
+                };
+                let product = b.emit1("product", self.linear_op(), &[inputs[0], weight])?;
+                b.rename(product, format!("{}:product", self.names[step.outputs[0]]));
+                let bias = self.param(b, bias)?;
+                return self.emit(b, step, Arc::new(AddBias), &[product, bias]);
+            }
+            StepKind::Norm(norm) => {
+                let inputs = self.with_params(b, inputs, [norm.weight, norm.bias])?;
+                return self.emit(b, step, norm_op(norm, false), &inputs);
+            }
+            StepKind::ResidualNorm(norm) => {
+                let inputs = self.with_params(b, inputs, [norm.weight, norm.bias])?;
+                return self.emit(b, step, norm_op(norm, true), &inputs);
+            }
+            StepKind::Attention(attention) => {
+                let name = &self.names[step.outputs[0]];
+                let cache = tensors.attentions;
+                tensors.attentions += 1;
+                let packed = self.changed_heads(b, attention, inputs[0], name, positions)?;
+                let attended = self.attend(b, attention, packed, cache, &tensors.windows)?;
+                b.rename(attended, name.clone());
+                return Ok(vec![attended]);
+            }
+            StepKind::Dropout(p, site) => {
+                let Some(site) = self.site(*p, *site) else { return Ok(inputs) };
+                let (sequences, step_number) = (b.state(BatchSlot::Sequences)?, b.state(ControlSlot::Step)?);
+                return self.emit(b, step, Arc::new(Dropout(site)), &[inputs[0], sequences, step_number]);
+            }
+            StepKind::Gated(function) => Arc::new(Gated(function.clone())),
+            StepKind::Activated(function) => Arc::new(Activate(function.clone())),
+            StepKind::Scaled(factor) => Arc::new(Scale { factor: *factor }),
+            StepKind::Sum => Arc::new(Add),
+            StepKind::ProductOfRows => Arc::new(Mul),
+        };
+        self.emit(b, step, op, &inputs)
+    }
+
+    /// Records the op that gives a step's results, and names these.
+    fn emit(
+        &self,
+        b: &mut Builder,
+        step: &Step,
+        op: Arc<dyn Op>,
+        inputs: &[TensorId],
+    ) -> Result<Vec<TensorId>> {
+        let results = b.emit_into("", op, inputs, &[])?;
+        for (&result, &output) in results.iter().zip(&step.outputs) {
+            b.rename(result, self.names[output].clone());
+        }
+        Ok(results)
+    }
+
+    /// Returns the tensor of a parameter.
+    fn param(&self, b: &mut Builder, parameter: usize) -> Result<TensorId> {
+        b.param(&self.plan.graph.parameters[parameter].name)
+    }
+
+    /// Returns tensors, followed by those of parameters that exist.
+    fn with_params(
+        &self,
+        b: &mut Builder,
+        mut tensors: Vec<TensorId>,
+        parameters: [Option<usize>; 2],
+    ) -> Result<Vec<TensorId>> {
+        for parameter in parameters.into_iter().flatten() {
+            tensors.push(self.param(b, parameter)?);
+        }
+        Ok(tensors)
+    }
+
+    /// Returns the op of a matrix product.
+    fn linear_op(&self) -> Linear {
+        Linear { products: self.plan.execution.products }
+    }
+
+    /// Returns the site of a dropout, if this program uses dropout.
+    fn site(&self, p: f64, site: u32) -> Option<Site> {
+        let trains = matches!(self.purpose, Purpose::Train { .. });
+        trains.then_some(Site { p, seed: self.plan.seeds.dropout, site })
+    }
+
+    /// Returns the slots of this program's tokens and positions.
+    fn inputs(&self) -> [SlotName; 2] {
+        match self.purpose {
+            Purpose::Train { .. } | Purpose::Evaluate | Purpose::Score(_) => {
+                [BatchSlot::Tokens, BatchSlot::Positions].map(SlotName::Batch)
+            }
+            Purpose::Generate => {
+                [GenerationSlot::Tokens, GenerationSlot::Positions].map(SlotName::Generation)
+            }
+            Purpose::Prefill(shape) => {
+                [PromptSlot::Tokens, PromptSlot::Positions].map(|input| shape.slot(input))
+            }
+        }
+    }
+}
+
+impl Tensors {
+    /// Returns the result of an operation.
+    fn result(&self, node: usize) -> Result<TensorId> {
+        self.results[node]
+            .ok_or_else(|| Error::failed(format!("operation {node} of a model was not recorded")))
+    }
+}
+
+/// Returns the op of a norm, or of a sum and its norm.
+fn norm_op(&Norm { kind, eps, weight, bias }: &Norm, of_sum: bool) -> Arc<dyn Op> {
+    let affine = match (weight, bias) {
+        (None, _) => Affine::None,
+        (Some(_), None) => Affine::Weight,
+        (Some(_), Some(_)) => Affine::WeightAndBias,
+    };
+    let (rms_norm, layer_norm) = (RmsNorm { eps, weight: weight.is_some() }, LayerNorm { eps, affine });
+    match (kind, of_sum) {
+        (NormKind::Rms, false) => Arc::new(rms_norm),
+        (NormKind::Rms, true) => Arc::new(ResidualNorm(rms_norm)),
+        (NormKind::Layer, false) => Arc::new(layer_norm),
+        (NormKind::Layer, true) => Arc::new(ResidualNorm(layer_norm)),
+    }
+}
