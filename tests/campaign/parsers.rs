@@ -15,8 +15,8 @@ use xrun::hugging_face::{Folder, Reference};
 use xrun::machine::Machine;
 use xrun::model::hugging_face::{self, ImportedWeights};
 use xrun::model::{Weights, parameters_of_model};
-use xrun::model_text::{Mistake, ModelText, resolve};
-use xrun::plan::{MODEL_TEXTS, Model};
+use xrun::model_text::{BUILT_IN, Mistake, ModelText, resolve};
+use xrun::plan::Model;
 use xrun::ranks::Connection;
 use xrun::results::folder::read_summary;
 use xrun::results::ledger::{LEDGER, Ledger};
@@ -83,7 +83,7 @@ fn formulas() {
 /// What is taken prints as what is parsed to the same again, and is resolved or refused at a place in it.
 #[test]
 fn model_texts() {
-    let valid = MODEL_TEXTS.map(|(_, text)| text.as_bytes().to_vec());
+    let valid = BUILT_IN.map(|(_, text)| text.as_bytes().to_vec());
     let recipe = recipe::load_str("r.toml".as_ref(), "", &[], std::iter::empty(), &Machine::none()).unwrap();
     let keys = Model::from_recipe(&recipe, 500).unwrap().keys(recipe.values().training.seq_len);
     run("model_text", &valid, twice, |input| {

@@ -9,6 +9,7 @@
 //! Resolution computes every number, decides every `if` and repeats the part `block` for each layer. No loop
 //! and no recursion can be written, so it ends within the limits.
 
+mod built_in;
 mod canonical;
 mod functions;
 mod graph;
@@ -16,12 +17,14 @@ mod keys;
 mod mistake;
 mod names;
 mod parse;
+mod reads;
 mod resolve;
 #[cfg(test)]
 mod tests;
 mod token;
 mod tree;
 
+pub use built_in::{BUILT_IN, BUILT_IN_NAMES, built_in};
 pub use functions::{Argument, FUNCTIONS, Signature};
 pub use graph::{Elementwise, Graph, MAX_GRAPH_NODES, MAX_PARAMETER_ELEMENTS, MAX_WIDTH};
 pub use graph::{

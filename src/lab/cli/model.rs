@@ -5,9 +5,10 @@ use super::what::{Results, recipe_path};
 use crate::error::{Error, Result};
 use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
+use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
-use crate::model_text::{Mistake, ModelText, resolve};
-use crate::plan::{MODEL_TEXTS, Model, corpus_facts, model_text};
+use crate::model_text::{BUILT_IN, Mistake, ModelText, built_in, resolve};
+use crate::plan::{Model, corpus_facts};
 use crate::recipe::{self, text_error};
 use crate::regular;
 use crate::suggest::nearest;
@@ -84,17 +85,19 @@ fn check(args: &Check) -> Result<()> {
     let seq_len = recipe.values().training.seq_len;
     let graph = resolve(&parsed, &model.keys(seq_len)).map_err(wrong)?;
     let cost: TextCost = cost(&parsed, &graph, &model, seq_len);
+    let runs = check_recording(&model, &graph);
     if args.json {
         return print_json(&cost);
     }
     print(&format!(
-        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}",
+        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{}",
         recipe.name(),
         model.n_layers,
         plural(model.n_layers),
         model.dim,
         thousands(model.vocab_size),
-        thousands(seq_len)
+        thousands(seq_len),
+        runs.map_or_else(|e| format!("\n{}\n", e.message()), |()| String::new())
     ))
 }
 
@@ -102,7 +105,7 @@ fn check(args: &Check) -> Result<()> {
 fn read(argument: &Path) -> Result<(PathBuf, String)> {
     let name = argument.to_str().unwrap_or_default();
     if !argument.exists() {
-        if let Some(text) = model_text(name) {
+        if let Some(text) = built_in(name) {
             return Ok((format!("built-in:{name}").into(), text.to_owned()));
         }
         return Err(no_such_text(&argument.display().to_string()));
@@ -116,7 +119,7 @@ fn read(argument: &Path) -> Result<(PathBuf, String)> {
 }
 
 fn no_such_text(name: &str) -> Error {
-    let names = || MODEL_TEXTS.iter().map(|(name, _)| *name);
+    let names = || BUILT_IN.iter().map(|(name, _)| *name);
     let near = nearest(name, names()).map_or(String::new(), |near| format!("did you mean {near}? "));
     Error::usage(format!(
         "there is no model text {name}; {near}give a file, or one of {}",
@@ -126,11 +129,11 @@ fn no_such_text(name: &str) -> Error {
 
 fn show(name: Option<&str>) -> Result<()> {
     if let Some(name) = name {
-        return print_exact(model_text(name).ok_or_else(|| no_such_text(name))?);
+        return print_exact(built_in(name).ok_or_else(|| no_such_text(name))?);
     }
     let mut table = Table::new(&[Column::Left; 2]);
     table.row(["TEXT", "DESCRIPTION"]);
-    for (name, text) in MODEL_TEXTS {
+    for (name, text) in BUILT_IN {
         let first = text.lines().next().unwrap_or_default();
         table.row([name, first.trim_start_matches("# ")]);
     }

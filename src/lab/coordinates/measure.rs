@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::machine::Machine;
-use crate::model::{ActivationKind, activations};
+use crate::model::{ActivationKind, activations, head_of};
 use crate::plan::Plan;
 use crate::recipe::Recipe;
 use crate::train::{Rank, prepare};
@@ -64,6 +64,7 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
     let batch = rank.coming_batch()?;
     let (kinds, names): (Vec<ActivationKind>, Vec<String>) = activations(&plan.graph).into_iter().unzip();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let head = head_of(&plan.graph)?;
     // fp32 holds activations exactly.
     let mut initial: Vec<Vec<f32>> = vec![Vec::new(); names.len()];
     let mut sizes = Vec::new();
@@ -79,7 +80,7 @@ pub(super) fn measure(recipe: &Recipe, machine: &Machine, steps: usize) -> Resul
         let mut sums = vec![Sums::default(); names.len()];
         rank.inspect_batch(&batch, &names, ROWS, |at, mut values| {
             if kinds[at] == ActivationKind::HeadProducts {
-                values.iter_mut().for_each(|value| *value = plan.model.logit(*value));
+                values.iter_mut().for_each(|value| *value = head.logit(*value));
             }
             if step == 0 {
                 initial[at] = values.iter().map(|&value| value as f32).collect();

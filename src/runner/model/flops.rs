@@ -1,13 +1,19 @@
 //! The floating-point operations of a model.
 
 use super::formula::Formula;
-use super::window::{attended_tokens, window};
+use super::window::{attended_tokens, effective_window, window};
+use crate::model_text::{Graph, Node, Operation};
+use crate::ops::attention::keys_in_window;
 use crate::plan::Plan;
 
 /// Returns the model FLOPs per token, forward and backward: 6 per weight of every matrix product, plus
 /// attention with its causal half counted once. Recomputed work does not count.
 pub fn flops_per_token(plan: &Plan) -> Formula {
     let (m, seq_len) = (&plan.model, plan.batch.seq_len);
+    if m.definition.is_some() {
+        let flops = plan.graph.nodes.iter().map(|node| node_flops(&plan.graph, node, seq_len));
+        return Formula::symbol("the sum over the lines of the model text", flops.sum::<f64>() as usize);
+    }
     let n = Formula::number;
     let [l, d, h, kv, hd, ffn, v, t] = [
         ("L", m.n_layers),
@@ -30,4 +36,20 @@ pub fn flops_per_token(plan: &Plan) -> Formula {
     let rest = Formula::symbol("(L-G)", windowed.len());
     let w = Formula::decimal("W", attended_tokens(&plan.graph, first, seq_len));
     products + n(6) * h * hd * (global * t + rest * w)
+}
+
+/// Returns the model FLOPs of an operation per token, forward and backward.
+pub(super) fn node_flops(graph: &Graph, node: &Node, seq_len: usize) -> f64 {
+    match node.operation {
+        Operation::Linear { weight, .. } => 6.0 * graph.parameters[weight].elements() as f64,
+        Operation::Attention { window, .. } => {
+            let keys = match effective_window(window, seq_len) {
+                Some(window) => 2.0 * keys_in_window(window, seq_len),
+                None => seq_len as f64,
+            };
+            let [q, v] = [0, 2].map(|input| graph.nodes[node.inputs[input]].shape.width);
+            (3 * node.shape.heads * (q + v)) as f64 * keys
+        }
+        _ => 0.0,
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::parameters::parameters;
 use super::purpose::PromptShape;
+use super::recording::head_of;
 use crate::device::DType;
 use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
 use crate::error::{Error, Result};
@@ -9,6 +10,7 @@ use crate::ir::{
     BatchSlot, ControlSlot, ExchangeSlot, FlatBuffer, GenerationSlot, GroupRequest, OwnedRange, Param, Part,
     PromptSlot, Role, ScoringSlot, Shards, SlotName, Spec, State, StateBuilder,
 };
+use crate::model_text::{Operation, Parameter, ParameterKind};
 use crate::ops::attention::Mask;
 use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
@@ -146,7 +148,8 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
         tensors.push((ExchangeSlot::ModelArea, u32s(area_words(shards.ranks, numbers))));
         tensors.push((ExchangeSlot::CollectivesArea, u32s(area_words(shards.ranks, 0))));
         if exchanges_rows {
-            tensors.push((ExchangeSlot::Rows, Spec::new([rows, plan.model.dim], plan.precision.act_dtype)));
+            let width = exchanged_table(plan).map_or(0, |table| table.shape[1]);
+            tensors.push((ExchangeSlot::Rows, Spec::new([rows, width], plan.precision.act_dtype)));
         }
     }
     builder.lay_out(tensors);
@@ -337,20 +340,31 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 /// - with `parallelism.embedding_exchange = false`;
 /// - with `reduction = "grouped"`, which is the baseline;
 /// - with several micro-steps, because all their rows would have to be kept;
-/// - with tied embeddings, because the head's gradient fills every row;
+/// - with tied embeddings, because the head's gradient fills every row, or with several tables of token vectors;
 /// - if more ranks divide the gradient than a kernel can read from;
 /// - if an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
-    let table = Spec::new([plan.model.padded_vocab(), plan.model.dim], plan.precision.master);
+    let table = exchanged_table(plan)?;
+    let table = Spec::new([plan.model.padded_vocab(), table.shape[1]], plan.precision.master);
     let exchanges_rows = plan.execution.embedding_exchange
         && plan.exchanges_gradients()
         && plan.execution.reduction == Reduction::Bucketed
         && plan.batch.micro_steps == 1
         && plan.batch.stages(plan.steps).all(|stage| stage.micro_steps == 1)
-        && !plan.model.tie_embeddings
         && (!plan.shards_optimizer() || plan.batch.world_size <= MAX_RANKS)
         && sends_less(plan.batch.world_size, plan.batch.rows(), plan.precision.act_dtype, &table);
     exchanges_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
+}
+
+/// Returns the table of token vectors whose gradient's rows ranks may exchange: the only one, if nothing but a
+/// lookup reads it. It comes first in the text, so it lies last in the buffers.
+fn exchanged_table(plan: &Plan) -> Option<&Parameter> {
+    let graph = &plan.graph;
+    let is_table = |parameter: &Parameter| parameter.kind == ParameterKind::Tokens;
+    let readers =
+        graph.nodes.iter().filter(|node| node.operation.parameters().any(|parameter| parameter == 0));
+    let only = graph.parameters.iter().filter(|parameter| is_table(parameter)).count() == 1;
+    graph.parameters.first().filter(|first| only && is_table(first) && readers.count() == 1)
 }
 
 /// Returns the slots and ranges that ranks with a divided embedding gradient need to exchange its rows;
@@ -398,7 +412,7 @@ pub fn scoring_state(plan: &Plan, mask: Mask, texts: Option<(&Plan, &[PromptShap
     builder.lay_out([
         (ScoringSlot::LogProbs, Spec::new([rows], act_dtype.accumulator())),
         (ScoringSlot::Likeliest, u32s(rows)),
-        (ScoringSlot::Hidden, Spec::new([rows, plan.model.dim], act_dtype)),
+        (ScoringSlot::Hidden, Spec::new([rows, hidden_width(plan)], act_dtype)),
     ]);
     if let Some((plan, prompts)) = texts {
         generation(plan, prompts, &mut builder);
@@ -434,6 +448,12 @@ pub fn prompt_shape(plan: &Plan) -> PromptShape {
     PromptShape { prompts: 1, rows: prompt_rows(plan.generation.prompt.len() + 2, plan.batch.seq_len) }
 }
 
+/// Returns the width of the rows that the head reads.
+fn hidden_width(plan: &Plan) -> usize {
+    // Recording reports a head that no op computes.
+    head_of(&plan.graph).map_or(plan.model.dim, |head| plan.graph.nodes[head.rows].shape.elements())
+}
+
 /// Lays out the buffers of generation: the current tokens, flags of samples without a valid token, positions,
 /// logits, a cache of keys and values per block, and prompts. The values that are read after every token come
 /// first.
@@ -443,17 +463,24 @@ fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) 
         return;
     }
     let act_dtype = plan.precision.act_dtype;
-    let cache = Spec::new([samples, plan.batch.seq_len, 2 * m.n_kv_heads * m.head_dim], act_dtype);
+    let attentions =
+        || plan.graph.nodes.iter().filter(|node| matches!(node.operation, Operation::Attention { .. }));
+    let elements = |of: usize| plan.graph.nodes[of].shape.elements();
+    let caches = attentions().enumerate().map(|(i, node)| {
+        let width = elements(node.inputs[1]) + elements(node.inputs[2]);
+        (SlotName::Cache(i), Spec::new([samples, plan.batch.seq_len, width], act_dtype))
+    });
+    let heads = attentions().map(|node| node.shape.heads).max().unwrap_or(1);
     let logits = Spec::padded([samples, m.vocab_size], [samples, m.padded_vocab()], act_dtype);
     let tensors = [
         (GenerationSlot::Tokens, u32s(samples)),
         (GenerationSlot::Bad, u32s(samples)),
         (GenerationSlot::Positions, u32s(samples)),
         (GenerationSlot::Logits, logits),
-        (GenerationSlot::Arrivals, Spec::new([samples, m.n_heads], DType::U32)),
+        (GenerationSlot::Arrivals, Spec::new([samples, heads], DType::U32)),
     ];
     let tensors = tensors.into_iter().map(|(slot, spec)| (slot.into(), spec));
-    builder.lay_out(tensors.chain((0..m.n_layers).map(|i| (SlotName::Cache(i), cache.clone()))));
+    builder.lay_out(tensors.chain(caches));
     let rows = |shape: &PromptShape| shape.prompts * shape.rows;
     let most = prompts.iter().map(rows).max().unwrap_or(0);
     let inputs = [PromptSlot::Tokens, PromptSlot::Positions];

@@ -28,7 +28,7 @@ pub use layout::{prompt_rows, prompt_shape, prompt_shapes, state};
 pub use parameters::{parameters, parameters_of_model};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
-pub use recording::activations;
+pub use recording::{Head, activations, check_recording, head_of};
 pub use scoring::{ScoringPrograms, ScoringShape};
 pub use weights::{CheckpointWeights, FoldedHead, Weights, WeightsKind};
 pub use window::attended_tokens;

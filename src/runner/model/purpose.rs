@@ -51,7 +51,7 @@ pub enum ActivationKind {
     FeedForward,
     /// The residual stream after the last block.
     Residual,
-    /// The products of the head, which [`Model::logit`](crate::plan::Model::logit) turns into logits.
+    /// The products of the head, which [`Head::logit`](crate::model::Head::logit) turns into logits.
     HeadProducts,
 }
 

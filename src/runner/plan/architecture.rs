@@ -2,39 +2,31 @@
 
 use super::Model;
 use crate::error::{Error, Result};
-use crate::model_text::{Graph, KeyValue, Keys, ModelText, resolve};
+use crate::model_text::{BUILT_IN, Graph, KeyValue, Keys, Mistake, ModelText, resolve};
 use crate::policy::{
     HeadInit, Norm, NormPlacement, Parametrization, Position, QkNormPlace, ResidualInit, RopeDirection,
     RopeScaling,
 };
+use crate::recipe::text_error;
+use std::path::Path;
 use std::sync::LazyLock;
-
-/// Name and text of each built-in model.
-pub static MODEL_TEXTS: [(&str, &str); 5] = [
-    ("decoder", include_str!("../../../data/models/decoder.model")),
-    ("gpt2", include_str!("../../../data/models/gpt2.model")),
-    ("llama", include_str!("../../../data/models/llama.model")),
-    ("qwen3", include_str!("../../../data/models/qwen3.model")),
-    ("nanochat", include_str!("../../../data/models/nanochat.model")),
-];
-
-/// Returns the text of a built-in model.
-pub fn model_text(name: &str) -> Option<&'static str> {
-    MODEL_TEXTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
-}
 
 /// The text that the keys of `[model]` parametrize.
 static DECODER: LazyLock<ModelText> =
-    LazyLock::new(|| ModelText::parse(MODEL_TEXTS[0].1).expect("a built-in text is valid"));
+    LazyLock::new(|| ModelText::parse(BUILT_IN[0].1).expect("a built-in text is valid"));
 
 impl Model {
     /// Returns the operations of the model for sequences of `seq_len` tokens.
     ///
     /// # Errors
-    /// A usage error if the model is larger than any machine can hold.
+    /// A usage error if the text of `model.definition` describes no model for these keys, with the place in
+    /// the text, or if the model is larger than any machine can hold.
     pub fn graph(&self, seq_len: usize) -> Result<Graph> {
-        resolve(&DECODER, &self.keys(seq_len))
-            .map_err(|mistake| Error::usage(format!("[model]: {}; {}", mistake.label, mistake.help)))
+        let text = self.definition.as_deref().unwrap_or(&DECODER);
+        resolve(text, &self.keys(seq_len)).map_err(|mistake| match &self.definition {
+            Some(text) => wrong_text(text, mistake),
+            None => Error::usage(format!("[model]: {}; {}", mistake.label, mistake.help)),
+        })
     }
 
     /// Returns the keys of a model for sequences of `seq_len` tokens. Keys that are unset have the values that
@@ -112,4 +104,13 @@ impl Model {
         ];
         Keys::new(named, model, m.activation.is_gated())
     }
+}
+
+/// Returns the error about a mistake in the text of `model.definition`.
+fn wrong_text(text: &ModelText, Mistake { at, label, help, layer }: Mistake) -> Error {
+    let title = match layer {
+        Some(layer) => format!("model.definition describes no model: block {layer} is wrong"),
+        None => "model.definition describes no model".to_owned(),
+    };
+    text_error((Path::new("model.definition"), text.text()), &title, (at, &label), &help)
 }

@@ -15,7 +15,6 @@ mod tasks;
 
 pub use crate::data::CorpusFacts;
 pub use crate::recipe::{Generation, Schedule, Until};
-pub use architecture::{MODEL_TEXTS, model_text};
 pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;

@@ -1,11 +1,13 @@
 //! The dimensions and parts of a model.
 
 use crate::error::Result;
+use crate::model_text::ModelText;
 use crate::policy::{
     Activation, HeadInit, Norm, NormPlacement, OrFormula, Parametrization, Position, QkNormPlace,
     ResidualInit, RopeDirection, RopeScaling,
 };
 use crate::recipe::{self, Recipe, derived};
+use std::sync::Arc;
 
 /// Matrix products are fastest on multiples of this, so the vocabulary and FFN width are padded to it in
 /// memory.
@@ -50,6 +52,8 @@ pub struct QkNormOptions {
 /// The model's dimensions and parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
+    /// The text of the architecture; `None` for the decoder that the other fields describe.
+    pub definition: Option<Arc<ModelText>>,
     /// Rows of the embedding and of the head: the tokenizer's entries, and possibly more that never occur.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -130,6 +134,16 @@ impl Model {
             ));
         }
         let mut model = Self::from_keys(&recipe.values().model, vocab_size);
+        if let Some(text) = &model.definition
+            && model.base_dim.is_some()
+            && !text.keys().contains("logit_scale")
+        {
+            return Err(recipe.error(
+                &["model.parametrization", "model.definition"],
+                "muP divides the logits by the ratio of the widths, and the text of the model does not scale its logits",
+                "write logits = model.logit_scale * linear(…) in the part head",
+            ));
+        }
         if let Some((reason, help)) = model.padding_fault() {
             return Err(recipe.error(&["model.activation", "model.ffn_dim"], reason, help));
         }
@@ -144,7 +158,9 @@ impl Model {
     pub fn from_keys(m: &recipe::Model, vocab_size: usize) -> Self {
         let n_heads = derived::n_heads(m);
         let base_dim = m.base_dim.filter(|_| m.parametrization == Parametrization::Mup);
+        let text = |text: &String| ModelText::parse(text).expect("recipes hold texts that were parsed");
         Self {
+            definition: m.definition.as_ref().map(|definition| Arc::new(text(definition))),
             vocab_size: m.vocab_size.unwrap_or(vocab_size),
             dim: m.dim,
             n_layers: m.n_layers,
@@ -228,6 +244,10 @@ impl Model {
     /// gradients stay zero.
     fn padding_fault(&self) -> Option<(String, String)> {
         let OrFormula::Formula(formula) = &self.activation else { return None };
+        if self.definition.is_some() {
+            // Such a width is not padded.
+            return None;
+        }
         let padding = self.padded_ffn() - self.ffn_dim;
         let at_zero = formula.steps_with_slopes().evaluate(&vec![0.0; formula.variables().len()]);
         let stays_zero = at_zero[0] == 0.0 && at_zero.iter().all(|number| number.is_finite());
@@ -255,6 +275,10 @@ impl Model {
     pub fn remarks(&self) -> Vec<String> {
         let (dim, heads) = (self.dim, self.n_heads * self.head_dim);
         let mut remarks = Vec::new();
+        // A text uses these widths as it likes.
+        if self.definition.is_some() {
+            return remarks;
+        }
         if self.ffn_dim < dim {
             remarks.push(format!(
                 "the feed-forward layer ({} wide) is narrower than the stream ({dim}); 3 to 4 times its width is usual: \
@@ -271,12 +295,6 @@ impl Model {
             ));
         }
         remarks
-    }
-
-    /// Returns the logit for a product of the head: multiplied by the factor, then capped.
-    pub fn logit(&self, product: f64) -> f64 {
-        let scaled = self.logit_scale * product;
-        self.logit_cap.map_or(scaled, |cap| cap * (scaled / cap).tanh())
     }
 
     /// Returns the number of elements of a head that the rotary embedding rotates.

@@ -6,6 +6,7 @@ use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::evaluation::tasks;
 use crate::machine::Machine;
+use crate::model_text::{Graph, Node, Operation};
 use crate::optim::{GroupRole, RoleRule, UpdateGroup, Value, WeightEma};
 use crate::policy::{Packing, TrainingDtype};
 use crate::recipe::Recipe;
@@ -24,6 +25,7 @@ impl Plan {
         let model = Model::from_recipe(recipe, corpus.vocab_size)?;
         check_size(recipe, &model, &batch)?;
         let graph = Arc::new(model.graph(batch.seq_len)?);
+        check_text_size(recipe, &graph, &batch)?;
         let act_dtype = match values.training.dtype {
             TrainingDtype::Bf16 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
@@ -103,6 +105,24 @@ fn vanishing(rule: &RoleRule) -> Option<(&RoleRule, &'static str, f64)> {
     let mut numbers = hyperparameters.chain([("lr", rule.lr)]);
     let (name, x) = numbers.find(|(_, x)| *x != 0.0 && x.abs() < f64::from(f32::MIN_POSITIVE))?;
     Some((rule, name, x))
+}
+
+/// Rejects a text whose byte counts would overflow 64 bits; the keys may say little about its size.
+fn check_text_size(recipe: &Recipe, graph: &Graph, batch: &BatchPlan) -> Result<()> {
+    let rows = (batch.rows() + recipe.values().generation.samples * batch.seq_len) as f64;
+    let weights: f64 = graph.parameters.iter().map(|parameter| parameter.elements() as f64).sum();
+    let heads =
+        |node: &Node| if let Operation::Attention { .. } = node.operation { node.shape.heads } else { 0 };
+    let widths: f64 =
+        graph.nodes.iter().map(|node| (node.shape.elements() + heads(node) * batch.seq_len) as f64).sum();
+    if 32.0 * (weights + rows * widths) < 1e18 {
+        return Ok(());
+    }
+    Err(recipe.error(
+        &["model.definition", "training.local_batch_size", "training.seq_len"],
+        "the model and its activations take more bytes than 64 bits can count",
+        "make one of them smaller",
+    ))
 }
 
 /// Rejects sizes whose byte counts would overflow 64 bits, long before anything is laid out.

@@ -42,6 +42,8 @@ pub(super) const fn set(key: &'static str) -> When {
 /// A condition that is computed from several keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
+    /// The model has a text that does not read the key.
+    TextReadsOthers,
     /// Every part that takes the seed of the run has a seed of its own.
     SeedsAreFixed,
     /// The rotary embedding rotates a single pair of elements, whose frequency is 1 for every base.
@@ -86,6 +88,7 @@ impl Fact {
     /// Says the condition, to follow "no effect".
     const fn text(self) -> &'static str {
         match self {
+            Self::TextReadsOthers => "because the text of `model.definition` does not read it",
             Self::SeedsAreFixed => "because `[seeds]` sets the seed of every part",
             Self::OnePairRotates => "because a single pair of elements rotates, by one radian per token",
             Self::RampIsFull => "because every stage has the full `training.global_batch_size`",

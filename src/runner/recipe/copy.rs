@@ -16,6 +16,10 @@ pub const COPY_HEADER: &str = "# Everything that this run's recipe sets, in one 
 /// Separates a value from its origin.
 const ORIGIN: &str = "  # ";
 
+/// What begins a value of several lines, and what ends it.
+const LONG_TEXT: &str = " = \"\"\"";
+const QUOTES: &str = "\"\"\"";
+
 /// The origin of a value from the command line.
 const COMMAND_LINE: &str = "command line";
 
@@ -79,9 +83,18 @@ pub fn settings_outside_files(copy: &str) -> Vec<SetInCopy> {
     let lines: Vec<&str> = copy.lines().collect();
     let files = files_in(&lines);
     let (mut section, mut found) = ("", Vec::new());
-    for line in lines.iter().take_while(|line| !line.starts_with(FILE)) {
+    let mut settings = lines.iter().take_while(|line| !line.starts_with(FILE));
+    while let Some(line) = settings.next() {
+        // A text of several lines; the origin is behind its end.
+        let mut whole = (*line).to_owned();
+        while whole.contains(LONG_TEXT) && whole.matches(QUOTES).count() == 1 {
+            let Some(next) = settings.next() else { break };
+            whole = format!("{whole}\n{next}");
+        }
+        let line = &whole;
         if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            section = name;
+            section =
+                SECTIONS.iter().map(|(known, _)| *known).find(|known| *known == name).unwrap_or_default();
         } else if let Some((setting, origin)) = line.rsplit_once(ORIGIN)
             && let Some((key, value)) = setting.split_once(" = ")
             && is_set_outside_files(origin, &files)
@@ -142,6 +155,15 @@ mod tests {
         let machine = crate::machine::Machine::none();
         let path = std::path::Path::new(path);
         crate::recipe::load_str(path, text, &changes, none, &machine).unwrap().copy().to_owned()
+    }
+
+    #[test]
+    fn a_text_of_several_lines_is_one_setting() {
+        let change = "model.definition=embed:\n  x = embedding(tokens, dim)\nblock:\nhead:\n  logits = linear(x, vocab_size)";
+        let found = set(&run_copy("mine.toml", "[model]\nn_layers = 2\n", &[change, "training.steps=20"]));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("model.definition=\"\"\"\nembed:\n") && found[0].ends_with("\"\"\""));
+        assert_eq!(found[1], "training.steps=20");
     }
 
     #[test]

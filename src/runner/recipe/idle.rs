@@ -13,6 +13,7 @@ use super::loaded::{self, Recipe};
 use super::schema::{Optimizer, Values};
 use super::source::Origin;
 use super::toml_text::{both_values, values};
+use crate::model_text::ModelText;
 use crate::optim::{GroupRole, RoleRule, Value};
 use crate::policy::{CorpusSource, Decay, OrFormula, PathList, Position, Validation, WeightDecay};
 use std::collections::BTreeMap;
@@ -44,7 +45,10 @@ impl Recipe {
     /// Returns the keys that are set to other values than the default but have no effect, with the reason.
     /// `on_cpu` is true if the ranks are known to use the CPU.
     pub fn idle_keys(&self, on_cpu: bool) -> Vec<IdleKey> {
-        self.without_effect(on_cpu, |key| key.idle)
+        self.without_effect(on_cpu, |key| {
+            let of_model = (key.section() == "model").then_some(When::Fact(Fact::TextReadsOthers));
+            of_model.into_iter().chain(key.idle.iter().copied()).collect()
+        })
     }
 
     /// Returns a sentence for each key that the user set without effect, as a run and a plan report it.
@@ -53,14 +57,16 @@ impl Recipe {
         own.map(|idle| format!("`{}` has no effect {}", idle.key, idle.reason)).collect()
     }
 
-    fn without_effect(&self, on_cpu: bool, conditions: fn(&Key) -> &'static [When]) -> Vec<IdleKey> {
+    fn without_effect(&self, on_cpu: bool, conditions: fn(&Key) -> Vec<When>) -> Vec<IdleKey> {
         let state = State::new(self, on_cpu);
         let mut found = Vec::new();
         for (key, value, default) in both_values(self.written(), &Values::default()) {
             let Some(at) = self.locate(key.path).filter(|_| value.is_some() && value != default) else {
                 continue;
             };
-            let Some(when) = conditions(key).iter().find(|when| state.holds(when, key)) else { continue };
+            let Some(when) = conditions(key).into_iter().find(|when| state.holds(when, key)) else {
+                continue;
+            };
             let reason = when.reason(key.path, &|other| state.value(other));
             let is_known = match &at.source.origin {
                 Origin::BuiltIn(_) => true,
@@ -75,7 +81,7 @@ impl Recipe {
 
 /// Reports keys without effect whose values would make a result claim more than it has.
 pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
-    for IdleKey { key, reason, .. } in recipe.without_effect(false, |key| key.refused) {
+    for IdleKey { key, reason, .. } in recipe.without_effect(false, |key| key.refused.to_vec()) {
         found.push(recipe.diagnostic(
             &[key],
             format!("{key} has no effect {reason}"),
@@ -90,13 +96,17 @@ struct State<'a> {
     on_cpu: bool,
     /// The resolved values as TOML, without those that are unset.
     texts: BTreeMap<&'static str, String>,
+    /// The text of the model, if the recipe has one.
+    model_text: Option<ModelText>,
 }
 
 impl<'a> State<'a> {
     fn new(recipe: &'a Recipe, on_cpu: bool) -> Self {
         let texts = values(recipe.values());
         let texts = texts.into_iter().filter_map(|(key, value)| Some((key.path, value?))).collect();
-        Self { recipe, on_cpu, texts }
+        let definition = recipe.values().model.definition.as_deref();
+        let model_text = definition.and_then(|text| ModelText::parse(text).ok());
+        Self { recipe, on_cpu, texts, model_text }
     }
 
     fn value(&self, key: &str) -> Option<String> {
@@ -133,6 +143,9 @@ impl<'a> State<'a> {
                 (seeds.init.is_some() || model.init_from.is_some())
                     && seeds.order.is_some()
                     && (seeds.dropout.is_some() || model.dropout == 0.0)
+            }
+            Fact::TextReadsOthers => {
+                self.model_text.as_ref().is_some_and(|text| !text.keys().contains(key.name()))
             }
             Fact::OnePairRotates => {
                 model.position == Position::Rope
@@ -203,12 +216,14 @@ impl<'a> State<'a> {
     /// Returns the roles that the model has parameters of.
     fn roles(&self) -> impl Iterator<Item = GroupRole> + use<> {
         let model = &self.recipe.values().model;
+        // What parameters a text has depends on its arithmetic.
+        let any = model.definition.is_some();
         let (positions, head) = (model.position == Position::Learned, !model.tie_embeddings);
         let vectors = model.norm_weight || model.bias || (model.qk_norm && model.qk_norm_weight);
         GroupRole::ALL.into_iter().filter(move |role| match role {
-            GroupRole::Positions => positions,
-            GroupRole::Head => head,
-            GroupRole::Vector => vectors,
+            GroupRole::Positions => positions || any,
+            GroupRole::Head => head || any,
+            GroupRole::Vector => vectors || any,
             _ => true,
         })
     }

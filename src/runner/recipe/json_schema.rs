@@ -7,6 +7,7 @@ use super::schema::{SECTIONS, Values};
 use super::sources::{self, ANY_NAME, MAX_NUMBER, MAX_SOURCES};
 use super::until;
 use crate::expression::MAX_LENGTH;
+use crate::model_text::{BUILT_IN_NAMES, MAX_BYTES};
 use serde_json::{Map, Value, json};
 use std::ops::Bound;
 
@@ -115,6 +116,9 @@ fn fragment(kind: Type) -> Value {
         Type::NameOrPaths(names) => {
             let [path, list] = paths();
             json!({"anyOf": [{"enum": names}, path, list]})
+        }
+        Type::ModelText => {
+            json!({"type": "string", "minLength": 1, "anyOf": [{"enum": BUILT_IN_NAMES}, {"maxLength": MAX_BYTES}]})
         }
         Type::Bool => json!({"type": "boolean"}),
         Type::Word(words) => json!({"enum": words}),

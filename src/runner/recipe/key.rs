@@ -2,6 +2,7 @@
 
 use super::condition::{UNSET, When};
 use crate::expression::Scope;
+use crate::model_text::BUILT_IN_NAMES;
 use serde::Serialize;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -128,6 +129,8 @@ pub enum Type {
     NameOrPath(&'static [&'static str]),
     /// One of these names, or a path, or a list of paths.
     NameOrPaths(&'static [&'static str]),
+    /// A model text, a path of one, or the name of a built-in one.
+    ModelText,
     /// `true` or `false`.
     Bool,
     /// One of these words.
@@ -177,7 +180,14 @@ pub enum Type {
 impl Type {
     /// Returns true if a value may be any text in quotes, so that the command line can do without the quotes.
     pub(super) const fn is_any_text(&self) -> bool {
-        matches!(self, Self::Text | Self::NameOrPath(_) | Self::NameOrPaths(_) | Self::WordOrFormula(..))
+        matches!(
+            self,
+            Self::Text
+                | Self::NameOrPath(_)
+                | Self::NameOrPaths(_)
+                | Self::ModelText
+                | Self::WordOrFormula(..)
+        )
     }
 
     /// Returns true if a value may be a list of paths.
@@ -203,6 +213,7 @@ impl fmt::Display for Type {
             Self::NameOrPath(names) => write!(f, "{} or a path, in quotes", quoted(names)),
             Self::NameOrPaths([]) => f.write_str("a path in quotes, or a list of them"),
             Self::NameOrPaths(names) => write!(f, "{} or a path, in quotes, or a list of paths", quoted(names)),
+            Self::ModelText => write!(f, "a model text, a path of one, or one of {}", quoted(&BUILT_IN_NAMES)),
             Self::Bool => f.write_str("true or false"),
             Self::Word(words) => write!(f, "one of {}", quoted(words)),
             Self::Words(words) => write!(f, "a list of different words, each one of {}", quoted(words)),

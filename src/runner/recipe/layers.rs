@@ -1,5 +1,6 @@
 //! Reads the layers: recipe files along `extends`, then the environment, then the command line.
 
+use super::definition::canonical_definition;
 use super::diagnostic::{Diagnostic, MAX_SHOWN};
 use super::files::follow;
 use super::groups;
@@ -281,7 +282,15 @@ impl Layer {
             );
             return;
         }
-        match typed(key, value) {
+        let typed = typed(key, value).and_then(|typed| match (key.kind, typed) {
+            (Type::ModelText, toml::Value::String(written)) => {
+                let raw = &at.source.text[at.value.clone()];
+                canonical_definition(&written, at.folder(), (raw, at.value.start - start))
+                    .map(toml::Value::String)
+            }
+            (_, typed) => Ok(typed),
+        });
+        match typed {
             Ok(value) => {
                 self.set.insert(key.path, Assignment { value, at });
             }

@@ -15,6 +15,7 @@ mod checks;
 mod condition;
 mod copy;
 mod define;
+mod definition;
 pub mod derived;
 mod diagnostic;
 mod diff;

@@ -30,11 +30,10 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
         }
     };
     match (key.kind, value.get_ref()) {
-        (Type::NameOrPath(_) | Type::NameOrPaths(_) | Type::FractionOrPaths(_), DeValue::String(text))
-            if text.is_empty() =>
-        {
-            Err(refused(Refusal::new("empty")))
-        }
+        (
+            Type::NameOrPath(_) | Type::NameOrPaths(_) | Type::FractionOrPaths(_) | Type::ModelText,
+            DeValue::String(text),
+        ) if text.is_empty() => Err(refused(Refusal::new("empty"))),
         (Type::NameOrPaths(names), DeValue::Array(items)) => paths(items, names).map_err(refused),
         (Type::FractionOrPaths(_), DeValue::Array(items)) => paths(items, &[]).map_err(refused),
         (Type::Prediction, DeValue::String(text)) => match text.parse::<Prediction>() {
@@ -67,6 +66,7 @@ pub(super) fn typed(key: &Key, value: &Spanned<DeValue<'_>>) -> Result<Value, In
             | Type::NameOrPath(_)
             | Type::NameOrPaths(_)
             | Type::FractionOrPaths(_)
+            | Type::ModelText
             | Type::WordOrFormula(..),
             DeValue::String(text),
         ) => Ok(Value::String(text.to_string())),

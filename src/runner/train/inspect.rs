@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::ir::{BatchSlot, FlatBuffer, SlotName};
 use crate::machine::Machine;
+use crate::model::head_of;
+use crate::model_text::Operation;
 use crate::recipe::Recipe;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -22,17 +24,21 @@ use std::sync::Arc;
 /// no other implementation drops the same elements.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
-    if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || plan.model.dropout > 0.0 {
+    let drops = plan.graph.nodes.iter().any(|node| match node.operation {
+        Operation::Dropout(p) | Operation::Attention { dropout: p, .. } => p > 0.0,
+        _ => false,
+    });
+    if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || drops {
         return Err(Error::usage(
             "inspect covers one step of one rank without dropout: set parallelism.world_size=1, training.accumulation=1 \
              and model.dropout=0",
         ));
     }
-    let model = plan.model.clone();
+    let (head, vocab_size) = (head_of(&plan.graph)?, plan.model.vocab_size);
     let mut rank = Rank::alone(Arc::new(plan), programs, dataset)?;
     let batch = rank.run_gradients()?;
     let products = rank.inspect_evaluation("head.logits.1")?;
-    let logits: Vec<u8> = products.iter().flat_map(|&v| (model.logit(v) as f32).to_le_bytes()).collect();
+    let logits: Vec<u8> = products.iter().flat_map(|&v| (head.logit(v) as f32).to_le_bytes()).collect();
     let loss = rank.loss()?;
     let batch_tensor = |slot: BatchSlot, numbers: &[u32], shape: Vec<usize>| {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -49,7 +55,7 @@ pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     tensors.push(TensorView::lazy("loss", Dtype::F32, vec![1], move || {
         Ok(Cow::Owned((loss as f32).to_le_bytes().to_vec()))
     }));
-    let shape = vec![products.len() / model.vocab_size, model.vocab_size];
+    let shape = vec![products.len() / vocab_size, vocab_size];
     tensors.push(TensorView::lazy("logits", Dtype::F32, shape, || Ok(Cow::Borrowed(&logits))));
     tensors.extend(rank.tensors_of(&FlatBuffer::Params));
     tensors.extend(rank.tensors_of(&FlatBuffer::Grads));

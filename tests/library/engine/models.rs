@@ -5,8 +5,34 @@ use crate::engine::harness::{Setup, Trained};
 
 const STEPS: usize = 4;
 
+/// A text with what no key says: a window in the first block alone, a bottleneck, products of rows, two widths of
+/// the feed-forward layer, functions of halves and of rows, and a skip from the first block to the head.
+const TEXT: &str = "model.definition=
+embed:
+  x = embedding(tokens, dim, name = \"embedding\")
+  q_width = n_heads * head_dim
+  kv_width = n_kv_heads * head_dim
+block:
+  normed = rms_norm(x, weight = layer == 0)
+  qkv = linear(normed, q_width, kv_width, kv_width, bias = true)
+  q = rope(heads(slice(qkv, 0, q_width), n_heads), theta = 100)
+  k = rope(heads(slice(qkv, q_width, q_width + kv_width), n_kv_heads), theta = 100)
+  v = heads(slice(qkv, q_width + kv_width, q_width + 2 * kv_width), n_kv_heads)
+  attended = attention(q, k, v, window = if layer == 0 then 3 else none, cap = 20, dropout = model.dropout)
+  gate = sigmoid(heads(linear(linear(normed, 6, name = \"narrow\"), q_width), n_heads))
+  x = x + 0.7 * dropout(linear(2 * gate * attended, dim, init = \"residual\", name = \"out\"))
+  width = if layer == 0 then 40 else 24
+  halves = linear(layer_norm(x), width, stack = 2, init = normal(0.3))
+  hidden = sin(slice(halves, 0, width)) * slice(halves, width, 2 * width)
+  hidden = hidden + 0.1 * tanh(hidden) ^ 2
+  x = x + linear(hidden, dim, init = \"residual\", name = \"down\")
+head:
+  x = rms_norm(x + 0.5 * block[0].x, name = \"final_norm\")
+  logits = 20 * tanh(model.logit_scale * linear(x, vocab_size) / 20)";
+
 /// Sets of keys that together have every part of a model at least once.
-pub const MODELS: [(&str, &[&str]); 8] = [
+pub const MODELS: [(&str, &[&str]); 9] = [
+    ("text", &[TEXT, "model.logit_scale=0.8"]),
     (
         "gpt2",
         &[

@@ -51,7 +51,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("exec", "passes ir device policy liveness lock error"),
     ("check", "exec passes optim ops ir device policy error"),
     // The names that predictions may use; the names and hyperparameters of optimizers; shortened values.
-    ("recipe", "optim metrics machine policy expression suggest format regular error"),
+    ("recipe", "model_text optim metrics machine policy expression suggest format regular error"),
     // Allocations whose refusal is an error, the name of a corpus, names like one that is not there, escaped
     // text from a corpus.
     ("data", "device policy suggest atomic interrupts liveness lock threads format regular error"),
@@ -93,8 +93,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ("report", "curve atomic results statistics recipe metrics suggest liveness format regular error"),
     (
         "train",
-        "task_evaluation tasks scoring generation evaluation hugging_face ranks checkpoint atomic results metrics forecast model plan \
-         data recipe machine exec ir device policy liveness threads lock format regular error",
+        "task_evaluation tasks scoring generation evaluation hugging_face ranks checkpoint atomic results metrics forecast model \
+         model_text plan data recipe machine exec ir device policy liveness threads lock format regular error",
     ),
     // The tokens and figures of tasks, what scores them, files and their lock.
     ("task_evaluation", "tasks scoring results atomic regular format error"),

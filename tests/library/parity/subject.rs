@@ -8,7 +8,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::Engine;
 use xrun::ir::{FlatBuffer, Param, Precision};
 use xrun::machine::Machine;
-use xrun::model::{Programs, schedule_tables};
+use xrun::model::{Programs, head_of, schedule_tables};
 use xrun::plan::{CorpusFacts, Plan};
 use xrun::recipe::Recipe;
 use xrun::train::refresh_compute_copy;
@@ -173,7 +173,8 @@ impl Subject {
         for micro in 0..self.plan.batch.micro_steps {
             self.upload(1, micro);
             let products = self.engine.inspect(&self.programs.evaluate, "head.logits.1").unwrap();
-            logits.extend(products.into_iter().map(|product| self.plan.model.logit(product)));
+            let head = head_of(&self.plan.graph).unwrap();
+            logits.extend(products.into_iter().map(|product| head.logit(product)));
             loss += self.get("control.eval_loss")[0];
         }
         (logits, loss / self.plan.batch.tokens_per_step() as f64)

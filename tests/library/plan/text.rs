@@ -56,17 +56,17 @@ fn the_report_of_a_tiny_plan() {
       evaluate                         13  34.25 KiB     34.25 KiB          0.0 %
 
       Most is alive at node 11 (head_loss of head) of micro(first=true, last=true)
-      tensor                       format and shape   bytes   share  made by, needed until
-      head.logits.1                f32[16,511→512]   32,768  54.7 %  node 11 head_loss, node 11
-      blocks.0.gate_up             f32[16,2,48→64]    8,192  13.7 %  node 7 linear, node 19
-      blocks.0.qkv                 f32[16,96]         6,144  10.3 %  node 2 linear, node 24
-      embedding.x                  f32[16,32]         2,048   3.4 %  node 0 embedding, node 27
-      blocks.0.attended            f32[16,32]         2,048   3.4 %  node 4 flash_attention, node 23
-      blocks.0.middle  f32[16,32]         2,048   3.4 %  node 6 residual_norm, node 18
-      blocks.0.x        f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 13
-      head.normed      f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 11
-      head.d_normed                f32[16,32]         2,048   3.4 %  node 11 head_loss, node 29
-      blocks.0.attended.1          f32[16,2]            256   0.4 %  node 4 flash_attention, node 23
+      tensor               format and shape   bytes   share  made by, needed until
+      head.logits.1        f32[16,511→512]   32,768  54.7 %  node 11 head_loss, node 11
+      blocks.0.gate_up     f32[16,2,48→64]    8,192  13.7 %  node 7 linear, node 19
+      blocks.0.qkv         f32[16,96]         6,144  10.3 %  node 2 linear, node 24
+      embedding.x          f32[16,32]         2,048   3.4 %  node 0 embedding, node 27
+      blocks.0.attended    f32[16,32]         2,048   3.4 %  node 4 flash_attention, node 23
+      blocks.0.middle      f32[16,32]         2,048   3.4 %  node 6 residual_norm, node 18
+      blocks.0.x           f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 13
+      head.normed          f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 11
+      head.d_normed        f32[16,32]         2,048   3.4 %  node 11 head_loss, node 29
+      blocks.0.attended.1  f32[16,2]            256   0.4 %  node 4 flash_attention, node 23
 
     On rtx3090  NVIDIA GeForce RTX 3090 (Ampere, compute capability 8.6)
       fits, 22.75 GiB to spare: 738.50 KiB of 22.75 GiB (1.25 GiB set aside for driver and libraries)

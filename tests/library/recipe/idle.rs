@@ -16,7 +16,7 @@ const BASE: [&str; 4] = ["model.n_layers=1", "training.steps=12", "generation.sa
 
 /// Choices that could make other keys idle, besides every word of every key with words and both values of
 /// every flag.
-const CHOICES: [&[&str]; 53] = [
+const CHOICES: [&[&str]; 54] = [
     &[],
     &["checkpoint.interval=5"],
     &["validation.interval=4"],
@@ -63,6 +63,7 @@ const CHOICES: [&[&str]; 53] = [
     &["model.window=4", "model.global_interval=1"],
     &["model.window=64"],
     &["model.rope_fraction=0.125"],
+    &["model.definition=llama"],
     &["model.init_from=/nosuch/model"],
     &["seeds.init=1", "seeds.order=1"],
     &["seeds.init=1", "seeds.order=1", "compare.on=val_loss"],

@@ -24,6 +24,12 @@ pub(super) static CLASSES: [&dyn Class; 4] = [&Qwen3, &Llama, &Gpt2, &NanoChat];
 /// # Errors
 /// If no class can express it, with the unsupported keys of each class; or if products of sizes overflow.
 pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
+    if m.definition.is_some() {
+        return Err(Error::usage(
+            "a model with a text of its own (model.definition) has no class in HuggingFace's transformers; models that \
+             the other keys of [model] describe can be exported",
+        ));
+    }
     check_sizes(m)?;
     let mut refusals = Vec::new();
     for class in CLASSES {

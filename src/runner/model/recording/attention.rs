@@ -1,7 +1,7 @@
 //! Attention: norms and rotation of heads, masks, and the cache of generation.
 
 use super::Recording;
-use super::steps::{HeadNorm, PackedAttention, Rotation};
+use super::step::{HeadNorm, PackedAttention, Rotation};
 use crate::error::{Error, Result};
 use crate::ir::{BatchSlot, Builder, ControlSlot, Destination, GenerationSlot, Mode, SlotName, TensorId};
 use crate::model::purpose::{PromptShape, Purpose};

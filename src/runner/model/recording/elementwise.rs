@@ -1,6 +1,6 @@
 //! Element-wise operations as one function of their inputs.
 
-use super::steps::Readers;
+use super::readers::Readers;
 use crate::expression::{Formula, Scope};
 use crate::model_text::{Elementwise, Node, Operation};
 use crate::ops::activation::Activation;

@@ -9,13 +9,15 @@ mod attention;
 mod elementwise;
 mod head;
 mod names;
+mod readers;
 mod rewrites;
+mod step;
 mod steps;
 
 use super::purpose::{Losses, Purpose};
 use crate::error::{Error, Result};
 use crate::ir::{BatchSlot, Builder, ControlSlot, GenerationSlot, Op, PromptSlot, SlotName, TensorId};
-use crate::model_text::{Norm, NormKind};
+use crate::model_text::{Graph, Norm, NormKind};
 use crate::ops::activate::Activate;
 use crate::ops::add::Add;
 use crate::ops::add_bias::AddBias;
@@ -30,12 +32,15 @@ use crate::ops::mul::Mul;
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::row_norm::ResidualNorm;
 use crate::ops::scale::Scale;
-use crate::plan::Plan;
+use crate::plan::{Model, Plan};
 pub use activations::activations;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use steps::{Step, StepKind, Steps, steps};
+pub use step::Head;
+use step::{Step, StepKind};
+pub use steps::head_of;
+use steps::{Steps, steps};
 
 /// Records the forward up to the losses of every row. In training, also computes the gradients of the head
 /// and of the rows that it reads.
@@ -75,6 +80,14 @@ pub(super) fn hidden_rows(plan: &Plan, mask: Mask, b: &mut Builder) -> Result<()
 /// If the plan's numbers do not fit an op.
 pub(super) fn token_scores(plan: &Plan, mask: Mask, scored: Range<usize>, b: &mut Builder) -> Result<()> {
     Recording::new(plan, Purpose::Score(mask))?.token_scores(b, scored)
+}
+
+/// Checks that ops compute every part of a model.
+///
+/// # Errors
+/// A usage error that names the line of the text.
+pub fn check_recording(m: &Model, graph: &Graph) -> Result<()> {
+    steps(graph, elementwise::of_activation(&m.activation)).map(drop)
 }
 
 /// Records the forward of a plan for a purpose.

@@ -2,7 +2,8 @@
 //! the order of the table, with that operation as the last of the form.
 
 use super::elementwise::function;
-use super::steps::{Head, HeadNorm, PackedAttention, Readers, Rotation, Step, StepKind};
+use super::readers::Readers;
+use super::step::{Head, HeadNorm, PackedAttention, Rotation, Step, StepKind};
 use crate::model_text::{Elementwise, Norm, NormKind, Operation};
 use crate::ops::attention::Heads;
 
@@ -167,6 +168,10 @@ fn gated(r: &Readers<'_>, root: usize) -> Option<Match> {
 
 fn scaled(r: &Readers<'_>, root: usize) -> Option<Match> {
     let (factor, rows) = times_number(r, root)?;
+    // It belongs to a longer function.
+    if matches!(r.operation(rows), Operation::Elementwise(_)) && r.readers[rows].len() == 1 {
+        return None;
+    }
     alone(root, StepKind::Scaled(factor), vec![rows])
 }
 

@@ -2,9 +2,9 @@
 
 use crate::format::{Column, Table, metric, shortened, significant, thousands};
 use crate::ir::Init;
+use crate::model::flops::node_flops;
 use crate::model::parameters::{initial_values, roles};
-use crate::model_text::{Graph, ModelText, Node, Operation, Outcome};
-use crate::ops::attention::keys_in_window;
+use crate::model_text::{Graph, ModelText, Outcome};
 use crate::optim::GroupRole;
 use crate::plan::Model;
 use serde::Serialize;
@@ -70,7 +70,7 @@ pub fn cost(text: &ModelText, graph: &Graph, m: &Model, seq_len: usize) -> TextC
     let outcomes = graph.statements.iter().enumerate();
     let mut lines: Vec<LineCost> = outcomes.map(|(index, outcome)| line(text, index, outcome)).collect();
     for node in &graph.nodes {
-        lines[node.statement].flops_per_token += flops(graph, node, seq_len);
+        lines[node.statement].flops_per_token += node_flops(graph, node, seq_len);
     }
     for parameter in &graph.parameters {
         lines[parameter.statement].parameters += parameter.elements();
@@ -85,22 +85,6 @@ fn line(text: &ModelText, index: usize, outcome: &Outcome) -> LineCost {
     let (part, line, statement) = text.statement(index);
     let (part, value, blocks) = (part.word(), outcome.value.clone(), outcome.blocks);
     LineCost { part, line, statement, value, blocks, parameters: 0, flops_per_token: 0.0 }
-}
-
-/// Returns the model FLOPs of an operation per token, forward and backward.
-fn flops(graph: &Graph, node: &Node, seq_len: usize) -> f64 {
-    match node.operation {
-        Operation::Linear { weight, .. } => 6.0 * graph.parameters[weight].elements() as f64,
-        Operation::Attention { window, .. } => {
-            let keys = match window.filter(|window| *window < seq_len) {
-                Some(window) => 2.0 * keys_in_window(window, seq_len),
-                None => seq_len as f64,
-            };
-            let [q, v] = [0, 2].map(|input| graph.nodes[node.inputs[input]].shape.width);
-            (3 * node.shape.heads * (q + v)) as f64 * keys
-        }
-        _ => 0.0,
-    }
 }
 
 /// Returns the parameters, alike ones in one row, in the order of the text.

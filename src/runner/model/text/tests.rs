@@ -1,9 +1,9 @@
 use super::{TextCost, cost};
 use crate::machine::Machine;
 use crate::model::{Programs, ScoringPrograms, flops_per_token, parameters};
-use crate::model_text::{Graph, ModelText, ROLES, resolve};
+use crate::model_text::{Graph, ModelText, ROLES, built_in, resolve};
 use crate::optim::GroupRole;
-use crate::plan::{CorpusFacts, Plan, model_text};
+use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Type, builtin, section_keys};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ fn plan(text: &str, settings: &[String]) -> Result<Plan, String> {
 }
 
 fn resolved(name: &str, plan: &Plan) -> (ModelText, Graph) {
-    let text = ModelText::parse(model_text(name).expect(name)).expect(name);
+    let text = ModelText::parse(built_in(name).expect(name)).expect(name);
     let graph = resolve(&text, &plan.model.keys(plan.batch.seq_len));
     let graph = graph.unwrap_or_else(|mistake| panic!("{name}: {mistake:?}"));
     (text, graph)
@@ -146,7 +146,9 @@ fn texts_read_every_key_of_a_model_and_know_its_words() {
         );
         resolve(&ModelText::parse(&text).unwrap(), &keys).map(drop)
     };
-    for key in section_keys("model").filter(|key| key.path != "model.init_from") {
+    for key in
+        section_keys("model").filter(|key| !["model.init_from", "model.definition"].contains(&key.path))
+    {
         assert_eq!(resolves(key.path), Ok(()));
         if let Type::Word(words) = key.kind {
             for word in words {

@@ -181,6 +181,7 @@ fn wanted(field: &Field, operator: Operator, value: &str) -> Result<Wanted> {
                     Type::Text
                         | Type::NameOrPath(_)
                         | Type::NameOrPaths(_)
+                        | Type::ModelText
                         | Type::Word(_)
                         | Type::WordOrFormula(..)
                         | Type::Prediction

@@ -238,6 +238,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.parametrization" => curve_of(&["model.base_dim=16"], "mup"),
         "model.base_dim" => curve_of(&["model.parametrization=mup", "model.base_dim=16"], "8"),
         "model.tie_embeddings" => curve("true"),
+        "model.definition" => curve("llama"),
         "model.init_from" => {
             on(&[], &files.model().display().to_string(), [Special(runs::begins_with_weights); 2])
         }

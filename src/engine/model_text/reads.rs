@@ -1,0 +1,100 @@
+//! Which keys of a recipe a text reads, for whatever values of them.
+
+use super::functions::{Call, Signature};
+use super::names::KEY_NAMES;
+use super::tree::{CallArgument, Expression, ExpressionKind, ModelText};
+use std::collections::BTreeSet;
+
+/// Keys of `[model]` that count for every model: its size, what its context and vocabulary follow from, and
+/// how initial values are found.
+const ALWAYS: [&str; 6] =
+    ["definition", "init_from", "n_layers", "parametrization", "base_dim", "vocab_size"];
+
+/// Keys that a rotation reads unless its arguments replace them, and those arguments.
+const OF_ROPE: [(&str, &str); 3] =
+    [("rope_theta", "theta"), ("rope_fraction", "width"), ("rope_direction", "reversed")];
+
+/// Keys that a rotation reads in any case.
+const SCALING: [&str; 8] = [
+    "rope_scaling",
+    "rope_factor",
+    "rope_original_context",
+    "rope_beta_fast",
+    "rope_beta_slow",
+    "rope_attention_factor",
+    "rope_low_freq_factor",
+    "rope_high_freq_factor",
+];
+
+impl ModelText {
+    /// Returns the keys of the section `[model]` that the text reads, without the section: those that it names,
+    /// and those that its functions read by themselves.
+    pub fn keys(&self) -> BTreeSet<&str> {
+        let mut keys: BTreeSet<&str> = ALWAYS.into();
+        self.statements.iter().for_each(|statement| add(&statement.value, &mut keys));
+        keys
+    }
+}
+
+fn add<'a>(expression: &'a Expression, keys: &mut BTreeSet<&'a str>) {
+    match &expression.kind {
+        ExpressionKind::Number(_)
+        | ExpressionKind::Word(_)
+        | ExpressionKind::Bool(_)
+        | ExpressionKind::None => {}
+        ExpressionKind::Key(key) if &**key == "gated" => _ = keys.insert("activation"),
+        ExpressionKind::Key(key) => _ = keys.insert(key),
+        ExpressionKind::Name(name) => {
+            let known = KEY_NAMES.iter().find(|(known, _)| *known == &**name);
+            keys.extend(known.and_then(|(_, key)| key.strip_prefix("model.")));
+        }
+        ExpressionKind::BlockName { layer: operand, .. }
+        | ExpressionKind::Not(operand)
+        | ExpressionKind::Negative(operand) => add(operand, keys),
+        ExpressionKind::Operation(_, left, right) => {
+            [left, right].into_iter().for_each(|side| add(side, keys))
+        }
+        ExpressionKind::Call { function, arguments, .. } => {
+            arguments.iter().for_each(|argument| add(&argument.value, keys));
+            if let Some(signature) = Signature::find(function) {
+                add_of_call(signature, arguments, keys);
+            }
+        }
+        ExpressionKind::If { condition, then, otherwise } => {
+            [condition, then].into_iter().chain(otherwise).for_each(|part| add(part, keys));
+        }
+    }
+}
+
+/// Adds the keys that a function reads for the arguments that a call leaves out.
+fn add_of_call(signature: &Signature, arguments: &[CallArgument], keys: &mut BTreeSet<&str>) {
+    let gives = |wanted: &str| {
+        let at = signature.arguments.iter().position(|argument| argument.name == wanted);
+        arguments.iter().enumerate().any(|(index, argument)| match &argument.name {
+            Some((name, _)) => **name == *wanted,
+            None => Some(index) == at,
+        })
+    };
+    match signature.call {
+        Call::Embedding | Call::Linear if !gives("weight") => {
+            keys.insert("init_std");
+            let initial =
+                arguments.iter().find(|a| a.name.as_ref().is_some_and(|(name, _)| &**name == "init"));
+            if let Some(CallArgument { value: Expression { kind: ExpressionKind::Word(word), .. }, .. }) =
+                initial
+                && &**word == "residual"
+            {
+                keys.insert("residual_init");
+            }
+        }
+        Call::RmsNorm | Call::LayerNorm if !gives("eps") => _ = keys.insert("norm_eps"),
+        Call::Norm => keys.extend(["norm", "norm_weight", "norm_bias", "norm_eps"]),
+        Call::Rope => {
+            keys.extend(SCALING);
+            keys.extend(OF_ROPE.into_iter().filter(|(_, argument)| !gives(argument)).map(|(key, _)| key));
+        }
+        Call::Dropout if !gives("p") => _ = keys.insert("dropout"),
+        Call::Activation => _ = keys.insert("activation"),
+        _ => {}
+    }
+}

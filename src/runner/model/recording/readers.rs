@@ -1,0 +1,55 @@
+//! A graph with the readers of every operation.
+
+use crate::model_text::{Graph, Operation};
+use crate::ops::formula::Function;
+
+/// A graph with the readers of every operation.
+pub(super) struct Readers<'a> {
+    pub graph: &'a Graph,
+    /// The function of [`Operation::Activation`].
+    pub activation: Function,
+    /// For every operation, those that read it.
+    pub readers: Vec<Vec<usize>>,
+    /// For every operation that drops elements, the index of its site.
+    sites: Vec<u32>,
+}
+
+impl<'a> Readers<'a> {
+    pub fn new(graph: &'a Graph, activation: Function) -> Self {
+        let mut readers = vec![Vec::new(); graph.nodes.len()];
+        let mut sites = Vec::with_capacity(graph.nodes.len());
+        let mut next = 0;
+        for (index, node) in graph.nodes.iter().enumerate() {
+            node.inputs.iter().for_each(|&input| readers[input].push(index));
+            sites.push(next);
+            next += match node.operation {
+                Operation::Dropout(p) | Operation::Attention { dropout: p, .. } => u32::from(p > 0.0),
+                _ => 0,
+            };
+        }
+        Self { graph, activation, readers, sites }
+    }
+
+    /// Returns the operation.
+    pub fn operation(&self, node: usize) -> &'a Operation {
+        &self.graph.nodes[node].operation
+    }
+
+    /// Returns the inputs of an operation.
+    pub fn inputs(&self, node: usize) -> &'a [usize] {
+        &self.graph.nodes[node].inputs
+    }
+
+    /// Returns the operation that gives the elements of a result, which may be divided into heads.
+    pub fn undivided(&self, mut node: usize) -> usize {
+        while let (Operation::Heads, [input]) = (self.operation(node), self.inputs(node)) {
+            node = *input;
+        }
+        node
+    }
+
+    /// Returns the index of the site of an operation that drops elements.
+    pub fn site(&self, node: usize) -> u32 {
+        self.sites[node]
+    }
+}
