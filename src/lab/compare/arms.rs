@@ -9,6 +9,7 @@ use crate::regular;
 use crate::results::experiment::{ARM_NAMES, Arm, BINARIES};
 use crate::results::folder::RESOLVED;
 use crate::results::labels::{Labeled, labels};
+use crate::results::provenance::own_binary_hash;
 use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
 use std::path::{Path, PathBuf};
@@ -399,7 +400,10 @@ fn xrun(
     changes: &[String],
 ) -> Result<PlannedArm> {
     let recipe = load(path, settings)?;
-    let hash = hash_file(binary)?;
+    let hash = match own_binary_hash().filter(|_| binary == own) {
+        Some(hash) => hash.to_owned(),
+        None => hash_file(binary)?,
+    };
     // The command line may ask for checkpoints and plots, which trials do not need. A binary of another
     // version may not know the key for plots.
     let defaults = [Some(NO_CHECKPOINTS), (binary == own).then_some(NO_PLOTS)];

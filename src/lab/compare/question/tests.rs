@@ -11,6 +11,10 @@ fn question(candidate: &[&str], options: &[(&str, &str)]) -> Result<Question> {
 }
 
 fn question_with(candidate: &[&str], common: &[&str], options: &[(&str, &str)]) -> Result<Question> {
+    Question::new(arms(candidate, common), &parsed(options))
+}
+
+fn arms(candidate: &[&str], common: &[&str]) -> Arms {
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
     let request = ArmsRequest {
         recipe: Some("quickstart".into()),
@@ -18,7 +22,10 @@ fn question_with(candidate: &[&str], common: &[&str], options: &[(&str, &str)]) 
         common: texts(common),
         ..ArmsRequest::default()
     };
-    let arms = Arms::new(&request, Path::new("none")).unwrap();
+    Arms::new(&request, Path::new("none")).unwrap()
+}
+
+fn parsed(options: &[(&str, &str)]) -> Options {
     let mut asked = Options { on: Some("val_loss".to_owned()), ..Options::default() };
     for (name, value) in options {
         let value = (*value).to_owned();
@@ -32,7 +39,7 @@ fn question_with(candidate: &[&str], common: &[&str], options: &[(&str, &str)]) 
             other => panic!("{other}"),
         }
     }
-    Question::new(arms, &asked)
+    asked
 }
 
 #[track_caller]
@@ -237,6 +244,8 @@ fn what_cannot_have_a_verdict_is_refused_before_it_runs() {
         &["steps_until:val_loss=2", "tokens_until:val_loss=2", "seconds_until:val_loss=2"],
         &["val_loss", "steps_until:val_loss=2", "train_loss"],
     ];
+    // Reading the recipes takes longer than everything else.
+    let arms = arms(&["optimizer.lr=0.01"], &["validation.interval=5"]);
     let (mut refusals, mut taken) = (0, 0);
     for method in methods {
         for count in 1..=method.len() {
@@ -245,7 +254,7 @@ fn what_cannot_have_a_verdict_is_refused_before_it_runs() {
                 for pairs in 1..=14 {
                     let seeds = if pairs == 1 { "1".to_owned() } else { pairs.to_string() };
                     let options = [("on", on.as_str()), ("seeds", &seeds), ("confidence", confidence)];
-                    let asked = question_with(&["optimizer.lr=0.01"], &["validation.interval=5"], &options);
+                    let asked = Question::new(arms.clone(), &parsed(&options));
                     let each = 1.0 - (1.0 - confidence.parse::<f64>().unwrap()) / count as f64;
                     let can =
                         measure::parse_list(&on).unwrap().iter().all(|measure| can_win(measure, pairs, each));
