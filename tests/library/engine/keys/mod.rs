@@ -7,7 +7,7 @@ mod table;
 use crate::engine::harness::{Setup, Trained};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use table::{Case, Shows, case};
 use xrun::error::ErrorKind;
 use xrun::recipe::{Class, KEYS, Key};
@@ -20,11 +20,11 @@ const WORLDS: [usize; 2] = [1, 2];
 
 #[test]
 fn every_key_changes_something_or_is_refused() {
-    let files = table::Files::new();
+    let (files, shared) = (table::Files::new(), Shared::default());
     let (keys, wrong) = (Mutex::new(KEYS.iter()), Mutex::new(Vec::new()));
     let check_some = || {
         while let Some(key) = { keys.lock().unwrap().next() } {
-            let found = wrong_with(key, &files);
+            let found = wrong_with(key, &files, &shared);
             wrong.lock().unwrap().extend(found);
         }
     };
@@ -39,9 +39,9 @@ fn every_key_changes_something_or_is_refused() {
 }
 
 /// Returns what is wrong with a key on either launch path.
-fn wrong_with(key: &Key, files: &table::Files) -> Vec<String> {
+fn wrong_with(key: &Key, files: &table::Files, shared: &Shared) -> Vec<String> {
     let Some(case) = case(key.path, files) else { return vec![format!("{} has no case", key.path)] };
-    let wrong = WORLDS.into_iter().filter_map(|world| check(key, &case, world).err());
+    let wrong = WORLDS.into_iter().filter_map(|world| check(key, &case, world, shared).err());
     wrong.map(|wrong| format!("{}: {wrong}", key.path)).collect()
 }
 
@@ -89,7 +89,39 @@ impl Seen {
     }
 }
 
-fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
+/// What ran without a change, by its settings: most keys change the same few recipes.
+struct Baselines<T>(Mutex<BTreeMap<Vec<String>, Arc<T>>>);
+
+impl<T> Default for Baselines<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Baselines<T> {
+    fn get(
+        &self,
+        settings: &[String],
+        run: impl FnOnce(&[String]) -> Result<T, String>,
+    ) -> Result<Arc<T>, String> {
+        let known = self.0.lock().unwrap().get(settings).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let ran = Arc::new(run(settings)?);
+        self.0.lock().unwrap().insert(settings.to_vec(), Arc::clone(&ran));
+        Ok(ran)
+    }
+}
+
+/// The baselines of all keys.
+#[derive(Default)]
+struct Shared {
+    trained: Baselines<Seen>,
+    written: Baselines<runs::Run>,
+}
+
+fn check(key: &Key, case: &Case, world: usize, shared: &Shared) -> Result<(), String> {
     let Sides { before, after } = Sides::new(case, world);
     let must = |holds: bool, what: &str| match holds {
         true => Ok(()),
@@ -106,22 +138,22 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
     }
     match shows {
         Shows::Curve => {
-            let (before, after) = (see(&before)?, see(&after)?);
+            let (before, after) = (shared.trained.get(&before, see)?, see(&after)?);
             must(!before.same_curve(&after), "the same curve")
         }
         Shows::Program { same_bits } => {
-            let (before, after) = (see(&before)?, see(&after)?);
+            let (before, after) = (shared.trained.get(&before, see)?, see(&after)?);
             must(before.listing != after.listing, "the same programs")?;
             must(!same_bits || before.same_curve(&after), "another curve")
         }
         Shows::Memory => {
-            let (before, after) = (see(&before)?, see(&after)?);
+            let (before, after) = (shared.trained.get(&before, see)?, see(&after)?);
             let transient = |seen: &Seen| seen.trained.iter().map(|t| t.transient).collect::<Vec<_>>();
             must(transient(&before) != transient(&after), "the same memory")?;
             must(before.same_curve(&after), "another curve")
         }
         Shows::SingleRank => {
-            let (before, after) = (see(&before)?, see(&after)?);
+            let (before, after) = (shared.trained.get(&before, see)?, see(&after)?);
             let quiet = !before.listing.contains("all_reduce") && before.listing == after.listing;
             must(world == 1 && quiet && before.same_curve(&after), "a rank alone has nobody to talk to")
         }
@@ -129,7 +161,10 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
             let error = runs::start(&after, Path::new("nowhere")).err();
             let refused = error.as_ref().is_some_and(|e| e.kind() == kind && e.message().contains(key.path));
             must(refused, &format!("not refused: {error:?}"))?;
-            must(kind != ErrorKind::Usage || see(&before).is_ok(), "refused without the key")
+            must(
+                kind != ErrorKind::Usage || shared.trained.get(&before, see).is_ok(),
+                "refused without the key",
+            )
         }
         Shows::Recorded => {
             let toml = |settings: &[String]| {
@@ -141,7 +176,10 @@ fn check(key: &Key, case: &Case, world: usize) -> Result<(), String> {
             };
             must(before.0 != after.0 && before.1 == after.1, "not in the resolved recipe alone")
         }
-        Shows::Written(differ) => runs::compare(&before, &after, key.class, differ),
+        Shows::Written(differ) => {
+            let before = shared.written.get(&before, runs::run)?;
+            runs::compare(&before, &after, key.class, differ)
+        }
         Shows::Special(show) => show(&before, &after),
     }
 }

@@ -195,27 +195,31 @@ fn small(settings: &[String]) -> Vec<String> {
     super::on_top(&SMALL.map(str::to_owned), settings)
 }
 
-/// Runs both sides and compares their files. Bookkeeping must leave the training unchanged.
+/// Runs settings to their end.
+pub fn run(settings: &[String]) -> std::result::Result<Run, String> {
+    Run::new(settings).map_err(|e| format!("{settings:?}: {e}"))
+}
+
+/// Runs the other side and compares the files of both. Bookkeeping must leave the training unchanged.
 pub fn compare(
-    before: &[String],
+    before: &Run,
     after: &[String],
     class: Class,
     differ: fn(&Run, &Run) -> bool,
 ) -> std::result::Result<(), String> {
-    let run = |settings: &[String]| Run::new(settings).map_err(|e| format!("{settings:?}: {e}"));
-    let (a, b) = (run(before)?, run(after)?);
+    let changed = run(after)?;
     let curve = |run: &Run| -> Vec<_> {
         run.metrics()
             .iter()
             .map(|row| (row.loss.to_bits(), row.lr.to_bits(), row.grad_norm.to_bits()))
             .collect()
     };
-    if curve(&a) != curve(&b) {
+    if curve(before) != curve(&changed) {
         return Err(format!("a key of the {class} class changes the curve: {after:?}"));
     }
-    match differ(&a, &b) {
+    match differ(before, &changed) {
         true => Ok(()),
-        false => Err(format!("nothing of it is written, with {after:?} on {before:?}")),
+        false => Err(format!("nothing of it is written, with {after:?}")),
     }
 }
 
@@ -242,7 +246,6 @@ pub fn export(to: &Path) -> Result<()> {
 
 /// A run begins with the weights of a folder, names the folder in its summary, and so has another first loss.
 pub fn begins_with_weights(before: &[String], after: &[String]) -> std::result::Result<(), String> {
-    let run = |settings: &[String]| Run::new(settings).map_err(|e| format!("{settings:?}: {e}"));
     let (drawn, read) = (run(before)?, run(after)?);
     let first = |run: &Run| run.metrics()[0].loss;
     let hashes = [&drawn, &read].map(|run| run.summary.begun_with.as_ref().map(|with| with.blake3.len()));
