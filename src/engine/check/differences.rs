@@ -14,6 +14,11 @@ pub const ATOL: f64 = 1e-5;
 pub const RTOL: f64 = 1e-3;
 /// Number of elements of each input that a gradient check perturbs one at a time.
 const PROBES: usize = 24;
+/// Number of elements of an input from which on [`PROBES_IF_LONG`] are enough: a few more would hardly hit a
+/// wrong part by chance, and the directions, which have all elements, see small wrong parts.
+const LONG: usize = 1 << 15;
+/// Number of elements of a long input that a gradient check perturbs one at a time.
+const PROBES_IF_LONG: usize = 4;
 /// Number of directions in which a gradient check perturbs all elements of an input together.
 const DIRECTIONS: usize = 2;
 
@@ -50,15 +55,16 @@ pub(super) fn worst_difference(
 }
 
 /// Returns the directions in which an input of `len` elements is perturbed, as (element, component) pairs:
-/// [`PROBES`] single elements (or all, if there are fewer), then [`DIRECTIONS`] directions with a random sign
-/// at every element.
+/// [`PROBES`] single elements (or all, if there are fewer; [`PROBES_IF_LONG`] of a long input), then
+/// [`DIRECTIONS`] directions with a random sign at every element.
 pub(super) fn directions(name: &str, input: usize, len: usize) -> Vec<Vec<(usize, f64)>> {
+    let probes = if len < LONG { PROBES.min(len) } else { PROBES_IF_LONG };
     let element = |probe| match len <= PROBES {
         true => probe,
         false => random(name, 300 + input, probe)[0] as usize % len,
     };
     let sign =
         |n: usize, at| if random(name, 400 + DIRECTIONS * input + n, at)[0] & 1 == 0 { 1.0 } else { -1.0 };
-    let single = (0..PROBES.min(len)).map(|probe| vec![(element(probe), 1.0)]);
+    let single = (0..probes).map(|probe| vec![(element(probe), 1.0)]);
     single.chain((0..DIRECTIONS).map(|n| (0..len).map(|at| (at, sign(n, at))).collect())).collect()
 }
