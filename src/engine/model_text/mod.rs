@@ -11,6 +11,7 @@
 
 mod built_in;
 mod canonical;
+mod dropout;
 mod functions;
 mod graph;
 mod keys;
@@ -25,6 +26,7 @@ mod token;
 mod tree;
 
 pub use built_in::{BUILT_IN, BUILT_IN_NAMES, built_in};
+pub use dropout::{DROPOUT_RATES, rounded_dropout};
 pub use functions::{Argument, FUNCTIONS, Signature};
 pub use graph::{Elementwise, Graph, MAX_GRAPH_NODES, MAX_PARAMETER_ELEMENTS, MAX_WIDTH};
 pub use graph::{

@@ -14,6 +14,7 @@ use super::until::{STEPS, UNTIL};
 use super::values::WorldSize;
 use super::width_checks;
 use crate::expression::Formula;
+use crate::model_text::{DROPOUT_RATES, rounded_dropout};
 use crate::policy::{
     Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, OrFormula, Placement, Reduction,
     Shard, Transport,
@@ -48,24 +49,11 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     found
 }
 
-/// Number of dropout rates in 0..1: an element is dropped by 16 random bits, so a rate is rounded to a
-/// multiple of 1/65536.
-const DROPOUT_RATES: f64 = 65_536.0;
-
-/// The most that this rounding may change the share of dropped or of kept elements, relative to that share.
-const DROPOUT_ROUNDING: f64 = 0.1;
-
-/// Reports dropout rates near 0 and 1 that 16 bits cannot represent: they would be rounded to a clearly
-/// different rate, to dropping nothing, or to dropping everything.
+/// Reports dropout rates near 0 and 1 that 16 bits cannot represent.
 fn dropout(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
     let rate = recipe.values().model.dropout;
+    let Some(rounded) = rounded_dropout(rate) else { return };
     let drawn = rate * DROPOUT_RATES;
-    let rounded = drawn.round() / DROPOUT_RATES;
-    let kept = (1.0 - rounded) / (1.0 - rate) - 1.0;
-    let dropped = if rate > 0.0 { rounded / rate - 1.0 } else { 0.0 };
-    if kept.abs().max(dropped.abs()) <= DROPOUT_ROUNDING {
-        return;
-    }
     let nearest = [drawn.floor(), drawn.ceil()].map(|drawn| drawn / DROPOUT_RATES);
     let nearest: Vec<String> =
         nearest.into_iter().filter(|near| *near < 1.0).map(|near| format!("{near:?}")).collect();

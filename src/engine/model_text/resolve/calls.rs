@@ -5,6 +5,7 @@ use super::arguments::Arguments;
 use super::elementwise::broadcast;
 use super::value::Value;
 use crate::expression::Function;
+use crate::model_text::dropout::rounded_dropout;
 use crate::model_text::functions::{Call, Signature};
 use crate::model_text::graph::{
     Initial, MAX_WIDTH, Norm, NormKind, Operation, ParameterKind, Reduction, Shape,
@@ -23,6 +24,17 @@ const POSITIVE: (fn(f64) -> bool, &str) = (|value| value > 0.0, "a number above 
 /// Probabilities below 1.
 const PROBABILITY: (fn(f64) -> bool, &str) =
     (|value| (0.0..1.0).contains(&value), "a probability from 0 to below 1");
+
+/// Refuses a rate of dropout that would be rounded to a clearly different one.
+fn check_dropout(rate: f64, at: &Range<usize>) -> Result<(), Mistake> {
+    match rounded_dropout(rate) {
+        Some(rounded) => {
+            let help = "an element is dropped by 16 random bits; take a rate farther from 0 and 1";
+            fail(at, format!("the rate {rate:?} would become {rounded:?}"), help)
+        }
+        None => Ok(()),
+    }
+}
 
 impl<'a> Resolver<'a> {
     /// Calls a function.
@@ -279,6 +291,7 @@ impl<'a> Resolver<'a> {
         let scale = self.number(call, "scale", POSITIVE)?;
         let scale = scale.unwrap_or_else(|| 1.0 / (q_shape.width as f64).sqrt());
         let dropout = self.number(call, "dropout", PROBABILITY)?.unwrap_or(0.0);
+        check_dropout(dropout, &call.at)?;
         let mut inputs = vec![q, k, v];
         if let Some((value, at)) = self.optional(call, "sinks")? {
             match value {
@@ -365,6 +378,7 @@ impl<'a> Resolver<'a> {
         if p == 0.0 {
             return Ok(Value::Tensor(x));
         }
+        check_dropout(p, &call.at)?;
         self.node(Operation::Dropout(p), vec![x], shape, &call.at)
     }
 

@@ -174,6 +174,12 @@ fn every_built_in_text_resolves() {
 fn mistakes_in_the_meaning_are_pointed_at() {
     let block = |block: &str| text_with("", block, "");
     for (text, at, label, help) in [
+        (
+            block("  x = dropout(x, 0.00001)"),
+            "dropout(x, 0.00001)",
+            "the rate 1e-5 would become 1.52587890625e-5",
+            "16 random bits",
+        ),
         (block("  y = lin(x, dim)"), "lin", "unknown function", "linear"),
         (block("  y = zzz(x)"), "zzz", "unknown function", "docs/model-texts.md"),
         (block("  y = x + yy"), "yy", "unknown name", "begins with yy ="),
