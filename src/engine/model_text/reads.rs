@@ -2,7 +2,7 @@
 
 use super::functions::{Call, Signature};
 use super::names::KEY_NAMES;
-use super::tree::{CallArgument, Expression, ExpressionKind, ModelText};
+use super::tree::{CallArgument, Expression, ExpressionKind, ModelText, Part};
 use std::collections::BTreeSet;
 
 /// Keys of `[model]` that count for every model: its size, what its context and vocabulary follow from, and
@@ -34,36 +34,55 @@ impl ModelText {
         self.statements.iter().for_each(|statement| add(&statement.value, &mut keys));
         keys
     }
+
+    /// Returns true if the text has a table of positions.
+    pub fn looks_up_positions(&self) -> bool {
+        let is_positions = |argument: &CallArgument| matches!(&argument.value.kind, ExpressionKind::Name(name) if &**name == "positions");
+        self.calls(|_, call, arguments| call == Call::Embedding && arguments.iter().any(is_positions))
+    }
+
+    /// Returns true if the part `head` has a product with a matrix of its own.
+    pub fn has_own_head(&self) -> bool {
+        let is_shared =
+            |argument: &CallArgument| argument.name.as_ref().is_some_and(|(name, _)| &**name == "weight");
+        self.calls(|part, call, arguments| {
+            part == Part::Head && call == Call::Linear && !arguments.iter().any(is_shared)
+        })
+    }
+
+    /// Returns true if a call in the text is one of these.
+    fn calls(&self, is_wanted: impl Fn(Part, Call, &[CallArgument]) -> bool) -> bool {
+        let mut rest: Vec<(Part, &Expression)> =
+            self.statements.iter().map(|statement| (statement.part, &statement.value)).collect();
+        while let Some((part, expression)) = rest.pop() {
+            if let ExpressionKind::Call { function, arguments, .. } = &expression.kind
+                && Signature::find(function)
+                    .is_some_and(|signature| is_wanted(part, signature.call, arguments))
+            {
+                return true;
+            }
+            rest.extend(expression.kind.operands().map(|operand| (part, operand)));
+        }
+        false
+    }
 }
 
 fn add<'a>(expression: &'a Expression, keys: &mut BTreeSet<&'a str>) {
     match &expression.kind {
-        ExpressionKind::Number(_)
-        | ExpressionKind::Word(_)
-        | ExpressionKind::Bool(_)
-        | ExpressionKind::None => {}
         ExpressionKind::Key(key) if &**key == "gated" => _ = keys.insert("activation"),
         ExpressionKind::Key(key) => _ = keys.insert(key),
         ExpressionKind::Name(name) => {
             let known = KEY_NAMES.iter().find(|(known, _)| *known == &**name);
             keys.extend(known.and_then(|(_, key)| key.strip_prefix("model.")));
         }
-        ExpressionKind::BlockName { layer: operand, .. }
-        | ExpressionKind::Not(operand)
-        | ExpressionKind::Negative(operand) => add(operand, keys),
-        ExpressionKind::Operation(_, left, right) => {
-            [left, right].into_iter().for_each(|side| add(side, keys))
-        }
         ExpressionKind::Call { function, arguments, .. } => {
-            arguments.iter().for_each(|argument| add(&argument.value, keys));
             if let Some(signature) = Signature::find(function) {
                 add_of_call(signature, arguments, keys);
             }
         }
-        ExpressionKind::If { condition, then, otherwise } => {
-            [condition, then].into_iter().chain(otherwise).for_each(|part| add(part, keys));
-        }
+        _ => {}
     }
+    expression.kind.operands().for_each(|operand| add(operand, keys));
 }
 
 /// Adds the keys that a function reads for the arguments that a call leaves out.

@@ -93,6 +93,26 @@ pub(super) enum ExpressionKind {
     },
 }
 
+impl ExpressionKind {
+    /// Returns the expressions that it consists of.
+    pub fn operands(&self) -> impl Iterator<Item = &Expression> {
+        let (few, arguments): ([Option<&Expression>; 3], &[CallArgument]) = match self {
+            Self::Number(_) | Self::Word(_) | Self::Bool(_) | Self::None | Self::Name(_) | Self::Key(_) => {
+                ([None; 3], &[])
+            }
+            Self::BlockName { layer: operand, .. } | Self::Not(operand) | Self::Negative(operand) => {
+                ([Some(operand), None, None], &[])
+            }
+            Self::Operation(_, left, right) => ([Some(left), Some(right), None], &[]),
+            Self::Call { arguments, .. } => ([None; 3], arguments),
+            Self::If { condition, then, otherwise } => {
+                ([Some(condition), Some(then), otherwise.as_deref()], &[])
+            }
+        };
+        few.into_iter().flatten().chain(arguments.iter().map(|argument| &argument.value))
+    }
+}
+
 /// An argument of a call, with its name if it was written.
 #[derive(Clone, Debug)]
 pub(super) struct CallArgument {

@@ -114,7 +114,7 @@ mod tests {
         let path = folder.path().join("r.toml");
         std::fs::write(&path, "model.definition = \"mine.model\"\n").unwrap();
         let wrong = load(&path, &[], std::iter::empty(), &Machine::none()).unwrap_err();
-        assert!(wrong.message().contains("mine.model:2:7"), "{wrong}");
+        assert!(wrong.message().contains("mine.model:2:6"), "{wrong}");
         let wrong = recipe("model.definition = \"no.model\"").unwrap_err();
         assert!(wrong.contains("no.model") && wrong.contains("nanochat"), "{wrong}");
     }

@@ -216,14 +216,17 @@ impl<'a> State<'a> {
     /// Returns the roles that the model has parameters of.
     fn roles(&self) -> impl Iterator<Item = GroupRole> + use<> {
         let model = &self.recipe.values().model;
-        // What parameters a text has depends on its arithmetic.
-        let any = model.definition.is_some();
-        let (positions, head) = (model.position == Position::Learned, !model.tie_embeddings);
-        let vectors = model.norm_weight || model.bias || (model.qk_norm && model.qk_norm_weight);
+        let (positions, head) = match &self.model_text {
+            Some(text) => (text.looks_up_positions(), text.has_own_head()),
+            None => (model.position == Position::Learned, !model.tie_embeddings),
+        };
+        let of_keys = model.norm_weight || model.bias || (model.qk_norm && model.qk_norm_weight);
+        // Which vectors a text has depends on its arithmetic.
+        let vectors = of_keys || self.model_text.is_some();
         GroupRole::ALL.into_iter().filter(move |role| match role {
-            GroupRole::Positions => positions || any,
-            GroupRole::Head => head || any,
-            GroupRole::Vector => vectors || any,
+            GroupRole::Positions => positions,
+            GroupRole::Head => head,
+            GroupRole::Vector => vectors,
             _ => true,
         })
     }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use xrun::machine::Machine;
-use xrun::model::{Programs, schedule_tables};
+use xrun::model::{Programs, parameters, schedule_tables};
+use xrun::model_text::{Node, Operation};
 use xrun::plan::{CorpusFacts, Period, Plan, data_spec, is_due};
 use xrun::policy::{CorpusSource, PathList, Validation};
 use xrun::recipe::{self, KEYS, Key, Recipe, Type};
@@ -225,15 +226,17 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     }
     // Seeds and initial values.
     let _ = write!(text, "order {}", plan.seeds.order);
-    if values.model.dropout > 0.0 {
+    let drops = |node: &Node| matches!(node.operation, Operation::Dropout(_));
+    if values.model.dropout > 0.0 && plan.graph.nodes.iter().any(drops) {
         let _ = write!(text, "dropout {}", plan.seeds.dropout);
     }
     match &values.model.init_from {
         Some(from) => _ = write!(text, "from {from}"),
         None => {
-            let init = (plan.seeds.init, plan.seeds.scheme, values.model.init_std);
-            let _ = write!(text, "{init:?} {:?} {:?}", values.model.residual_init, values.model.head_init);
-            let _ = write!(text, "{:?}", plan.model.base_dim);
+            let _ = write!(text, "{:?}", (plan.seeds.init, plan.seeds.scheme));
+            for parameter in parameters(&plan.model, &plan.graph) {
+                let _ = write!(text, "{:?}", parameter.init);
+            }
         }
     }
     // Events.

@@ -249,29 +249,8 @@ impl<'a> Resolver<'a> {
 
 /// Collects the names that an expression reads by `block[i].name`.
 fn names_of_blocks(expression: &Expression, found: &mut BTreeSet<Box<str>>) {
-    match &expression.kind {
-        ExpressionKind::Number(_)
-        | ExpressionKind::Word(_)
-        | ExpressionKind::Bool(_)
-        | ExpressionKind::None
-        | ExpressionKind::Name(_)
-        | ExpressionKind::Key(_) => {}
-        ExpressionKind::BlockName { layer, name } => {
-            names_of_blocks(layer, found);
-            found.insert(name.clone());
-        }
-        ExpressionKind::Not(operand) | ExpressionKind::Negative(operand) => names_of_blocks(operand, found),
-        ExpressionKind::Operation(_, left, right) => {
-            names_of_blocks(left, found);
-            names_of_blocks(right, found);
-        }
-        ExpressionKind::Call { arguments, .. } => {
-            arguments.iter().for_each(|argument| names_of_blocks(&argument.value, found));
-        }
-        ExpressionKind::If { condition, then, otherwise } => {
-            names_of_blocks(condition, found);
-            names_of_blocks(then, found);
-            otherwise.iter().for_each(|otherwise| names_of_blocks(otherwise, found));
-        }
+    if let ExpressionKind::BlockName { name, .. } = &expression.kind {
+        found.insert(name.clone());
     }
+    expression.kind.operands().for_each(|operand| names_of_blocks(operand, found));
 }

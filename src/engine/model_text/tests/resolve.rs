@@ -308,3 +308,40 @@ fn the_number_of_operations_is_limited() {
     assert_eq!(found.label, "one operation too many");
     assert_eq!(found.layer, Some(MAX_GRAPH_NODES / (4 * 126)));
 }
+
+#[test]
+fn a_text_says_which_keys_it_reads() {
+    let keys = |block: &str, head: &str| {
+        let text = parsed(&text_with("", block, head));
+        text.keys().into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let always = [
+        "base_dim",
+        "definition",
+        "dim",
+        "init_from",
+        "init_std",
+        "n_layers",
+        "parametrization",
+        "vocab_size",
+    ];
+    assert_eq!(keys("", ""), always, "two products and a table");
+    let more = |block: &str, head: &str| {
+        let found = keys(block, head).into_iter().filter(|key| !always.contains(&key.as_str()));
+        found.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(more("  x = dropout(norm(x))", ""), "dropout norm norm_bias norm_eps norm_weight");
+    assert_eq!(more("  x = dropout(rms_norm(x, eps = 1e-5), 0.1)", ""), "");
+    assert_eq!(more("  x = linear(x, dim, init = \"residual\", name = \"y\")", ""), "residual_init");
+    assert_eq!(more("", "  x = if model.norm == \"rms_norm\" then x else x * n_heads"), "n_heads norm");
+    let rotated = more("  x = rope(x, 100, reversed = false)", "");
+    assert!(
+        rotated.contains("rope_fraction rope_high_freq_factor") && !rotated.contains("theta"),
+        "{rotated}"
+    );
+    let reads = |text: &str| (parsed(text).looks_up_positions(), parsed(text).has_own_head());
+    assert_eq!(reads(&text_with("", "", "")), (false, true));
+    let tied = text_with("  x = x + embedding(positions, dim, name = \"p\")", "", "")
+        .replace("(x, vocab_size)", "(x, vocab_size, weight = \"table\")");
+    assert_eq!(reads(&tied), (true, false));
+}

@@ -241,21 +241,28 @@ pub(super) fn head(r: &Readers<'_>) -> Option<(Head, Vec<usize>)> {
     use crate::expression::Function;
     let mut node = r.graph.logits;
     let mut found = Vec::new();
+    let is_tanh =
+        |node: usize| *r.operation(node) == Operation::Elementwise(Elementwise::Function(Function::Tanh));
     let mut logit_cap = None;
-    if let Some((cap, tanh)) = times_number(r, node)
-        && let Operation::Elementwise(Elementwise::Function(Function::Tanh)) = r.operation(tanh)
-    {
-        let &[quotient] = r.inputs(tanh) else { return None };
-        let (Operation::Elementwise(Elementwise::Divide), &[logits, by]) =
-            (r.operation(quotient), r.inputs(quotient))
-        else {
-            return None;
-        };
-        if *r.operation(by) != Operation::Constant(cap) {
-            return None;
+    // Texts have no product with 1 and no quotient by 1.
+    let (cap, tanh) = times_number(r, node).filter(|(_, of)| is_tanh(*of)).unwrap_or((1.0, node));
+    if is_tanh(tanh) {
+        let &[capped] = r.inputs(tanh) else { return None };
+        found.extend([node, tanh]);
+        node = capped;
+        if cap != 1.0 {
+            let (Operation::Elementwise(Elementwise::Divide), &[logits, by]) =
+                (r.operation(capped), r.inputs(capped))
+            else {
+                return None;
+            };
+            if *r.operation(by) != Operation::Constant(cap) {
+                return None;
+            }
+            found.push(capped);
+            node = logits;
         }
-        found.extend([node, tanh, quotient]);
-        (logit_cap, node) = (Some(cap), logits);
+        logit_cap = Some(cap);
     }
     let mut logit_scale = 1.0;
     if let Some((factor, logits)) = times_number(r, node) {
