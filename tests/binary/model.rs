@@ -105,3 +105,62 @@ fn the_texts_of_the_page_are_right_and_its_message_is_the_programs() {
     place.write("mine.model", format!("\n{wrong}").as_bytes());
     place.xrun(&["model", "check", "mine.model"]).ended(2).says(&[shown]);
 }
+
+/// A gate of its own width and a second feed-forward layer, with forms that ops compute.
+const RUNS: &str = "embed:
+  x = embedding(tokens, dim, name = \"embedding\")
+block:
+  n = rms_norm(x)
+  qkv = linear(n, dim, dim, dim)
+  q = rope(heads(slice(qkv, 0, dim), n_heads))
+  k = rope(heads(slice(qkv, dim, 2 * dim), n_heads))
+  v = heads(slice(qkv, 2 * dim, 3 * dim), n_heads)
+  gate = 2 * sigmoid(linear(linear(n, 5, name = \"narrow\"), dim))
+  x = x + gate * linear(attention(q, k, v), dim, init = \"residual\", name = \"out\")
+  y = linear(rms_norm(x), 48)
+  x = x + linear(relu(y)^2, dim, init = \"residual\", name = \"down\")
+head:
+  logits = linear(rms_norm(x + block[0].x), vocab_size)
+";
+
+#[test]
+fn a_text_is_trained_sampled_and_resumed_without_its_file() {
+    let place = Place::new();
+    place.write("mine.model", RUNS.as_bytes());
+    let run = place.xrun(&[
+        "tiny.toml",
+        "model.definition=mine.model",
+        "model.n_layers=2",
+        "model.norm=layer_norm",
+    ]);
+    run.succeeds()
+        .says(&["`model.norm` has no effect because the text of `model.definition` does not read it"]);
+    std::fs::remove_file(place.path().join("mine.model")).unwrap();
+    let run = place.run();
+    for file in ["recipe.toml", "resolved.toml"] {
+        assert!(run.text(file).contains("gate = 2 * sigmoid("), "{file}");
+    }
+    place.xrun(&["sample", run.name()]).succeeds();
+    place.xrun(&[&format!("{}/recipe.toml", run.name())]).succeeds();
+    place.xrun(&["export", run.name(), "--to", "hf"]).ended(2).says(&["model.definition"]);
+}
+
+#[test]
+fn a_text_is_computed_with_or_refused_with_its_line() {
+    let place = Place::new();
+    place.write("mine.model", RUNS.as_bytes());
+    let check = ["model", "check", "mine.model", "--recipe", "tiny.toml", "--compute", "model.n_layers=2"];
+    let shown = place.xrun(&check).succeeds().stdout;
+    assert_eq!(shown.matches("\nok ").count(), 4, "{shown}");
+    let json = place.xrun(&[&check[..], &["--json"]].concat()).succeeds().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["not_run"], &json["checks"]["seeing_rows"]), (&Value::Null, &0.into()), "{json}");
+    place.write("mine.model", RUNS.replace("x + block[0].x", "shift(x, 1)").as_bytes());
+    let says = ["line 14, logits = …: no op computes this"];
+    assert!(place.xrun(&check).succeeds().stdout.contains(says[0]));
+    place.xrun(&["plan", "tiny.toml", "model.definition=mine.model"]).ended(2).says(&says);
+    place
+        .xrun(&["model", "check", "qwen3", "--compute", "model.vocab_size=10_000_000"])
+        .ended(2)
+        .says(&["16,777,216"]);
+}

@@ -8,10 +8,11 @@ use crate::machine::Machine;
 use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
 use crate::model_text::{BUILT_IN, Mistake, ModelText, built_in, resolve};
-use crate::plan::{Model, corpus_facts};
-use crate::recipe::{self, text_error};
+use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
+use crate::recipe::{self, Recipe, text_error};
 use crate::regular;
 use crate::suggest::nearest;
+use crate::train::{MAX_CHECKED_PARAMETERS, ModelChecks, check_model};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun model`.
@@ -44,6 +45,10 @@ struct Check {
     overrides: Vec<String>,
     #[command(flatten)]
     results: Results,
+    /// Also compute with the model, in f64 on the CPU: its gradients against differences, causality, fused ops
+    /// against unfused ones, and generation with a cache against the whole text.
+    #[arg(long)]
+    compute: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -81,24 +86,63 @@ fn check(args: &Check) -> Result<()> {
     let parsed = ModelText::parse(&text).map_err(wrong)?;
     let recipe = recipe_path(&args.recipe, &args.results.folder)?;
     let recipe = recipe::load(&recipe, &args.overrides, recipe::environment(), &Machine::none())?;
-    let model = Model::from_recipe(&recipe, corpus_facts(&recipe)?.vocab_size)?;
+    let facts = corpus_facts(&recipe)?;
+    let model = Model::from_recipe(&recipe, facts.vocab_size)?;
     let seq_len = recipe.values().training.seq_len;
     let graph = resolve(&parsed, &model.keys(seq_len)).map_err(wrong)?;
     let cost: TextCost = cost(&parsed, &graph, &model, seq_len);
-    let runs = check_recording(&model, &graph);
+    let not_run = check_recording(&model, &graph).err().map(|e| e.message().to_owned());
+    let checks = match &not_run {
+        None if args.compute => Some(compute(&recipe, &parsed, &facts, cost.parameter_count)?),
+        _ => None,
+    };
+    let passed = checks.as_ref().is_none_or(ModelChecks::passed);
+    let failed = || Error::failed(format!("{name} fails a check"));
+    let report = Report { cost, not_run, checks };
     if args.json {
-        return print_json(&cost);
+        print_json(&report)?;
+        return if passed { Ok(()) } else { Err(failed()) };
     }
+    let Report { cost, not_run, checks } = report;
+    let checks = checks.map_or_else(String::new, |checks| format!("\n{checks}"));
+    let not_run = not_run.map_or_else(String::new, |reason| format!("\n{reason}\n"));
     print(&format!(
-        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{}",
+        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{not_run}{checks}",
         recipe.name(),
         model.n_layers,
         plural(model.n_layers),
         model.dim,
         thousands(model.vocab_size),
-        thousands(seq_len),
-        runs.map_or_else(|e| format!("\n{}\n", e.message()), |()| String::new())
-    ))
+        thousands(seq_len)
+    ))?;
+    if passed { Ok(()) } else { Err(failed()) }
+}
+
+/// What `xrun model check` finds, as JSON.
+#[derive(serde::Serialize)]
+struct Report {
+    #[serde(flatten)]
+    cost: TextCost,
+    /// Why the text cannot be run; `null` if it can.
+    not_run: Option<String>,
+    /// What computing with the model showed; `null` if it was not asked for.
+    checks: Option<ModelChecks>,
+}
+
+/// Checks a text by computing with it, with the keys of a recipe.
+fn compute(recipe: &Recipe, text: &ModelText, facts: &CorpusFacts, parameters: usize) -> Result<ModelChecks> {
+    if parameters > MAX_CHECKED_PARAMETERS {
+        return Err(Error::usage(format!(
+            "--compute takes models of at most {} parameters, and this one has {}: set smaller model.dim, \
+             model.n_layers or model.vocab_size",
+            thousands(MAX_CHECKED_PARAMETERS),
+            thousands(parameters)
+        )));
+    }
+    let definition = format!("model.definition={}", text.text());
+    let settings = [definition, "parallelism.world_size=1".to_owned()];
+    let recipe = recipe.with_overrides(&settings, &Machine::none())?;
+    check_model(&Plan::new(&recipe, facts, &Machine::none())?)
 }
 
 /// Returns the path and the text of a file or of a built-in model.

@@ -1,0 +1,452 @@
+//! Checks of a model by computing with it, in f64 on the CPU: its gradients, what its rows see, its fused ops,
+//! and its generation.
+
+use super::initial::{InitialValues, initialize};
+use crate::data::{Batch, Ramp};
+use crate::device::DType;
+use crate::device::communicator::SingleRank;
+use crate::device::cpu::Pool;
+use crate::error::{Error, Result};
+use crate::exec::{Engine, Section};
+use crate::ir::{BatchSlot, ControlSlot, FlatBuffer, GenerationSlot, Precision, PromptSlot, SlotName};
+use crate::model::{Programs, head_of};
+use crate::plan::Plan;
+use crate::policy::{Attention, Packing};
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most tokens in a sequence of the checks, the fewest that two documents need, and sequences.
+const SEQ_LEN: usize = 16;
+const MIN_SEQ_LEN: usize = 10;
+const SEQUENCES: usize = 2;
+
+/// Tokens of a prompt; the rest of a sequence is generated.
+const PROMPT: usize = 8;
+
+/// Steps of central differences. A derivative that is right agrees at one of them: the first errs by rounding
+/// the least, the last by curvature.
+const STEPS: [f64; 2] = [1e-6, 3e-8];
+
+/// Largest relative errors: of a derivative by differences, and of two ways to compute the same in f64.
+const MAX_GRADIENT_ERROR: f64 = 1e-4;
+const MAX_ERROR: f64 = 1e-9;
+
+/// Most trained elements of a model that is checked: each parameter takes two passes.
+pub const MAX_CHECKED_PARAMETERS: usize = 1 << 24;
+
+/// What the checks of a model found. Errors are relative.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModelChecks {
+    /// The parameter whose derivative along a random direction differs most from that by differences.
+    pub worst_parameter: String,
+    /// Its error, over the norm of its gradient.
+    pub gradient_error: f64,
+    /// Parameters whose gradient is 0, so that it was not checked.
+    pub without_gradient: Vec<String>,
+    /// Rows whose logits changed with a token that they must not see: one behind them, or in another document.
+    pub seeing_rows: usize,
+    /// The largest difference of the logits with and without fused ops.
+    pub unfused_error: f64,
+    /// The largest difference of the logits that are generated token by token from those of the whole text.
+    pub generation_error: f64,
+}
+
+impl ModelChecks {
+    /// Returns true if the model passed every check.
+    pub fn passed(&self) -> bool {
+        // Comparisons with NaN are false.
+        self.gradient_error <= MAX_GRADIENT_ERROR
+            && self.seeing_rows == 0
+            && self.unfused_error <= MAX_ERROR
+            && self.generation_error <= MAX_ERROR
+    }
+}
+
+impl fmt::Display for ModelChecks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let says = |passed: bool| if passed { "ok" } else { "WRONG" };
+        writeln!(
+            f,
+            "{:<6} gradients against differences: largest error {:.1e} of {} (at most {MAX_GRADIENT_ERROR:.0e})",
+            says(self.gradient_error <= MAX_GRADIENT_ERROR),
+            self.gradient_error,
+            self.worst_parameter
+        )?;
+        if !self.without_gradient.is_empty() {
+            writeln!(f, "       without a gradient, and not checked: {}", self.without_gradient.join(", "))?;
+        }
+        writeln!(
+            f,
+            "{:<6} causality: {} rows changed with tokens that they must not see",
+            says(self.seeing_rows == 0),
+            self.seeing_rows
+        )?;
+        for (what, error) in [
+            ("fused ops against unfused ones", self.unfused_error),
+            ("generation with a cache against the whole text", self.generation_error),
+        ] {
+            let says = says(error <= MAX_ERROR);
+            writeln!(
+                f,
+                "{says:<6} {what}: largest difference of logits {error:.1e} (at most {MAX_ERROR:.0e})"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Computes with the model of a plan, at its width and depth, on a few short sequences.
+///
+/// # Errors
+/// If no op computes a part of the model, or memory cannot be allocated.
+pub fn check_model(plan: &Plan) -> Result<ModelChecks> {
+    let plan = short_plan(plan);
+    let seq_len = plan.batch.seq_len;
+    if seq_len < MIN_SEQ_LEN {
+        return Err(Error::usage(format!(
+            "models are checked on sequences of at least {MIN_SEQ_LEN} tokens; set training.seq_len={MIN_SEQ_LEN}"
+        )));
+    }
+    let mut model = Model::new(&plan)?;
+    let batch = batch(plan.model.vocab_size, seq_len, &DOCUMENTS);
+    let gradients = model.gradients(&batch)?;
+    let (worst_parameter, gradient_error, without_gradient) = model.gradient_error(gradients, &batch)?;
+    let seeing_rows = model.seeing_rows(&batch)?;
+    let logits = model.logits(&batch)?;
+    let mut unfused = plan.clone();
+    unfused.execution.fused = false;
+    unfused.execution.attention = Attention::Unfused;
+    let unfused_error = difference(&Model::new(&unfused)?.logits(&batch)?, &logits);
+    let generation_error = model.generation_error()?;
+    Ok(ModelChecks {
+        worst_parameter,
+        gradient_error,
+        without_gradient,
+        seeing_rows,
+        unfused_error,
+        generation_error,
+    })
+}
+
+/// Returns the plan for short sequences in f64 on one rank, with the parts of training left out that do not
+/// belong to the model.
+fn short_plan(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    plan.precision = Precision::for_act_dtype(DType::F64);
+    plan.batch.seq_len = SEQ_LEN.min(plan.batch.seq_len);
+    (plan.batch.micro, plan.batch.micro_steps, plan.batch.world_size) = (SEQUENCES, 1, 1);
+    (plan.batch.local, plan.batch.accumulation, plan.batch.global) = (SEQUENCES, 1, SEQUENCES);
+    plan.batch.ramp = Ramp::default();
+    plan.packing = Packing::Stream;
+    plan.cross_documents = false;
+    (plan.tasks, plan.ema, plan.mixture) = (Vec::new(), None, Vec::new());
+    plan.intervals.tasks = None;
+    (plan.generation.samples, plan.generation.temperature) = (1, 0.0);
+    plan.corpus.vocab_size = plan.model.vocab_size;
+    plan
+}
+
+/// First tokens of the documents in a sequence.
+const DOCUMENTS: [usize; 2] = [0, 7];
+
+/// Makes arbitrary tokens, in documents that begin at these tokens of every sequence.
+fn batch(vocab: usize, seq_len: usize, documents: &[usize]) -> Batch {
+    let token = |i: usize| (i * 7919 % vocab) as u32;
+    let mut batch = Batch::default();
+    for sequence in 0..SEQUENCES {
+        for t in 0..seq_len {
+            let at = sequence * seq_len + t;
+            let start = documents.iter().copied().rfind(|&start| start <= t).unwrap_or(0);
+            batch.tokens.push(token(at));
+            batch.targets.push(token(at + 1));
+            batch.positions.push((t - start) as u32);
+            batch.spans.extend([start as u32, t as u32 + 1]);
+        }
+        batch.sequences.push(sequence as u32);
+    }
+    batch
+}
+
+/// Returns the largest difference of two lists, over the largest number of the second. NaN if any is.
+fn difference(a: &[f64], b: &[f64]) -> f64 {
+    let largest = |numbers: &mut dyn Iterator<Item = f64>| {
+        numbers.fold(0.0, |most: f64, x| if x.is_nan() { f64::NAN } else { most.max(x.abs()) })
+    };
+    largest(&mut a.iter().zip(b).map(|(a, b)| a - b)) / largest(&mut b.iter().copied())
+}
+
+/// A model with parameters that all matter.
+struct Model {
+    plan: Plan,
+    programs: Programs,
+    engine: Engine,
+}
+
+impl Model {
+    fn new(plan: &Plan) -> Result<Self> {
+        let programs = Programs::new(plan)?;
+        let execution = &plan.execution;
+        let pool = Arc::new(Pool::new(execution.threads)?);
+        let (placement, arena) = (execution.placement, programs.arena_bytes());
+        let mut engine =
+            Engine::new(pool, &programs.state, Arc::new(SingleRank), placement, arena, execution.poison)?;
+        initialize(&mut engine, &plan.seeds, &InitialValues::new(1))?;
+        let mut model = Self { plan: plan.clone(), programs, engine };
+        for param in model.programs.state.params.clone() {
+            let slot = FlatBuffer::Params.param(&param.name);
+            let values = model.values(slot.clone())?;
+            let is_zero = values.iter().all(|value| *value == 0.0);
+            let moved = values.into_iter().enumerate().map(|(i, value)| {
+                let wave = (i as f64).sin();
+                match param.role.is_matrix() {
+                    true if is_zero => 0.1 * wave,
+                    true => value,
+                    false => value + 0.3 * wave,
+                }
+            });
+            let moved: Vec<f64> = moved.collect();
+            model.set(slot, &moved)?;
+        }
+        model.set(ControlSlot::Step, &[1.0])?;
+        Ok(model)
+    }
+
+    fn values(&self, slot: impl Into<SlotName>) -> Result<Vec<f64>> {
+        self.engine.state.values(self.engine.state.slot(slot)?)
+    }
+
+    fn set(&mut self, slot: impl Into<SlotName>, values: &[f64]) -> Result<()> {
+        let slot = self.engine.state.slot(slot)?;
+        self.engine.state.set_values(slot, values)
+    }
+
+    fn send(&mut self, batch: &Batch) -> Result<()> {
+        let state = &mut self.engine.state;
+        for (name, values) in [
+            (BatchSlot::Tokens, &batch.tokens),
+            (BatchSlot::Targets, &batch.targets),
+            (BatchSlot::Positions, &batch.positions),
+            (BatchSlot::Spans, &batch.spans),
+            (BatchSlot::Sequences, &batch.sequences),
+        ] {
+            let slot = state.slot(name)?;
+            state.write(slot, values)?;
+        }
+        Ok(())
+    }
+
+    /// Computes the gradients of a batch, and returns its loss per token, with all terms.
+    fn loss(&mut self, batch: &Batch) -> Result<f64> {
+        self.send(batch)?;
+        let section: &Section = self.programs.micro_step(0, 1);
+        self.engine.run(section)?;
+        let mut loss = 0.0;
+        for term in [ControlSlot::ZLoss, ControlSlot::SmoothingLoss, ControlSlot::Loss] {
+            if self.engine.state.layout().slot(term).is_some() {
+                loss += self.values(term)?[0];
+            }
+        }
+        Ok(loss)
+    }
+
+    /// Returns the gradient of every parameter.
+    fn gradients(&mut self, batch: &Batch) -> Result<Vec<Vec<f64>>> {
+        self.loss(batch)?;
+        let params = self.programs.state.params.iter();
+        params.map(|param| self.values(FlatBuffer::Grads.param(&param.name))).collect()
+    }
+
+    /// Compares the derivative of the loss along a random direction of every parameter with differences.
+    /// Returns the parameter with the largest error and the error, and the parameters without a gradient.
+    fn gradient_error(
+        &mut self,
+        gradients: Vec<Vec<f64>>,
+        batch: &Batch,
+    ) -> Result<(String, f64, Vec<String>)> {
+        let (mut worst, mut without) = ((String::new(), 0.0), Vec::new());
+        for (param, gradient) in self.programs.state.params.clone().into_iter().zip(gradients) {
+            let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+            if norm == 0.0 {
+                without.push(param.name);
+                continue;
+            }
+            let slot = FlatBuffer::Params.param(&param.name);
+            let values = self.values(slot.clone())?;
+            // Signs that look random, so that no wrong part cancels another.
+            let sign = |i: usize| if (i.wrapping_mul(2_654_435_761) >> 13) & 1 == 0 { 1.0 } else { -1.0 };
+            let analytic: f64 = gradient.iter().enumerate().map(|(i, g)| g * sign(i)).sum();
+            let mut at = |shift: f64| {
+                let moved: Vec<f64> = values.iter().enumerate().map(|(i, v)| v + shift * sign(i)).collect();
+                self.set(slot.clone(), &moved)?;
+                self.loss(batch)
+            };
+            let mut error = f64::NAN;
+            for step in STEPS {
+                let numeric = (at(step)? - at(-step)?) / (2.0 * step);
+                error = error.min((analytic - numeric).abs() / norm);
+                if error <= MAX_GRADIENT_ERROR {
+                    break;
+                }
+            }
+            self.set(slot, &values)?;
+            if error.is_nan() || error > worst.1 {
+                worst = (param.name, error);
+            }
+        }
+        Ok((worst.0, worst.1, without))
+    }
+
+    /// Returns the products of the head for every row of a batch.
+    fn logits(&mut self, batch: &Batch) -> Result<Vec<f64>> {
+        self.send(batch)?;
+        self.engine.inspect(&self.programs.evaluate, "head.logits.1")
+    }
+
+    /// Counts the rows that change with tokens that they must not see.
+    ///
+    /// # Errors
+    /// Also if no row changes with its own token, which would leave nothing to see.
+    fn seeing_rows(&mut self, batch: &Batch) -> Result<usize> {
+        let before = self.logits(batch)?;
+        let (vocab, seq_len) = (self.plan.model.vocab_size, self.plan.batch.seq_len);
+        let mut seeing = 0;
+        for changed_at in [DOCUMENTS[1] - 1, seq_len - 2] {
+            let mut changed = batch.clone();
+            let others = changed.tokens[changed_at..=changed_at].iter_mut();
+            others.for_each(|token| *token = (*token + 1) % vocab as u32);
+            let after = self.logits(&changed)?;
+            let rows = before.chunks(vocab).zip(after.chunks(vocab)).map(|(a, b)| a == b);
+            let rows: Vec<bool> = rows.collect();
+            if rows[changed_at] {
+                return Err(Error::failed("no logit depends on the row's own token"));
+            }
+            // The end of the document that the token is in.
+            let end = DOCUMENTS.iter().copied().find(|&start| start > changed_at).unwrap_or(seq_len);
+            let sees = |row: &usize| (changed_at..end).contains(row);
+            seeing += (0..rows.len()).filter(|row| !sees(row) && !rows[*row]).count();
+        }
+        Ok(seeing)
+    }
+
+    /// Generates a text greedily with a cache of keys and values, and compares the logits of every step with
+    /// those of the whole text at once.
+    fn generation_error(&mut self) -> Result<f64> {
+        let (vocab, seq_len) = (self.plan.model.vocab_size, self.plan.batch.seq_len);
+        let mut whole = batch(vocab, seq_len, &[0]);
+        let missing = || Error::failed("the programs generate nothing");
+        let (prefill, decode) = (
+            self.programs.prefill.clone().ok_or_else(missing)?,
+            self.programs.generate.clone().ok_or_else(missing)?,
+        );
+        let length = PROMPT.min(prefill.shape.rows);
+        let mut prompt = whole.tokens[..length].to_vec();
+        prompt.resize(prefill.shape.rows, 0);
+        let positions: Vec<u32> = (0..prefill.shape.rows as u32).collect();
+        let state = &mut self.engine.state;
+        state.write(state.slot(prefill.shape.slot(PromptSlot::Tokens))?, &prompt)?;
+        state.write(state.slot(prefill.shape.slot(PromptSlot::Positions))?, &positions)?;
+        state.write(state.slot(GenerationSlot::Positions)?, &[length as u32 - 1])?;
+        state.write(state.slot(GenerationSlot::Bad)?, &[0])?;
+        let mut generated = Vec::new();
+        for at in length..=seq_len {
+            self.engine.run(if at == length { &prefill.section } else { &decode })?;
+            generated.extend(self.values(GenerationSlot::Logits)?);
+            if let Some(token) = whole.tokens.get_mut(at).filter(|_| at < seq_len) {
+                let slot = self.engine.state.slot(GenerationSlot::Tokens)?;
+                *token = self.engine.state.read::<u32>(slot)?[0];
+            }
+        }
+        let head = head_of(&self.plan.graph)?;
+        let rows = self.logits(&whole)?;
+        let of_whole = &rows[(length - 1) * vocab..seq_len * vocab];
+        let of_whole: Vec<f64> = of_whole.iter().map(|&product| head.logit(product)).collect();
+        Ok(difference(&generated, &of_whole))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::plan::CorpusFacts;
+    use crate::recipe;
+    use std::collections::BTreeMap;
+
+    fn plan(settings: &[&str]) -> Plan {
+        let machine = Machine::none();
+        let small = "[model]\ndim = 32\nn_layers = 1\nhead_dim = 16\n";
+        let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let recipe =
+            recipe::load_str("r.toml".as_ref(), small, &settings, std::iter::empty(), &machine).unwrap();
+        let corpus = CorpusFacts {
+            vocab_size: 60,
+            train_tokens: 100_000,
+            exact: true,
+            validation_tokens: 10_000,
+            set_tokens: BTreeMap::new(),
+            floor: None,
+            packed: None,
+            sources: Vec::new(),
+            memory_bytes: 0,
+            tasks: Vec::new(),
+            warnings: Vec::new(),
+        };
+        Plan::new(&recipe, &corpus, &machine).unwrap()
+    }
+
+    #[test]
+    fn models_pass_whatever_a_recipe_trains_them_with() {
+        for settings in [
+            &["model.dropout=0.1", "training.z_loss=1e-3", "training.label_smoothing=0.1"] as &[&str],
+            &["training.accumulation=2", "model.residual_init=zero", "model.head_init=zero", "ema.decay=0.9"],
+            &["model.window=3", "model.tie_embeddings=true", "model.position=learned", "training.seq_len=12"],
+            &["model.norm_placement=post", "model.logit_cap=1.0", "activation_checkpoint.mode=full"],
+        ] {
+            let checks = check_model(&plan(settings)).unwrap();
+            assert!(checks.passed() && checks.without_gradient.is_empty(), "{settings:?}\n{checks}");
+        }
+    }
+
+    #[test]
+    fn planted_faults_are_seen() {
+        let plan = plan(&[]);
+        let mut model = Model::new(&short_plan(&plan)).unwrap();
+        let batch = batch(60, SEQ_LEN, &DOCUMENTS);
+        let right = model.gradients(&batch).unwrap();
+        for (at, param) in model.programs.state.params.clone().iter().enumerate() {
+            let mut wrong = right.clone();
+            wrong[at].iter_mut().for_each(|gradient| *gradient *= 1.01);
+            let (worst, error, _) = model.gradient_error(wrong.clone(), &batch).unwrap();
+            assert!(worst == param.name && error > MAX_GRADIENT_ERROR, "{}: {error} of {worst}", param.name);
+            wrong[at][0] = f64::NAN;
+            assert!(model.gradient_error(wrong, &batch).unwrap().1.is_nan(), "{}", param.name);
+        }
+        // Every row sees the documents before its own.
+        let crossing = Plan { cross_documents: true, ..short_plan(&plan) };
+        assert!(Model::new(&crossing).unwrap().seeing_rows(&batch).unwrap() > 0);
+        assert!(difference(&[1.0, f64::NAN], &[1.0, 2.0]).is_nan() && difference(&[1.5], &[-2.0]) == 1.75);
+    }
+
+    #[test]
+    fn a_number_that_is_none_does_not_pass() {
+        let right = ModelChecks {
+            worst_parameter: "head".to_owned(),
+            gradient_error: 1e-8,
+            without_gradient: Vec::new(),
+            seeing_rows: 0,
+            unfused_error: 1e-15,
+            generation_error: 1e-15,
+        };
+        assert!(right.passed());
+        for wrong in [
+            ModelChecks { gradient_error: f64::NAN, ..right.clone() },
+            ModelChecks { gradient_error: 2e-4, ..right.clone() },
+            ModelChecks { seeing_rows: 1, ..right.clone() },
+            ModelChecks { unfused_error: f64::NAN, ..right.clone() },
+            ModelChecks { generation_error: 1e-8, ..right.clone() },
+        ] {
+            assert!(!wrong.passed() && wrong.to_string().contains("WRONG"), "{wrong}");
+        }
+    }
+}
