@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// Padding is zero and must stay zero. So the width of a product is padded only if all that is computed from
 /// it, up to the products that read it, keeps zeros.
 pub(super) fn padded_widths(m: &Model, graph: &Graph, roles: &[Role]) -> Vec<BTreeSet<usize>> {
-    let products = hidden_products(m, graph);
+    let products = hidden_products(m, graph, roles);
     let mut padded = vec![BTreeSet::new(); graph.parameters.len()];
     for (role, padded) in roles.iter().zip(&mut padded) {
         padded.extend(matches!(role, Role::Embedding | Role::Head).then_some(0));
@@ -32,7 +32,7 @@ pub(super) fn padded_widths(m: &Model, graph: &Graph, roles: &[Role]) -> Vec<BTr
 }
 
 /// Returns, for every operation, the product whose padded width it has; `None` if it has none.
-fn hidden_products(m: &Model, graph: &Graph) -> Vec<Option<usize>> {
+fn hidden_products(m: &Model, graph: &Graph, roles: &[Role]) -> Vec<Option<usize>> {
     let mut product_of: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
         product_of[index] = match node.operation {
@@ -54,7 +54,11 @@ fn hidden_products(m: &Model, graph: &Graph) -> Vec<Option<usize>> {
             refused.extend(product_of[input].filter(|_| product_of[index] != product_of[input]));
         }
         // The halves of a stack are padded each, so it is taken apart before a product reads it.
+        // The rows that the head reads are kept without padding.
+        let is_head = matches!(node.operation, Operation::Linear { weight, .. }
+            if matches!(roles[weight], Role::Head | Role::Embedding));
         for &input in node.inputs.iter().filter(|_| is_product) {
+            refused.extend(product_of[input].filter(|_| is_head));
             let is_whole_stack = matches!(graph.nodes[input].operation, Operation::Linear { weight, .. }
                 if graph.parameters[weight].shape.len() == 3);
             refused.extend(product_of[input].filter(|_| is_whole_stack));

@@ -6,7 +6,8 @@ use crate::engine::harness::{Setup, Trained};
 const STEPS: usize = 4;
 
 /// A text with what no key says: a window in the first block alone, a bottleneck, products of rows, two widths of
-/// the feed-forward layer, functions of halves and of rows, and a skip from the first block to the head.
+/// the feed-forward layer, functions of halves and of rows, two norms of one sum, a skip from the first block to
+/// the head, and a product before it.
 const TEXT: &str = "model.definition=
 embed:
   x = embedding(tokens, dim, name = \"embedding\")
@@ -25,9 +26,10 @@ block:
   halves = linear(layer_norm(x), width, stack = 2, init = normal(0.3))
   hidden = sin(slice(halves, 0, width)) * slice(halves, width, 2 * width)
   hidden = hidden + 0.1 * tanh(hidden) ^ 2
-  x = x + linear(hidden, dim, init = \"residual\", name = \"down\")
+  mixed = linear(rms_norm(x), dim, init = normal(0.1))
+  x = x + (linear(hidden, dim, init = \"residual\", name = \"down\") + mixed)
 head:
-  x = rms_norm(x + 0.5 * block[0].x, name = \"final_norm\")
+  x = linear(rms_norm(x + 0.5 * block[0].x), 40)
   logits = 20 * tanh(model.logit_scale * linear(x, vocab_size) / 20)";
 
 /// Sets of keys that together have every part of a model at least once.

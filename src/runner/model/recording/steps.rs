@@ -90,7 +90,9 @@ fn in_order(graph: &Graph, mut steps: Vec<Step>) -> Vec<Step> {
         }
         step.outputs.iter().for_each(|&output| recorded_at[output] = step.at);
     }
-    steps.sort_by_key(|step| (step.at, step.outputs.last().copied()));
+    // A norm that is recorded with other rows' step comes after it.
+    let follows = |step: &Step| matches!(step.kind, StepKind::Norm(_));
+    steps.sort_by_key(|step| (step.at, follows(step), step.outputs.last().copied()));
     steps
 }
 
