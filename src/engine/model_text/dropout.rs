@@ -7,8 +7,8 @@ pub const DROPOUT_RATES: f64 = 65_536.0;
 /// The most that this rounding may change the share of dropped or of kept elements, relative to that share.
 const DROPOUT_ROUNDING: f64 = 0.1;
 
-/// Returns the rate that `rate` would be rounded to, if it is clearly different: near 0 and 1, to another rate,
-/// to dropping nothing, or to dropping everything.
+/// Returns the rate that `rate` would be rounded to, if it is clearly different. Near 0 and 1 that is another
+/// rate, dropping nothing, or dropping everything.
 pub fn rounded_dropout(rate: f64) -> Option<f64> {
     let rounded = (rate * DROPOUT_RATES).round() / DROPOUT_RATES;
     let kept = (1.0 - rounded) / (1.0 - rate) - 1.0;

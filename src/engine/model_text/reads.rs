@@ -27,8 +27,8 @@ const SCALING: [&str; 8] = [
 ];
 
 impl ModelText {
-    /// Returns the keys of the section `[model]` that the text reads, without the section: those that it names,
-    /// and those that its functions read by themselves.
+    /// Returns the keys of `[model]` that the text reads, without the section: those that it names, and those
+    /// that its functions read by themselves.
     pub fn keys(&self) -> BTreeSet<&str> {
         let mut keys: BTreeSet<&str> = ALWAYS.into();
         self.statements.iter().for_each(|statement| add(&statement.value, &mut keys));

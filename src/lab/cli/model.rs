@@ -45,7 +45,7 @@ struct Check {
     overrides: Vec<String>,
     #[command(flatten)]
     results: Results,
-    /// Also compute with the model, in f64 on the CPU: its gradients against differences, causality, fused ops
+    /// Also compute with the model, in f64 on the CPU: gradients against differences, causality, fused ops
     /// against unfused ones, and generation with a cache against the whole text.
     #[arg(long)]
     compute: bool,

@@ -340,7 +340,8 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 /// - with `parallelism.embedding_exchange = false`;
 /// - with `reduction = "grouped"`, which is the baseline;
 /// - with several micro-steps, because all their rows would have to be kept;
-/// - with tied embeddings, because the head's gradient fills every row, or with several tables of token vectors;
+/// - with tied embeddings, because the head's gradient fills every row;
+/// - with several tables of token vectors;
 /// - if more ranks divide the gradient than a kernel can read from;
 /// - if an all-reduce sends fewer bytes.
 pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
@@ -356,8 +357,8 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     exchanges_rows.then_some(RankInterleaved { ranks: plan.batch.world_size, sequence: plan.batch.seq_len })
 }
 
-/// Returns the table of token vectors whose gradient's rows ranks may exchange: the only one, if nothing but a
-/// lookup reads it. It comes first in the text, so it lies last in the buffers.
+/// Returns the table of token vectors whose gradient's rows ranks may exchange: the only one, if nothing but
+/// a lookup reads it. It comes first in the text, so it lies last in the buffers.
 fn exchanged_table(plan: &Plan) -> Option<&Parameter> {
     let graph = &plan.graph;
     let is_table = |parameter: &Parameter| parameter.kind == ParameterKind::Tokens;

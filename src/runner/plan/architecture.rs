@@ -29,8 +29,8 @@ impl Model {
         })
     }
 
-    /// Returns the keys of a model for sequences of `seq_len` tokens. Keys that are unset have the values that
-    /// the plan derives, and muP's division of `model.logit_scale` by the width is done.
+    /// Returns the keys of a model for sequences of `seq_len` tokens. Keys that are unset have the values
+    /// that the plan derives, and muP's division of `model.logit_scale` by the width is done.
     pub fn keys(&self, seq_len: usize) -> Keys {
         let m = self;
         let whole = |value: usize| KeyValue::Number(value as f64);

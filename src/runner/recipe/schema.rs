@@ -103,8 +103,8 @@ sections! {
     /// The architecture: a decoder. Without other keys it has RMSNorm before each sublayer, rotary
     /// grouped-query attention with normalized queries and keys, SwiGLU, and no biases, like Qwen3.
     model: Model {
-        /// The architecture as a [text](model-texts.md), in the recipe or in a file. The other keys of the section
-        /// are those that the text reads.
+        /// The architecture as a [text](model-texts.md), in the recipe or in a file. The other keys of the
+        /// section are those that the text reads.
         definition: Option<String> = None;
             Training, Type::ModelText, "\"llama\"" => unset("a decoder with the parts that these keys choose"), implied(UNSET);
         /// Width of the residual stream.

@@ -1,5 +1,5 @@
-//! Checks of a model by computing with it, in f64 on the CPU: its gradients, what its rows see, its fused ops,
-//! and its generation.
+//! Checks of a model by computing with it, in f64 on the CPU: its gradients, what its rows see, its fused
+//! ops, and its generation.
 
 use super::initial::{InitialValues, initialize};
 use crate::data::{Batch, Ramp};
@@ -44,7 +44,7 @@ pub struct ModelChecks {
     pub gradient_error: f64,
     /// Parameters whose gradient is 0, so that it was not checked.
     pub without_gradient: Vec<String>,
-    /// Rows whose logits changed with a token that they must not see: one behind them, or in another document.
+    /// Rows whose logits changed with a token that they must not see: behind them, or in another document.
     pub seeing_rows: usize,
     /// The largest difference of the logits with and without fused ops.
     pub unfused_error: f64,

@@ -5,9 +5,9 @@ use crate::engine::harness::{Setup, Trained};
 
 const STEPS: usize = 4;
 
-/// A text with what no key says: a window in the first block alone, a bottleneck, products of rows, two widths of
-/// the feed-forward layer, functions of halves and of rows, two norms of one sum, a skip from the first block to
-/// the head, and a product before it.
+/// A text with what no key says: a window in the first block alone, a bottleneck, products of rows, two
+/// widths of the feed-forward layer, functions of halves and of rows, two norms of one sum, a skip from the
+/// first block to the head, and a product before it.
 const TEXT: &str = "model.definition=
 embed:
   x = embedding(tokens, dim, name = \"embedding\")

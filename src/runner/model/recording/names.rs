@@ -13,8 +13,8 @@ pub(super) fn scope(graph: &Graph, node: usize) -> String {
 }
 
 /// Returns a name for the result of every operation, unique in its model: `blocks.3.qkv` is what a statement
-/// `qkv = …` gives in block 3, `blocks.3.qkv:linear` a part of it, and `blocks.3.x#2` what the second statement
-/// `x = …` gives.
+/// `qkv = …` gives in block 3, `blocks.3.qkv:linear` a part of it, and `blocks.3.x#2` what the second
+/// statement `x = …` gives.
 pub(super) fn names(graph: &Graph) -> Vec<String> {
     // The last operation of every statement, and how many earlier ones of its name there are in its scope.
     let mut last: BTreeMap<(usize, Option<usize>), usize> = BTreeMap::new();
