@@ -65,12 +65,13 @@ pub fn shared_randomness(a: (&Recipe, &Plan), b: (&Recipe, &Plan)) -> SharedRand
     let length = (a.batch.seq_len != b.batch.seq_len, "training.seq_len");
     let batch = (a.batch.global != b.batch.global, "the global batch size");
     let order = Sharing::unless(&[(a.seeds.order != b.seeds.order, "the seed"), corpus, length, batch]);
-    let masks = if a.model.dropout == 0.0 && b.model.dropout == 0.0 {
+    let masks = if !a.drops_elements() && !b.drops_elements() {
         Sharing::NotDrawn
     } else {
         Sharing::unless(&[
             (a.seeds.dropout != b.seeds.dropout, "the seed"),
             (a.model.dropout != b.model.dropout, "model.dropout"),
+            (a.model.definition != b.model.definition, "model.definition"),
             (a.model.dim != b.model.dim, "model.dim"),
             (a.model.n_heads != b.model.n_heads, "model.n_heads"),
             length,
@@ -200,6 +201,10 @@ mod tests {
         assert_eq!(masks(&["seeds.dropout=4"]), Sharing::Differs(vec!["the seed".to_owned()]));
         assert_eq!(masks(&["model.dim=64"]), Sharing::Differs(vec!["model.dim".to_owned()]));
         assert_eq!(shared(&[], &[]).masks, Sharing::NotDrawn);
+        let of_text = shared(&["model.definition=gpt2", "model.dropout=0.1"], &["model.dropout=0.1"]).masks;
+        assert_eq!(of_text, Sharing::Differs(vec!["model.definition".to_owned()]));
+        let unread = ["model.definition=llama", "model.dropout=0.1"];
+        assert_eq!(shared(&unread, &unread).masks, Sharing::NotDrawn, "the text reads no dropout");
         let one_side = shared(&["model.dropout=0.1"], &[]).masks;
         assert_eq!(one_side, Sharing::Differs(vec!["model.dropout".to_owned()]));
     }

@@ -8,7 +8,6 @@ use crate::forecast::Planned;
 use crate::ir::{BatchSlot, FlatBuffer, SlotName};
 use crate::machine::Machine;
 use crate::model::head_of;
-use crate::model_text::Operation;
 use crate::recipe::Recipe;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -24,11 +23,7 @@ use std::sync::Arc;
 /// no other implementation drops the same elements.
 pub fn inspect(recipe: &Recipe, machine: &Machine, to: &Path) -> Result<f64> {
     let (Planned { plan, programs, .. }, dataset) = prepare(recipe, &machine.clone().with_ranks(1, 1))?;
-    let drops = plan.graph.nodes.iter().any(|node| match node.operation {
-        Operation::Dropout(p) | Operation::Attention { dropout: p, .. } => p > 0.0,
-        _ => false,
-    });
-    if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || drops {
+    if plan.batch.world_size > 1 || plan.batch.micro_steps > 1 || plan.drops_elements() {
         return Err(Error::usage(
             "inspect covers one step of one rank without dropout: set parallelism.world_size=1, training.accumulation=1 \
              and model.dropout=0",
