@@ -38,26 +38,41 @@ impl ModelText {
     /// Returns true if the text has a table of positions.
     pub fn looks_up_positions(&self) -> bool {
         let is_positions = |argument: &CallArgument| matches!(&argument.value.kind, ExpressionKind::Name(name) if &**name == "positions");
-        self.calls(|_, call, arguments| call == Call::Embedding && arguments.iter().any(is_positions))
+        self.calls(|_, signature, arguments| {
+            signature.call == Call::Embedding && arguments.iter().any(is_positions)
+        })
     }
 
     /// Returns true if the part `head` has a product with a matrix of its own.
     pub fn has_own_head(&self) -> bool {
         let is_shared =
             |argument: &CallArgument| argument.name.as_ref().is_some_and(|(name, _)| &**name == "weight");
-        self.calls(|part, call, arguments| {
-            part == Part::Head && call == Call::Linear && !arguments.iter().any(is_shared)
+        self.calls(|part, signature, arguments| {
+            part == Part::Head && signature.call == Call::Linear && !arguments.iter().any(is_shared)
+        })
+    }
+
+    /// Returns true if the text drops elements at a rate of its own, and not at that of `model.dropout`.
+    pub fn has_own_dropout(&self) -> bool {
+        let is_key =
+            |rate: &Expression| matches!(&rate.kind, ExpressionKind::Key(key) if &**key == "dropout");
+        self.calls(|_, signature, arguments| {
+            let rate = match signature.call {
+                Call::Dropout => given(signature, arguments, "p"),
+                Call::Attention => given(signature, arguments, "dropout"),
+                _ => None,
+            };
+            rate.is_some_and(|rate| !is_key(rate))
         })
     }
 
     /// Returns true if a call in the text is one of these.
-    fn calls(&self, is_wanted: impl Fn(Part, Call, &[CallArgument]) -> bool) -> bool {
+    fn calls(&self, is_wanted: impl Fn(Part, &Signature, &[CallArgument]) -> bool) -> bool {
         let mut rest: Vec<(Part, &Expression)> =
             self.statements.iter().map(|statement| (statement.part, &statement.value)).collect();
         while let Some((part, expression)) = rest.pop() {
             if let ExpressionKind::Call { function, arguments, .. } = &expression.kind
-                && Signature::find(function)
-                    .is_some_and(|signature| is_wanted(part, signature.call, arguments))
+                && Signature::find(function).is_some_and(|signature| is_wanted(part, signature, arguments))
             {
                 return true;
             }
@@ -85,15 +100,19 @@ fn add<'a>(expression: &'a Expression, keys: &mut BTreeSet<&'a str>) {
     expression.kind.operands().for_each(|operand| add(operand, keys));
 }
 
+/// Returns the argument of a call that has this name, whether it is written or follows from its place.
+fn given<'a>(signature: &Signature, arguments: &'a [CallArgument], wanted: &str) -> Option<&'a Expression> {
+    let at = signature.arguments.iter().position(|argument| argument.name == wanted);
+    let mut found = arguments.iter().enumerate().filter(|(index, argument)| match &argument.name {
+        Some((name, _)) => **name == *wanted,
+        None => Some(*index) == at,
+    });
+    found.next().map(|(_, argument)| &argument.value)
+}
+
 /// Adds the keys that a function reads for the arguments that a call leaves out.
 fn add_of_call(signature: &Signature, arguments: &[CallArgument], keys: &mut BTreeSet<&str>) {
-    let gives = |wanted: &str| {
-        let at = signature.arguments.iter().position(|argument| argument.name == wanted);
-        arguments.iter().enumerate().any(|(index, argument)| match &argument.name {
-            Some((name, _)) => **name == *wanted,
-            None => Some(index) == at,
-        })
-    };
+    let gives = |wanted: &str| given(signature, arguments, wanted).is_some();
     match signature.call {
         Call::Embedding | Call::Linear if !gives("weight") => {
             keys.insert("init_std");

@@ -44,6 +44,8 @@ pub(super) const fn set(key: &'static str) -> When {
 pub enum Fact {
     /// The model has a text that does not read the key.
     TextReadsOthers,
+    /// The model drops no element.
+    NothingIsDropped,
     /// Every part that takes the seed of the run has a seed of its own.
     SeedsAreFixed,
     /// The rotary embedding rotates a single pair of elements, whose frequency is 1 for every base.
@@ -89,6 +91,7 @@ impl Fact {
     const fn text(self) -> &'static str {
         match self {
             Self::TextReadsOthers => "because the text of `model.definition` does not read it",
+            Self::NothingIsDropped => "because no element is dropped",
             Self::SeedsAreFixed => "because `[seeds]` sets the seed of every part",
             Self::OnePairRotates => "because a single pair of elements rotates, by one radian per token",
             Self::RampIsFull => "because every stage has the full `training.global_batch_size`",

@@ -130,5 +130,14 @@ mod tests {
         let reads = "norm(x + dropout(linear(x, dim, init = \"residual\", name = \"out\")))";
         let found: Vec<&str> = idle(&text.replace("x + linear(x, dim)", reads));
         assert_eq!(found, [""; 0]);
+        // The seed of dropout counts where a text has a rate of its own.
+        let seeded = format!(
+            "{}[seeds]\ndropout = 4\n",
+            with_text(&TEXT.replace("linear(x, dim)", "dropout(linear(x, dim), 0.1)"))
+        );
+        let found: Vec<&str> = idle(&seeded);
+        assert_eq!(found, [""; 0]);
+        let found: Vec<&str> = idle(&seeded.replace(", 0.1)", ")"));
+        assert_eq!(found, ["seeds.dropout"]);
     }
 }

@@ -139,10 +139,11 @@ impl<'a> State<'a> {
         let steps = training.steps;
         let after_warmup = steps.saturating_sub(derived::warmup_steps(schedule, steps));
         match fact {
+            Fact::NothingIsDropped => !self.drops_elements(),
             Fact::SeedsAreFixed => {
                 (seeds.init.is_some() || model.init_from.is_some())
                     && seeds.order.is_some()
-                    && (seeds.dropout.is_some() || model.dropout == 0.0)
+                    && (seeds.dropout.is_some() || !self.drops_elements())
             }
             Fact::TextReadsOthers => {
                 self.model_text.as_ref().is_some_and(|text| !text.keys().contains(key.name()))
@@ -210,6 +211,15 @@ impl<'a> State<'a> {
                     && checkpoint.log_spacing.is_none()
                     && !checkpoint.keep_best
             }
+        }
+    }
+
+    /// Returns true if the model drops elements.
+    fn drops_elements(&self) -> bool {
+        let by_key = self.recipe.values().model.dropout > 0.0;
+        match &self.model_text {
+            Some(text) => text.has_own_dropout() || (by_key && text.keys().contains("dropout")),
+            None => by_key,
         }
     }
 

@@ -346,7 +346,7 @@ sections! {
         /// Seed of the dropout masks.
         dropout: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET),
-                   idle(&[When::Is("model.dropout", &["0.0"])]);
+                   idle(&[When::Fact(Fact::NothingIsDropped)]);
         /// What determines the initial values of a parameter besides the seed: its name, so that two recipes
         /// give the same values to every parameter that both have, or its index, as in runs from before this
         /// key existed.

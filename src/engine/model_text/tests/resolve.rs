@@ -344,4 +344,13 @@ fn a_text_says_which_keys_it_reads() {
     let tied = text_with("  x = x + embedding(positions, dim, name = \"p\")", "", "")
         .replace("(x, vocab_size)", "(x, vocab_size, weight = \"table\")");
     assert_eq!(reads(&tied), (true, false));
+    for (block, own) in [
+        ("  x = dropout(x)", false),
+        ("  x = dropout(x, p = model.dropout)", false),
+        ("  x = dropout(x, 0.1)", true),
+        ("  h = heads(x, 2)\n  x = heads(attention(h, h, h, dropout = model.dropout), 1)", false),
+        ("  h = heads(x, 2)\n  x = heads(attention(h, h, h, dropout = 0.1), 1)", true),
+    ] {
+        assert_eq!(parsed(&text_with("", block, "")).has_own_dropout(), own, "{block}");
+    }
 }
