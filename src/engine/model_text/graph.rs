@@ -257,6 +257,16 @@ pub enum Initial {
     Normal(f64),
 }
 
+impl Operation {
+    /// Returns the probability with which the operation drops elements in training; 0 if it drops none.
+    pub fn dropout(&self) -> f64 {
+        match *self {
+            Self::Dropout(p) | Self::Attention { dropout: p, .. } => p,
+            _ => 0.0,
+        }
+    }
+}
+
 impl Parameter {
     /// Returns the number of elements.
     pub fn elements(&self) -> usize {

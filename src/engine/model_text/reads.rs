@@ -37,7 +37,10 @@ impl ModelText {
 
     /// Returns true if the text has a table of positions.
     pub fn looks_up_positions(&self) -> bool {
-        let is_positions = |argument: &CallArgument| matches!(&argument.value.kind, ExpressionKind::Name(name) if &**name == "positions");
+        let is_positions = |argument: &CallArgument| match &argument.value.kind {
+            ExpressionKind::Name(name) => &**name == "positions",
+            _ => false,
+        };
         self.calls(|_, signature, arguments| {
             signature.call == Call::Embedding && arguments.iter().any(is_positions)
         })

@@ -9,7 +9,7 @@ use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
 use crate::model_text::{BUILT_IN, Mistake, ModelText, built_in, resolve};
 use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
-use crate::recipe::{self, Recipe, text_error};
+use crate::recipe::{self, Recipe, model_text_error};
 use crate::regular;
 use crate::suggest::nearest;
 use crate::train::{MAX_CHECKED_PARAMETERS, ModelChecks, check_model};
@@ -76,13 +76,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn check(args: &Check) -> Result<()> {
     let (path, text) = read(&args.text)?;
     let name = path.display();
-    let wrong = |mistake: Mistake| {
-        let title = match mistake.layer {
-            Some(layer) => format!("{name} describes no model: block {layer} is wrong"),
-            None => format!("{name} describes no model"),
-        };
-        text_error((&path, &text), &title, (mistake.at, &mistake.label), &mistake.help)
-    };
+    let wrong = |mistake: Mistake| model_text_error(&path, &text, mistake);
     let parsed = ModelText::parse(&text).map_err(wrong)?;
     let recipe = recipe_path(&args.recipe, &args.results.folder)?;
     let recipe = recipe::load(&recipe, &args.overrides, recipe::environment(), &Machine::none())?;

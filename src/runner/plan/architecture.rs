@@ -2,12 +2,12 @@
 
 use super::Model;
 use crate::error::{Error, Result};
-use crate::model_text::{BUILT_IN, Graph, KeyValue, Keys, Mistake, ModelText, resolve};
+use crate::model_text::{BUILT_IN, Graph, KeyValue, Keys, ModelText, resolve};
 use crate::policy::{
     HeadInit, Norm, NormPlacement, Parametrization, Position, QkNormPlace, ResidualInit, RopeDirection,
     RopeScaling,
 };
-use crate::recipe::text_error;
+use crate::recipe::model_text_error;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ impl Model {
     pub fn graph(&self, seq_len: usize) -> Result<Graph> {
         let text = self.definition.as_deref().unwrap_or(&DECODER);
         resolve(text, &self.keys(seq_len)).map_err(|mistake| match &self.definition {
-            Some(text) => wrong_text(text, mistake),
+            Some(text) => model_text_error(Path::new("model.definition"), text.text(), mistake),
             None => Error::usage(format!("[model]: {}; {}", mistake.label, mistake.help)),
         })
     }
@@ -104,13 +104,4 @@ impl Model {
         ];
         Keys::new(named, model, m.activation.is_gated())
     }
-}
-
-/// Returns the error about a mistake in the text of `model.definition`.
-fn wrong_text(text: &ModelText, Mistake { at, label, help, layer }: Mistake) -> Error {
-    let title = match layer {
-        Some(layer) => format!("model.definition describes no model: block {layer} is wrong"),
-        None => "model.definition describes no model".to_owned(),
-    };
-    text_error((Path::new("model.definition"), text.text()), &title, (at, &label), &help)
 }

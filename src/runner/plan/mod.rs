@@ -31,7 +31,7 @@ use crate::device::gpu::MAX_RANKS;
 use crate::device::{DType, Precision};
 use crate::evaluation::Task;
 use crate::format::{percent, plural, thousands};
-use crate::model_text::{Graph, Operation};
+use crate::model_text::Graph;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::policy::{Packing, Placement, Shard, Shuffle, Transport};
 use std::sync::Arc;
@@ -105,10 +105,7 @@ impl Plan {
 
     /// Returns true if the model drops elements in training.
     pub fn drops_elements(&self) -> bool {
-        self.graph.nodes.iter().any(|node| match node.operation {
-            Operation::Dropout(p) | Operation::Attention { dropout: p, .. } => p > 0.0,
-            _ => false,
-        })
+        self.graph.nodes.iter().any(|node| node.operation.dropout() > 0.0)
     }
 
     /// Returns true if ranks exchange gradients, and therefore hold the same parameters.

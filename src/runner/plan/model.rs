@@ -249,10 +249,9 @@ impl Model {
             return None;
         }
         let padding = self.padded_ffn() - self.ffn_dim;
-        let at_zero = formula.steps_with_slopes().evaluate(&vec![0.0; formula.variables().len()]);
-        let stays_zero = at_zero[0] == 0.0 && at_zero.iter().all(|number| number.is_finite());
-        let what = if at_zero[0] == 0.0 { "has no finite slope" } else { "is not 0" };
-        (padding > 0 && !stays_zero).then(|| {
+        let zeros = vec![0.0; formula.variables().len()];
+        let what = if formula.value(&zeros) == 0.0 { "has no finite slope" } else { "is not 0" };
+        (padding > 0 && !self.activation_keeps_zeros()).then(|| {
             (
                 format!(
                     "{formula} {what} at 0, the value of the {padding} columns that pad {} to {}",

@@ -1,6 +1,8 @@
 //! Reads the definition of a model: a text in a recipe, a file of one, or the name of a built-in one.
 
+use super::diagnostic::text_error;
 use super::scalars::InvalidValue;
+use crate::error::Error;
 use crate::format::shortened;
 use crate::model_text::{BUILT_IN_NAMES, MAX_BYTES, Mistake, ModelText, built_in};
 use crate::regular;
@@ -58,6 +60,15 @@ pub(super) fn canonical_definition(
             refused(whole.clone(), title, "`xrun model check` shows the line".to_owned(), help)
         },
     )
+}
+
+/// Returns the error about a mistake in a model text, shown as mistakes in recipes are.
+pub fn model_text_error(path: &Path, text: &str, Mistake { at, label, help, layer }: Mistake) -> Error {
+    let mut title = format!("{} describes no model", path.display());
+    if let Some(layer) = layer {
+        title += &format!(": block {layer} is wrong");
+    }
+    text_error((path, text), &title, (at, &label), &help)
 }
 
 /// Reads a text of at most [`MAX_BYTES`] bytes.

@@ -100,7 +100,7 @@ pub(super) fn error(diagnostics: &[Diagnostic]) -> Error {
 /// Returns the usage error about a place in a text that recipes refer to, such as a model text, shown as
 /// mistakes in recipes are. `title` names the text and what is wrong, `label` is what is wrong at `at`, a
 /// range of bytes, and `help` is the next step.
-pub fn text_error(
+pub(super) fn text_error(
     (path, text): (&Path, &str),
     title: &str,
     (at, label): (Range<usize>, &str),

@@ -7,7 +7,6 @@ use std::fmt::Write;
 use std::path::Path;
 use xrun::machine::Machine;
 use xrun::model::{Programs, parameters, schedule_tables};
-use xrun::model_text::{Node, Operation};
 use xrun::plan::{CorpusFacts, Period, Plan, data_spec, is_due};
 use xrun::policy::{CorpusSource, PathList, Validation};
 use xrun::recipe::{self, KEYS, Key, Recipe, Type};
@@ -226,8 +225,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     }
     // Seeds and initial values.
     let _ = write!(text, "order {}", plan.seeds.order);
-    let drops = |node: &Node| matches!(node.operation, Operation::Dropout(_));
-    if values.model.dropout > 0.0 && plan.graph.nodes.iter().any(drops) {
+    if plan.drops_elements() {
         let _ = write!(text, "dropout {}", plan.seeds.dropout);
     }
     match &values.model.init_from {

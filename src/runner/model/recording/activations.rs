@@ -4,7 +4,7 @@ use super::names::names;
 use crate::ir::{Role, Sublayer};
 use crate::model::parameters::roles;
 use crate::model::purpose::ActivationKind;
-use crate::model_text::{Graph, Operation, Part};
+use crate::model_text::{Graph, Node, Operation, Part};
 
 /// Returns the tensors of an evaluation whose size shows whether a parametrization holds across widths, each
 /// with its kind. Kinds within blocks have one tensor per block.
@@ -32,9 +32,12 @@ pub fn activations(graph: &Graph) -> Vec<(ActivationKind, String)> {
             Role::Matrix(Sublayer::FeedForward) => ActivationKind::FeedForward,
             _ => continue,
         };
-        let is_last = !graph.nodes[index + 1..].iter().take_while(|later| later.block == node.block).any(
-            |later| matches!(later.operation, Operation::Linear { weight: other, .. } if roles[other] == roles[weight]),
-        );
+        let is_alike = |later: &Node| match later.operation {
+            Operation::Linear { weight: other, .. } => roles[other] == roles[weight],
+            _ => false,
+        };
+        let mut later = graph.nodes[index + 1..].iter().take_while(|later| later.block == node.block);
+        let is_last = !later.any(is_alike);
         if is_last && node.block.is_some() {
             activations.push((kind, name(index)));
         }

@@ -22,10 +22,7 @@ impl<'a> Readers<'a> {
         for (index, node) in graph.nodes.iter().enumerate() {
             node.inputs.iter().for_each(|&input| readers[input].push(index));
             sites.push(next);
-            next += match node.operation {
-                Operation::Dropout(p) | Operation::Attention { dropout: p, .. } => u32::from(p > 0.0),
-                _ => 0,
-            };
+            next += u32::from(node.operation.dropout() > 0.0);
         }
         Self { graph, activation, readers, sites }
     }
