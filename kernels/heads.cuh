@@ -126,7 +126,8 @@ __device__ __forceinline__ void fill_cos_sin(const u32 *positions, int rows, flo
 
 // Copies the value heads of rows, which are not rotated.
 __device__ __forceinline__ void copy_v(const T *from, T *to, int rows) {
-    constexpr int PACKS = N_KV_HEADS * HEAD_DIM / VEC;
+    constexpr int PACKS = N_KV_HEADS > 0 ? N_KV_HEADS * HEAD_DIM / VEC : 1;
+    if (N_KV_HEADS == 0) return;
 #pragma unroll 4
     for (int at = threadIdx.x; at < rows * PACKS; at += THREADS) {
         i64 place = i64(at / PACKS) * QKV_WIDTH + V_OFFSET + at % PACKS * VEC;

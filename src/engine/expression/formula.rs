@@ -11,6 +11,12 @@ use std::sync::Arc;
 /// Most characters in a formula, both as written and in its canonical text.
 pub const MAX_LENGTH: usize = 256;
 
+/// Most variables of a formula that is made from a tree.
+pub const MAX_VARIABLES: usize = 8;
+
+/// The names of more than two variables.
+const VARIABLES: [&str; MAX_VARIABLES] = ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"];
+
 /// A formula within all limits. Cheap to clone. Two formulas are equal if their trees are.
 #[derive(Clone)]
 pub struct Formula {
@@ -40,6 +46,23 @@ impl Formula {
         }
         let value = Arc::new(steps_of(&tree, None));
         Ok(Self { tree: Arc::new(tree), variables, text: canonical.into(), value })
+    }
+
+    /// Returns the formula of a tree with this many variables, from 1 to [`MAX_VARIABLES`]. One variable is
+    /// called `x`, two are `a` and `b`, and more are `x0`, `x1` and so on. The length of the text is not
+    /// limited, because nobody wrote it.
+    pub fn from_tree(tree: Tree, variables: usize) -> Self {
+        let variables = match variables {
+            1 | 2 => Scope::Activation.variables()[variables - 1],
+            _ => &VARIABLES[..variables],
+        };
+        let (text, value) = (tree.text(variables).into(), Arc::new(steps_of(&tree, None)));
+        Self { tree: Arc::new(tree), variables, text, value }
+    }
+
+    /// Returns the formula as a tree.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
     }
 
     /// Returns the canonical text, which is the same for every spelling of a tree.

@@ -21,10 +21,11 @@ mod steps;
 mod tests;
 mod tree;
 
-pub use formula::{Formula, MAX_LENGTH};
+pub use formula::{Formula, MAX_LENGTH, MAX_VARIABLES};
 pub use functions::{CONSTANTS, Function};
 pub use normal::erfc;
 pub use numbers::power;
 pub use parse::{MAX_DEPTH, MAX_EXPONENT, MAX_NODES, ParseError};
 pub use scope::Scope;
 pub use steps::{Binary, Step, Steps, Unary};
+pub use tree::{Operator, Tree};

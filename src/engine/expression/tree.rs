@@ -2,28 +2,37 @@
 
 use super::functions::{CONSTANTS, Function};
 use super::number;
+use std::convert::Infallible;
 
 /// An operator between two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operator {
+pub enum Operator {
+    /// `u + v`.
     Add,
+    /// `u - v`.
     Subtract,
+    /// `u * v`.
     Multiply,
+    /// `u / v`.
     Divide,
+    /// `u^v`.
     Power,
 }
 
 /// A formula as written, without spaces and unnecessary parentheses.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Tree {
+pub enum Tree {
     /// A number, not negative.
     Number(f64),
     /// The index of one of [`CONSTANTS`].
     Constant(usize),
     /// The index of a variable.
     Variable(usize),
+    /// A sign before an operand.
     Negative(Box<Tree>),
+    /// An operator with its operands.
     Operation(Operator, Box<Tree>, Box<Tree>),
+    /// A function with its arguments.
     Call(Function, Vec<Tree>),
 }
 
@@ -39,6 +48,15 @@ enum Binding {
 }
 
 impl Tree {
+    /// Returns a number, which may be negative.
+    pub fn number(value: f64) -> Self {
+        if value.is_sign_negative() {
+            Self::Negative(Self::Number(-value).into())
+        } else {
+            Self::Number(value)
+        }
+    }
+
     /// Writes the formula with one space around `+`, `-`, `*` and `/`, the fewest parentheses, and numbers in
     /// their shortest form. Equal trees give the same text, and parsing it gives the tree again.
     pub(super) fn text(&self, variables: &[&str]) -> String {
@@ -57,14 +75,59 @@ impl Tree {
         self.any(&mut |tree| matches!(tree, Self::Variable(_)))
     }
 
-    pub(super) fn any(&self, holds: &mut dyn FnMut(&Self) -> bool) -> bool {
-        holds(self)
-            || match self {
-                Self::Number(_) | Self::Constant(_) | Self::Variable(_) => false,
-                Self::Negative(operand) => operand.any(holds),
-                Self::Operation(_, left, right) => left.any(holds) || right.any(holds),
-                Self::Call(_, arguments) => arguments.iter().any(|argument| argument.any(holds)),
+    /// Returns true if something holds for the tree or a part of it.
+    pub fn any(&self, holds: &mut dyn FnMut(&Self) -> bool) -> bool {
+        holds(self) || self.operands().into_iter().any(|operand| operand.any(holds))
+    }
+
+    /// Returns the number of operators, signs and calls.
+    pub fn operations(&self) -> usize {
+        let operands = self.operands();
+        usize::from(!operands.is_empty()) + operands.into_iter().map(Self::operations).sum::<usize>()
+    }
+
+    /// Returns the operands of the last operation.
+    pub fn operands(&self) -> Vec<&Self> {
+        match self {
+            Self::Number(_) | Self::Constant(_) | Self::Variable(_) => Vec::new(),
+            Self::Negative(operand) => vec![operand],
+            Self::Operation(_, left, right) => vec![left, right],
+            Self::Call(_, arguments) => arguments.iter().collect(),
+        }
+    }
+
+    /// Replaces parts from the root's operands downwards: those for which `replaced` returns a tree.
+    ///
+    /// # Errors
+    /// If `replaced` fails.
+    pub fn with_operands<E>(
+        &self,
+        replaced: &mut dyn FnMut(&Self) -> Result<Option<Self>, E>,
+    ) -> Result<Self, E> {
+        let mut operand = |part: &Self| match replaced(part)? {
+            Some(part) => Ok(part),
+            None => part.with_operands(replaced),
+        };
+        Ok(match self {
+            Self::Number(_) | Self::Constant(_) | Self::Variable(_) => self.clone(),
+            Self::Negative(part) => Self::Negative(operand(part)?.into()),
+            Self::Operation(operator, left, right) => {
+                Self::Operation(*operator, operand(left)?.into(), operand(right)?.into())
             }
+            Self::Call(function, parts) => {
+                Self::Call(*function, parts.iter().map(operand).collect::<Result<_, E>>()?)
+            }
+        })
+    }
+
+    /// Returns the tree with other trees in place of its variables.
+    pub fn with_variables(&self, values: &[Self]) -> Self {
+        let value = |part: &Self| match part {
+            Self::Variable(index) => Some(values[*index].clone()),
+            _ => None,
+        };
+        let Ok(tree) = self.with_operands::<Infallible>(&mut |part| Ok(value(part)));
+        value(self).unwrap_or(tree)
     }
 
     fn binding(&self) -> Binding {

@@ -9,6 +9,7 @@ pub mod advance;
 pub mod affine;
 pub mod all_gather;
 pub mod all_reduce;
+pub mod arrange;
 pub mod attention;
 pub mod cached_attention;
 pub mod cast;
@@ -27,6 +28,7 @@ pub mod gather_rows;
 pub mod grad_norm;
 pub mod half;
 pub mod head_loss;
+pub mod head_sum;
 pub mod kv_cache;
 mod lanes;
 pub mod layer_norm;
@@ -37,9 +39,11 @@ pub mod mul;
 pub mod muon_momentum;
 pub mod muon_update;
 pub mod newton_schulz;
+pub mod pointwise;
 pub mod qk_norm_rope;
 mod rank_tables;
 pub mod reduce_scatter;
+pub mod reshape;
 pub mod rms_norm;
 pub mod rope;
 pub mod rotary;
@@ -49,6 +53,7 @@ pub mod scale;
 pub mod segments;
 pub mod select_rows;
 pub mod share_rows;
+pub mod shift;
 pub mod soft_cap;
 pub mod softmax;
 pub mod sum;
@@ -76,6 +81,8 @@ pub static OPS: &[OpType] = op_types![
     advance::Advance,
     all_gather::AllGather,
     all_reduce::AllReduce,
+    arrange::Arrange,
+    arrange::ArrangeGrad,
     attention::FlashAttention,
     attention::FlashAttentionGrad,
     attention::unfused::AttentionScores,
@@ -102,6 +109,7 @@ pub static OPS: &[OpType] = op_types![
     half::Half,
     half::HalfGrad,
     head_loss::HeadLoss,
+    head_sum::HeadSum,
     kv_cache::CacheFill,
     layer_norm::LayerNorm,
     row_norm::NormGrad<layer_norm::LayerNorm>,
@@ -110,9 +118,12 @@ pub static OPS: &[OpType] = op_types![
     linear::LinearWeightGrad,
     linear_few_rows::LinearFewRows,
     mul::Mul,
+    pointwise::Pointwise,
+    pointwise::PointwiseGrad,
     qk_norm_rope::QkNormRope,
     qk_norm_rope::QkNormRopeGrad,
     reduce_scatter::ReduceScatter,
+    reshape::Reshape,
     rms_norm::RmsNorm,
     row_norm::NormGrad<rms_norm::RmsNorm>,
     rope::Rope,
@@ -122,6 +133,9 @@ pub static OPS: &[OpType] = op_types![
     scale::Scale,
     select_rows::SelectRows,
     share_rows::ShareRows,
+    shift::CachedShift,
+    shift::Shift,
+    shift::ShiftFill,
     soft_cap::SoftCap,
     soft_cap::SoftCapGrad,
     softmax::Softmax,

@@ -56,6 +56,15 @@ impl Heads {
         if self.kv == 0 || self.dim == 0 || self.query == 0 || !self.query.is_multiple_of(self.kv) {
             return Err(format!("{self}: kv_heads must divide heads, and none of the three may be 0"));
         }
+        self.check_width(packed)
+    }
+
+    /// Checks that `packed` has rows of the heads' width in a float format, without padding. The heads may
+    /// have no keys and values.
+    ///
+    /// # Errors
+    /// The same as [`check`](Self::check).
+    pub fn check_width(self, packed: &Spec) -> Result<(), String> {
         let fits = packed.shape.len() == 2 && packed.shape[1] == self.width() && packed.alloc == packed.shape;
         if !fits || packed.dtype == DType::U32 {
             return Err(format!(

@@ -2,7 +2,7 @@
 //! generated from the steps.
 
 mod code;
-mod registers;
+pub(super) mod registers;
 
 use super::activation::{Activation, Names};
 use super::lanes::{BLOCK, TASK, rows_per_task};
@@ -90,9 +90,10 @@ impl Function {
 
 /// A formula with the registers of its steps, which follow from the formula.
 pub struct Elementwise {
-    formula: Formula,
-    value: Registers,
-    with_slopes: Registers,
+    /// The formula.
+    pub formula: Formula,
+    pub(super) value: Registers,
+    pub(super) with_slopes: Registers,
 }
 
 impl fmt::Debug for Elementwise {
@@ -108,13 +109,19 @@ impl PartialEq for Elementwise {
 }
 
 impl Elementwise {
-    fn new(formula: &Formula) -> Self {
+    /// Assigns registers to the steps of a formula.
+    pub fn new(formula: &Formula) -> Self {
         let variables = formula.variables().len();
         Self {
             formula: formula.clone(),
             value: Registers::new(formula.steps(), variables),
             with_slopes: Registers::new(&formula.steps_with_slopes(), variables),
         }
+    }
+
+    /// Returns the body of a C++ function of the formula's variables, which returns its value and slopes.
+    pub(super) fn code(&self) -> String {
+        code::body(&self.formula)
     }
 
     /// Computes output 0, in rows of `width` elements, from input 0. For every row of the output, input 0 has

@@ -10,7 +10,7 @@ use crate::expression::{Binary, Step, Steps, Unary};
 /// first registers. A register is free again after the last step that reads it; registers of constants are
 /// never freed.
 #[derive(Debug)]
-pub(super) struct Registers {
+pub struct Registers {
     count: usize,
     constants: Vec<(f64, usize)>,
     /// Steps that name registers in place of steps, and the register that each one writes. A step never
@@ -21,7 +21,7 @@ pub(super) struct Registers {
 }
 
 impl Registers {
-    pub(super) fn new(steps: &Steps, variables: usize) -> Self {
+    pub fn new(steps: &Steps, variables: usize) -> Self {
         let mut last_read = vec![0; steps.list.len()];
         for (at, step) in steps.list.iter().enumerate() {
             step.reads().for_each(|read| last_read[read] = at);
@@ -61,7 +61,7 @@ impl Registers {
 
     /// Returns memory for the registers, with the constants filled in.
     #[inline(always)]
-    pub(super) fn blocks<A: Real>(&self) -> Vec<[A; BLOCK]> {
+    pub fn blocks<A: Real>(&self) -> Vec<[A; BLOCK]> {
         let mut blocks = vec![[A::ZERO; BLOCK]; self.count];
         for (value, register) in &self.constants {
             blocks[*register] = [A::from_f64(*value); BLOCK];
@@ -71,7 +71,7 @@ impl Registers {
 
     /// Runs all steps on the first `count` elements of the blocks.
     #[inline(always)]
-    pub(super) fn run<A: Real>(&self, blocks: &mut [[A; BLOCK]], count: usize) {
+    pub fn run<A: Real>(&self, blocks: &mut [[A; BLOCK]], count: usize) {
         const DISJOINT: &str = "a step never writes a register that it reads";
         for (step, to) in &self.steps {
             match *step {

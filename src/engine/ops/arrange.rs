@@ -1,0 +1,301 @@
+//! Puts parts of rows side by side, head by head: slices, joined rows, copies for every head, zeros.
+
+use super::lanes::rows_per_task;
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS};
+use crate::device::{Elem, Real};
+use crate::dispatch_float;
+use crate::error::Result;
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, TensorId, Vjp};
+
+/// What the next elements of every head are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Index of the tensor among the op's inputs; `None` for zeros.
+    pub input: Option<usize>,
+    /// The first element in a row of the tensor, for head 0.
+    pub from: usize,
+    /// The distance to the elements of the next head; 0 if all heads get the same ones.
+    pub stride: usize,
+    /// Number of elements.
+    pub width: usize,
+}
+
+/// `y[N, heads·width]`, whose heads consist of these pieces of the inputs, `[N, …]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arrange {
+    /// Heads of a row of the output.
+    pub heads: usize,
+    /// The pieces of every head, in order.
+    pub pieces: Vec<Piece>,
+}
+
+/// `dy[N, heads·width] → the gradients of all inputs`: sums over the heads that got the same elements, and
+/// zeros where nothing was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ArrangeGrad {
+    /// The op whose gradient this is.
+    pub of: Arrange,
+    /// The dimensions of a row of every input.
+    pub rows: Vec<Vec<usize>>,
+}
+
+/// Most inputs, whose addresses are one argument of the kernel.
+pub const MAX_INPUTS: usize = MAX_RANKS;
+
+/// Returns the number of elements in a row of a tensor.
+fn row_width(spec: &Spec) -> usize {
+    spec.shape[1..].iter().product()
+}
+
+impl Arrange {
+    /// Returns the number of elements of a head.
+    fn width(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.width).sum()
+    }
+
+    /// Returns the pieces with their first elements in a head.
+    fn placed(&self) -> impl Iterator<Item = (usize, &Piece)> {
+        self.pieces.iter().scan(0, |next, piece| {
+            let start = *next;
+            *next += piece.width;
+            Some((start, piece))
+        })
+    }
+
+    /// Returns the definitions of kernels/arrange.cu. `rows` has the widths of the inputs' rows.
+    fn kernel(&self, entry: &'static str, rows: &[usize], spec: &Spec) -> Kernel {
+        let numbers = |(start, p): (usize, &Piece)| match p.input {
+            Some(input) => [start, p.from, p.stride, p.width, rows[input]].to_vec(),
+            None => [start, p.width].to_vec(),
+        };
+        let aligned = |vec: usize| {
+            let all = self.placed().flat_map(numbers).chain(rows.iter().copied());
+            all.chain([self.width()]).all(|n| n.is_multiple_of(vec))
+        };
+        let wide = 16 / spec.dtype.size();
+        let vec = if aligned(wide) { wide } else { 1 };
+        let pieces = self.placed().map(|(start, p)| {
+            let (input, row) = p.input.map_or((-1, 0), |input| (input as i64, rows[input]));
+            format!("{{{input},{start},{},{},{},{row}}}", p.from, p.stride, p.width)
+        });
+        Kernel::new("arrange", entry)
+            .with("T", spec.dtype)
+            .with("HEADS", self.heads)
+            .with("WIDTH", self.width())
+            .with("VEC", vec)
+            .with("COUNT", self.pieces.len())
+            .with("PIECES", pieces.collect::<Vec<_>>().join(","))
+    }
+}
+
+/// Returns pointers as a struct of kernels/arrange.cu.
+fn pointers(tensors: &[DevicePtr]) -> Arg {
+    let mut all = [0; MAX_INPUTS];
+    all[..tensors.len()].copy_from_slice(tensors);
+    Arg::Ranks(all)
+}
+
+/// Threads per block.
+const THREADS: u32 = 256;
+
+/// Returns the number of elements that a thread of the kernel handles.
+fn vec_of(kernel: &Kernel) -> usize {
+    let vec = kernel.defines.iter().find(|(name, _)| *name == "VEC");
+    vec.and_then(|(_, value)| value.parse().ok()).unwrap_or(1)
+}
+
+impl Op for Arrange {
+    fn name(&self) -> &'static str {
+        "arrange"
+    }
+
+    fn attributes(&self) -> String {
+        let piece = |p: &Piece| match p.input {
+            None => format!("0*{}", p.width),
+            Some(input) if self.heads == 1 => format!("{input}[{}..{}]", p.from, p.from + p.width),
+            Some(input) => format!("{input}[{}+{}h..+{}]", p.from, p.stride, p.width),
+        };
+        let heads = if self.heads == 1 { String::new() } else { format!("heads={} ", self.heads) };
+        format!("{heads}{}", self.pieces.iter().map(piece).collect::<Vec<_>>().join(" "))
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [first, ..] = inputs else { return Err("takes at least one tensor".into()) };
+        let fits = |input: &Spec| {
+            let rows = input.shape.len() > 1 && input.shape[0] == first.shape[0];
+            rows && input.alloc == input.shape && input.dtype == first.dtype
+        };
+        if inputs.len() > MAX_INPUTS || !first.dtype.is_float() || !inputs.iter().all(fits) {
+            return Err("takes float rows of one format and number, without padding".into());
+        }
+        for piece in &self.pieces {
+            let Some(input) = piece.input else { continue };
+            let last_head = piece.stride.checked_mul(self.heads.saturating_sub(1));
+            let end = last_head.and_then(|last| last.checked_add(piece.from)?.checked_add(piece.width));
+            let row = inputs.get(input).map(row_width);
+            if end.is_none_or(|end| row.is_none_or(|row| end > row))
+                || (1..piece.width).contains(&piece.stride)
+            {
+                return Err(format!("{piece:?} is no part of the inputs, or its heads overlap"));
+            }
+        }
+        let read = (0..inputs.len()).all(|input| self.pieces.iter().any(|piece| piece.input == Some(input)));
+        if !read || self.heads == 0 {
+            return Err("every input is read, and there is a head".into());
+        }
+        Ok(vec![Spec::new([first.shape[0], self.heads * self.width()], first.dtype)])
+    }
+
+    fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
+        let wrt: Vec<usize> = (0..v.input_count()).collect();
+        let rows = wrt.iter().map(|&i| v.spec(v.input(i)).shape[1..].to_vec()).collect();
+        let dy: TensorId = v.output_grad(0)?;
+        v.backward(ArrangeGrad { of: self.clone(), rows }, &[dy], &wrt).map(drop)
+    }
+
+    fn cheap_to_recompute(&self, _output: usize) -> bool {
+        true
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (rows, heads, width) = (cx.output_spec(0).shape[0], self.heads, self.width());
+        dispatch_float!(cx.output_spec(0).dtype, E => {
+            let y = cx.output::<E>(0);
+            cx.pool.chunks(rows, rows_per_task(heads * width), |start, len| {
+                for (row, head) in (start..start + len).flat_map(|row| (0..heads).map(move |head| (row, head))) {
+                    for (at, piece) in self.placed() {
+                        let to = y.slice((row * heads + head) * width + at, piece.width);
+                        let Some(input) = piece.input else {
+                            to.fill(E::default());
+                            continue;
+                        };
+                        let from = row * row_width(cx.input_spec(input)) + piece.from + head * piece.stride;
+                        to.copy_from_slice(cx.input::<E>(input).slice(from, piece.width));
+                    }
+                }
+            });
+        });
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let output = cx.output_spec(0);
+        if output.elements() == 0 {
+            return Ok(());
+        }
+        let rows: Vec<usize> = (0..cx.inputs.len()).map(|i| row_width(cx.input_spec(i))).collect();
+        let kernel = self.kernel("arrange", &rows, output);
+        let grid = Grid::covering(output.elements() / vec_of(&kernel), THREADS);
+        cx.queue.launch(kernel, grid, &[pointers(cx.inputs), cx.output(0).into(), output.elements().into()])
+    }
+
+    fn cases(precision: Precision) -> Cases {
+        let part = |input, from, stride, width| Piece { input: Some(input), from, stride, width };
+        let zeros = |width| Piece { input: None, from: 0, stride: 0, width };
+        let case = |name: &str, rows: usize, inputs: &[usize], heads: usize, pieces: Vec<Piece>| {
+            let spec = |width: &usize| Spec::new([rows, *width], precision.act_dtype);
+            let inputs = inputs.iter().map(|width| (spec(width), Fill::Normal(0.0, 1.0))).collect();
+            let op = Arrange { heads, pieces };
+            let reference = op.clone();
+            Case::new(format!("n{rows} {name}"), op, inputs, move |inputs: &[Array]| {
+                let mut y = Array { shape: vec![rows, heads * reference.width()], data: Vec::new() };
+                for row in 0..rows {
+                    for head in 0..heads {
+                        for piece in &reference.pieces {
+                            y.data.extend((0..piece.width).map(|i| {
+                                let Some(input) = piece.input else { return 0.0 };
+                                let at = piece.from + head * piece.stride + i;
+                                inputs[input].data[row * inputs[input].width() + at]
+                            }));
+                        }
+                    }
+                }
+                vec![y]
+            })
+        };
+        Cases::Own(vec![
+            case("a slice", 17, &[24], 1, vec![part(0, 8, 0, 8)]),
+            case("another slice", 17, &[24], 1, vec![part(0, 16, 0, 8)]),
+            case("an odd slice", 5, &[13], 1, vec![part(0, 3, 0, 7)]),
+            case("slices of heads", 9, &[4 * 16], 4, vec![part(0, 8, 16, 8)]),
+            case("two rows", 33, &[8, 5], 1, vec![part(0, 0, 0, 8), part(1, 0, 0, 5)]),
+            case(
+                "own and common elements",
+                9,
+                &[3 * 16, 8],
+                3,
+                vec![part(0, 0, 16, 16), part(1, 0, 0, 8), zeros(8)],
+            ),
+            case("halves swapped", 255, &[32], 1, vec![part(0, 16, 0, 16), part(0, 0, 0, 16)]),
+            case("one part twice", 6, &[6], 2, vec![part(0, 1, 3, 2), part(0, 0, 0, 3)]),
+        ])
+    }
+}
+
+impl Op for ArrangeGrad {
+    fn name(&self) -> &'static str {
+        "arrange_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.of.attributes()
+    }
+
+    fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [dy] = inputs else { return Err("takes dy".into()) };
+        let gradient = |row: &Vec<usize>| Spec::new([&dy.shape[..1], row].concat(), dy.dtype);
+        let outputs: Vec<Spec> = self.rows.iter().map(gradient).collect();
+        match self.of.infer(&outputs)? {
+            y if y[0] == *dy => Ok(outputs),
+            _ => Err("dy must be the op's result".into()),
+        }
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let (rows, heads, width) = (cx.input_spec(0).shape[0], self.of.heads, self.of.width());
+        dispatch_float!(cx.input_spec(0).dtype, E => {
+            type A = <E as Elem>::Acc;
+            let dy = cx.input::<E>(0);
+            for (input, row_shape) in self.rows.iter().enumerate() {
+                let (dx, own) = (cx.output::<E>(input), row_shape.iter().product::<usize>());
+                let pieces: Vec<(usize, &Piece)> =
+                    self.of.placed().filter(|(_, piece)| piece.input == Some(input)).collect();
+                cx.pool.chunks(rows, rows_per_task(own), |start, len| {
+                    let mut sums = vec![A::ZERO; own];
+                    for row in start..start + len {
+                        sums.fill(A::ZERO);
+                        for &(at, piece) in &pieces {
+                            for head in 0..heads {
+                                let from = dy.slice((row * heads + head) * width + at, piece.width);
+                                let to = &mut sums[piece.from + head * piece.stride..][..piece.width];
+                                to.iter_mut().zip(from).for_each(|(to, from)| *to += from.up());
+                            }
+                        }
+                        dx.store(row * own, &sums);
+                    }
+                });
+            }
+        });
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        let rows: Vec<usize> = self.rows.iter().map(|row| row.iter().product()).collect();
+        for (input, row) in rows.iter().enumerate() {
+            let elements = cx.output_spec(input).elements();
+            if elements == 0 {
+                continue;
+            }
+            let kernel = self.of.kernel("arrange_grad", &rows, cx.input_spec(0));
+            let grid = Grid::covering(elements / vec_of(&kernel), THREADS);
+            let args =
+                [cx.input(0).into(), cx.output(input).into(), elements.into(), (*row).into(), input.into()];
+            cx.queue.launch(kernel, grid, &args)?;
+        }
+        Ok(())
+    }
+
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Arrange>()
+    }
+}

@@ -1,0 +1,206 @@
+//! The gradient of a function of rows and vectors.
+
+use super::{Layout, Pointwise, Values, is_vector, pointers, stride};
+use crate::device::cpu::ViewMut;
+use crate::device::gpu::{Arg, Grid};
+use crate::device::{Elem, Real};
+use crate::dispatch_float;
+use crate::error::{Error, Result};
+use crate::ir::{Cases, CpuNode, GpuNode, Op, Precision, Spec};
+use crate::ops::lanes::{BLOCK, rows_per_partial, rows_per_task, sum};
+
+/// `(inputs, dy) → (gradients of all inputs, partials)`; there are no `partials` without a vector.
+///
+/// A variable's gradient is `dy` times the function's slope, summed over the elements, heads and rows that
+/// read the same number. Each run of rows writes the sums for vectors into its row of the scratch
+/// `partials`, one number per variable, head and, if the variable has them, element. Then the runs are
+/// summed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PointwiseGrad(pub Pointwise);
+
+impl PointwiseGrad {
+    /// Returns the specs of the function's inputs.
+    fn inputs(&self, inputs: impl Iterator<Item = Spec>) -> Vec<Spec> {
+        let count = self.0.operands.iter().map(|operand| operand.input + 1).max().unwrap_or(0);
+        inputs.take(count).collect()
+    }
+
+    /// Returns, for every variable, its first column in a row of partial sums, and their number.
+    fn partials(&self, inputs: &[Spec], layout: &Layout) -> (Vec<usize>, usize) {
+        let mut next = 0;
+        let columns = self.0.operands.iter().map(|operand| {
+            let column = next;
+            let own = layout.heads * operand.head_elements(layout);
+            next += if is_vector(&inputs[operand.input]) { own } else { 0 };
+            column
+        });
+        (columns.collect(), next)
+    }
+}
+
+/// Returns the rows of a run: without partial sums, as many as blocks of the kernel handle at once.
+fn rows_per_run(rows: usize, partials: usize, at_once: usize) -> usize {
+    if partials > 0 { rows_per_partial(rows) } else { at_once }
+}
+
+impl Op for PointwiseGrad {
+    fn name(&self) -> &'static str {
+        "pointwise_grad"
+    }
+
+    fn attributes(&self) -> String {
+        self.0.attributes()
+    }
+
+    fn infer(&self, all: &[Spec]) -> Result<Vec<Spec>, String> {
+        let [inputs @ .., dy] = all else { return Err("takes inputs and dy".into()) };
+        let layout = self.0.layout(inputs)?;
+        if dy.alloc != layout.output.alloc || dy.dtype != layout.output.dtype {
+            return Err(format!("dy must be {}", layout.output));
+        }
+        let mut outputs = inputs.to_vec();
+        let (_, partials) = self.partials(inputs, &layout);
+        if partials > 0 {
+            let runs = layout.rows.div_ceil(rows_per_partial(layout.rows));
+            outputs.push(Spec::new([runs, partials], dy.dtype.accumulator()));
+        }
+        Ok(outputs)
+    }
+
+    fn accumulates(&self, output: usize) -> bool {
+        // Only parameters get gradients from several ops, and the parameters among the inputs are vectors.
+        self.0.operands.iter().any(|operand| operand.input == output)
+    }
+
+    fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
+        let inputs = self.inputs((0..cx.node.inputs.len()).map(|i| cx.input_spec(i).clone()));
+        let layout = self.0.layout(&inputs).map_err(Error::failed)?;
+        let (columns, partials_width) = self.partials(&inputs, &layout);
+        let (heads, width, rows) = (layout.heads, layout.width, layout.rows);
+        let run = rows_per_run(rows, partials_width, rows_per_task(heads * width));
+        let operands = &self.0.operands;
+        dispatch_float!(layout.output.dtype, E => {
+            type A = <E as Elem>::Acc;
+            let dy = cx.input::<E>(inputs.len());
+            let values: Vec<Values<'_, E>> = operands.iter().map(|operand| Values::new(cx, operand)).collect();
+            // The gradients of rows; those of vectors are summed first.
+            let gradients: Vec<Option<(ViewMut<'_, E>, usize)>> = operands
+                .iter()
+                .map(|o| (!is_vector(&inputs[o.input])).then(|| (cx.output::<E>(o.input), stride(&inputs[o.input]))))
+                .collect();
+            let partials: Option<ViewMut<'_, A>> = (partials_width > 0).then(|| cx.output::<A>(inputs.len()));
+            cx.pool.chunks(rows, run, #[inline(always)] |start, len| {
+                let registers = &self.0.function.with_slopes;
+                let mut blocks = registers.blocks::<A>();
+                let mut upstream = [A::ZERO; BLOCK];
+                let mut sums = vec![A::ZERO; partials_width];
+                for (row, head) in (start..start + len).flat_map(|row| (0..heads).map(move |head| (row, head))) {
+                    let mut narrow = vec![A::ZERO; operands.len()];
+                    for column in (0..width).step_by(BLOCK) {
+                        let count = BLOCK.min(width - column);
+                        for ((operand, values), block) in operands.iter().zip(&values).zip(&mut blocks) {
+                            values.load(operand, row, operand.at(&layout, head), column, &mut block[..count]);
+                        }
+                        dy.load((row * heads + head) * width + column, &mut upstream[..count]);
+                        registers.run(&mut blocks, count);
+                        for (v, operand) in operands.iter().enumerate() {
+                            let slopes = &blocks[registers.results[v + 1]][..count];
+                            let mut own = [A::ZERO; BLOCK];
+                            let own = &mut own[..count];
+                            for ((own, dy), slope) in own.iter_mut().zip(&upstream).zip(slopes) {
+                                *own = *dy * *slope;
+                            }
+                            let of_head = columns[v] + head * operand.head_elements(&layout);
+                            match (&gradients[v], operand.per_element) {
+                                (Some((to, stride)), true) => {
+                                    to.store(row * stride + operand.at(&layout, head) + column, own);
+                                }
+                                (None, true) => {
+                                    let to = &mut sums[of_head + column..][..count];
+                                    to.iter_mut().zip(&*own).for_each(|(to, own)| *to += *own);
+                                }
+                                (Some(_), false) => narrow[v] += sum(own),
+                                (None, false) => sums[of_head] += sum(own),
+                            }
+                        }
+                    }
+                    for ((operand, to), narrow) in operands.iter().zip(&gradients).zip(&narrow) {
+                        if let Some((to, stride)) = to && !operand.per_element {
+                            to.store(row * stride + operand.at(&layout, head), &[*narrow]);
+                        }
+                    }
+                }
+                if let Some(partials) = partials {
+                    partials.put(start / run * partials_width, &sums, false);
+                }
+            });
+            let Some(partials) = partials else { return Ok(()) };
+            for (input, spec) in inputs.iter().enumerate().filter(|(_, spec)| is_vector(spec)) {
+                let mut total = vec![A::ZERO; spec.elements()];
+                for (operand, column) in operands.iter().zip(&columns).filter(|(o, _)| o.input == input) {
+                    let own = operand.head_elements(&layout);
+                    for row in partials.slice(0, partials.len()).chunks(partials_width) {
+                        for head in 0..heads {
+                            let to = &mut total[operand.at(&layout, head)..][..own];
+                            let from = &row[column + head * own..][..own];
+                            to.iter_mut().zip(from).for_each(|(to, from)| *to += *from);
+                        }
+                    }
+                }
+                cx.output::<A>(input).put(0, &total, cx.adds(input));
+            }
+        });
+        Ok(())
+    }
+
+    fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
+        /// The fewest threads in a block.
+        const THREADS: usize = 128;
+        /// The most threads of a team, which handles a head of a row at a time.
+        const MAX_TEAM: usize = 256;
+        /// Columns per block and threads per column of the last sums: a warp in both directions.
+        const SIDE: usize = 32;
+        let inputs = self.inputs((0..cx.inputs.len()).map(|i| cx.input_spec(i).clone()));
+        let layout = self.0.layout(&inputs).map_err(Error::failed)?;
+        if layout.output.elements() == 0 {
+            return Ok(());
+        }
+        let vec = self.0.vector_width(&inputs, &layout);
+        let team = (layout.width / vec).next_power_of_two().min(MAX_TEAM);
+        let threads = team.max(THREADS);
+        let (_, partials) = self.partials(&inputs, &layout);
+        let run = rows_per_run(layout.rows, partials, threads / team);
+        let kernel = |entry| {
+            let kernel = self.0.kernel(entry, &inputs, &layout, vec);
+            kernel.with("TEAM", team).with("THREADS", threads)
+        };
+        let sums = if partials > 0 { cx.output(inputs.len()) } else { 0 };
+        let runs = layout.rows.div_ceil(run);
+        let args = [
+            pointers(&cx.inputs[..inputs.len()]),
+            cx.input(inputs.len()).into(),
+            pointers(&cx.outputs[..inputs.len()]),
+            Arg::Ptr(sums),
+            layout.rows.into(),
+            run.into(),
+        ];
+        cx.queue.launch(kernel("pointwise_grad"), Grid::new(runs * layout.heads, threads as u32), &args)?;
+        for (input, spec) in inputs.iter().enumerate().filter(|(_, spec)| is_vector(spec)) {
+            let args = [
+                Arg::Ptr(sums),
+                cx.output(input).into(),
+                runs.into(),
+                spec.elements().into(),
+                input.into(),
+                u32::from(cx.adds(input)).into(),
+            ];
+            let grid = Grid::new(spec.elements().div_ceil(SIDE), (SIDE * SIDE) as u32);
+            cx.queue.launch(kernel("pointwise_vector_grad"), grid, &args)?;
+        }
+        Ok(())
+    }
+
+    fn cases(_precision: Precision) -> Cases {
+        Cases::gradient_of::<Pointwise>()
+    }
+}
