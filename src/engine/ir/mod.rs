@@ -31,7 +31,7 @@ pub use op::{
     Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, MayAlias, Node, Op, Program,
     Reference, SameAs, Upstream, Vjp,
 };
-pub use role::{Role, Sublayer};
+pub use role::{Role, Sublayer, UpdateOverride};
 pub use shards::{OwnedRange, Part, Shards};
 pub use spec::Spec;
 pub use state::{

@@ -27,6 +27,15 @@ pub enum Sublayer {
     FeedForward,
 }
 
+/// What a model says about the updates of a tensor, other than what follows from its role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UpdateOverride {
+    /// The optimizer groups the tensor with those of this role.
+    pub role: Option<Role>,
+    /// Whether weight decay applies.
+    pub decay: Option<bool>,
+}
+
 impl Role {
     /// Returns true if products or lookups read the tensor, in the format of activations. Ops read the
     /// masters of vectors and biases.

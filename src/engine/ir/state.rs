@@ -5,7 +5,7 @@
 //! gradients become ready, so that buckets of gradients are contiguous ranges. Training, evaluation and
 //! generation programs share the state.
 
-use super::{FlatBuffer, Role, Shards, SlotName, Spec};
+use super::{FlatBuffer, Role, Shards, SlotName, Spec, UpdateOverride};
 use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::{DType, Precision};
 use std::collections::{BTreeSet, HashMap};
@@ -113,6 +113,8 @@ pub struct Param {
     pub init: Init,
     /// Role in the model.
     pub role: Role,
+    /// What the model says about its updates.
+    pub update: UpdateOverride,
     /// Rows of each matrix stacked in it; see [`ParamRequest::stacked`].
     pub stacked: Vec<usize>,
     /// Index of the parameter's block, counted from the input; `None` outside the blocks.
@@ -126,6 +128,11 @@ pub struct Param {
 }
 
 impl Param {
+    /// Returns the role by which the optimizer groups the parameter.
+    pub fn update_role(&self) -> Role {
+        self.update.role.unwrap_or(self.role)
+    }
+
     /// Returns the parameter's elements in the flat buffers, padding included.
     pub fn flat(&self) -> Range<usize> {
         self.start..self.start + self.spec.elements()
@@ -289,11 +296,20 @@ pub struct ParamRequest {
     pub init: Init,
     /// Role in the model. Matrices are read in the format of activations, vectors as masters.
     pub role: Role,
+    /// What the model says about its updates.
+    pub update: UpdateOverride,
     /// Rows of each matrix, if several are stacked one below the other; empty if the parameter is one matrix
     /// or has its matrices side by side in a dimension of their own.
     pub stacked: Vec<usize>,
     /// Index of the parameter's block, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
+}
+
+impl ParamRequest {
+    /// Returns the role by which the optimizer groups the parameter.
+    pub fn update_role(&self) -> Role {
+        self.update.role.unwrap_or(self.role)
+    }
 }
 
 impl StateBuilder {
@@ -428,6 +444,7 @@ impl StateBuilder {
                 spec: Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master),
                 init: r.init,
                 role: r.role,
+                update: r.update,
                 stacked: r.stacked.clone(),
                 block: r.block,
                 start,
@@ -504,6 +521,7 @@ impl StateBuilder {
             spec: spec.clone(),
             init: Init::Constant(1.0),
             role: Role::Vector,
+            update: UpdateOverride::default(),
             stacked: Vec::new(),
             block: None,
             start: 0,

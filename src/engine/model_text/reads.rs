@@ -55,6 +55,24 @@ impl ModelText {
         })
     }
 
+    /// Returns the roles that the text gives to parameters.
+    pub fn roles(&self) -> BTreeSet<&str> {
+        let mut roles = BTreeSet::new();
+        let mut rest: Vec<(&Expression, bool)> =
+            self.statements.iter().map(|statement| (&statement.value, false)).collect();
+        while let Some((expression, is_role)) = rest.pop() {
+            match &expression.kind {
+                ExpressionKind::Word(word) if is_role => _ = roles.insert(&**word),
+                ExpressionKind::Call { arguments, .. } => rest.extend(arguments.iter().map(|argument| {
+                    let is_role = argument.name.as_ref().is_some_and(|(name, _)| &**name == "role");
+                    (&argument.value, is_role)
+                })),
+                kind => rest.extend(kind.operands().map(|operand| (operand, is_role))),
+            }
+        }
+        roles
+    }
+
     /// Returns true if the text drops elements at a rate of its own, and not at that of `model.dropout`.
     pub fn has_own_dropout(&self) -> bool {
         let is_key =

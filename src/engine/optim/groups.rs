@@ -4,7 +4,7 @@ use super::hyperparameters::Values;
 use super::optimizer::{Entry, Optimizer, Rates, Update};
 use super::role::GroupRole;
 use crate::error::Result;
-use crate::ir::{Builder, GroupRequest, ParamRequest, Precision, Role};
+use crate::ir::{Builder, GroupRequest, Param, ParamRequest, Precision, Role};
 use crate::policy::WeightDecay;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -103,9 +103,9 @@ impl UpdateGroup {
     /// Returns the request for this group's parameters in a model and for the tensors kept for them. If ranks
     /// can own whole parameters, these begin at multiples of `block` elements.
     pub fn request(&self, precision: Precision, params: &[ParamRequest], block: usize) -> GroupRequest {
-        let is_own = |i: &usize| self.roles.contains(&GroupRole::from_role(params[*i].role));
+        let is_own = |i: &usize| self.roles.contains(&GroupRole::from_role(params[*i].update_role()));
         let own: Vec<usize> = (0..params.len()).filter(is_own).collect();
-        let roles = params.iter().map(|param| param.role);
+        let roles = params.iter().map(ParamRequest::update_role);
         GroupRequest {
             name: if own.len() == params.len() { String::new() } else { self.present_roles(roles) },
             params: own,
@@ -121,7 +121,10 @@ impl UpdateGroup {
     /// # Errors
     /// If an op rejects the shapes or formats.
     pub fn record(&self, b: &mut Builder, group: usize, range: &Range<usize>) -> Result<()> {
-        let decays = |role| self.decaying.contains(&GroupRole::from_role(role));
+        let decays = |param: &Param| {
+            let by_role = self.decaying.contains(&GroupRole::from_role(param.update_role()));
+            param.update.decay.unwrap_or(by_role)
+        };
         let update = Update::for_group(b, group, range, decays)?;
         if update.segments.is_empty() {
             return Ok(());
@@ -145,7 +148,7 @@ fn present_roles(roles: &[GroupRole], parameters: impl Iterator<Item = Role>) ->
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::{FlatBuffer, Init, SlotName, StateBuilder, Sublayer};
+    use crate::ir::{FlatBuffer, Init, SlotName, StateBuilder, Sublayer, UpdateOverride};
     use crate::optim::{OPTIMIZERS, find};
     use std::collections::BTreeMap;
 
@@ -190,6 +193,7 @@ mod tests {
                 alloc: vec![100],
                 init: Init::Constant(1.0),
                 role,
+                update: UpdateOverride::default(),
                 stacked: Vec::new(),
                 block: None,
             })

@@ -5,7 +5,7 @@ use super::role::GroupRole;
 use super::width::WidthRule;
 use crate::error::Result;
 use crate::ir::{
-    Builder, ControlSlot, Destination, FlatBuffer, Mode, OpType, OptimizerSlot, Precision, Role, SlotGroup,
+    Builder, ControlSlot, Destination, FlatBuffer, Mode, OpType, OptimizerSlot, Param, Precision, SlotGroup,
     State, TensorId,
 };
 use crate::ops::segments::Segments;
@@ -108,7 +108,7 @@ pub struct Update {
 impl Update {
     /// Looks up the tensors of a group in the state of the program being recorded, for an update of the
     /// group's elements within a range of the flat buffers. `decays` tells whether weight decay applies to a
-    /// role.
+    /// parameter.
     ///
     /// # Errors
     /// If the state was not laid out for training.
@@ -116,7 +116,7 @@ impl Update {
         b: &mut Builder,
         group: usize,
         range: &Range<usize>,
-        decays: impl Fn(Role) -> bool,
+        decays: impl Fn(&Param) -> bool,
     ) -> Result<Self> {
         let state = Arc::clone(&b.program.state);
         let own = &state.groups[group];
@@ -156,11 +156,11 @@ fn segments(
     state: &State,
     group: &SlotGroup,
     range: &Range<usize>,
-    decays: impl Fn(Role) -> bool,
+    decays: impl Fn(&Param) -> bool,
 ) -> Segments {
     let mut ranges: Vec<(Range<usize>, bool)> = Vec::new();
     for &index in &group.params {
-        let (extent, decay) = (state.extent(index), decays(state.params[index].role));
+        let (extent, decay) = (state.extent(index), decays(&state.params[index]));
         match ranges.last_mut() {
             Some((last, like)) if last.end == extent.start && *like == decay => last.end = extent.end,
             _ => ranges.push((extent, decay)),
@@ -173,7 +173,7 @@ fn segments(
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::{GroupRequest, Init, ParamRequest, Shards, StateBuilder, Sublayer};
+    use crate::ir::{GroupRequest, Init, ParamRequest, Role, Shards, StateBuilder, Sublayer, UpdateOverride};
 
     const ROLES: [Role; 5] =
         [Role::Head, Role::Vector, Role::Matrix(Sublayer::Attention), Role::Vector, Role::Embedding];
@@ -188,6 +188,7 @@ mod tests {
             alloc: vec![700 + 90 * i],
             init: Init::Constant(1.0),
             role,
+            update: UpdateOverride::default(),
             stacked: Vec::new(),
             block: None,
         };
@@ -231,8 +232,9 @@ mod tests {
             for first in (0..=state.flat_len).step_by(BLOCK) {
                 let mut moved = vec![0; state.flat_len];
                 for group in &state.groups {
-                    let within =
-                        |range| elements(&segments(&state, group, &range, |role| role.is_matrix()), ranks);
+                    let within = |range| {
+                        elements(&segments(&state, group, &range, |param| param.role.is_matrix()), ranks)
+                    };
                     let mut both = [within(first..state.flat_len), within(0..first)].concat();
                     both.iter().for_each(|(_, flat, ..)| moved[*flat] += 1);
                     both.sort_unstable();

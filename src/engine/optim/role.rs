@@ -1,6 +1,6 @@
 //! The roles by which recipes group parameters.
 
-use crate::ir::Role;
+use crate::ir::{Role, Sublayer};
 
 /// Role of parameters as recipes group them: the tables of `[optimizer.groups]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,6 +29,17 @@ impl GroupRole {
             Role::Head => Self::Head,
             Role::Matrix(_) => Self::Matrix,
             Role::Bias(_) | Role::Vector => Self::Vector,
+        }
+    }
+
+    /// Returns a role of this group. A matrix counts as one of the feed-forward layer.
+    pub const fn role(self) -> Role {
+        match self {
+            Self::Embedding => Role::Embedding,
+            Self::Positions => Role::Positions,
+            Self::Head => Role::Head,
+            Self::Matrix => Role::Matrix(Sublayer::FeedForward),
+            Self::Vector => Role::Vector,
         }
     }
 

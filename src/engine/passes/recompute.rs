@@ -305,7 +305,7 @@ fn dropped(program: &Program, policy: Recompute) -> HashSet<TensorId> {
 mod tests {
     use super::*;
     use crate::device::DType;
-    use crate::ir::{FlatBuffer, Init, ParamRequest, Precision, Role, Spec, StateBuilder};
+    use crate::ir::{FlatBuffer, Init, ParamRequest, Precision, Role, Spec, StateBuilder, UpdateOverride};
     use crate::ops::copy::Copy;
     use crate::ops::rms_norm::RmsNorm;
     use crate::ops::row_norm::NormGrad;
@@ -428,6 +428,7 @@ mod tests {
             alloc: vec![8],
             init: Init::Constant(1.0),
             role: Role::Vector,
+            update: UpdateOverride::default(),
             stacked: Vec::new(),
             block: None,
         };

@@ -41,7 +41,7 @@ impl GroupForecast {
         let elements = |&index: &usize| state.params[index].spec.logical_elements();
         let forecasts = groups.map(|(own, rule)| {
             let bytes_of_slots = own.slots.iter().map(|slot| slot.dtype.size()).sum::<usize>();
-            let roles = || own.params.iter().map(|&index| state.params[index].role);
+            let roles = || own.params.iter().map(|&index| state.params[index].update_role());
             Self {
                 roles: rule.present_roles(roles()),
                 optimizer: format!("{} {}", rule.name, rule.values),

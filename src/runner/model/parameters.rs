@@ -3,9 +3,10 @@
 
 use super::padding::padded_widths;
 use crate::error::Result;
-use crate::ir::{Init, ParamRequest, Role, Sublayer};
+use crate::ir::{Init, ParamRequest, Role, Sublayer, UpdateOverride};
 use crate::model::initial;
 use crate::model_text::{Graph, Initial, Operation, Parameter, ParameterKind};
+use crate::optim::GroupRole;
 use crate::plan::{Model, PADDING};
 
 /// Returns the trained tensors in the order in which their gradients become ready, from the head back to the
@@ -27,6 +28,10 @@ pub fn parameters(m: &Model, graph: &Graph) -> Vec<ParamRequest> {
             alloc,
             init: initial_values(m, parameter, role),
             role,
+            update: UpdateOverride {
+                role: parameter.role.as_deref().and_then(GroupRole::from_word).map(GroupRole::role),
+                decay: parameter.decay,
+            },
             stacked: parameter.stacked.clone(),
             block: parameter.block,
         }

@@ -233,7 +233,10 @@ impl<'a> State<'a> {
         let of_keys = model.norm_weight || model.bias || (model.qk_norm && model.qk_norm_weight);
         // Which vectors a text has depends on its arithmetic.
         let vectors = of_keys || self.model_text.is_some();
+        let of_text = self.model_text.as_ref().map(|text| text.roles()).unwrap_or_default();
+        let of_text: Vec<GroupRole> = of_text.into_iter().filter_map(GroupRole::from_word).collect();
         GroupRole::ALL.into_iter().filter(move |role| match role {
+            role if of_text.contains(role) => true,
             GroupRole::Positions => positions,
             GroupRole::Head => head,
             GroupRole::Vector => vectors,

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::device::DType;
     use crate::ir::ParamRequest;
-    use crate::ir::{Init, Precision, Role, StateBuilder};
+    use crate::ir::{Init, Precision, Role, StateBuilder, UpdateOverride};
 
     /// Returns the error for these fingerprints: one number per parameter for each rank.
     fn difference(ranks: &[[u8; 3]]) -> Option<String> {
@@ -118,6 +118,7 @@ mod tests {
             alloc: vec![1],
             init: Init::Constant(1.0),
             role: Role::Vector,
+            update: UpdateOverride::default(),
             stacked: Vec::new(),
             block: None,
         });

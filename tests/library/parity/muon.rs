@@ -9,6 +9,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
 use xrun::ir::{
     Builder, ControlSlot, Init, ParamRequest, Precision, Role, SlotName, Spec, State, StateBuilder, Sublayer,
+    UpdateOverride,
 };
 use xrun::optim::{GroupRole, Muon, Optimizer, Rates, UpdateGroup, Values};
 use xrun::policy::{Placement, RateAdjustment, WeightDecay};
@@ -121,6 +122,7 @@ fn state(optimizer: Muon, dtype: DType) -> State {
         alloc: alloc.to_vec(),
         init: Init::Constant(1.0),
         role: Role::Matrix(Sublayer::FeedForward),
+        update: UpdateOverride::default(),
         stacked: stacked.to_vec(),
         block: Some(0),
     };

@@ -7,6 +7,7 @@ use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, Section};
 use xrun::ir::{
     Builder, ControlSlot, Init, ParamRequest, Precision, Role, SlotName, Spec, State, StateBuilder,
+    UpdateOverride,
 };
 use xrun::optim::{self, GroupRole, RoleRule, UpdateGroup, Value, Values};
 use xrun::policy::{Placement, WeightDecay};
@@ -92,6 +93,7 @@ fn state(group: &UpdateGroup, steps: usize) -> State {
         shape,
         init: Init::Constant(1.0),
         role,
+        update: UpdateOverride::default(),
         stacked: Vec::new(),
         block: None,
     };

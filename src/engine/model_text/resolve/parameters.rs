@@ -97,6 +97,11 @@ impl<'a> Resolver<'a> {
         attributes: Attributes,
     ) -> Result<usize, Mistake> {
         let Attributes { name, initial, role, decay, at } = attributes;
+        let is_vector = matches!(kind, ParameterKind::Bias | ParameterKind::Vector);
+        if is_vector && role.as_deref() == Some("matrix") {
+            let help = "\"matrix\" is for matrices and tables, whose updates some optimizers orthogonalize";
+            return fail(&at, format!("{name} is a vector"), help);
+        }
         let elements = shape.iter().try_fold(1_usize, |all, &dimension| all.checked_mul(dimension));
         if elements.is_none_or(|elements| elements > MAX_PARAMETER_ELEMENTS) {
             let help = format!("a parameter has at most {MAX_PARAMETER_ELEMENTS} elements");

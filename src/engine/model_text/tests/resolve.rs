@@ -14,7 +14,7 @@ fn parameters_have_the_names_of_their_statements_or_their_own() {
     let text = text_with(
         "",
         "  n = rms_norm(x)\n  qkv = linear(n, 8, 4, 4, bias = true)\n  x = x + linear(silu(qkv), dim, name = \"out\")\n  \
-         x = x * vector(dim, 1, name = \"gain\", decay = false, role = \"matrix\")",
+         x = x * vector(dim, 1, name = \"gain\", decay = false, role = \"head\")",
         "",
     );
     let graph = graph(&text);
@@ -36,7 +36,7 @@ fn parameters_have_the_names_of_their_statements_or_their_own() {
     let gain = &graph.parameters[5];
     assert_eq!(
         (gain.role.as_deref(), gain.decay, gain.initial),
-        (Some("matrix"), Some(false), Initial::Constant(1.0))
+        (Some("head"), Some(false), Initial::Constant(1.0))
     );
 }
 
@@ -179,6 +179,12 @@ fn mistakes_in_the_meaning_are_pointed_at() {
             "dropout(x, 0.00001)",
             "the rate 1e-5 would become 1.52587890625e-5",
             "16 random bits",
+        ),
+        (
+            block("  x = x * vector(dim, 1, name = \"gain\", role = \"matrix\")"),
+            "vector(dim, 1, name = \"gain\", role = \"matrix\")",
+            "gain is a vector",
+            "orthogonalize",
         ),
         (block("  y = lin(x, dim)"), "lin", "unknown function", "linear"),
         (block("  y = zzz(x)"), "zzz", "unknown function", "docs/model-texts.md"),
