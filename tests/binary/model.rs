@@ -97,7 +97,9 @@ fn the_texts_of_the_page_are_right_and_its_message_is_the_programs() {
     let before = before.replace("h + linear(h, 3)", "h");
     let conditions = format!("{before}{}head:{head}", examples[1]);
     place.write("mine.model", conditions.as_bytes());
-    place.xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml", "model.n_layers=4"]).succeeds();
+    place
+        .xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml", "--compute", "model.n_layers=2"])
+        .succeeds();
     let wrong = examples[0]
         .replace("# Llama's block, with a gate on what attention adds.\n\n", "")
         .replace("(tokens,", "(token,");
@@ -155,7 +157,14 @@ fn a_text_is_computed_with_or_refused_with_its_line() {
     let json = place.xrun(&[&check[..], &["--json"]].concat()).succeeds().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["not_run"], &json["checks"]["seeing_rows"]), (&Value::Null, &0.into()), "{json}");
-    place.write("mine.model", RUNS.replace("x + block[0].x", "shift(x, 1)").as_bytes());
+    place.write(
+        "mine.model",
+        RUNS.replace(
+            "x + block[0].x",
+            "x * concat(scalar(1, name = \"a\"), vector(dim - 1, 1, name = \"b\"))",
+        )
+        .as_bytes(),
+    );
     let says = ["line 14, logits = …: no op computes this"];
     assert!(place.xrun(&check).succeeds().stdout.contains(says[0]));
     place.xrun(&["plan", "tiny.toml", "model.definition=mine.model"]).ended(2).says(&says);

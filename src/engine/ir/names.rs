@@ -55,6 +55,10 @@ pub enum SlotName {
     Generation(GenerationSlot),
     /// Cached keys and values of earlier tokens, for the block with this index.
     Cache(usize),
+    /// Counters of the parts that have arrived, `[samples, heads]` u32, for attention of this many heads.
+    Arrivals(usize),
+    /// The last rows of every sample, for the shift with this index.
+    ShiftCache(usize),
     /// A tensor of prompts, of the largest size laid out.
     Prompts(PromptSlot),
     /// The beginning of a tensor of prompts, for a program that takes `[prompts, rows]` of them.
@@ -185,8 +189,6 @@ slots! {
         Positions = "positions",
         /// Logits of the next token, `[samples, vocabulary]`.
         Logits = "logits",
-        /// Counters of the attention parts that have arrived, `[samples, heads]`, u32.
-        Arrivals = "arrivals",
     }
 }
 
@@ -254,6 +256,8 @@ impl SlotName {
             Self::Schedule(group) => ("control", grouped("schedule", group)),
             Self::Generation(slot) => ("generation", slot.to_string()),
             Self::Cache(block) => ("generation", format!("cache.{block}")),
+            Self::Arrivals(heads) => ("generation", format!("arrivals.{heads}")),
+            Self::ShiftCache(index) => ("generation", format!("shift.{index}")),
             Self::Prompts(slot) => ("prompts", slot.to_string()),
             Self::PromptsPrefix(slot, [prompts, rows]) => ("prompts", format!("{slot}.{prompts}x{rows}")),
             Self::Evaluation(slot) => ("evaluation", slot.to_string()),

@@ -2,7 +2,7 @@
 
 use super::parameters::parameters;
 use super::purpose::PromptShape;
-use super::recording::head_of;
+use super::recording::{head_of, packed_heads};
 use crate::device::DType;
 use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
 use crate::error::{Error, Result};
@@ -466,22 +466,29 @@ fn generation(plan: &Plan, prompts: &[PromptShape], builder: &mut StateBuilder) 
     let act_dtype = plan.precision.act_dtype;
     let attentions =
         || plan.graph.nodes.iter().filter(|node| matches!(node.operation, Operation::Attention { .. }));
-    let elements = |of: usize| plan.graph.nodes[of].shape.elements();
     let caches = attentions().enumerate().map(|(i, node)| {
-        let width = elements(node.inputs[1]) + elements(node.inputs[2]);
+        let [query, key, value] = [0, 1, 2].map(|input| plan.graph.nodes[node.inputs[input]].shape);
+        let heads = packed_heads([query.heads, key.heads], [query.width, value.width]);
+        let width = 2 * heads.kv * heads.dim;
         (SlotName::Cache(i), Spec::new([samples, plan.batch.seq_len, width], act_dtype))
     });
-    let heads = attentions().map(|node| node.shape.heads).max().unwrap_or(1);
+    let shifts = plan.graph.nodes.iter().filter_map(|node| match node.operation {
+        Operation::Shift(by) => Some(Spec::new([samples, by, node.shape.elements()], act_dtype)),
+        _ => None,
+    });
+    let shifts = shifts.enumerate().map(|(i, spec)| (SlotName::ShiftCache(i), spec));
+    let heads: BTreeSet<usize> = attentions().map(|node| node.shape.heads).collect();
+    let arrivals =
+        heads.into_iter().map(|heads| (SlotName::Arrivals(heads), Spec::new([samples, heads], DType::U32)));
     let logits = Spec::padded([samples, m.vocab_size], [samples, m.padded_vocab()], act_dtype);
     let tensors = [
         (GenerationSlot::Tokens, u32s(samples)),
         (GenerationSlot::Bad, u32s(samples)),
         (GenerationSlot::Positions, u32s(samples)),
         (GenerationSlot::Logits, logits),
-        (GenerationSlot::Arrivals, Spec::new([samples, heads], DType::U32)),
     ];
     let tensors = tensors.into_iter().map(|(slot, spec)| (slot.into(), spec));
-    builder.lay_out(tensors.chain(caches));
+    builder.lay_out(tensors.chain(arrivals).chain(caches).chain(shifts));
     let rows = |shape: &PromptShape| shape.prompts * shape.rows;
     let most = prompts.iter().map(rows).max().unwrap_or(0);
     let inputs = [PromptSlot::Tokens, PromptSlot::Positions];

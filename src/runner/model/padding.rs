@@ -59,9 +59,12 @@ fn hidden_products(m: &Model, graph: &Graph, roles: &[Role]) -> Vec<Option<usize
             if matches!(roles[weight], Role::Head | Role::Embedding));
         for &input in node.inputs.iter().filter(|_| is_product) {
             refused.extend(product_of[input].filter(|_| is_head));
-            let is_whole_stack = matches!(graph.nodes[input].operation, Operation::Linear { weight, .. }
-                if graph.parameters[weight].shape.len() == 3);
-            refused.extend(product_of[input].filter(|_| is_whole_stack));
+            refused.extend(product_of[input].filter(|&product| {
+                let is_whole = graph.nodes[input].shape.elements() == graph.nodes[product].shape.elements();
+                let stack = matches!(graph.nodes[product].operation, Operation::Linear { weight, .. }
+                    if graph.parameters[weight].shape.len() == 3);
+                is_whole && stack
+            }));
         }
     }
     refused.extend(product_of[graph.logits]);

@@ -17,7 +17,7 @@
 
 use super::generation::Generator;
 use super::layout::prompt_shapes;
-use super::window::has_window;
+use super::window::{has_shift, has_window};
 use super::{layout, recording};
 use crate::error::Result;
 use crate::exec::Section;
@@ -61,8 +61,8 @@ pub struct ScoringShape {
     pub context: usize,
     /// Rows of each part of the head.
     pub head_rows: usize,
-    /// True if sequences can share the tokens that they begin with. A window counts rows, not positions, so
-    /// models with one have no branches.
+    /// True if sequences can share the tokens that they begin with. Windows and shifts count rows, not
+    /// positions, so models with one have no branches.
     pub shares_prefixes: bool,
 }
 
@@ -74,9 +74,9 @@ impl ScoringShape {
         let (step, context) = (document_step(on_gpu), plan.batch.seq_len);
         let seq_len = context.next_multiple_of(step);
         let sequences = (wanted / seq_len).max(1);
-        let has_window = has_window(&plan.graph, seq_len);
+        let counts_rows = has_window(&plan.graph, seq_len) || has_shift(&plan.graph);
         let head_rows = head_rows.min(sequences * seq_len);
-        Self { sequences, seq_len, step, context, head_rows, shares_prefixes: !has_window }
+        Self { sequences, seq_len, step, context, head_rows, shares_prefixes: !counts_rows }
     }
 
     /// Returns the mask of attention.

@@ -577,7 +577,7 @@ fn the_other_sections() {
       %4:bf16[2,16] = rms_norm(%2, params.blocks.0.attention_norm) eps=1e-6  @embedding
       %6:bf16[2,32] = linear(%4, compute_copy.blocks.0.qkv)  @blocks.0
       %10:bf16[2,32] = qk_norm_rope(%6, params.blocks.0.q_norm, params.blocks.0.k_norm, generation.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0
-      %13:bf16[2,16], +generation.cache.0, +generation.arrivals, %14:f32[2,1,2,10] = cached_attention(%10, generation.positions) heads=2 kv_heads=1 head_dim=8 capacity=4  @blocks.0
+      %13:bf16[2,16], +generation.cache.0, +generation.arrivals.2, %14:f32[2,1,2,10] = cached_attention(%10, generation.positions) heads=2 kv_heads=1 head_dim=8 capacity=4  @blocks.0
       %16:bf16[2,16] = linear(%13, compute_copy.blocks.0.out)  @blocks.0
       %18:bf16[2,16], %19:bf16[2,16] = residual_norm(%2, %16, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0
       %21:bf16[2,2,24→64] = linear(%19, compute_copy.blocks.0.gate_up)  @blocks.0

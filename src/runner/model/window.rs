@@ -1,4 +1,4 @@
-//! The sliding windows of attention, as plans and forecasts count them.
+//! The sliding windows of attention, as plans and forecasts count them, and other reads of a number of rows.
 
 use crate::model_text::{Graph, Operation};
 use crate::ops::attention::keys_in_window;
@@ -24,6 +24,11 @@ pub(super) fn has_window(graph: &Graph, seq_len: usize) -> bool {
         Operation::Attention { window, .. } => effective_window(window, seq_len).is_some(),
         _ => false,
     })
+}
+
+/// Returns true if any value is that of an earlier row.
+pub(super) fn has_shift(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| matches!(node.operation, Operation::Shift(_)))
 }
 
 /// Returns the sequence length at which causal attention without a window has as many query-key pairs per

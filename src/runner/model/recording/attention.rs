@@ -1,12 +1,13 @@
 //! Attention: norms and rotation of heads, masks, and the cache of generation.
 
-use super::Recording;
-use super::step::{HeadNorm, PackedAttention, Rotation};
+use super::step::{HeadNorm, PackedAttention, Rotation, Step, UnpackedAttention};
+use super::{Recording, Tensors};
 use crate::error::{Error, Result};
 use crate::ir::{BatchSlot, Builder, ControlSlot, Destination, GenerationSlot, Mode, SlotName, TensorId};
 use crate::model::purpose::{PromptShape, Purpose};
 use crate::model::window::effective_window;
 use crate::model_text::Operation;
+use crate::ops::arrange::{Arrange, Piece};
 use crate::ops::attention::unfused::Inputs;
 use crate::ops::attention::{Attention, FlashAttention, Heads, Mask, attention_unfused};
 use crate::ops::cached_attention::CachedAttention;
@@ -14,6 +15,7 @@ use crate::ops::kv_cache::CacheFill;
 use crate::ops::qk_norm_rope::{HeadRotation, QkNorm, QkNormRope};
 use crate::ops::rope::Rope;
 use crate::ops::rotary::{Rotary, Scaling};
+use crate::ops::scale::Scale;
 use crate::ops::window_spans::WindowSpans;
 use crate::plan::Model;
 use crate::policy::{self, RopeScaling};
@@ -99,6 +101,73 @@ impl Recording<'_> {
         Ok(changed)
     }
 
+    /// Returns the op that rotates heads.
+    ///
+    /// # Errors
+    /// If the recipe's scaling lacks a number.
+    pub(super) fn rotation(&self, rotation: Rotation, heads: Heads) -> Result<Rope> {
+        Ok(Rope { heads, rotary: rotary(&self.plan.model, rotation)?, inverse: false })
+    }
+
+    /// Records attention from queries, keys and values that are tensors of their own. They are packed first;
+    /// narrower heads are padded with zeros, which change no score.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit an op.
+    pub(super) fn unpacked_attention(
+        &self,
+        b: &mut Builder,
+        step: &Step,
+        attention: &UnpackedAttention,
+        inputs: &[TensorId],
+        tensors: &mut Tensors,
+    ) -> Result<Vec<TensorId>> {
+        let UnpackedAttention { heads: [query_heads, kv_heads], widths, scale, window, cap, dropout } =
+            *attention;
+        let (heads, name) = (attention.packed_heads(), &self.names[step.outputs[0]]);
+        let [of_keys, of_values] = widths;
+        // Packed attention divides scores by the root of the padded width.
+        let factor = scale / heads.score_scale();
+        let query = match factor {
+            1.0 => inputs[0],
+            factor => b.emit1("queries", Scale { factor }, &inputs[..1])?,
+        };
+        let mut parts = Vec::new();
+        for (tensor, heads_of_part, width) in
+            [(query, query_heads, of_keys), (inputs[1], kv_heads, of_keys), (inputs[2], kv_heads, of_values)]
+        {
+            let own = Piece { input: Some(0), from: 0, stride: width, width };
+            let zeros = Piece { input: None, from: 0, stride: 0, width: heads.dim - width };
+            let padded = Arrange { heads: heads_of_part, pieces: vec![own, zeros] };
+            parts.push(if width == heads.dim { tensor } else { b.emit1("padded", padded, &[tensor])? });
+        }
+        let mut pieces = Vec::new();
+        let mut packed_inputs: Vec<TensorId> = Vec::new();
+        for part in parts {
+            let input = packed_inputs.iter().position(|&input| input == part).unwrap_or_else(|| {
+                packed_inputs.push(part);
+                packed_inputs.len() - 1
+            });
+            let width = b.spec(part).width();
+            pieces.push(Piece { input: Some(input), from: 0, stride: 0, width });
+        }
+        let packed = b.emit1("packed", Arrange { heads: 1, pieces }, &packed_inputs)?;
+        b.rename(packed, format!("{name}:packed"));
+        let cache = tensors.attentions;
+        tensors.attentions += 1;
+        let packed_attention =
+            PackedAttention { heads, norm: None, rotation: None, rotates_first: false, window, cap, dropout };
+        let attended = self.attend(b, &packed_attention, packed, cache, &tensors.windows)?;
+        let result = if of_values == heads.dim {
+            attended
+        } else {
+            let own = Piece { input: Some(0), from: 0, stride: heads.dim, width: of_values };
+            b.emit1("values", Arrange { heads: query_heads, pieces: vec![own] }, &[attended])?
+        };
+        b.rename(result, name.clone());
+        Ok(vec![result])
+    }
+
     /// Records the attention of every row to the rows before it or inside the window, from packed rows.
     /// `index` counts the attentions of the model, and `windows` has the keys that rows see by window.
     ///
@@ -161,7 +230,7 @@ impl Recording<'_> {
         let attention = CachedAttention { heads: of.heads, score_cap: of.cap, window, capacity };
         let positions = b.state(GenerationSlot::Positions)?;
         let cache = Destination::Into(b.state(SlotName::Cache(index))?, Mode::Add);
-        let arrivals = Destination::Into(b.state(GenerationSlot::Arrivals)?, Mode::Add);
+        let arrivals = Destination::Into(b.state(SlotName::Arrivals(of.heads.query))?, Mode::Add);
         let outs = [Destination::New, cache, arrivals];
         Ok(b.emit_into("attended", Arc::new(attention), &[packed, positions], &outs)?[0])
     }

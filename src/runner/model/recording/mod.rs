@@ -9,10 +9,14 @@ mod attention;
 mod elementwise;
 mod head;
 mod names;
+mod parts;
+mod pointwise;
 mod readers;
 mod rewrites;
+mod shift;
 mod step;
 mod steps;
+mod view;
 
 use super::purpose::{Losses, Purpose};
 use crate::error::{Error, Result};
@@ -22,13 +26,15 @@ use crate::ops::activate::Activate;
 use crate::ops::add::Add;
 use crate::ops::add_bias::AddBias;
 use crate::ops::affine::Affine;
-use crate::ops::attention::Mask;
+use crate::ops::attention::{Heads, Mask};
 use crate::ops::dropout::{Dropout, Site};
 use crate::ops::embedding::Embedding;
 use crate::ops::gated::Gated;
+use crate::ops::head_sum::HeadSum;
 use crate::ops::layer_norm::LayerNorm;
 use crate::ops::linear::Linear;
 use crate::ops::mul::Mul;
+use crate::ops::reshape::Reshape;
 use crate::ops::rms_norm::RmsNorm;
 use crate::ops::row_norm::ResidualNorm;
 use crate::ops::scale::Scale;
@@ -38,6 +44,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 pub use step::Head;
+pub(super) use step::packed_heads;
 use step::{Step, StepKind};
 pub use steps::head_of;
 use steps::{Steps, steps};
@@ -103,10 +110,14 @@ struct Recording<'a> {
 struct Tensors {
     /// For every operation, its result, if it was recorded.
     results: Vec<Option<TensorId>>,
+    /// For every operation that was read as rows in one dimension, these.
+    rows: Vec<Option<TensorId>>,
     /// The keys that rows see through attention windows, by the size of the window.
     windows: BTreeMap<usize, TensorId>,
     /// Number of recorded steps with attention. Each has its own cache.
     attentions: usize,
+    /// Number of recorded shifts. Each has its own cache.
+    shifts: usize,
 }
 
 impl<'a> Recording<'a> {
@@ -125,8 +136,8 @@ impl<'a> Recording<'a> {
     /// If the plan's numbers do not fit an op.
     fn trunk(&self, b: &mut Builder) -> Result<TensorId> {
         let windows = self.window_spans(b)?;
-        let results = vec![None; self.plan.graph.nodes.len()];
-        let mut tensors = Tensors { results, windows, attentions: 0 };
+        let none = vec![None; self.plan.graph.nodes.len()];
+        let mut tensors = Tensors { results: none.clone(), rows: none, windows, attentions: 0, shifts: 0 };
         for step in &self.steps.trunk {
             let scope = names::scope(&self.plan.graph, step.at);
             let results = match self.plan.graph.nodes[step.at].block {
@@ -137,12 +148,26 @@ impl<'a> Recording<'a> {
                 tensors.results[output] = Some(result);
             }
         }
-        tensors.result(self.steps.head.rows)
+        let scope = names::scope(&self.plan.graph, self.plan.graph.logits);
+        b.scoped(scope, |b| self.read(b, &mut tensors, self.steps.head.rows))
     }
 
     /// Records a step, and returns its results.
     fn step(&self, b: &mut Builder, step: &Step, tensors: &mut Tensors) -> Result<Vec<TensorId>> {
-        let inputs = step.inputs.iter().map(|&input| tensors.result(input)).collect::<Result<Vec<_>>>()?;
+        match &step.kind {
+            StepKind::Pointwise(formula) => return self.pointwise(b, step, formula, tensors),
+            StepKind::Gated(function) => {
+                let product = tensors.result(step.inputs[0])?;
+                return self.emit(b, step, Arc::new(Gated(function.clone())), &[product]);
+            }
+            StepKind::Concat(heads) => {
+                let (arrange, inputs) = self.concat(b, tensors, (*heads, &step.inputs))?;
+                return self.emit(b, step, Arc::new(arrange), &inputs);
+            }
+            _ => {}
+        }
+        let read = step.inputs.iter().map(|&input| self.read(b, tensors, input));
+        let inputs = read.collect::<Result<Vec<_>>>()?;
         let [_, positions] = self.inputs();
         let op: Arc<dyn Op> = match &step.kind {
             StepKind::Embedding { table, positions: of_positions } => {
@@ -183,11 +208,31 @@ impl<'a> Recording<'a> {
                 let (sequences, step_number) = (b.state(BatchSlot::Sequences)?, b.state(ControlSlot::Step)?);
                 return self.emit(b, step, Arc::new(Dropout(site)), &[inputs[0], sequences, step_number]);
             }
-            StepKind::Gated(function) => Arc::new(Gated(function.clone())),
             StepKind::Activated(function) => Arc::new(Activate(function.clone())),
             StepKind::Scaled(factor) => Arc::new(Scale { factor: *factor }),
             StepKind::Sum => Arc::new(Add),
             StepKind::ProductOfRows => Arc::new(Mul),
+            StepKind::HeadSum(heads, factor) => Arc::new(HeadSum { heads: *heads, factor: *factor }),
+            StepKind::HeadNorm(norm, heads) => {
+                let row = vec![*heads, self.plan.graph.nodes[step.outputs[0]].shape.width];
+                let divided = b.emit1("heads", Reshape { row }, &inputs)?;
+                b.rename(divided, format!("{}:heads", self.names[step.outputs[0]]));
+                let inputs = self.with_params(b, vec![divided], [norm.weight, norm.bias])?;
+                return self.emit(b, step, norm_op(norm, false), &inputs);
+            }
+            StepKind::Rotate(rotation, heads) => {
+                let dim = self.plan.graph.nodes[step.outputs[0]].shape.width;
+                let op = self.rotation(*rotation, Heads { query: *heads, kv: 0, dim })?;
+                let positions = b.state(positions)?;
+                return self.emit(b, step, Arc::new(op), &[inputs[0], positions]);
+            }
+            StepKind::UnpackedAttention(attention) => {
+                return self.unpacked_attention(b, step, attention, &inputs, tensors);
+            }
+            StepKind::Shift(by) => return self.shift(b, step, *by, inputs[0], tensors),
+            StepKind::Pointwise(_) | StepKind::Gated(_) | StepKind::Concat(_) => {
+                return Err(Error::failed("these steps read their inputs in place"));
+            }
         };
         self.emit(b, step, op, &inputs)
     }

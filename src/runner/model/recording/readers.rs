@@ -37,14 +37,6 @@ impl<'a> Readers<'a> {
         &self.graph.nodes[node].inputs
     }
 
-    /// Returns the operation that gives the elements of a result, which may be divided into heads.
-    pub fn undivided(&self, mut node: usize) -> usize {
-        while let (Operation::Heads, [input]) = (self.operation(node), self.inputs(node)) {
-            node = *input;
-        }
-        node
-    }
-
     /// Returns the index of the site of an operation that drops elements.
     pub fn site(&self, node: usize) -> u32 {
         self.sites[node]

@@ -1,10 +1,11 @@
 //! The table of rewrites: which operations of a graph become which step. Each is tried at every operation, in
 //! the order of the table, with that operation as the last of the form.
 
-use super::elementwise::function;
+use super::elementwise::{broadcast_function, function};
 use super::readers::Readers;
-use super::step::{Head, HeadNorm, PackedAttention, Rotation, Step, StepKind};
-use crate::model_text::{Elementwise, Norm, NormKind, Operation};
+use super::step::{Head, HeadNorm, PackedAttention, Rotation, Step, StepKind, UnpackedAttention};
+use crate::expression::{Operator, Tree};
+use crate::model_text::{Elementwise, Norm, NormKind, Operation, Reduction};
 use crate::ops::attention::Heads;
 
 /// A form that was found.
@@ -18,7 +19,7 @@ pub(super) struct Match {
 pub(super) type Rewrite = fn(&Readers<'_>, usize) -> Option<Match>;
 
 /// All rewrites.
-pub(super) const REWRITES: [Rewrite; 11] = [
+pub(super) const REWRITES: [Rewrite; 18] = [
     // x + y, and norm(x + y)
     residual_norm,
     // attention(q, k, v) of slices of one product, with rms_norm and rope of q and k
@@ -29,6 +30,8 @@ pub(super) const REWRITES: [Rewrite; 11] = [
     scaled,
     // f(x)
     activated,
+    // f(x, y, vector, …) of rows and vectors, if it is more than a sum or a product
+    pointwise,
     // x + y
     sum,
     // x * y
@@ -37,6 +40,16 @@ pub(super) const REWRITES: [Rewrite; 11] = [
     product,
     norm,
     dropout,
+    // attention(q, k, v) of any heads
+    unpacked_attention,
+    // norm(heads(x, n))
+    head_norm,
+    // rope(heads(x, n))
+    rotation,
+    concat,
+    // sum(x) and mean(x)
+    head_sum,
+    shift,
 ];
 
 /// Returns the step of an operation alone.
@@ -79,17 +92,17 @@ fn packed_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
     let (norm, rotation, rotates_first) = match (&query.changes[..], &key.changes[..]) {
         ([], []) => (None, None, false),
         (&[HeadChange::Norm(eps, q)], &[HeadChange::Norm(other, k)]) => {
-            (Some(head_norm([eps, other], [q, k])?), None, false)
+            (Some(norm_of_heads([eps, other], [q, k])?), None, false)
         }
         (&[HeadChange::Rotation(q)], &[HeadChange::Rotation(k)]) if q == k => (None, Some(q), false),
         (
             &[HeadChange::Norm(eps, q), HeadChange::Rotation(by)],
             &[HeadChange::Norm(other, k), HeadChange::Rotation(other_by)],
-        ) if by == other_by => (Some(head_norm([eps, other], [q, k])?), Some(by), false),
+        ) if by == other_by => (Some(norm_of_heads([eps, other], [q, k])?), Some(by), false),
         (
             &[HeadChange::Rotation(by), HeadChange::Norm(eps, q)],
             &[HeadChange::Rotation(other_by), HeadChange::Norm(other, k)],
-        ) if by == other_by => (Some(head_norm([eps, other], [q, k])?), Some(by), true),
+        ) if by == other_by => (Some(norm_of_heads([eps, other], [q, k])?), Some(by), true),
         _ => return None,
     };
     let dropout = (dropout > 0.0).then(|| (dropout, r.site(root)));
@@ -139,7 +152,7 @@ fn projection(r: &Readers<'_>, mut node: usize, inner: &mut Vec<usize>) -> Optio
 }
 
 /// Returns the norms of queries and keys, if one op computes both.
-fn head_norm(eps: [f64; 2], weights: [Option<usize>; 2]) -> Option<HeadNorm> {
+fn norm_of_heads(eps: [f64; 2], weights: [Option<usize>; 2]) -> Option<HeadNorm> {
     let weights = match weights {
         [Some(query), Some(key)] => Some([query, key]),
         [None, None] => None,
@@ -181,6 +194,32 @@ fn activated(r: &Readers<'_>, root: usize) -> Option<Match> {
     Some(Match { inner: found.inner, ..alone(root, StepKind::Activated(found.function), vec![rows])? })
 }
 
+fn pointwise(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let found = broadcast_function(r, root)?;
+    // Sums are recorded as such, since a norm may follow.
+    let is_small = rows_of(r, root, Elementwise::Multiply).is_some() && found.inner.is_empty()
+        || rows_of(r, root, Elementwise::Add).is_some() && is_sum(found.function.tree());
+    if is_small && found.variables.len() == 2 {
+        return None;
+    }
+    let step = alone(root, StepKind::Pointwise(found.function), found.variables)?;
+    Some(Match { inner: found.inner, ..step })
+}
+
+/// Returns true for a sum of variables, each times a number or as it is.
+fn is_sum(tree: &Tree) -> bool {
+    match tree {
+        Tree::Variable(_) => true,
+        Tree::Operation(Operator::Add, left, right) => is_sum(left) && is_sum(right),
+        Tree::Operation(Operator::Multiply, left, right) => {
+            let is_variable = |tree: &Tree| matches!(tree, Tree::Variable(_));
+            let is_number = |tree: &Tree| !tree.any(&mut |part| is_variable(part));
+            is_number(left) && is_variable(right) || is_variable(left) && is_number(right)
+        }
+        _ => false,
+    }
+}
+
 fn sum(r: &Readers<'_>, root: usize) -> Option<Match> {
     alone(root, StepKind::Sum, rows_of(r, root, Elementwise::Add)?)
 }
@@ -207,6 +246,53 @@ fn norm(r: &Readers<'_>, root: usize) -> Option<Match> {
 fn dropout(r: &Readers<'_>, root: usize) -> Option<Match> {
     let Operation::Dropout(p) = *r.operation(root) else { return None };
     alone(root, StepKind::Dropout(p, r.site(root)), r.inputs(root).to_vec())
+}
+
+fn unpacked_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let Operation::Attention { window, cap, scale, dropout } = *r.operation(root) else { return None };
+    let &[query, key, value] = r.inputs(root) else { return None };
+    let [query, key, value] = [query, key, value].map(|node| r.graph.nodes[node].shape);
+    let attention = UnpackedAttention {
+        heads: [query.heads, key.heads],
+        widths: [query.width, value.width],
+        scale,
+        window,
+        cap,
+        dropout: (dropout > 0.0).then(|| (dropout, r.site(root))),
+    };
+    alone(root, StepKind::UnpackedAttention(attention), r.inputs(root).to_vec())
+}
+
+fn head_norm(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let Operation::Norm(norm) = *r.operation(root) else { return None };
+    let heads = r.graph.nodes[root].shape.heads;
+    alone(root, StepKind::HeadNorm(norm, heads), r.inputs(root).to_vec())
+}
+
+fn rotation(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let Operation::Rope { theta, width, reversed } = *r.operation(root) else { return None };
+    let kind = StepKind::Rotate(Rotation { theta, width, reversed }, r.graph.nodes[root].shape.heads);
+    alone(root, kind, r.inputs(root).to_vec())
+}
+
+fn concat(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let Operation::Concat = r.operation(root) else { return None };
+    alone(root, StepKind::Concat(r.graph.nodes[root].shape.heads), r.inputs(root).to_vec())
+}
+
+fn head_sum(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let Operation::Reduce(reduction) = r.operation(root) else { return None };
+    let x = r.graph.nodes[r.inputs(root)[0]].shape;
+    let factor = match reduction {
+        Reduction::Sum => 1.0,
+        Reduction::Mean => 1.0 / x.width as f64,
+    };
+    alone(root, StepKind::HeadSum(x.heads, factor), r.inputs(root).to_vec())
+}
+
+fn shift(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let Operation::Shift(by) = *r.operation(root) else { return None };
+    alone(root, StepKind::Shift(by), r.inputs(root).to_vec())
 }
 
 /// Returns the norm of undivided rows, and the rows.

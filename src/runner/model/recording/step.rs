@@ -1,5 +1,6 @@
 //! The steps of a program: operations of a graph that are recorded together.
 
+use crate::expression::Formula;
 use crate::model_text::Norm;
 use crate::ops::attention::Heads;
 use crate::ops::formula::Function;
@@ -40,6 +41,8 @@ pub(in crate::model) enum StepKind {
     ResidualNorm(Norm),
     /// Attention, from packed queries, keys and values.
     Attention(PackedAttention),
+    /// Attention, from queries (input 0), keys (1) and values (2).
+    UnpackedAttention(UnpackedAttention),
     /// Dropout with this probability; the index of its site.
     Dropout(f64, u32),
     /// A function of two halves of a row.
@@ -52,6 +55,18 @@ pub(in crate::model) enum StepKind {
     Sum,
     /// The product of two rows, element by element.
     ProductOfRows,
+    /// A function of rows and vectors, with broadcast.
+    Pointwise(Formula),
+    /// Values side by side, in this many heads.
+    Concat(usize),
+    /// The sums of this many heads, times a factor.
+    HeadSum(usize, f64),
+    /// Norms of this many heads.
+    HeadNorm(Norm, usize),
+    /// The rotation of this many heads.
+    Rotate(Rotation, usize),
+    /// The rows this many tokens earlier.
+    Shift(usize),
 }
 
 /// Attention of queries, keys and values that are parts of one row, in this order.
@@ -71,6 +86,39 @@ pub(in crate::model) struct PackedAttention {
     pub cap: Option<f64>,
     /// Dropout of the probabilities, and the index of its site.
     pub dropout: Option<(f64, u32)>,
+}
+
+/// Attention of queries, keys and values that are computed apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::model) struct UnpackedAttention {
+    /// Heads of the queries, and those of keys and values.
+    pub heads: [usize; 2],
+    /// Width of the heads of queries and keys, and of those of values.
+    pub widths: [usize; 2],
+    /// Factor of the products of queries and keys.
+    pub scale: f64,
+    /// Most keys that a query sees, its own included.
+    pub window: Option<usize>,
+    /// Soft cap of the scores.
+    pub cap: Option<f64>,
+    /// Dropout of the probabilities, and the index of its site.
+    pub dropout: Option<(f64, u32)>,
+}
+
+impl UnpackedAttention {
+    /// Returns the heads of the packed rows that are attended to: as wide as the widest.
+    pub fn packed_heads(&self) -> Heads {
+        packed_heads(self.heads, self.widths)
+    }
+}
+
+/// Returns the heads of packed rows for queries and keys of `widths[0]` elements and values of `widths[1]`.
+pub(in crate::model) fn packed_heads([query, kv]: [usize; 2], widths: [usize; 2]) -> Heads {
+    /// Narrower heads are padded to a multiple of this, for which there are fast kernels.
+    const MULTIPLE: usize = 32;
+    let [of_keys, of_values] = widths;
+    let dim = if of_keys == of_values { of_keys } else { of_keys.max(of_values).next_multiple_of(MULTIPLE) };
+    Heads { query, kv, dim }
 }
 
 /// Norms of the heads of queries and keys.

@@ -3,6 +3,7 @@
 use super::readers::Readers;
 use super::rewrites::{Match, REWRITES, head};
 use super::step::{Head, Step, StepKind};
+use super::view::View;
 use crate::error::{Error, Result};
 use crate::model_text::{Graph, Operation};
 use crate::ops::activation::Activation;
@@ -26,13 +27,6 @@ pub(in crate::model) fn steps(graph: &Graph, activation: Function) -> Result<Ste
     let (head, of_head) = head(&readers).ok_or_else(|| not_recorded(graph, graph.logits))?;
     let mut taken = vec![false; graph.nodes.len()];
     let is_of_head = |node: &usize| of_head.contains(node) || *node == graph.logits;
-    if let Some(parameter) = graph.parameters.iter().find(|p| p.role.is_some() || p.decay.is_some()) {
-        return Err(wrong(
-            graph,
-            parameter.statement,
-            "role and decay cannot be set in a model that is trained",
-        ));
-    }
     for &node in &of_head {
         if let Some(&other) = readers.readers[node].iter().find(|reader| !is_of_head(reader)) {
             return Err(not_recorded(graph, other));
@@ -42,19 +36,20 @@ pub(in crate::model) fn steps(graph: &Graph, activation: Function) -> Result<Ste
     let mut found: Vec<Step> = Vec::new();
     // From the last operation to the first, so that a form is found before its parts.
     for root in (0..graph.nodes.len()).rev() {
-        if taken[root] || is_silent(readers.operation(root)) {
+        if taken[root] || is_silent(graph, root) {
             continue;
         }
         let matches = REWRITES.iter().filter_map(|rewrite| rewrite(&readers, root));
-        let Some(Match { mut step, inner }) = { matches }.find(|found| is_closed(&readers, found, &taken))
-        else {
+        let Some(Match { step, inner }) = { matches }.find(|found| is_closed(&readers, found, &taken)) else {
             return Err(not_recorded(graph, root));
         };
+        let takes_vectors = matches!(step.kind, StepKind::Pointwise(_));
+        if !takes_vectors && step.inputs.iter().any(|&input| !graph.nodes[input].shape.rows) {
+            return Err(not_recorded(graph, root));
+        }
         inner.iter().chain(&step.outputs).for_each(|&node| taken[node] = true);
-        step.inputs.iter_mut().for_each(|input| *input = readers.undivided(*input));
         found.push(step);
     }
-    let head = Head { rows: readers.undivided(head.rows), ..head };
     Ok(Steps { trunk: in_order(graph, found), head })
 }
 
@@ -74,9 +69,11 @@ pub fn head_of(graph: &Graph) -> Result<Head> {
     head(&readers).map(|(head, _)| head).ok_or_else(|| not_recorded(graph, graph.logits))
 }
 
-/// Returns true if an operation is recorded only as a part of others.
-fn is_silent(operation: &Operation) -> bool {
-    matches!(operation, Operation::Heads | Operation::Constant(_))
+/// Returns true if an operation is recorded only as a part of those that read it: it gives a part of a
+/// value, or the same numbers for all rows.
+fn is_silent(graph: &Graph, node: usize) -> bool {
+    let node = &graph.nodes[node];
+    !node.shape.rows || matches!(node.operation, Operation::Heads | Operation::Slice { .. })
 }
 
 /// Orders steps by where they are recorded. The norm of rows is recorded in the block that gives the rows,
@@ -86,7 +83,7 @@ fn in_order(graph: &Graph, mut steps: Vec<Step>) -> Vec<Step> {
     let mut recorded_at: Vec<usize> = (0..graph.nodes.len()).collect();
     for step in &mut steps {
         if let StepKind::Norm(_) = step.kind {
-            step.at = recorded_at[step.inputs[0]];
+            step.at = recorded_at[View::new(graph, step.inputs[0]).base];
         }
         step.outputs.iter().for_each(|&output| recorded_at[output] = step.at);
     }
@@ -100,25 +97,13 @@ fn in_order(graph: &Graph, mut steps: Vec<Step>) -> Vec<Step> {
 fn not_recorded(graph: &Graph, node: usize) -> Error {
     let node = &graph.nodes[node];
     let computed = match node.operation {
-        Operation::Attention { .. } => {
-            "attention of heads that are slices of one product (queries, keys, values, equally wide, the \
-             former two with rms_norm or rope or both) is computed, without sinks, and with the default scale"
-        }
-        Operation::Norm(_) => {
-            "norms of whole rows are computed, and rms_norm of the heads of queries and keys"
-        }
-        Operation::Rope { .. } => "the heads of queries and keys are rotated, nothing else",
         Operation::Elementwise(_) | Operation::Activation => {
-            "functions of one row, sums and products of two equally wide ones, and functions of both halves of \
-             linear(x, width, stack = 2) are computed"
+            "a function has at most 64 operations on vectors and numbers, and no vectors that are joined, summed \
+             or sliced by heads"
         }
-        _ if node.block.is_none() => {
-            "logits are computed as linear(x, vocab_size), times a number, and then cap * tanh(logits / cap)"
-        }
-        Operation::Slice { .. } => {
-            "queries, keys and values, and the halves of a stack, are sliced, nothing else"
-        }
-        _ => "xrun model check shows what it costs",
+        Operation::Attention { .. } => "attention with sinks is not computed",
+        Operation::Concat => "rows are joined, and no trained vectors",
+        _ => "logits are linear(x, vocab_size), times a number, and then cap * tanh(logits / cap)",
     };
     wrong(graph, node.statement, &format!("no op computes this; {computed}"))
 }
