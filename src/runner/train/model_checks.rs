@@ -24,13 +24,17 @@ const SEQUENCES: usize = 2;
 /// Tokens of a prompt; the rest of a sequence is generated.
 const PROMPT: usize = 8;
 
-/// Steps of central differences. A derivative that is right agrees at one of them: the first errs by rounding
-/// the least, the last by curvature.
-const STEPS: [f64; 2] = [1e-6, 3e-8];
+/// Steps of central differences. A derivative that is right agrees at one of them: rounding errs the less and
+/// curvature the more, the longer a step is.
+const STEPS: [f64; 4] = [1e-6, 3e-8, 3e-5, 1e-3];
 
 /// Largest relative errors: of a derivative by differences, and of two ways to compute the same in f64.
 const MAX_GRADIENT_ERROR: f64 = 1e-4;
 const MAX_ERROR: f64 = 1e-9;
+
+/// Norm of a gradient that is 0 but for rounding, over the largest of all parameters: the bias of keys, for
+/// example, changes no probability.
+const NO_GRADIENT: f64 = 1e-13;
 
 /// Most trained elements of a model that is checked: each parameter takes two passes.
 pub const MAX_CHECKED_PARAMETERS: usize = 1 << 24;
@@ -264,10 +268,12 @@ impl Model {
         gradients: Vec<Vec<f64>>,
         batch: &Batch,
     ) -> Result<(String, f64, Vec<String>)> {
+        let norm_of = |gradient: &[f64]| gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+        let largest = gradients.iter().map(|gradient| norm_of(gradient)).fold(0.0, f64::max);
         let (mut worst, mut without) = ((String::new(), 0.0), Vec::new());
         for (param, gradient) in self.programs.state.params.clone().into_iter().zip(gradients) {
-            let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
-            if norm == 0.0 {
+            let norm = norm_of(&gradient);
+            if norm <= NO_GRADIENT * largest {
                 without.push(param.name);
                 continue;
             }
