@@ -21,6 +21,7 @@ mod objective;
 mod optimizers;
 mod packing;
 mod ramp;
+mod random_texts;
 mod ranks;
 mod replicas;
 mod scoring;
