@@ -25,6 +25,8 @@ use std::ops::Range;
 pub struct CachedAttention {
     /// Layout of the heads in a row.
     pub heads: Heads,
+    /// The factor of scores; see [`Attention::score_scale`](super::attention::Attention::score_scale).
+    pub score_scale: f64,
     /// The soft cap of the scores; see [`Attention::score_cap`](super::attention::Attention::score_cap).
     pub score_cap: Option<f64>,
     /// The most keys that a query sees, including its own.
@@ -86,7 +88,8 @@ impl Op for CachedAttention {
     fn attributes(&self) -> String {
         let window = self.window.map_or(String::new(), |window| format!(" window={window}"));
         let cap = self.score_cap.map_or(String::new(), |cap| format!(" score_cap={cap}"));
-        format!("{}{window}{cap} capacity={}", self.heads, self.capacity)
+        let scale = self.heads.scale_attribute(self.score_scale);
+        format!("{}{window}{scale}{cap} capacity={}", self.heads, self.capacity)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -149,7 +152,7 @@ impl Op for CachedAttention {
                 let mut query = vec![Acc::ZERO; dim];
                 let mut row = query.clone();
                 packed.load(b * heads.width() + heads.query_at(h), &mut query);
-                scale(&mut query, Acc::from_f64(heads.score_scale()));
+                scale(&mut query, Acc::from_f64(self.score_scale));
                 let keys = self.keys(positions[b] as usize);
                 let mut p = vec![Acc::ZERO; keys.len()];
                 for (t, score) in keys.clone().zip(&mut p) {
@@ -186,7 +189,7 @@ impl Op for CachedAttention {
         let (tiles, split) = (self.heads.group().div_ceil(queries), split_len(capacity));
         let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
         args.extend([query, kv, capacity, tiles, split].map(Arg::from));
-        args.extend([self.heads.score_scale(), self.score_cap.unwrap_or(0.0)].map(|x| Arg::F32(x as f32)));
+        args.extend([self.score_scale, self.score_cap.unwrap_or(0.0)].map(|x| Arg::F32(x as f32)));
         args.push(self.window.unwrap_or(0).into());
         let blocks = [(kv * tiles) as u32, capacity.div_ceil(split) as u32, batch as u32];
         cx.queue.launch(kernel, Grid { blocks, threads: THREADS, shared: 0 }, &args)
@@ -215,7 +218,9 @@ impl Op for CachedAttention {
         type Shape = (usize, usize, (usize, usize, usize), Option<f64>, Option<usize>);
         let case = |(batch, capacity, (query, kv, dim), score_cap, window): Shape| {
             let heads = Heads { query, kv, dim };
-            let op = CachedAttention { heads, score_cap, window, capacity };
+            // Only capped scores have a factor of their own here.
+            let score_scale = if score_cap.is_some() { 0.3 } else { heads.score_scale() };
+            let op = CachedAttention { heads, score_scale, score_cap, window, capacity };
             let inputs = vec![
                 (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
@@ -266,7 +271,7 @@ fn reference(
             row[o_width..].copy_from_slice(&cache.data[cache_at..][..kv_width]);
         }
         let mut full = AttentionCase::causal(1, len, (heads.query, heads.kv, heads.dim));
-        full.attention.score_cap = op.score_cap;
+        (full.attention.score_scale, full.attention.score_cap) = (op.score_scale, op.score_cap);
         let solved = full.solve(&rows, &[]);
         let last = &solved[0].data[(len - 1) * o_width..];
         o.data[b * o_width..][..o_width].copy_from_slice(last);

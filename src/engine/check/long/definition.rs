@@ -42,7 +42,7 @@ impl Sequence {
         let [mut dk, mut dv] = [Rows::zeros(sampled.len(), dim), Rows::zeros(sampled.len(), dim)];
         for h in last * heads.group()..heads.query {
             let head = Head {
-                scale: heads.score_scale(),
+                scale: case.attention.score_scale,
                 cap: case.attention.score_cap,
                 dim,
                 queries: &packed(heads.query_at(h)),

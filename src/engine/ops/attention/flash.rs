@@ -95,6 +95,10 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 1000, (1, 1, 32)),
             AttentionCase::causal(1, 1000, (1, 1, 128)).dropped(0.1),
             // Lengths around tiles, groups, and masks, for the kernels without dropout.
+            AttentionCase::causal(3, 17, (2, 2, 32)).scaled(0.4),
+            AttentionCase::causal(1, 300, (2, 1, 64)).scaled(0.05).capped(1.5).dropped(0.1),
+            AttentionCase::causal(1, 257, (2, 2, 128)).scaled(0.2),
+            AttentionCase::causal(2, 390, (2, 1, 64)).scaled(0.3).spans(),
             AttentionCase::causal(2, 1, (2, 1, 128)),
             AttentionCase::causal(3, 17, (4, 1, 64)),
             AttentionCase::causal(1, 256, (8, 1, 64)),

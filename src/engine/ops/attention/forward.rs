@@ -47,7 +47,7 @@ fn head<E: Elem>(
     lse: ViewMut<'_, E::Acc>,
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
-    let score_scale = E::Acc::from_f64(heads.score_scale());
+    let score_scale = E::Acc::from_f64(attention.score_scale);
     // Capped scores are already scaled.
     let cap = attention.score_cap.map(E::Acc::from_f64);
     let factor = if cap.is_some() { E::Acc::ONE } else { score_scale };

@@ -121,7 +121,7 @@ impl<'a> Launch<'a> {
         if self.tensor_cores {
             args.push(reciprocal(self.cx.queue.properties().sm_count));
         }
-        args.push(Arg::F32(all.score_scale() as f32));
+        args.push(Arg::F32(self.attention.score_scale as f32));
         let nothing = [Arg::U32(0), Arg::U32(0), Arg::U32(0), Arg::F32(1.0)];
         args.extend(dropout.map_or(nothing, |site| site.drops().args()));
         args.push(soft_cap(self.attention));
@@ -181,7 +181,7 @@ impl Launch<'_> {
         let mut args: Vec<Arg> = [packed, keys, o].map(Arg::from).to_vec();
         args.extend([self.extras[0], self.cx.output(1)].map(Arg::from));
         args.extend([self.batch, heads.kv, heads.group(), seq_len].map(Arg::from));
-        args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
+        args.extend([Arg::F32(self.attention.score_scale as f32), soft_cap(self.attention)]);
         self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(heads.dim)), &args)
     }
 
@@ -278,7 +278,7 @@ impl Launch<'_> {
         args.extend([stats, spans, ranges, turns, sums, d_packed].map(Arg::from));
         let section = cut.section(self.attention, self.cx.queue.properties()).min(pairs);
         args.extend([self.batch, heads.kv, heads.group(), seq_len, section].map(Arg::from));
-        args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
+        args.extend([Arg::F32(self.attention.score_scale as f32), soft_cap(self.attention)]);
         self.cx.queue.launch(
             kernel("flash_attention_grad_wgmma"),
             grid.shared(OnePass::shared(self.attention)),
@@ -307,7 +307,7 @@ impl Launch<'_> {
             lse.into(),
         ];
         args.extend([self.batch, heads.query, seq_len].map(Arg::from));
-        args.extend([Arg::F32(heads.score_scale() as f32), soft_cap(self.attention)]);
+        args.extend([Arg::F32(self.attention.score_scale as f32), soft_cap(self.attention)]);
         let grid = Grid::new(all.min(self.cx.queue.properties().sm_count), ShortRows::THREADS);
         let kernel = ShortRows::define(self.any_kernel(file, file), seq_len);
         self.cx.queue.launch(kernel, grid.shared(ShortRows::shared(seq_len)), &args)

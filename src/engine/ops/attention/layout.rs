@@ -43,7 +43,12 @@ impl Heads {
         self.query / self.kv
     }
 
-    /// Returns the factor of scores: 1/√dim.
+    /// Returns the attribute of a factor of scores other than the usual one, for prints.
+    pub(crate) fn scale_attribute(self, scale: f64) -> String {
+        if scale == self.score_scale() { String::new() } else { format!(" scale={scale}") }
+    }
+
+    /// Returns the usual factor of scores: 1/√dim.
     pub fn score_scale(self) -> f64 {
         1.0 / (self.dim as f64).sqrt()
     }

@@ -26,7 +26,7 @@ use super::dropout::{DropoutFactors, Site, check_counters};
 use crate::device::DType;
 use crate::ir::{CpuNode, Spec};
 
-/// An attention layer: `softmax(q·kᵀ/√dim)·v` per head, with an optional soft cap of the scores and dropout
+/// An attention layer: `softmax(scale·q·kᵀ)·v` per head, with an optional soft cap of the scores and dropout
 /// of the probabilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
@@ -38,7 +38,9 @@ pub struct Attention {
     pub mask: Mask,
     /// Dropout of the probabilities.
     pub dropout: Option<Site>,
-    /// The soft cap: a score s = q·k/√dim becomes `cap·tanh(s / cap)` before the softmax (Gemma 2; Gemma Team
+    /// The factor of scores; 1/√dim (Vaswani et al., 2017) unless a model has its own.
+    pub score_scale: f64,
+    /// The soft cap: a score s = scale·q·k becomes `cap·tanh(s / cap)` before the softmax (Gemma 2; Gemma Team
     /// 2024).
     pub score_cap: Option<f64>,
     /// The most keys that a query sees, including its own, if the spans come from
@@ -62,9 +64,10 @@ pub(crate) struct Counters<'a> {
 }
 
 impl Attention {
-    /// Returns causal attention without dropout, cap and window.
-    pub const fn causal(heads: Heads, seq_len: usize) -> Self {
-        Self { heads, seq_len, mask: Mask::Causal, dropout: None, score_cap: None, window: None }
+    /// Returns causal attention without dropout, cap and window, and with the usual scale.
+    pub fn causal(heads: Heads, seq_len: usize) -> Self {
+        let score_scale = heads.score_scale();
+        Self { heads, seq_len, mask: Mask::Causal, dropout: None, score_scale, score_cap: None, window: None }
     }
 
     /// Returns the parameters for printing.
@@ -73,6 +76,7 @@ impl Attention {
         if let Some(window) = self.window {
             text += &format!(" window={window}");
         }
+        text += &self.heads.scale_attribute(self.score_scale);
         if let Some(cap) = self.score_cap {
             text += &format!(" score_cap={cap}");
         }
@@ -92,6 +96,9 @@ impl Attention {
         self.heads.check(packed)?;
         if self.seq_len == 0 || !packed.shape[0].is_multiple_of(self.seq_len) {
             return Err(format!("rows must be whole sequences of {}", self.seq_len));
+        }
+        if !self.score_scale.is_finite() {
+            return Err("the factor of scores must be finite".into());
         }
         if self.score_cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
             return Err("the score cap must be positive and finite".into());

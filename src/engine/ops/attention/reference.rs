@@ -52,6 +52,12 @@ impl AttentionCase {
         self
     }
 
+    /// Sets the factor of scores.
+    pub fn scaled(mut self, scale: f64) -> Self {
+        self.attention.score_scale = scale;
+        self
+    }
+
     /// Adds a score cap.
     pub fn capped(mut self, cap: f64) -> Self {
         self.attention.score_cap = Some(cap);
@@ -65,7 +71,7 @@ impl AttentionCase {
 
     /// Returns the distinguishing features, for the name of the case.
     pub fn name(&self) -> String {
-        let Attention { heads, seq_len, dropout, score_cap, window, .. } = self.attention;
+        let Attention { heads, seq_len, dropout, score_scale, score_cap, window, .. } = self.attention;
         let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());
         if self.ranges {
             name += " spans";
@@ -76,6 +82,7 @@ impl AttentionCase {
         if let Some(window) = window {
             name += &format!(" window{window}");
         }
+        name += &heads.scale_attribute(score_scale);
         if let Some(cap) = score_cap {
             name += &format!(" cap{cap}");
         }
@@ -175,7 +182,7 @@ impl AttentionCase {
                     .map(|key| {
                         let other = b * seq_len + key;
                         let dot: f64 = (0..dim).map(|d| at(row, h, d) * at(other, heads.query + g, d)).sum();
-                        let score = dot / (dim as f64).sqrt();
+                        let score = dot * self.attention.score_scale;
                         score_cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
                     })
                     .collect();

@@ -14,6 +14,7 @@ use crate::ir::{
     Array, Builder, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, TensorId, Vjp,
 };
 use crate::ops::dropout::Dropout;
+use crate::ops::scale::Scale;
 use crate::ops::soft_cap::SoftCap;
 use crate::ops::softmax::Softmax;
 
@@ -54,6 +55,10 @@ pub fn attention_unfused(b: &mut Builder, attention: Attention, inputs: Inputs) 
 /// Records attention with smaller ops and returns `(o, lse)`, the outputs of the flash form.
 pub(super) fn record(b: &mut Builder, attention: Attention, inputs: Inputs) -> Result<(TensorId, TensorId)> {
     let mut s = b.emit1("scores", AttentionScores::for_attention(&attention), &[inputs.packed])?;
+    let factor = attention.score_scale / attention.heads.score_scale();
+    if factor != 1.0 {
+        s = b.emit1("scaled", Scale { factor }, &[s])?;
+    }
     if let Some(cap) = attention.score_cap {
         s = b.emit1("capped", SoftCap { cap }, &[s])?;
     }
