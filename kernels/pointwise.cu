@@ -2,7 +2,7 @@
 //
 // Definitions: T; HEADS and WIDTH (elements of a head) of a row of the output; VEC (elements that a thread
 // moves at once, a divisor of WIDTH); VARIABLES; OPERANDS (how each is read: the fields of Operand); FUNCTION
-// (the body of the function of x[VARIABLES], from src/engine/ops/formula/code.rs); PARTIALS (columns of the
+// (the body of the function of all[VARIABLES], from src/engine/ops/formula/code.rs); PARTIALS (columns of the
 // partial sums); and for gradients TEAM (threads per head of a row, a power of two) and THREADS (per block).
 #include "formula.cuh"
 
@@ -25,7 +25,7 @@ struct ValueAndSlopes {
     float value, slopes[VARIABLES];
 };
 
-__device__ __forceinline__ ValueAndSlopes point_at(const float (&x)[VARIABLES]) {
+__device__ __forceinline__ ValueAndSlopes point_at(const float (&all)[VARIABLES]) {
     using E = T;
     FUNCTION
 }

@@ -417,3 +417,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn formulas_are_made_of_trees_with_other_trees_in_them() {
+    let tree = |text: &str| activation(text).tree().clone();
+    let product = tree("a * silu(b)");
+    let values = [tree("x + 1"), Tree::number(-0.5)];
+    assert_eq!(Formula::from_tree(product.with_variables(&values), 1).text(), "(x + 1) * silu(-0.5)");
+    assert_eq!(Formula::from_tree(product.clone(), 2).text(), "a * silu(b)");
+    assert_eq!(Formula::from_tree(product.clone(), 3).text(), "x0 * silu(x1)");
+    assert_eq!((product.operations(), product.operands().len(), Tree::number(2.0).operations()), (2, 2, 0));
+    assert_eq!(Tree::Variable(1).with_variables(&values), values[1]);
+}

@@ -154,8 +154,9 @@ impl Op for PointwiseGrad {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        /// The fewest threads in a block.
+        /// Threads in a block, and in one that sums over rows: there are few of these, so each is large.
         const THREADS: usize = 128;
+        const SUMMING_THREADS: usize = 512;
         /// The most threads of a team, which handles a head of a row at a time.
         const MAX_TEAM: usize = 256;
         /// Columns per block and threads per column of the last sums: a warp in both directions.
@@ -167,8 +168,8 @@ impl Op for PointwiseGrad {
         }
         let vec = self.0.vector_width(&inputs, &layout);
         let team = (layout.width / vec).next_power_of_two().min(MAX_TEAM);
-        let threads = team.max(THREADS);
         let (_, partials) = self.partials(&inputs, &layout);
+        let threads = if partials > 0 { SUMMING_THREADS } else { THREADS.max(team) };
         let run = rows_per_run(layout.rows, partials, threads / team);
         let kernel = |entry| {
             let kernel = self.0.kernel(entry, &inputs, &layout, vec);

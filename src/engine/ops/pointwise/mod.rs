@@ -149,7 +149,7 @@ impl Pointwise {
         });
         let operands = operands.collect::<Vec<_>>().join(",");
         let names = self.function.formula.variables().iter().enumerate();
-        let variables: String = names.map(|(i, name)| format!("const float {name} = x[{i}]; ")).collect();
+        let variables: String = names.map(|(i, name)| format!("const float {name} = all[{i}]; ")).collect();
         Kernel::new("pointwise", entry)
             .with("T", layout.output.dtype)
             .with("HEADS", layout.heads)
