@@ -1,7 +1,7 @@
 //! Attention: norms and rotation of heads, masks, and the cache of generation.
 
-use super::step::{HeadNorm, PackedAttention, Rotation, Step, UnpackedAttention};
-use super::{Recording, Tensors};
+use super::step::{HeadNorm, PackedAttention, Rotation, Step};
+use super::{Recording, Tensors, index_of};
 use crate::error::{Error, Result};
 use crate::ir::{BatchSlot, Builder, ControlSlot, Destination, GenerationSlot, Mode, SlotName, TensorId};
 use crate::model::purpose::{PromptShape, Purpose};
@@ -15,7 +15,6 @@ use crate::ops::kv_cache::CacheFill;
 use crate::ops::qk_norm_rope::{HeadRotation, QkNorm, QkNormRope};
 use crate::ops::rope::Rope;
 use crate::ops::rotary::{Rotary, Scaling};
-use crate::ops::scale::Scale;
 use crate::ops::window_spans::WindowSpans;
 use crate::plan::Model;
 use crate::policy::{self, RopeScaling};
@@ -118,51 +117,35 @@ impl Recording<'_> {
         &self,
         b: &mut Builder,
         step: &Step,
-        attention: &UnpackedAttention,
+        (attention, widths): (&PackedAttention, [usize; 2]),
         inputs: &[TensorId],
         tensors: &mut Tensors,
     ) -> Result<Vec<TensorId>> {
-        let UnpackedAttention { heads: [query_heads, kv_heads], widths, scale, window, cap, dropout } =
-            *attention;
-        let (heads, name) = (attention.packed_heads(), &self.names[step.outputs[0]]);
+        let (heads, name) = (attention.heads, &self.names[step.outputs[0]]);
         let [of_keys, of_values] = widths;
-        // Packed attention divides scores by the root of the padded width.
-        let factor = scale / heads.score_scale();
-        let query = match factor {
-            1.0 => inputs[0],
-            factor => b.emit1("queries", Scale { factor }, &inputs[..1])?,
-        };
-        let mut parts = Vec::new();
-        for (tensor, heads_of_part, width) in
-            [(query, query_heads, of_keys), (inputs[1], kv_heads, of_keys), (inputs[2], kv_heads, of_values)]
-        {
+        let parts = [(heads.query, of_keys), (heads.kv, of_keys), (heads.kv, of_values)];
+        let (mut packed_inputs, mut pieces): (Vec<TensorId>, _) = (Vec::new(), Vec::new());
+        for (&tensor, (heads_of_part, width)) in inputs.iter().zip(parts) {
             let own = Piece { input: Some(0), from: 0, stride: width, width };
             let zeros = Piece { input: None, from: 0, stride: 0, width: heads.dim - width };
             let padded = Arrange { heads: heads_of_part, pieces: vec![own, zeros] };
-            parts.push(if width == heads.dim { tensor } else { b.emit1("padded", padded, &[tensor])? });
-        }
-        let mut pieces = Vec::new();
-        let mut packed_inputs: Vec<TensorId> = Vec::new();
-        for part in parts {
-            let input = packed_inputs.iter().position(|&input| input == part).unwrap_or_else(|| {
-                packed_inputs.push(part);
-                packed_inputs.len() - 1
-            });
+            let part = if width == heads.dim { tensor } else { b.emit1("padded", padded, &[tensor])? };
+            let input = index_of(&mut packed_inputs, part);
             let width = b.spec(part).width();
             pieces.push(Piece { input: Some(input), from: 0, stride: 0, width });
         }
-        let packed = b.emit1("packed", Arrange { heads: 1, pieces }, &packed_inputs)?;
-        b.rename(packed, format!("{name}:packed"));
+        let packed = b.emit1("joined", Arrange { heads: 1, pieces }, &packed_inputs)?;
+        b.rename(packed, format!("{name}:joined"));
+        let [_, positions] = self.inputs();
+        let packed = self.changed_heads(b, attention, packed, name, positions)?;
         let cache = tensors.attentions;
         tensors.attentions += 1;
-        let packed_attention =
-            PackedAttention { heads, norm: None, rotation: None, rotates_first: false, window, cap, dropout };
-        let attended = self.attend(b, &packed_attention, packed, cache, &tensors.windows)?;
+        let attended = self.attend(b, attention, packed, cache, &tensors.windows)?;
         let result = if of_values == heads.dim {
             attended
         } else {
             let own = Piece { input: Some(0), from: 0, stride: heads.dim, width: of_values };
-            b.emit1("values", Arrange { heads: query_heads, pieces: vec![own] }, &[attended])?
+            b.emit1("values", Arrange { heads: heads.query, pieces: vec![own] }, &[attended])?
         };
         b.rename(result, name.clone());
         Ok(vec![result])
@@ -202,6 +185,7 @@ impl Recording<'_> {
             seq_len: rows_of_sequence,
             mask: if window.is_some() { Mask::Spans } else { mask },
             dropout: of.dropout.and_then(|(p, site)| self.site(p, site)),
+            score_scale: of.scale,
             score_cap: of.cap,
             window,
         };
@@ -227,7 +211,8 @@ impl Recording<'_> {
     ) -> Result<TensorId> {
         let capacity = self.plan.batch.seq_len;
         let window = effective_window(of.window, capacity);
-        let attention = CachedAttention { heads: of.heads, score_cap: of.cap, window, capacity };
+        let (heads, score_scale) = (of.heads, of.scale);
+        let attention = CachedAttention { heads, score_scale, score_cap: of.cap, window, capacity };
         let positions = b.state(GenerationSlot::Positions)?;
         let cache = Destination::Into(b.state(SlotName::Cache(index))?, Mode::Add);
         let arrivals = Destination::Into(b.state(SlotName::Arrivals(of.heads.query))?, Mode::Add);

@@ -6,6 +6,7 @@
 
 mod activations;
 mod attention;
+mod attention_forms;
 mod elementwise;
 mod head;
 mod names;
@@ -226,8 +227,8 @@ impl<'a> Recording<'a> {
                 let positions = b.state(positions)?;
                 return self.emit(b, step, Arc::new(op), &[inputs[0], positions]);
             }
-            StepKind::UnpackedAttention(attention) => {
-                return self.unpacked_attention(b, step, attention, &inputs, tensors);
+            StepKind::UnpackedAttention(attention, widths) => {
+                return self.unpacked_attention(b, step, (attention, *widths), &inputs, tensors);
             }
             StepKind::Shift(by) => return self.shift(b, step, *by, inputs[0], tensors),
             StepKind::Pointwise(_) | StepKind::Gated(_) | StepKind::Concat(_) => {
@@ -319,4 +320,12 @@ fn norm_op(&Norm { kind, eps, weight, bias }: &Norm, of_sum: bool) -> Arc<dyn Op
         (NormKind::Layer, false) => Arc::new(layer_norm),
         (NormKind::Layer, true) => Arc::new(ResidualNorm(layer_norm)),
     }
+}
+
+/// Returns the index of an item in a list, to which it is added if it is new.
+fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
+    list.iter().position(|known| *known == item).unwrap_or_else(|| {
+        list.push(item);
+        list.len() - 1
+    })
 }

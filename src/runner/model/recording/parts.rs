@@ -1,7 +1,7 @@
 //! Parts of tensors that no op reads in place: copies of slices and heads, and values side by side.
 
 use super::view::View;
-use super::{Recording, Tensors};
+use super::{Recording, Tensors, index_of};
 use crate::error::Result;
 use crate::ir::{Builder, Op, TensorId};
 use crate::model_text::Operation;
@@ -81,10 +81,7 @@ impl Recording<'_> {
                     self.read(b, tensors, part)?
                 }
             };
-            let input = inputs.iter().position(|&input| input == tensor).unwrap_or_else(|| {
-                inputs.push(tensor);
-                inputs.len() - 1
-            });
+            let input = index_of(&mut inputs, tensor);
             pieces.push(view.piece(input));
         }
         Ok((Arrange { heads, pieces }, inputs))

@@ -1,9 +1,8 @@
 //! Functions of rows and trained vectors, with broadcast.
 
-use super::Recording;
-use super::Tensors;
 use super::step::Step;
 use super::view::View;
+use super::{Recording, Tensors, index_of};
 use crate::error::Result;
 use crate::expression::{Formula, Tree};
 use crate::ir::{Builder, TensorId};
@@ -63,14 +62,6 @@ impl Recording<'_> {
         let op = Pointwise::new(&formula, operands, shape.heads, shape.width);
         self.emit(b, step, Arc::new(op), &inputs)
     }
-}
-
-/// Returns the index of an item in a list, to which it is added if it is new.
-fn index_of<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
-    list.iter().position(|known| *known == item).unwrap_or_else(|| {
-        list.push(item);
-        list.len() - 1
-    })
 }
 
 /// Returns the shape of a function's result and its variables. Heads that no variable tells apart are one.

@@ -1,6 +1,6 @@
 //! A graph with the readers of every operation.
 
-use crate::model_text::{Graph, Operation};
+use crate::model_text::{Elementwise, Graph, Operation};
 use crate::ops::formula::Function;
 
 /// A graph with the readers of every operation.
@@ -40,5 +40,19 @@ impl<'a> Readers<'a> {
     /// Returns the index of the site of an operation that drops elements.
     pub fn site(&self, node: usize) -> u32 {
         self.sites[node]
+    }
+
+    /// Returns the factor and the other value of a product with a number.
+    pub fn times_number(&self, node: usize) -> Option<(f64, usize)> {
+        let (Operation::Elementwise(Elementwise::Multiply), &[a, b]) =
+            (self.operation(node), self.inputs(node))
+        else {
+            return None;
+        };
+        match (self.operation(a), self.operation(b)) {
+            (&Operation::Constant(factor), _) => Some((factor, b)),
+            (_, &Operation::Constant(factor)) => Some((factor, a)),
+            _ => None,
+        }
     }
 }

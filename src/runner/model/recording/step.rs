@@ -18,6 +18,19 @@ pub(in crate::model) struct Step {
     pub at: usize,
 }
 
+/// Operations that have the form of a step.
+pub(super) struct Match {
+    /// The step.
+    pub step: Step,
+    /// What the step computes on the way; nothing else may read it.
+    pub inner: Vec<usize>,
+}
+
+/// Returns the step of an operation alone.
+pub(super) fn alone(root: usize, kind: StepKind, inputs: Vec<usize>) -> Option<Match> {
+    Some(Match { step: Step { kind, inputs, outputs: vec![root], at: root }, inner: Vec::new() })
+}
+
 /// What a step computes. Parameters are indices of [`Graph::parameters`].
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::model) enum StepKind {
@@ -41,8 +54,9 @@ pub(in crate::model) enum StepKind {
     ResidualNorm(Norm),
     /// Attention, from packed queries, keys and values.
     Attention(PackedAttention),
-    /// Attention, from queries (input 0), keys (1) and values (2).
-    UnpackedAttention(UnpackedAttention),
+    /// Attention, from queries (input 0), keys (1) and values (2), which are packed first; the width of
+    /// queries and keys, and that of values.
+    UnpackedAttention(PackedAttention, [usize; 2]),
     /// Dropout with this probability; the index of its site.
     Dropout(f64, u32),
     /// A function of two halves of a row.
@@ -80,21 +94,6 @@ pub(in crate::model) struct PackedAttention {
     pub rotation: Option<Rotation>,
     /// Normalize after the rotation.
     pub rotates_first: bool,
-    /// Most keys that a query sees, its own included.
-    pub window: Option<usize>,
-    /// Soft cap of the scores.
-    pub cap: Option<f64>,
-    /// Dropout of the probabilities, and the index of its site.
-    pub dropout: Option<(f64, u32)>,
-}
-
-/// Attention of queries, keys and values that are computed apart.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::model) struct UnpackedAttention {
-    /// Heads of the queries, and those of keys and values.
-    pub heads: [usize; 2],
-    /// Width of the heads of queries and keys, and of those of values.
-    pub widths: [usize; 2],
     /// Factor of the products of queries and keys.
     pub scale: f64,
     /// Most keys that a query sees, its own included.
@@ -103,13 +102,6 @@ pub(in crate::model) struct UnpackedAttention {
     pub cap: Option<f64>,
     /// Dropout of the probabilities, and the index of its site.
     pub dropout: Option<(f64, u32)>,
-}
-
-impl UnpackedAttention {
-    /// Returns the heads of the packed rows that are attended to: as wide as the widest.
-    pub fn packed_heads(&self) -> Heads {
-        packed_heads(self.heads, self.widths)
-    }
 }
 
 /// Returns the heads of packed rows for queries and keys of `widths[0]` elements and values of `widths[1]`.

@@ -1,8 +1,8 @@
 //! Divides the operations of a graph into steps, which are recorded one after another.
 
 use super::readers::Readers;
-use super::rewrites::{Match, REWRITES, head};
-use super::step::{Head, Step, StepKind};
+use super::rewrites::{REWRITES, head};
+use super::step::{Head, Match, Step, StepKind};
 use super::view::View;
 use crate::error::{Error, Result};
 use crate::model_text::{Graph, Operation};
@@ -24,7 +24,7 @@ pub(in crate::model) struct Steps {
 /// If no op computes a part of the graph: a usage error that names the line of the text.
 pub(in crate::model) fn steps(graph: &Graph, activation: Function) -> Result<Steps> {
     let readers = Readers::new(graph, activation);
-    let (head, of_head) = head(&readers).ok_or_else(|| not_recorded(graph, graph.logits))?;
+    let (head, of_head) = head(&readers).ok_or_else(|| head_not_recorded(graph))?;
     let mut taken = vec![false; graph.nodes.len()];
     let is_of_head = |node: &usize| of_head.contains(node) || *node == graph.logits;
     for &node in &of_head {
@@ -66,7 +66,7 @@ fn is_closed(readers: &Readers<'_>, found: &Match, taken: &[bool]) -> bool {
 /// If no op computes it.
 pub fn head_of(graph: &Graph) -> Result<Head> {
     let readers = Readers::new(graph, Activation::Silu.into());
-    head(&readers).map(|(head, _)| head).ok_or_else(|| not_recorded(graph, graph.logits))
+    head(&readers).map(|(head, _)| head).ok_or_else(|| head_not_recorded(graph))
 }
 
 /// Returns true if an operation is recorded only as a part of those that read it: it gives a part of a
@@ -93,6 +93,14 @@ fn in_order(graph: &Graph, mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
+/// The logits that are computed.
+const LOGITS: &str = "logits are linear(x, vocab_size), times a number, and then cap * tanh(logits / cap)";
+
+/// Returns the error that no op computes the logits.
+fn head_not_recorded(graph: &Graph) -> Error {
+    wrong(graph, graph.nodes[graph.logits].statement, &format!("no op computes this; {LOGITS}"))
+}
+
 /// Returns the error that no op computes an operation.
 fn not_recorded(graph: &Graph, node: usize) -> Error {
     let node = &graph.nodes[node];
@@ -103,7 +111,7 @@ fn not_recorded(graph: &Graph, node: usize) -> Error {
         }
         Operation::Attention { .. } => "attention with sinks is not computed",
         Operation::Concat => "rows are joined, and no trained vectors",
-        _ => "logits are linear(x, vocab_size), times a number, and then cap * tanh(logits / cap)",
+        _ => LOGITS,
     };
     wrong(graph, node.statement, &format!("no op computes this; {computed}"))
 }

@@ -180,3 +180,107 @@ fn a_table_shows_what_each_line_costs() {
     let shown = cost.to_string();
     assert!(shown.contains("blocks.*.qkv (4)") && shown.contains("(128 + 128 + 128) × 128"), "{shown}");
 }
+
+/// A model whose block has these statements, with a stream `x`.
+fn ops_of_block(block: &str) -> Vec<String> {
+    let text = format!(
+        "embed:\n  x = embedding(tokens, dim)\nblock:\n{block}\nhead:\n  logits = linear(x, vocab_size)"
+    );
+    let sizes = ["n_layers=1", "dim=32", "n_heads=4", "n_kv_heads=2", "head_dim=8"];
+    let mut settings: Vec<String> = sizes.map(|size| format!("model.{size}")).to_vec();
+    settings.push(format!("model.definition={text}"));
+    let programs = Programs::new(&plan("", &settings).unwrap_or_else(|e| panic!("{e}\n{text}"))).unwrap();
+    let nodes = programs.evaluate.program.nodes.iter().filter(|node| node.block.is_some());
+    nodes.map(|node| format!("{} {}", node.op.name(), node.op.attributes()).trim().to_owned()).collect()
+}
+
+/// Returns the ops of a block but for products and attention.
+fn ops_between(block: &str) -> Vec<String> {
+    let is_between = |op: &String| !op.starts_with("linear") && !op.starts_with("flash_attention");
+    ops_of_block(block).into_iter().filter(is_between).collect()
+}
+
+#[test]
+fn functions_are_one_op_and_read_parts_in_place() {
+    for (block, wanted) in [
+        // Scalars, a gate per head, and a vector.
+        (
+            "  x = scalar(1, name = \"a\") * x + scalar(0, name = \"b\") * tanh(x)",
+            &["pointwise x0 * x1 + x2 * tanh(x1)"] as &[&str],
+        ),
+        (
+            "  g = linear(x, 4)\n  y = heads(linear(x, 32), 4)\n  x = x + linear(sigmoid(heads(g, 4)) * y, dim, name = \"o\")",
+            &["pointwise sigmoid(a) * b heads=4", "add"],
+        ),
+        ("  x = x * vector(dim, 1, name = \"gain\")", &["pointwise a * b"]),
+        // The halves of a row and a third value.
+        (
+            "  y = linear(x, 32, 32)\n  x = x + silu(slice(y, 0, 32)) * slice(y, 32, 64)",
+            &["pointwise x0 + silu(x1) * x2"],
+        ),
+        // Half of a row is copied.
+        (
+            "  y = linear(x, 64)\n  x = x + tanh(slice(y, 0, 32))",
+            &["arrange 0[0..32]", "pointwise a + tanh(b)"],
+        ),
+        // A plain sum and a plain product.
+        ("  x = x + x * linear(x, dim, name = \"y\")", &["pointwise a + a * b"]),
+        ("  x = x + linear(x, dim, name = \"y\")", &["add"]),
+    ] {
+        assert_eq!(ops_between(block), wanted, "{block}");
+    }
+}
+
+#[test]
+fn attention_of_values_of_any_origin_is_packed_once() {
+    let attention = |more: &str, arguments: &str| {
+        format!(
+            "  q = heads(linear(x, 32), 4)\n  k = heads(linear(x, 16), 2)\n  v = heads(linear(x, 16), 2)\n{more}  \
+             x = linear(attention({arguments}), dim, name = \"o\")"
+        )
+    };
+    let joined = "arrange 0[0..32] 1[0..16] 2[0..16]";
+    let changed = "qk_norm_rope heads=4 kv_heads=2 head_dim=8 eps=1e-6 theta=10000";
+    let rotated = "  q = rope(rms_norm(q, name = \"qn\"))\n  k = rope(rms_norm(k, name = \"kn\"))\n";
+    for (block, wanted) in [
+        (attention("", "q, k, v"), vec![joined]),
+        (attention(rotated, "q, k, v"), vec![joined, changed]),
+        // Factors of rotated heads are factors of scores.
+        (attention(rotated, "1.5 * q, 2 * k, v"), vec![joined, changed]),
+        // What something else reads is computed by itself.
+        (
+            attention("  q = rope(q)\n  k = rope(k)\n", "q, k, v + k"),
+            vec![
+                "rope heads=2 kv_heads=0 head_dim=8 theta=10000",
+                "rope heads=4 kv_heads=0 head_dim=8 theta=10000",
+                "add",
+                joined,
+            ],
+        ),
+    ] {
+        let mut ops = ops_between(&block);
+        let mut wanted: Vec<String> = wanted.into_iter().map(str::to_owned).collect();
+        ops.sort();
+        wanted.sort();
+        assert_eq!(ops, wanted, "{block}");
+    }
+    let scale = |arguments: &str| {
+        let ops = ops_of_block(&attention(rotated, arguments));
+        ops.into_iter().find(|op| op.starts_with("flash_attention")).unwrap()
+    };
+    assert!(scale("1.5 * q, 2 * k, v").contains(&format!("scale={}", 3.0 / 8f64.sqrt())));
+    assert!(scale("q, k, v, scale = 0.25").contains("scale=0.25") && !scale("q, k, v").contains("scale"));
+    let narrow = "  q = heads(linear(x, 16), 4)\n  k = heads(linear(x, 8), 2)\n  v = heads(linear(x, 20), 2)\n  \
+                  x = linear(attention(q, k, v), dim, name = \"o\")";
+    let padded = |heads: usize, width: usize| {
+        format!("arrange heads={heads} 0[0+{width}h..+{width}] 0*{}", 32 - width)
+    };
+    let wanted = [
+        padded(4, 4),
+        padded(2, 4),
+        padded(2, 10),
+        "arrange 0[0..128] 1[0..64] 2[0..64]".to_owned(),
+        "arrange heads=4 0[0+32h..+10]".to_owned(),
+    ];
+    assert_eq!(ops_between(narrow), wanted);
+}

@@ -1,0 +1,160 @@
+//! The forms of attention: what is done to the heads of queries and keys before it, and where these and the
+//! values come from.
+
+use super::readers::Readers;
+use super::step::{HeadNorm, Match, PackedAttention, Rotation, StepKind, alone, packed_heads};
+use super::view::View;
+use crate::model_text::{Norm, NormKind, Operation};
+
+/// Attention of queries, keys and values that are slices of one product.
+pub(super) fn packed_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let form = Form::new(r, root)?;
+    let attention = form.attention?;
+    let [query, key, value] = form.sources.map(|source| View::new(r.graph, source));
+    let (packed, heads) = (query.base, attention.heads);
+    let ends = [heads.key_at(0), heads.value_at(0), heads.width()];
+    let whole = r.graph.nodes[packed].shape;
+    let parts = [query, key, value].map(|part| (part.base, part.from, part.from + part.elements()));
+    let in_order = parts == [(packed, 0, ends[0]), (packed, ends[0], ends[1]), (packed, ends[1], ends[2])];
+    if !in_order || (whole.heads, whole.width) != (1, ends[2]) || form.widths[0] != form.widths[1] {
+        return None;
+    }
+    Some(Match { inner: form.inner, ..alone(root, StepKind::Attention(attention), vec![packed])? })
+}
+
+/// Attention of values that are computed apart, with norms and rotations of queries and keys.
+pub(super) fn changed_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let form = Form::new(r, root)?;
+    let attention = form.attention.filter(|_| form.widths[0] == form.widths[1])?;
+    let kind = StepKind::UnpackedAttention(attention, form.widths);
+    Some(Match { inner: form.inner, ..alone(root, kind, form.sources.to_vec())? })
+}
+
+/// Attention of values of any origin, as they are.
+pub(super) fn unpacked_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let (attention, widths) = plain(r, root)?;
+    alone(root, StepKind::UnpackedAttention(attention, widths), r.inputs(root).to_vec())
+}
+
+/// Returns attention without what is done to heads before it, and the widths of keys and values.
+fn plain(r: &Readers<'_>, root: usize) -> Option<(PackedAttention, [usize; 2])> {
+    let Operation::Attention { window, cap, scale, dropout } = *r.operation(root) else { return None };
+    let &[query, key, value] = r.inputs(root) else { return None };
+    let [query, key, value] = [query, key, value].map(|node| r.graph.nodes[node].shape);
+    let widths = [query.width, value.width];
+    let attention = PackedAttention {
+        heads: packed_heads([query.heads, key.heads], widths),
+        norm: None,
+        rotation: None,
+        rotates_first: false,
+        scale,
+        window,
+        cap,
+        dropout: (dropout > 0.0).then(|| (dropout, r.site(root))),
+    };
+    Some((attention, widths))
+}
+
+/// Attention with what is done to the heads of queries and keys.
+struct Form {
+    /// `None` if no op does it to both.
+    attention: Option<PackedAttention>,
+    widths: [usize; 2],
+    /// The values that queries, keys and values are made of.
+    sources: [usize; 3],
+    /// What is computed between these and the attention.
+    inner: Vec<usize>,
+}
+
+impl Form {
+    fn new(r: &Readers<'_>, root: usize) -> Option<Self> {
+        let (attention, widths) = plain(r, root)?;
+        let &[query, key, value] = r.inputs(root) else { return None };
+        let mut inner = Vec::new();
+        let [query, key] = [query, key].map(|node| Heads::new(r, node, &mut inner));
+        let scale = attention.scale * query.factor * key.factor;
+        let attention = changes(&query.changes, &key.changes).map(|(norm, rotation, rotates_first)| {
+            PackedAttention { norm, rotation, rotates_first, scale, ..attention }
+        });
+        Some(Self { attention, widths, sources: [query.source, key.source, value], inner })
+    }
+}
+
+/// What is done to heads.
+#[derive(Clone, Copy)]
+enum HeadChange {
+    /// Norm by root mean square, with this `eps` and weight.
+    Norm(f64, Option<usize>),
+    Rotation(Rotation),
+}
+
+/// Heads and what is done to them, in this order, and a factor at the end.
+struct Heads {
+    source: usize,
+    changes: Vec<HeadChange>,
+    factor: f64,
+}
+
+impl Heads {
+    /// Follows heads back to the value that they are made of. Adds what lies between to `inner`.
+    fn new(r: &Readers<'_>, node: usize, inner: &mut Vec<usize>) -> Self {
+        let mut heads = Self { source: node, changes: Vec::new(), factor: 1.0 };
+        loop {
+            let node = heads.source;
+            match *r.operation(node) {
+                Operation::Norm(Norm { kind: NormKind::Rms, eps, weight, bias: None }) => {
+                    heads.changes.push(HeadChange::Norm(eps, weight));
+                }
+                Operation::Rope { theta, width, reversed } => {
+                    heads.changes.push(HeadChange::Rotation(Rotation { theta, width, reversed }));
+                }
+                // A rotation keeps a factor, and a norm does not.
+                _ => match r.times_number(node) {
+                    Some((factor, of)) if !heads.has_norm() => {
+                        heads.factor *= factor;
+                        inner.push(node);
+                        heads.source = of;
+                        continue;
+                    }
+                    _ => break,
+                },
+            }
+            inner.push(node);
+            heads.source = r.inputs(node)[0];
+        }
+        heads.changes.reverse();
+        heads
+    }
+
+    fn has_norm(&self) -> bool {
+        self.changes.iter().any(|change| matches!(change, HeadChange::Norm(..)))
+    }
+}
+
+/// Returns the norms and the rotation that one op computes of both queries and keys, and true if it rotates
+/// first.
+fn changes(query: &[HeadChange], key: &[HeadChange]) -> Option<(Option<HeadNorm>, Option<Rotation>, bool)> {
+    use HeadChange::{Norm, Rotation};
+    Some(match (query, key) {
+        ([], []) => (None, None, false),
+        (&[Norm(eps, q)], &[Norm(other, k)]) => (Some(norms([eps, other], [q, k])?), None, false),
+        (&[Rotation(q)], &[Rotation(k)]) if q == k => (None, Some(q), false),
+        (&[Norm(eps, q), Rotation(by)], &[Norm(other, k), Rotation(other_by)]) if by == other_by => {
+            (Some(norms([eps, other], [q, k])?), Some(by), false)
+        }
+        (&[Rotation(by), Norm(eps, q)], &[Rotation(other_by), Norm(other, k)]) if by == other_by => {
+            (Some(norms([eps, other], [q, k])?), Some(by), true)
+        }
+        _ => return None,
+    })
+}
+
+/// Returns the norms of queries and keys, if one op computes both.
+fn norms(eps: [f64; 2], weights: [Option<usize>; 2]) -> Option<HeadNorm> {
+    let weights = match weights {
+        [Some(query), Some(key)] => Some([query, key]),
+        [None, None] => None,
+        _ => return None,
+    };
+    (eps[0] == eps[1]).then_some(HeadNorm { eps: eps[0], weights })
+}
