@@ -90,8 +90,12 @@ fn check(args: &Check) -> Result<()> {
         None if args.compute => Some(compute(&recipe, &parsed, &facts, cost.parameter_count)?),
         _ => None,
     };
-    let passed = checks.as_ref().is_none_or(ModelChecks::passed);
-    let failed = || Error::failed(format!("{name} fails a check"));
+    let is_left_out = args.compute && not_run.is_some();
+    let passed = !is_left_out && checks.as_ref().is_none_or(ModelChecks::passed);
+    let failed = || match is_left_out {
+        true => Error::failed(format!("{name} was not computed with")),
+        false => Error::failed(format!("{name} fails a check")),
+    };
     let report = Report { cost, not_run, checks };
     if args.json {
         print_json(&report)?;
