@@ -128,6 +128,8 @@ GPT = {
     "head": ["lm_head.weight"],
 } | {name: [] for name in ("x_share", "x0_share", "skip", "first_share")}
 NANOCHAT_NAMES = GPT | {
+    "qk": GPT["qkv"][:2],
+    "v": GPT["qkv"][2:],
     "smear_gate": ["smear_gate.weight"],
     "smear": ["smear_lambda"],
     "backout": ["backout_lambda"],

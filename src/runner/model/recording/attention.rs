@@ -118,23 +118,35 @@ impl Recording<'_> {
         b: &mut Builder,
         step: &Step,
         (attention, widths): (&PackedAttention, [usize; 2]),
-        inputs: &[TensorId],
         tensors: &mut Tensors,
     ) -> Result<Vec<TensorId>> {
         let (heads, name) = (attention.heads, &self.names[step.outputs[0]]);
         let [of_keys, of_values] = widths;
         let parts = [(heads.query, of_keys), (heads.kv, of_keys), (heads.kv, of_values)];
-        let (mut packed_inputs, mut pieces): (Vec<TensorId>, _) = (Vec::new(), Vec::new());
-        for (&tensor, (heads_of_part, width)) in inputs.iter().zip(parts) {
-            let own = Piece { input: Some(0), from: 0, stride: width, width };
-            let zeros = Piece { input: None, from: 0, stride: 0, width: heads.dim - width };
-            let padded = Arrange { heads: heads_of_part, pieces: vec![own, zeros] };
-            let part = if width == heads.dim { tensor } else { b.emit1("padded", padded, &[tensor])? };
-            let input = index_of(&mut packed_inputs, part);
-            let width = b.spec(part).width();
-            pieces.push(Piece { input: Some(input), from: 0, stride: 0, width });
+        let (mut inputs, mut pieces): (Vec<TensorId>, Vec<Piece>) = (Vec::new(), Vec::new());
+        for (&node, (heads_of_part, width)) in step.inputs.iter().zip(parts) {
+            let (tensor, view) = self.place(b, tensors, node)?;
+            let (tensor, from) = if width == heads.dim && view.is_contiguous() {
+                (tensor, view.from)
+            } else {
+                let zeros = Piece { input: None, from: 0, stride: 0, width: heads.dim - width };
+                let pieces = [view.piece(0), zeros].into_iter().filter(|piece| piece.width > 0);
+                let padded = Arrange { heads: heads_of_part, pieces: pieces.collect() };
+                (b.emit1("padded", padded, &[tensor])?, 0)
+            };
+            let input = index_of(&mut inputs, tensor);
+            let width = heads_of_part * heads.dim;
+            match pieces.last_mut() {
+                // Parts that follow each other in one tensor are one piece.
+                Some(Piece { input: Some(last), from: start, width: own, .. })
+                    if *last == input && *start + *own == from =>
+                {
+                    *own += width;
+                }
+                _ => pieces.push(Piece { input: Some(input), from, stride: 0, width }),
+            }
         }
-        let packed = b.emit1("joined", Arrange { heads: 1, pieces }, &packed_inputs)?;
+        let packed = b.emit1("joined", Arrange { heads: 1, pieces }, &inputs)?;
         b.rename(packed, format!("{name}:joined"));
         let [_, positions] = self.inputs();
         let packed = self.changed_heads(b, attention, packed, name, positions)?;
@@ -239,6 +251,14 @@ impl Recording<'_> {
         b.emit_into("cache", Arc::new(fill), &[packed], &[cache])?;
         Ok(())
     }
+}
+
+/// Returns a rotation of the first `width` elements of heads, scaled as the model's keys say.
+///
+/// # Errors
+/// If a scaling lacks a number. Recipes with that error are rejected earlier.
+pub(in crate::model) fn rotary_of(m: &Model, theta: f64, width: usize, reversed: bool) -> Result<Rotary> {
+    rotary(m, Rotation { theta, width, reversed })
 }
 
 /// Returns a rotation of heads, scaled as the model's keys say.

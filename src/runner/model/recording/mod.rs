@@ -41,6 +41,7 @@ use crate::ops::row_norm::ResidualNorm;
 use crate::ops::scale::Scale;
 use crate::plan::{Model, Plan};
 pub use activations::activations;
+pub(super) use attention::rotary_of;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -161,6 +162,9 @@ impl<'a> Recording<'a> {
                 let product = tensors.result(step.inputs[0])?;
                 return self.emit(b, step, Arc::new(Gated(function.clone())), &[product]);
             }
+            StepKind::UnpackedAttention(attention, widths) => {
+                return self.unpacked_attention(b, step, (attention, *widths), tensors);
+            }
             StepKind::Concat(heads) => {
                 let (arrange, inputs) = self.concat(b, tensors, (*heads, &step.inputs))?;
                 return self.emit(b, step, Arc::new(arrange), &inputs);
@@ -227,11 +231,11 @@ impl<'a> Recording<'a> {
                 let positions = b.state(positions)?;
                 return self.emit(b, step, Arc::new(op), &[inputs[0], positions]);
             }
-            StepKind::UnpackedAttention(attention, widths) => {
-                return self.unpacked_attention(b, step, (attention, *widths), &inputs, tensors);
-            }
             StepKind::Shift(by) => return self.shift(b, step, *by, inputs[0], tensors),
-            StepKind::Pointwise(_) | StepKind::Gated(_) | StepKind::Concat(_) => {
+            StepKind::Pointwise(_)
+            | StepKind::Gated(_)
+            | StepKind::Concat(_)
+            | StepKind::UnpackedAttention(..) => {
                 return Err(Error::failed("these steps read their inputs in place"));
             }
         };

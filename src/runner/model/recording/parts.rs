@@ -68,22 +68,28 @@ impl Recording<'_> {
     ) -> Result<(Arrange, Vec<TensorId>)> {
         let (mut inputs, mut pieces) = (Vec::new(), Vec::new());
         for &part in parts {
-            let mut view = View::new(&self.plan.graph, part);
-            let base = tensors.results[view.base];
-            let in_place = base.filter(|&base| {
-                let spec = b.spec(base);
-                spec.alloc == spec.shape
-            });
-            let tensor = match in_place {
-                Some(tensor) => tensor,
-                None => {
-                    view = View::whole(&self.plan.graph, part);
-                    self.read(b, tensors, part)?
-                }
-            };
-            let input = index_of(&mut inputs, tensor);
-            pieces.push(view.piece(input));
+            let (tensor, view) = self.place(b, tensors, part)?;
+            pieces.push(view.piece(index_of(&mut inputs, tensor)));
         }
         Ok((Arrange { heads, pieces }, inputs))
+    }
+
+    /// Returns a tensor in which a value lies, and where: that of the operation it is a part of, if nothing
+    /// there is padded.
+    ///
+    /// # Errors
+    /// If the operation was not recorded, or the plan's numbers do not fit an op.
+    pub(super) fn place(
+        &self,
+        b: &mut Builder,
+        tensors: &mut Tensors,
+        node: usize,
+    ) -> Result<(TensorId, View)> {
+        let view = View::new(&self.plan.graph, node);
+        let base = tensors.results[view.base];
+        match base.filter(|&base| b.spec(base).alloc == b.spec(base).shape) {
+            Some(base) => Ok((base, view)),
+            None => Ok((self.read(b, tensors, node)?, View::whole(&self.plan.graph, node))),
+        }
     }
 }
