@@ -153,7 +153,8 @@ fn a_text_is_computed_with_or_refused_with_its_line() {
     place.write("mine.model", RUNS.as_bytes());
     let check = ["model", "check", "mine.model", "--recipe", "tiny.toml", "--compute", "model.n_layers=2"];
     let shown = place.xrun(&check).succeeds().stdout;
-    assert_eq!(shown.matches("\nok ").count(), 4, "{shown}");
+    assert_eq!(shown.matches("\nok ").count(), 5, "{shown}");
+    assert!(shown.contains("RMS BEFORE TRAINING") && shown.contains("gate "), "{shown}");
     let json = place.xrun(&[&check[..], &["--json"]].concat()).succeeds().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["not_run"], &json["checks"]["seeing_rows"]), (&Value::Null, &0.into()), "{json}");

@@ -1,7 +1,9 @@
-//! What each line of a model text costs for a recipe.
+//! What each line of a model text costs for a recipe, and what it computes.
 
 mod cost;
+mod interpret;
 #[cfg(test)]
 mod tests;
 
 pub use cost::{LineCost, ParameterRow, TextCost, cost};
+pub use interpret::{Tokens, interpret};
