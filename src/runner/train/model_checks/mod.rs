@@ -35,6 +35,9 @@ const PROMPT: usize = 8;
 const STEPS: [f64; 4] = [1e-6, 3e-8, 3e-5, LONG_STEP];
 const LONG_STEP: f64 = 1e-3;
 
+/// Roundings of a loss that a difference of losses may have.
+const ROUNDINGS: f64 = 16.0;
+
 /// Norm of a gradient that is 0 but for rounding, over the largest of all parameters: the bias of keys, for
 /// example, changes no probability.
 const NO_GRADIENT: f64 = 1e-13;
@@ -266,6 +269,7 @@ impl Model {
     ) -> Result<(String, f64, Vec<String>)> {
         let norm_of = |gradient: &[f64]| gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
         let largest = gradients.iter().map(|gradient| norm_of(gradient)).fold(0.0, f64::max);
+        let loss = self.loss(batch)?.abs();
         let (mut worst, mut without) = ((String::new(), 0.0), Vec::new());
         for (param, gradient) in self.programs.state.params.clone().into_iter().zip(gradients) {
             let norm = norm_of(&gradient);
@@ -285,18 +289,21 @@ impl Model {
             };
             let mut change = |step: f64| Ok::<f64, Error>(at(step)? - at(-step)?);
             let mut error = f64::NAN;
-            let mut compare = |numeric: f64| {
-                error = error.min((analytic - numeric).abs() / norm);
+            let mut compare = |numeric: f64, noise: f64| {
+                let beyond_noise = (analytic - numeric).abs() - noise;
+                // The maximum of NaN and 0 would be 0.
+                error = error.min(if beyond_noise < 0.0 { 0.0 } else { beyond_noise } / norm);
                 error <= MAX_GRADIENT_ERROR
             };
             for step in STEPS {
-                if compare(change(step)? / (2.0 * step)) {
+                if compare(change(step)? / (2.0 * step), 0.0) {
                     break;
                 }
                 // A gradient that almost vanishes may be lost in rounding at short steps and in curvature at
-                // long ones. This difference of the fourth order errs by neither.
+                // long ones. This difference of the fourth order errs by little but the rounding of losses.
                 if step == LONG_STEP {
-                    compare((8.0 * change(step)? - change(2.0 * step)?) / (12.0 * step));
+                    let noise = ROUNDINGS * f64::EPSILON * loss / step;
+                    compare((8.0 * change(step)? - change(2.0 * step)?) / (12.0 * step), noise);
                 }
             }
             self.set(slot, &values)?;
