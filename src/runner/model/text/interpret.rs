@@ -247,9 +247,12 @@ impl<'a> Interpreter<'a> {
     }
 }
 
+/// A function of numbers.
+type NumberFn = Box<dyn Fn(&[f64]) -> f64>;
+
 /// Returns a function of numbers. An exponent that is the same for all elements is given.
-fn function_of(function: Elementwise, exponent: Option<f64>) -> Box<dyn Fn(&[f64]) -> f64> {
-    let of_tree = |tree: Tree, count: usize| -> Box<dyn Fn(&[f64]) -> f64> {
+fn function_of(function: Elementwise, exponent: Option<f64>) -> NumberFn {
+    let of_tree = |tree: Tree, count: usize| -> NumberFn {
         let formula = Formula::from_tree(tree, count);
         Box::new(move |u| formula.value(&u[..count]))
     };
