@@ -33,7 +33,8 @@ extern "C" __global__ void arrange(Tensors in, T *__restrict__ y, int n) {
 }
 
 // dx: the gradient of the tensor `input`, n elements in rows of `row`; dy: [rows, HEADS, WIDTH].
-extern "C" __global__ void arrange_grad(const T *__restrict__ dy, T *__restrict__ dx, int n, int row, int input) {
+extern "C" __global__ void arrange_grad(const T *__restrict__ dy, T *__restrict__ dx, int n, int row,
+                                        int input) {
     constexpr Piece pieces[] = {PIECES};
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;

@@ -184,8 +184,8 @@ extern "C" __global__ void __launch_bounds__(WARP *WARP)
 #pragma unroll
     for (int v = 0; v < VARIABLES; v++) {
         const Operand &o = operands[v];
-        int own = element - o.from, elements = o.elements();
-        if (o.stride > 0 || o.input != input || own < 0 || own >= (o.per_head ? HEADS : 1) * elements) continue;
+        int own = element - o.from, elements = o.elements(), count = (o.per_head ? HEADS : 1) * elements;
+        if (o.stride > 0 || o.input != input || own < 0 || own >= count) continue;
         for (int head = 0; head < (o.per_head ? 1 : HEADS); head++)
             for (int k = warp; k < runs; k += WARP)
                 sum += partials[i64(k) * PARTIALS + o.partial + head * elements + own];

@@ -1,6 +1,7 @@
 // Rows of earlier tokens of the same document, and the cache of generation for them.
 //
-// Definitions: T, WIDTH (elements of a row) and VEC (elements that a thread moves at once, a divisor of WIDTH).
+// Definitions: T, WIDTH (elements of a row) and VEC (elements that a thread moves at once, a divisor of
+// WIDTH).
 #include "common.cuh"
 
 // Copies a pack of row `source` of x to y + at, or zeros.
@@ -11,8 +12,8 @@ __device__ __forceinline__ void copy_or_zero(const T *x, bool exists, i64 source
 }
 
 // y[rows, WIDTH] = x[row − by], zeros where positions[row] < by; n elements.
-extern "C" __global__ void shift(const T *__restrict__ x, T *__restrict__ y, int n, const u32 *positions, int by,
-                                 int rows) {
+extern "C" __global__ void shift(const T *__restrict__ x, T *__restrict__ y, int n,
+                                 const u32 *positions, int by, int rows) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
     int row = at / WIDTH;
@@ -20,8 +21,8 @@ extern "C" __global__ void shift(const T *__restrict__ x, T *__restrict__ y, int
 }
 
 // dx[rows, WIDTH] = dy[row + by], zeros where that row has no such position; n elements.
-extern "C" __global__ void shift_grad(const T *__restrict__ dy, T *__restrict__ dx, int n, const u32 *positions,
-                                      int by, int rows) {
+extern "C" __global__ void shift_grad(const T *__restrict__ dy, T *__restrict__ dx, int n,
+                                      const u32 *positions, int by, int rows) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
     int row = at / WIDTH;
@@ -30,8 +31,8 @@ extern "C" __global__ void shift_grad(const T *__restrict__ dy, T *__restrict__ 
 
 // y[samples, WIDTH] = the row that was kept `by` tokens ago, zeros where positions[sample] < by; x is kept in
 // its place in cache[samples, by, WIDTH]. n elements.
-extern "C" __global__ void cached_shift(const T *__restrict__ x, T *__restrict__ y, int n, const u32 *positions,
-                                        T *cache, int by) {
+extern "C" __global__ void cached_shift(const T *__restrict__ x, T *__restrict__ y, int n,
+                                        const u32 *positions, T *cache, int by) {
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
     int sample = at / WIDTH;

@@ -1,7 +1,8 @@
 //! Adds a bias to every row.
 
 use super::lanes::{
-    launch_packs, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
+    launch_packs, launch_sum_partials, reduce_partials, row_matrix, rows_per_partial, rows_per_task,
+    vector_width,
 };
 use crate::device::gpu::{Grid, Kernel};
 use crate::device::{Elem, Real};
@@ -27,12 +28,6 @@ fn bias_spec(x: &Spec) -> Result<Spec, String> {
         return Err("x must be a float tensor [N, width] or [N, 2, width]".into());
     }
     Ok(Spec::padded(&x.shape[1..], &x.alloc[1..], x.dtype.accumulator()))
-}
-
-/// Returns the spec of `x` as a matrix: one row per row in memory.
-fn row_matrix(x: &Spec) -> Spec {
-    let rows = x.alloc[0];
-    Spec::new([rows, x.elements() / rows.max(1)], x.dtype)
 }
 
 impl Op for AddBias {

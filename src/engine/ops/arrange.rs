@@ -1,7 +1,7 @@
 //! Puts parts of rows side by side, head by head: slices, joined rows, copies for every head, zeros.
 
-use super::lanes::rows_per_task;
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS};
+use super::lanes::{MAX_ADDRESSES, addresses, rows_per_task};
+use crate::device::gpu::{Grid, Kernel};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -39,9 +39,6 @@ pub struct ArrangeGrad {
     pub rows: Vec<Vec<usize>>,
 }
 
-/// Most inputs, whose addresses are one argument of the kernel.
-pub const MAX_INPUTS: usize = MAX_RANKS;
-
 /// Returns the number of elements in a row of a tensor.
 fn row_width(spec: &Spec) -> usize {
     spec.shape[1..].iter().product()
@@ -62,8 +59,9 @@ impl Arrange {
         })
     }
 
-    /// Returns the definitions of kernels/arrange.cu. `rows` has the widths of the inputs' rows.
-    fn kernel(&self, entry: &'static str, rows: &[usize], spec: &Spec) -> Kernel {
+    /// Returns a kernel of kernels/arrange.cu and the number of elements that a thread handles. `rows` has
+    /// the widths of the inputs' rows.
+    fn kernel(&self, entry: &'static str, rows: &[usize], spec: &Spec) -> (Kernel, usize) {
         let numbers = |(start, p): (usize, &Piece)| match p.input {
             Some(input) => [start, p.from, p.stride, p.width, rows[input]].to_vec(),
             None => [start, p.width].to_vec(),
@@ -78,31 +76,19 @@ impl Arrange {
             let (input, row) = p.input.map_or((-1, 0), |input| (input as i64, rows[input]));
             format!("{{{input},{start},{},{},{},{row}}}", p.from, p.stride, p.width)
         });
-        Kernel::new("arrange", entry)
+        let kernel = Kernel::new("arrange", entry)
             .with("T", spec.dtype)
             .with("HEADS", self.heads)
             .with("WIDTH", self.width())
             .with("VEC", vec)
             .with("COUNT", self.pieces.len())
-            .with("PIECES", pieces.collect::<Vec<_>>().join(","))
+            .with("PIECES", pieces.collect::<Vec<_>>().join(","));
+        (kernel, vec)
     }
-}
-
-/// Returns pointers as a struct of kernels/arrange.cu.
-fn pointers(tensors: &[DevicePtr]) -> Arg {
-    let mut all = [0; MAX_INPUTS];
-    all[..tensors.len()].copy_from_slice(tensors);
-    Arg::Ranks(all)
 }
 
 /// Threads per block.
 const THREADS: u32 = 256;
-
-/// Returns the number of elements that a thread of the kernel handles.
-fn vec_of(kernel: &Kernel) -> usize {
-    let vec = kernel.defines.iter().find(|(name, _)| *name == "VEC");
-    vec.and_then(|(_, value)| value.parse().ok()).unwrap_or(1)
-}
 
 impl Op for Arrange {
     fn name(&self) -> &'static str {
@@ -125,7 +111,7 @@ impl Op for Arrange {
             let rows = input.shape.len() > 1 && input.shape[0] == first.shape[0];
             rows && input.alloc == input.shape && input.dtype == first.dtype
         };
-        if inputs.len() > MAX_INPUTS || !first.dtype.is_float() || !inputs.iter().all(fits) {
+        if inputs.len() > MAX_ADDRESSES || !first.dtype.is_float() || !inputs.iter().all(fits) {
             return Err("takes float rows of one format and number, without padding".into());
         }
         for piece in &self.pieces {
@@ -184,9 +170,9 @@ impl Op for Arrange {
             return Ok(());
         }
         let rows: Vec<usize> = (0..cx.inputs.len()).map(|i| row_width(cx.input_spec(i))).collect();
-        let kernel = self.kernel("arrange", &rows, output);
-        let grid = Grid::covering(output.elements() / vec_of(&kernel), THREADS);
-        cx.queue.launch(kernel, grid, &[pointers(cx.inputs), cx.output(0).into(), output.elements().into()])
+        let (kernel, vec) = self.kernel("arrange", &rows, output);
+        let grid = Grid::covering(output.elements() / vec, THREADS);
+        cx.queue.launch(kernel, grid, &[addresses(cx.inputs), cx.output(0).into(), output.elements().into()])
     }
 
     fn cases(precision: Precision) -> Cases {
@@ -286,8 +272,8 @@ impl Op for ArrangeGrad {
             if elements == 0 {
                 continue;
             }
-            let kernel = self.of.kernel("arrange_grad", &rows, cx.input_spec(0));
-            let grid = Grid::covering(elements / vec_of(&kernel), THREADS);
+            let (kernel, vec) = self.of.kernel("arrange_grad", &rows, cx.input_spec(0));
+            let grid = Grid::covering(elements / vec, THREADS);
             let args =
                 [cx.input(0).into(), cx.output(input).into(), elements.into(), (*row).into(), input.into()];
             cx.queue.launch(kernel, grid, &args)?;

@@ -4,7 +4,7 @@
 //! the same with every instruction set.
 
 use crate::device::cpu::{Pool, View, ViewMut};
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel};
+use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS};
 use crate::device::{DType, Elem, Real};
 use crate::error::Result;
 use crate::ir::{GpuNode, Spec};
@@ -81,6 +81,22 @@ pub fn launch_over(
     args.push(elements.into());
     args.extend(further);
     cx.queue.launch(kernel, Grid::covering(elements / vec, THREADS), &args)
+}
+
+/// Most tensors whose addresses are one argument.
+pub const MAX_ADDRESSES: usize = MAX_RANKS;
+
+/// Returns the addresses of tensors as one argument, in kernels a `struct` with an array.
+pub fn addresses(tensors: &[DevicePtr]) -> Arg {
+    let mut all = [0; MAX_ADDRESSES];
+    all[..tensors.len()].copy_from_slice(tensors);
+    Arg::Ranks(all)
+}
+
+/// Returns the spec of rows as a matrix: one row per row in memory.
+pub fn row_matrix(x: &Spec) -> Spec {
+    let rows = x.alloc[0];
+    Spec::new([rows, x.elements() / rows.max(1)], x.dtype)
 }
 
 /// Copies an input into output 0, unless it is already there.

@@ -40,8 +40,8 @@ pub struct Attention {
     pub dropout: Option<Site>,
     /// The factor of scores; 1/√dim (Vaswani et al., 2017) unless a model has its own.
     pub score_scale: f64,
-    /// The soft cap: a score s = scale·q·k becomes `cap·tanh(s / cap)` before the softmax (Gemma 2; Gemma Team
-    /// 2024).
+    /// The soft cap: a score s = scale·q·k becomes `cap·tanh(s / cap)` before the softmax (Gemma 2; Gemma
+    /// Team 2024).
     pub score_cap: Option<f64>,
     /// The most keys that a query sees, including its own, if the spans come from
     /// [`WindowSpans`](super::window_spans::WindowSpans). Only costs depend on it.

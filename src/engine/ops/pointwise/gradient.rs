@@ -1,13 +1,13 @@
 //! The gradient of a function of rows and vectors.
 
-use super::{Layout, Pointwise, Values, is_vector, pointers, stride};
+use super::{Pointwise, Values, is_vector, stride};
 use crate::device::cpu::ViewMut;
 use crate::device::gpu::{Arg, Grid};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::{Cases, CpuNode, GpuNode, Op, Precision, Spec};
-use crate::ops::lanes::{BLOCK, rows_per_partial, rows_per_task, sum};
+use crate::ops::lanes::{BLOCK, addresses, rows_per_partial, rows_per_task, sum};
 
 /// `(inputs, dy) → (gradients of all inputs, partials)`; there are no `partials` without a vector.
 ///
@@ -23,18 +23,6 @@ impl PointwiseGrad {
     fn inputs(&self, inputs: impl Iterator<Item = Spec>) -> Vec<Spec> {
         let count = self.0.operands.iter().map(|operand| operand.input + 1).max().unwrap_or(0);
         inputs.take(count).collect()
-    }
-
-    /// Returns, for every variable, its first column in a row of partial sums, and their number.
-    fn partials(&self, inputs: &[Spec], layout: &Layout) -> (Vec<usize>, usize) {
-        let mut next = 0;
-        let columns = self.0.operands.iter().map(|operand| {
-            let column = next;
-            let own = layout.heads * operand.head_elements(layout);
-            next += if is_vector(&inputs[operand.input]) { own } else { 0 };
-            column
-        });
-        (columns.collect(), next)
     }
 }
 
@@ -59,7 +47,7 @@ impl Op for PointwiseGrad {
             return Err(format!("dy must be {}", layout.output));
         }
         let mut outputs = inputs.to_vec();
-        let (_, partials) = self.partials(inputs, &layout);
+        let (_, partials) = self.0.partials(inputs, &layout);
         if partials > 0 {
             let runs = layout.rows.div_ceil(rows_per_partial(layout.rows));
             outputs.push(Spec::new([runs, partials], dy.dtype.accumulator()));
@@ -75,7 +63,7 @@ impl Op for PointwiseGrad {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let inputs = self.inputs((0..cx.node.inputs.len()).map(|i| cx.input_spec(i).clone()));
         let layout = self.0.layout(&inputs).map_err(Error::failed)?;
-        let (columns, partials_width) = self.partials(&inputs, &layout);
+        let (columns, partials_width) = self.0.partials(&inputs, &layout);
         let (heads, width, rows) = (layout.heads, layout.width, layout.rows);
         let run = rows_per_run(rows, partials_width, rows_per_task(heads * width));
         let operands = &self.0.operands;
@@ -168,7 +156,7 @@ impl Op for PointwiseGrad {
         }
         let vec = self.0.vector_width(&inputs, &layout);
         let team = (layout.width / vec).next_power_of_two().min(MAX_TEAM);
-        let (_, partials) = self.partials(&inputs, &layout);
+        let (_, partials) = self.0.partials(&inputs, &layout);
         let threads = if partials > 0 { SUMMING_THREADS } else { THREADS.max(team) };
         let run = rows_per_run(layout.rows, partials, threads / team);
         let kernel = |entry| {
@@ -178,9 +166,9 @@ impl Op for PointwiseGrad {
         let sums = if partials > 0 { cx.output(inputs.len()) } else { 0 };
         let runs = layout.rows.div_ceil(run);
         let args = [
-            pointers(&cx.inputs[..inputs.len()]),
+            addresses(&cx.inputs[..inputs.len()]),
             cx.input(inputs.len()).into(),
-            pointers(&cx.outputs[..inputs.len()]),
+            addresses(&cx.outputs[..inputs.len()]),
             Arg::Ptr(sums),
             layout.rows.into(),
             run.into(),

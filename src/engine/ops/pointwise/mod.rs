@@ -10,10 +10,10 @@ pub use operand::Operand;
 
 use super::arrange::{Arrange, Piece};
 use super::formula::Elementwise;
-use super::lanes::{BLOCK, rows_per_task, vector_width};
+use super::lanes::{BLOCK, MAX_ADDRESSES, addresses, rows_per_task, vector_width};
 use crate::device::Elem;
 use crate::device::cpu::View;
-use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS};
+use crate::device::gpu::{Grid, Kernel};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::expression::{Formula, MAX_VARIABLES, Tree};
@@ -135,16 +135,25 @@ impl Pointwise {
         Err(format!("variables must cover the rows {input} once"))
     }
 
+    /// Returns, for every variable, its first column in a row of partial sums, and their number.
+    fn partials(&self, inputs: &[Spec], layout: &Layout) -> (Vec<usize>, usize) {
+        let mut next = 0;
+        let columns = self.operands.iter().map(|operand| {
+            let column = next;
+            let own = layout.heads * operand.head_elements(layout);
+            next += if is_vector(&inputs[operand.input]) { own } else { 0 };
+            column
+        });
+        (columns.collect(), next)
+    }
+
     /// Adds the definitions of kernels/pointwise.cu, apart from those of the gradient. `vec` is the number of
     /// elements that a thread handles.
     fn kernel(&self, entry: &'static str, inputs: &[Spec], layout: &Layout, vec: usize) -> Kernel {
-        let mut partial = 0;
-        let operands = self.operands.iter().map(|operand| {
-            let of = &inputs[operand.input];
-            let column = partial;
-            partial += if is_vector(of) { layout.heads * operand.head_elements(layout) } else { 0 };
+        let (columns, partials) = self.partials(inputs, layout);
+        let operands = self.operands.iter().zip(columns).map(|(operand, column)| {
             let [per_head, per_element] = [operand.per_head, operand.per_element].map(u8::from);
-            let (input, from, stride) = (operand.input, operand.from, stride(of));
+            let (input, from, stride) = (operand.input, operand.from, stride(&inputs[operand.input]));
             format!("{{{input},{from},{stride},{per_head},{per_element},{column}}}")
         });
         let operands = operands.collect::<Vec<_>>().join(",");
@@ -157,7 +166,7 @@ impl Pointwise {
             .with("VEC", vec)
             .with("VARIABLES", self.operands.len())
             .with("OPERANDS", operands)
-            .with("PARTIALS", partial)
+            .with("PARTIALS", partials)
             .with("FUNCTION", variables + &self.function.code())
     }
 
@@ -173,14 +182,7 @@ impl Pointwise {
     }
 }
 
-/// Returns pointers as a struct of kernels/pointwise.cu.
-fn pointers(tensors: &[DevicePtr]) -> Arg {
-    let mut all = [0; MAX_RANKS];
-    all[..tensors.len()].copy_from_slice(tensors);
-    Arg::Ranks(all)
-}
-
-const _: () = assert!(MAX_VARIABLES <= MAX_RANKS, "the addresses of all inputs fit in an argument");
+const _: () = assert!(MAX_VARIABLES <= MAX_ADDRESSES, "the addresses of all inputs fit in an argument");
 
 /// The memory of a variable on the CPU.
 enum Values<'a, E: Elem> {
@@ -292,7 +294,7 @@ impl Op for Pointwise {
         }
         let vec = self.vector_width(&inputs, &layout);
         let kernel = self.kernel("pointwise", &inputs, &layout, vec);
-        let args = [pointers(cx.inputs), cx.output(0).into(), elements.into()];
+        let args = [addresses(cx.inputs), cx.output(0).into(), elements.into()];
         cx.queue.launch(kernel, Grid::covering(elements / vec, THREADS), &args)
     }
 

@@ -4,7 +4,7 @@ mod cache;
 
 pub use cache::{CachedShift, ShiftFill};
 
-use super::lanes::{launch_packs, rows_per_task};
+use super::lanes::{launch_packs, row_matrix, rows_per_task};
 use crate::device::DType;
 use crate::dispatch_float;
 use crate::error::Result;
@@ -27,12 +27,6 @@ impl Shift {
         let has_earlier = *positions.get(later)? as usize >= self.by;
         has_earlier.then_some(if self.backward { later } else { earlier })
     }
-}
-
-/// Returns the rows of a tensor as a matrix.
-fn matrix(x: &Spec) -> Spec {
-    let rows = x.alloc[0];
-    Spec::new([rows, x.elements() / rows.max(1)], x.dtype)
 }
 
 impl Op for Shift {
@@ -68,7 +62,7 @@ impl Op for Shift {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let rows = matrix(cx.input_spec(0));
+        let rows = row_matrix(cx.input_spec(0));
         let (positions, width) = (cx.input_u32(1), rows.width());
         dispatch_float!(rows.dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
@@ -86,7 +80,7 @@ impl Op for Shift {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        let (rows, tensors) = (matrix(cx.input_spec(0)), [cx.input(0), cx.output(0)]);
+        let (rows, tensors) = (row_matrix(cx.input_spec(0)), [cx.input(0), cx.output(0)]);
         let further = [cx.input(1).into(), self.by.into(), rows.rows().into()];
         launch_packs(cx, ("shift", self.name()), &rows, &tensors, &further)
     }
