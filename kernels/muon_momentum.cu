@@ -49,9 +49,9 @@ muon_momentum(const float *grads, const float *clip, const u32 *bad, float *mome
     if (threadIdx.x == 0) partials[matrix * gridDim.x + blockIdx.x] = squares;
 }
 
-// Divides every matrix x[matrix, n] by its Frobenius norm, or by eps if the norm is less.
+// Divides every matrix x[matrix, n] by its Frobenius norm, or by eps if the norm is less, times `safety`.
 extern "C" __global__ void __launch_bounds__(THREADS)
-muon_normalize(T *x, const float *partials, u64 n, float eps) {
+muon_normalize(T *x, const float *partials, u64 n, float eps, float safety) {
     __shared__ float scratch[WARP];
     u64 matrix = blockIdx.y, first = first_of_thread();
     x += matrix * n, partials += matrix * gridDim.x;
@@ -63,7 +63,7 @@ muon_normalize(T *x, const float *partials, u64 n, float eps) {
     }
     float squares = 0.0f;
     for (u32 i = threadIdx.x; i < gridDim.x; i += THREADS) squares += partials[i];
-    float norm = fmaxf(__fsqrt_rn(block_sum(squares, scratch)), eps);
+    float norm = __fmul_rn(fmaxf(__fsqrt_rn(block_sum(squares, scratch)), eps), safety);
 #pragma unroll
     for (int round = 0; round < ROUNDS; round++) {
         u64 at = first + round * STRIDE;

@@ -397,6 +397,17 @@ policy! {
 }
 
 policy! {
+    /// The polynomials by which Muon brings singular values near 1.
+    Orthogonalization {
+        /// One polynomial in every iteration (Jordan et al. 2024).
+        NewtonSchulz = "newton_schulz",
+        /// A polynomial for each iteration, the best for the singular values that the ones before it leave
+        /// (Amsel et al., "The Polar Express", 2025).
+        PolarExpress = "polar_express",
+    }
+}
+
+policy! {
     /// What is divided among the ranks instead of held in full by each.
     Shard {
         /// [`Shard::Optimizer`] if two to four GPUs of one host exchange data by copies, else

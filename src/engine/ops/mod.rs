@@ -39,6 +39,7 @@ pub mod mul;
 pub mod muon_momentum;
 pub mod muon_update;
 pub mod newton_schulz;
+pub mod normalize_neurons;
 pub mod pointwise;
 pub mod qk_norm_rope;
 mod rank_tables;

@@ -27,7 +27,7 @@ const LANES: usize = 16;
 /// Inputs: grads `[n]`, clip `[1]` (the clip factor), bad `[1]` (u32; nonzero if the loss or the gradient
 /// norm is not finite: then the momentum stays as it is, and x is zero). Outputs: momentum `[slots]`, updated
 /// in place; x `[matrices, rows, columns]` in the activation format, the directions with a Frobenius norm of
-/// 1; and scratch, the sums of squares of parts of matrices. If ranks own matrices, the rank's own matrices
+/// `1 / safety`; and scratch, the sums of squares of parts of matrices. If ranks own matrices, the rank's own matrices
 /// are the first ones in x.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MuonMomentum {
@@ -35,6 +35,8 @@ pub struct MuonMomentum {
     pub momentum: f64,
     /// True if the direction averages the gradient and the new momentum; false if it is the new momentum.
     pub nesterov: bool,
+    /// The factor by which singular values must stay below 1.
+    pub safety: f64,
     /// The matrices.
     pub matrices: Matrices,
     /// Formats of gradients and directions.
@@ -101,7 +103,7 @@ impl MuonMomentum {
         );
         let norm = |matrix: usize| {
             let squares: f64 = partials.slice(matrix * blocks, blocks).iter().map(|p| p.to_f64()).sum();
-            Acc::<E>::from_f64(squares.sqrt().max(EPS))
+            Acc::<E>::from_f64(squares.sqrt().max(EPS) * self.safety)
         };
         let norms: Vec<Acc<E>> = (0..places.len()).map(norm).collect();
         cx.pool.run(
@@ -124,7 +126,7 @@ impl Op for MuonMomentum {
 
     fn attributes(&self) -> String {
         let nesterov = if self.nesterov { " nesterov" } else { "" };
-        format!("momentum={}{nesterov} matrices={}", self.momentum, self.matrices)
+        format!("momentum={}{nesterov} safety={} matrices={}", self.momentum, self.safety, self.matrices)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -178,14 +180,14 @@ impl Op for MuonMomentum {
         let (momentum_kernel, row) = kernel("muon_momentum");
         let args = [grads, clip, bad, momentum, x, partials, size, keep, take, nesterov, row];
         cx.queue.launch(momentum_kernel, self.matrices.grid(count), &args)?;
-        let args = [x, partials, size, Arg::F32(EPS as f32)];
+        let args = [x, partials, size, Arg::F32(EPS as f32), Arg::F32(self.safety as f32)];
         cx.queue.launch(kernel("muon_normalize").0, self.matrices.grid(count), &args)
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |name: &str, nesterov: bool, bad: f64| {
+        let case = |name: &str, nesterov: bool, safety: f64, bad: f64| {
             let matrices = case_matrices();
-            let op = MuonMomentum { momentum: 0.95, nesterov, matrices, precision };
+            let op = MuonMomentum { momentum: 0.95, nesterov, safety, matrices, precision };
             let tensor = |shape: &[usize]| Spec::new(shape, precision.master);
             let inputs = vec![
                 (tensor(&[CASE_FLAT_LEN]), Fill::Normal(0.0, 1.0)),
@@ -198,9 +200,10 @@ impl Op for MuonMomentum {
                 .depth(64 * 96)
         };
         Cases::Own(vec![
-            case("three matrices", true, 0.0),
-            case("the momentum itself", false, 0.0),
-            case("after a bad step nothing moves", true, 1.0),
+            case("three matrices", true, 1.0, 0.0),
+            case("the momentum itself", false, 1.0, 0.0),
+            case("a smaller norm", true, 1.01, 0.0),
+            case("after a bad step nothing moves", true, 1.0, 1.0),
         ])
     }
 }
@@ -230,7 +233,7 @@ fn reference(i: &[Array], op: &MuonMomentum) -> Vec<Array> {
             *x = if op.nesterov { op.momentum * *m + (1.0 - op.momentum) * g } else { *m };
         }
         let norm = x.iter().map(|x| x * x).sum::<f64>().sqrt();
-        x.iter_mut().for_each(|x| *x /= norm);
+        x.iter_mut().for_each(|x| *x /= norm * op.safety);
     }
     vec![momentum, x, Array::zeros(&[0])]
 }

@@ -1,11 +1,9 @@
 //! One Newton–Schulz iteration over a batch of matrices: `x ← a·x + (b·g + c·g²)·x` with `g = x·xᵀ`.
 //!
 //! Starting from a matrix with singular values of at most 1, iterations bring all of them near 1 and keep the
-//! singular vectors. The quintic polynomial and its coefficients come from Jordan et al., "Muon: An optimizer
-//! for hidden layers in neural networks" (2024), <https://kellerjordan.github.io/posts/muon/>, as in
-//! PyTorch's `torch.optim.Muon`: while singular values end between 0.5 and 1.5, the slope at 0 is as large as
-//! possible. If there are more rows than columns, PyTorch transposes the matrix. Here the same polynomial
-//! multiplies from the right, `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in memory.
+//! singular vectors: each becomes `a·s + b·s³ + c·s⁵`. If there are more rows than columns, PyTorch's
+//! `torch.optim.Muon` transposes the matrix. Here the same polynomial multiplies from the right,
+//! `x ← a·x + x·(b·g + c·g²)` with `g = xᵀ·x`, so nothing moves in memory.
 //!
 //! Products read and write the activation format and sum in the accumulator format. Each is one batched
 //! product with its factor and addend, so every intermediate is rounded once.
@@ -19,13 +17,12 @@ use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec};
 
-/// Coefficients of the polynomial: a singular value s becomes `a·s + b·s³ + c·s⁵`.
-const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
-
 /// One iteration. Input: x `[matrices, rows, columns]`. Outputs: the next x, and scratch for g and its
 /// polynomial, `[matrices, side, side]`, where the side is the smaller of rows and columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewtonSchulz {
+    /// Coefficients a, b and c of the polynomial.
+    pub coefficients: [f64; 3],
     /// Number of matrices of every rank, at most the size of the batch; a single number if it is the same for
     /// all.
     pub counts: Vec<usize>,
@@ -61,7 +58,7 @@ impl NewtonSchulz {
     fn run<E: Elem>(&self, cx: &CpuNode<'_>) {
         let sizes = Sizes::from_batch(cx.input_spec(0));
         let Sizes { rows, columns, side } = sizes;
-        let [a, b, c] = COEFFICIENTS;
+        let [a, b, c] = self.coefficients;
         let (x, count) = (cx.input::<E>(0), *own(&self.counts, cx.comm.rank()));
         let (next, gram, polynomial) = (cx.output::<E>(0), cx.output::<E>(1), cx.output::<E>(2));
         let iterate = |matrix: usize| {
@@ -100,7 +97,8 @@ impl Op for NewtonSchulz {
 
     fn attributes(&self) -> String {
         let counts: Vec<String> = self.counts.iter().map(ToString::to_string).collect();
-        format!("matrices={}", counts.join(","))
+        let [a, b, c] = self.coefficients;
+        format!("polynomial={a},{b},{c} matrices={}", counts.join(","))
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -133,7 +131,7 @@ impl Op for NewtonSchulz {
         if count == 0 {
             return Ok(());
         }
-        let [a, b, c] = COEFFICIENTS.map(|coefficient| coefficient as f32);
+        let [a, b, c] = self.coefficients.map(|coefficient| coefficient as f32);
         let (x, [next, gram, polynomial]) = (cx.input(0), [0, 1, 2].map(|i| cx.output(i)));
         let multiply = |(m, n, k), (a, b): (Operand, Operand), c, factor, addend: Option<Addend>| {
             let shape = ProductShape {
@@ -161,30 +159,30 @@ impl Op for NewtonSchulz {
     }
 
     fn cases(precision: Precision) -> Cases {
-        let case = |name: &str, shape: [usize; 3], counts: Vec<usize>| {
+        let case = |name: &str, shape: [usize; 3], counts: Vec<usize>, coefficients: [f64; 3]| {
             // A Frobenius norm of 1.5 puts the largest singular values where every term of the polynomial
             // counts.
             let std = 1.5 / ((shape[1] * shape[2]) as f64).sqrt();
             let x = (Spec::new(shape, precision.act_dtype), Fill::Normal(0.0, std));
-            let count = counts[0];
-            Case::new(name, NewtonSchulz { counts }, vec![x], move |i| reference(&i[0], count))
+            let op = NewtonSchulz { coefficients, counts };
+            Case::new(name, op.clone(), vec![x], move |i| reference(&i[0], &op))
                 .without_gradient()
                 .depth(shape[1].max(shape[2]))
         };
         Cases::Own(vec![
-            case("wide", [4, 48, 80], vec![4]),
-            case("tall", [1, 96, 40], vec![1]),
-            case("odd", [2, 33, 17], vec![2]),
+            case("wide", [4, 48, 80], vec![4], [3.4445, -4.775, 2.0315]),
+            case("tall", [1, 96, 40], vec![1], [3.4445, -4.775, 2.0315]),
+            case("odd", [2, 33, 17], vec![2], [1.875, -1.25, 0.375]),
         ])
     }
 }
 
 /// Computes the iteration by loops over each matrix.
-fn reference(x: &Array, count: usize) -> Vec<Array> {
+fn reference(x: &Array, op: &NewtonSchulz) -> Vec<Array> {
     let (rows, columns) = (x.shape[1], x.shape[2]);
-    let [a, b, c] = COEFFICIENTS;
+    let [a, b, c] = op.coefficients;
     let mut next = Array::zeros(&x.shape);
-    for matrix in 0..count {
+    for matrix in 0..op.counts[0] {
         let x = &x.data[matrix * rows * columns..][..rows * columns];
         let at = |i: usize, j: usize| x[i * columns + j];
         let gram = |i: usize, j: usize| (0..columns).map(|k| at(i, k) * at(j, k)).sum::<f64>();

@@ -15,6 +15,7 @@ mod lion;
 mod muon;
 mod optimizer;
 mod parametrization;
+mod polynomials;
 mod role;
 mod sgd;
 mod width;

@@ -5,6 +5,7 @@
 
 use super::hyperparameters::{Form, Hyperparameter, Value};
 use super::optimizer::{Entry, Optimizer, Rates, Update};
+use super::polynomials::{self, Quintic, SAFETY};
 use super::role::GroupRole;
 use super::width::{Power, WidthRule};
 use crate::error::{Error, Result};
@@ -13,7 +14,8 @@ use crate::ops::matrices::{Matrices, MatrixPlace};
 use crate::ops::muon_momentum::MuonMomentum;
 use crate::ops::muon_update::{MuonUpdate, SCHEDULE_WIDTH, schedule_row};
 use crate::ops::newton_schulz::NewtonSchulz;
-use crate::policy::RateAdjustment;
+use crate::ops::normalize_neurons::NormalizeNeurons;
+use crate::policy::{Orthogonalization, RateAdjustment};
 use std::borrow::Cow;
 use std::ops::Bound::{Excluded, Included};
 use std::sync::Arc;
@@ -58,8 +60,26 @@ pub(super) const ENTRY: Entry = Entry {
             name: "ns_steps",
             form: Form::Count { min: 1, max: 99 },
             default: Value::Count(5),
-            meaning: "Newton–Schulz iterations.",
+            meaning: "Iterations of `orthogonalization`.",
             example: "6",
+            aliases: &[],
+        },
+        Hyperparameter {
+            name: "orthogonalization",
+            form: Form::Word(Orthogonalization::WORDS),
+            default: Value::Word(Cow::Borrowed(Orthogonalization::NewtonSchulz.word())),
+            meaning: "The polynomials that bring singular values near 1: the same in every iteration (Newton–Schulz, Jordan \
+                      et al. 2024), or the best one for each (Polar Express, Amsel et al. 2025).",
+            example: "\"polar_express\"",
+            aliases: &[],
+        },
+        Hyperparameter {
+            name: "neuron_momentum",
+            form: Form::Number(Included(0.0), Excluded(1.0)),
+            default: Value::Number(0.0),
+            meaning: "Fraction of the average of each neuron's mean square that a step keeps, to divide the neuron's direction \
+                      by its root (NorMuon, Li et al. 2025, with 0.95); 0 divides by nothing.",
+            example: "0.95",
             aliases: &[],
         },
     ],
@@ -79,11 +99,22 @@ pub(super) const ENTRY: Entry = Entry {
             momentum: values.number("momentum"),
             nesterov: values.flag("nesterov"),
             weight_decay: values.number("weight_decay"),
-            adjust: adjustment(values.word("adjust")),
+            adjust: chosen(RateAdjustment::ALL, RateAdjustment::word, values.word("adjust")),
             steps: values.count("ns_steps"),
+            orthogonalization: chosen(
+                Orthogonalization::ALL,
+                Orthogonalization::word,
+                values.word("orthogonalization"),
+            ),
+            neuron_momentum: values.number("neuron_momentum"),
         })
     },
-    ops: &[OpType::new::<MuonMomentum>(), OpType::new::<NewtonSchulz>(), OpType::new::<MuonUpdate>()],
+    ops: &[
+        OpType::new::<MuonMomentum>(),
+        OpType::new::<NewtonSchulz>(),
+        OpType::new::<NormalizeNeurons>(),
+        OpType::new::<MuonUpdate>(),
+    ],
 };
 
 /// Muon with its hyperparameters.
@@ -97,19 +128,35 @@ pub struct Muon {
     pub weight_decay: f64,
     /// How the learning rate follows the shape of a matrix.
     pub adjust: RateAdjustment,
-    /// Newton–Schulz iterations.
+    /// Iterations of the orthogonalization.
     pub steps: usize,
+    /// Its polynomials.
+    pub orthogonalization: Orthogonalization,
+    /// Fraction of the average of a neuron's mean square that a step keeps; 0 normalizes no neurons.
+    pub neuron_momentum: f64,
 }
 
-/// Returns the rate adjustment for a word.
+/// Returns the choice that a recipe spells as `word`.
 ///
 /// Panics if the hyperparameter does not declare the word: a programming error.
-fn adjustment(word: &str) -> RateAdjustment {
-    let found = RateAdjustment::ALL.iter().find(|adjustment| adjustment.word() == word);
-    *found.unwrap_or_else(|| panic!("{word} is not a rate adjustment"))
+fn chosen<T: Copy>(choices: &[T], word_of: impl Fn(T) -> &'static str, word: &str) -> T {
+    let found = choices.iter().find(|&&choice| word_of(choice) == word);
+    *found.unwrap_or_else(|| panic!("{word} is not declared"))
 }
 
 impl Muon {
+    fn normalizes_neurons(&self) -> bool {
+        self.neuron_momentum > 0.0
+    }
+
+    /// Returns the polynomial of each iteration, and the factor by which singular values must stay below 1.
+    fn polynomials(&self) -> (Vec<Quintic>, f64) {
+        match self.orthogonalization {
+            Orthogonalization::NewtonSchulz => (polynomials::newton_schulz(self.steps), 1.0),
+            Orthogonalization::PolarExpress => (polynomials::polar_express(self.steps), SAFETY),
+        }
+    }
+
     /// Returns the ratio of a matrix's adjusted learning rate to the learning rate: `_adjust_lr` in PyTorch's
     /// torch/optim/_muon.py. The first form comes from Jordan et al.; the second gives updates the same root
     /// mean square as AdamW's (Liu et al., "Muon is scalable for LLM training", 2025).
@@ -124,16 +171,23 @@ impl Muon {
 
 impl Optimizer for Muon {
     fn slots(&self, precision: Precision) -> Vec<OptimizerSlot> {
-        vec![OptimizerSlot {
-            buffer: "momentum",
-            checkpoint_prefix: "muon.momentum.",
+        let slot = |buffer, checkpoint_prefix| OptimizerSlot {
+            buffer,
+            checkpoint_prefix,
             dtype: precision.master,
             initial: 0.0,
-        }]
+        };
+        let mut slots = vec![slot("momentum", "muon.momentum.")];
+        if self.normalizes_neurons() {
+            // As large as the momentum, though only the first element of each row is used: then shards and
+            // checkpoints treat it like every other slot.
+            slots.push(slot("neurons", "muon.neurons."));
+        }
+        slots
     }
 
     fn slots_in_words(&self) -> &'static str {
-        "momentum"
+        if self.normalizes_neurons() { "momentum and averages of neurons" } else { "momentum" }
     }
 
     fn schedule_width(&self) -> usize {
@@ -150,28 +204,36 @@ impl Optimizer for Muon {
 
     fn record(&self, b: &mut Builder, update: &Update) -> Result<()> {
         let state = Arc::clone(&b.program.state);
+        let (polynomials, safety) = self.polynomials();
         for batch in batches(&state, update.group)? {
             let [rows, columns] = batch.shape;
+            let in_place = |slot| Destination::Into(slot, Mode::Add);
             let (matrices, precision) = (batch.matrices, state.precision);
             let counts = matrices.counts();
             let op = MuonMomentum {
                 momentum: self.momentum,
                 nesterov: self.nesterov,
+                safety,
                 matrices: matrices.clone(),
                 precision,
             };
             b.scoped(format!("{rows}x{columns}"), |b| {
                 let inputs = [update.grads, update.clip, update.bad];
-                let momentum = Destination::Into(update.slots[0], Mode::Add);
-                let mut x = b.emit_into("direction", Arc::new(op), &inputs, &[momentum])?[1];
-                for step in 0..self.steps {
-                    let op = NewtonSchulz { counts: counts.clone() };
+                let mut x = b.emit_into("direction", Arc::new(op), &inputs, &[in_place(update.slots[0])])?[1];
+                for (step, &coefficients) in polynomials.iter().enumerate() {
+                    let op = NewtonSchulz { coefficients, counts: counts.clone() };
                     x = b.emit(&format!("orthogonal{step}"), op, &[x])?[0];
+                }
+                if self.normalizes_neurons() {
+                    let (momentum, matrices) = (self.neuron_momentum, matrices.clone());
+                    let op = NormalizeNeurons { momentum, columns, matrices, precision };
+                    let averages = [in_place(update.slots[1])];
+                    x = b.emit_into("normalized", Arc::new(op), &[x, update.bad], &averages)?[1];
                 }
                 let (ratio, flat_len) = (self.ratio(batch.shape), state.flat_len);
                 let op = MuonUpdate { ratio, matrices, flat_len, precision };
                 let outputs = [Some(update.params), update.compute_copy].into_iter().flatten();
-                let outputs: Vec<_> = outputs.map(|tensor| Destination::Into(tensor, Mode::Add)).collect();
+                let outputs: Vec<_> = outputs.map(in_place).collect();
                 b.emit_into("update", Arc::new(op), &[x, update.schedule, update.step, update.bad], &outputs)
             })?;
         }

@@ -22,7 +22,13 @@ const OPTIMIZERS: [&[&str]; 6] = [
     &["optimizer.name=sgd"],
     &["optimizer.name=sgd", "optimizer.momentum=0.0"],
     &["optimizer.name=muon"],
-    &["optimizer.name=muon", "optimizer.groups.embedding.name=lion", "optimizer.groups.vector.lr=1e-3"],
+    &[
+        "optimizer.name=muon",
+        "optimizer.orthogonalization=polar_express",
+        "optimizer.neuron_momentum=0.95",
+        "optimizer.groups.embedding.name=lion",
+        "optimizer.groups.vector.lr=1e-3",
+    ],
 ];
 const AVERAGES: [&[&str]; 3] = [&[], &["ema.decay=0.9"], &["ema.decay=0.9", "ema.evaluate=true"]];
 const DTYPES: [&str; 2] = ["training.dtype=fp32", "training.dtype=bf16"];

@@ -34,13 +34,22 @@ fn updated(overrides: &[&str]) -> Tensors {
 
 #[test]
 fn the_update_for_summed_gradients_has_the_bits_of_one_rank() {
-    for dtype in ["training.dtype=fp32", "training.dtype=bf16"] {
-        let one = updated(&[dtype]);
+    let neurons = "optimizer.neuron_momentum=0.95";
+    for (dtype, rule) in [
+        ("training.dtype=fp32", "optimizer.neuron_momentum=0.0"),
+        ("training.dtype=bf16", "optimizer.neuron_momentum=0.0"),
+        ("training.dtype=bf16", neurons),
+    ] {
+        let one = updated(&[dtype, rule]);
+        assert_eq!(one.contains_key("muon.neurons.blocks.0.qkv"), rule == neurons);
         assert!(one.contains_key("muon.momentum.blocks.0.qkv") && one.contains_key("adam.m.embedding"));
         for ranks in [2, 3] {
             let world = format!("parallelism.world_size={ranks}");
             for shard in ["parallelism.shard=none", "parallelism.shard=optimizer"] {
-                assert!(updated(&[dtype, &world, shard]) == one, "{ranks} ranks, {dtype}, {shard}");
+                assert!(
+                    updated(&[dtype, rule, &world, shard]) == one,
+                    "{ranks} ranks, {dtype}, {rule}, {shard}"
+                );
             }
         }
     }
@@ -65,11 +74,11 @@ fn every_rank_owns_matrices_whole() {
 /// A step that is not finite leaves parameters and momentum unchanged.
 #[test]
 fn nothing_moves_after_a_bad_step() {
-    let setup = Setup::new(&["optimizer.name=muon", "training.dtype=bf16"]);
+    let setup = Setup::new(&["optimizer.name=muon", "optimizer.neuron_momentum=0.95", "training.dtype=bf16"]);
     let mut engine = setup.engine();
     set(&mut engine, "control.loss", &[f64::NAN]);
     let held = |engine: &xrun::exec::Engine| {
-        let slots = ["params.flat", "momentum.matrix.flat", "compute_copy.flat"];
+        let slots = ["params.flat", "momentum.matrix.flat", "neurons.matrix.flat", "compute_copy.flat"];
         slots.map(|name| get(engine, name))
     };
     let before = held(&engine);
