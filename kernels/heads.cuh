@@ -51,10 +51,10 @@ struct ThreadHeads {
     // The row of the tile to which a head belongs.
     __device__ __forceinline__ int row(int head) const { return key ? head / N_KV_HEADS : head / N_HEADS; }
     // The offset, from the first element of the tile, of the first element of this thread's pairs in a head,
-    // if the head were rotated as a whole.
-    __device__ __forceinline__ int at(int head) const {
+    // if the head were rotated as a whole. Rows have `row_width` elements.
+    __device__ __forceinline__ int at(int head, int row_width = QKV_WIDTH) const {
         int r = row(head), head_of_row = key ? N_HEADS + head - r * N_KV_HEADS : head - r * N_HEADS;
-        return r * QKV_WIDTH + head_of_row * HEAD_DIM + column();
+        return r * row_width + head_of_row * HEAD_DIM + column();
     }
     // The first pair of a thread's first packs; its other packs follow at distances of LANES · VEC.
     static __device__ __forceinline__ int column() { return int(threadIdx.x) % LANES * VEC; }
@@ -124,13 +124,16 @@ __device__ __forceinline__ void fill_cos_sin(const u32 *positions, int rows, flo
     }
 }
 
-// Copies the value heads of rows, which are not rotated.
-__device__ __forceinline__ void copy_v(const T *from, T *to, int rows) {
+// Copies value heads, which are not rotated, from rows of `from_width` elements to rows of `to_width`. Both
+// addresses are those of the first value.
+__device__ __forceinline__ void copy_v(const T *from, int from_width, T *to, int to_width, int rows) {
     constexpr int PACKS = N_KV_HEADS > 0 ? N_KV_HEADS * HEAD_DIM / VEC : 1;
     if (N_KV_HEADS == 0) return;
 #pragma unroll 4
     for (int at = threadIdx.x; at < rows * PACKS; at += THREADS) {
-        i64 place = i64(at / PACKS) * QKV_WIDTH + V_OFFSET + at % PACKS * VEC;
-        *reinterpret_cast<Pack<T, VEC> *>(to + place) = *reinterpret_cast<const Pack<T, VEC> *>(from + place);
+        i64 row = at / PACKS;
+        int column = at % PACKS * VEC;
+        *reinterpret_cast<Pack<T, VEC> *>(to + row * to_width + column) =
+            *reinterpret_cast<const Pack<T, VEC> *>(from + row * from_width + column);
     }
 }

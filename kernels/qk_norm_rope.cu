@@ -2,8 +2,13 @@
 //
 // Definitions besides heads.cuh's: ROTATES (0 leaves out the rotation, and positions are not read);
 // ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm and
-// their gradient, and neither they nor partial sums are accessed).
+// their gradient, and neither they nor partial sums are accessed); VALUES_APART (1 if the values of x are rows of
+// their own).
 #include "heads.cuh"
+
+// Elements of a row of x, and of a row of its values.
+constexpr int X_WIDTH = VALUES_APART ? V_OFFSET : QKV_WIDTH;
+constexpr int VALUES_WIDTH = VALUES_APART ? QKV_WIDTH - V_OFFSET : QKV_WIDTH;
 
 constexpr bool ROTATES_LAST = ROTATES && !ROTATES_FIRST;
 
@@ -45,23 +50,26 @@ __device__ __forceinline__ void rotate(const float *row, int column, float (&low
     }
 }
 
-// x, y: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]. y may be x itself; if not, `copies_v` is 1,
-// and the value heads are copied. A block handles `rows_per_block` rows.
+// x: [rows, X_WIDTH]; v: [rows, VALUES_WIDTH] with VALUES_APART; y: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM];
+// positions: [rows]. y may be x itself; if not, `copies_v` is 1, and the value heads are copied. A block handles
+// `rows_per_block` rows.
 extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3)
-    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, T *y, int rows,
+    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, const T *v, T *y, int rows,
                  int rows_per_block, float eps, u32 copies_v) {
     __shared__ __align__(16) float cos_sin[ROTATES ? TILE_ROWS : 1][HEAD_DIM], weights[2][HEAD_DIM];
     let_next_begin();
     ThreadHeads own;
     if constexpr (WEIGHTED) fill_weights(wq, wk, weights);
     int first = block_from_last() * rows_per_block, end = min(first + rows_per_block, rows);
-    if (copies_v) copy_v(x + i64(first) * QKV_WIDTH, y + i64(first) * QKV_WIDTH, end - first);
+    if (copies_v)
+        copy_v((VALUES_APART ? v : x + V_OFFSET) + i64(first) * VALUES_WIDTH, VALUES_WIDTH,
+               y + V_OFFSET + i64(first) * QKV_WIDTH, QKV_WIDTH, end - first);
     for (int tile = first; tile < end; tile += TILE_ROWS) {
         int tile_rows = min(TILE_ROWS, end - tile), heads = tile_rows * own.per_row();
-        const T *from = x + i64(tile) * QKV_WIDTH;
+        const T *from = x + i64(tile) * X_WIDTH;
         T *to = y + i64(tile) * QKV_WIDTH;
         HeadPacks next;
-        load_head_packs(from + own.at(own.first), own.first < heads, next);
+        load_head_packs(from + own.at(own.first, X_WIDTH), own.first < heads, next);
         if (tile > first) __syncthreads();
         if constexpr (ROTATES) fill_cos_sin(positions + tile, tile_rows, cos_sin);
         __syncthreads();
@@ -70,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
         for (int head = own.first; head - own.first < heads; head += own.step) {
             HeadPacks part = next;
             bool live = head < heads;
-            load_head_packs(from + own.at(head + own.step), head + own.step < heads, next);
+            load_head_packs(from + own.at(head + own.step, X_WIDTH), head + own.step < heads, next);
             float low[PACKS_PER_THREAD][VEC], high[PACKS_PER_THREAD][VEC], squares = 0.0f;
 #pragma unroll
             for (int i = 0; i < PACKS_PER_THREAD; i++) {
@@ -114,10 +122,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
 // is du, rotated back if x was rotated. Block b writes Σ g·u·s over its `rows_per_block` rows to row b of the
 // partials: HEAD_DIM columns for wq, then for wk.
 //
-// x, dy, dx: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM]; positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx may
-// be x or dy itself; if it is not dy, `copies_v` is 1, and the gradients of the value heads are copied.
+// x, dx: [rows, X_WIDTH]; dv: [rows, VALUES_WIDTH] with VALUES_APART; dy: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM];
+// positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx may be x or dy itself; if it is not dy, `copies_v` is 1,
+// and the gradients of the value heads are copied.
 extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
-    qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx,
+    qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx, T *dv,
                       float *partials, int rows, int rows_per_block, float eps, u32 copies_v) {
     __shared__ __align__(16) float shared[TILE_ROWS > WARPS ? TILE_ROWS : WARPS][HEAD_DIM];
     __shared__ __align__(16) float weights[2][HEAD_DIM];
@@ -125,13 +134,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
     float low_sum[PACKS_PER_THREAD][VEC] = {}, high_sum[PACKS_PER_THREAD][VEC] = {};
     if constexpr (WEIGHTED) fill_weights(wq, wk, weights);
     int first = block_from_last() * rows_per_block, end = min(first + rows_per_block, rows);
-    if (copies_v) copy_v(dy + i64(first) * QKV_WIDTH, dx + i64(first) * QKV_WIDTH, end - first);
+    if (copies_v)
+        copy_v(dy + V_OFFSET + i64(first) * QKV_WIDTH, QKV_WIDTH,
+               (VALUES_APART ? dv : dx + V_OFFSET) + i64(first) * VALUES_WIDTH, VALUES_WIDTH, end - first);
     for (int tile = first; tile < end; tile += TILE_ROWS) {
         int tile_rows = min(TILE_ROWS, end - tile), heads = tile_rows * own.per_row();
-        const T *from = x + i64(tile) * QKV_WIDTH, *upstream = dy + i64(tile) * QKV_WIDTH;
-        T *to = dx + i64(tile) * QKV_WIDTH;
+        const T *from = x + i64(tile) * X_WIDTH, *upstream = dy + i64(tile) * QKV_WIDTH;
+        T *to = dx + i64(tile) * X_WIDTH;
         HeadPacks next, next_upstream;
-        load_head_packs(from + own.at(own.first), own.first < heads, next);
+        load_head_packs(from + own.at(own.first, X_WIDTH), own.first < heads, next);
         load_head_packs(upstream + own.at(own.first), own.first < heads, next_upstream);
         if (tile > first) __syncthreads();
         if constexpr (ROTATES) fill_cos_sin(positions + tile, tile_rows, shared);
@@ -140,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
         for (int head = own.first; head - own.first < heads; head += own.step) {
             HeadPacks part = next, part_upstream = next_upstream;
             bool live = head < heads;
-            load_head_packs(from + own.at(head + own.step), head + own.step < heads, next);
+            load_head_packs(from + own.at(head + own.step, X_WIDTH), head + own.step < heads, next);
             load_head_packs(upstream + own.at(head + own.step), head + own.step < heads, next_upstream);
             float low[PACKS_PER_THREAD][VEC], high[PACKS_PER_THREAD][VEC];
             float g_low[PACKS_PER_THREAD][VEC], g_high[PACKS_PER_THREAD][VEC];
@@ -190,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
                 }
                 if constexpr (ROTATES_FIRST)
                     rotate<false>(shared[own.row(head)], column, g_low[i], g_high[i]);
-                T *out = to + own.at(head);
+                T *out = to + own.at(head, X_WIDTH);
                 store(out + own.low(i), g_low[i]);
                 store(out + own.high(i), g_high[i]);
             }

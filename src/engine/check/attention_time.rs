@@ -220,6 +220,7 @@ impl Programs {
             (0..turns).map(|turn| Turn::lay_out(&mut layout, turn, &packed, &o, &lse)).collect();
         let state = Arc::new(layout.finish());
         let norm = QkNormRope {
+            values_apart: false,
             norm: QkNorm { heads, eps: 1e-6, weighted: true },
             rotation: Some(HeadRotation {
                 rotary: Rotary::with_whole_heads(heads.dim, 10_000.0),

@@ -84,7 +84,7 @@ fn rotated_heads_and_their_gradients_are_those_of_transformers() {
             Some(Norm { weighted, rotates_first }) => {
                 let norm = QkNorm { heads, eps: EPS, weighted };
                 let rotation = Some(HeadRotation { rotary, first: rotates_first });
-                run(name, heads, QkNormRope { norm, rotation }, weighted)
+                run(name, heads, QkNormRope { norm, rotation, values_apart: false }, weighted)
             }
         };
         for (part, values) in found {

@@ -1,6 +1,6 @@
 //! Shapes, inputs and the reference norm of the test cases.
 
-use super::norm::QkNorm;
+use super::norm::{QkNorm, QkNormRope};
 use crate::ir::{Array, Fill, Precision, Spec};
 use crate::ops::attention::Heads;
 
@@ -18,14 +18,29 @@ pub(super) fn shapes() -> impl Iterator<Item = (usize, Heads)> {
     .map(|(n, (query, kv, dim))| (n, Heads { query, kv, dim }))
 }
 
-/// Returns the inputs of the norm: qkv, then wq and wk if it has weights.
-pub(super) fn inputs(n: usize, norm: QkNorm, precision: Precision) -> Vec<(Spec, Fill)> {
-    let weight = Spec::new([norm.heads.dim], precision.master);
-    let mut inputs = vec![(Spec::new([n, norm.heads.width()], precision.act_dtype), Fill::Normal(0.0, 2.0))];
-    if norm.weighted {
+/// Returns the inputs of the norm: the rows, then wq and wk if it has weights.
+pub(super) fn inputs(n: usize, op: QkNormRope, precision: Precision) -> Vec<(Spec, Fill)> {
+    let heads = op.norm.heads;
+    let weight = Spec::new([heads.dim], precision.master);
+    let rows = |width: usize| (Spec::new([n, width], precision.act_dtype), Fill::Normal(0.0, 2.0));
+    let mut inputs = vec![rows(op.row_width())];
+    inputs.extend(op.values_apart.then(|| rows(heads.width() - op.row_width())));
+    if op.norm.weighted {
         inputs.extend([(weight.clone(), Fill::Normal(1.0, 0.2)), (weight, Fill::Normal(1.0, 0.2))]);
     }
     inputs
+}
+
+/// Returns tensors of equally many rows side by side.
+pub(super) fn packed(rows: &[Array]) -> Array {
+    let (count, width) = (rows[0].shape[0], rows.iter().map(Array::width).sum());
+    let mut packed = Array { shape: vec![count, width], data: Vec::with_capacity(count * width) };
+    for row in 0..count {
+        for part in rows {
+            packed.data.extend(&part.data[row * part.width()..][..part.width()]);
+        }
+    }
+    packed
 }
 
 /// Computes the norm of rows by its definition. `weights` are wq and wk, or empty.

@@ -21,6 +21,10 @@ struct Turn<'a, A> {
 pub(super) struct Pass<'a, E: Elem> {
     heads: Heads,
     eps: E::Acc,
+    /// Width of the rows with queries and keys.
+    row_width: usize,
+    /// Index of the first weight among the inputs, and of its gradient among the outputs.
+    weights_at: usize,
     /// wq and wk.
     weights: Option<[&'a [E::Acc]; 2]>,
     turn: Option<Turn<'a, E::Acc>>,
@@ -30,13 +34,14 @@ impl<'a, E: Elem> Pass<'a, E> {
     pub(super) fn new(cx: &CpuNode<'a>, op: &QkNormRope) -> Self {
         let QkNorm { heads, eps, weighted } = op.norm;
         let weight = |i: usize| cx.input::<E::Acc>(i).slice(0, heads.dim);
-        let weights = weighted.then(|| [weight(1), weight(2)]);
+        let (row_width, weights_at) = (op.row_width(), op.weights_at());
+        let weights = weighted.then(|| [weight(weights_at), weight(weights_at + 1)]);
         let turn = op.rotation.map(|HeadRotation { rotary, first }| {
-            let positions = cx.input_u32(op.norm.input_count());
+            let positions = cx.input_u32(op.positions_at());
             let rotation = Rotation::covering(positions, rotary);
             Turn { rotation, positions, first }
         });
-        Self { heads, eps: E::Acc::from_f64(eps), weights, turn }
+        Self { heads, eps: E::Acc::from_f64(eps), row_width, weights_at, weights, turn }
     }
 
     /// Returns the index of the weight for the `i`-th head of a row: 0 for queries, 1 for keys.
@@ -61,16 +66,20 @@ impl<'a, E: Elem> Pass<'a, E> {
 
     pub(super) fn forward(&self, cx: &CpuNode<'_>) {
         let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
-        let (dim, width) = (self.heads.dim, self.heads.width());
+        let (dim, width, from) = (self.heads.dim, self.heads.width(), self.row_width);
+        let values = (from < width).then(|| cx.input::<E>(1));
         cx.pool.chunks(
-            x.len() / width,
+            x.len() / from,
             ROWS,
             #[inline(always)]
             |start, count| {
                 let mut row = vec![E::Acc::ZERO; width];
                 for r in start..start + count {
-                    x.prefetch((r + 1) * width, width);
-                    x.load(r * width, &mut row);
+                    x.prefetch((r + 1) * from, from);
+                    x.load(r * from, &mut row[..from]);
+                    if let Some(values) = values {
+                        values.load(r * (width - from), &mut row[from..]);
+                    }
                     let (before, after) = (self.angles(r, true), self.angles(r, false));
                     let turned = &mut row[..self.heads.value_at(0)];
                     for (i, head) in turned.chunks_exact_mut(dim).enumerate() {
@@ -103,7 +112,9 @@ impl<'a, E: Elem> Pass<'a, E> {
         let (x, dy) = (cx.input::<E>(0), cx.input::<E>(upstream));
         let dx = cx.output::<E>(0);
         let (dim, width, turned) = (self.heads.dim, self.heads.width(), self.heads.value_at(0));
-        let rows = x.len() / width;
+        let from = self.row_width;
+        let of_values = (from < width).then(|| cx.output::<E>(1));
+        let rows = x.len() / from;
         let run = if self.weights.is_some() { rows_per_partial(rows) } else { ROWS };
         cx.pool.chunks(
             rows,
@@ -114,9 +125,9 @@ impl<'a, E: Elem> Pass<'a, E> {
                 let mut dw = vec![E::Acc::ZERO; 2 * dim];
                 let inv_n = E::Acc::ONE / E::Acc::from_f64(dim as f64);
                 for r in start..start + count {
-                    x.prefetch((r + 1) * width, turned);
+                    x.prefetch((r + 1) * from, turned);
                     dy.prefetch((r + 1) * width, width);
-                    x.load(r * width, &mut normal);
+                    x.load(r * from, &mut normal);
                     dy.load(r * width, &mut row);
                     let (before, after) = (self.angles(r, true), self.angles(r, false));
                     let heads = normal.chunks_exact_mut(dim).zip(row.chunks_exact_mut(dim));
@@ -141,10 +152,13 @@ impl<'a, E: Elem> Pass<'a, E> {
                             rotate_back(g, angles);
                         }
                     }
-                    dx.store(r * width, &row);
+                    dx.store(r * from, &row[..from]);
+                    if let Some(of_values) = of_values {
+                        of_values.store(r * (width - from), &row[from..]);
+                    }
                 }
                 if self.weights.is_some() {
-                    cx.output::<E::Acc>(3).put(start / run * 2 * dim, &dw, false);
+                    cx.output::<E::Acc>(self.weights_at + 2).put(start / run * 2 * dim, &dw, false);
                 }
             },
         );
@@ -155,13 +169,14 @@ impl<'a, E: Elem> Pass<'a, E> {
 
     /// Sums the partial weight gradients of all tasks, in order.
     fn reduce(&self, cx: &CpuNode<'_>) {
-        let (dim, partials) = (self.heads.dim, cx.output::<E::Acc>(3));
+        let (dim, partials) = (self.heads.dim, cx.output::<E::Acc>(self.weights_at + 2));
         let mut dw = vec![E::Acc::ZERO; 2 * dim];
         for part in partials.slice(0, partials.len()).chunks_exact(2 * dim) {
             dw.iter_mut().zip(part).for_each(|(sum, part)| *sum += *part);
         }
         for (i, dw) in dw.chunks_exact(dim).enumerate() {
-            cx.output::<E::Acc>(1 + i).put(0, dw, cx.adds(1 + i));
+            let output = self.weights_at + i;
+            cx.output::<E::Acc>(output).put(0, dw, cx.adds(output));
         }
     }
 }

@@ -8,6 +8,7 @@ mod norm;
 
 pub use norm::{HeadRotation, QkNorm, QkNormRope};
 
+use super::arrange::{Arrange, Piece};
 use super::attention::Heads;
 use super::lanes::rows_per_partial;
 use super::rope::{Rope, positions, reference as reference_rope, variants};
@@ -19,10 +20,20 @@ use crate::ir::{
 };
 use cpu::Pass;
 
-/// `(qkv[, wq, wk][, positions], d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`. Recomputes
-/// reciprocal norms, and rotates heads again if they were rotated first.
+/// `(qkv[, wq, wk][, positions], d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`, or with values
+/// apart `(qk, v, …, d_packed) → (d_qk, d_v, …)`. Recomputes reciprocal norms, and rotates heads again if they
+/// were rotated first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormRopeGrad(pub QkNormRope);
+
+impl QkNormRope {
+    /// Returns the op that packs values that are apart.
+    fn joining(&self) -> Arrange {
+        let part = |input, width| Piece { input: Some(input), from: 0, stride: 0, width };
+        let (of_rows, all) = (self.row_width(), self.norm.heads.width());
+        Arrange { heads: 1, pieces: vec![part(0, of_rows), part(1, all - of_rows)] }
+    }
+}
 
 impl Op for QkNormRope {
     fn name(&self) -> &'static str {
@@ -31,24 +42,26 @@ impl Op for QkNormRope {
 
     fn attributes(&self) -> String {
         let QkNorm { heads, eps, weighted } = self.norm;
-        let norm = format!("{heads} eps={eps:e}{}", if weighted { "" } else { " unweighted" });
+        let apart = if self.values_apart { " values_apart" } else { "" };
+        let norm = format!("{heads} eps={eps:e}{}{apart}", if weighted { "" } else { " unweighted" });
         let Some(HeadRotation { rotary, first }) = self.rotation else { return norm };
         format!("{norm} {}{}", rotary.attributes(heads.dim), if first { " rotates_first" } else { "" })
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         self.check(inputs, false)?;
-        Ok(vec![inputs[0].clone()])
+        Ok(vec![self.packed(&inputs[0])])
     }
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let mut inputs: Vec<TensorId> = (0..self.input_count()).map(|i| v.input(i)).collect();
         inputs.push(v.output_grad(0)?);
-        v.backward(QkNormRopeGrad(*self), &inputs, &[0, 1, 2][..self.norm.input_count()]).map(drop)
+        let wrt: Vec<usize> = (0..self.positions_at()).collect();
+        v.backward(QkNormRopeGrad(*self), &inputs, &wrt).map(drop)
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
-        vec![MayAlias { output: 0, input: 0 }]
+        if self.values_apart { Vec::new() } else { vec![MayAlias { output: 0, input: 0 }] }
     }
 
     fn cheap_to_recompute(&self, _output: usize) -> bool {
@@ -56,11 +69,20 @@ impl Op for QkNormRope {
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
+        if self.values_apart {
+            let joined = b.emit1("joined", self.joining(), &inputs[..2])?;
+            let packed = Self { values_apart: false, ..*self };
+            let inputs = [&[joined], &inputs[2..]].concat();
+            return match packed.unfused(b, &inputs)? {
+                Some(outputs) => Ok(Some(outputs)),
+                None => Ok(Some(vec![b.emit1("packed", packed, &inputs)?])),
+            };
+        }
         let Some(HeadRotation { rotary, first }) = self.rotation else { return Ok(None) };
         let rope = Rope { heads: self.norm.heads, rotary, inverse: false };
-        let (rows, positions) = (inputs[0], inputs[self.norm.input_count()]);
+        let (rows, positions) = (inputs[0], inputs[self.positions_at()]);
         let norm = |b: &mut Builder, name: &str, rows: TensorId| {
-            let weights = &inputs[1..self.norm.input_count()];
+            let weights = &inputs[1..self.positions_at()];
             b.emit1(name, Self { rotation: None, ..*self }, &[&[rows], weights].concat())
         };
         let packed = if first {
@@ -84,12 +106,12 @@ impl Op for QkNormRope {
 
     fn cases(precision: Precision) -> Cases {
         let case = |(n, op): (usize, QkNormRope)| {
-            let QkNormRope { norm, rotation } = op;
-            let own = norm.input_count();
-            let mut inputs = cases::inputs(n, norm, precision);
+            let QkNormRope { norm, rotation, .. } = op;
+            let (weights_at, own) = (op.weights_at(), op.positions_at());
+            let mut inputs = cases::inputs(n, op, precision);
             inputs.extend(rotation.map(|rotation| positions(n, rotation.rotary)));
             Case::new(format!("n{n} {}", op.attributes()), op, inputs, move |inputs| {
-                let (rows, weights) = (&inputs[0], &inputs[1..own]);
+                let (rows, weights) = (&cases::packed(&inputs[..weights_at]), &inputs[weights_at..own]);
                 let rotated = |rows: &Array, rotary| reference_rope(norm.heads, rotary, rows, &inputs[own]);
                 vec![match rotation {
                     None => cases::reference(norm, rows, weights),
@@ -101,11 +123,12 @@ impl Op for QkNormRope {
                     }
                 }]
             })
-            .weights(&[1, 2][..own - 1])
+            .weights(&(weights_at..own).collect::<Vec<_>>())
             .depth(n.max(norm.heads.dim) * norm.heads.query)
         };
         let of = |n, heads, rotation, weighted| {
-            (n, QkNormRope { norm: QkNorm { heads, eps: 1e-6, weighted }, rotation })
+            let norm = QkNorm { heads, eps: 1e-6, weighted };
+            (n, QkNormRope { norm, rotation, values_apart: false })
         };
         let whole = |heads: Heads, first| {
             Some(HeadRotation { rotary: Rotary::with_whole_heads(heads.dim, 10_000.0), first })
@@ -123,7 +146,9 @@ impl Op for QkNormRope {
         let alone = cases::shapes()
             .take(3)
             .flat_map(|(n, heads)| [true, false].map(|weighted| of(n, heads, None, weighted)));
-        Cases::Own(plain.chain(everywhere).chain(rotations).chain(alone).map(case).collect())
+        let apart = everywhere.into_iter().chain([of(17, Heads { query: 4, kv: 2, dim: 64 }, None, true)]);
+        let apart = apart.map(|(n, op)| (n, QkNormRope { values_apart: true, ..op }));
+        Cases::Own(plain.chain(everywhere).chain(rotations).chain(alone).chain(apart).map(case).collect())
     }
 }
 
@@ -138,10 +163,10 @@ impl Op for QkNormRopeGrad {
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
         self.0.check(inputs, true)?;
-        let (qkv, QkNorm { heads, weighted, .. }) = (&inputs[0], self.0.norm);
-        let mut outputs = vec![qkv.clone()];
+        let (first, QkNorm { heads, weighted, .. }) = (&inputs[0], self.0.norm);
+        let mut outputs = inputs[..self.0.weights_at()].to_vec();
         if weighted {
-            let (rows, weight) = (qkv.shape[0], Spec::new([heads.dim], qkv.dtype.accumulator()));
+            let (rows, weight) = (first.shape[0], Spec::new([heads.dim], first.dtype.accumulator()));
             let tasks = rows.div_ceil(rows_per_partial(rows));
             let partials = Spec::new([tasks, 2 * heads.dim], weight.dtype);
             outputs.extend([weight.clone(), weight, partials]);
@@ -150,11 +175,12 @@ impl Op for QkNormRopeGrad {
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
-        [self.0.input_count(), 0].into_iter().map(|input| MayAlias { output: 0, input }).collect()
+        let inputs = if self.0.values_apart { vec![0] } else { vec![self.0.input_count(), 0] };
+        inputs.into_iter().map(|input| MayAlias { output: 0, input }).collect()
     }
 
     fn accumulates(&self, output: usize) -> bool {
-        matches!(output, 1 | 2)
+        (self.0.weights_at()..self.0.positions_at()).contains(&output)
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {

@@ -5,7 +5,8 @@ use crate::ops::attention::Heads;
 use crate::ops::rope::check;
 use crate::ops::rotary::Rotary;
 
-/// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]][, positions [N] u32]) → packed [N, (H+2·KV)·dim]`.
+/// `(qkv [N, (H+2·KV)·dim][, wq [dim], wk [dim]][, positions [N] u32]) → packed [N, (H+2·KV)·dim]`, or
+/// with values apart `(qk [N, (H+KV)·dim], v [N, KV·dim], …) → packed`.
 ///
 /// Applies the [norm](QkNorm) to query and key heads, then the [rotation](Rotary) by the angles of their
 /// position, as in Qwen3; or the rotation first, as in nanochat. Without weights, and if whole heads rotate
@@ -16,6 +17,8 @@ pub struct QkNormRope {
     pub norm: QkNorm,
     /// The rotation; `None` for the norm alone, which takes no positions.
     pub rotation: Option<HeadRotation>,
+    /// True if the values are a tensor of their own.
+    pub values_apart: bool,
 }
 
 /// Each query head x becomes `x / √(mean(x²) + eps) · wq`, and each key head the same with wk. Without
@@ -39,43 +42,68 @@ pub struct HeadRotation {
     pub first: bool,
 }
 
-impl QkNorm {
-    /// Returns the number of inputs: the rows, and the weights if there are any.
-    pub(super) fn input_count(&self) -> usize {
-        if self.weighted { 3 } else { 1 }
-    }
-}
-
 impl QkNormRope {
+    /// Returns the index of the first weight, which follows the rows.
+    pub(super) fn weights_at(&self) -> usize {
+        1 + usize::from(self.values_apart)
+    }
+
+    /// Returns the index of the positions, which follow the weights.
+    pub(super) fn positions_at(&self) -> usize {
+        self.weights_at() + if self.norm.weighted { 2 } else { 0 }
+    }
+
     /// Returns the number of inputs. In the gradient, `d_packed` follows them.
     pub(super) fn input_count(&self) -> usize {
-        self.norm.input_count() + usize::from(self.rotation.is_some())
+        self.positions_at() + usize::from(self.rotation.is_some())
+    }
+
+    /// Returns the width of the rows that hold queries and keys.
+    pub(super) fn row_width(&self) -> usize {
+        if self.values_apart { self.norm.heads.value_at(0) } else { self.norm.heads.width() }
     }
 
     /// Checks the inputs, or with `upstream` those of the gradient.
     pub(super) fn check(&self, inputs: &[Spec], upstream: bool) -> Result<(), String> {
-        let mut names = vec!["qkv"];
+        let mut names = if self.values_apart { vec!["qk", "v"] } else { vec!["qkv"] };
         names.extend(["wq", "wk"].into_iter().filter(|_| self.norm.weighted));
         names.extend(self.rotation.map(|_| "positions"));
         names.extend(upstream.then_some("d_packed"));
         if inputs.len() != names.len() {
             return Err(format!("takes {}", names.join(", ")));
         }
-        let (qkv, heads, own) = (&inputs[0], self.norm.heads, self.norm.input_count());
-        heads.check(qkv)?;
+        let (rows, heads) = (&inputs[0], self.norm.heads);
+        let packed = self.packed(rows);
+        heads.check(&packed)?;
+        let widths = [self.row_width(), heads.width() - self.row_width()];
+        for (rows, width) in inputs[..self.weights_at()].iter().zip(widths) {
+            let expected = Spec::new([packed.shape[0], width], packed.dtype);
+            if *rows != expected {
+                return Err(format!("the rows must be {expected}"));
+            }
+        }
         if !heads.dim.is_multiple_of(2) {
             return Err("heads must have an even width".into());
         }
-        let weight = Spec::new([heads.dim], qkv.dtype.accumulator());
-        if inputs[1..own].iter().any(|w| *w != weight) {
+        let weight = Spec::new([heads.dim], rows.dtype.accumulator());
+        if inputs[self.weights_at()..self.positions_at()].iter().any(|w| *w != weight) {
             return Err(format!("wq and wk must be {weight}"));
         }
         if let Some(rotation) = self.rotation {
-            check(heads, rotation.rotary, qkv, &inputs[own])?;
+            check(heads, rotation.rotary, &packed, &inputs[self.positions_at()])?;
         }
-        if inputs[self.input_count()..].iter().any(|d| d.alloc != qkv.alloc || d.dtype != qkv.dtype) {
-            return Err("d_packed must have the shape and format of qkv".into());
+        if inputs[self.input_count()..].iter().any(|d| d.alloc != packed.alloc || d.dtype != packed.dtype) {
+            return Err("d_packed must have the shape and format of the packed rows".into());
         }
         Ok(())
+    }
+
+    /// Returns the packed rows for these rows.
+    pub(super) fn packed(&self, rows: &Spec) -> Spec {
+        if self.values_apart {
+            Spec::new([rows.shape[0], self.norm.heads.width()], rows.dtype)
+        } else {
+            rows.clone()
+        }
     }
 }

@@ -60,7 +60,8 @@ impl Recording<'_> {
         }
     }
 
-    /// Records the norms and the rotation of queries and keys in packed rows, if there are any.
+    /// Records the norms and the rotation of queries and keys in `rows`, if there are any. The rows are packed;
+    /// or, with norms, they may be queries and keys, and values. Returns packed rows.
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.
@@ -68,7 +69,7 @@ impl Recording<'_> {
         &self,
         b: &mut Builder,
         attention: &PackedAttention,
-        packed: TensorId,
+        rows: &[TensorId],
         name: &str,
         positions: SlotName,
     ) -> Result<TensorId> {
@@ -77,7 +78,7 @@ impl Recording<'_> {
             Some(rotation) => Some((rotary(&self.plan.model, rotation)?, b.state(positions)?)),
             None => None,
         };
-        let mut inputs = vec![packed];
+        let mut inputs = rows.to_vec();
         if let Some(HeadNorm { weights: Some(weights), .. }) = attention.norm {
             for weight in weights {
                 inputs.push(self.param(b, weight)?);
@@ -89,12 +90,13 @@ impl Recording<'_> {
                 let norm = QkNorm { heads, eps, weighted: weights.is_some() };
                 let first = attention.rotates_first;
                 let rotation = rotation.map(|(rotary, _)| HeadRotation { rotary, first });
-                b.emit1("packed", QkNormRope { norm, rotation }, &inputs)?
+                let values_apart = rows.len() > 1;
+                b.emit1("packed", QkNormRope { norm, rotation, values_apart }, &inputs)?
             }
             (None, Some((rotary, _))) => {
                 b.emit1("packed", Rope { heads, rotary, inverse: false }, &inputs)?
             }
-            (None, None) => return Ok(packed),
+            (None, None) => return Ok(rows[0]),
         };
         b.rename(changed, format!("{name}:packed"));
         Ok(changed)
@@ -146,10 +148,24 @@ impl Recording<'_> {
                 _ => pieces.push(Piece { input: Some(input), from, stride: 0, width }),
             }
         }
-        let packed = b.emit1("joined", Arrange { heads: 1, pieces }, &inputs)?;
-        b.rename(packed, format!("{name}:joined"));
+        let widths = [heads.value_at(0), heads.width() - heads.value_at(0)];
+        let is_whole = |(index, &tensor): (usize, &TensorId)| {
+            let whole = Piece { input: Some(index), from: 0, stride: 0, width: widths[index] };
+            let spec = b.spec(tensor);
+            pieces[index] == whole && spec.shape.len() == 2 && spec.width() == widths[index]
+        };
+        let values_apart = attention.norm.is_some()
+            && (inputs.len(), pieces.len()) == (2, 2)
+            && inputs.iter().enumerate().all(is_whole);
+        let rows = if values_apart {
+            inputs
+        } else {
+            let joined = b.emit1("joined", Arrange { heads: 1, pieces }, &inputs)?;
+            b.rename(joined, format!("{name}:joined"));
+            vec![joined]
+        };
         let [_, positions] = self.inputs();
-        let packed = self.changed_heads(b, attention, packed, name, positions)?;
+        let packed = self.changed_heads(b, attention, &rows, name, positions)?;
         let cache = tensors.attentions;
         tensors.attentions += 1;
         let attended = self.attend(b, attention, packed, cache, &tensors.windows)?;

@@ -203,7 +203,7 @@ impl<'a> Recording<'a> {
                 let name = &self.names[step.outputs[0]];
                 let cache = tensors.attentions;
                 tensors.attentions += 1;
-                let packed = self.changed_heads(b, attention, inputs[0], name, positions)?;
+                let packed = self.changed_heads(b, attention, &inputs[..1], name, positions)?;
                 let attended = self.attend(b, attention, packed, cache, &tensors.windows)?;
                 b.rename(attended, name.clone());
                 return Ok(vec![attended]);
