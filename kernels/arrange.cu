@@ -32,8 +32,9 @@ extern "C" __global__ void arrange(Tensors in, T *__restrict__ y, int n) {
     store(y + at, x);
 }
 
-// dx: the gradient of the tensor `input`, n elements in rows of `row`; dy: [rows, HEADS, WIDTH].
-extern "C" __global__ void arrange_grad(const T *__restrict__ dy, T *__restrict__ dx, int n, int row,
+// dx: the gradient of the tensor `input`, n elements in rows of `row`, plus `before`, which is null or like dx
+// and may be the same memory; dy: [rows, HEADS, WIDTH].
+extern "C" __global__ void arrange_grad(const T *__restrict__ dy, const T *before, T *dx, int n, int row,
                                         int input) {
     constexpr Piece pieces[] = {PIECES};
     u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
@@ -41,6 +42,7 @@ extern "C" __global__ void arrange_grad(const T *__restrict__ dy, T *__restrict_
     int column = at % row;
     const T *of_row = dy + i64(at / row) * HEADS * WIDTH;
     float sum[VEC] = {};
+    bool read = false;
 #pragma unroll
     for (int p = 0; p < COUNT; p++) {
         const Piece &piece = pieces[p];
@@ -53,12 +55,21 @@ extern "C" __global__ void arrange_grad(const T *__restrict__ dy, T *__restrict_
             own -= first * piece.stride;
         }
         if (own >= piece.width || last > HEADS) continue;
+        read = true;
         for (int head = first; head < last; head++) {
             float d[VEC];
             load(of_row + head * WIDTH + piece.start + own, d);
 #pragma unroll
             for (int c = 0; c < VEC; c++) sum[c] += d[c];
         }
+    }
+    // In place, elements that the op does not read stay as they are.
+    if (before == dx && !read) return;
+    if (before) {
+        float d[VEC];
+        load(before + at, d);
+#pragma unroll
+        for (int c = 0; c < VEC; c++) sum[c] += d[c];
     }
     store(dx + at, sum);
 }

@@ -3,7 +3,8 @@
 // Definitions: T; HEADS and WIDTH (elements of a head) of a row of the output; VEC (elements that a thread
 // moves at once, a divisor of WIDTH); VARIABLES; OPERANDS (how each is read: the fields of Operand); FUNCTION
 // (the body of the function of all[VARIABLES], from src/engine/ops/formula/code.rs); PARTIALS (columns of the
-// partial sums); and for gradients TEAM (threads per head of a row, a power of two) and THREADS (per block).
+// partial sums); and for gradients TEAM (threads per head of a row, a power of two), THREADS (per block) and
+// ADDS_TO (a bit for each input with a sum to add to).
 #include "formula.cuh"
 
 // How the function reads a variable. `stride` is the number of elements in a row of its tensor, 0 for a
@@ -98,10 +99,11 @@ __device__ __forceinline__ float sum_over_teams(float x) {
     return x;
 }
 
-// d: the gradients of the inputs, of which those of rows are written; dy: [rows, HEADS, WIDTH]; partials:
-// [runs, PARTIALS], the sums for vectors over a run of `run` rows. A block handles one head of a run.
+// d: the gradients of the inputs, of which those of rows are written, plus the tensor in `before` if the input's
+// bit is in ADDS_TO, which may be the same memory; dy: [rows, HEADS, WIDTH]; partials: [runs, PARTIALS], the sums
+// for vectors over a run of `run` rows. A block handles one head of a run.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    pointwise_grad(Tensors in, const T *dy, Tensors d, float *partials, int rows, int run) {
+    pointwise_grad(Tensors in, const T *dy, Tensors before, Tensors d, float *partials, int rows, int run) {
     constexpr Operand operands[] = {OPERANDS};
     int head = blockIdx.x % HEADS, k = blockIdx.x / HEADS;
     int lane = threadIdx.x % TEAM, last = min((k + 1) * run, rows);
@@ -134,7 +136,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int v = 0; v < VARIABLES; v++) {
                 const Operand &o = operands[v];
                 if (o.stride == 0 || !o.per_element) continue;
-                store(static_cast<T *>(d.at[o.input]) + i64(row) * o.stride + o.at(head) + column, x[v]);
+                i64 at = i64(row) * o.stride + o.at(head) + column;
+                if (ADDS_TO >> o.input & 1) {
+                    float sum[VEC];
+                    load(static_cast<const T *>(before.at[o.input]) + at, sum);
+#pragma unroll
+                    for (int c = 0; c < VEC; c++) x[v][c] += sum[c];
+                }
+                store(static_cast<T *>(d.at[o.input]) + at, x[v]);
             }
         }
 #pragma unroll
@@ -142,8 +151,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const Operand &o = operands[v];
             if (o.stride == 0 || o.per_element) continue;
             float total = team_sum(narrow[v]);
-            if (lane == 0 && row < last)
-                static_cast<T *>(d.at[o.input])[i64(row) * o.stride + o.at(head)] = down<T>(total);
+            if (lane != 0 || row >= last) continue;
+            i64 at = i64(row) * o.stride + o.at(head);
+            if (ADDS_TO >> o.input & 1) total += up(static_cast<const T *>(before.at[o.input])[at]);
+            static_cast<T *>(d.at[o.input])[at] = down<T>(total);
         }
     }
 #pragma unroll

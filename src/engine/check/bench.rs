@@ -24,6 +24,8 @@ struct Backward {
     with_gradient: Section,
     /// The same in a later micro-step: gradients are added to the present values.
     second_micro_step: Section,
+    /// The op twice on the same inputs; `None` if it adds to its outputs.
+    twice: Option<Section>,
     /// The same, but the outputs that are cheap to recompute are read only by the backward.
     recomputed: Section,
 }
@@ -47,6 +49,10 @@ impl Bench {
             backward = Some(Backward {
                 with_gradient: section(layout.with_gradient(case, true)?),
                 second_micro_step: section(layout.with_gradient(case, false)?),
+                twice: match case.outputs.is_empty() {
+                    true => Some(section(layout.twice(case)?)),
+                    false => None,
+                },
                 recomputed: section(layout.recomputed(case)?),
             });
         }
@@ -78,6 +84,16 @@ impl Bench {
     pub(super) fn run_second_micro_step(&mut self) -> Result<Vec<Vec<f64>>> {
         self.run(|backward| &backward.second_micro_step)?;
         self.gradients()
+    }
+
+    /// Runs the op twice, and returns the sums of both gradients; `None` if it adds to its outputs.
+    pub(super) fn run_twice(&mut self, data: &Data) -> Result<Option<Vec<Vec<f64>>>> {
+        self.load(data)?;
+        let Some(section) = self.backward.as_ref().and_then(|backward| backward.twice.as_ref()) else {
+            return Ok(None);
+        };
+        self.engine.run(section)?;
+        self.gradients().map(Some)
     }
 
     /// Runs forward and backward, and returns the outputs as the backward reads them, then the gradients.

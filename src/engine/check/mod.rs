@@ -202,6 +202,11 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
         one.run_second_micro_step()?.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
     let error = worst_tensor(&halves, &grads);
     findings.push(finding("gradient added", error, forward_bound(precision, case.depth)));
+    if let Some(sums) = one.run_twice(&data)? {
+        let halves: Vec<Vec<f64>> = sums.iter().map(|sum| sum.iter().map(|g| g / 2.0).collect()).collect();
+        let error = worst_tensor(&halves, &grads);
+        findings.push(finding("gradient twice", error, forward_bound(precision, case.depth)));
+    }
     let again = one.run_recomputed(&data)?;
     findings.push(finding("recomputed bits", unequal_bits(&[outputs, grads.clone()].concat(), &again), 0.0));
     if precision.act_dtype == DType::F64 {

@@ -81,6 +81,23 @@ impl Layout {
         differentiate(b.finish(), &seeds, first)
     }
 
+    /// Records the op twice on the same inputs, and the gradients of both: the second gradient of a tensor is
+    /// added to the first, by its op or by a sum.
+    pub(super) fn twice(&self, case: &Case) -> Result<Program> {
+        let (program, outputs) = self.forward(case)?;
+        let mut b = Builder::resume(program);
+        let inputs =
+            b.program.nodes.iter().find(|node| node.outputs == outputs).map(|node| node.inputs.clone());
+        let inputs = inputs.ok_or_else(|| Error::failed(format!("{case:?} is not in its program")))?;
+        let again = b.emit_into("again", Arc::clone(&case.op), &inputs, &[])?;
+        let seeds: Vec<_> = [outputs, again]
+            .iter()
+            .flat_map(|outputs| case.upstream.iter().zip(&self.seeds).map(|(&k, &seed)| (outputs[k], seed)))
+            .map(|(output, seed)| (output, Upstream::Tensor(b.state_slot(seed))))
+            .collect();
+        differentiate(b.finish(), &seeds, true)
+    }
+
     /// Records the same as the first micro-step of [`Layout::with_gradient`], except that the outputs are
     /// copied in the backward, before the gradients, and outputs that are cheap to recompute are not kept for
     /// it.

@@ -124,7 +124,7 @@ fn neighbors() -> Vec<Arc<dyn Op>> {
         Arc::new(partials(1)),
         Arc::new(partials(2)),
         Arc::new(Linear { products }),
-        Arc::new(LinearInputGrad { products }),
+        Arc::new(LinearInputGrad { products, adds: false }),
         Arc::new(LinearWeightGrad { products }),
         Arc::new(ShareRows { ranks: 2 }),
         Arc::new(WindowSpans { rows: 1, seq_len: 1, window: 2, mask: Mask::Causal }),

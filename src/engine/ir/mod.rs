@@ -28,8 +28,8 @@ pub use names::{
     ScoringSlot, SlotName,
 };
 pub use op::{
-    Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, MayAlias, Node, Op, Program,
-    Reference, SameAs, Upstream, Vjp,
+    Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, InputGrad, MayAlias, Node, Op,
+    Program, Reference, SameAs, Upstream, Vjp,
 };
 pub use role::{Role, Sublayer, UpdateOverride};
 pub use shards::{OwnedRange, Part, Shards};

@@ -259,7 +259,18 @@ pub struct Vjp<'a> {
     pub(super) node: &'a Node,
     pub(super) upstream: &'a [Option<Upstream>],
     pub(super) destinations: Vec<GradDestination>,
-    pub(super) input_grads: Vec<Option<TensorId>>,
+    /// For each input, the sum of the gradients that other ops have recorded, if the op may add to it.
+    pub(super) sums: Vec<Option<TensorId>>,
+    pub(super) input_grads: Vec<Option<InputGrad>>,
+}
+
+/// The recorded gradient of an input of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct InputGrad {
+    /// The gradient.
+    pub tensor: TensorId,
+    /// True if it includes the gradients that other ops have recorded.
+    pub is_total: bool,
 }
 
 /// A node about to run on the CPU: its specs, its memory, the pool, the other ranks.

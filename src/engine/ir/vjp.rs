@@ -1,20 +1,21 @@
 //! How an op records its vector-Jacobian product.
 
-use super::{Builder, Destination, GradDestination, Node, Op, Spec, TensorId, Upstream, Vjp};
+use super::{Builder, Destination, GradDestination, InputGrad, Node, Op, Spec, TensorId, Upstream, Vjp};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
 impl<'a> Vjp<'a> {
     /// Starts recording the gradients of the inputs of `node`. `upstream` has one entry per output,
-    /// `destinations` one per input.
+    /// `destinations` and `sums` one per input.
     pub fn new(
         builder: &'a mut Builder,
         node: &'a Node,
         upstream: &'a [Option<Upstream>],
         destinations: Vec<GradDestination>,
+        sums: Vec<Option<TensorId>>,
     ) -> Self {
         let input_grads = vec![None; destinations.len()];
-        Self { builder, node, upstream, destinations, input_grads }
+        Self { builder, node, upstream, destinations, sums, input_grads }
     }
 
     /// Returns the scope of the forward node, for messages.
@@ -101,13 +102,29 @@ impl<'a> Vjp<'a> {
         Ok(outputs)
     }
 
+    /// Returns the sum of the gradients of input `i` that other ops have recorded, for an op that adds to it:
+    /// the gradient that it records must be the total. `None` if there is none, or none that it may add to;
+    /// then it records its own gradient alone.
+    ///
+    /// The sum may take the memory of the total ([`MayAlias`](super::MayAlias)), but of no other tensor.
+    pub fn sum_to_add_to(&self, i: usize) -> Option<TensorId> {
+        self.sums[i]
+    }
+
     /// Makes an existing tensor the gradient of input `i`.
     pub fn set_input_grad(&mut self, i: usize, gradient: TensorId) {
-        self.input_grads[i] = Some(gradient);
+        self.input_grads[i] = Some(InputGrad { tensor: gradient, is_total: false });
+    }
+
+    /// Declares that the gradient of input `i` includes [`Vjp::sum_to_add_to`].
+    pub fn includes_sum(&mut self, i: usize) {
+        if let Some(gradient) = &mut self.input_grads[i] {
+            gradient.is_total = self.sums[i].is_some();
+        }
     }
 
     /// Returns the gradient of each input for which one was recorded.
-    pub fn into_input_grads(self) -> Vec<Option<TensorId>> {
+    pub fn into_input_grads(self) -> Vec<Option<InputGrad>> {
         self.input_grads
     }
 }

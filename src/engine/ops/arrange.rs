@@ -1,11 +1,11 @@
 //! Puts parts of rows side by side, head by head: slices, joined rows, copies for every head, zeros.
 
 use super::lanes::{MAX_ADDRESSES, addresses, rows_per_task};
-use crate::device::gpu::{Grid, Kernel};
+use crate::device::gpu::{Arg, Grid, Kernel};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Op, Precision, Spec, TensorId, Vjp};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
 
 /// What the next elements of every head are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +29,16 @@ pub struct Arrange {
     pub pieces: Vec<Piece>,
 }
 
-/// `dy[N, heads·width] → the gradients of all inputs`: sums over the heads that got the same elements, and
-/// zeros where nothing was read.
+/// `(dy[N, heads·width], sums…) → the gradients of all inputs`: sums over the heads that got the same elements,
+/// and zeros where nothing was read; or these are added to the gradients that other ops have recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrangeGrad {
     /// The op whose gradient this is.
     pub of: Arrange,
     /// The dimensions of a row of every input.
     pub rows: Vec<Vec<usize>>,
+    /// The inputs with recorded gradients to add to, which follow dy.
+    pub adds_to: Vec<usize>,
 }
 
 /// Returns the number of elements in a row of a tensor.
@@ -136,7 +138,12 @@ impl Op for Arrange {
         let wrt: Vec<usize> = (0..v.input_count()).collect();
         let rows = wrt.iter().map(|&i| v.spec(v.input(i)).shape[1..].to_vec()).collect();
         let dy: TensorId = v.output_grad(0)?;
-        v.backward(ArrangeGrad { of: self.clone(), rows }, &[dy], &wrt).map(drop)
+        let (adds_to, sums): (Vec<usize>, Vec<TensorId>) =
+            wrt.iter().filter_map(|&i| Some((i, v.sum_to_add_to(i)?))).unzip();
+        let op = ArrangeGrad { of: self.clone(), rows, adds_to };
+        v.backward(op, &[&[dy], &sums[..]].concat(), &wrt)?;
+        wrt.into_iter().for_each(|i| v.includes_sum(i));
+        Ok(())
     }
 
     fn cheap_to_recompute(&self, _output: usize) -> bool {
@@ -218,23 +225,42 @@ impl Op for Arrange {
     }
 }
 
+impl ArrangeGrad {
+    /// Returns the index of the sum that the gradient of an input of the op is added to.
+    fn sum_for(&self, input: usize) -> Option<usize> {
+        Some(1 + self.adds_to.iter().position(|&other| other == input)?)
+    }
+}
+
 impl Op for ArrangeGrad {
     fn name(&self) -> &'static str {
         "arrange_grad"
     }
 
     fn attributes(&self) -> String {
-        self.of.attributes()
+        let adds =
+            if self.adds_to.is_empty() { String::new() } else { format!(" adds_to={:?}", self.adds_to) };
+        self.of.attributes() + &adds
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [dy] = inputs else { return Err("takes dy".into()) };
+        let [dy, sums @ ..] = inputs else { return Err("takes dy".into()) };
         let gradient = |row: &Vec<usize>| Spec::new([&dy.shape[..1], row].concat(), dy.dtype);
         let outputs: Vec<Spec> = self.rows.iter().map(gradient).collect();
         match self.of.infer(&outputs)? {
-            y if y[0] == *dy => Ok(outputs),
-            _ => Err("dy must be the op's result".into()),
+            y if y[0] != *dy => Err("dy must be the op's result".into()),
+            _ if sums.len() != self.adds_to.len()
+                || !self.adds_to.iter().zip(sums).all(|(&i, sum)| outputs.get(i) == Some(sum)) =>
+            {
+                Err("the sums to add to must be like the gradients".into())
+            }
+            _ => Ok(outputs),
         }
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        let alias = |(at, &output): (usize, &usize)| MayAlias { output, input: 1 + at };
+        self.adds_to.iter().enumerate().map(alias).collect()
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -244,12 +270,16 @@ impl Op for ArrangeGrad {
             let dy = cx.input::<E>(0);
             for (input, row_shape) in self.rows.iter().enumerate() {
                 let (dx, own) = (cx.output::<E>(input), row_shape.iter().product::<usize>());
+                let before = self.sum_for(input).map(|i| cx.input::<E>(i));
                 let pieces: Vec<(usize, &Piece)> =
                     self.of.placed().filter(|(_, piece)| piece.input == Some(input)).collect();
                 cx.pool.chunks(rows, rows_per_task(own), |start, len| {
                     let mut sums = vec![A::ZERO; own];
                     for row in start..start + len {
-                        sums.fill(A::ZERO);
+                        match before {
+                            Some(before) => before.load(row * own, &mut sums),
+                            None => sums.fill(A::ZERO),
+                        }
                         for &(at, piece) in &pieces {
                             for head in 0..heads {
                                 let from = dy.slice((row * heads + head) * width + at, piece.width);
@@ -274,8 +304,15 @@ impl Op for ArrangeGrad {
             }
             let (kernel, vec) = self.of.kernel("arrange_grad", &rows, cx.input_spec(0));
             let grid = Grid::covering(elements / vec, THREADS);
-            let args =
-                [cx.input(0).into(), cx.output(input).into(), elements.into(), (*row).into(), input.into()];
+            let sum = self.sum_for(input).map_or(0, |i| cx.input(i));
+            let args = [
+                cx.input(0).into(),
+                Arg::Ptr(sum),
+                cx.output(input).into(),
+                elements.into(),
+                (*row).into(),
+                input.into(),
+            ];
             cx.queue.launch(kernel, grid, &args)?;
         }
         Ok(())

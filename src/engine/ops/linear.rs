@@ -4,12 +4,13 @@
 //! carry over to the output. Products run over the allocated sizes: padding is zero on both sides, so it
 //! stays zero.
 
+use super::lanes::map;
 use crate::device::cpu::matmul::{Matrix, product};
-use crate::device::gpu::Operand;
+use crate::device::gpu::{Addend, Operand, Product, ProductShape};
 use crate::device::{Elem, ProductPrecision};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 
 /// `y[N, out…] = x[N, in] · W[out…, in]ᵀ`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,11 +19,13 @@ pub struct Linear {
     pub products: ProductPrecision,
 }
 
-/// `dx[N, in] = dy[N, out…] · W[out…, in]`.
+/// `dx[N, in] = dy[N, out…] · W[out…, in]`, plus a third input like dx if it adds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinearInputGrad {
     /// Precision of the product.
     pub products: ProductPrecision,
+    /// True if it adds to the gradients that other ops have recorded.
+    pub adds: bool,
 }
 
 /// `dW[out…, in] (+)= dy[N, out…]ᵀ · x[N, in]`, in the accumulator format.
@@ -67,7 +70,10 @@ impl Op for Linear {
             v.backward(LinearWeightGrad { products: self.products }, &[x, dy, w], &[1])?;
         }
         if v.needs_grad(0) {
-            v.backward(LinearInputGrad { products: self.products }, &[dy, w], &[0])?;
+            let sum = v.sum_to_add_to(0);
+            let inputs = [[dy, w].as_slice(), sum.as_slice()].concat();
+            v.backward(LinearInputGrad { products: self.products, adds: sum.is_some() }, &inputs, &[0])?;
+            v.includes_sum(0);
         }
         Ok(())
     }
@@ -132,16 +138,30 @@ impl Op for LinearInputGrad {
     }
 
     fn attributes(&self) -> String {
-        self.products.attribute().to_string()
+        let adds = self.adds.then_some("adds");
+        [Some(self.products.attribute()).filter(|text| !text.is_empty()), adds]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [dy, w] = inputs else { return Err("takes dy and W".into()) };
+        let [dy, w, sums @ ..] = inputs else { return Err("takes dy and W".into()) };
         if dy.alloc[1..] != w.alloc[..w.alloc.len() - 1] || dy.dtype != w.dtype {
             return Err("dy must be [N, out…] and W [out…, in], both in one format".into());
         }
         let shape = [dy.shape[0], w.shape[w.shape.len() - 1]];
-        Ok(vec![Spec::padded(shape, [dy.alloc[0], w.width()], dy.dtype)])
+        let dx = Spec::padded(shape, [dy.alloc[0], w.width()], dy.dtype);
+        let fits = |sum: &Spec| sum.alloc == dx.alloc && sum.dtype == dx.dtype;
+        if sums.len() != usize::from(self.adds) || !sums.iter().all(fits) {
+            return Err(format!("the sum to add to must be {dx}"));
+        }
+        Ok(vec![dx])
+    }
+
+    fn may_alias(&self) -> Vec<MayAlias> {
+        if self.adds { vec![MayAlias { output: 0, input: 2 }] } else { Vec::new() }
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -153,7 +173,10 @@ impl Op for LinearInputGrad {
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (dy, w) = (Matrix::rows(cx.input::<E>(0), o), Matrix::rows(cx.input::<E>(1), i));
             let dx = Matrix::rows(cx.output::<E>(0), i);
-            product(cx.pool, (n, i, o), dy, w, dx, false);
+            if self.adds && cx.inputs[2] != cx.outputs[0] {
+                map(cx.pool, cx.input::<E>(2), cx.output::<E>(0), |sum| sum);
+            }
+            product(cx.pool, (n, i, o), dy, w, dx, self.adds);
         });
         Ok(())
     }
@@ -161,7 +184,23 @@ impl Op for LinearInputGrad {
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.output_spec(0), cx.input_spec(1));
         let (a, b) = (Operand::plain(cx.input(0)), Operand::plain(cx.input(1)));
-        cx.product((n, i, o), a, b, 0, self.products)
+        if !self.adds {
+            return cx.product((n, i, o), a, b, 0, self.products);
+        }
+        let shape = ProductShape {
+            batch: None,
+            m: n,
+            n: i,
+            k: o,
+            a_transposed: false,
+            b_transposed: false,
+            input: cx.input_spec(0).dtype,
+            output: cx.output_spec(0).dtype,
+            accumulate: true,
+            precision: self.products,
+        };
+        let addend = Some(Addend { address: cx.input(2), factor: 1.0 });
+        cx.queue.product(&Product { addend, ..Product::new(shape, a.address, b.address, cx.output(0)) })
     }
 
     fn cases(_precision: Precision) -> Cases {

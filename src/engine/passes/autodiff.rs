@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::ir::{Builder, Destination, Home, Mode, Node, Phase, Program, TensorId, Vjp};
-use crate::ir::{GradDestination, Upstream};
+use crate::ir::{GradDestination, InputGrad, Upstream};
 use crate::ops::add::Add;
 use crate::ops::copy::Copy;
 use std::collections::HashSet;
@@ -74,17 +74,21 @@ impl Autodiff {
         }
         let destinations: Vec<GradDestination> =
             node.inputs.iter().map(|&i| self.grad_destination(i)).collect();
+        let sums = (0..node.inputs.len()).map(|i| self.sum_to_add_to(node, i, destinations[i])).collect();
         self.builder.set_scope(&node.scope, node.block);
-        let mut vjp = Vjp::new(&mut self.builder, node, &upstream, destinations.clone());
+        let mut vjp = Vjp::new(&mut self.builder, node, &upstream, destinations.clone(), sums);
         node.op.vjp(&mut vjp)?;
         let input_grads = vjp.into_input_grads();
         self.grow();
         for ((&input, gradient), destination) in node.inputs.iter().zip(input_grads).zip(destinations) {
             match (gradient, destination) {
-                (Some(gradient), GradDestination::New) => self.contribute(node, input, gradient)?,
+                (Some(InputGrad { tensor, is_total: true }), GradDestination::New) => {
+                    self.grads[input.0] = Some(Upstream::Tensor(tensor));
+                }
+                (Some(gradient), GradDestination::New) => self.contribute(node, input, gradient.tensor)?,
                 (Some(gradient), GradDestination::Into(parameter, mode)) => {
                     let into = [Destination::Into(parameter, mode)];
-                    self.builder.emit_into("gradient", Arc::new(Copy), &[gradient], &into)?;
+                    self.builder.emit_into("gradient", Arc::new(Copy), &[gradient.tensor], &into)?;
                 }
                 _ => {}
             }
@@ -106,6 +110,20 @@ impl Autodiff {
         self.grow();
         let mode = if self.first && self.written.insert(grad) { Mode::Write } else { Mode::Add };
         GradDestination::Into(grad, mode)
+    }
+
+    /// Returns the sum of the gradients of input `i` recorded so far, if an op may add to it in place: it is the
+    /// gradient of this input alone, and the op reads it for nothing else.
+    fn sum_to_add_to(&self, node: &Node, i: usize, destination: GradDestination) -> Option<TensorId> {
+        let (input, program) = (node.inputs[i], &self.builder.program);
+        let is_view = |id: TensorId| matches!(program.tensor(id).home, Home::View { .. });
+        let Some(Upstream::Tensor(sum)) = self.grads[input.0] else { return None };
+        let is_upstream = node.outputs.iter().any(|out| self.grads[out.0] == Some(Upstream::Tensor(sum)));
+        let is_once = node.inputs.iter().filter(|&&other| other == input).count() == 1;
+        let (want, have) = (program.spec(input), program.spec(sum));
+        let fits = want.dtype == have.dtype && want.alloc == have.alloc;
+        let may_add = destination == GradDestination::New && is_once && fits && !is_upstream;
+        (may_add && !is_view(input) && !is_view(sum)).then_some(sum)
     }
 
     /// Extends the tables to the tensors recorded in the meantime.

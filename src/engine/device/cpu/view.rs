@@ -10,7 +10,7 @@ use crate::device::{Elem, Real};
 use std::marker::PhantomData;
 
 /// The address of a tensor while its node runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub *mut u8);
 
 // SAFETY: only views created from an address follow it, under the module's contract.

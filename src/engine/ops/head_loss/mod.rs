@@ -119,7 +119,7 @@ impl Op for HeadLoss {
         let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &of)?;
         let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
         let d_logits = b.emit1("d_logits", CrossEntropyGrad(self.objective), &inputs)?;
-        let dx = b.emit1("d_x", LinearInputGrad { products }, &[d_logits, w])?;
+        let dx = b.emit1("d_x", LinearInputGrad { products, adds: false }, &[d_logits, w])?;
         let dw = b.emit1("d_head", LinearWeightGrad { products }, &[x, d_logits, w])?;
         let with_gradient = b.emit1("losses", WithGradient, &[losses[0], x, dx])?;
         Ok(Some([&[with_gradient, logits, dx, dw], terms].concat()))

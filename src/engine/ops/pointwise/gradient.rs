@@ -1,28 +1,39 @@
 //! The gradient of a function of rows and vectors.
 
 use super::{Pointwise, Values, is_vector, stride};
-use crate::device::cpu::ViewMut;
-use crate::device::gpu::{Arg, Grid};
+use crate::device::cpu::{View, ViewMut};
+use crate::device::gpu::{Arg, DevicePtr, Grid};
 use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
-use crate::ir::{Cases, CpuNode, GpuNode, Op, Precision, Spec};
+use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec};
 use crate::ops::lanes::{BLOCK, addresses, rows_per_partial, rows_per_task, sum};
 
-/// `(inputs, dy) → (gradients of all inputs, partials)`; there are no `partials` without a vector.
+/// `(inputs, dy, sums…) → (gradients of all inputs, partials)`; there are no `partials` without a vector.
+/// Gradients of rows are added to the ones that other ops have recorded, where there are such sums.
 ///
 /// A variable's gradient is `dy` times the function's slope, summed over the elements, heads and rows that
 /// read the same number. Each run of rows writes the sums for vectors into its row of the scratch
 /// `partials`, one number per variable, head and, if the variable has them, element. Then the runs are
 /// summed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PointwiseGrad(pub Pointwise);
+pub struct PointwiseGrad {
+    /// The op whose gradient this is.
+    pub of: Pointwise,
+    /// The inputs with recorded gradients to add to, which follow dy.
+    pub adds_to: Vec<usize>,
+}
 
 impl PointwiseGrad {
     /// Returns the specs of the function's inputs.
     fn inputs(&self, inputs: impl Iterator<Item = Spec>) -> Vec<Spec> {
-        let count = self.0.operands.iter().map(|operand| operand.input + 1).max().unwrap_or(0);
+        let count = self.of.operands.iter().map(|operand| operand.input + 1).max().unwrap_or(0);
         inputs.take(count).collect()
+    }
+
+    /// Returns the index of the sum that the gradient of an input is added to, if the function has `count` inputs.
+    fn sum_for(&self, input: usize, count: usize) -> Option<usize> {
+        Some(count + 1 + self.adds_to.iter().position(|&other| other == input)?)
     }
 }
 
@@ -37,17 +48,27 @@ impl Op for PointwiseGrad {
     }
 
     fn attributes(&self) -> String {
-        self.0.attributes()
+        let adds =
+            if self.adds_to.is_empty() { String::new() } else { format!(" adds_to={:?}", self.adds_to) };
+        self.of.attributes() + &adds
     }
 
     fn infer(&self, all: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [inputs @ .., dy] = all else { return Err("takes inputs and dy".into()) };
-        let layout = self.0.layout(inputs)?;
+        let inputs = self.inputs(all.iter().cloned());
+        let [dy, sums @ ..] = &all[inputs.len()..] else { return Err("takes inputs and dy".into()) };
+        let is_row = |(&input, sum): (&usize, &Spec)| {
+            inputs.get(input).is_some_and(|own| !is_vector(own) && own == sum)
+        };
+        if sums.len() != self.adds_to.len() || !self.adds_to.iter().zip(sums).all(is_row) {
+            return Err("the sums to add to must be like the gradients of rows".into());
+        }
+        let inputs = &inputs[..];
+        let layout = self.of.layout(inputs)?;
         if dy.alloc != layout.output.alloc || dy.dtype != layout.output.dtype {
             return Err(format!("dy must be {}", layout.output));
         }
         let mut outputs = inputs.to_vec();
-        let (_, partials) = self.0.partials(inputs, &layout);
+        let (_, partials) = self.of.partials(inputs, &layout);
         if partials > 0 {
             let runs = layout.rows.div_ceil(rows_per_partial(layout.rows));
             outputs.push(Spec::new([runs, partials], dy.dtype.accumulator()));
@@ -55,18 +76,24 @@ impl Op for PointwiseGrad {
         Ok(outputs)
     }
 
+    fn may_alias(&self) -> Vec<MayAlias> {
+        let count = self.of.operands.iter().map(|operand| operand.input + 1).max().unwrap_or(0);
+        let alias = |(at, &output): (usize, &usize)| MayAlias { output, input: count + 1 + at };
+        self.adds_to.iter().enumerate().map(alias).collect()
+    }
+
     fn accumulates(&self, output: usize) -> bool {
         // Only parameters get gradients from several ops, and the parameters among the inputs are vectors.
-        self.0.operands.iter().any(|operand| operand.input == output)
+        self.of.operands.iter().any(|operand| operand.input == output)
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let inputs = self.inputs((0..cx.node.inputs.len()).map(|i| cx.input_spec(i).clone()));
-        let layout = self.0.layout(&inputs).map_err(Error::failed)?;
-        let (columns, partials_width) = self.0.partials(&inputs, &layout);
+        let layout = self.of.layout(&inputs).map_err(Error::failed)?;
+        let (columns, partials_width) = self.of.partials(&inputs, &layout);
         let (heads, width, rows) = (layout.heads, layout.width, layout.rows);
         let run = rows_per_run(rows, partials_width, rows_per_task(heads * width));
-        let operands = &self.0.operands;
+        let operands = &self.of.operands;
         dispatch_float!(layout.output.dtype, E => {
             type A = <E as Elem>::Acc;
             let dy = cx.input::<E>(inputs.len());
@@ -76,9 +103,13 @@ impl Op for PointwiseGrad {
                 .iter()
                 .map(|o| (!is_vector(&inputs[o.input])).then(|| (cx.output::<E>(o.input), stride(&inputs[o.input]))))
                 .collect();
+            let before: Vec<Option<View<'_, E>>> = operands
+                .iter()
+                .map(|o| self.sum_for(o.input, inputs.len()).map(|i| cx.input::<E>(i)))
+                .collect();
             let partials: Option<ViewMut<'_, A>> = (partials_width > 0).then(|| cx.output::<A>(inputs.len()));
             cx.pool.chunks(rows, run, #[inline(always)] |start, len| {
-                let registers = &self.0.function.with_slopes;
+                let registers = &self.of.function.with_slopes;
                 let mut blocks = registers.blocks::<A>();
                 let mut upstream = [A::ZERO; BLOCK];
                 let mut sums = vec![A::ZERO; partials_width];
@@ -101,6 +132,12 @@ impl Op for PointwiseGrad {
                             let of_head = columns[v] + head * operand.head_elements(&layout);
                             match (&gradients[v], operand.per_element) {
                                 (Some((to, stride)), true) => {
+                                    if let Some(before) = &before[v] {
+                                        let mut sum = [A::ZERO; BLOCK];
+                                        let (sum, at) = (&mut sum[..count], operand.at(&layout, head));
+                                        before.load(row * stride + at + column, sum);
+                                        own.iter_mut().zip(&*sum).for_each(|(own, before)| *own += *before);
+                                    }
                                     to.store(row * stride + operand.at(&layout, head) + column, own);
                                 }
                                 (None, true) => {
@@ -112,9 +149,11 @@ impl Op for PointwiseGrad {
                             }
                         }
                     }
-                    for ((operand, to), narrow) in operands.iter().zip(&gradients).zip(&narrow) {
+                    for (v, ((operand, to), narrow)) in operands.iter().zip(&gradients).zip(&narrow).enumerate() {
                         if let Some((to, stride)) = to && !operand.per_element {
-                            to.store(row * stride + operand.at(&layout, head), &[*narrow]);
+                            let at = row * stride + operand.at(&layout, head);
+                            let sum = before[v].as_ref().map_or(A::ZERO, |before| before.get(at).up());
+                            to.store(at, &[*narrow + sum]);
                         }
                     }
                 }
@@ -150,33 +189,38 @@ impl Op for PointwiseGrad {
         /// Columns per block and threads per column of the last sums: a warp in both directions.
         const SIDE: usize = 32;
         let inputs = self.inputs((0..cx.inputs.len()).map(|i| cx.input_spec(i).clone()));
-        let layout = self.0.layout(&inputs).map_err(Error::failed)?;
+        let layout = self.of.layout(&inputs).map_err(Error::failed)?;
         if layout.output.elements() == 0 {
             return Ok(());
         }
-        let vec = self.0.vector_width(&inputs, &layout);
+        let vec = self.of.vector_width(&inputs, &layout);
         let team = (layout.width / vec).next_power_of_two().min(MAX_TEAM);
-        let (_, partials) = self.0.partials(&inputs, &layout);
+        let (_, partials) = self.of.partials(&inputs, &layout);
         let threads = if partials > 0 { SUMMING_THREADS } else { THREADS.max(team) };
         let run = rows_per_run(layout.rows, partials, threads / team);
+        let adds_to: usize = self.adds_to.iter().map(|input| 1 << input).sum();
         let kernel = |entry| {
-            let kernel = self.0.kernel(entry, &inputs, &layout, vec);
-            kernel.with("TEAM", team).with("THREADS", threads)
+            let kernel = self.of.kernel(entry, &inputs, &layout, vec);
+            kernel.with("TEAM", team).with("THREADS", threads).with("ADDS_TO", adds_to)
         };
-        let sums = if partials > 0 { cx.output(inputs.len()) } else { 0 };
+        let partial_sums = if partials > 0 { cx.output(inputs.len()) } else { 0 };
+        // The kernel reads only the sums that there are.
+        let sum_for = |input| cx.input(self.sum_for(input, inputs.len()).unwrap_or(inputs.len()));
+        let sums: Vec<DevicePtr> = (0..inputs.len()).map(sum_for).collect();
         let runs = layout.rows.div_ceil(run);
         let args = [
             addresses(&cx.inputs[..inputs.len()]),
             cx.input(inputs.len()).into(),
+            addresses(&sums),
             addresses(&cx.outputs[..inputs.len()]),
-            Arg::Ptr(sums),
+            Arg::Ptr(partial_sums),
             layout.rows.into(),
             run.into(),
         ];
         cx.queue.launch(kernel("pointwise_grad"), Grid::new(runs * layout.heads, threads as u32), &args)?;
         for (input, spec) in inputs.iter().enumerate().filter(|(_, spec)| is_vector(spec)) {
             let args = [
-                Arg::Ptr(sums),
+                Arg::Ptr(partial_sums),
                 cx.output(input).into(),
                 runs.into(),
                 spec.elements().into(),

@@ -229,7 +229,13 @@ impl Op for Pointwise {
         let mut inputs: Vec<TensorId> = (0..v.input_count()).map(|i| v.input(i)).collect();
         let wrt: Vec<usize> = (0..inputs.len()).collect();
         inputs.push(v.output_grad(0)?);
-        v.backward(PointwiseGrad(self.clone()), &inputs, &wrt).map(drop)
+        let rows = |i: &usize| !is_vector(v.spec(v.input(*i)));
+        let (adds_to, sums): (Vec<usize>, Vec<TensorId>) =
+            wrt.iter().filter(|i| rows(i)).filter_map(|&i| Some((i, v.sum_to_add_to(i)?))).unzip();
+        inputs.extend(sums);
+        v.backward(PointwiseGrad { of: self.clone(), adds_to: adds_to.clone() }, &inputs, &wrt)?;
+        adds_to.into_iter().for_each(|i| v.includes_sum(i));
+        Ok(())
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
