@@ -50,6 +50,10 @@ pub(super) const REWRITES: [Rewrite; 19] = [
 fn residual_norm(r: &Readers<'_>, root: usize) -> Option<Match> {
     let (norm, sum) = norm_of_rows(r, root)?;
     let inputs = rows_of(r, sum, Elementwise::Add)?;
+    // One op computes a longer function, and the norm reads its result.
+    if pointwise(r, sum).is_some() {
+        return None;
+    }
     // The op keeps the sum, which takes memory where nothing else in the block reads it.
     let block = r.graph.nodes[sum].block?;
     if r.readers[sum].len() == 1 && r.graph.nodes[root].block == Some(block) {
