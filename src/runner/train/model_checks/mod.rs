@@ -27,8 +27,9 @@ const SEQ_LEN: usize = 16;
 const MIN_SEQ_LEN: usize = 10;
 const SEQUENCES: usize = 2;
 
-/// Tokens of a prompt; the rest of a sequence is generated.
+/// Tokens of a prompt, and most tokens that are generated after it.
 const PROMPT: usize = 8;
+const GENERATED: usize = 64;
 
 /// Steps of central differences. A derivative that is right agrees at one of them: rounding errs the less and
 /// curvature the more, the longer a step is.
@@ -50,7 +51,8 @@ pub const MAX_CHECKED_PARAMETERS: usize = 1 << 24;
 /// # Errors
 /// If no op computes a part of the model, or memory cannot be allocated.
 pub fn check_model(plan: &Plan) -> Result<ModelChecks> {
-    let plan = short_plan(plan);
+    let generating = short_plan(plan, PROMPT + GENERATED);
+    let plan = short_plan(plan, SEQ_LEN);
     let seq_len = plan.batch.seq_len;
     if seq_len < MIN_SEQ_LEN {
         return Err(Error::usage(format!(
@@ -67,7 +69,7 @@ pub fn check_model(plan: &Plan) -> Result<ModelChecks> {
     unfused.execution.fused = false;
     unfused.execution.attention = Attention::Unfused;
     let unfused_error = difference(&Model::new(&unfused)?.logits(&batch)?, &logits);
-    let generation_error = model.generation_error()?;
+    let generation_error = Model::new(&generating)?.generation_error()?;
     let text_error = model.text_error(&batch)?;
     let first = scales(&plan, &batch)?;
     let wide = match first.len() {
@@ -92,10 +94,10 @@ pub fn check_model(plan: &Plan) -> Result<ModelChecks> {
 
 /// Returns the plan for short sequences in f64 on one rank, with the parts of training left out that do not
 /// belong to the model.
-fn short_plan(plan: &Plan) -> Plan {
+fn short_plan(plan: &Plan, most_tokens: usize) -> Plan {
     let mut plan = plan.clone();
     plan.precision = Precision::for_act_dtype(DType::F64);
-    plan.batch.seq_len = SEQ_LEN.min(plan.batch.seq_len);
+    plan.batch.seq_len = most_tokens.min(plan.batch.seq_len);
     (plan.batch.micro, plan.batch.micro_steps, plan.batch.world_size) = (SEQUENCES, 1, 1);
     (plan.batch.local, plan.batch.accumulation, plan.batch.global) = (SEQUENCES, 1, SEQUENCES);
     plan.batch.ramp = Ramp::default();
@@ -453,7 +455,7 @@ mod tests {
     #[test]
     fn planted_faults_are_seen() {
         let plan = plan(&[]);
-        let mut model = Model::new(&short_plan(&plan)).unwrap();
+        let mut model = Model::new(&short_plan(&plan, SEQ_LEN)).unwrap();
         let batch = batch(60, SEQ_LEN, &DOCUMENTS);
         let right = model.gradients(&batch).unwrap();
         for (at, param) in model.programs.state.params.clone().iter().enumerate() {
@@ -479,7 +481,7 @@ mod tests {
             assert!(error > MAX_ERROR, "{:?}: {error}", node.operation);
         }
         // Every row sees the documents before its own.
-        let crossing = Plan { cross_documents: true, ..short_plan(&plan) };
+        let crossing = Plan { cross_documents: true, ..short_plan(&plan, SEQ_LEN) };
         assert!(Model::new(&crossing).unwrap().seeing_rows(&batch).unwrap() > 0);
         assert!(difference(&[1.0, f64::NAN], &[1.0, 2.0]).is_nan() && difference(&[1.5], &[-2.0]) == 1.75);
     }

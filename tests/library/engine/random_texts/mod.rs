@@ -3,8 +3,10 @@
 mod generator;
 
 use crate::engine::harness::{Setup, Trained};
+use crate::engine::optimizers::meta;
 use generator::{CONSTRUCTS, RandomText, random_text};
 use std::collections::BTreeMap;
+use xrun::checkpoint::{Store, newest};
 use xrun::device::DType;
 use xrun::ir::Precision;
 use xrun::train::check_model;
@@ -28,11 +30,36 @@ fn numbers() -> std::ops::Range<u64> {
     }
 }
 
-fn train(text: &str, more: &[&str]) -> Vec<Trained> {
+fn setup_of(text: &str, dtype: DType, more: &[&str]) -> Setup {
     let definition = format!("model.definition={text}");
     let batch = ["training.global_batch_size=16", "data.cross_documents=false"];
     let keys = [&[definition.as_str()], &batch[..], more].concat();
-    Setup::planned(&keys, |plan| plan.precision = Precision::for_act_dtype(DType::F64)).train(STEPS)
+    Setup::planned(&keys, |plan| plan.precision = Precision::for_act_dtype(dtype))
+}
+
+/// Trains the last step of a text from a checkpoint after the others.
+fn train_resumed(text: &str) -> Trained {
+    let setup = setup_of(text, DType::F32, &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let first = STEPS as u64 - 1;
+    let save = setup.on_ranks(
+        |_| setup.plan.clone(),
+        |rank| {
+            for _ in 0..first {
+                rank.train_step()?;
+            }
+            Store::open(folder.path(), 1)?.save(&meta(first), &rank.snapshot())
+        },
+    );
+    save.unwrap();
+    let resume = setup.on_ranks(
+        |_| setup.plan.clone(),
+        |rank| {
+            rank.restore(first, newest(folder.path()).unwrap().as_ref())?;
+            Trained::new(rank, 1)
+        },
+    );
+    resume.unwrap().remove(0)
 }
 
 /// Says how the losses of two trainings differ, but for rounding.
@@ -62,12 +89,17 @@ fn fault(random: &RandomText) -> Option<String> {
         Ok(checks) => return Some(checks.to_string()),
         Err(error) => return Some(error.to_string()),
     }
-    let run = |more: &[&str]| train(&random.text, more).remove(0);
+    let run = |more: &[&str]| setup_of(&random.text, DType::F64, more).train(STEPS).remove(0);
     let one = run(&[]);
     let two = run(&["parallelism.world_size=2"]);
     let sharded = run(&["parallelism.world_size=2", "parallelism.shard=optimizer"]);
     let recomputed = run(&["activation_checkpoint.mode=full"]);
+    let resumed = train_resumed(&random.text);
+    // Checkpoints have no masters in f64.
+    let mut last = setup_of(&random.text, DType::F32, &[]).train(STEPS).remove(0);
+    last.curve.drain(..STEPS - 1);
     let found = [
+        ("resumed", resumed.difference(&last)),
         ("recomputed", recomputed.difference(&one)),
         ("on two ranks", unlike(&two, &one)),
         ("with a sharded optimizer", sharded.difference(&two)),
@@ -76,8 +108,8 @@ fn fault(random: &RandomText) -> Option<String> {
 }
 
 /// Every accepted text has the gradients of differences, sees no later row, computes the same with fused ops
-/// and without, generates as it evaluates, and trains alike when it is recomputed and on two ranks, with a
-/// sharded optimizer and without. Every mistake is refused with its reason.
+/// and without, generates as it evaluates, and trains alike when it is resumed, recomputed and on two ranks,
+/// with a sharded optimizer and without. Every mistake is refused with its reason.
 #[test]
 fn random_texts_are_models_or_are_refused() {
     let (mut accepted, mut faults, mut counts) = (0, Vec::new(), BTreeMap::new());
