@@ -9,6 +9,9 @@ use crate::regular;
 use std::ops::Range;
 use std::path::Path;
 
+/// The key of the definition.
+pub(super) const KEY: &str = "model.definition";
+
 /// Returns the canonical text of the definition `written`, so that a recipe with it needs no other file. A
 /// path is relative to `folder`. `raw` is the value as it stands in the recipe, from byte `start` on.
 ///
@@ -60,6 +63,42 @@ pub(super) fn canonical_definition(
             refused(whole.clone(), title, "`xrun model check` shows the line".to_owned(), help)
         },
     )
+}
+
+/// Replaces the definitions in a table of settings, or of settings with lists of values, by canonical texts.
+///
+/// # Errors
+/// As [`canonical_definition`].
+pub(super) fn canonical_definitions(
+    settings: &mut toml::Table,
+    folder: &Path,
+    at: (&str, usize),
+) -> Result<(), InvalidValue> {
+    let replace = |value: &mut toml::Value| match value {
+        toml::Value::String(written) => {
+            *written = canonical_definition(written, folder, at)?;
+            Ok(())
+        }
+        _ => Ok(()),
+    };
+    match settings.get_mut(KEY) {
+        Some(toml::Value::Array(values)) => values.iter_mut().try_for_each(replace),
+        Some(value) => replace(value),
+        None => Ok(()),
+    }
+}
+
+/// Returns a short name of a canonical text for tables and labels: that of a built-in text, or the beginning
+/// of the hash that `xrun model check` prints.
+pub fn definition_label(text: &str) -> String {
+    let Ok(parsed) = ModelText::parse(text) else { return "text".to_owned() };
+    let is_it = |name: &&&str| {
+        built_in(name).is_some_and(|text| ModelText::parse(text).is_ok_and(|own| own.text() == parsed.text()))
+    };
+    match BUILT_IN_NAMES.iter().find(is_it) {
+        Some(name) => (*name).to_owned(),
+        None => format!("text {}", &parsed.hash()[..8]),
+    }
 }
 
 /// Returns the error about a mistake in a model text, shown as mistakes in recipes are.

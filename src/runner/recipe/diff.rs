@@ -1,6 +1,7 @@
 //! Differences between two recipes by key, and their consequences for a run.
 
 use super::condition::UNSET;
+use super::definition::{self, definition_label};
 use super::key::{Class, Key, Type};
 use super::lookup::find_path;
 use super::schema::Values;
@@ -84,6 +85,10 @@ pub fn diff(a: &Values, b: &Values) -> Vec<Change> {
         .map(|(key, old, new)| {
             let class = class_between(key, global_kept);
             let show = |value: Option<String>| value.unwrap_or_else(|| UNSET.to_owned());
+            let [old, new] = match key.path {
+                definition::KEY => [a, b].map(|v| v.model.definition.as_deref().map(definition_label)),
+                _ => [old, new],
+            };
             Change { key: key.path, class, old: show(old), new: show(new) }
         })
         .collect()

@@ -1,6 +1,6 @@
 //! Reads the layers: recipe files along `extends`, then the environment, then the command line.
 
-use super::definition::canonical_definition;
+use super::definition::{canonical_definition, canonical_definitions};
 use super::diagnostic::{Diagnostic, MAX_SHOWN};
 use super::files::follow;
 use super::groups;
@@ -287,6 +287,11 @@ impl Layer {
                 let raw = &at.source.text[at.value.clone()];
                 canonical_definition(&written, at.folder(), (raw, at.value.start - start))
                     .map(toml::Value::String)
+            }
+            (Type::Settings | Type::Grid, toml::Value::Table(mut settings)) => {
+                let raw = &at.source.text[at.value.clone()];
+                canonical_definitions(&mut settings, at.folder(), (raw, at.value.start - start))
+                    .map(|()| toml::Value::Table(settings))
             }
             (_, typed) => Ok(typed),
         });

@@ -61,7 +61,7 @@ pub use crate::policy::Validation;
 pub use batch::{BatchSizes, DEFAULT_LOCAL_BATCH_SIZE, KEYS as BATCH_KEYS, RAMP_KEYS, ramp_fault};
 pub use condition::{UNSET, When};
 pub use copy::{COPY_HEADER, settings_outside_files};
-pub use definition::model_text_error;
+pub use definition::{definition_label, model_text_error};
 pub use diff::{Change, diff, measuring_changes};
 pub use home::expand_home;
 pub use idle::IdleKey;

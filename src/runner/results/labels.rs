@@ -9,7 +9,7 @@
 //! 4. the name of the run, if even the seed is the same.
 
 use crate::format::shortened;
-use crate::recipe::{Class, Type, UNSET, find_path, plain_text};
+use crate::recipe::{Class, Type, UNSET, definition_label, find_path, plain_text};
 use std::collections::{HashMap, HashSet};
 
 /// The key with the label that a recipe gives itself.
@@ -138,7 +138,11 @@ fn name(one: &Labeled<'_>) -> String {
 fn value(settings: &Settings, key: &str) -> String {
     let stored = settings.iter().find(|(path, _)| path == key).map(|(_, value)| value.as_deref());
     let implied = || find_path(key).and_then(|key| key.implied);
-    plain_text(stored.unwrap_or_else(implied).unwrap_or(UNSET)).into_owned()
+    let text = plain_text(stored.unwrap_or_else(implied).unwrap_or(UNSET)).into_owned();
+    match find_path(key).map(|key| key.kind) {
+        Some(Type::ModelText) if text.contains('\n') => definition_label(&text),
+        _ => text,
+    }
 }
 
 /// Orders keys by how well they name a difference.
