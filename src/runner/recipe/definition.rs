@@ -118,8 +118,9 @@ fn read(path: &Path) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::definition_label;
     use crate::machine::Machine;
-    use crate::recipe::{Recipe, load, load_str};
+    use crate::recipe::{Recipe, diff, load, load_str};
     use std::path::Path;
 
     const TEXT: &str = "embed:\n  x = embedding(tokens, dim)\nblock:\n  x = x + linear(x, dim)\nhead:\n  \
@@ -153,6 +154,37 @@ mod tests {
         }
         let changed = recipe(&with_text(&TEXT.replace("x + linear", "x - linear"))).unwrap();
         assert_ne!(changed.hash(), plain.hash());
+    }
+
+    #[test]
+    fn texts_of_a_comparison_and_a_sweep_stand_beside_the_recipe_and_in_its_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("mine.model"), TEXT).unwrap();
+        let path = folder.path().join("r.toml");
+        let settings = "[compare]\nchange = { \"model.definition\" = \"mine.model\" }\n[sweep]\n\
+                        grid = { \"model.definition\" = [\"llama\", \"mine.model\"] }\n";
+        std::fs::write(&path, settings).unwrap();
+        let of_file = load(&path, &[], std::iter::empty(), &Machine::none()).unwrap();
+        let canonical = recipe(&with_text(TEXT)).unwrap().values().model.definition.clone();
+        for text in [of_file.copy(), &of_file.to_toml()] {
+            let recipe = recipe(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            let changed = recipe.values().compare.change["model.definition"].as_str().map(str::to_owned);
+            assert_eq!(changed, canonical, "{text}");
+        }
+        let wrong = recipe("[compare]\nchange = { \"model.definition\" = \"no.model\" }\n").unwrap_err();
+        assert!(wrong.contains("no.model") && wrong.contains("r.toml:2:10"), "{wrong}");
+    }
+
+    #[test]
+    fn a_text_has_a_short_label() {
+        let own = recipe(&with_text(TEXT)).unwrap();
+        let label = definition_label(own.values().model.definition.as_deref().unwrap());
+        assert!(label.starts_with("text ") && label.len() == 13, "{label}");
+        let built_in = recipe("[model]\ndefinition = \"llama\"\n").unwrap();
+        assert_eq!(definition_label(built_in.values().model.definition.as_deref().unwrap()), "llama");
+        let changes = diff(own.values(), built_in.values());
+        let change = changes.iter().find(|change| change.key == "model.definition").unwrap();
+        assert_eq!([&change.old, &change.new], [&label, "llama"]);
     }
 
     #[test]
