@@ -3,11 +3,12 @@
 use super::terminal::{print, print_exact, print_json};
 use super::what::{Results, recipe_path};
 use crate::error::{Error, Result};
+use crate::expression::Function;
 use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
 use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
-use crate::model_text::{BUILT_IN, Mistake, ModelText, built_in, resolve};
+use crate::model_text::{BUILT_IN, FUNCTIONS, Mistake, ModelText, built_in, resolve};
 use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
 use crate::recipe::{self, Recipe, model_text_error};
 use crate::regular;
@@ -29,6 +30,8 @@ enum Command {
     Check(Check),
     /// Print a built-in model text; without a name, list them.
     Show(Show),
+    /// List the functions that model texts may call.
+    Functions,
 }
 
 /// Arguments of `xrun model check`.
@@ -70,6 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Check(args) => check(args),
         Command::Show(args) => show(args.name.as_deref()),
+        Command::Functions => functions(),
     }
 }
 
@@ -180,4 +184,18 @@ fn show(name: Option<&str>) -> Result<()> {
         table.row([name, first.trim_start_matches("# ")]);
     }
     print(&table.render(0))
+}
+
+fn functions() -> Result<()> {
+    let mut table = Table::new(&[Column::Left; 2]);
+    table.row(["FUNCTION", "GIVES"]);
+    for signature in FUNCTIONS {
+        table.row([signature.call(), signature.meaning.replace('`', "")]);
+    }
+    let of_elements: Vec<String> = Function::ALL.iter().map(|function| function.call()).collect();
+    print(&format!(
+        "{}\nElement by element, of rows, vectors and numbers: {}.\n",
+        table.render(0),
+        of_elements.join(", ")
+    ))
 }
