@@ -141,7 +141,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Returns the graph, without operations that no logit depends on.
-    fn finish(self) -> Result<Graph, Mistake> {
+    fn finish(mut self) -> Result<Graph, Mistake> {
         let help = "the part head gives the value logits, a row of vocab_size for each token";
         let logits = match self.local.get(LOGITS) {
             Some(Value::Tensor(logits)) => *logits,
@@ -154,13 +154,68 @@ impl<'a> Resolver<'a> {
             let at = last.map_or(&self.text.parts[2], |statement| &statement.value.at);
             return fail(at, format!("{shape}, for a vocabulary of {vocab_size}"), help);
         }
-        let (nodes, parameters, statements) = (self.nodes, self.parameters, self.outcomes);
-        let graph = prune::pruned(Graph { nodes, parameters, logits, statements });
-        graph.map_err(|(unread, layer)| {
-            let help = "use its value, or remove it: a parameter that no logit depends on cannot be trained";
-            let mistake = Mistake::new(self.created_at[unread].clone(), "no logit depends on it", help);
-            Mistake { layer, ..mistake }
-        })
+        let graph = Graph {
+            nodes: std::mem::take(&mut self.nodes),
+            parameters: std::mem::take(&mut self.parameters),
+            logits,
+            statements: std::mem::take(&mut self.outcomes),
+        };
+        prune::pruned(graph).map_err(|(unread, graph)| self.untrained(unread, &graph))
+    }
+
+    /// Returns what is wrong if no logit depends on a parameter.
+    fn untrained(&self, parameter: usize, graph: &Graph) -> Mistake {
+        let (at, layer) = (&self.created_at[parameter], graph.parameters[parameter].block);
+        let in_general =
+            "use its value, or remove it: a parameter that no logit depends on cannot be trained";
+        let mistake = |at: &Range<usize>, label: &str, help: String| Mistake {
+            layer,
+            ..Mistake::new(at.clone(), label, help)
+        };
+        let (Some(layer), names) = (layer, self.names_behind_blocks(graph)) else {
+            return mistake(at, "no logit depends on it", in_general.to_owned());
+        };
+        let last = prune::last_reader(graph, parameter);
+        let statement = &self.text.statements[last];
+        let name = &statement.name;
+        if names.is_empty() || names.contains(name) {
+            return mistake(at, "no logit depends on it", in_general.to_owned());
+        }
+        let help = match self.kept.contains(name) {
+            true => format!(
+                "nothing reads the {name} of block {layer}: block[i].{name} reads that of other blocks; an if with layer \
+                 leaves it out, or remove it"
+            ),
+            false => {
+                let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+                let next = match names[..] {
+                    [only] => format!("write {only} = …"),
+                    _ => "give it to one of them".to_owned(),
+                };
+                format!(
+                    "{name} ends with the block, and later blocks and the head read {}: {next}, or remove it, because \
+                     a parameter that no logit depends on cannot be trained",
+                    names.join(", ")
+                )
+            }
+        };
+        match last == graph.parameters[parameter].statement {
+            true => mistake(at, "no logit depends on it", help),
+            false => mistake(&statement.name_at, "no logit depends on it", help),
+        }
+    }
+
+    /// Returns the names that give a block's values to later blocks and to the head, and that these read.
+    fn names_behind_blocks(&self, graph: &Graph) -> BTreeSet<Box<str>> {
+        let mut read = BTreeSet::new();
+        let behind = self.text.statements.iter().filter(|statement| statement.part != Part::Embed);
+        behind.for_each(|statement| names_in(&statement.value, &mut read));
+        let is_row = |value: &Value| match *value {
+            Value::Tensor(tensor) => graph.nodes[tensor].shape.rows,
+            _ => false,
+        };
+        let shared = self.shared.iter().filter(|(name, value)| is_row(value) && read.contains(*name));
+        shared.map(|(name, _)| name.clone()).collect()
     }
 
     /// Returns the value of a statement; `None` if the statement does not exist for these numbers.
@@ -245,6 +300,14 @@ impl<'a> Resolver<'a> {
         self.nodes.push(Node { operation, inputs, shape, statement: self.statement, block: self.layer });
         Ok(Value::Tensor(self.nodes.len() - 1))
     }
+}
+
+/// Collects the names of this block that an expression reads.
+fn names_in(expression: &Expression, found: &mut BTreeSet<Box<str>>) {
+    if let ExpressionKind::Name(name) = &expression.kind {
+        found.insert(name.clone());
+    }
+    expression.kind.operands().for_each(|operand| names_in(operand, found));
 }
 
 /// Collects the names that an expression reads by `block[i].name`.

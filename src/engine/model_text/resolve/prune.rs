@@ -1,6 +1,6 @@
 //! Removes the operations that no logit depends on.
 
-use crate::model_text::graph::{Graph, Node, Norm, Operation};
+use crate::model_text::graph::{Graph, Node, Norm, Operation, Parameter};
 
 impl Operation {
     /// Returns the parameters that the operation reads.
@@ -16,11 +16,27 @@ impl Operation {
     }
 }
 
+/// Returns the last statement that computes with a parameter in the parameter's block: where its trace ends,
+/// if no logit depends on it.
+pub(super) fn last_reader(graph: &Graph, parameter: usize) -> usize {
+    let Parameter { block, statement, .. } = graph.parameters[parameter];
+    let mut depends = vec![false; graph.nodes.len()];
+    let mut last = statement;
+    for (index, node) in graph.nodes.iter().enumerate() {
+        depends[index] = node.operation.parameters().any(|own| own == parameter)
+            || node.inputs.iter().any(|&input| depends[input]);
+        if depends[index] && node.block == block {
+            last = node.statement;
+        }
+    }
+    last
+}
+
 /// Returns the graph without operations that no logit depends on.
 ///
 /// # Errors
-/// Fails with the index of the first parameter that no logit depends on, and its block's.
-pub(super) fn pruned(graph: Graph) -> Result<Graph, (usize, Option<usize>)> {
+/// Fails with the index of the first parameter that no logit depends on, and the graph.
+pub(super) fn pruned(graph: Graph) -> Result<Graph, (usize, Graph)> {
     let mut needed = vec![false; graph.nodes.len()];
     let mut read = vec![false; graph.parameters.len()];
     needed[graph.logits] = true;
@@ -31,7 +47,7 @@ pub(super) fn pruned(graph: Graph) -> Result<Graph, (usize, Option<usize>)> {
         }
     }
     if let Some(unread) = read.iter().position(|read| !read) {
-        return Err((unread, graph.parameters[unread].block));
+        return Err((unread, graph));
     }
     // New index of each operation: the number of kept operations before it.
     let kept_before = needed.iter().scan(0, |kept, &needed| {
