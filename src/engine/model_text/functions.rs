@@ -1,5 +1,8 @@
 //! The functions of model texts, besides those of formulas.
 
+use crate::expression::Function;
+use crate::suggest::nearest;
+
 /// Which function a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
@@ -69,6 +72,25 @@ impl Signature {
     }
 }
 
+/// Returns true if texts may call `name`.
+pub(super) fn is_function(name: &str) -> bool {
+    Signature::find(name).is_some() || Function::from_name(name).is_some()
+}
+
+/// Returns the next step for a call of `name`, which is no function.
+pub(super) fn unknown_function(name: &str) -> String {
+    const LIST: &str = "`xrun model functions` lists the functions";
+    let own = FUNCTIONS.iter().map(|signature| signature.name);
+    match (name, nearest(name, own.chain(Function::ALL.iter().map(|function| function.name())))) {
+        ("softmax", _) => format!("only attention(q, k, v) has a softmax; {LIST}"),
+        ("matmul" | "mm" | "bmm" | "einsum", _) => {
+            format!("linear(x, width) multiplies by a trained matrix; {LIST}")
+        }
+        (_, Some(near)) => format!("did you mean {near}? {LIST}"),
+        (_, None) => LIST.to_owned(),
+    }
+}
+
 const fn needed(name: &'static str) -> Argument {
     Argument { name, default: "" }
 }
@@ -92,7 +114,7 @@ const fn signature(
     Signature { call, name, arguments, repeated: None, meaning }
 }
 
-/// Every function, in the order of the manual.
+/// Every function of model texts alone, in the order of the manual.
 pub const FUNCTIONS: &[Signature] = &[
     signature(
         Call::Embedding,
@@ -183,7 +205,7 @@ pub const FUNCTIONS: &[Signature] = &[
         Call::Shift,
         "shift",
         &[X, needed("n")],
-        "the rows `n` tokens earlier in the same document; zeros where there is none",
+        "the rows `n` tokens earlier, from 0 to 64, in the same document; zeros where there is none",
     ),
     signature(
         Call::Dropout,

@@ -19,11 +19,16 @@
 //! ```
 
 use super::canonical::canonical;
+use super::functions::{is_function, unknown_function};
 use super::mistake::{Mistake, fail};
 use super::names::RESERVED;
 use super::token::{Placed, Token, tokens};
 use super::tree::{Binding, CallArgument, Expression, ExpressionKind, ModelText, Operator, Part, Statement};
+use crate::suggest::nearest;
 use std::ops::Range;
+
+/// Longest expression that a message repeats, in bytes.
+const MAX_SHOWN: usize = 80;
 
 /// Most statements in a text.
 pub const MAX_STATEMENTS: usize = 256;
@@ -51,6 +56,9 @@ impl ModelText {
             if parser.begins_part() {
                 parts.push(parser.part(parts.len())?);
                 continue;
+            }
+            if let Some(mistake) = parser.misspelt_part() {
+                return Err(mistake);
             }
             let Some(part) = parts.len().checked_sub(1).map(|index| Part::ALL[index]) else {
                 return fail(&at, "outside of a part", "a model text begins with the line embed:");
@@ -121,6 +129,20 @@ impl Parser<'_> {
         colon && self.peek_name().is_some_and(|name| Part::ALL.iter().any(|part| part.word() == name))
     }
 
+    /// Returns what is wrong if a name and a colon are next, which begin no part.
+    fn misspelt_part(&self) -> Option<Mistake> {
+        let (_, at) = self.peek()?;
+        let name = self.peek_name()?;
+        if !matches!(self.tokens.get(self.at + 1), Some((Token::Sign(":"), _))) {
+            return None;
+        }
+        let help = match nearest(name, Part::ALL.map(Part::word)) {
+            Some(near) => format!("did you mean {near}:?"),
+            None => "the parts of a text are embed:, block: and head:".to_owned(),
+        };
+        Some(Mistake::new(at, "no part of a text", help))
+    }
+
     /// Reads the line that begins part number `index`.
     fn part(&mut self, index: usize) -> Result<Range<usize>, Mistake> {
         let (_, at) = self.next();
@@ -148,10 +170,9 @@ impl Parser<'_> {
         if RESERVED.contains(&name) {
             return fail(&name_at, "a word of the language", "choose another name");
         }
-        let name = name.into();
+        let name: Box<str> = name.into();
         if self.take_sign("=").is_none() {
-            let (_, at) = self.next();
-            return fail(&at, "no = before it", "a statement is a line such as x = linear(x, dim)");
+            return Err(self.no_assignment(&name));
         }
         let value = self.choice(true)?;
         match self.next() {
@@ -160,6 +181,25 @@ impl Parser<'_> {
                 Ok(Statement { part, name, name_at, line, value })
             }
             (token, at) => Err(self.unexpected(token, at)),
+        }
+    }
+
+    /// Returns what is wrong behind a name that begins a statement and has no `=` behind it.
+    fn no_assignment(&mut self, name: &str) -> Mistake {
+        let ((token, at), (after, after_at)) = (self.next(), self.next());
+        let Token::Sign(sign) = token else {
+            let help = "a statement is a line such as x = linear(x, dim)";
+            return Mistake::new(at, "no = before it", help);
+        };
+        match Operator::ALL.into_iter().find(|operator| operator.word() == sign) {
+            Some(Operator::Equal) => {
+                Mistake::new(at, "a comparison", "a statement is name = value, with one =")
+            }
+            Some(_) if after == Token::Sign("=") && at.end == after_at.start => {
+                let help = format!("a statement is name = value: write {name} = {name} {sign} …");
+                Mistake::new(at.start..after_at.end, "assigns nothing", help)
+            }
+            _ => Mistake::new(at, "no = before it", "a statement is a line such as x = linear(x, dim)"),
         }
     }
 
@@ -194,7 +234,13 @@ impl Parser<'_> {
         let (mut left, mut bound) = self.operand(least)?;
         while let Some(operator) = self.peek_operator() {
             let [own, at_left, at_right] = operator.bindings();
-            if own < least || bound < at_left {
+            if own < least {
+                break;
+            }
+            if own == Binding::Comparison && bound == Binding::Comparison {
+                return Err(self.chain(&left, operator));
+            }
+            if bound < at_left {
                 break;
             }
             let (_, at) = self.next();
@@ -207,6 +253,25 @@ impl Parser<'_> {
             bound = own;
         }
         Ok(left)
+    }
+
+    /// Returns what is wrong with a comparison of the comparison `left`.
+    fn chain(&mut self, left: &Expression, operator: Operator) -> Mistake {
+        let (_, at) = self.next();
+        let right = self.operation(operator.bindings()[2]).ok();
+        let written = match (&left.kind, right) {
+            (ExpressionKind::Operation(_, _, middle), Some(right)) => {
+                let [first, middle, last] =
+                    [&left.at, &middle.at, &right.at].map(|at| &self.text[at.clone()]);
+                format!("{first} and {middle} {} {last}", operator.word())
+            }
+            _ => String::new(),
+        };
+        let help = match written.len() {
+            1..=MAX_SHOWN if !written.contains('\n') => format!("comparisons do not chain; write {written}"),
+            _ => "comparisons do not chain; write a < b and b < c".to_owned(),
+        };
+        Mistake::new(at, "a second comparison", help)
     }
 
     fn peek_operator(&self) -> Option<Operator> {
@@ -289,12 +354,42 @@ impl Parser<'_> {
             _ if RESERVED.contains(&name) => {
                 return fail(&at, "a word of the language", "a number, a name or ( is missing before it");
             }
-            _ => match self.take_sign("(") {
-                Some(open) => return self.call(at, &open),
-                None => ExpressionKind::Name(name.into()),
-            },
+            _ => {
+                let name: Box<str> = name.into();
+                if let Some(open) = self.take_sign("(") {
+                    return self.call(at, &open);
+                }
+                if let Some(mistake) = self.point_after(&at) {
+                    return Err(mistake);
+                }
+                ExpressionKind::Name(name)
+            }
         };
         self.node(kind, at)
+    }
+
+    /// Returns what is wrong if a point is next, behind the name at `first`: `torch.sigmoid(x)` or `x.shape`.
+    fn point_after(&mut self, first: &Range<usize>) -> Option<Mistake> {
+        let mut last = None;
+        while self.take_sign(".").is_some() {
+            let (token, at) = self.next();
+            if token != Token::Name {
+                break;
+            }
+            last = Some(at);
+        }
+        let last = last?;
+        let help = match self.take_sign("(") {
+            Some(_) => {
+                let name = &self.text[last.clone()];
+                match is_function(name) {
+                    true => format!("functions belong to no module: write {name}(…)"),
+                    false => unknown_function(name),
+                }
+            }
+            None => "only model.KEY and block[i].name have a point".to_owned(),
+        };
+        Some(Mistake::new(first.start..last.end, "a point after a name", help))
     }
 
     /// Reads a point and the name after it.
@@ -356,18 +451,10 @@ impl Parser<'_> {
     }
 
     fn unexpected(&self, token: Token, at: Range<usize>) -> Mistake {
-        let comparison = |sign| {
-            Operator::ALL
-                .iter()
-                .any(|operator| operator.word() == sign && operator.bindings()[0] == Binding::Comparison)
-        };
         let (label, help) = match token {
             Token::Sign(")" | "]") => ("closes nothing", "a ( or [ is missing"),
             Token::Sign(",") => ("a comma", "commas separate the arguments of a function"),
             Token::Sign("=") => ("an assignment", "a comparison is written with =="),
-            Token::Sign(sign) if comparison(sign) => {
-                ("a second comparison", "join comparisons with and: a < b and b < c")
-            }
             Token::Sign(_) => ("not expected here", "an operator or the end of the line was expected"),
             Token::Name if &self.text[at.clone()] == "if" => {
                 ("after the value", "write if CONDITION then VALUE else VALUE")

@@ -32,6 +32,20 @@ pub(super) type Placed = (Token, Range<usize>);
 const SIGNS: [&str; 20] =
     ["==", "!=", "<=", ">=", "<", ">", "=", "+", "-", "*", "/", "%", "^", "(", ")", "[", "]", ",", ".", ":"];
 
+/// Signs of other languages, what is wrong with each, and what a model text has in its place.
+const OF_OTHER_LANGUAGES: [(&str, &str, &str); 10] = [
+    ("**", "no operator", "a power is written with ^"),
+    ("//", "no operator", "a comment begins with #, and floor(a / b) rounds a quotient down"),
+    ("/*", "begins no comment", "a comment begins with #"),
+    ("&&", "no operator", "join conditions with and"),
+    ("||", "no operator", "join conditions with or"),
+    ("&", "no operator", "join conditions with and"),
+    ("|", "no operator", "join conditions with or"),
+    ("!", "no operator", "write not before a condition"),
+    ("@", "no operator", "linear(x, width) multiplies by a trained matrix"),
+    ("'", "not part of a model text", "words are in double quotes, such as \"residual\""),
+];
+
 /// Splits a text into tokens. Leaves out spaces, comments and empty lines.
 ///
 /// # Errors
@@ -157,8 +171,11 @@ impl Lexer<'_> {
 
     fn sign(&mut self) -> Result<(), Mistake> {
         let (start, rest) = (self.at, &self.text[self.at..]);
-        if rest.starts_with("**") {
-            return fail(&(start..start + 2), "no operator", "a power is written with ^");
+        // `!` begins `!=`, and `/` is an operator, so the longer sign comes first.
+        if let Some((sign, label, help)) = OF_OTHER_LANGUAGES.iter().find(|(sign, ..)| rest.starts_with(sign))
+            && !rest.starts_with("!=")
+        {
+            return fail(&(start..start + sign.len()), *label, *help);
         }
         let Some(sign) = SIGNS.into_iter().find(|sign| rest.starts_with(sign)) else {
             let c = rest.chars().next().unwrap_or_default();

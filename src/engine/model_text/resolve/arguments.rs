@@ -2,10 +2,11 @@
 
 use super::Resolver;
 use super::value::Value;
-use crate::model_text::functions::Signature;
+use crate::model_text::functions::{Call, Signature};
 use crate::model_text::graph::{MAX_WIDTH, Shape};
 use crate::model_text::mistake::{Mistake, fail};
-use crate::model_text::tree::{CallArgument, Expression};
+use crate::model_text::names::ROLES;
+use crate::model_text::tree::{CallArgument, Expression, ExpressionKind};
 use crate::suggest::nearest;
 use std::ops::{Range, RangeInclusive};
 
@@ -28,7 +29,12 @@ impl<'a> Arguments<'a> {
         arguments: &'a [CallArgument],
         at: Range<usize>,
     ) -> Result<Self, Mistake> {
-        let write = || format!("write {}", signature.call());
+        let write = || match signature.call {
+            Call::Sum | Call::Mean => {
+                format!("write {}: it runs over the width of each head only", signature.call())
+            }
+            _ => format!("write {}", signature.call()),
+        };
         let mut given: Vec<Vec<&Expression>> = vec![Vec::new(); signature.arguments.len()];
         let (mut next, mut named) = (0, false);
         for argument in arguments {
@@ -84,6 +90,31 @@ impl<'a> Arguments<'a> {
     }
 }
 
+/// Returns the mistake of the name `word`, which has no value, as the argument `name`, with what the argument
+/// takes, unless the mistake suggests a name.
+fn expected(signature: &Signature, name: &str, word: &str, mistake: Mistake) -> Mistake {
+    if mistake.help.starts_with("did you mean") || mistake.help.contains("targets") {
+        return mistake;
+    }
+    let takes = match (name, signature.call) {
+        ("init", _) => "a number, normal(std), \"residual\" or none".to_owned(),
+        ("role", _) => ROLES.map(|role| format!("\"{role}\"")).join(", ") + " or none",
+        ("name", _) => "a name in quotes".to_owned(),
+        ("weight", Call::Linear) => "the name of a parameter of the part embed, in quotes".to_owned(),
+        ("bias" | "weight" | "decay" | "reversed", _) => "true or false".to_owned(),
+        ("stack" | "eps" | "theta" | "width" | "window" | "cap" | "scale" | "dropout" | "p" | "std", _) => {
+            "a number".to_owned()
+        }
+        _ => return mistake,
+    };
+    let is_quoted = takes.contains(&format!("\"{word}\""));
+    let help = match is_quoted {
+        true => format!("write {name} = \"{word}\", in quotes"),
+        false => format!("{name} takes {takes}"),
+    };
+    Mistake { help, ..mistake }
+}
+
 impl<'a> Resolver<'a> {
     /// Returns the value of an argument, if it was given and is not `none`.
     pub(super) fn optional(
@@ -92,7 +123,11 @@ impl<'a> Resolver<'a> {
         name: &str,
     ) -> Result<Option<(Value, Range<usize>)>, Mistake> {
         let Some(expression) = arguments.one(name) else { return Ok(None) };
-        match self.evaluate(expression)? {
+        let value = self.evaluate(expression).map_err(|mistake| match &expression.kind {
+            ExpressionKind::Name(word) => expected(arguments.signature, name, word, mistake),
+            _ => mistake,
+        });
+        match value? {
             Value::None => Ok(None),
             value => Ok(Some((value, expression.at.clone()))),
         }

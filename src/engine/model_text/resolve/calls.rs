@@ -6,7 +6,7 @@ use super::elementwise::broadcast;
 use super::value::Value;
 use crate::expression::Function;
 use crate::model_text::dropout::rounded_dropout;
-use crate::model_text::functions::{Call, Signature};
+use crate::model_text::functions::{Call, Signature, unknown_function};
 use crate::model_text::graph::{
     Initial, MAX_WIDTH, Norm, NormKind, Operation, ParameterKind, Reduction, Shape,
 };
@@ -54,11 +54,7 @@ impl<'a> Resolver<'a> {
             return Ok(value);
         }
         let Some(function) = Function::from_name(name) else {
-            let help = match nearest(name, Self::function_names()) {
-                Some(near) => format!("did you mean {near}?"),
-                None => "docs/model-texts.md lists the functions".to_owned(),
-            };
-            return fail(name_at, "unknown function", help);
+            return fail(name_at, "unknown function", unknown_function(name));
         };
         let mut values = Vec::with_capacity(arguments.len());
         for argument in arguments {

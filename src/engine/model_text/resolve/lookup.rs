@@ -3,7 +3,7 @@
 use super::value::Value;
 use super::{Resolver, Scope};
 use crate::expression::{CONSTANTS, Function};
-use crate::model_text::functions::{FUNCTIONS, Signature};
+use crate::model_text::functions::Signature;
 use crate::model_text::keys::KeyValue;
 use crate::model_text::mistake::{Mistake, fail};
 use crate::model_text::names::{INPUTS, KEY_NAMES};
@@ -42,6 +42,9 @@ impl<'a> Resolver<'a> {
             ("has no value here", "a name has a value from its statement on".to_owned())
         } else if self.keys.model.contains_key(name) {
             ("unknown name", format!("the recipe's key is model.{name}"))
+        } else if ["target", "targets", "label", "labels"].contains(&name) {
+            let help = "a text never sees targets: it gives the logits, and the loss is the engine's";
+            ("unknown name", help.to_owned())
         } else if let Some(signature) = Signature::find(name) {
             ("a function", format!("write {}", signature.call()))
         } else if let Some(function) = Function::from_name(name) {
@@ -49,7 +52,8 @@ impl<'a> Resolver<'a> {
         } else {
             let own = self.local.keys().chain(self.shared.keys()).map(|name| &**name);
             let keys = KEY_NAMES.iter().map(|(name, _)| *name).chain(INPUTS).chain(["layer"]);
-            let help = match nearest(name, own.chain(keys)) {
+            let words = ["true", "false", "none"];
+            let help = match nearest(name, own.chain(keys).chain(words)) {
                 Some(near) => format!("did you mean {near}?"),
                 None => format!("no statement before it begins with {name} ="),
             };
@@ -88,11 +92,7 @@ impl<'a> Resolver<'a> {
         };
         let exists = index >= 0.0 && index.fract() == 0.0;
         let Some(block) = self.blocks.get(index as usize).filter(|_| exists) else {
-            let label = match self.blocks.len() {
-                0 => format!("block {index}, and there is none before"),
-                count => format!("block {index}, and those before are 0 to {}", count - 1),
-            };
-            let help = "values come from earlier blocks only; an if with layer can leave the others out";
+            let (label, help) = no_earlier_block(index, self.layer, self.blocks.len());
             return fail(&layer.at, label, help);
         };
         block
@@ -100,11 +100,28 @@ impl<'a> Resolver<'a> {
             .cloned()
             .map_or_else(|| fail(at, format!("block {index} has no {name}"), help(block)), Ok)
     }
+}
 
-    /// Returns the names of functions, for suggestions.
-    pub(super) fn function_names() -> impl Iterator<Item = &'static str> {
-        let own = FUNCTIONS.iter().map(|signature| signature.name);
-        own.chain(Function::ALL.iter().map(|function| function.name()))
+/// Returns what is wrong with `block[index]` in block `layer`, or outside the blocks, if `count` blocks are
+/// before it, and the next step.
+fn no_earlier_block(index: f64, layer: Option<usize>, count: usize) -> (String, String) {
+    match (layer, count) {
+        (Some(layer), 0) => (
+            format!("block {index} is not before block {layer}"),
+            "no block is before block 0; leave it out there: if layer > 0 then … else …".to_owned(),
+        ),
+        (Some(layer), _) => (
+            format!("block {index} is not before block {layer}"),
+            format!(
+                "the blocks before block {layer} are 0 to {}; block[layer - 1] is the last of them",
+                count - 1
+            ),
+        ),
+        (None, 0) => (format!("there is no block {index}"), "no block is before the part embed".to_owned()),
+        (None, _) => (
+            format!("there is no block {index}"),
+            format!("the blocks are 0 to {}; block[n_layers - 1] is the last", count - 1),
+        ),
     }
 }
 

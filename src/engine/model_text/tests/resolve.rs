@@ -186,8 +186,35 @@ fn mistakes_in_the_meaning_are_pointed_at() {
             "gain is a vector",
             "orthogonalize",
         ),
-        (block("  y = lin(x, dim)"), "lin", "unknown function", "linear"),
-        (block("  y = zzz(x)"), "zzz", "unknown function", "docs/model-texts.md"),
+        (
+            block("  y = lin(x, dim)"),
+            "lin",
+            "unknown function",
+            "did you mean linear? `xrun model functions` lists the functions",
+        ),
+        (block("  y = zzz(x)"), "zzz", "unknown function", "`xrun model functions` lists"),
+        (block("  y = softmax(x)"), "softmax", "unknown function", "only attention(q, k, v) has a softmax"),
+        (
+            block("  y = linear(x, 2, init = zero)"),
+            "zero",
+            "unknown name",
+            "init takes a number, normal(std)",
+        ),
+        (block("  y = linear(x, 2, init = residual)"), "residual", "unknown name", "init = \"residual\""),
+        (block("  y = linear(x, 2, bias = yes)"), "yes", "unknown name", "bias takes true or false"),
+        (block("  y = linear(x, 2, bias = True)"), "True", "unknown name", "did you mean true?"),
+        (block("  y = linear(x, 2, role = body)"), "body", "unknown name", "role takes \"embedding\", "),
+        (block("  y = rms_norm(x, eps = tiny)"), "tiny", "unknown name", "eps takes a number"),
+        (
+            block("  y = linear(x, 16, weight = shared)"),
+            "shared",
+            "unknown name",
+            "the part embed, in quotes",
+        ),
+        (block("  y = embedding(targets, dim)"), "targets", "unknown name", "never sees targets"),
+        (block("  y = linear(x, 2, init = labels)"), "labels", "unknown name", "never sees targets"),
+        (block("  y = mean(x, dim = 0)"), "dim", "no argument of mean", "over the width of each head only"),
+        (block("  y = sum(x, 0)"), "0", "one argument too many", "over the width of each head only"),
         (block("  y = x + yy"), "yy", "unknown name", "begins with yy ="),
         (block("  y = x + dimm"), "dimm", "unknown name", "dim?"),
         (block("  y = window"), "window", "unknown name", "model.window"),
@@ -248,7 +275,36 @@ fn mistakes_in_the_meaning_are_pointed_at() {
         (block("  y = rope(linear(x, 3))"), "rope(linear(x, 3))", "rotates 3 elements", "of a head of 3"),
         (block("  y = rope(x, width = 3)"), "3", "rotates 3 elements", "pairs"),
         (block("  y = activation(x)"), "activation(x)", "1 values", "activation(a, b)"),
-        (block("  y = linear(x, dim)"), "linear(x, dim)", "no logit depends on it", "remove it"),
+        (
+            block("  y = linear(x, dim)"),
+            "linear(x, dim)",
+            "no logit depends on it",
+            "y ends with the block, and later blocks and the head read x: write x = …, or remove it",
+        ),
+        (
+            block("  m = rms_norm(x)\n  up = linear(m, 12)\n  down = x + linear(up, dim, name = \"out\")"),
+            "down",
+            "no logit depends on it",
+            "down ends with the block, and later blocks and the head read x: write x = …",
+        ),
+        (
+            text_with("  z = 2 * x", "  y = z + linear(x, dim)", ""),
+            "linear(x, dim)",
+            "no logit depends on it",
+            "the head read x, z: give it to one of them",
+        ),
+        (
+            block("  h = linear(x, dim)\n  x = if layer > 0 then x + block[0].h"),
+            "linear(x, dim)",
+            "no logit depends on it",
+            "nothing reads the h of block 1",
+        ),
+        (
+            text_with("  y = linear(x, dim)", "", ""),
+            "linear(x, dim)",
+            "no logit depends on it",
+            "use its value, or remove it",
+        ),
         (
             block("  x = linear(x, dim) + linear(x, 1)"),
             "linear(x, 1)",
@@ -276,13 +332,15 @@ fn mistakes_in_the_meaning_are_pointed_at() {
             "the weight is another parameter's",
             "attributes",
         ),
-        (block("  y = block[layer].x"), "layer", "block 0, and there is none before", "earlier blocks"),
+        (block("  y = block[0 - 1].x"), "0 - 1", "block -1 is not before block 0", "if layer > 0 then"),
         (
-            text_with("", "", "  x = block[2].x"),
-            "2",
-            "block 2, and those before are 0 to 1",
-            "earlier blocks",
+            block("  y = if layer > 0 then block[layer + 1].x"),
+            "layer + 1",
+            "block 2 is not before block 1",
+            "the blocks before block 1 are 0 to 0; block[layer - 1] is the last of them",
         ),
+        (text_with("  y = block[0].x", "", ""), "0", "there is no block 0", "before the part embed"),
+        (text_with("", "", "  x = block[2].x"), "2", "there is no block 2", "the blocks are 0 to 1"),
         (text_with("", "", "  x = block[1].z"), "block[1].z", "block 1 has no z", "in the part block"),
         (text_with("", "", "  logits = x\n  x = y"), "y", "unknown name", "begins with"),
         ("embed:\nblock:\nhead:\n".into(), "head:", "gives no logits", "vocab_size"),
@@ -304,6 +362,12 @@ fn mistakes_in_the_meaning_are_pointed_at() {
         assert_eq!((pointed.as_str(), mistake.label.as_str()), (at, label), "{text}\n{mistake:?}");
         assert!(mistake.help.contains(help), "{text}\n{mistake:?}");
     }
+}
+
+#[test]
+fn the_table_of_functions_says_how_far_rows_are_shifted() {
+    let shift = Signature::find("shift").unwrap();
+    assert!(shift.meaning.contains(&format!("from 0 to {MAX_SHIFT},")), "{}", shift.meaning);
 }
 
 #[test]
