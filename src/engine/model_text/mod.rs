@@ -25,7 +25,7 @@ mod tests;
 mod token;
 mod tree;
 
-pub use built_in::{BUILT_IN, BUILT_IN_NAMES, built_in};
+pub use built_in::{BUILT_IN, BUILT_IN_NAMES, IDEAS, built_in, texts};
 pub use dropout::{DROPOUT_RATES, rounded_dropout};
 pub use functions::{Argument, FUNCTIONS, Signature};
 pub use graph::{Elementwise, Graph, MAX_GRAPH_NODES, MAX_PARAMETER_ELEMENTS, MAX_WIDTH};

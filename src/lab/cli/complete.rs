@@ -4,7 +4,7 @@ use super::ls;
 use super::terminal::print;
 use super::words::{first_word, takes_keys};
 use crate::error::Result;
-use crate::model_text::BUILT_IN_NAMES;
+use crate::model_text::texts;
 use crate::recipe::{KEYS, Key, SECTIONS, Type, builtin, find_path};
 use crate::results::collection::field_names;
 use crate::results::find;
@@ -188,7 +188,7 @@ fn key_values(key: &'static Key) -> Vec<&'static str> {
         | Type::NameOrPath(words)
         | Type::NameOrPaths(words)
         | Type::WordOrFormula(words, _) => words.to_vec(),
-        Type::ModelText => BUILT_IN_NAMES.to_vec(),
+        Type::ModelText => texts().map(|(name, _)| name).collect(),
         Type::CountOrWord { word, .. } => vec![word],
         _ => Vec::new(),
     }

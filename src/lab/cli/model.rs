@@ -8,7 +8,7 @@ use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
 use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
-use crate::model_text::{BUILT_IN, FUNCTIONS, Mistake, ModelText, built_in, resolve};
+use crate::model_text::{FUNCTIONS, Mistake, ModelText, built_in, resolve, texts};
 use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
 use crate::recipe::{self, Recipe, model_text_error};
 use crate::regular;
@@ -165,12 +165,15 @@ fn read(argument: &Path) -> Result<(PathBuf, String)> {
 }
 
 fn no_such_text(name: &str) -> Error {
-    let names = || BUILT_IN.iter().map(|(name, _)| *name);
-    let near = nearest(name, names()).map_or(String::new(), |near| format!("did you mean {near}? "));
-    Error::usage(format!(
-        "there is no model text {name}; {near}give a file, or one of {}",
-        names().collect::<Vec<_>>().join(", ")
-    ))
+    let names: Vec<&str> = texts().map(|(name, _)| name).collect();
+    let near = nearest(name, names.iter().copied());
+    let near = near.map_or(String::new(), |near| format!("did you mean {near}? "));
+    let is_path = name.contains(['/', '\\']) || name.ends_with(".model");
+    let wrong = match is_path {
+        true => format!("cannot read {name}: no such file"),
+        false => format!("there is no model text {name}"),
+    };
+    Error::usage(format!("{wrong}; {near}give a file, or one of {}", names.join(", ")))
 }
 
 fn show(name: Option<&str>) -> Result<()> {
@@ -179,11 +182,17 @@ fn show(name: Option<&str>) -> Result<()> {
     }
     let mut table = Table::new(&[Column::Left; 2]);
     table.row(["TEXT", "DESCRIPTION"]);
-    for (name, text) in BUILT_IN {
-        let first = text.lines().next().unwrap_or_default();
-        table.row([name, first.trim_start_matches("# ")]);
+    for (name, text) in texts() {
+        table.row([name, &description(text)]);
     }
     print(&table.render(0))
+}
+
+/// Returns the first sentence of the comment that a text begins with.
+fn description(text: &str) -> String {
+    let comment: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# ")).collect();
+    let comment = comment.join(" ");
+    comment.split_once(". ").map_or(comment.trim_end_matches('.'), |(first, _)| first).to_owned() + "."
 }
 
 fn functions() -> Result<()> {

@@ -4,7 +4,7 @@ use super::diagnostic::text_error;
 use super::scalars::InvalidValue;
 use crate::error::Error;
 use crate::format::shortened;
-use crate::model_text::{BUILT_IN_NAMES, MAX_BYTES, Mistake, ModelText, built_in};
+use crate::model_text::{MAX_BYTES, Mistake, ModelText, built_in, texts};
 use crate::regular;
 use std::ops::Range;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub(super) fn canonical_definition(
     let path = folder.join(super::home::expand_home(written));
     let shown = shortened(&path.display().to_string(), 80);
     let text = read(&path).map_err(|e| {
-        let names = BUILT_IN_NAMES.join(", ");
+        let names = texts().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
         let help = format!(
             "model.definition is a text with the lines embed:, block: and head:, a file of one, or one of {names}"
         );
