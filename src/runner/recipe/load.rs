@@ -15,6 +15,7 @@ use super::values::WorldSize;
 use super::{builtin, checks, diagnostic, files, length};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use crate::model_text::built_in;
 use crate::suggest::nearest;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,6 +44,9 @@ pub fn load(
             let text = read(path).map_err(|reason| {
                 let mut text = format!("cannot read the recipe {}: {reason}", path.display());
                 if !path.exists() {
+                    if let Some(name) = path.to_str().filter(|name| built_in(name).is_some()) {
+                        return model_text(path, &format!("model.definition={name}"));
+                    }
                     let names = builtin::names().collect::<Vec<_>>().join(", ");
                     text += &files::beside(path);
                     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -53,10 +57,28 @@ pub fn load(
                 }
                 Error::usage(text)
             })?;
+            if is_model_text(&text) {
+                return Err(model_text(path, &format!("model.definition={}", path.display())));
+            }
             Source::new(Origin::File(path.to_owned()), text)
         }
     };
     resolve(stem(path), source, defaults(path), overrides, env, machine)
+}
+
+/// Returns true for a model text, whose first line besides comments begins the part `embed`.
+fn is_model_text(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.next().is_some_and(|line| line.starts_with("embed:"))
+}
+
+/// Returns the error about a model text in the place of a recipe.
+fn model_text(path: &Path, setting: &str) -> Error {
+    Error::usage(format!(
+        "{} is a model text, not a recipe; give a recipe and {setting}, which trains the text with the recipe's \
+         other keys",
+        path.display()
+    ))
 }
 
 /// Refuses paths that a run cannot store: the path and name of a recipe appear in the run's summary, plots
