@@ -15,6 +15,15 @@ impl ModelText {
         blake3::hash(self.canonical.as_bytes()).to_hex().to_string()
     }
 
+    /// Returns the line on which the statement begins that is on `line` of the canonical text, each from 1.
+    pub fn line_of_canonical(&self, line: usize) -> Option<usize> {
+        // A statement takes a line, and each part begins with one.
+        let canonical = |(index, statement): (usize, &Statement)| {
+            (index + 2 + statement.part as usize == line).then_some(statement.line)
+        };
+        self.statements.iter().enumerate().find_map(canonical)
+    }
+
     /// Returns a statement's part, the line on which it begins, from 1, and its canonical text without its
     /// indentation.
     ///
@@ -23,6 +32,15 @@ impl ModelText {
     pub fn statement(&self, index: usize) -> (Part, usize, String) {
         let statement = &self.statements[index];
         (statement.part, statement.line, text_of(statement))
+    }
+}
+
+impl Expression {
+    /// Returns the canonical text of the expression.
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        write(self, Binding::If, &mut text);
+        text
     }
 }
 
@@ -39,9 +57,7 @@ pub(super) fn canonical(statements: &[Statement]) -> String {
 }
 
 fn text_of(statement: &Statement) -> String {
-    let mut text = format!("{} = ", statement.name);
-    write(&statement.value, Binding::If, &mut text);
-    text
+    format!("{} = {}", statement.name, statement.value.text())
 }
 
 /// Writes an expression in a position that requires at least the binding `place`.

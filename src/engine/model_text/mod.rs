@@ -19,6 +19,7 @@ mod mistake;
 mod names;
 mod parse;
 mod reads;
+mod remarks;
 mod resolve;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use keys::{KeyValue, Keys};
 pub use mistake::Mistake;
 pub use names::{BLOCK_NAMES, KEY_NAMES, ROLES};
 pub use parse::{MAX_DEPTH, MAX_NODES, MAX_STATEMENTS};
+pub use remarks::Remark;
 pub use resolve::{MAX_SHIFT, resolve};
 pub use token::{MAX_BYTES, MAX_NAME};
 pub use tree::{ModelText, Part};

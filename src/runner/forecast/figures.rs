@@ -173,7 +173,11 @@ impl Forecast {
             recipe: plan.name.clone(),
             execution: execution(plan),
             vocabulary_share: parameters.vocabulary_share(),
-            remarks: parameters.remark(&plan.model).into_iter().chain(plan.model.remarks()).collect(),
+            remarks: parameters
+                .remark(&plan.model)
+                .into_iter()
+                .chain(plan.model.remarks(plan.batch.seq_len))
+                .collect(),
             checkpoint_bytes_per_parameter: per_parameter,
             recompute_choice: plan.execution.recompute_choice.as_ref().map(ToString::to_string),
             update_groups,

@@ -270,13 +270,17 @@ impl Model {
         at_zero[0] == 0.0 && at_zero.iter().all(|number| number.is_finite())
     }
 
-    /// Returns a sentence about each width that does not fit the width of the residual stream.
-    pub fn remarks(&self) -> Vec<String> {
+    /// Returns a sentence about each width that does not fit the width of the residual stream, or about each
+    /// statement of the model's text that may not be meant so, in sequences of `seq_len` tokens.
+    pub fn remarks(&self, seq_len: usize) -> Vec<String> {
         let (dim, heads) = (self.dim, self.n_heads * self.head_dim);
         let mut remarks = Vec::new();
         // A text uses these widths as it likes.
-        if self.definition.is_some() {
-            return remarks;
+        if let Some(text) = &self.definition {
+            let found = text.remarks(&self.keys(seq_len)).into_iter();
+            return found
+                .map(|remark| format!("model text, {}: {}", remark.statement, remark.text))
+                .collect();
         }
         if self.ffn_dim < dim {
             remarks.push(format!(

@@ -1,13 +1,14 @@
 //! Finds the values of names.
 
+use super::arguments::Arguments;
 use super::value::Value;
 use super::{Resolver, Scope};
 use crate::expression::{CONSTANTS, Function};
-use crate::model_text::functions::Signature;
+use crate::model_text::functions::{Signature, unknown_function};
 use crate::model_text::keys::KeyValue;
 use crate::model_text::mistake::{Mistake, fail};
 use crate::model_text::names::{INPUTS, KEY_NAMES};
-use crate::model_text::tree::{Expression, Part};
+use crate::model_text::tree::{Expression, ExpressionKind, Part};
 use crate::suggest::nearest;
 use std::ops::Range;
 
@@ -60,6 +61,50 @@ impl<'a> Resolver<'a> {
             ("unknown name", help)
         };
         Mistake::new(at.clone(), label, help)
+    }
+
+    /// Checks names, keys and functions everywhere, so also in branches that are not taken.
+    ///
+    /// # Errors
+    /// The first that does not exist.
+    pub(super) fn check_all_names(&mut self) -> Result<(), Mistake> {
+        let text = self.text;
+        for statement in &text.statements {
+            self.part = statement.part;
+            self.check_names(&statement.value)?;
+        }
+        Ok(())
+    }
+
+    fn check_names(&self, expression: &'a Expression) -> Result<(), Mistake> {
+        let at = &expression.at;
+        let is_defined = |name: &str, parts: [Part; 2]| {
+            let own = self.text.statements.iter().filter(|statement| *statement.name == *name);
+            own.into_iter().any(|statement| parts.contains(&statement.part))
+        };
+        match &expression.kind {
+            ExpressionKind::Name(name) => {
+                let is_known = INPUTS.contains(&&**name)
+                    || **name == *"layer"
+                    || self.keys.named(name).is_some()
+                    || CONSTANTS.iter().any(|(constant, _)| *constant == &**name);
+                if !is_known && !is_defined(name, [Part::Embed, self.part]) {
+                    return Err(self.unknown(name, at));
+                }
+            }
+            ExpressionKind::Key(key) => _ = self.key(key, at)?,
+            ExpressionKind::BlockName { name, .. } if !is_defined(name, [Part::Embed, Part::Block]) => {
+                let help = "give it a value in the part block";
+                return fail(at, format!("no block has {name}"), help);
+            }
+            ExpressionKind::Call { function, function_at, arguments } => match Signature::find(function) {
+                Some(signature) => _ = Arguments::new(signature, arguments, at.clone())?,
+                None if Function::from_name(function).is_some() => {}
+                None => return fail(function_at, "unknown function", unknown_function(function)),
+            },
+            _ => {}
+        }
+        expression.kind.operands().try_for_each(|operand| self.check_names(operand))
     }
 
     /// Returns the value of a recipe's key.

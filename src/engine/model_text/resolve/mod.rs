@@ -13,6 +13,7 @@ use super::graph::{Graph, MAX_GRAPH_NODES, Node, Operation, Outcome, Parameter, 
 use super::keys::Keys;
 use super::mistake::{Mistake, fail};
 use super::names::{self, LOGITS};
+use super::remarks::Branches;
 use super::tree::{Expression, ExpressionKind, ModelText, Operator, Part, Statement};
 pub use calls::MAX_SHIFT;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,17 +37,15 @@ type Scope = BTreeMap<Box<str>, Value>;
 /// others.
 pub fn resolve(text: &ModelText, keys: &Keys) -> Result<Graph, Mistake> {
     let mut resolver = Resolver::new(text, keys);
-    resolver.part(Part::Embed)?;
-    for layer in 0..keys.n_layers() {
-        resolver.layer = Some(layer);
-        resolver.local.clear();
-        resolver.part(Part::Block).map_err(|mistake| Mistake { layer: Some(layer), ..mistake })?;
-        resolver.keep_block();
-    }
-    resolver.layer = None;
-    resolver.local.clear();
-    resolver.part(Part::Head)?;
+    resolver.all_parts()?;
     resolver.finish()
+}
+
+/// Returns the branches of `if`s that are taken in some block; `None` if the text describes no model.
+pub(super) fn branches_taken(text: &ModelText, keys: &Keys) -> Option<Branches> {
+    let mut resolver = Resolver::new(text, keys);
+    resolver.all_parts().ok()?;
+    Some(resolver.taken)
 }
 
 struct Resolver<'a> {
@@ -74,6 +73,8 @@ struct Resolver<'a> {
     outcomes: Vec<Outcome>,
     /// Where each parameter is created in the text.
     created_at: Vec<Range<usize>>,
+    /// The branches of `if`s that were taken.
+    taken: Branches,
 }
 
 impl<'a> Resolver<'a> {
@@ -96,7 +97,23 @@ impl<'a> Resolver<'a> {
             parameter_names: BTreeSet::new(),
             outcomes: text.statements.iter().map(Statement::without_value).collect(),
             created_at: Vec::new(),
+            taken: Branches::new(),
         }
+    }
+
+    /// Resolves all statements, and checks the names in branches that are not taken.
+    fn all_parts(&mut self) -> Result<(), Mistake> {
+        self.part(Part::Embed)?;
+        for layer in 0..self.keys.n_layers() {
+            self.layer = Some(layer);
+            self.local.clear();
+            self.part(Part::Block).map_err(|mistake| Mistake { layer: Some(layer), ..mistake })?;
+            self.keep_block();
+        }
+        self.layer = None;
+        self.local.clear();
+        self.part(Part::Head)?;
+        self.check_all_names()
     }
 
     /// Resolves the statements of a part.
@@ -222,7 +239,9 @@ impl<'a> Resolver<'a> {
     fn chosen(&mut self, expression: &'a Expression) -> Result<Option<Value>, Mistake> {
         match &expression.kind {
             ExpressionKind::If { condition, then, otherwise } => {
-                match (self.condition(condition)?, otherwise) {
+                let is_true = self.condition(condition)?;
+                self.taken.insert((expression.at.start, expression.at.end, is_true));
+                match (is_true, otherwise) {
                     (true, _) => self.evaluate(then).map(Some),
                     (false, Some(otherwise)) => self.chosen(otherwise),
                     (false, None) => Ok(None),

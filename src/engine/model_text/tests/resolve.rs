@@ -110,7 +110,7 @@ fn numbers_are_computed_as_in_mathematics() {
         ("max(dim, 3) * n_layers", 16.0),
         ("if not (1 > 2) and 2 >= 2 then 1 else 0", 1.0),
         ("if model.norm == \"rms_norm\" then 3 else 4", 3.0),
-        ("if false and layer_norm == 2 then 1 else 2", 2.0),
+        ("if false and tokens == 2 then 1 else 2", 2.0),
         ("2 * pi / pi", 2.0),
     ] {
         let graph = graph(&text_with("", "", &format!("  x = x + ({value})")));
@@ -332,6 +332,16 @@ fn mistakes_in_the_meaning_are_pointed_at() {
             "the weight is another parameter's",
             "attributes",
         ),
+        (block("  y = if layer > 9 then zz else x"), "zz", "unknown name", "begins with zz ="),
+        (block("  y = if layer > 9 then zz(x) else x"), "zz", "unknown function", "model functions"),
+        (
+            block("  y = if layer > 9 then model.windw else x"),
+            "model.windw",
+            "no key that texts read",
+            "window",
+        ),
+        (block("  y = if layer > 9 then shift(x, 3, 4) else x"), "4", "one argument too many", "shift(x, n)"),
+        (block("  y = if layer > 9 then block[0].zz else x"), "block[0].zz", "no block has zz", "part block"),
         (block("  y = block[0 - 1].x"), "0 - 1", "block -1 is not before block 0", "if layer > 0 then"),
         (
             block("  y = if layer > 0 then block[layer + 1].x"),
@@ -362,6 +372,61 @@ fn mistakes_in_the_meaning_are_pointed_at() {
         assert_eq!((pointed.as_str(), mistake.label.as_str()), (at, label), "{text}\n{mistake:?}");
         assert!(mistake.help.contains(help), "{text}\n{mistake:?}");
     }
+}
+
+#[test]
+fn values_that_nothing_reads_and_branches_that_no_block_takes_are_remarked() {
+    let remarks = |embed: &str, block: &str, head: &str| {
+        let found = parsed(&text_with(embed, block, head)).remarks(&keys());
+        found.into_iter().map(|remark| format!("{} {}", remark.statement, remark.text)).collect::<Vec<_>>()
+    };
+    assert_eq!(remarks("  y = 2 * x", "  x = x + y\n  y = 3 * y", "  x = x + block[0].y"), [""; 0]);
+    assert_eq!(remarks("", "  h = 2 * x\n  x = if layer > 0 then x + block[0].h", ""), [""; 0]);
+    let unread = |statement: &str| format!("{statement} nothing reads this value");
+    // Only another unread value reads y; the block's last value of x replaces the one before.
+    let found = remarks("  a = x", "  y = 2 * x\n  z = y + 1\n  x = 3 * x\n  x = a", "");
+    assert_eq!(found, ["y = 2 * x", "z = y + 1", "x = 3 * x"].map(unread));
+    assert_eq!(remarks("", "  x = x^2\n  x = if layer > 0 then x + 1", "  x = 2 * x\n  x = 1 * x"), [""; 0]);
+    assert_eq!(remarks("", "  y = x\n  y = y + 1", "  z = x"), ["y = x", "y = y + 1", "z = x"].map(unread));
+    let found = remarks(
+        "",
+        "  far = layer >= 9\n  x = if far then 2 * x\n  x = if layer < n_layers then x else 3 * x",
+        "",
+    );
+    assert_eq!(
+        found,
+        [
+            "x = if far then 2 * x far is false in every block, so what follows then is never used",
+            "x = if layer < n_layers then x else 3 * x layer < n_layers is true in every block, so what follows \
+             else is never used",
+        ]
+    );
+    // The recipe chooses, or some block takes the branch.
+    let block = "  x = if model.window == none then x else 2 * x\n  x = if n_layers > 9 then 2 * x\n  \
+                 x = if dim > 99 then 2 * x\n  x = if layer == 1 then 2 * x else x";
+    assert_eq!(remarks("", block, ""), [""; 0]);
+}
+
+#[test]
+fn texts_in_the_binary_have_names_keys_and_no_unread_values() {
+    assert_eq!(BUILT_IN.map(|(name, _)| name), BUILT_IN_NAMES);
+    for (name, text) in texts() {
+        let found = parsed(text).remarks(&keys());
+        assert!(found.iter().all(|remark| !remark.text.contains("nothing reads")), "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn lines_of_the_canonical_text_are_found_in_the_text() {
+    let text = parsed(
+        "# A comment.\nembed:\n  x = embedding(tokens,\n    dim)\n\n  y = 2\nblock:\nhead:\n\n  logits = x\n",
+    );
+    let canonical: Vec<&str> = text.text().lines().collect();
+    for (line, statement) in [(3, "x = embedding"), (6, "y = 2"), (10, "logits = x")] {
+        let index = canonical.iter().position(|found| found.trim_start().starts_with(statement)).unwrap();
+        assert_eq!(text.line_of_canonical(index + 1), Some(line), "{statement}");
+    }
+    assert_eq!(text.line_of_canonical(1), None);
 }
 
 #[test]

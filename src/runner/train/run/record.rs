@@ -298,7 +298,7 @@ fn write_start(recorder: &mut Recorder, job: &Job, start: &Start, launch: &[Stri
     if let Some(packed) = &dataset.packed {
         recorder.note(&packed.to_string())?;
     }
-    for remark in plan.length_in_words().into_iter().chain(plan.model.remarks()) {
+    for remark in plan.length_in_words().into_iter().chain(plan.model.remarks(plan.batch.seq_len)) {
         recorder.note(&remark)?;
     }
     for remark in job.recipe.remarks(plan.execution.gpu.is_none()).into_iter().chain(plan.batch.remark()) {
