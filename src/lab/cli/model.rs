@@ -1,6 +1,6 @@
 //! `xrun model`: checks model texts, and shows the built-in ones.
 
-use super::terminal::{print, print_exact, print_json};
+use super::terminal::{print, print_exact, print_json, stdout_columns};
 use super::what::{Results, recipe_path};
 use crate::error::{Error, Result};
 use crate::expression::Function;
@@ -8,7 +8,7 @@ use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
 use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
-use crate::model_text::{FUNCTIONS, Mistake, ModelText, built_in, resolve, texts};
+use crate::model_text::{FUNCTIONS, Mistake, ModelText, Remark, built_in, resolve, texts};
 use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
 use crate::recipe::{self, Recipe, model_text_error};
 use crate::regular;
@@ -87,7 +87,10 @@ fn check(args: &Check) -> Result<()> {
     let facts = corpus_facts(&recipe)?;
     let model = Model::from_recipe(&recipe, facts.vocab_size)?;
     let seq_len = recipe.values().training.seq_len;
-    let graph = resolve(&parsed, &model.keys(seq_len)).map_err(wrong)?;
+    let keys = model.keys(seq_len);
+    let graph = resolve(&parsed, &keys).map_err(wrong)?;
+    let remarks = parsed.remarks(&keys).into_iter();
+    let remarks = remarks.map(|Remark { line, statement, text }| format!("line {line}, {statement}: {text}"));
     let cost: TextCost = cost(&parsed, &graph, &model, seq_len);
     let not_run = check_recording(&model, &graph).err().map(|e| e.message().to_owned());
     let checks = match &not_run {
@@ -100,16 +103,18 @@ fn check(args: &Check) -> Result<()> {
         true => Error::failed(format!("{name} was not computed with")),
         false => Error::failed(format!("{name} fails a check")),
     };
-    let report = Report { cost, not_run, checks };
+    let report = Report { cost, remarks: remarks.collect(), not_run, checks };
     if args.json {
         print_json(&report)?;
         return if passed { Ok(()) } else { Err(failed()) };
     }
-    let Report { cost, not_run, checks } = report;
+    let Report { cost, remarks, not_run, checks } = report;
+    let cost = cost.text(stdout_columns());
+    let remarks: String = remarks.iter().map(|remark| format!("\nremark: {remark}\n")).collect();
     let checks = checks.map_or_else(String::new, |checks| format!("\n{checks}"));
     let not_run = not_run.map_or_else(String::new, |reason| format!("\n{reason}\n"));
     print(&format!(
-        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{not_run}{checks}",
+        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{remarks}{not_run}{checks}",
         recipe.name(),
         model.n_layers,
         plural(model.n_layers),
@@ -125,6 +130,8 @@ fn check(args: &Check) -> Result<()> {
 struct Report {
     #[serde(flatten)]
     cost: TextCost,
+    /// What may not be meant so: values that nothing reads, and branches that no block takes.
+    remarks: Vec<String>,
     /// Why the text cannot be run; `null` if it can.
     not_run: Option<String>,
     /// What computing with the model showed; `null` if it was not asked for.
@@ -144,7 +151,12 @@ fn compute(recipe: &Recipe, text: &ModelText, facts: &CorpusFacts, parameters: u
     let definition = format!("model.definition={}", text.text());
     let settings = [definition, "parallelism.world_size=1".to_owned()];
     let recipe = recipe.with_overrides(&settings, &Machine::none())?;
-    check_model(&Plan::new(&recipe, facts, &Machine::none())?)
+    let mut checks = check_model(&Plan::new(&recipe, facts, &Machine::none())?)?;
+    // The recipe has the canonical text; the table of statements numbers the lines of this one.
+    for scale in &mut checks.scales {
+        scale.line = text.line_of_canonical(scale.line).unwrap_or(scale.line);
+    }
+    Ok(checks)
 }
 
 /// Returns the path and the text of a file or of a built-in model.

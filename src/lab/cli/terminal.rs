@@ -19,6 +19,15 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "give a number of seconds above 0".to_owned())
 }
 
+/// Returns the columns of the terminal that stdout is; `None` if it is none.
+pub(super) fn stdout_columns() -> Option<usize> {
+    let is_terminal = std::io::stdout().is_terminal();
+    is_terminal
+        .then(crossterm::terminal::size)
+        .and_then(std::io::Result::ok)
+        .map(|(columns, _)| columns.into())
+}
+
 /// Writes text for people to stdout, with control characters replaced by visible ones.
 pub(super) fn print(text: &str) -> Result<()> {
     print_bytes(&printable(text))

@@ -9,7 +9,6 @@ use crate::optim::GroupRole;
 use crate::plan::Model;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt;
 
 /// What a text costs for a recipe.
 #[derive(Clone, Debug, Serialize)]
@@ -119,21 +118,28 @@ fn rows(graph: &Graph, m: &Model) -> Vec<ParameterRow> {
     rows
 }
 
-/// Most characters of a statement that the table shows.
-const SHOWN: usize = 60;
+/// Most characters of a statement that the table shows, if no width is known, and fewest in a narrow one.
+const SHOWN: usize = 100;
+const MIN_SHOWN: usize = 40;
 
-impl fmt::Display for TextCost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl TextCost {
+    /// Returns the statements and what they cost as a table of at most `columns` characters in a line.
+    fn table_of_lines(&self, columns: Option<usize>) -> String {
+        let Some(columns) = columns else { return self.lines_with_statements(SHOWN) };
+        let widest = |table: &str| table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        let without = widest(&self.lines_with_statements(0)).saturating_sub(STATEMENT.len());
+        // An ellipsis follows what is cut.
+        self.lines_with_statements(columns.saturating_sub(without + 1).max(MIN_SHOWN))
+    }
+
+    fn lines_with_statements(&self, longest: usize) -> String {
         use Column::{Left, Right};
         let mut lines = Table::new(&[Right, Left, Left, Right, Right, Right]);
-        lines.row(["LINE", "STATEMENT", "VALUE", "BLOCKS", "PARAMETERS", "FLOPS/TOKEN"]);
-        let count = |count: usize| if count == 0 { String::new() } else { thousands(count) };
-        let flops =
-            |flops: f64| if flops == 0.0 { String::new() } else { metric(flops).trim_end().to_owned() };
+        lines.row(["LINE", STATEMENT, "VALUE", "BLOCKS", "PARAMETERS", "FLOPS/TOKEN"]);
         for line in &self.lines {
             lines.row([
                 line.line.to_string(),
-                shortened(&line.statement, SHOWN),
+                shortened(&line.statement, longest),
                 line.value.clone(),
                 count(line.blocks),
                 count(line.parameters),
@@ -142,6 +148,12 @@ impl fmt::Display for TextCost {
         }
         let total = [count(self.parameter_count), flops(self.flops_per_token)];
         lines.row(["", "all", "", "", &total[0], &total[1]]);
+        lines.render(0)
+    }
+
+    /// Returns the tables of statements and parameters, for a terminal of this many columns.
+    pub fn text(&self, columns: Option<usize>) -> String {
+        use Column::{Left, Right};
         let mut parameters = Table::new(&[Left, Left, Left, Left, Right]);
         parameters.row(["PARAMETER", "SHAPE", "ROLE", "INITIAL", "ELEMENTS"]);
         for row in &self.parameters {
@@ -157,8 +169,20 @@ impl fmt::Display for TextCost {
                 thousands(row.count * row.shape.iter().product::<usize>()),
             ]);
         }
-        write!(f, "{}\n{}\ntext {}\n", lines.render(0), parameters.render(0), self.hash)
+        format!("{}\n{}\ntext {}\n", self.table_of_lines(columns), parameters.render(0), self.hash)
     }
+}
+
+/// Heading of the column of statements.
+const STATEMENT: &str = "STATEMENT";
+
+/// Returns a number for a table; nothing for 0.
+fn count(count: usize) -> String {
+    if count == 0 { String::new() } else { thousands(count) }
+}
+
+fn flops(flops: f64) -> String {
+    if flops == 0.0 { String::new() } else { metric(flops).trim_end().to_owned() }
 }
 
 impl ParameterRow {

@@ -69,7 +69,7 @@ fn the_families_have_the_programs_of_their_recipes() {
 /// Checks the FLOPs of a text against the formula of the recipe's keys.
 fn check_flops(cost: &TextCost, plan: &Plan, case: &str) {
     let wanted = flops_per_token(plan).value;
-    assert!((cost.flops_per_token / wanted - 1.0).abs() < 1e-12, "{case}: {wanted} {cost}");
+    assert!((cost.flops_per_token / wanted - 1.0).abs() < 1e-12, "{case}: {wanted} {}", cost.text(None));
 }
 
 #[test]
@@ -177,8 +177,30 @@ fn a_table_shows_what_each_line_costs() {
     // Two blocks see 32 of 128 keys, two see all.
     let seen = 2.0 * 128.0 + 2.0 * 2.0 * (32.0 - 32.0 * 31.0 / 256.0);
     assert_eq!(line("attended = ").flops_per_token, 6.0 * 128.0 * seen);
-    let shown = cost.to_string();
+    let shown = cost.text(None);
     assert!(shown.contains("blocks.*.qkv (4)") && shown.contains("(128 + 128 + 128) × 128"), "{shown}");
+}
+
+#[test]
+fn statements_are_cut_to_the_width_of_the_terminal() {
+    let plan = plan("", &[]).unwrap();
+    let sum = format!("linear(x, dim){}", " + x".repeat(40));
+    let text = format!(
+        "embed:\n  x = embedding(tokens, dim)\nblock:\n  x = {sum}\nhead:\n  logits = linear(x, vocab_size)"
+    );
+    let text = ModelText::parse(&text).unwrap();
+    let graph = resolve(&text, &plan.model.keys(plan.batch.seq_len)).unwrap();
+    let cost = cost(&text, &graph, &plan.model, plan.batch.seq_len);
+    let line = |columns| {
+        let shown = cost.text(columns);
+        shown.lines().find(|line| line.contains("x = linear")).unwrap().to_owned()
+    };
+    let (statement, cut) =
+        (&cost.lines[1].statement, |longest: usize| format!("{}…", &cost.lines[1].statement[..longest]));
+    assert!(line(Some(400)).contains(statement));
+    assert!(line(None).contains(&cut(100)), "{}", line(None));
+    assert!(line(Some(20)).contains(&cut(40)), "{}", line(Some(20)));
+    assert_eq!(line(Some(140)).chars().count(), 140, "{}", line(Some(140)));
 }
 
 /// A model whose block has these statements, with a stream `x`.
