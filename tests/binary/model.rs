@@ -45,7 +45,13 @@ fn a_text_that_is_printed_can_be_changed_and_checked() {
     let place = Place::new();
     let listed = place.xrun(&["model", "show"]).succeeds().stdout;
     let names: Vec<&str> = listed.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names, ["decoder", "gpt2", "llama", "qwen3", "nanochat"]);
+    assert_eq!(names[..6], ["decoder", "gpt2", "llama", "qwen3", "nanochat", "gemma2"]);
+    assert!(listed.contains("capped scores and logits.\n"), "{listed}");
+    let idea = place.xrun(&["model", "show", "gated_attention"]).succeeds().stdout;
+    assert_eq!(idea, include_str!("../../data/models/ideas/gated_attention.model"));
+    place.xrun(&["plan", "tiny.toml", "model.definition=gated_attention"]).succeeds();
+    let functions = place.xrun(&["model", "functions"]).succeeds().stdout;
+    assert!(functions.contains("shift(x, n)") && functions.contains("silu(u)"), "{functions}");
     let text = place.xrun(&["model", "show", "qwen3"]).succeeds().stdout;
     place.write("mine.model", text.replace("silu", "softplus").as_bytes());
     let hash = |text: &str| {
@@ -75,6 +81,10 @@ fn mistakes_are_shown_with_their_place_and_the_next_step() {
             "^^^^^^^^^^^^^^^^ rows of 32 beside rows of 3",
         ],
     );
+    place
+        .xrun(&["plan", "tiny.toml", "model.n_layers=3", "model.definition=mine.model"])
+        .ended(2)
+        .says(&["model.definition:5:25", "lines count the canonical text, and `xrun model check"]);
     check(b"embed:\n  x = 2 \x1b[31m", &["mine.model:2:9", "not part of a model text"]);
     check(b"embed:\n  x = \xff", &["mine.model is not UTF-8 from byte 13 on"]);
     check(&[b'#'; 70_000], &["mine.model:1:1", "70000 bytes", "at most 65536 bytes"]);
@@ -82,7 +92,16 @@ fn mistakes_are_shown_with_their_place_and_the_next_step() {
     place.xrun(&["model", "check", "third.model", "--recipe", "tiny.toml", "model.n_layers=2"]).succeeds();
     place.xrun(&["model", "check", "qwen"]).ended(2).says(&["no model text qwen; did you mean qwen3?"]);
     place.xrun(&["model", "show", "qwen"]).ended(2).says(&["no model text qwen; did you mean qwen3?"]);
-    place.xrun(&["model", "check", "none.model"]).ended(2).says(&["no model text none.model"]);
+    place
+        .xrun(&["model", "check", "none.model"])
+        .ended(2)
+        .says(&["cannot read none.model: no such file; ", "qwen3"]);
+    place
+        .xrun(&["plan", "third.model"])
+        .ended(2)
+        .says(&["third.model is a model text", "model.definition=third.model"]);
+    place.xrun(&["compare", "tiny.toml", "third.model"]).ended(2).says(&["model.definition=third.model"]);
+    place.xrun(&["plan", "qwen3"]).ended(2).says(&["qwen3 is a model text", "model.definition=qwen3"]);
     place.xrun(&["model", "check", "qwen3", "model.dim=0"]).ended(2).says(&["model.dim cannot be 0"]);
 }
 
@@ -91,7 +110,8 @@ fn the_texts_of_the_page_are_right_and_its_message_is_the_programs() {
     let place = Place::new();
     let examples = blocks("text");
     place.write("mine.model", examples[0].as_bytes());
-    place.xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml"]).succeeds();
+    let shown = place.xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml"]).succeeds().stdout;
+    assert!(!shown.contains("remark"), "{shown}");
     // The conditions, as the last statements of a block.
     let (before, head) = THIRD.split_once("head:").unwrap();
     let before = before.replace("h + linear(h, 3)", "h");
@@ -155,6 +175,20 @@ fn a_text_is_computed_with_or_refused_with_its_line() {
     let shown = place.xrun(&check).succeeds().stdout;
     assert_eq!(shown.matches("\nok ").count(), 5, "{shown}");
     assert!(shown.contains("RMS BEFORE TRAINING") && shown.contains("gate "), "{shown}");
+    // Both tables number the lines of the file, and a plan quotes the statement.
+    place.write(
+        "mine.model",
+        format!("# A comment.\n\n{RUNS}").replace("head:", "  z = 2 * x\nhead:").as_bytes(),
+    );
+    let shown = place.xrun(&check).succeeds().stdout;
+    let squeezed = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(squeezed.contains("6 n = rms_norm(x) rows of") && squeezed.contains(" 6 n 1"), "{shown}");
+    assert!(shown.contains("remark: line 15, z = 2 * x: nothing reads this value"), "{shown}");
+    let plan = place.xrun(&["plan", "tiny.toml", "model.n_layers=2", "model.definition=mine.model"]);
+    let plan = plan.succeeds().stdout;
+    let plan = plan.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(plan.contains("model text, z = 2 * x: nothing reads this value"), "{plan}");
+    place.write("mine.model", RUNS.as_bytes());
     let json = place.xrun(&[&check[..], &["--json"]].concat()).succeeds().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["not_run"], &json["checks"]["seeing_rows"]), (&Value::Null, &0.into()), "{json}");

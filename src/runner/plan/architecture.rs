@@ -2,7 +2,7 @@
 
 use super::Model;
 use crate::error::{Error, Result};
-use crate::model_text::{BUILT_IN, Graph, KeyValue, Keys, ModelText, resolve};
+use crate::model_text::{BUILT_IN, Graph, KeyValue, Keys, Mistake, ModelText, resolve};
 use crate::policy::{
     HeadInit, Norm, NormPlacement, Parametrization, Position, QkNormPlace, ResidualInit, RopeDirection,
     RopeScaling,
@@ -24,7 +24,13 @@ impl Model {
     pub fn graph(&self, seq_len: usize) -> Result<Graph> {
         let text = self.definition.as_deref().unwrap_or(&DECODER);
         resolve(text, &self.keys(seq_len)).map_err(|mistake| match &self.definition {
-            Some(text) => model_text_error(Path::new("model.definition"), text.text(), mistake),
+            Some(text) => {
+                let mut help = mistake.help.clone();
+                help += if help.is_empty() { "" } else { "; " };
+                help += "lines count the canonical text, and `xrun model check TEXT --recipe RECIPE` those of a file";
+                let mistake = Mistake { help, ..mistake };
+                model_text_error(Path::new("model.definition"), text.text(), mistake)
+            }
             None => Error::usage(format!("[model]: {}; {}", mistake.label, mistake.help)),
         })
     }
