@@ -92,11 +92,10 @@ pub(super) fn canonical_definitions(
 /// of the hash that `xrun model check` prints.
 pub fn definition_label(text: &str) -> String {
     let Ok(parsed) = ModelText::parse(text) else { return "text".to_owned() };
-    let is_it = |name: &&&str| {
-        built_in(name).is_some_and(|text| ModelText::parse(text).is_ok_and(|own| own.text() == parsed.text()))
-    };
-    match BUILT_IN_NAMES.iter().find(is_it) {
-        Some(name) => (*name).to_owned(),
+    let is_it =
+        |(_, text): &(&str, &str)| ModelText::parse(text).is_ok_and(|own| own.text() == parsed.text());
+    match texts().find(is_it) {
+        Some((name, _)) => name.to_owned(),
         None => format!("text {}", &parsed.hash()[..8]),
     }
 }
