@@ -51,38 +51,66 @@ U_NET = "records/track_1_short/2024-11-10_UNetDoubleLr/c87bb826-797b-4f37-98c7-d
 TRACK_3 = "records/track_3_optimization/train_gpt_simple.py"
 
 LOSS, GRADIENT, LEAST = 1e-6, 1e-5, 1e-3
-DIM, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB, SEQ, BATCH = 64, 4, 4, 2, 16, 192, 320, 32, 4
+BATCH = 4
 # In fp32, torch's rms_norm adds this number by default.
 TORCH_EPS = torch.finfo(torch.float32).eps
 KEYS = {
-    "model.dim": DIM, "model.n_layers": LAYERS, "model.n_heads": HEADS, "model.n_kv_heads": KV_HEADS,
-    "model.head_dim": HEAD_DIM, "model.ffn_dim": FFN, "model.vocab_size": VOCAB, "data.tokenizer": "byte",
-    "data.corpus": "random", "data.cross_documents": "true", "training.seq_len": SEQ, "training.dtype": "fp32",
+    "data.tokenizer": "byte", "data.corpus": "random", "data.cross_documents": "true", "training.dtype": "fp32",
     "training.local_batch_size": BATCH, "training.steps": 3, "training.max_norm": 0, "optimizer.lr": 0.03,
     "optimizer.betas": "[0, 0.95]", "optimizer.weight_decay": 0, "lr_scheduler.min_lr_ratio": 1,
     "lr_scheduler.warmup_ratio": 0, "checkpoint.interval": 1, "checkpoint.keep": 3, "validation.interval": 0,
     "generation.samples": 0, "metrics.interval": 1,
 }
-CONFIG = {
-    "vocab_size": VOCAB, "hidden_size": DIM, "intermediate_size": FFN, "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "max_position_embeddings": SEQ,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}, "pad_token_id": None, "eos_token_id": None,
-    "use_cache": False, "attn_implementation": "eager",
-}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model, and how a class of transformers computes its attention."""
+
+    dim: int = 64
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    ffn: int = 192
+    vocab: int = 320
+    seq: int = 32
+    window: int | None = None
+    attention: str = "eager"
+
+    def keys(self) -> dict[str, object]:
+        """Returns the recipe's keys."""
+        keys = {
+            "model.dim": self.dim, "model.n_layers": self.layers, "model.n_heads": self.heads,
+            "model.n_kv_heads": self.kv_heads, "model.head_dim": self.head_dim, "model.ffn_dim": self.ffn,
+            "model.vocab_size": self.vocab, "training.seq_len": self.seq,
+        }
+        return keys if self.window is None else keys | {"model.window": self.window}
+
+    def config(self) -> dict[str, object]:
+        """Returns arguments of transformers' configurations."""
+        return {
+            "vocab_size": self.vocab, "hidden_size": self.dim, "intermediate_size": self.ffn,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads,
+            "max_position_embeddings": self.seq, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+            "pad_token_id": None, "eos_token_id": None, "use_cache": False, "attn_implementation": self.attention,
+        }
 
 
 @dataclass
 class Case:
-    """How a text is compared. `build(plant)` makes the reference, with or without a fault.
+    """How a text is compared. `build(shape, plant)` makes the reference, with or without a fault.
 
     `names` maps each parameter of the text, without its block, to the reference's, among which its rows are
     divided; `{}` is the block. `arrange` changes the order of these rows and adds what `names` cannot say.
+    `keys` are set besides those that the shape gives.
     """
 
-    build: Callable[[bool], nn.Module]
+    build: Callable[[Shape, bool], nn.Module]
     names: dict[str, list[str]]
     keys: dict[str, object]
-    arrange: Callable[[dict[str, Tensor], dict[str, Tensor]], None] = lambda theirs, ours: None
+    arrange: Callable[[Shape, dict[str, Tensor], dict[str, Tensor]], None] = lambda shape, theirs, ours: None
+    shape: Shape = Shape()
 
 
 def interleaved(rows: Tensor, heads: int) -> Tensor:
@@ -149,74 +177,76 @@ for name, modules in {"qkv": "attn.q attn.k attn.v", "out": "attn.proj", "up": "
     TRACK_3_NAMES[f"{name}_bias"] = [f"blocks.{{}}.{module}.bias" for module in modules.split()]
 
 
-def gemma2(plant: bool) -> nn.Module:
+def gemma2(shape: Shape, plant: bool) -> nn.Module:
     config = transformers.Gemma2Config(
-        **CONFIG, head_dim=32, sliding_window=7, attn_logit_softcapping=49.0 if plant else 50.0
+        **shape.config(), head_dim=shape.head_dim, sliding_window=shape.window,
+        attn_logit_softcapping=49.0 if plant else 50.0,
     )
     return transformers.Gemma2ForCausalLM(config)
 
 
-def parallel(plant: bool) -> nn.Module:
-    config = transformers.CohereConfig(**CONFIG, logit_scale=0.063 if plant else 0.0625)
+def parallel(shape: Shape, plant: bool) -> nn.Module:
+    config = transformers.CohereConfig(**shape.config(), logit_scale=0.063 if plant else 0.0625)
     return transformers.CohereForCausalLM(config)
 
 
-def arrange_parallel(theirs: dict[str, Tensor], _ours: dict[str, Tensor]) -> None:
-    for i in range(LAYERS):
-        for name, heads in ("q", HEADS), ("k", KV_HEADS):
+def arrange_parallel(shape: Shape, theirs: dict[str, Tensor], _ours: dict[str, Tensor]) -> None:
+    for i in range(shape.layers):
+        for name, heads in ("q", shape.heads), ("k", shape.kv_heads):
             rows = f"model.layers.{i}.self_attn.{name}_proj.weight"
             theirs[rows] = interleaved(theirs[rows], heads)
 
 
-def latent_attention(plant: bool) -> nn.Module:
+def latent_attention(shape: Shape, plant: bool) -> nn.Module:
     config = transformers.DeepseekV3Config(
-        **CONFIG | {"num_key_value_heads": HEADS}, q_lora_rank=12 * HEAD_DIM, kv_lora_rank=4 * HEAD_DIM,
-        qk_nope_head_dim=HEAD_DIM, qk_rope_head_dim=HEAD_DIM // 2, v_head_dim=HEAD_DIM, first_k_dense_replace=LAYERS,
-        rms_norm_eps=1e-5, rope_interleave=not plant,
+        **shape.config() | {"num_key_value_heads": shape.heads}, q_lora_rank=12 * shape.head_dim,
+        kv_lora_rank=4 * shape.head_dim, qk_nope_head_dim=shape.head_dim, qk_rope_head_dim=shape.head_dim // 2,
+        v_head_dim=shape.head_dim, first_k_dense_replace=shape.layers, rms_norm_eps=1e-5, rope_interleave=not plant,
     )
     return transformers.DeepseekV3ForCausalLM(config)
 
 
-def arrange_latent_attention(theirs: dict[str, Tensor], _ours: dict[str, Tensor]) -> None:
-    rotated = HEAD_DIM // 2
-    for i in range(LAYERS):
+def arrange_latent_attention(shape: Shape, theirs: dict[str, Tensor], _ours: dict[str, Tensor]) -> None:
+    rotated = shape.head_dim // 2
+    for i in range(shape.layers):
         q, kv = (f"model.layers.{i}.self_attn.{name}.weight" for name in ("q_b_proj", "kv_a_proj_with_mqa"))
-        plain, turned = theirs[q].unflatten(0, (HEADS, -1)).split([HEAD_DIM, rotated], 1)
-        turned = interleaved(turned.flatten(0, 1), HEADS).unflatten(0, (HEADS, -1))
+        plain, turned = theirs[q].unflatten(0, (shape.heads, -1)).split([shape.head_dim, rotated], 1)
+        turned = interleaved(turned.flatten(0, 1), shape.heads).unflatten(0, (shape.heads, -1))
         theirs[q] = torch.cat([plain, turned], 1).flatten(0, 1)
         theirs[kv] = torch.cat([theirs[kv][:-rotated], interleaved(theirs[kv][-rotated:], 1)])
 
 
-def differential_attention(plant: bool) -> nn.Module:
-    config = transformers.DiffLlamaConfig(**CONFIG, rms_norm_eps=1e-5, head_dim=HEAD_DIM)
+def differential_attention(shape: Shape, plant: bool) -> nn.Module:
+    config = transformers.DiffLlamaConfig(**shape.config(), rms_norm_eps=1e-5, head_dim=shape.head_dim)
     model = transformers.DiffLlamaForCausalLM(config)
     if plant:
         model.model.layers[1].self_attn.lambda_init += 1e-3
     return model
 
 
-def gated_attention(plant: bool) -> nn.Module:
+def gated_attention(shape: Shape, plant: bool) -> nn.Module:
     rope = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5 if plant else 0.25}
     config = transformers.Qwen3NextConfig(
-        **CONFIG | {"rope_parameters": rope}, head_dim=32, num_experts=0, layer_types=["full_attention"] * LAYERS,
+        **shape.config() | {"rope_parameters": rope}, head_dim=shape.head_dim, num_experts=0,
+        layer_types=["full_attention"] * shape.layers,
     )
     return transformers.Qwen3NextForCausalLM(config)
 
 
-def arrange_gated_attention(theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
+def arrange_gated_attention(shape: Shape, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
     # There a head's query and its gate are side by side.
-    for i in range(LAYERS):
+    for i in range(shape.layers):
         at, gate = f"model.layers.{i}.self_attn.", ours[f"blocks.{i}.gate"]
         q, k, v = ours[f"blocks.{i}.qkv"].split([len(gate), len(gate) // 2, len(gate) // 2])
-        heads = [rows.unflatten(0, (HEADS, -1)) for rows in (q, gate)]
+        heads = [rows.unflatten(0, (shape.heads, -1)) for rows in (q, gate)]
         theirs[at + "q_proj.weight"] = torch.cat(heads, 1).flatten(0, 1)
         theirs |= {at + "k_proj.weight": k, at + "v_proj.weight": v}
 
 
-def stack(theirs: dict[str, Tensor], ours: dict[str, Tensor], **vectors: str) -> None:
+def stack(shape: Shape, theirs: dict[str, Tensor], ours: dict[str, Tensor], **vectors: str) -> None:
     """Makes vectors with an element for each block of the scalars that blocks have."""
     for vector, name in vectors.items():
-        theirs[vector] = torch.cat([ours[at] for i in range(LAYERS) if (at := f"blocks.{i}.{name}") in ours])
+        theirs[vector] = torch.cat([ours[at] for i in range(shape.layers) if (at := f"blocks.{i}.{name}") in ours])
 
 
 def git_show(clone: Path, commit: str, path: str) -> str:
@@ -235,81 +265,82 @@ def classes(text: str, begin: str, end: str, changes: dict[str, str]) -> SimpleN
     return SimpleNamespace(**found)
 
 
-def u_net(clone: Path, plant: bool) -> nn.Module:
+def u_net(clone: Path, shape: Shape, plant: bool) -> nn.Module:
     text = git_show(clone, MODDED_NANOGPT, U_NET)
     changes = {".bfloat16()": ""} | ({"pop()": "pop(0)"} if plant else {})
     code = classes(text, "class Rotary(", "# Our own simple Distributed Data Loader", changes)
-    return code.GPT(code.GPTConfig(vocab_size=VOCAB, n_layer=LAYERS, n_head=HEADS, n_embd=DIM))
+    return code.GPT(code.GPTConfig(shape.vocab, shape.layers, shape.heads, shape.dim))
 
 
-def arrange_u_net(theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
-    stack(theirs, ours, skip_weights="skip")
-    for i in range(LAYERS):
+def arrange_u_net(shape: Shape, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
+    stack(shape, theirs, ours, skip_weights="skip")
+    for i in range(shape.layers):
         at = f"transformer.h.{i}."
         theirs[at + "lambdas"] = torch.cat([ours[f"blocks.{i}.x_share"], ours[f"blocks.{i}.x0_share"]])
         # The first block mixes its values with themselves, whatever this number is. The text leaves it out.
         theirs[at + "attn.lamb"] = ours[f"blocks.{i}.first_share"][0] if i > 0 else torch.tensor(0.5)
 
 
-def nanochat(clone: Path, plant: bool) -> nn.Module:
+def nanochat(clone: Path, shape: Shape, plant: bool) -> nn.Module:
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "-C", clone, "archive", NANOCHAT, "nanochat"], check=True, capture_output=True)
         tarfile.open(fileobj=io.BytesIO(archive.stdout)).extractall(folder, filter="data")
         sys.path.insert(0, folder)
         from nanochat.gpt import GPT, GPTConfig
 
-    model = GPT(GPTConfig(SEQ, VOCAB, LAYERS, HEADS, KV_HEADS, DIM))
+    model = GPT(GPTConfig(shape.seq, shape.vocab, shape.layers, shape.heads, shape.kv_heads, shape.dim))
     # Its own short windows have at least 128 tokens. The number leaves out the query's own key.
-    model.window_sizes = [(7 if plant else 6, 0)] * (LAYERS - 1) + [(SEQ, 0)]
+    model.window_sizes = [(shape.window - (not plant), 0)] * (shape.layers - 1) + [(shape.seq, 0)]
     return model
 
 
-def arrange_nanochat(theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
-    stack(theirs, ours, resid_lambdas="x_share", x0_lambdas="x0_share")
+def arrange_nanochat(shape: Shape, theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> None:
+    stack(shape, theirs, ours, resid_lambdas="x_share", x0_lambdas="x0_share")
 
 
-def modded_nanogpt(clone: Path, plant: bool) -> nn.Module:
+def modded_nanogpt(clone: Path, shape: Shape, plant: bool) -> nn.Module:
     text = git_show(clone, MODDED_NANOGPT, TRACK_3)
     changes = {
         ".bfloat16()": "",
         'reduction="sum"': 'reduction="mean"',
-        "head_dim=128": f"head_dim={HEAD_DIM}",
+        "head_dim=128": f"head_dim={shape.head_dim}",
         # The text has neither.
         "        logits = 15 * logits * (logits.square() + 15**2).rsqrt()\n": "",
-        "logits = self.proj(self.norm2(x)).float()": "logits = self.norm2(x) @ self.proj.weight.T",
+        "logits = self.proj(self.norm2(x)).float()": "logits = F.linear(self.norm2(x), self.proj.weight.type_as(x)).float()",
     } | ({"scale=0.12": "scale=0.121"} if plant else {})
     code = classes(text, "class RMSNorm(", f"{'#' * 40}\n#              Optimizer", changes)
-    return code.GPT(VOCAB, LAYERS, DIM)
+    return code.GPT(shape.vocab, shape.layers, shape.dim)
 
 
-def arrange_modded_nanogpt(theirs: dict[str, Tensor], _ours: dict[str, Tensor]) -> None:
+def arrange_modded_nanogpt(shape: Shape, theirs: dict[str, Tensor], _ours: dict[str, Tensor]) -> None:
     for at in theirs:
         if ".attn.q." in at or ".attn.k." in at:
             # There the first and the third quarter of a head are rotated together.
-            theirs[at] = theirs[at].unflatten(0, (HEADS, 4, -1))[:, [0, 2, 1, 3]].flatten(0, 2)
-    theirs["proj.bias"] = torch.zeros(VOCAB)
+            theirs[at] = theirs[at].unflatten(0, (shape.heads, 4, -1))[:, [0, 2, 1, 3]].flatten(0, 2)
+    theirs["proj.bias"] = torch.zeros(shape.vocab)
 
 
 def cases(clones: argparse.Namespace) -> dict[str, Case | None]:
     """Returns the texts, with None for those whose clone is not given."""
     found: dict[str, Case | None] = {
-        "gemma2": Case(gemma2, GEMMA2, {"model.head_dim": 32, "model.window": 7, "optimizer.lr": 0.15}),
+        "gemma2": Case(gemma2, GEMMA2, {"optimizer.lr": 0.15}, shape=Shape(head_dim=32, window=7)),
         "parallel": Case(parallel, PARALLEL, {"model.logit_scale": 0.0625, "model.norm_eps": 1e-5}, arrange_parallel),
         "latent_attention": Case(latent_attention, LATENT, {"model.norm_eps": 1e-5}, arrange_latent_attention),
         "differential_attention": Case(differential_attention, DIFFERENTIAL, {"model.norm_eps": 1e-5}),
         "gated_attention": Case(
-            gated_attention, GATED, {"model.head_dim": 32, "model.rope_fraction": 0.25}, arrange_gated_attention
+            gated_attention, GATED, {"model.rope_fraction": 0.25}, arrange_gated_attention, Shape(head_dim=32)
         ),
     } | dict.fromkeys(("u_net", "nanochat_2026", "modded_nanogpt"))
-    wide = {"model.norm_eps": TORCH_EPS, "model.ffn_dim": 4 * DIM}
+    eps = {"model.norm_eps": TORCH_EPS}
     if clone := clones.modded_nanogpt:
-        keys = wide | {"model.n_kv_heads": HEADS}
-        found["u_net"] = Case(partial(u_net, clone), GPT, keys, arrange_u_net)
+        wide = Shape(kv_heads=4, ffn=256)
+        found["u_net"] = Case(partial(u_net, clone), GPT, eps, arrange_u_net, wide)
         track_3 = partial(modded_nanogpt, clone)
-        found["modded_nanogpt"] = Case(track_3, TRACK_3_NAMES, keys, arrange_modded_nanogpt)
+        found["modded_nanogpt"] = Case(track_3, TRACK_3_NAMES, eps, arrange_modded_nanogpt, wide)
     if clone := clones.nanochat:
-        keys = wide | {"model.rope_theta": 100_000, "model.window": 7}
-        found["nanochat_2026"] = Case(partial(nanochat, clone), NANOCHAT_NAMES, keys, arrange_nanochat)
+        keys = eps | {"model.rope_theta": 100_000}
+        wide = Shape(ffn=256, window=7)
+        found["nanochat_2026"] = Case(partial(nanochat, clone), NANOCHAT_NAMES, keys, arrange_nanochat, wide)
     return found
 
 
@@ -338,7 +369,7 @@ def reference_step(
     case: Case, plant: bool, windows: Tensor, weights: dict[str, Tensor]
 ) -> tuple[float, dict[str, Tensor]]:
     """Returns the reference's loss and its gradients by the text's names. Autograd reverses the mapping."""
-    model = case.build(plant).eval()
+    model = case.build(case.shape, plant).eval()
     ours = {name: value.clone().requires_grad_() for name, value in weights.items()}
     parameters, theirs = dict(model.named_parameters()), {}
     for name, value in ours.items():
@@ -346,7 +377,7 @@ def reference_step(
         into = [other.format(block) for other in case.names[name.rsplit(".", 1)[-1]]]
         rows = value.flatten(0, value.dim() - 2) if value.dim() > 2 else value
         theirs |= zip(into, rows.split([parameters[other].shape[0] for other in into]) if into else ())
-    case.arrange(theirs, ours)
+    case.arrange(case.shape, theirs, ours)
     assert theirs.keys() == parameters.keys(), f"not matched: {theirs.keys() ^ parameters.keys()}"
     tokens, targets = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
     if isinstance(model, transformers.PreTrainedModel):
@@ -359,7 +390,7 @@ def reference_step(
 
 def check(xrun: Path, name: str, case: Case, plant: bool) -> bool:
     """Compares a text with its reference, prints a line and returns whether they agree."""
-    keys = [f"{key}={value}" for key, value in (KEYS | case.keys).items()]
+    keys = [f"{key}={value}" for key, value in (KEYS | case.shape.keys() | case.keys).items()]
     text = TEXTS / f"{name}.model"
     command = [xrun, "model", "check", text, "--recipe", "quickstart", "--compute", *keys]
     checked = subprocess.run(command, capture_output=True, text=True)
