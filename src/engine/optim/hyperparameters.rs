@@ -17,6 +17,9 @@ pub struct Hyperparameter {
     pub default: Value,
     /// Meaning, in one sentence.
     pub meaning: &'static str,
+    /// True if the hyperparameter is newer than stored runs, which did what the default does: resolved recipes
+    /// and hashes leave the default out.
+    pub default_is_implied: bool,
     /// A valid value other than the default, in TOML.
     pub example: &'static str,
     /// Other names for it in the field.

@@ -163,8 +163,11 @@ fn run_facts(recorded: &Experiment, run: &ExperimentRun, folder: &Path) -> Vec<S
         let is_named =
             |key: &str| recorded.changes.iter().any(|change| change.split(':').next() == Some(key));
         let changes = changes_between(&recipe, &other);
+        // Keys that neither run stored are newer than both.
+        let is_stored = |key: &str| recipe.locate(key).is_some() || other.locate(key).is_some();
         let hidden = changes.iter().find(|change| {
-            change.class == Class::Training && change.key != "training.seed" && !is_named(change.key)
+            let counts = change.class == Class::Training && change.key != "training.seed";
+            counts && is_stored(change.key) && !is_named(change.key)
         });
         found.extend(hidden.map(|change| {
             format!(

@@ -115,7 +115,8 @@ pub(super) fn keys(role: GroupRole, section_keys: &[Key]) -> Vec<Key> {
             WEIGHT_DECAY if !role.decays() => "0".to_owned(),
             name => format!("`optimizer.{name}`, where the optimizer has it"),
         };
-        Key { path: leak(format!("optimizer.{}", own(key.name()))), ..*key }
+        // A group that sets a default may differ from the section, which it would inherit otherwise.
+        Key { path: leak(format!("optimizer.{}", own(key.name()))), implied_default: None, ..*key }
             .aliases(aliases.leak())
             .unset(leak(unset))
             .implied(UNSET)

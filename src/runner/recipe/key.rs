@@ -293,6 +293,9 @@ pub struct Key {
     /// the behavior before the key existed, so that hashes of earlier recipes stay valid. A resolved recipe
     /// without the key has this value, whatever the default is.
     pub implied: Option<&'static str>,
+    /// The default of a hyperparameter that is newer than stored recipes, which did the same without it. It is
+    /// left out like the implied value.
+    pub implied_default: Option<&'static str>,
     /// Conditions under which the key has no effect. A value that is set nevertheless is reported.
     pub idle: &'static [When],
     /// Conditions under which the key has no effect and a value is refused, because a result would claim more
@@ -325,6 +328,7 @@ impl Key {
             aliases: &[],
             same_bits: false,
             implied: None,
+            implied_default: None,
             idle: &[],
             refused: &[],
         }
@@ -367,7 +371,8 @@ impl Key {
 
     /// Returns true if resolved recipes and hashes leave the key out at this value.
     pub(super) fn is_implied(&self, value: Option<&str>) -> bool {
-        self.implied.is_some_and(|implied| implied == value.unwrap_or(UNSET))
+        let implied = [self.implied, self.implied_default];
+        implied.into_iter().flatten().any(|implied| implied == value.unwrap_or(UNSET))
     }
 
     /// Returns the part before the dot.

@@ -182,7 +182,9 @@ pub(super) fn key(hyperparameter: &Hyperparameter) -> Key {
         Form::Word(words) => Type::Word(words),
     };
     let path = leak(format!("optimizer.{}", hyperparameter.name));
-    Key::new(path, Training, kind, hyperparameter.meaning, hyperparameter.example)
+    let implied_default = hyperparameter.default_is_implied.then(|| leak(hyperparameter.default.to_string()));
+    let key = Key::new(path, Training, kind, hyperparameter.meaning, hyperparameter.example)
         .aliases(hyperparameter.aliases)
-        .implied(UNSET)
+        .implied(UNSET);
+    Key { implied_default, ..key }
 }

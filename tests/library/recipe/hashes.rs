@@ -82,3 +82,20 @@ fn kept_runs_keep_their_hashes() {
         }
     }
 }
+
+/// A hyperparameter that is newer than stored runs leaves their hashes as they are, but a group that sets its
+/// default beside another value of the section counts.
+#[test]
+fn a_newer_hyperparameter_counts_where_it_is_not_its_default() {
+    let hash = |settings: &[&str]| {
+        let settings: Vec<String> = settings.iter().map(|setting| format!("optimizer.{setting}")).collect();
+        let path = root().join("recipes/dim384-muon.toml");
+        recipe::load(&path, &settings, std::iter::empty(), &Machine::none()).unwrap().hash()
+    };
+    let (plain, polar) = (hash(&[]), hash(&["orthogonalization=polar_express"]));
+    assert_eq!(hash(&["orthogonalization=newton_schulz", "neuron_momentum=0.0"]), plain);
+    assert_ne!(polar, plain);
+    assert_ne!(hash(&["neuron_momentum=0.95"]), plain);
+    let group = ["orthogonalization=polar_express", "groups.matrix.orthogonalization=newton_schulz"];
+    assert!(![&plain, &polar].contains(&&hash(&group)));
+}
