@@ -148,6 +148,9 @@ pub fn collect_cases(part: &str, collector: &Collector) -> Result<()> {
             if !case.differentiable.is_empty() {
                 exec::collect(collector, &layout.with_gradient(case, true)?)?;
                 exec::collect(collector, &layout.with_gradient(case, false)?)?;
+                if case.outputs.is_empty() {
+                    exec::collect(collector, &layout.twice(case)?)?;
+                }
                 exec::collect(collector, &layout.recomputed(case)?)?;
             }
         }
