@@ -72,6 +72,11 @@ impl Signature {
     }
 }
 
+/// Returns calls of the functions that texts share with formulas, which work element by element.
+pub fn element_functions() -> Vec<String> {
+    Function::ALL.iter().map(|function| function.call()).collect()
+}
+
 /// Returns true if texts may call `name`.
 pub(super) fn is_function(name: &str) -> bool {
     Signature::find(name).is_some() || Function::from_name(name).is_some()

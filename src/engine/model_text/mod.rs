@@ -28,7 +28,7 @@ mod tree;
 
 pub use built_in::{BUILT_IN, BUILT_IN_NAMES, IDEAS, built_in, texts};
 pub use dropout::{DROPOUT_RATES, rounded_dropout};
-pub use functions::{Argument, FUNCTIONS, Signature};
+pub use functions::{Argument, FUNCTIONS, Signature, element_functions};
 pub use graph::{Elementwise, Graph, MAX_GRAPH_NODES, MAX_PARAMETER_ELEMENTS, MAX_WIDTH};
 pub use graph::{
     Initial, Node, Norm, NormKind, Operation, Outcome, Parameter, ParameterKind, Reduction, Shape,

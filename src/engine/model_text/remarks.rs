@@ -3,7 +3,7 @@
 
 use super::keys::Keys;
 use super::names::{KEY_NAMES, LOGITS};
-use super::resolve::branches_taken;
+use super::resolve::{Branches, branches_taken};
 use super::tree::{Expression, ExpressionKind, ModelText, Part, Statement};
 use crate::format::shortened;
 use std::collections::BTreeSet;
@@ -144,9 +144,6 @@ impl ModelText {
         keys.any(|name| name != "n_layers" || !names.contains("layer"))
     }
 }
-
-/// The branches of `if`s that were taken: where an `if` begins and ends, and whether its condition was true.
-pub(super) type Branches = BTreeSet<(usize, usize, bool)>;
 
 /// Returns true if the statement with this value exists whatever its conditions are.
 fn always_exists(value: &Expression) -> bool {

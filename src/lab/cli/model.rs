@@ -3,12 +3,11 @@
 use super::terminal::{print, print_exact, print_json, stdout_columns};
 use super::what::{Results, recipe_path};
 use crate::error::{Error, Result};
-use crate::expression::Function;
 use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
 use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
-use crate::model_text::{FUNCTIONS, Mistake, ModelText, Remark, built_in, resolve, texts};
+use crate::model_text::{FUNCTIONS, Mistake, ModelText, Remark, built_in, element_functions, resolve, texts};
 use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
 use crate::recipe::{self, Recipe, model_text_error};
 use crate::regular;
@@ -213,10 +212,9 @@ fn functions() -> Result<()> {
     for signature in FUNCTIONS {
         table.row([signature.call(), signature.meaning.replace('`', "")]);
     }
-    let of_elements: Vec<String> = Function::ALL.iter().map(|function| function.call()).collect();
     print(&format!(
         "{}\nElement by element, of rows, vectors and numbers: {}.\n",
         table.render(0),
-        of_elements.join(", ")
+        element_functions().join(", ")
     ))
 }

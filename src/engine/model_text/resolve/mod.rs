@@ -13,7 +13,6 @@ use super::graph::{Graph, MAX_GRAPH_NODES, Node, Operation, Outcome, Parameter, 
 use super::keys::Keys;
 use super::mistake::{Mistake, fail};
 use super::names::{self, LOGITS};
-use super::remarks::Branches;
 use super::tree::{Expression, ExpressionKind, ModelText, Operator, Part, Statement};
 pub use calls::MAX_SHIFT;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +39,9 @@ pub fn resolve(text: &ModelText, keys: &Keys) -> Result<Graph, Mistake> {
     resolver.all_parts()?;
     resolver.finish()
 }
+
+/// The branches of `if`s that were taken: where an `if` begins and ends, and whether its condition was true.
+pub(super) type Branches = BTreeSet<(usize, usize, bool)>;
 
 /// Returns the branches of `if`s that are taken in some block; `None` if the text describes no model.
 pub(super) fn branches_taken(text: &ModelText, keys: &Keys) -> Option<Branches> {
