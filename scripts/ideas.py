@@ -567,7 +567,7 @@ def checked(record: dict | None, found: dict, name: str) -> dict:
     if interval and (abs(interval["estimate"] - found["estimate"]) > 1e-5 or abs(finding["p"] - found["p"]) > 1e-6 + 0.01 * found["p"]):
         both = [f"{one['estimate']} with p = {p}" for one, p in ((interval, finding["p"]), (found, found["p"]))]
         raise SystemExit(f"{name}: `xrun compare` has {both[0]}, this script {both[1]}")
-    said = {"confirmatory": confirmatory, "qualifiers": record["qualifiers"], "diverged": record["diverged"]}
+    said = {"confirmatory": confirmatory, "qualifiers": record.get("qualifiers", []), "diverged": record.get("diverged")}
     # An exploratory answer has no verdict there. Runs that diverged need rules that this script does not have.
     known = finding["verdict"] if confirmatory else "none, because runs diverged" if said["diverged"] else found["verdict"]
     return {**said, "recorded": True, "verdict": known}
