@@ -4,10 +4,9 @@
 use crate::place::{Done, Place, Run, SAME_REQUEST};
 use xrun::results::Status;
 
-/// Long enough to be stopped in the middle, on a machine on which the test itself gets little time too.
-const STEPS: u64 = 500;
+/// Long enough to be stopped in the middle.
 const LONG: [&str; 4] =
-    ["training.steps=500", "checkpoint.interval=200", "generation.interval=200", "metrics.plots=true"];
+    ["training.steps=150", "checkpoint.interval=50", "generation.interval=40", "metrics.plots=true"];
 
 /// Starts a run and stops it by a signal after its first row.
 fn stopped(signal: &str, more: &[&str]) -> (Place, Done) {
@@ -35,7 +34,7 @@ fn is_stopped_and_resumable(signal: &str, more: &[&str]) {
     let summary = run.summary();
     assert_eq!(summary.status, Status::Interrupted);
     let step = summary.steps;
-    assert!((1..STEPS).contains(&step), "{}", done.stderr);
+    assert!((1..150).contains(&step), "{}", done.stderr);
     assert_eq!((run.newest().meta().step, run.rows() as u64), (step, step));
     assert_eq!(std::fs::read_dir(run.path.join("plots")).unwrap().count(), 12);
 
