@@ -32,8 +32,8 @@ extern "C" __global__ void arrange(Tensors in, T *__restrict__ y, int n) {
     store(y + at, x);
 }
 
-// dx: the gradient of the tensor `input`, n elements in rows of `row`, plus `before`, which is null or like dx
-// and may be the same memory; dy: [rows, HEADS, WIDTH].
+// dx: the gradient of the tensor `input`, n elements in rows of `row`, plus `before`, which is null or like
+// dx and may be the same memory; dy: [rows, HEADS, WIDTH].
 extern "C" __global__ void arrange_grad(const T *__restrict__ dy, const T *before, T *dx, int n, int row,
                                         int input) {
     constexpr Piece pieces[] = {PIECES};

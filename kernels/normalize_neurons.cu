@@ -1,5 +1,5 @@
-// NorMuon's normalization of neurons, as in src/engine/ops/normalize_neurons.rs. MATRIX_COLUMNS is the width of
-// a row in memory; a block of `average_rows` has ROWS_PER_BLOCK warps, one per row.
+// NorMuon's normalization of neurons, as in src/engine/ops/normalize_neurons.rs. MATRIX_COLUMNS is the width
+// of a row in memory; a block of `average_rows` has ROWS_PER_BLOCK warps, one per row.
 #include "matrices.cuh"
 
 // Neighbors that a thread loads at once from a row.
@@ -9,8 +9,8 @@ constexpr int ROW_VEC = MATRIX_COLUMNS % VEC == 0 ? VEC : 1;
 // x[matrix, rows, MATRIX_COLUMNS], and scratch[matrix, row] = (mean, 1 / (√average + eps)). If bad[1] is set,
 // averages stay.
 extern "C" __global__ void __launch_bounds__(ROWS_PER_BLOCK * WARP)
-average_rows(const T *x, const u32 *bad, float *averages, float2 *scratch, u32 rows, float columns, float keep,
-             float take, float eps, int rank_row) {
+average_rows(const T *x, const u32 *bad, float *averages, float2 *scratch, u32 rows, float columns,
+             float keep, float take, float eps, int rank_row) {
     u32 row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) return;
     u64 matrix = blockIdx.y, at = (matrix * rows + row) * MATRIX_COLUMNS;

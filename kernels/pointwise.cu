@@ -99,9 +99,9 @@ __device__ __forceinline__ float sum_over_teams(float x) {
     return x;
 }
 
-// d: the gradients of the inputs, of which those of rows are written, plus the tensor in `before` if the input's
-// bit is in ADDS_TO, which may be the same memory; dy: [rows, HEADS, WIDTH]; partials: [runs, PARTIALS], the sums
-// for vectors over a run of `run` rows. A block handles one head of a run.
+// d: the gradients of the inputs, of which those of rows are written, plus the tensor in `before` if the
+// input's bit is in ADDS_TO, which may be the same memory; dy: [rows, HEADS, WIDTH]; partials: [runs,
+// PARTIALS], the sums for vectors over a run of `run` rows. A block handles one head of a run.
 extern "C" __global__ void __launch_bounds__(THREADS)
     pointwise_grad(Tensors in, const T *dy, Tensors before, Tensors d, float *partials, int rows, int run) {
     constexpr Operand operands[] = {OPERANDS};

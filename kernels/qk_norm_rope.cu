@@ -2,8 +2,8 @@
 //
 // Definitions besides heads.cuh's: ROTATES (0 leaves out the rotation, and positions are not read);
 // ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm and
-// their gradient, and neither they nor partial sums are accessed); VALUES_APART (1 if the values of x are rows of
-// their own).
+// their gradient, and neither they nor partial sums are accessed); VALUES_APART (1 if the values of x are
+// rows of their own).
 #include "heads.cuh"
 
 // Elements of a row of x, and of a row of its values.
@@ -51,11 +51,11 @@ __device__ __forceinline__ void rotate(const float *row, int column, float (&low
 }
 
 // x: [rows, X_WIDTH]; v: [rows, VALUES_WIDTH] with VALUES_APART; y: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM];
-// positions: [rows]. y may be x itself; if not, `copies_v` is 1, and the value heads are copied. A block handles
-// `rows_per_block` rows.
+// positions: [rows]. y may be x itself; if not, `copies_v` is 1, and the value heads are copied. A block
+// handles `rows_per_block` rows.
 extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3)
-    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, const T *v, T *y, int rows,
-                 int rows_per_block, float eps, u32 copies_v) {
+    qk_norm_rope(const T *x, const float *wq, const float *wk, const u32 *positions, const T *v, T *y,
+                 int rows, int rows_per_block, float eps, u32 copies_v) {
     __shared__ __align__(16) float cos_sin[ROTATES ? TILE_ROWS : 1][HEAD_DIM], weights[2][HEAD_DIM];
     let_next_begin();
     ThreadHeads own;
@@ -122,12 +122,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, !SMALL ? 1 : WHOLE ? 4 : 3
 // is du, rotated back if x was rotated. Block b writes Σ g·u·s over its `rows_per_block` rows to row b of the
 // partials: HEAD_DIM columns for wq, then for wk.
 //
-// x, dx: [rows, X_WIDTH]; dv: [rows, VALUES_WIDTH] with VALUES_APART; dy: [rows, QKV_WIDTH]; wq, wk: [HEAD_DIM];
-// positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx may be x or dy itself; if it is not dy, `copies_v` is 1,
-// and the gradients of the value heads are copied.
+// x, dx: [rows, X_WIDTH]; dv: [rows, VALUES_WIDTH] with VALUES_APART; dy: [rows, QKV_WIDTH]; wq, wk:
+// [HEAD_DIM]; positions: [rows]; partials: [blocks, 2·HEAD_DIM]. dx may be x or dy itself; if it is not dy,
+// `copies_v` is 1, and the gradients of the value heads are copied.
 extern "C" __global__ void __launch_bounds__(THREADS, SMALL ? 2 : 1)
-    qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx, T *dv,
-                      float *partials, int rows, int rows_per_block, float eps, u32 copies_v) {
+    qk_norm_rope_grad(const T *x, const float *wq, const float *wk, const u32 *positions, const T *dy, T *dx,
+                      T *dv, float *partials, int rows, int rows_per_block, float eps, u32 copies_v) {
     __shared__ __align__(16) float shared[TILE_ROWS > WARPS ? TILE_ROWS : WARPS][HEAD_DIM];
     __shared__ __align__(16) float weights[2][HEAD_DIM];
     ThreadHeads own;

@@ -11,8 +11,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, PACKS_PER_THREAD * VEC <= 
     ThreadHeads own;
     int first = blockIdx.x * rows_per_block, end = min(first + rows_per_block, rows);
     if (copies_v)
-        copy_v(x + V_OFFSET + i64(first) * QKV_WIDTH, QKV_WIDTH, y + V_OFFSET + i64(first) * QKV_WIDTH, QKV_WIDTH,
-               end - first);
+        copy_v(x + V_OFFSET + i64(first) * QKV_WIDTH, QKV_WIDTH, y + V_OFFSET + i64(first) * QKV_WIDTH,
+               QKV_WIDTH, end - first);
     for (int tile = first; tile < end; tile += TILE_ROWS) {
         int tile_rows = min(TILE_ROWS, end - tile), heads = tile_rows * own.per_row();
         const T *from = x + i64(tile) * QKV_WIDTH;
