@@ -3,7 +3,8 @@
 //
 // Definitions: T, WIDTH (elements of a row), VEC (elements that a thread moves at once, a divisor of WIDTH),
 // TEAM (threads per row, a power of two), THREADS (per block, a multiple of TEAM), WEIGHT (1 if rows are
-// multiplied by a weight) and BIAS (1 if a bias is added). An absent vector is a null pointer.
+// multiplied by a weight), WEIGHT_OFFSET (added to the weight) and BIAS (1 if a bias is added). An absent vector
+// is a null pointer.
 #pragma once
 #include "common.cuh"
 
@@ -51,10 +52,14 @@ template <int N> __device__ __forceinline__ void team_sums(float (&x)[N]) {
     }
 }
 
-// Loads a pack of the weight; ones without WEIGHT.
+// Loads a pack of the weight with its offset; ones without WEIGHT.
 __device__ __forceinline__ void load_weight(const float *from, float (&to)[VEC]) {
     if constexpr (WEIGHT) {
         load(from, to);
+        if constexpr (WEIGHT_OFFSET != 0.0f) {
+#pragma unroll
+            for (int c = 0; c < VEC; c++) to[c] += WEIGHT_OFFSET;
+        }
     } else {
 #pragma unroll
         for (int c = 0; c < VEC; c++) to[c] = 1.0f;

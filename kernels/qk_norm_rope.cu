@@ -2,7 +2,7 @@
 //
 // Definitions besides heads.cuh's: ROTATES (0 leaves out the rotation, and positions are not read);
 // ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm and
-// their gradient, and neither they nor partial sums are accessed); VALUES_APART (1 if the values of x are
+// their gradient, and neither they nor partial sums are accessed); WEIGHT_OFFSET (added to the weights); VALUES_APART (1 if the values of x are
 // rows of their own).
 #include "heads.cuh"
 
@@ -20,12 +20,14 @@ __device__ __forceinline__ float inverse_root(float squares, float eps) {
     return rsqrtf(fmaf(squares, 1.0f / HEAD_DIM, eps));
 }
 
-// Fills in wq, then wk, each in the order of slots.
+// Fills in wq, then wk, with their offset, each in the order of slots.
 __device__ __forceinline__ void fill_weights(const float *wq, const float *wk,
                                              float (&weights)[2][HEAD_DIM]) {
-    for (int c = threadIdx.x; c < 2 * HEAD_DIM; c += THREADS)
-        weights[c / HEAD_DIM][c % HEAD_DIM] =
-            c < HEAD_DIM ? wq[column_of_slot(c)] : wk[column_of_slot(c - HEAD_DIM)];
+    for (int c = threadIdx.x; c < 2 * HEAD_DIM; c += THREADS) {
+        float weight = c < HEAD_DIM ? wq[column_of_slot(c)] : wk[column_of_slot(c - HEAD_DIM)];
+        if constexpr (WEIGHT_OFFSET != 0.0f) weight += WEIGHT_OFFSET;
+        weights[c / HEAD_DIM][c % HEAD_DIM] = weight;
+    }
 }
 
 __device__ __forceinline__ void load_halves(const float *row, int column, float (&low)[VEC],

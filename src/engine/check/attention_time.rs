@@ -221,7 +221,7 @@ impl Programs {
         let state = Arc::new(layout.finish());
         let norm = QkNormRope {
             values_apart: false,
-            norm: QkNorm { heads, eps: 1e-6, weighted: true },
+            norm: QkNorm { heads, eps: 1e-6, weighted: true, weight_offset: 0.0 },
             rotation: Some(HeadRotation {
                 rotary: Rotary::with_whole_heads(heads.dim, 10_000.0),
                 first: false,

@@ -2,7 +2,7 @@
 
 use super::{GpuNode, Mode, Spec};
 use crate::device::ProductPrecision;
-use crate::device::gpu::{DevicePtr, Operand, Product, ProductShape};
+use crate::device::gpu::{Addend, DevicePtr, Operand, Product, ProductShape};
 use crate::error::Result;
 
 impl<'a> GpuNode<'a> {
@@ -38,13 +38,43 @@ impl<'a> GpuNode<'a> {
     /// If the library rejects the product.
     pub fn product(
         &self,
-        (m, n, k): (usize, usize, usize),
+        sizes: (usize, usize, usize),
         a: Operand,
         b: Operand,
         output: usize,
         precision: ProductPrecision,
     ) -> Result<()> {
-        let shape = ProductShape {
+        let shape = self.product_shape(sizes, [a, b], (output, self.adds(output)), precision);
+        self.queue.product(&Product::new(shape, a.address, b.address, self.output(output)))
+    }
+
+    /// Enqueues a product into output 0, which adds another matrix like the output:
+    /// `C[m, n] = A[m, k]·B[k, n] + addend[m, n]`. The addend may be the output.
+    ///
+    /// # Errors
+    /// If the library rejects the product.
+    pub fn product_plus(
+        &self,
+        sizes: (usize, usize, usize),
+        a: Operand,
+        b: Operand,
+        addend: DevicePtr,
+        precision: ProductPrecision,
+    ) -> Result<()> {
+        let shape = self.product_shape(sizes, [a, b], (0, true), precision);
+        let addend = Some(Addend { address: addend, factor: 1.0 });
+        self.queue.product(&Product { addend, ..Product::new(shape, a.address, b.address, self.output(0)) })
+    }
+
+    /// Returns the shape of a product into an output, to which it may add.
+    fn product_shape(
+        &self,
+        (m, n, k): (usize, usize, usize),
+        [a, b]: [Operand; 2],
+        (output, accumulate): (usize, bool),
+        precision: ProductPrecision,
+    ) -> ProductShape {
+        ProductShape {
             batch: None,
             m,
             n,
@@ -53,9 +83,8 @@ impl<'a> GpuNode<'a> {
             b_transposed: b.transposed,
             input: self.input_spec(0).dtype,
             output: self.output_spec(output).dtype,
-            accumulate: self.adds(output),
+            accumulate,
             precision,
-        };
-        self.queue.product(&Product::new(shape, a.address, b.address, self.output(output)))
+        }
     }
 }

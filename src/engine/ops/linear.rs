@@ -6,7 +6,7 @@
 
 use super::lanes::map;
 use crate::device::cpu::matmul::{Matrix, product};
-use crate::device::gpu::{Addend, Operand, Product, ProductShape};
+use crate::device::gpu::Operand;
 use crate::device::{Elem, ProductPrecision};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -35,12 +35,12 @@ pub struct LinearWeightGrad {
     pub products: ProductPrecision,
 }
 
-/// Returns (rows, outputs, inputs) of the layer as allocated.
-fn sizes(x: &Spec, w: &Spec) -> (usize, usize, usize) {
+/// Returns (rows, outputs, inputs) of a layer as allocated.
+pub(super) fn sizes(x: &Spec, w: &Spec) -> (usize, usize, usize) {
     (x.rows(), w.rows(), w.width())
 }
 
-fn flops((n, o, i): (usize, usize, usize)) -> f64 {
+pub(super) fn flops((n, o, i): (usize, usize, usize)) -> f64 {
     2.0 * n as f64 * o as f64 * i as f64
 }
 
@@ -119,7 +119,7 @@ impl Op for Linear {
 }
 
 /// Computes `y = x·Wᵀ` by three loops.
-fn reference(inputs: &[Array]) -> Vec<Array> {
+pub(super) fn reference(inputs: &[Array]) -> Vec<Array> {
     let (x, w) = (&inputs[0], &inputs[1]);
     let (n, width) = (x.shape[0], x.width());
     let outs = w.data.len() / width;
@@ -184,23 +184,11 @@ impl Op for LinearInputGrad {
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let (n, o, i) = sizes(cx.output_spec(0), cx.input_spec(1));
         let (a, b) = (Operand::plain(cx.input(0)), Operand::plain(cx.input(1)));
-        if !self.adds {
-            return cx.product((n, i, o), a, b, 0, self.products);
+        if self.adds {
+            cx.product_plus((n, i, o), a, b, cx.input(2), self.products)
+        } else {
+            cx.product((n, i, o), a, b, 0, self.products)
         }
-        let shape = ProductShape {
-            batch: None,
-            m: n,
-            n: i,
-            k: o,
-            a_transposed: false,
-            b_transposed: false,
-            input: cx.input_spec(0).dtype,
-            output: cx.output_spec(0).dtype,
-            accumulate: true,
-            precision: self.products,
-        };
-        let addend = Some(Addend { address: cx.input(2), factor: 1.0 });
-        cx.queue.product(&Product { addend, ..Product::new(shape, a.address, b.address, cx.output(0)) })
     }
 
     fn cases(_precision: Precision) -> Cases {

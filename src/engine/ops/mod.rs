@@ -33,6 +33,7 @@ pub mod kv_cache;
 mod lanes;
 pub mod layer_norm;
 pub mod linear;
+pub mod linear_add;
 pub mod linear_few_rows;
 pub mod matrices;
 pub mod mul;
@@ -117,6 +118,7 @@ pub static OPS: &[OpType] = op_types![
     linear::Linear,
     linear::LinearInputGrad,
     linear::LinearWeightGrad,
+    linear_add::LinearAdd,
     linear_few_rows::LinearFewRows,
     mul::Mul,
     pointwise::Pointwise,

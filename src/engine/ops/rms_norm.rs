@@ -1,4 +1,5 @@
-//! Root-mean-square norm (Zhang and Sennrich, 2019): `y = x / sqrt(mean(x²) + eps) ⊙ w`.
+//! Root-mean-square norm (Zhang and Sennrich, 2019): `y = x / sqrt(mean(x²) + eps) ⊙ w`, where a constant may be
+//! added to `w` as in Gemma, which stores weights less 1.
 //!
 //! The backward pass needs only the input: the reciprocal root is cheaper to recompute than to read.
 
@@ -7,13 +8,23 @@ use super::lanes::dot;
 use super::row_norm::RowNorm;
 use crate::device::{Elem, Real};
 
-/// `y[N, d] = rms_norm(x[N, d])·w[d]`, or `rms_norm(x)` without a weight, which has the accumulator format.
+/// `y[N, d] = rms_norm(x[N, d])·(w[d] + offset)`, or `rms_norm(x)` without a weight, which has the accumulator
+/// format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     /// Added to the mean square.
     pub eps: f64,
     /// True if the norm has a weight.
     pub weight: bool,
+    /// Added to the weight.
+    pub weight_offset: f64,
+}
+
+impl RmsNorm {
+    /// Creates the norm with a weight, or without one.
+    pub const fn new(eps: f64, weight: bool) -> Self {
+        Self { eps, weight, weight_offset: 0.0 }
+    }
 }
 
 /// Computes the reciprocal root mean square of a row.
@@ -51,6 +62,10 @@ impl RowNorm for RmsNorm {
 
     fn affine(self) -> Affine {
         if self.weight { Affine::Weight } else { Affine::None }
+    }
+
+    fn weight_offset(self) -> f64 {
+        self.weight_offset
     }
 
     fn constants<A: Real>(self, len: usize) -> Root<A> {
@@ -97,11 +112,14 @@ impl RowNorm for RmsNorm {
     }
 
     fn examples() -> Vec<Self> {
-        [true, false].map(|weight| Self { eps: 1e-6, weight }).to_vec()
+        let weighted = Self::new(1e-6, true);
+        vec![weighted, Self::new(1e-6, false), Self { weight_offset: 1.0, ..weighted }]
     }
 
     fn reference(self, row: &mut [f64], w: &[f64], _b: &[f64]) {
         let mean = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
-        row.iter_mut().zip(w).for_each(|(x, w)| *x = *x / (mean + self.eps).sqrt() * w);
+        row.iter_mut()
+            .zip(w)
+            .for_each(|(x, w)| *x = *x / (mean + self.eps).sqrt() * (w + self.weight_offset));
     }
 }

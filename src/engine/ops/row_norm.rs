@@ -15,7 +15,7 @@ use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Builder, Cases, CpuNode, Emission, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
-use arithmetic::{elements_per_thread, lacks};
+use arithmetic::{elements_per_thread, vector_attributes};
 use std::sync::Arc;
 
 /// The assignment of rows to GPU threads: a team of threads holds each row in registers (kernels/norm.cuh).
@@ -30,16 +30,18 @@ struct Teams {
     /// Threads per block.
     threads: usize,
     affine: Affine,
+    weight_offset: f64,
 }
 
 impl Teams {
     /// Returns the assignment for rows of `width` elements in which a thread holds at most `elements` of a
     /// row.
-    fn new(dtype: DType, width: usize, elements: usize, affine: Affine) -> Self {
+    fn new<N: RowNorm>(norm: N, dtype: DType, width: usize, elements: usize) -> Self {
         let vec = vector_width(width, dtype);
         let packs = (elements / vec).max(1);
         let team = (width / vec).div_ceil(packs).next_power_of_two().clamp(4, 512);
-        Self { dtype, width, vec, team, threads: team.max(256), affine }
+        let (affine, weight_offset) = (norm.affine(), norm.weight_offset());
+        Self { dtype, width, vec, team, threads: team.max(256), affine, weight_offset }
     }
 
     /// Launches a kernel whose blocks handle `run` rows each.
@@ -60,6 +62,7 @@ impl Teams {
             .with("TEAM", self.team)
             .with("THREADS", self.threads)
             .with("WEIGHT", u8::from(self.affine.weight()))
+            .with("WEIGHT_OFFSET", format!("{:?}f", self.weight_offset))
             .with("BIAS", u8::from(self.affine.bias()));
         cx.queue.launch(kernel, Grid::new(rows.div_ceil(run), self.threads as u32), args)
     }
@@ -88,16 +91,26 @@ fn row_sizes(x: &Spec) -> (usize, usize, usize) {
     (x.shape[x.shape.len() - 1], x.width(), x.rows())
 }
 
+/// Returns the weight of a norm with its offset, from input `i`; ones if there is no weight, since a product with
+/// one keeps its bits.
+fn weight_of<A: Real, N: RowNorm>(cx: &CpuNode<'_>, norm: N, i: usize, width: usize) -> Vec<A> {
+    let mut weight = vector_or(cx, norm.affine().weight().then_some(i), width, A::ONE);
+    if norm.weight_offset() != 0.0 {
+        let offset = A::from_f64(norm.weight_offset());
+        weight.iter_mut().for_each(|w| *w += offset);
+    }
+    weight
+}
+
 /// Returns the vector in input `i`, or `absent` in every element for a norm that lacks it.
 fn vector_or<A: Real>(cx: &CpuNode<'_>, i: Option<usize>, width: usize, absent: A) -> Vec<A> {
     i.map_or_else(|| vec![absent; width], |i| cx.input::<A>(i).slice(0, width).to_vec())
 }
 
-/// Reads weight and bias, the inputs from `first` on, for rows of `width`. Ones and zeros replace absent
-/// ones: a product with one keeps its bits.
-fn vectors<A: Real>(cx: &CpuNode<'_>, affine: Affine, first: usize, width: usize) -> [Vec<A>; 2] {
-    let (weight, bias) = (affine.weight().then_some(first), affine.bias().then_some(first + 1));
-    [vector_or(cx, weight, width, A::ONE), vector_or(cx, bias, width, A::ZERO)]
+/// Reads weight and bias, the inputs from `first` on, for rows of `width`.
+fn vectors<A: Real, N: RowNorm>(cx: &CpuNode<'_>, norm: N, first: usize, width: usize) -> [Vec<A>; 2] {
+    let bias = norm.affine().bias().then_some(first + 1);
+    [weight_of(cx, norm, first, width), vector_or(cx, bias, width, A::ZERO)]
 }
 
 /// Launches a forward kernel with enough blocks for all rows. The vectors follow the first `first` inputs,
@@ -105,7 +118,7 @@ fn vectors<A: Real>(cx: &CpuNode<'_>, affine: Affine, first: usize, width: usize
 fn launch<N: RowNorm>(norm: N, cx: &GpuNode<'_>, first: usize) -> Result<()> {
     let (x, affine) = (cx.input_spec(0), norm.affine());
     let (len, width, rows) = row_sizes(x);
-    let teams = Teams::new(x.dtype, width, elements_per_thread(x.dtype), affine);
+    let teams = Teams::new(norm, x.dtype, width, elements_per_thread(x.dtype));
     let vector = |i: usize| pointer_or_null(cx.inputs, (i < affine.count()).then_some(first + i));
     let mut args: Vec<Arg> = cx.inputs[..first].iter().map(|&p| p.into()).collect();
     args.extend((0..N::VECTORS).map(vector));
@@ -123,7 +136,7 @@ impl<N: RowNorm> Op for N {
     }
 
     fn attributes(&self) -> String {
-        format!("eps={:e}{}", self.eps(), lacks(*self))
+        format!("eps={:e}{}", self.eps(), vector_attributes(*self))
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
@@ -136,8 +149,12 @@ impl<N: RowNorm> Op for N {
         let mut inputs = vec![v.input(0)];
         inputs.extend(self.affine().weight().then(|| v.input(1)));
         inputs.push(v.output_grad(0)?);
-        let gradient = NormGrad { norm: *self, residual: false, emits: false };
-        v.backward(gradient, &inputs, &[0, 1, 2][..=self.affine().count()]).map(drop)
+        let sum = v.sum_to_add_to(0);
+        inputs.extend(sum);
+        let gradient = NormGrad { norm: *self, residual: sum.is_some(), emits: false };
+        v.backward(gradient, &inputs, &[0, 1, 2][..=self.affine().count()])?;
+        v.includes_sum(0);
+        Ok(())
     }
 
     fn may_alias(&self) -> Vec<MayAlias> {
@@ -152,7 +169,7 @@ impl<N: RowNorm> Op for N {
         let (len, d, rows) = row_sizes(cx.input_spec(0));
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
-            let (constants, [w, b]) = (self.constants::<A>(len), vectors::<A>(cx, self.affine(), 1, d));
+            let (constants, [w, b]) = (self.constants::<A>(len), vectors::<A, _>(cx, *self, 1, d));
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
             cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
                 let mut row = vec![A::ZERO; d];
@@ -245,7 +262,7 @@ impl<N: RowNorm> Op for ResidualNorm<N> {
         let (len, d, rows) = row_sizes(cx.input_spec(0));
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
-            let (constants, [w, b]) = (self.0.constants::<A>(len), vectors::<A>(cx, self.0.affine(), 2, d));
+            let (constants, [w, b]) = (self.0.constants::<A>(len), vectors::<A, _>(cx, self.0, 2, d));
             let (x, y) = (cx.input::<E>(0), cx.input::<E>(1));
             let (r_out, n_out) = (cx.output::<E>(0), cx.output::<E>(1));
             cx.pool.chunks(rows, rows_per_task(d), #[inline(always)] |start, len| {
@@ -366,7 +383,7 @@ impl<N: RowNorm> Op for NormGrad<N> {
         dispatch_float!(cx.input_spec(0).dtype, E => {
             type A = <E as Elem>::Acc;
             let constants = self.norm.constants::<A>(len);
-            let w = vector_or(cx, affine.weight().then_some(1), d, A::ONE);
+            let w = weight_of::<A, _>(cx, self.norm, 1, d);
             let (x, dy, dx) = (cx.input::<E>(0), cx.input::<E>(upstream), cx.output::<E>(0));
             let bypass: Option<View<'_, E>> = self.residual.then(|| cx.input::<E>(upstream + 1));
             let partials: Option<ViewMut<'_, A>> = partials_output(affine).map(|i| cx.output::<A>(i));
@@ -420,7 +437,7 @@ impl<N: RowNorm> Op for NormGrad<N> {
         args.extend(self.norm.number_args(len));
         let entry = N::gradient_kernel(self.residual, self.emits);
         let elements = N::gradient_elements(x.dtype);
-        let teams = Teams::new(x.dtype, width, elements, affine);
+        let teams = Teams::new(self.norm, x.dtype, width, elements);
         teams.launch(cx, (N::NAME, entry), (rows, run), &args)?;
         let Some(partials) = partials_output(affine) else { return Ok(()) };
         launch_sum_partials(cx, partials, &[1, 2][..affine.count()])

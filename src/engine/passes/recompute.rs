@@ -334,7 +334,7 @@ mod tests {
             let mut b = Builder::new("norm", Arc::new(builder.finish()));
             let [x, w, dy, to_n, to_dw] = slots.map(|slot| b.state_slot(slot));
             let x = b.emit1("x", Copy, &[x]).unwrap();
-            let n = b.emit1("n", RmsNorm { eps: 1e-6, weight: true }, &[x, w]).unwrap();
+            let n = b.emit1("n", RmsNorm::new(1e-6, true), &[x, w]).unwrap();
             b.phase = Phase::Backward;
             Self { b, x, w, n, dy, to_n, to_dw }
         }
@@ -350,7 +350,7 @@ mod tests {
 
         fn gradient_with_eps(&mut self, eps: f64, dy: TensorId) -> TensorId {
             let dw = Destination::Into(self.to_dw, Mode::Write);
-            let norm = RmsNorm { eps, weight: true };
+            let norm = RmsNorm::new(eps, true);
             let op = Arc::new(NormGrad { norm, residual: false, emits: false });
             self.b.emit_into("dx", op, &[self.x, self.w, dy], &[Destination::New, dw]).unwrap()[0]
         }

@@ -54,7 +54,7 @@ pub(super) fn reference(norm: QkNorm, x: &Array, weights: &[Array]) -> Array {
             let squares: f64 = (0..heads.dim).map(|d| x.data[start + d].powi(2)).sum();
             for d in 0..heads.dim {
                 y.data[start + d] = x.data[start + d] / (squares / heads.dim as f64 + eps).sqrt()
-                    * weight.map_or(1.0, |w| w.data[d]);
+                    * weight.map_or(1.0, |w| w.data[d] + norm.weight_offset);
             }
         }
     }

@@ -25,15 +25,19 @@ pub(super) struct Pass<'a, E: Elem> {
     row_width: usize,
     /// Index of the first weight among the inputs, and of its gradient among the outputs.
     weights_at: usize,
-    /// wq and wk.
-    weights: Option<[&'a [E::Acc]; 2]>,
+    /// wq and wk with their offset.
+    weights: Option<[Vec<E::Acc>; 2]>,
     turn: Option<Turn<'a, E::Acc>>,
 }
 
 impl<'a, E: Elem> Pass<'a, E> {
     pub(super) fn new(cx: &CpuNode<'a>, op: &QkNormRope) -> Self {
-        let QkNorm { heads, eps, weighted } = op.norm;
-        let weight = |i: usize| cx.input::<E::Acc>(i).slice(0, heads.dim);
+        let QkNorm { heads, eps, weighted, weight_offset } = op.norm;
+        let offset = E::Acc::from_f64(weight_offset);
+        let weight = |i: usize| {
+            let stored = cx.input::<E::Acc>(i).slice(0, heads.dim);
+            stored.iter().map(|w| if weight_offset == 0.0 { *w } else { *w + offset }).collect()
+        };
         let (row_width, weights_at) = (op.row_width(), op.weights_at());
         let weights = weighted.then(|| [weight(weights_at), weight(weights_at + 1)]);
         let turn = op.rotation.map(|HeadRotation { rotary, first }| {
@@ -89,7 +93,7 @@ impl<'a, E: Elem> Pass<'a, E> {
                         let norm = self.reciprocal_norm(head);
                         match &self.weights {
                             Some(weights) => {
-                                let weight = weights[self.weight_index(i)];
+                                let weight = &weights[self.weight_index(i)];
                                 head.iter_mut().zip(weight).for_each(|(x, w)| *x = *x * norm * *w);
                             }
                             None => scale(head, norm),
@@ -144,7 +148,7 @@ impl<'a, E: Elem> Pass<'a, E> {
                             let which = self.weight_index(i);
                             let dw = &mut dw[which * dim..(which + 1) * dim];
                             dw.iter_mut().zip(&*g).zip(&*x).for_each(|((dw, g), x)| *dw += *g * *x);
-                            g.iter_mut().zip(weights[which]).for_each(|(g, w)| *g *= *w);
+                            g.iter_mut().zip(&weights[which]).for_each(|(g, w)| *g *= *w);
                         }
                         let mean = dot(g, x) * inv_n;
                         g.iter_mut().zip(&*x).for_each(|(g, x)| *g = norm * (*g - *x * mean));

@@ -36,6 +36,7 @@ pub(super) fn launch(cx: &GpuNode<'_>, op: &QkNormRope, upstream: Option<usize>)
     let kernel = lanes
         .kernel("qk_norm_rope", entry)
         .with("WEIGHTED", usize::from(norm.weighted))
+        .with("WEIGHT_OFFSET", format!("{:?}f", norm.weight_offset))
         .with("VALUES_APART", usize::from(values_apart))
         .with("ROTATES_FIRST", usize::from(rotation.is_some_and(|rotation| rotation.first)));
     Lanes::launch(cx, kernel, (rows, run), &args)?;

@@ -41,9 +41,14 @@ impl Op for QkNormRope {
     }
 
     fn attributes(&self) -> String {
-        let QkNorm { heads, eps, weighted } = self.norm;
+        let QkNorm { heads, eps, weighted, weight_offset } = self.norm;
         let apart = if self.values_apart { " values_apart" } else { "" };
-        let norm = format!("{heads} eps={eps:e}{}{apart}", if weighted { "" } else { " unweighted" });
+        let weight = match weight_offset {
+            _ if !weighted => " unweighted".into(),
+            0.0 => String::new(),
+            offset => format!(" weight_offset={offset}"),
+        };
+        let norm = format!("{heads} eps={eps:e}{weight}{apart}");
         let Some(HeadRotation { rotary, first }) = self.rotation else { return norm };
         format!("{norm} {}{}", rotary.attributes(heads.dim), if first { " rotates_first" } else { "" })
     }
@@ -127,7 +132,7 @@ impl Op for QkNormRope {
             .depth(n.max(norm.heads.dim) * norm.heads.query)
         };
         let of = |n, heads, rotation, weighted| {
-            let norm = QkNorm { heads, eps: 1e-6, weighted };
+            let norm = QkNorm { heads, eps: 1e-6, weighted, weight_offset: 0.0 };
             (n, QkNormRope { norm, rotation, values_apart: false })
         };
         let whole = |heads: Heads, first| {
@@ -148,7 +153,11 @@ impl Op for QkNormRope {
             .flat_map(|(n, heads)| [true, false].map(|weighted| of(n, heads, None, weighted)));
         let apart = everywhere.into_iter().chain([of(17, Heads { query: 4, kv: 2, dim: 64 }, None, true)]);
         let apart = apart.map(|(n, op)| (n, QkNormRope { values_apart: true, ..op }));
-        Cases::Own(plain.chain(everywhere).chain(rotations).chain(alone).chain(apart).map(case).collect())
+        let raised = [everywhere[2], everywhere[3], of(17, Heads { query: 4, kv: 2, dim: 64 }, None, true)];
+        let raised =
+            raised.map(|(n, op)| (n, QkNormRope { norm: QkNorm { weight_offset: 1.0, ..op.norm }, ..op }));
+        let all = plain.chain(everywhere).chain(rotations).chain(alone).chain(apart).chain(raised);
+        Cases::Own(all.map(case).collect())
     }
 }
 

@@ -21,7 +21,7 @@ pub struct QkNormRope {
     pub values_apart: bool,
 }
 
-/// Each query head x becomes `x / √(mean(x²) + eps) · wq`, and each key head the same with wk. Without
+/// Each query head x becomes `x / √(mean(x²) + eps) · (wq + offset)`, and each key head the same with wk. Without
 /// weights, heads are only normalized. The weights have the accumulator format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNorm {
@@ -31,6 +31,8 @@ pub struct QkNorm {
     pub eps: f64,
     /// True if normalized heads are multiplied by weights.
     pub weighted: bool,
+    /// Added to the weights.
+    pub weight_offset: f64,
 }
 
 /// A rotation beside the norm.

@@ -30,6 +30,11 @@ pub(in crate::ops) trait RowNorm: Copy + Debug + PartialEq + Send + Sync + 'stat
     /// Returns which vectors the norm has.
     fn affine(self) -> Affine;
 
+    /// Returns the number that is added to the weight.
+    fn weight_offset(self) -> f64 {
+        0.0
+    }
+
     /// Returns the constants for rows of `len` elements without padding.
     fn constants<A: Real>(self, len: usize) -> Self::Constants<A>;
 
@@ -80,11 +85,13 @@ pub(super) fn elements_per_thread(dtype: DType) -> usize {
     64 / dtype.size()
 }
 
-/// Returns the vectors that a norm lacks, for printing.
-pub(super) fn lacks<N: RowNorm>(norm: N) -> &'static str {
+/// Returns the vectors that a norm lacks and what is added to the weight, for printing.
+pub(super) fn vector_attributes<N: RowNorm>(norm: N) -> String {
+    let offset = norm.weight_offset();
     match norm.affine() {
-        Affine::None => " no weight",
-        Affine::Weight if N::VECTORS > 1 => " no bias",
-        Affine::Weight | Affine::WeightAndBias => "",
+        Affine::None => " no weight".into(),
+        Affine::Weight if N::VECTORS > 1 => " no bias".into(),
+        Affine::Weight | Affine::WeightAndBias if offset == 0.0 => String::new(),
+        Affine::Weight | Affine::WeightAndBias => format!(" weight_offset={offset}"),
     }
 }

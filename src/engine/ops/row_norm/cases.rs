@@ -1,6 +1,6 @@
 //! Test cases of a norm, alone and after a residual addition.
 
-use super::arithmetic::{RowNorm, lacks};
+use super::arithmetic::{RowNorm, vector_attributes};
 use crate::ir::{Array, Case, Fill, Op, Precision, Spec};
 
 /// Returns the test cases of the op of a norm: of the norm alone, or with `residual` after an addition.
@@ -21,7 +21,7 @@ pub(super) fn cases<N: RowNorm, O: Op>(
         let vectors = [(weight.clone(), Fill::Normal(1.0, 0.3)), (weight, Fill::Normal(0.1, 0.5))];
         inputs.extend(vectors.into_iter().take(norm.affine().count()));
         let weights: Vec<usize> = (first..inputs.len()).collect();
-        let name = format!("n{n} d{d}{}{more}", lacks(norm));
+        let name = format!("n{n} d{d}{}{more}", vector_attributes(norm));
         let reference = move |inputs: &[Array]| {
             let mut r = inputs[0].clone();
             if residual {
@@ -36,7 +36,7 @@ pub(super) fn cases<N: RowNorm, O: Op>(
     let mut cases = Vec::new();
     for (i, norm) in N::examples().into_iter().enumerate() {
         let shapes = [(17, 96), (1000, 40), (33, 5), (9, 1536), (1, 128), (255, 64), (256, 48)];
-        // Four shapes suffice for a norm that lacks a vector; the fourth has rows for more than a warp.
+        // Four shapes suffice for every other norm; the fourth has rows for more than a warp.
         let shapes = &shapes[..if i == 0 { shapes.len() } else { 4 }];
         cases.extend(shapes.iter().map(|&shape| case(norm, shape, shape.1, "")));
         cases.push(case(norm, (9, 30), 64, " padded"));

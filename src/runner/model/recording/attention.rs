@@ -86,8 +86,8 @@ impl Recording<'_> {
         }
         inputs.extend(rotation.map(|(_, positions)| positions));
         let changed = match (attention.norm, rotation) {
-            (Some(HeadNorm { eps, weights }), rotation) => {
-                let norm = QkNorm { heads, eps, weighted: weights.is_some() };
+            (Some(HeadNorm { eps, weights, weight_offset }), rotation) => {
+                let norm = QkNorm { heads, eps, weighted: weights.is_some(), weight_offset };
                 let first = attention.rotates_first;
                 let rotation = rotation.map(|(rotary, _)| HeadRotation { rotary, first });
                 let values_apart = rows.len() > 1;

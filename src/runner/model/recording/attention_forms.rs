@@ -2,9 +2,9 @@
 //! values come from.
 
 use super::readers::Readers;
-use super::step::{HeadNorm, Match, PackedAttention, Rotation, StepKind, alone, packed_heads};
+use super::step::{HeadNorm, Match, PackedAttention, Rotation, StepKind, WeightedNorm, alone, packed_heads};
 use super::view::View;
-use crate::model_text::{Norm, NormKind, Operation};
+use crate::model_text::{NormKind, Operation};
 
 /// Attention of queries, keys and values that are slices of one product.
 pub(super) fn packed_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
@@ -83,8 +83,8 @@ impl Form {
 /// What is done to heads.
 #[derive(Clone, Copy)]
 enum HeadChange {
-    /// Norm by root mean square, with this `eps` and weight.
-    Norm(f64, Option<usize>),
+    /// Norm by root mean square.
+    Norm(WeightedNorm),
     Rotation(Rotation),
 }
 
@@ -101,10 +101,15 @@ impl Heads {
         let mut heads = Self { source: node, changes: Vec::new(), factor: 1.0 };
         loop {
             let node = heads.source;
+            let is_rms = |norm: &WeightedNorm| norm.norm.kind == NormKind::Rms;
+            if let Some((norm, of, within)) = r.norm(node).filter(|(norm, ..)| is_rms(norm)) {
+                heads.changes.push(HeadChange::Norm(norm));
+                inner.push(node);
+                inner.extend(within);
+                heads.source = of;
+                continue;
+            }
             match *r.operation(node) {
-                Operation::Norm(Norm { kind: NormKind::Rms, eps, weight, bias: None }) => {
-                    heads.changes.push(HeadChange::Norm(eps, weight));
-                }
                 Operation::Rope { theta, width, reversed } => {
                     heads.changes.push(HeadChange::Rotation(Rotation { theta, width, reversed }));
                 }
@@ -137,24 +142,26 @@ fn changes(query: &[HeadChange], key: &[HeadChange]) -> Option<(Option<HeadNorm>
     use HeadChange::{Norm, Rotation};
     Some(match (query, key) {
         ([], []) => (None, None, false),
-        (&[Norm(eps, q)], &[Norm(other, k)]) => (Some(norms([eps, other], [q, k])?), None, false),
+        (&[Norm(q)], &[Norm(k)]) => (Some(norms(q, k)?), None, false),
         (&[Rotation(q)], &[Rotation(k)]) if q == k => (None, Some(q), false),
-        (&[Norm(eps, q), Rotation(by)], &[Norm(other, k), Rotation(other_by)]) if by == other_by => {
-            (Some(norms([eps, other], [q, k])?), Some(by), false)
+        (&[Norm(q), Rotation(by)], &[Norm(k), Rotation(other)]) if by == other => {
+            (Some(norms(q, k)?), Some(by), false)
         }
-        (&[Rotation(by), Norm(eps, q)], &[Rotation(other_by), Norm(other, k)]) if by == other_by => {
-            (Some(norms([eps, other], [q, k])?), Some(by), true)
+        (&[Rotation(by), Norm(q)], &[Rotation(other), Norm(k)]) if by == other => {
+            (Some(norms(q, k)?), Some(by), true)
         }
         _ => return None,
     })
 }
 
 /// Returns the norms of queries and keys, if one op computes both.
-fn norms(eps: [f64; 2], weights: [Option<usize>; 2]) -> Option<HeadNorm> {
-    let weights = match weights {
-        [Some(query), Some(key)] => Some([query, key]),
-        [None, None] => None,
+fn norms(query: WeightedNorm, key: WeightedNorm) -> Option<HeadNorm> {
+    let weights = match (query.norm.weight, key.norm.weight) {
+        (Some(query), Some(key)) => Some([query, key]),
+        (None, None) => None,
         _ => return None,
     };
-    (eps[0] == eps[1]).then_some(HeadNorm { eps: eps[0], weights })
+    let (eps, weight_offset) = (query.norm.eps, query.weight_offset);
+    let is_one = eps == key.norm.eps && weight_offset == key.weight_offset;
+    is_one.then_some(HeadNorm { eps, weights, weight_offset })
 }

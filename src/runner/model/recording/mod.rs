@@ -34,6 +34,7 @@ use crate::ops::gated::Gated;
 use crate::ops::head_sum::HeadSum;
 use crate::ops::layer_norm::LayerNorm;
 use crate::ops::linear::Linear;
+use crate::ops::linear_add::LinearAdd;
 use crate::ops::mul::Mul;
 use crate::ops::reshape::Reshape;
 use crate::ops::rms_norm::RmsNorm;
@@ -47,7 +48,7 @@ use std::ops::Range;
 use std::sync::Arc;
 pub use step::Head;
 pub(super) use step::packed_heads;
-use step::{Step, StepKind};
+use step::{Step, StepKind, WeightedNorm};
 pub use steps::head_of;
 use steps::{Steps, steps};
 
@@ -191,12 +192,22 @@ impl<'a> Recording<'a> {
                 let bias = self.param(b, bias)?;
                 return self.emit(b, step, Arc::new(AddBias), &[product, bias]);
             }
+            StepKind::SumWithProduct { weight } => {
+                let (weight, op) = (self.param(b, *weight)?, self.linear_op());
+                if matches!(self.purpose, Purpose::Generate | Purpose::Prefill(_)) {
+                    // Products of few rows have a kernel of their own.
+                    let product = b.emit1("product", op, &[inputs[1], weight])?;
+                    b.rename(product, format!("{}:product", self.names[step.outputs[0]]));
+                    return self.emit(b, step, Arc::new(Add), &[inputs[0], product]);
+                }
+                return self.emit(b, step, Arc::new(LinearAdd(op)), &[inputs[1], weight, inputs[0]]);
+            }
             StepKind::Norm(norm) => {
-                let inputs = self.with_params(b, inputs, [norm.weight, norm.bias])?;
+                let inputs = self.with_vectors(b, inputs, norm)?;
                 return self.emit(b, step, norm_op(norm, false), &inputs);
             }
             StepKind::ResidualNorm(norm) => {
-                let inputs = self.with_params(b, inputs, [norm.weight, norm.bias])?;
+                let inputs = self.with_vectors(b, inputs, norm)?;
                 return self.emit(b, step, norm_op(norm, true), &inputs);
             }
             StepKind::Attention(attention) => {
@@ -222,7 +233,7 @@ impl<'a> Recording<'a> {
                 let row = vec![*heads, self.plan.graph.nodes[step.outputs[0]].shape.width];
                 let divided = b.emit1("heads", Reshape { row }, &inputs)?;
                 b.rename(divided, format!("{}:heads", self.names[step.outputs[0]]));
-                let inputs = self.with_params(b, vec![divided], [norm.weight, norm.bias])?;
+                let inputs = self.with_vectors(b, vec![divided], norm)?;
                 return self.emit(b, step, norm_op(norm, false), &inputs);
             }
             StepKind::Rotate(rotation, heads) => {
@@ -262,14 +273,14 @@ impl<'a> Recording<'a> {
         b.param(&self.plan.graph.parameters[parameter].name)
     }
 
-    /// Returns tensors, followed by those of parameters that exist.
-    fn with_params(
+    /// Returns tensors, followed by the weight and the bias that a norm has.
+    fn with_vectors(
         &self,
         b: &mut Builder,
         mut tensors: Vec<TensorId>,
-        parameters: [Option<usize>; 2],
+        norm: &WeightedNorm,
     ) -> Result<Vec<TensorId>> {
-        for parameter in parameters.into_iter().flatten() {
+        for parameter in [norm.norm.weight, norm.norm.bias].into_iter().flatten() {
             tensors.push(self.param(b, parameter)?);
         }
         Ok(tensors)
@@ -311,13 +322,15 @@ impl Tensors {
 }
 
 /// Returns the op of a norm, or of a sum and its norm.
-fn norm_op(&Norm { kind, eps, weight, bias }: &Norm, of_sum: bool) -> Arc<dyn Op> {
+fn norm_op(&WeightedNorm { norm, weight_offset }: &WeightedNorm, of_sum: bool) -> Arc<dyn Op> {
+    let Norm { kind, eps, weight, bias } = norm;
     let affine = match (weight, bias) {
         (None, _) => Affine::None,
         (Some(_), None) => Affine::Weight,
         (Some(_), Some(_)) => Affine::WeightAndBias,
     };
-    let (rms_norm, layer_norm) = (RmsNorm { eps, weight: weight.is_some() }, LayerNorm { eps, affine });
+    let rms_norm = RmsNorm { eps, weight: weight.is_some(), weight_offset };
+    let layer_norm = LayerNorm { eps, affine };
     match (kind, of_sum) {
         (NormKind::Rms, false) => Arc::new(rms_norm),
         (NormKind::Rms, true) => Arc::new(ResidualNorm(rms_norm)),

@@ -4,17 +4,21 @@
 use super::attention_forms::{changed_attention, packed_attention, unpacked_attention};
 use super::elementwise::{broadcast_function, function};
 use super::readers::Readers;
-use super::step::{Head, Match, Rotation, Step, StepKind, alone};
+use super::step::{Head, Match, Rotation, Step, StepKind, WeightedNorm, alone};
 use crate::expression::{Operator, Tree};
-use crate::model_text::{Elementwise, Norm, Operation, Reduction};
+use crate::model_text::{Elementwise, Operation, Reduction};
 
 /// Returns the step that gives the result of an operation, if it has the form.
 pub(super) type Rewrite = fn(&Readers<'_>, usize) -> Option<Match>;
 
 /// All rewrites.
-pub(super) const REWRITES: [Rewrite; 19] = [
+pub(super) const REWRITES: [Rewrite; 20] = [
     // x + y, and norm(x + y)
     residual_norm,
+    // norm(x), and (1 + vector) * norm(x)
+    norm,
+    // the same of heads
+    head_norm,
     // attention(q, k, v) of slices of one product, with rms_norm and rope of q and k
     packed_attention,
     // the same of values that are computed apart
@@ -27,18 +31,17 @@ pub(super) const REWRITES: [Rewrite; 19] = [
     activated,
     // f(x, y, vector, …) of rows and vectors, if it is more than a sum or a product
     pointwise,
+    // x + linear(y, width)
+    sum_with_product,
     // x + y
     sum,
     // x * y
     product_of_rows,
     embedding,
     product,
-    norm,
     dropout,
     // attention(q, k, v) of any heads
     unpacked_attention,
-    // norm(heads(x, n))
-    head_norm,
     // rope(heads(x, n))
     rotation,
     concat,
@@ -48,7 +51,7 @@ pub(super) const REWRITES: [Rewrite; 19] = [
 ];
 
 fn residual_norm(r: &Readers<'_>, root: usize) -> Option<Match> {
-    let (norm, sum) = norm_of_rows(r, root)?;
+    let (norm, sum, inner) = norm_of_rows(r, root)?;
     let inputs = rows_of(r, sum, Elementwise::Add)?;
     // One op computes a longer function, and the norm reads its result.
     if pointwise(r, sum).is_some() {
@@ -60,7 +63,7 @@ fn residual_norm(r: &Readers<'_>, root: usize) -> Option<Match> {
         return None;
     }
     let step = Step { kind: StepKind::ResidualNorm(norm), inputs, outputs: vec![sum, root], at: sum };
-    Some(Match { step, inner: Vec::new() })
+    Some(Match { step, inner })
 }
 
 fn gated(r: &Readers<'_>, root: usize) -> Option<Match> {
@@ -122,6 +125,18 @@ fn is_sum(tree: &Tree) -> bool {
     }
 }
 
+fn sum_with_product(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let addends = rows_of(r, root, Elementwise::Add)?;
+    let &[first, second] = &addends[..] else { return None };
+    [(first, second), (second, first)].into_iter().find_map(|(rows, product)| {
+        let &Operation::Linear { weight, bias: None } = r.operation(product) else { return None };
+        let is_alone = r.readers[product].len() == 1 && rows != product;
+        let inputs = vec![rows, r.inputs(product)[0]];
+        let step = alone(root, StepKind::SumWithProduct { weight }, inputs)?;
+        is_alone.then(|| Match { inner: vec![product], ..step })
+    })
+}
+
 fn sum(r: &Readers<'_>, root: usize) -> Option<Match> {
     alone(root, StepKind::Sum, rows_of(r, root, Elementwise::Add)?)
 }
@@ -141,8 +156,8 @@ fn product(r: &Readers<'_>, root: usize) -> Option<Match> {
 }
 
 fn norm(r: &Readers<'_>, root: usize) -> Option<Match> {
-    let (norm, rows) = norm_of_rows(r, root)?;
-    alone(root, StepKind::Norm(norm), vec![rows])
+    let (norm, rows, inner) = norm_of_rows(r, root)?;
+    Some(Match { inner, ..alone(root, StepKind::Norm(norm), vec![rows])? })
 }
 
 fn dropout(r: &Readers<'_>, root: usize) -> Option<Match> {
@@ -151,9 +166,9 @@ fn dropout(r: &Readers<'_>, root: usize) -> Option<Match> {
 }
 
 fn head_norm(r: &Readers<'_>, root: usize) -> Option<Match> {
-    let Operation::Norm(norm) = *r.operation(root) else { return None };
+    let (norm, of, inner) = r.norm(root)?;
     let heads = r.graph.nodes[root].shape.heads;
-    alone(root, StepKind::HeadNorm(norm, heads), r.inputs(root).to_vec())
+    Some(Match { inner, ..alone(root, StepKind::HeadNorm(norm, heads), vec![of])? })
 }
 
 fn rotation(r: &Readers<'_>, root: usize) -> Option<Match> {
@@ -182,10 +197,9 @@ fn shift(r: &Readers<'_>, root: usize) -> Option<Match> {
     alone(root, StepKind::Shift(by), r.inputs(root).to_vec())
 }
 
-/// Returns the norm of undivided rows, and the rows.
-fn norm_of_rows(r: &Readers<'_>, root: usize) -> Option<(Norm, usize)> {
-    let (Operation::Norm(norm), &[rows]) = (r.operation(root), r.inputs(root)) else { return None };
-    (r.graph.nodes[root].shape.heads == 1).then_some((*norm, rows))
+/// Returns the norm of undivided rows, the rows, and the operations on the way.
+fn norm_of_rows(r: &Readers<'_>, root: usize) -> Option<(WeightedNorm, usize, Vec<usize>)> {
+    r.norm(root).filter(|_| r.graph.nodes[root].shape.heads == 1)
 }
 
 /// Returns the inputs of an operation on two rows of one shape.

@@ -49,9 +49,9 @@ pub(in crate::model) enum StepKind {
         bias: Option<usize>,
     },
     /// The norm of whole rows.
-    Norm(Norm),
+    Norm(WeightedNorm),
     /// A sum of rows (output 0), and the norm of the sum (output 1).
-    ResidualNorm(Norm),
+    ResidualNorm(WeightedNorm),
     /// Attention, from packed queries, keys and values.
     Attention(PackedAttention),
     /// Attention, from queries (input 0), keys (1) and values (2), which are packed first; the width of
@@ -67,6 +67,11 @@ pub(in crate::model) enum StepKind {
     Scaled(f64),
     /// The sum of two rows.
     Sum,
+    /// A row (input 0) plus the product of another (1) with a matrix.
+    SumWithProduct {
+        /// The matrix.
+        weight: usize,
+    },
     /// The product of two rows, element by element.
     ProductOfRows,
     /// A function of rows and vectors, with broadcast.
@@ -76,11 +81,20 @@ pub(in crate::model) enum StepKind {
     /// The sums of this many heads, times a factor.
     HeadSum(usize, f64),
     /// Norms of this many heads.
-    HeadNorm(Norm, usize),
+    HeadNorm(WeightedNorm, usize),
     /// The rotation of this many heads.
     Rotate(Rotation, usize),
     /// The rows this many tokens earlier.
     Shift(usize),
+}
+
+/// A norm. A number may be added to its weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::model) struct WeightedNorm {
+    /// The norm.
+    pub norm: Norm,
+    /// Added to the weight.
+    pub weight_offset: f64,
 }
 
 /// Attention of queries, keys and values that are parts of one row, in this order.
@@ -120,6 +134,8 @@ pub(in crate::model) struct HeadNorm {
     pub eps: f64,
     /// Weights of the queries' norm and of the keys'.
     pub weights: Option<[usize; 2]>,
+    /// Added to both weights.
+    pub weight_offset: f64,
 }
 
 /// The rotation of a head by position.
