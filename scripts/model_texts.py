@@ -171,6 +171,7 @@ TRACK_3_NAMES = {
     "ffn_norm": ["blocks.{}.norm2.gains"],
     "final_norm": ["norm2.gains"],
     "head": ["proj.weight"],
+    "head_bias": ["proj.bias"],
 }
 for name, modules in {"qkv": "attn.q attn.k attn.v", "out": "attn.proj", "up": "mlp.fc", "down": "mlp.proj"}.items():
     TRACK_3_NAMES[name] = [f"blocks.{{}}.{module}.weight" for module in modules.split()]
@@ -304,9 +305,6 @@ def modded_nanogpt(clone: Path, shape: Shape, plant: bool) -> nn.Module:
         ".bfloat16()": "",
         'reduction="sum"': 'reduction="mean"',
         "head_dim=128": f"head_dim={shape.head_dim}",
-        # The text has neither.
-        "        logits = 15 * logits * (logits.square() + 15**2).rsqrt()\n": "",
-        "logits = self.proj(self.norm2(x)).float()": "logits = F.linear(self.norm2(x), self.proj.weight.type_as(x)).float()",
     } | ({"scale=0.12": "scale=0.121"} if plant else {})
     code = classes(text, "class RMSNorm(", f"{'#' * 40}\n#              Optimizer", changes)
     return code.GPT(shape.vocab, shape.layers, shape.dim)
@@ -317,7 +315,6 @@ def arrange_modded_nanogpt(shape: Shape, theirs: dict[str, Tensor], _ours: dict[
         if ".attn.q." in at or ".attn.k." in at:
             # There the first and the third quarter of a head are rotated together.
             theirs[at] = theirs[at].unflatten(0, (shape.heads, 4, -1))[:, [0, 2, 1, 3]].flatten(0, 2)
-    theirs["proj.bias"] = torch.zeros(shape.vocab)
 
 
 def cases(clones: argparse.Namespace) -> dict[str, Case | None]:

@@ -22,6 +22,8 @@ pub(super) fn padded_widths(m: &Model, graph: &Graph, roles: &[Role]) -> Vec<BTr
         let outputs = graph.parameters[weight].shape.len() - 1;
         if products[index] == Some(index) {
             padded[weight].insert(outputs - 1);
+        }
+        if padded[weight].contains(&(outputs - 1)) {
             bias.iter().for_each(|&bias| _ = padded[bias].insert(outputs - 1));
         }
         if products[node.inputs[0]].is_some() {

@@ -9,6 +9,8 @@ use crate::ir::{
 };
 use crate::model::loss_scale::loss_scale;
 use crate::model::purpose::{Losses, PromptShape, Purpose};
+use crate::ops::activate::Activate;
+use crate::ops::add_bias::AddBias;
 use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
@@ -41,9 +43,25 @@ fn head_chunk(rows: usize, row_bytes: usize) -> usize {
     wanted.max(rows.div_ceil(HEAD_CHUNKS).next_multiple_of(wanted))
 }
 
+/// Rows whose losses are recorded together, and where their results go.
+pub(super) struct HeadChunk<'a> {
+    /// The rows that the head reads, the head's matrix and the targets.
+    pub inputs: [TensorId; 3],
+    /// The factor of the losses, and the count that it reads.
+    pub scale: Factor,
+    pub step_tokens: &'a [TensorId],
+    /// The objective.
+    pub objective: Objective,
+    pub losses: TensorId,
+    /// Losses beyond cross-entropy.
+    pub terms: Vec<TensorId>,
+    /// In training, the gradient of the rows, and whether the gradients of parameters are written or added to.
+    pub gradients: Option<(TensorId, Mode)>,
+}
+
 impl Recording<'_> {
     /// Returns the name of the head's matrix.
-    fn head_name(&self) -> &str {
+    pub(super) fn head_name(&self) -> &str {
         &self.plan.graph.parameters[self.steps.head.weight].name
     }
 
@@ -92,21 +110,25 @@ impl Recording<'_> {
             let grad_rows = b.buffer("d_normed", b.spec(normed).clone());
             for start in (0..rows).step_by(chunk) {
                 let count = chunk.min(rows - start);
-                let mut inputs = vec![b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?];
-                inputs.extend(&step_tokens);
-                let op = HeadLoss { scale, gradients, objective, products: plan.execution.products };
-                let mut outs =
-                    vec![Destination::Into(b.rows(losses, start, count)?, Mode::Write), Destination::New];
-                if gradients {
-                    let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
-                    let mode = if first { Mode::Write } else { Mode::Add };
-                    outs.push(Destination::Into(b.rows(grad_rows, start, count)?, Mode::Write));
-                    outs.push(Destination::Into(b.state(FlatBuffer::Grads.param(head))?, mode));
-                }
-                for term in [z_losses, smoothing_losses].into_iter().flatten() {
-                    outs.push(Destination::Into(b.rows(term, start, count)?, Mode::Write));
-                }
-                let logits = b.emit_into("logits", Arc::new(op), &inputs, &outs)?[1];
+                let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
+                let mode = if first { Mode::Write } else { Mode::Add };
+                let terms = [z_losses, smoothing_losses].into_iter().flatten();
+                let chunk = HeadChunk {
+                    inputs: [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?],
+                    scale,
+                    step_tokens: &step_tokens,
+                    objective,
+                    losses: b.rows(losses, start, count)?,
+                    terms: terms.map(|term| b.rows(term, start, count)).collect::<Result<_>>()?,
+                    gradients: match gradients {
+                        true => Some((b.rows(grad_rows, start, count)?, mode)),
+                        false => None,
+                    },
+                };
+                let logits = match self.steps.head.is_fused() {
+                    true => self.fused_losses(b, &chunk)?,
+                    false => self.losses_of_logits(b, &chunk)?,
+                };
                 if self.purpose == Purpose::Evaluate {
                     let chunk = LogitRows { start, count, logits };
                     plan.tasks.iter().try_for_each(|task| task.record_logits(b, &chunk))?;
@@ -114,6 +136,21 @@ impl Recording<'_> {
             }
             Ok(Losses { losses, z_losses, smoothing_losses })
         })
+    }
+
+    /// Records the losses of a chunk as one op. Returns the products of the head.
+    fn fused_losses(&self, b: &mut Builder, chunk: &HeadChunk<'_>) -> Result<TensorId> {
+        let &HeadChunk { scale, objective, .. } = chunk;
+        let products = self.plan.execution.products;
+        let op = HeadLoss { scale, gradients: chunk.gradients.is_some(), objective, products };
+        let mut outs = vec![Destination::Into(chunk.losses, Mode::Write), Destination::New];
+        if let Some((d_rows, mode)) = chunk.gradients {
+            outs.push(Destination::Into(d_rows, Mode::Write));
+            outs.push(Destination::Into(b.state(FlatBuffer::Grads.param(self.head_name()))?, mode));
+        }
+        outs.extend(chunk.terms.iter().map(|&term| Destination::Into(term, Mode::Write)));
+        let inputs = [&chunk.inputs, chunk.step_tokens].concat();
+        Ok(b.emit_into("logits", Arc::new(op), &inputs, &outs)?[1])
     }
 
     /// Records the copy of the rows that the head reads into the state.
@@ -145,7 +182,8 @@ impl Recording<'_> {
             let log_probs = range(b, ScoringSlot::LogProbs.into())?;
             let likeliest = range(b, ScoringSlot::Likeliest.into())?;
             let selected = b.emit1("selected", SelectRows { prompts: 1 }, &[hidden, rows])?;
-            let logits = b.emit1("logits", self.linear_op(), &[selected, weight])?;
+            let product = b.emit1("logits", self.linear_op(), &[selected, weight])?;
+            let logits = self.logits_of_product(b, product)?.logits;
             let outs = [log_probs, likeliest].map(|to| Destination::Into(to, Mode::Write));
             let op = TokenScores(self.objective());
             b.emit_into("scores", Arc::new(op), &[logits, targets], &outs).map(drop)
@@ -158,15 +196,7 @@ impl Recording<'_> {
     /// # Errors
     /// If the plan's numbers do not fit an op.
     pub(super) fn logits(&self, b: &mut Builder, normed: TensorId) -> Result<()> {
-        let (head, of) = (self.head_name(), self.steps.head);
-        // Every op but the last writes a new tensor.
-        let mut ops: Vec<Arc<dyn Op>> = vec![Arc::new(self.linear_op())];
-        if of.logit_scale != 1.0 {
-            ops.push(Arc::new(Scale { factor: of.logit_scale }));
-        }
-        if let Some(cap) = of.logit_cap {
-            ops.push(Arc::new(SoftCap { cap }));
-        }
+        let (head, of) = (self.head_name(), &self.steps.head);
         b.scoped("head", |b| {
             let positions = b.state(GenerationSlot::Positions)?;
             let last = match self.purpose {
@@ -176,12 +206,27 @@ impl Recording<'_> {
                 _ => normed,
             };
             let (weight, logits) = (b.param(head)?, b.state(GenerationSlot::Logits)?);
-            let mut inputs = vec![last, weight];
-            let final_op = ops.len() - 1;
-            for (k, op) in ops.into_iter().enumerate() {
+            // Every op but the last writes a new tensor.
+            let mut ops: Vec<(Arc<dyn Op>, Option<TensorId>)> =
+                vec![(Arc::new(self.linear_op()), Some(weight))];
+            if let Some(bias) = of.bias {
+                ops.push((Arc::new(AddBias), Some(self.param(b, bias)?)));
+            }
+            if let Some(function) = &of.function {
+                ops.push((Arc::new(Activate(function.clone())), None));
+            }
+            if of.logit_scale != 1.0 {
+                ops.push((Arc::new(Scale { factor: of.logit_scale }), None));
+            }
+            if let Some(cap) = of.logit_cap {
+                ops.push((Arc::new(SoftCap { cap }), None));
+            }
+            let (mut value, final_op) = (last, ops.len() - 1);
+            for (k, (op, parameter)) in ops.into_iter().enumerate() {
                 let to =
                     if k == final_op { Destination::Into(logits, Mode::Write) } else { Destination::New };
-                inputs = b.emit_into("logits", op, &inputs, &[to])?;
+                let inputs: Vec<TensorId> = [value].into_iter().chain(parameter).collect();
+                value = b.emit_into("logits", op, &inputs, &[to])?[0];
             }
             let (tokens, bad) = (b.state(GenerationSlot::Tokens)?, b.state(GenerationSlot::Bad)?);
             let outs = [

@@ -9,6 +9,7 @@ mod attention;
 mod attention_forms;
 mod elementwise;
 mod head;
+mod head_function;
 mod names;
 mod parts;
 mod pointwise;

@@ -211,8 +211,14 @@ fn rows_of(r: &Readers<'_>, root: usize, function: Elementwise) -> Option<Vec<us
     (*found == function && a.rows && a == b).then(|| inputs.to_vec())
 }
 
-/// Returns the head of a graph, with its operations except for the numbers.
+/// Returns the head of a graph, with its operations except for the numbers: a product, multiplied by a number and
+/// capped, or another function of a product.
 pub(super) fn head(r: &Readers<'_>) -> Option<(Head, Vec<usize>)> {
+    scaled_and_capped(r).or_else(|| function_of_product(r))
+}
+
+/// Returns a head that gives `cap * tanh(scale * linear(x, vocab_size) / cap)`, or lacks scale or cap.
+fn scaled_and_capped(r: &Readers<'_>) -> Option<(Head, Vec<usize>)> {
     use crate::expression::Function;
     let mut node = r.graph.logits;
     let mut found = Vec::new();
@@ -248,5 +254,23 @@ pub(super) fn head(r: &Readers<'_>) -> Option<(Head, Vec<usize>)> {
         return None;
     };
     found.push(node);
-    Some((Head { rows, weight, logit_scale, logit_cap }, found))
+    Some((Head { rows, weight, bias: None, function: None, logit_scale, logit_cap }, found))
+}
+
+/// Returns a head that gives any function of the elements of one product, which may have a bias.
+fn function_of_product(r: &Readers<'_>) -> Option<(Head, Vec<usize>)> {
+    let logits = r.graph.logits;
+    let (product, function, mut found) = match r.operation(logits) {
+        Operation::Linear { .. } => (logits, None, Vec::new()),
+        _ => {
+            let found = function(r, logits)?;
+            let &[product] = &found.variables[..] else { return None };
+            (product, Some(found.function), [found.inner, vec![logits]].concat())
+        }
+    };
+    let (&Operation::Linear { weight, bias }, &[rows]) = (r.operation(product), r.inputs(product)) else {
+        return None;
+    };
+    found.push(product);
+    Some((Head { rows, weight, bias, function, logit_scale: 1.0, logit_cap: None }, found))
 }

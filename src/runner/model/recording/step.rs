@@ -149,13 +149,18 @@ pub(in crate::model) struct Rotation {
     pub reversed: bool,
 }
 
-/// The head: the product that gives the logits, and what is done to them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The head: the product that gives the logits, and what is done to them. One op computes the losses of a product
+/// with a factor and a cap. With a bias or another function, the logits are a tensor of their own.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Head {
     /// The operation that gives the rows that it reads.
     pub rows: usize,
     /// The matrix.
     pub weight: usize,
+    /// Added to the products.
+    pub bias: Option<usize>,
+    /// Another function of the products and their bias than a factor and a cap.
+    pub function: Option<Function>,
     /// The factor of the products.
     pub logit_scale: f64,
     /// Soft cap of the logits.
@@ -163,7 +168,13 @@ pub struct Head {
 }
 
 impl Head {
-    /// Returns the logit for a product: multiplied by the factor, then capped.
+    /// Returns true if one op computes the losses of the products.
+    pub(super) fn is_fused(&self) -> bool {
+        self.bias.is_none() && self.function.is_none()
+    }
+
+    /// Returns the logit for what the head's programs keep: a product is multiplied by the factor, then capped. With
+    /// a bias or another function, the logits are kept.
     pub fn logit(&self, product: f64) -> f64 {
         let scaled = self.logit_scale * product;
         self.logit_cap.map_or(scaled, |cap| cap * (scaled / cap).tanh())

@@ -94,7 +94,8 @@ fn in_order(graph: &Graph, mut steps: Vec<Step>) -> Vec<Step> {
 }
 
 /// The logits that are computed.
-const LOGITS: &str = "logits are linear(x, vocab_size), times a number, and then cap * tanh(logits / cap)";
+const LOGITS: &str =
+    "logits are linear(x, vocab_size, …) or a function of its elements, without vectors and scalars";
 
 /// Returns the error that no op computes the logits.
 fn head_not_recorded(graph: &Graph) -> Error {

@@ -1,0 +1,89 @@
+//! Logits with a bias or a function for which the op of the losses has no form: they are a tensor of their own,
+//! and so are their gradients.
+
+use super::Recording;
+use super::head::HeadChunk;
+use crate::error::Result;
+use crate::ir::{Builder, Destination, FlatBuffer, Mode, TensorId};
+use crate::ops::activate::{Activate, ActivateGrad};
+use crate::ops::add_bias::{AddBias, AddBiasGrad};
+use crate::ops::cross_entropy::{CrossEntropy, CrossEntropyGrad};
+use crate::ops::linear::{LinearInputGrad, LinearWeightGrad};
+use crate::ops::sum::SumGrad;
+use crate::ops::with_gradient::WithGradient;
+use std::sync::Arc;
+
+/// The last values of the head.
+pub(super) struct Logits {
+    /// The products with their bias.
+    pub products: TensorId,
+    /// A function of these.
+    pub logits: TensorId,
+}
+
+impl Recording<'_> {
+    /// Records the bias and the function of the head's products, if it has them.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit an op.
+    pub(super) fn logits_of_product(&self, b: &mut Builder, product: TensorId) -> Result<Logits> {
+        let products = match self.steps.head.bias {
+            Some(bias) => {
+                let bias = self.param(b, bias)?;
+                b.emit1("biased", AddBias, &[product, bias])?
+            }
+            None => product,
+        };
+        let logits = match &self.steps.head.function {
+            Some(function) => b.emit1("function", Activate(function.clone()), &[products])?,
+            None => products,
+        };
+        Ok(Logits { products, logits })
+    }
+
+    /// Records the losses of a chunk and, in training, their gradients, which autodiff takes as they are. Returns
+    /// the logits.
+    ///
+    /// # Errors
+    /// If the plan's numbers do not fit an op.
+    pub(super) fn losses_of_logits(&self, b: &mut Builder, chunk: &HeadChunk<'_>) -> Result<TensorId> {
+        let [rows, weight, targets] = chunk.inputs;
+        let product = b.emit1("product", self.linear_op(), &[rows, weight])?;
+        let Logits { products, logits } = self.logits_of_product(b, product)?;
+        b.rename(logits, "head.logits.1".into());
+        let losses = match chunk.gradients {
+            Some(_) => Destination::New,
+            None => Destination::Into(chunk.losses, Mode::Write),
+        };
+        let terms = chunk.terms.iter().map(|&term| Destination::Into(term, Mode::Write));
+        let outs: Vec<Destination> = [losses].into_iter().chain(terms).collect();
+        let losses =
+            b.emit_into("losses", Arc::new(CrossEntropy(chunk.objective)), &[logits, targets], &outs)?;
+        let Some((d_rows, mode)) = chunk.gradients else { return Ok(logits) };
+
+        let of = [&losses[..1], chunk.step_tokens].concat();
+        let d_losses = b.emit1("d_losses", SumGrad { scale: chunk.scale }, &of)?;
+        let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
+        let mut d_product = b.emit1("d_logits", CrossEntropyGrad(chunk.objective), &inputs)?;
+        if let Some(function) = &self.steps.head.function {
+            let op = ActivateGrad { of: function.clone(), emits: false };
+            d_product = b.emit1("d_product", op, &[products, d_product])?;
+        }
+        let grad = |b: &mut Builder, parameter: &str| {
+            Ok(Destination::Into(b.state(FlatBuffer::Grads.param(parameter))?, mode))
+        };
+        if let Some(bias) = self.steps.head.bias {
+            let to = grad(b, &self.plan.graph.parameters[bias].name)?;
+            b.emit_into("d_bias", Arc::new(AddBiasGrad), &[d_product], &[to])?;
+        }
+        let products = self.plan.execution.products;
+        let to = grad(b, self.head_name())?;
+        b.emit_into("d_head", Arc::new(LinearWeightGrad { products }), &[rows, d_product, weight], &[to])?;
+        let to = Destination::Into(d_rows, Mode::Write);
+        let op = Arc::new(LinearInputGrad { products, adds: false });
+        b.emit_into("d_normed", op, &[d_product, weight], &[to])?;
+        let to = Destination::Into(chunk.losses, Mode::Write);
+        b.emit_into("losses", Arc::new(WithGradient), &[losses[0], rows, d_rows], &[to])?;
+        Ok(logits)
+    }
+}
