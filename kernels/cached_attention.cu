@@ -9,7 +9,7 @@
 //
 // Definitions: T, HEAD_DIM, VEC (a divisor of HEAD_DIM), LANES (threads per key, a power of two), QUERIES
 // (query heads per tile), THREADS (per block), SOFT_CAP (1: a score s becomes cap·tanh(s / cap)), WINDOW (1:
-// a query sees at most `window` keys).
+// a query sees at most `window` keys), SINKS (1: every query head has a sink, a score without a value).
 #include "common.cuh"
 
 constexpr int TEAMS = THREADS / LANES;
@@ -32,6 +32,13 @@ __device__ __forceinline__ void load_head(const T *head, bool live, Pack<T, VEC>
 
 // Before the first key, exponentials are relative to 1.
 __device__ __forceinline__ float finite(float maximum) { return maximum == -infinity() ? 0.0f : maximum; }
+
+// Returns o from a sum of values and of exponentials relative to `largest`, the largest score.
+__device__ __forceinline__ float output(float sum, float all, float largest, const float *sinks, int head) {
+    if (!SINKS) return sum / all;
+    float most = Max()(largest, sinks[head]), factor = expf(largest - most);
+    return sum * factor / fmaf(all, factor, expf(sinks[head] - most));
+}
 
 // The results of the teams of a block.
 struct Teams {
@@ -144,7 +151,7 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
 // `split` keys, and z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     cached_attention(const T *packed, const u32 *positions, T *__restrict__ o, T *cache, u32 *arrivals,
-                     float *partials, int query, int kv, u32 capacity, int tiles, int split,
+                     float *partials, const float *sinks, int query, int kv, u32 capacity, int tiles, int split,
                      float alpha, float soft_cap, int window) {
     __shared__ __align__(16) Teams teams;
     __shared__ bool is_last;
@@ -192,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             all = fmaf(factor, teams.totals[t][h], all);
         }
         if (active == 1) {
-            o[at] = down<T>(sum / all);
+            o[at] = down<T>(output(sum, all, largest, sinks, head + h));
             continue;
         }
         partial[h * PARTIAL + c] = sum;
@@ -224,6 +231,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             sum = fmaf(factor, of_head[s * apart + at % HEAD_DIM], sum);
             all = fmaf(factor, of_head[s * apart + HEAD_DIM + 1], all);
         }
-        o[at] = down<T>(sum / all);
+        o[at] = down<T>(output(sum, all, largest, sinks, head + at / HEAD_DIM));
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 use std::ops::Range;
 
-/// `(packed [B, (H+2·KV)·dim], positions [B] u32) → (o [B, H·dim], cache [B, S, 2·KV·dim], arrivals [B, H]
+/// `(packed [B, (H+2·KV)·dim], positions [B] u32, [sinks [H]]) → (o [B, H·dim], cache [B, S, 2·KV·dim], arrivals [B, H]
 /// u32, partials)`: writes the keys and values of row b into its row of the cache at `positions[b]`. Its
 /// query then attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add`
 /// the rest of the cache is kept; with `Mode::Write` it is zeroed first.
@@ -31,6 +31,8 @@ pub struct CachedAttention {
     pub score_cap: Option<f64>,
     /// The most keys that a query sees, including its own.
     pub window: Option<usize>,
+    /// True if every query head has a [sink](super::attention_sink).
+    pub sinks: bool,
     /// Number of positions in the cache: S.
     pub capacity: usize,
 }
@@ -75,6 +77,7 @@ impl CachedAttention {
             .with("THREADS", THREADS)
             .with("SOFT_CAP", u8::from(self.score_cap.is_some()))
             .with("WINDOW", u8::from(self.window.is_some()))
+            .with("SINKS", u8::from(self.sinks))
             .overlapping();
         (kernel, queries)
     }
@@ -89,11 +92,18 @@ impl Op for CachedAttention {
         let window = self.window.map_or(String::new(), |window| format!(" window={window}"));
         let cap = self.score_cap.map_or(String::new(), |cap| format!(" score_cap={cap}"));
         let scale = self.heads.scale_attribute(self.score_scale);
-        format!("{}{window}{scale}{cap} capacity={}", self.heads, self.capacity)
+        let sinks = if self.sinks { " sinks" } else { "" };
+        format!("{}{window}{scale}{cap}{sinks} capacity={}", self.heads, self.capacity)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [packed, positions] = inputs else { return Err("takes packed rows and positions".into()) };
+        let [packed, positions, sinks @ ..] = inputs else {
+            return Err("takes packed rows and positions".into());
+        };
+        let of_sinks = Spec::new([self.heads.query], packed.dtype.accumulator());
+        if sinks.len() != usize::from(self.sinks) || sinks.iter().any(|spec| *spec != of_sinks) {
+            return Err(format!("takes sinks, {of_sinks}, exactly if it has them"));
+        }
         self.heads.check(packed)?;
         let Heads { query, kv, dim } = self.heads;
         let (batch, capacity) = (packed.shape[0], self.capacity);
@@ -112,7 +122,7 @@ impl Op for CachedAttention {
     /// Counts as if every query stood at the end of the cache. The scratch is not counted, as it stays in the
     /// processor's caches.
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        let [packed, positions] = inputs else { unreachable!("infer has checked them") };
+        let [packed, positions, ..] = inputs else { unreachable!("infer has checked them") };
         let (batch, width) = (packed.shape[0], 2 * self.heads.kv * self.heads.dim);
         let keys = self.window.unwrap_or(self.capacity).min(self.capacity);
         let [read, new] = [keys, 1].map(|rows| Spec::new([batch, rows, width], packed.dtype));
@@ -137,6 +147,7 @@ impl Op for CachedAttention {
         let kv_width = 2 * heads.kv * dim;
         dispatch_float!(cx.input_spec(0).dtype, E => {
             let (packed, o, cache) = (cx.input::<E>(0), cx.output::<E>(0), cx.output::<E>(1));
+            let sinks = self.sinks.then(|| cx.input::<<E as Elem>::Acc>(2).slice(0, heads.query));
             if !cx.adds(1) {
                 cache.slice(0, cache.len()).fill(<E as Default>::default());
             }
@@ -162,8 +173,12 @@ impl Op for CachedAttention {
                 if let Some(cap) = self.score_cap {
                     cap_scores(&mut p, Acc::ONE, Acc::from_f64(cap));
                 }
-                let shift = max(&p);
-                let sum = exponentials(&mut p, Acc::ONE, shift);
+                let sink = sinks.map(|sinks| sinks[h]);
+                let shift = sink.map_or(max(&p), |sink| max(&p).larger(sink));
+                let mut sum = exponentials(&mut p, Acc::ONE, shift);
+                if let Some(sink) = sink {
+                    sum += (sink - shift).exp();
+                }
                 query.fill(Acc::ZERO);
                 for (t, p) in keys.zip(&p) {
                     cache.load(key(t) + heads.kv * dim, &mut row);
@@ -187,7 +202,8 @@ impl Op for CachedAttention {
         }
         let (kernel, queries) = self.kernel(cx.input_spec(0).dtype);
         let (tiles, split) = (self.heads.group().div_ceil(queries), split_len(capacity));
-        let mut args: Vec<Arg> = cx.inputs.iter().chain(cx.outputs).map(|&p| p.into()).collect();
+        let mut args: Vec<Arg> = cx.inputs[..2].iter().chain(cx.outputs).map(|&p| p.into()).collect();
+        args.push(Arg::Ptr(if self.sinks { cx.input(2) } else { 0 }));
         args.extend([query, kv, capacity, tiles, split].map(Arg::from));
         args.extend([self.score_scale, self.score_cap.unwrap_or(0.0)].map(|x| Arg::F32(x as f32)));
         args.push(self.window.unwrap_or(0).into());
@@ -216,21 +232,26 @@ impl Op for CachedAttention {
             (4, 300, (4, 1, 128), Some(1.5), Some(290)),
         ];
         type Shape = (usize, usize, (usize, usize, usize), Option<f64>, Option<usize>);
-        let case = |(batch, capacity, (query, kv, dim), score_cap, window): Shape| {
+        let case = |((batch, capacity, (query, kv, dim), score_cap, window), sinks): (Shape, bool)| {
             let heads = Heads { query, kv, dim };
             // Only capped scores have a factor of their own here.
             let score_scale = if score_cap.is_some() { 0.3 } else { heads.score_scale() };
-            let op = CachedAttention { heads, score_scale, score_cap, window, capacity };
-            let inputs = vec![
+            let op = CachedAttention { heads, score_scale, score_cap, window, sinks, capacity };
+            let mut inputs = vec![
                 (Spec::new([batch, heads.width()], precision.act_dtype), Fill::Normal(0.0, 1.0)),
                 (Spec::new([batch], DType::U32), Fill::Below(capacity as u32)),
             ];
+            if sinks {
+                inputs.push((Spec::new([query], precision.master), Fill::Normal(0.5, 1.0)));
+            }
             let mut name = format!("b{batch} s{capacity} hd{} gqa{}", heads.dim, heads.group());
             name += &window.map_or(String::new(), |window| format!(" window{window}"));
             name += &score_cap.map_or(String::new(), |cap| format!(" cap{cap}"));
+            name += if sinks { " sinks" } else { "" };
             let arrivals = Fill::Values(vec![0.0; batch * heads.query]);
             Case::new(name, op, inputs, move |inputs| {
-                let (o, cache) = reference(&op, &inputs[0], &inputs[1], inputs.get(2));
+                let (sinks, before) = inputs[2..].split_at(usize::from(sinks));
+                let (o, cache) = reference(&op, &inputs[0], &inputs[1], (sinks, before.first()));
                 vec![o, cache, Array::zeros(&[batch, heads.query]), Array::zeros(&[0])]
             })
             .without_gradient()
@@ -241,7 +262,10 @@ impl Op for CachedAttention {
             ])
             .depth(capacity.max(heads.dim))
         };
-        Cases::Own(shapes.into_iter().map(case).collect())
+        // With sinks: of one split and of several.
+        let with_sinks = [shapes[1], shapes[5], shapes[9], shapes[13]].map(|shape| (shape, true));
+        let all = shapes.into_iter().map(|shape| (shape, false)).chain(with_sinks);
+        Cases::Own(all.map(case).collect())
     }
 }
 
@@ -251,7 +275,7 @@ fn reference(
     op: &CachedAttention,
     packed: &Array,
     positions: &Array,
-    before: Option<&Array>,
+    (sinks, before): (&[Array], Option<&Array>),
 ) -> (Array, Array) {
     let (heads, capacity) = (op.heads, op.capacity);
     let (batch, kv_width) = (packed.shape[0], 2 * heads.kv * heads.dim);
@@ -272,7 +296,8 @@ fn reference(
         }
         let mut full = AttentionCase::causal(1, len, (heads.query, heads.kv, heads.dim));
         (full.attention.score_scale, full.attention.score_cap) = (op.score_scale, op.score_cap);
-        let solved = full.solve(&rows, &[]);
+        full.attention.sinks = op.sinks;
+        let solved = full.solve(&rows, sinks);
         let last = &solved[0].data[(len - 1) * o_width..];
         o.data[b * o_width..][..o_width].copy_from_slice(last);
     }

@@ -11,6 +11,7 @@ pub mod all_gather;
 pub mod all_reduce;
 pub mod arrange;
 pub mod attention;
+pub mod attention_sink;
 pub mod cached_attention;
 pub mod cast;
 pub mod copy;
@@ -91,6 +92,7 @@ pub static OPS: &[OpType] = op_types![
     attention::unfused::AttentionScoresGrad,
     attention::unfused::AttentionValues,
     attention::unfused::AttentionValuesGrad,
+    attention_sink::AttentionSinkGrad,
     cached_attention::CachedAttention,
     cast::Cast,
     copy::Copy,

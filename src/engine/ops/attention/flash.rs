@@ -9,17 +9,19 @@ use super::{Attention, Mask};
 use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::{Builder, Case, Cases, Cost, CpuNode, GpuNode, Op, Precision, Spec, TensorId, Vjp};
+use crate::ops::attention_sink::{AttentionSinkGrad, add_sinks};
 
-/// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32])
+/// `(packed [N, (H+2·KV)·dim], [spans [N·2] u32], [sequences [B] u32, step [1] u32], [sinks [H]])
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
 ///
 /// `spans` is an input unless the [`Mask`] is causal (with branches, it has four numbers per row), the
-/// counters with dropout. `lse` is the logarithm of the sum of exponentials of the scaled scores, before
-/// dropout; only the backward pass reads it.
+/// counters with dropout. `lse` is the logarithm of the sum of exponentials of the scaled scores and the sink,
+/// before dropout; only the backward pass reads it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttention(pub Attention);
 
-/// `(packed, o, lse, do [N, H·dim], then the other inputs of the forward pass) → (d_packed, scratch)`.
+/// `(packed, o, lse, do [N, H·dim], then the other inputs of the forward pass) → (d_packed, scratch)`. Sinks are no
+/// input: `o` and `lse` have all that this gradient needs of them.
 ///
 /// Only GPUs use the scratch. It holds one number per row and head, `Σ do∘o`, which the pass over queries
 /// leaves for the pass over keys. If a GPU may compute both gradients in one pass for these heads, it holds
@@ -52,8 +54,13 @@ impl Op for FlashAttention {
             return Err(Error::failed(format!("attention of branches ({}) has no gradient", v.scope())));
         }
         let mut inputs = vec![v.input(0), v.output(0), v.output(1), v.output_grad(0)?];
-        inputs.extend((1..v.input_count()).map(|i| v.input(i)));
-        v.backward(FlashAttentionGrad(self.0), &inputs, &[0]).map(drop)
+        let sinks = v.input_count() - usize::from(self.0.sinks);
+        inputs.extend((1..sinks).map(|i| v.input(i)));
+        if self.0.sinks {
+            let of_sinks = [&inputs[1..4], &[v.input(sinks)]].concat();
+            v.backward(AttentionSinkGrad { heads: self.0.heads }, &of_sinks, &[sinks])?;
+        }
+        v.backward(FlashAttentionGrad(Attention { sinks: false, ..self.0 }), &inputs, &[0]).map(drop)
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
@@ -61,7 +68,7 @@ impl Op for FlashAttention {
     }
 
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
-        if self.0.mask == Mask::Branches {
+        if self.0.mask == Mask::Branches || self.0.sinks {
             return Ok(None);
         }
         let (o, lse) = record(b, self.0, Inputs::from_op_inputs(&self.0, inputs))?;
@@ -71,13 +78,19 @@ impl Op for FlashAttention {
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let extras = self.0.extras(cx, 1);
         dispatch_float!(cx.input_spec(0).dtype, E => {
-            forward::<E>(&self.0, cx.pool, cx.input(0), &extras, cx.output(0), cx.output(1));
+            let sinks = self.0.sinks.then(|| cx.input(cx.inputs.len() - 1).slice(0, self.0.heads.query));
+            let outputs = (cx.output(0), cx.output(1));
+            forward::<E>(&self.0, cx.pool, cx.input(0), (&extras, sinks), outputs);
         });
         Ok(())
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        gpu::forward(&self.0, cx)
+        gpu::forward(&self.0, cx)?;
+        if self.0.sinks {
+            add_sinks(cx, self.0.heads, cx.input(cx.inputs.len() - 1))?;
+        }
+        Ok(())
     }
 
     fn cases(precision: Precision) -> Cases {
@@ -135,9 +148,16 @@ impl Op for FlashAttention {
             AttentionCase::causal(1, 700, (1, 1, 64)).branches(),
             AttentionCase::causal(2, 260, (2, 1, 96)).branches().capped(1.5),
             AttentionCase::causal(1, 257, (2, 1, 128)).branches(),
+            // Sinks, also of queries that see no key.
+            AttentionCase::causal(2, 17, (4, 2, 32)).with_sinks(),
+            AttentionCase::causal(1, 300, (2, 1, 64)).with_blind_queries().with_sinks(),
+            AttentionCase::causal(1, 257, (3, 1, 96)).capped(1.5).with_sinks(),
+            AttentionCase::causal(1, 300, (6, 6, 128)).windowed(64).with_sinks(),
+            AttentionCase::causal(2, 33, (2, 1, 48)).dropped(0.1).with_sinks(),
+            AttentionCase::causal(2, 33, (4, 2, 64)).branches().with_sinks(),
         ];
         let case = |problem: AttentionCase| {
-            let inputs = [vec![problem.packed(precision)], problem.extras()].concat();
+            let inputs = [vec![problem.packed(precision)], problem.extras(precision)].concat();
             let op = FlashAttention(problem.attention);
             let case =
                 Case::new(problem.name(), op, inputs, move |inputs| problem.solve(&inputs[0], &inputs[1..]))

@@ -14,14 +14,14 @@ use std::ops::Range;
 pub(super) const QUERIES: usize = 48;
 pub(super) const KEYS: usize = 256;
 
-/// Writes `o [N, H·dim]` and `lse [N, H]`, the logarithm of the sum of exponentials of each query's scores.
+/// Writes `o [N, H·dim]` and `lse [N, H]`, the logarithm of the sum of exponentials of each query's scores and of
+/// its head's sink, if there are sinks.
 pub(super) fn forward<E: Elem>(
     attention: &Attention,
     pool: &Pool,
     packed: View<'_, E>,
-    extras: &Extras<'_>,
-    o: ViewMut<'_, E>,
-    lse: ViewMut<'_, E::Acc>,
+    (extras, sinks): (&Extras<'_>, Option<&[E::Acc]>),
+    (o, lse): (ViewMut<'_, E>, ViewMut<'_, E::Acc>),
 ) {
     let heads = attention.heads;
     let batch = packed.len() / (heads.width() * attention.seq_len);
@@ -30,7 +30,8 @@ pub(super) fn forward<E: Elem>(
         #[inline(always)]
         |task| {
             let (b, h) = (task / heads.query, task % heads.query);
-            head(attention, pool.arch(), (b, h), packed, extras, o, lse);
+            let sink = sinks.map(|sinks| sinks[h]);
+            head(attention, pool.arch(), (b, h), packed, (extras, sink), (o, lse));
         },
     );
 }
@@ -42,9 +43,8 @@ fn head<E: Elem>(
     arch: pulp::Arch,
     (b, h): (usize, usize),
     packed: View<'_, E>,
-    extras: &Extras<'_>,
-    o: ViewMut<'_, E>,
-    lse: ViewMut<'_, E::Acc>,
+    (extras, sink): (&Extras<'_>, Option<E::Acc>),
+    (o, lse): (ViewMut<'_, E>, ViewMut<'_, E::Acc>),
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
     let score_scale = E::Acc::from_f64(attention.score_scale);
@@ -73,8 +73,9 @@ fn head<E: Elem>(
         let count = queries.min(seq_len - q0);
         let q = operand(rows.at(q0, heads.query_at(h)), (count, dim), &mut *q_wide);
         let seen = extras.visible.keys_visible_to_any(b, q0..q0 + count);
-        max.fill(E::Acc::NEG_INFINITY);
-        norm.fill(E::Acc::ZERO);
+        // A sink is the first score. Its value is zero.
+        max.fill(sink.unwrap_or(E::Acc::NEG_INFINITY));
+        norm.fill(if sink.is_some() { E::Acc::ONE } else { E::Acc::ZERO });
         sums.fill(E::Acc::ZERO);
         for block in blocks(&seen) {
             let width = block.len();

@@ -46,6 +46,8 @@ pub struct Attention {
     /// The most keys that a query sees, including its own, if the spans come from
     /// [`WindowSpans`](super::window_spans::WindowSpans). Only costs depend on it.
     pub window: Option<usize>,
+    /// True if every query head has a [sink](super::attention_sink), which is the last input.
+    pub sinks: bool,
 }
 
 /// The inputs of an attention op after its tensors: mask and dropout.
@@ -64,10 +66,18 @@ pub(crate) struct Counters<'a> {
 }
 
 impl Attention {
-    /// Returns causal attention without dropout, cap and window, and with the usual scale.
+    /// Returns causal attention without dropout, cap, window and sinks, and with the usual scale.
     pub fn causal(heads: Heads, seq_len: usize) -> Self {
-        let score_scale = heads.score_scale();
-        Self { heads, seq_len, mask: Mask::Causal, dropout: None, score_scale, score_cap: None, window: None }
+        Self {
+            heads,
+            seq_len,
+            mask: Mask::Causal,
+            dropout: None,
+            score_scale: heads.score_scale(),
+            score_cap: None,
+            window: None,
+            sinks: false,
+        }
     }
 
     /// Returns the parameters for printing.
@@ -83,15 +93,19 @@ impl Attention {
         if let Some(site) = self.dropout {
             text += &format!(" p={} site={}", site.p, site.site);
         }
+        if self.sinks {
+            text += " sinks";
+        }
         text
     }
 
     /// Returns the number of inputs after the tensors.
     fn extra_count(&self) -> usize {
-        usize::from(self.mask != Mask::Causal) + 2 * usize::from(self.dropout.is_some())
+        let counters = 2 * usize::from(self.dropout.is_some());
+        usize::from(self.mask != Mask::Causal) + counters + usize::from(self.sinks)
     }
 
-    /// Checks the packed rows and the inputs `[spans] [sequences step]`.
+    /// Checks the packed rows and the inputs `[spans] [sequences step] [sinks]`.
     fn check(&self, packed: &Spec, extras: &[Spec]) -> Result<(), String> {
         self.heads.check(packed)?;
         if self.seq_len == 0 || !packed.shape[0].is_multiple_of(self.seq_len) {
@@ -108,6 +122,11 @@ impl Attention {
         }
         if extras.len() != self.extra_count() {
             return Err(format!("takes {} inputs after its tensors", self.extra_count()));
+        }
+        let (extras, sinks) = extras.split_at(extras.len() - usize::from(self.sinks));
+        let of_sinks = Spec::new([self.heads.query], packed.dtype.accumulator());
+        if sinks.iter().any(|spec| *spec != of_sinks) {
+            return Err(format!("sinks must be {of_sinks}"));
         }
         let (spans, counters) = extras.split_at(usize::from(self.mask != Mask::Causal));
         let numbers = self.mask.numbers();

@@ -64,6 +64,12 @@ impl AttentionCase {
         self
     }
 
+    /// Adds a sink to every query head.
+    pub fn with_sinks(mut self) -> Self {
+        self.attention.sinks = true;
+        self
+    }
+
     /// Gives each query its own range of keys, which is empty for every seventh query and for 80 in a row.
     pub fn with_blind_queries(self) -> Self {
         Self { with_blind_queries: true, ..self.spans() }
@@ -91,6 +97,9 @@ impl AttentionCase {
         }
         if dropout.is_some() {
             name += " dropout";
+        }
+        if self.attention.sinks {
+            name += " sinks";
         }
         name
     }
@@ -144,11 +153,15 @@ impl AttentionCase {
     }
 
     /// Returns all inputs after the tensors.
-    pub fn extras(&self) -> Vec<(Spec, Fill)> {
+    pub fn extras(&self, precision: Precision) -> Vec<(Spec, Fill)> {
         let mut extras = self.span_input();
         if self.attention.dropout.is_some() {
             extras.push((Spec::new([self.batch], DType::U32), Fill::Below(100_000)));
             extras.push((Spec::new([1], DType::U32), Fill::Below(1000)));
+        }
+        if self.attention.sinks {
+            let sinks = Spec::new([self.attention.heads.query], precision.master);
+            extras.push((sinks, Fill::Normal(0.5, 1.0)));
         }
         extras
     }
@@ -168,6 +181,10 @@ impl AttentionCase {
     /// Computes `o [N, H·dim]` and `lse [N, H]` by their definition.
     pub fn solve(&self, packed: &Array, extras: &[Array]) -> Vec<Array> {
         let Attention { heads, seq_len, dropout, score_cap, .. } = self.attention;
+        let (sinks, extras) = match extras.split_last() {
+            Some((sinks, extras)) if self.attention.sinks => (Some(&sinks.data), extras),
+            _ => (None, extras),
+        };
         let (width, dim) = (packed.width(), heads.dim);
         let mut o = Array::zeros(&[self.rows(), heads.query * dim]);
         let mut lse = Array::zeros(&[self.rows(), heads.query]);
@@ -186,7 +203,7 @@ impl AttentionCase {
                         score_cap.map_or(score, |cap| cap * (score / cap).tanh()).exp()
                     })
                     .collect();
-                let total: f64 = weights.iter().sum();
+                let total = weights.iter().sum::<f64>() + sinks.map_or(0.0, |sinks| sinks[h].exp());
                 lse.data[row * heads.query + h] = total.ln();
                 for (&key, weight) in keys.iter().zip(weights) {
                     let factor = dropout.map_or(1.0, |site| {

@@ -216,14 +216,22 @@ impl Recording<'_> {
             score_scale: of.scale,
             score_cap: of.cap,
             window,
+            sinks: of.sinks.is_some(),
         };
         let counters = match attention.dropout {
             Some(_) => Some([b.state(BatchSlot::Sequences)?, b.state(ControlSlot::Step)?]),
             None => None,
         };
         let inputs = Inputs { packed, spans, counters };
+        let sinks = of.sinks.map(|sinks| self.param(b, sinks)).transpose()?;
         match self.plan.execution.attention {
-            policy::Attention::Flash => Ok(b.emit("attended", FlashAttention(attention), &inputs.list())?[0]),
+            policy::Attention::Flash => {
+                let inputs: Vec<TensorId> = inputs.list().into_iter().chain(sinks).collect();
+                Ok(b.emit("attended", FlashAttention(attention), &inputs)?[0])
+            }
+            policy::Attention::Unfused if attention.sinks => Err(Error::usage(
+                "attention with sinks has no unfused form: set engine.attention = \"flash\"",
+            )),
             policy::Attention::Unfused => attention_unfused(b, attention, inputs),
         }
     }
@@ -240,12 +248,21 @@ impl Recording<'_> {
         let capacity = self.plan.batch.seq_len;
         let window = effective_window(of.window, capacity);
         let (heads, score_scale) = (of.heads, of.scale);
-        let attention = CachedAttention { heads, score_scale, score_cap: of.cap, window, capacity };
+        let sinks = of.sinks.map(|sinks| self.param(b, sinks)).transpose()?;
+        let attention = CachedAttention {
+            heads,
+            score_scale,
+            score_cap: of.cap,
+            window,
+            sinks: sinks.is_some(),
+            capacity,
+        };
         let positions = b.state(GenerationSlot::Positions)?;
         let cache = Destination::Into(b.state(SlotName::Cache(index))?, Mode::Add);
         let arrivals = Destination::Into(b.state(SlotName::Arrivals(of.heads.query))?, Mode::Add);
         let outs = [Destination::New, cache, arrivals];
-        Ok(b.emit_into("attended", Arc::new(attention), &[packed, positions], &outs)?[0])
+        let inputs: Vec<TensorId> = [packed, positions].into_iter().chain(sinks).collect();
+        Ok(b.emit_into("attended", Arc::new(attention), &inputs, &outs)?[0])
     }
 
     /// Records the writing of the prompts' keys and values into the cache.

@@ -33,13 +33,21 @@ pub(super) fn changed_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
 /// Attention of values of any origin, as they are.
 pub(super) fn unpacked_attention(r: &Readers<'_>, root: usize) -> Option<Match> {
     let (attention, widths) = plain(r, root)?;
-    alone(root, StepKind::UnpackedAttention(attention, widths), r.inputs(root).to_vec())
+    alone(root, StepKind::UnpackedAttention(attention, widths), r.inputs(root)[..3].to_vec())
 }
 
 /// Returns attention without what is done to heads before it, and the widths of keys and values.
 fn plain(r: &Readers<'_>, root: usize) -> Option<(PackedAttention, [usize; 2])> {
     let Operation::Attention { window, cap, scale, dropout } = *r.operation(root) else { return None };
-    let &[query, key, value] = r.inputs(root) else { return None };
+    let &[query, key, value, ref sinks @ ..] = r.inputs(root) else { return None };
+    let sinks = match sinks {
+        [] => None,
+        [sinks] => match *r.operation(*sinks) {
+            Operation::Vector(parameter) => Some(parameter),
+            _ => return None,
+        },
+        _ => return None,
+    };
     let [query, key, value] = [query, key, value].map(|node| r.graph.nodes[node].shape);
     let widths = [query.width, value.width];
     let attention = PackedAttention {
@@ -51,6 +59,7 @@ fn plain(r: &Readers<'_>, root: usize) -> Option<(PackedAttention, [usize; 2])> 
         window,
         cap,
         dropout: (dropout > 0.0).then(|| (dropout, r.site(root))),
+        sinks,
     };
     Some((attention, widths))
 }
@@ -69,7 +78,7 @@ struct Form {
 impl Form {
     fn new(r: &Readers<'_>, root: usize) -> Option<Self> {
         let (attention, widths) = plain(r, root)?;
-        let &[query, key, value] = r.inputs(root) else { return None };
+        let &[query, key, value, ..] = r.inputs(root) else { return None };
         let mut inner = Vec::new();
         let [query, key] = [query, key].map(|node| Heads::new(r, node, &mut inner));
         let scale = attention.scale * query.factor * key.factor;

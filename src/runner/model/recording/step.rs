@@ -116,6 +116,8 @@ pub(in crate::model) struct PackedAttention {
     pub cap: Option<f64>,
     /// Dropout of the probabilities, and the index of its site.
     pub dropout: Option<(f64, u32)>,
+    /// The vector of the query heads' sinks.
+    pub sinks: Option<usize>,
 }
 
 /// Returns the heads of packed rows for queries and keys of `widths[0]` elements and values of `widths[1]`.

@@ -110,7 +110,7 @@ fn not_recorded(graph: &Graph, node: usize) -> Error {
             "a function has at most 64 operations on vectors and numbers, and no vectors that are joined, summed \
              or sliced by heads"
         }
-        Operation::Attention { .. } => "attention with sinks is not computed",
+        Operation::Attention { .. } => "sinks are a trained vector, as it is",
         Operation::Concat => "rows are joined, and no trained vectors",
         _ => LOGITS,
     };

@@ -116,8 +116,7 @@ impl<'a> Interpreter<'a> {
             }
             Operation::Norm(norm) => self.norm(node, norm),
             Operation::Rope { theta, width, reversed } => self.rotated(node, (*theta, *width, *reversed))?,
-            Operation::Attention { .. } if node.inputs.len() == 3 => self.attention(node),
-            Operation::Attention { .. } => return Err(Error::failed("attention with sinks is not computed")),
+            Operation::Attention { .. } => self.attention(node),
             Operation::Shift(by) => {
                 let x = self.input(node, 0);
                 self.each(shape, |row, head, i| match batch.positions[row] as usize >= *by {
@@ -219,6 +218,7 @@ impl<'a> Interpreter<'a> {
     fn attention(&self, node: &Node) -> Vec<f64> {
         let Operation::Attention { window, cap, scale, .. } = node.operation else { return Vec::new() };
         let [query, key, value] = [0, 1, 2].map(|index| self.input(node, index));
+        let sinks = (node.inputs.len() > 3).then(|| self.input(node, 3));
         let (seq_len, spans) = (self.tokens.seq_len, &self.tokens.batch.spans);
         let group = query.shape.heads / key.shape.heads;
         let mut out = Vec::with_capacity(self.row_count() * node.shape.elements());
@@ -234,9 +234,11 @@ impl<'a> Interpreter<'a> {
                     cap.map_or(score, |cap| cap * (score / cap).tanh())
                 };
                 let scores: Vec<f64> = keys.clone().map(score).collect();
-                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let sink = sinks.as_ref().map(|sinks| sinks.at(row, 0, head));
+                let most = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let shares: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
-                let total: f64 = shares.iter().sum();
+                let of_sink = sink.map_or(0.0, |sink| (sink - most).exp());
+                let total = shares.iter().sum::<f64>() + of_sink;
                 out.extend((0..value.shape.width).map(|i| {
                     let parts = keys.clone().zip(&shares);
                     parts.map(|(at, share)| share / total * value.at(sequence + at, of_keys, i)).sum::<f64>()
