@@ -32,21 +32,22 @@ extern "C" __global__ void arrange(Tensors in, T *__restrict__ y, int n) {
     store(y + at, x);
 }
 
-// dx: the gradient of the tensor `input`, n elements in rows of `row`, plus `before`, which is null or like
-// dx and may be the same memory; dy: [rows, HEADS, WIDTH].
+// dx: the gradient of the tensor `input`, whose rows have `row` elements, plus `before`, which is null or
+// like dx and may be the same memory; dy: [rows, HEADS, WIDTH]. Only `width` elements of a row, from `from`
+// on, are computed, n of all rows; the op reads no others if this is in place.
 extern "C" __global__ void arrange_grad(const T *__restrict__ dy, const T *before, T *dx, int n, int row,
-                                        int input) {
+                                        int from, int width, int input) {
     constexpr Piece pieces[] = {PIECES};
-    u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
-    if (at >= n) return;
-    int column = at % row;
-    const T *of_row = dy + i64(at / row) * HEADS * WIDTH;
+    u32 index = (blockIdx.x * blockDim.x + threadIdx.x) * VEC;
+    if (index >= n) return;
+    u32 r = index / width, column = from + index % width, at = r * row + column;
+    const T *of_row = dy + i64(r) * HEADS * WIDTH;
     float sum[VEC] = {};
     bool read = false;
 #pragma unroll
     for (int p = 0; p < COUNT; p++) {
         const Piece &piece = pieces[p];
-        int own = column - piece.from;
+        int own = int(column) - piece.from;
         if (piece.input != input || own < 0) continue;
         // Only one head reads an element, or all do.
         int first = 0, last = HEADS;
@@ -63,7 +64,7 @@ extern "C" __global__ void arrange_grad(const T *__restrict__ dy, const T *befor
             for (int c = 0; c < VEC; c++) sum[c] += d[c];
         }
     }
-    // In place, elements that the op does not read stay as they are.
+    // In place, elements between pieces stay as they are.
     if (before == dx && !read) return;
     if (before) {
         float d[VEC];

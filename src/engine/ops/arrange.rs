@@ -6,6 +6,7 @@ use crate::device::{Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Op, Precision, Spec, TensorId, Vjp};
+use std::ops::Range;
 
 /// What the next elements of every head are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,14 @@ impl Arrange {
             *next += piece.width;
             Some((start, piece))
         })
+    }
+
+    /// Returns the columns of an input from the first one that the op reads to the last.
+    fn columns_read(&self, input: usize) -> Range<usize> {
+        let pieces = || self.pieces.iter().filter(|piece| piece.input == Some(input) && piece.width > 0);
+        let end = |piece: &Piece| piece.from + piece.stride * (self.heads - 1) + piece.width;
+        let first = pieces().map(|piece| piece.from).min().unwrap_or_default();
+        first..pieces().map(end).max().unwrap_or(first)
     }
 
     /// Returns a kernel of kernels/arrange.cu and the number of elements that a thread handles. `rows` has
@@ -298,27 +307,47 @@ impl Op for ArrangeGrad {
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let rows: Vec<usize> = self.rows.iter().map(|row| row.iter().product()).collect();
         for (input, row) in rows.iter().enumerate() {
-            let elements = cx.output_spec(input).elements();
+            let sum = self.sum_for(input).map_or(0, |i| cx.input(i));
+            let columns = if sum == cx.output(input) { self.of.columns_read(input) } else { 0..*row };
+            let elements = cx.input_spec(0).shape[0] * columns.len();
             if elements == 0 {
                 continue;
             }
             let (kernel, vec) = self.of.kernel("arrange_grad", &rows, cx.input_spec(0));
             let grid = Grid::covering(elements / vec, THREADS);
-            let sum = self.sum_for(input).map_or(0, |i| cx.input(i));
-            let args = [
-                cx.input(0).into(),
-                Arg::Ptr(sum),
-                cx.output(input).into(),
-                elements.into(),
-                (*row).into(),
-                input.into(),
-            ];
-            cx.queue.launch(kernel, grid, &args)?;
+            let sizes = [elements, *row, columns.start, columns.len(), input].map(Arg::Size);
+            let addresses = [cx.input(0), sum, cx.output(input)].map(Arg::Ptr);
+            cx.queue.launch(kernel, grid, &[&addresses[..], &sizes].concat())?;
         }
         Ok(())
     }
 
     fn cases(_precision: Precision) -> Cases {
         Cases::gradient_of::<Arrange>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All cases: the first and the last column of what the pieces say, element by element.
+    #[test]
+    fn columns_from_the_first_read_to_the_last() {
+        let cases = Arrange::cases(Precision::for_act_dtype(crate::device::DType::F32)).own();
+        for case in cases {
+            let op: &dyn std::any::Any = case.op.as_ref();
+            let op = op.downcast_ref::<Arrange>().unwrap();
+            for input in 0..case.inputs.len() {
+                let pieces = || op.pieces.iter().filter(|piece| piece.input == Some(input));
+                let starts = |piece: &Piece| [0, op.heads - 1].map(|head| piece.from + head * piece.stride);
+                let read: Vec<usize> = pieces()
+                    .flat_map(|piece| starts(piece).map(|start| start..start + piece.width))
+                    .flatten()
+                    .collect();
+                let columns = *read.iter().min().unwrap()..*read.iter().max().unwrap() + 1;
+                assert_eq!(op.columns_read(input), columns, "{}", case.name);
+            }
+        }
     }
 }
