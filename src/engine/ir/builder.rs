@@ -152,6 +152,36 @@ impl Builder {
         Ok(self.emit(name, op, inputs)?[0])
     }
 
+    /// Records a node like [`Builder::emit`], unless the current phase and stream have one with the same op
+    /// and inputs, whose inputs and outputs are still what they were. Returns the outputs.
+    ///
+    /// # Errors
+    /// If the inputs do not fit the op.
+    pub fn emit_once(
+        &mut self,
+        name: &str,
+        op: impl Op + 'static,
+        inputs: &[TensorId],
+    ) -> Result<Vec<TensorId>> {
+        let program = &self.program;
+        let is_same = |node: &Node| {
+            let is_new = |&out: &TensorId| program.tensor(out).home == Home::Transient;
+            node.op.same_as(&op)
+                && node.inputs == inputs
+                && (node.phase, node.stream) == (self.phase, self.stream)
+                && node.outputs.iter().all(is_new)
+        };
+        if let Some(at) = program.nodes.iter().rposition(is_same) {
+            let outputs = program.nodes[at].outputs.clone();
+            let read = [inputs, &outputs].concat();
+            let changes = |&out: &TensorId| read.iter().any(|&id| program.base(id) == program.base(out));
+            if !program.nodes[at + 1..].iter().flat_map(|node| &node.outputs).any(changes) {
+                return Ok(outputs);
+            }
+        }
+        self.emit(name, op, inputs)
+    }
+
     /// Records a node. `outs` gives the destinations of the first outputs; the others become new tensors.
     ///
     /// # Errors
@@ -252,5 +282,38 @@ impl Builder {
     fn add_tensor(&mut self, tensor: Tensor) -> TensorId {
         self.program.tensors.push(tensor);
         TensorId(self.program.tensors.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DType;
+    use crate::ir::{Precision, StateBuilder};
+    use crate::ops::copy::Copy;
+    use crate::ops::scale::Scale;
+
+    /// A node is recorded again if its op, inputs or phase differ, or if its input has changed.
+    #[test]
+    fn a_node_is_recorded_once() {
+        let mut layout = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
+        let spec = Spec::new([4, 4], DType::F32);
+        let slots = layout.group("s", [("x", spec.clone()), ("y", spec)]);
+        let mut b = Builder::new("program", Arc::new(layout.finish()));
+        let [x, y] = slots.map(|slot| b.state_slot(slot));
+        let double = Scale { factor: 2.0 };
+        let first = b.emit_once("double", double, &[x]).unwrap();
+        b.emit1("other", Copy, &[y]).unwrap();
+        assert_eq!(b.emit_once("again", double, &[x]).unwrap(), first);
+        assert_eq!(b.program.nodes.len(), 2);
+        assert_ne!(b.emit_once("of another", double, &[y]).unwrap(), first);
+        assert_ne!(b.emit_once("half", Scale { factor: 0.5 }, &[x]).unwrap(), first);
+        b.phase = Phase::Backward;
+        assert_ne!(b.emit_once("later", double, &[x]).unwrap(), first);
+        b.phase = Phase::Forward;
+        let view = b.rows(x, 1, 2).unwrap();
+        let part = b.rows(y, 1, 2).unwrap();
+        b.emit_into("part of x", Arc::new(Copy), &[part], &[Destination::Into(view, Mode::Write)]).unwrap();
+        assert_ne!(b.emit_once("of a changed input", double, &[x]).unwrap(), first);
     }
 }

@@ -102,6 +102,20 @@ impl<'a> Vjp<'a> {
         Ok(outputs)
     }
 
+    /// Records an op whose result the gradients of several nodes read, unless one of them already has.
+    /// Returns its outputs, which nothing may overwrite.
+    ///
+    /// # Errors
+    /// If the op does not accept `inputs`.
+    pub fn shared(
+        &mut self,
+        name: &str,
+        op: impl Op + 'static,
+        inputs: &[TensorId],
+    ) -> Result<Vec<TensorId>> {
+        self.builder.emit_once(name, op, inputs)
+    }
+
     /// Returns the sum of the gradients of input `i` that other ops have recorded, for an op that adds to it:
     /// the gradient that it records must be the total. `None` if there is none, or none that it may add to;
     /// then it records its own gradient alone.
