@@ -1,58 +1,28 @@
 //! Token embedding, and its gradient without atomics.
 
 use super::lanes::{rows_per_task, vector_width};
+use super::sort_tokens::{RankInterleaved, SortTokens, SortedTokens};
 use crate::device::gpu::{Arg, DevicePtr, Grid, Kernel, MAX_RANKS, Queue};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Op, Precision, Spec, Vjp};
+use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec, Vjp};
 use std::ops::Range;
 
 /// `x[N, d] = W[tokens[N], :]` with `W[V, d]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding;
 
-/// `(tokens[N], dy[N, d], W[V, d]) → (dW[V, d], ends[V], order[N], scratch[2, N], edges[2·pieces, d])`. Only
-/// the shape of `W` is used.
+/// `(order[N], sorted[N], ends[V], dy[N, d], W[V, d]) → (dW[V, d], edges[2·pieces, d])`, with the order of
+/// [`SortTokens`]. Only the shape of `W` is used.
 ///
-/// A stable counting sort lists the positions of every token in `order`, up to `ends[token]`. Each row of
-/// `dW` is then the sum of its own positions in batch order, so the bits are the same for any number of
-/// threads. If the rows come from several ranks, the order follows the global batch, so the bits are the same
-/// for any number of ranks.
+/// Each row of `dW` is the sum of its own positions in the order of the global batch. So the bits are the
+/// same for any number of threads and, if the rows come from several ranks, for any number of ranks.
 ///
 /// A GPU must spread the work of a frequent token over many blocks. It sums pieces of [`PIECE`] sorted
 /// positions; if a token crosses pieces, its sums (`edges`) are added in their order.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct EmbeddingGrad(pub RankInterleaved);
-
-/// The layout of a batch whose sequences were distributed to ranks round-robin: the rows of rank 0, then of
-/// rank 1, and so on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RankInterleaved {
-    /// Number of ranks.
-    pub ranks: usize,
-    /// Rows per sequence.
-    pub sequence: usize,
-}
-
-impl RankInterleaved {
-    /// The layout of one rank: rows are in order.
-    pub const ONE_RANK: Self = Self { ranks: 1, sequence: 1 };
-
-    /// Fails unless every rank has the same number of whole sequences in a batch of `rows` rows.
-    pub(super) fn check(self, rows: usize) -> Result<(), String> {
-        if !rows.is_multiple_of(self.ranks * self.sequence) {
-            return Err("every rank must have the same number of whole sequences".into());
-        }
-        Ok(())
-    }
-
-    /// Returns the index in memory of row `row` of a global batch of `rows` rows.
-    fn memory_index(self, row: usize, rows: usize) -> usize {
-        let (sequence, inside) = (row / self.sequence, row % self.sequence);
-        sequence % self.ranks * (rows / self.ranks) + sequence / self.ranks * self.sequence + inside
-    }
-}
+pub struct EmbeddingGrad;
 
 impl EmbeddingGrad {
     /// The op's name.
@@ -64,13 +34,9 @@ pub(super) const TASKS: usize = 64;
 
 /// Sorted positions that a GPU sums together.
 pub(super) const PIECE: usize = 32;
-/// Warps in the block that sorts.
-const SORT_WARPS: usize = 32;
-/// Bits of a digit of the sort.
-const DIGIT_BITS: u32 = 8;
-/// 16-byte stores per thread in a block that clears the gradient.
-const CLEAR_STORES: usize = 8;
-/// The most threads per block in the other kernels.
+/// Rows that a block of a GPU clears.
+const CLEARED: usize = 16;
+/// The most threads per block.
 const THREADS: usize = 256;
 
 impl Op for Embedding {
@@ -89,7 +55,9 @@ impl Op for Embedding {
 
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         let (tokens, w, dy) = (v.input(0), v.input(1), v.output_grad(0)?);
-        v.backward(EmbeddingGrad(RankInterleaved::ONE_RANK), &[tokens, dy, w], &[1]).map(drop)
+        let sort = SortTokens { layout: RankInterleaved::ONE_RANK, vocabulary: v.spec(w).alloc[0] };
+        let sorted = v.shared("sorted", sort, &[tokens])?;
+        v.backward(EmbeddingGrad, &[&sorted[..3], &[dy, w]].concat(), &[1]).map(drop)
     }
 
     /// Counts the rows that are looked up, not the table.
@@ -156,9 +124,7 @@ fn kernel(entry: &'static str, x: &Spec, owned: bool) -> Kernel {
         .with("THREADS", THREADS)
         .with("OWNED", usize::from(owned))
         .with("PIECE", PIECE)
-        .with("SORT_WARPS", SORT_WARPS)
-        .with("DIGIT_BITS", DIGIT_BITS)
-        .with("CLEAR_STORES", CLEAR_STORES)
+        .with("CLEARED", CLEARED)
 }
 
 /// The settings with which the kernels of an embedding gradient are launched.
@@ -168,19 +134,13 @@ pub(super) struct GradKernels<'a> {
     pub dy: &'a Spec,
     /// Spec of the gradient.
     pub dw: &'a Spec,
-    pub layout: RankInterleaved,
-    /// The elements that the rank owns, in at most two ranges; `None` means all.
+    /// Ranks that have the rows, each as many.
+    pub ranks: usize,
+    /// The elements that the rank owns, in at most two ranges, which are clear where no token occurs; `None`
+    /// means all, which are not clear.
     pub owned: Option<[Range<usize>; 2]>,
     /// True if sums are added to the existing gradient.
     pub adds: bool,
-}
-
-/// Addresses of positions sorted by token, of their tokens and of their count.
-#[derive(Clone, Copy)]
-pub(super) struct SortedTokens {
-    pub order: DevicePtr,
-    pub tokens: DevicePtr,
-    pub count: DevicePtr,
 }
 
 impl GradKernels<'_> {
@@ -188,74 +148,35 @@ impl GradKernels<'_> {
         kernel(entry, self.dy, self.owned.is_some())
     }
 
-    /// Returns the elements that the rank owns.
-    fn ranges(&self) -> [Range<usize>; 2] {
-        self.owned.clone().unwrap_or([0..self.dw.elements(), 0..0])
-    }
-
     fn borders(&self) -> Vec<Arg> {
-        self.ranges()
-            .iter()
-            .flat_map(|range| [range.start, range.end])
-            .map(|at| Arg::U64(at as u64))
-            .collect()
-    }
-
-    /// Sorts positions, using `spare` as scratch for as many positions. Clears the part of the gradient that
-    /// the rank owns, unless sums are added to it.
-    pub fn sort(&self, tokens: DevicePtr, to: SortedTokens, spare: DevicePtr, dw: DevicePtr) -> Result<()> {
-        const SORT_THREADS: usize = SORT_WARPS * 32;
-        /// Elements that a block clears while another block sorts.
-        const CLEARED: usize = SORT_THREADS * CLEAR_STORES * 4;
-        let (n, d) = (self.dy.rows(), self.dy.width());
-        let bits = usize::BITS - (self.dw.rows() - 1).leading_zeros();
-        let passes = bits.div_ceil(DIGIT_BITS).max(1) as usize;
-        let cleared = if self.adds { 0 } else { self.ranges().iter().map(Range::len).sum() };
-        let addresses = [tokens, to.order, to.tokens, spare, to.count, dw].map(Arg::Ptr);
-        let sizes = [n, d, passes, self.layout.ranks, self.layout.sequence].map(Arg::Size);
-        let args = [&addresses[..], &sizes, &self.borders()].concat();
-        let blocks = 1 + cleared.div_ceil(CLEARED);
-        self.queue.launch(self.kernel("embedding_sort"), Grid::new(blocks, SORT_THREADS as u32), &args)
+        let owned = self.owned.clone().unwrap_or_default();
+        owned.iter().flat_map(|range| [range.start, range.end]).map(|at| Arg::U64(at as u64)).collect()
     }
 
     /// Sums the rows at the sorted positions. Reads each rank's rows at that rank's address; if all rows are
-    /// in one place, all addresses are the same.
+    /// in one place, all addresses are the same. `ends` is only read if no rank owns a part.
     pub fn sum(
         &self,
         from: SortedTokens,
+        ends: DevicePtr,
         rows: [DevicePtr; MAX_RANKS],
         dw: DevicePtr,
         edges: DevicePtr,
     ) -> Result<()> {
         let (n, d) = (self.dy.rows(), self.dy.width());
+        let (vocabulary, pieces) = (self.dw.rows(), n.div_ceil(PIECE));
+        let cleared = if self.adds || self.owned.is_some() { 0 } else { vocabulary.div_ceil(CLEARED) };
         let vectors = d / vector_width(d, self.dy.dtype);
-        let pieces = Grid::new(n.div_ceil(PIECE), vectors.next_multiple_of(32).min(THREADS) as u32);
-        let [order, tokens, count, dw, edges] =
-            [from.order, from.tokens, from.count, dw, edges].map(Arg::Ptr);
+        let threads = vectors.next_multiple_of(32).min(THREADS) as u32;
+        let [order, tokens, count, ends, dw, edges] =
+            [from.order, from.tokens, from.count, ends, dw, edges].map(Arg::Ptr);
+        let sizes = [n, vocabulary, d, usize::from(self.adds), n / self.ranks].map(Arg::Size);
+        let args = [&[order, tokens, count, ends, rows.into(), dw, edges], &sizes[..], &self.borders()];
+        let grid = Grid::new(pieces + cleared, threads);
+        self.queue.launch(self.kernel("embedding_sum"), grid, &args.concat())?;
         let sizes = [n, d, usize::from(self.adds)].map(Arg::Size);
-        let per_rank = [Arg::Size(n / self.layout.ranks)];
-        let args = [&[order, tokens, count, rows.into(), dw, edges], &sizes[..], &per_rank, &self.borders()];
-        self.queue.launch(self.kernel("embedding_sum"), pieces, &args.concat())?;
         let args = [&[tokens, count, edges, dw], &sizes[..], &self.borders()];
-        self.queue.launch(self.kernel("embedding_join"), pieces, &args.concat())
-    }
-}
-
-/// Sorts positions by token. `order[ends[t - 1]..ends[t]]` lists the positions of token `t` in the order of
-/// the global batch.
-pub(super) fn sort(tokens: &[u32], layout: RankInterleaved, ends: &mut [u32], order: &mut [u32]) {
-    ends.fill(0);
-    for &token in tokens {
-        ends[token as usize] += 1;
-    }
-    let mut start = 0;
-    for end in &mut *ends {
-        start += std::mem::replace(end, start);
-    }
-    for position in (0..tokens.len()).map(|row| layout.memory_index(row, tokens.len())) {
-        let next = &mut ends[tokens[position] as usize];
-        order[*next as usize] = position as u32;
-        *next += 1;
+        self.queue.launch(self.kernel("embedding_join"), Grid::new(pieces, threads), &args.concat())
     }
 }
 
@@ -264,29 +185,29 @@ impl Op for EmbeddingGrad {
         Self::NAME
     }
 
-    fn attributes(&self) -> String {
-        match self.0 {
-            RankInterleaved { ranks: 1, .. } => String::new(),
-            RankInterleaved { ranks, sequence } => format!("ranks={ranks} sequence={sequence}"),
-        }
-    }
-
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [tokens, dy, w] = inputs else { return Err("takes tokens, dy and W".into()) };
-        let x = Embedding.infer(&[tokens.clone(), w.clone()])?;
-        if x[0].alloc != dy.alloc || x[0].dtype != dy.dtype {
+        let [order, sorted, ends, dy, w] = inputs else {
+            return Err("takes order, sorted tokens, their ends, dy and W".into());
+        };
+        if w.shape.len() != 2
+            || !w.dtype.is_float()
+            || dy.shape.len() != 2
+            || dy.dtype != w.dtype
+            || dy.alloc[1] != w.alloc[1]
+        {
             return Err("dy must be [N, d] in the format of W".into());
         }
-        self.0.check(tokens.alloc[0])?;
-        let index = |len: usize| Spec::new([len], DType::U32);
-        let (n, master) = (tokens.alloc[0], w.dtype.accumulator());
-        let scratch = Spec::new([2, n], DType::U32);
-        let edges = Spec::new([2 * n.div_ceil(PIECE), w.alloc[1]], master);
-        Ok(vec![w.with_dtype(master), index(w.alloc[0]), index(n), scratch, edges])
+        let (n, is_index) =
+            (dy.alloc[0], |x: &Spec, len: usize| x.dtype == DType::U32 && x.alloc[..] == [len]);
+        if !is_index(order, n) || !is_index(sorted, n) || !is_index(ends, w.alloc[0]) {
+            return Err("order and sorted tokens must be u32 [N], and ends u32 [V]".into());
+        }
+        let master = w.dtype.accumulator();
+        Ok(vec![w.with_dtype(master), Spec::new([2 * n.div_ceil(PIECE), w.alloc[1]], master)])
     }
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
-        Cost::streaming(&inputs[..2], &outputs[..3])
+        Cost::streaming(&inputs[..4], &outputs[..1])
     }
 
     fn accumulates(&self, output: usize) -> bool {
@@ -294,14 +215,11 @@ impl Op for EmbeddingGrad {
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
-        let tokens = cx.input_u32(0);
         let (v, d) = (cx.output_spec(0).rows(), cx.output_spec(0).width());
-        let (ends, order) = (cx.output_u32(1).slice(0, v), cx.output_u32(2).slice(0, tokens.len()));
-        sort(tokens, self.0, ends, order);
-        let (ends, order, add) = (&*ends, &*order, cx.adds(0));
-        dispatch_float!(cx.input_spec(1).dtype, E => {
+        let (order, ends, add) = (cx.input_u32(0), cx.input_u32(2), cx.adds(0));
+        dispatch_float!(cx.input_spec(3).dtype, E => {
             type A = <E as Elem>::Acc;
-            let (dy, dw) = (cx.input::<E>(1), cx.output::<A>(0));
+            let (dy, dw) = (cx.input::<E>(3), cx.output::<A>(0));
             cx.pool.chunks(v, v.div_ceil(TASKS), #[inline(always)] |start, len| {
                 let mut sum = vec![A::ZERO; d];
                 for row in start..start + len {
@@ -325,82 +243,60 @@ impl Op for EmbeddingGrad {
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
         let kernels = GradKernels {
             queue: cx.queue,
-            dy: cx.input_spec(1),
+            dy: cx.input_spec(3),
             dw: cx.output_spec(0),
-            layout: self.0,
+            ranks: 1,
             owned: None,
             adds: cx.adds(0),
         };
-        let spare = cx.output(3) + (cx.input_spec(0).bytes()) as u64;
         // All positions are sorted, so no kernel reads their count.
-        let sorted = SortedTokens { order: cx.output(2), tokens: cx.output(3), count: cx.output(1) };
-        kernels.sort(cx.input(0), sorted, spare, cx.output(0))?;
-        let rows = [cx.input(1); MAX_RANKS];
-        kernels.sum(sorted, rows, cx.output(0), cx.output(4))
+        let sorted = SortedTokens { order: cx.input(0), tokens: cx.input(1), count: 0 };
+        kernels.sum(sorted, cx.input(2), [cx.input(3); MAX_RANKS], cx.output(0), cx.output(1))
     }
 
-    /// The gradient cases of the embedding cover one rank. These cover several, with values whose sum depends
-    /// on the order: 1 is lost when it is added to 2¹⁰⁰, and kept when 2¹⁰⁰ was canceled before.
+    /// The gradient cases of the embedding cover rows in the order of the batch. Here the values' sum depends
+    /// on the order: 1 is lost when it is added to 2¹⁰⁰, and kept when 2¹⁰⁰ was canceled before. There are
+    /// also gaps between tokens, at both ends of the table too, and gradients to add to.
     fn cases(precision: Precision) -> Cases {
-        let case = |ranks: usize, sequence: usize, [n, v, d]: [usize; 3], rows: Fill| {
-            let layout = RankInterleaved { ranks, sequence };
-            let inputs = vec![
-                (Spec::new([n], DType::U32), Fill::Below(v as u32)),
-                (Spec::new([n, d], precision.act_dtype), rows),
-                (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
-            ];
-            let name = format!("ranks{ranks} sequence{sequence} n{n} v{v} d{d}");
-            Case::new(name, EmbeddingGrad(layout), inputs, move |i| reference(layout, i))
-                .without_gradient()
-                .depth(n)
-        };
+        let case =
+            |name: &str, order: &[usize], tokens: &[usize], [v, d]: [usize; 2], rows: Fill, mode: Mode| {
+                let n = order.len();
+                let index = |data: Vec<usize>| {
+                    let values = data.iter().map(|&x| x as f64).collect();
+                    (Spec::new([data.len()], DType::U32), Fill::Values(values))
+                };
+                let ends = (0..v).map(|end| tokens.iter().filter(|&&token| token <= end).count());
+                let inputs = vec![
+                    index(order.to_vec()),
+                    index(tokens.to_vec()),
+                    index(ends.collect()),
+                    (Spec::new([n, d], precision.act_dtype), rows),
+                    (Spec::new([v, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
+                ];
+                let (order, tokens) = (order.to_vec(), tokens.to_vec());
+                let reference = move |i: &[Array]| {
+                    let mut dw = Array::zeros(&[v, d]);
+                    for (&position, &token) in order.iter().zip(&tokens) {
+                        let row = &i[3].data[position * d..][..d];
+                        dw.data[token * d..][..d].iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
+                    }
+                    if let Some(before) = i.get(5) {
+                        dw.data.iter_mut().zip(&before.data).for_each(|(sum, before)| *sum += before);
+                    }
+                    vec![dw, Array::zeros(&[0])]
+                };
+                let written = vec![(mode, Fill::Normal(0.0, 1.0))];
+                Case::new(name, EmbeddingGrad, inputs, reference).without_gradient().depth(n).outputs(written)
+            };
         let (big, normal) = (2f64.powi(100), Fill::Normal(0.0, 1.0));
-        // Memory holds sequences 0 and 2, then 1 and 3.
-        let order = Fill::Values(vec![big, 1.0, -big, 1.0]);
+        let backward: Vec<usize> = (0..200).rev().collect();
+        let tokens: Vec<usize> = (0..200).map(|i| if i < 150 { 3 + i / 40 } else { 60 + i / 20 }).collect();
+        let values = Fill::Values(vec![big, 1.0, -big, 1.0]);
         Cases::Own(vec![
-            case(2, 1, [4, 1, 1], order),
-            case(2, 16, [256, 50, 16], normal.clone()),
-            case(3, 5, [300, 300, 24], normal.clone()),
-            case(4, 8, [1024, 7, 8], normal),
+            case("order of sums", &[0, 2, 1, 3], &[0; 4], [1, 1], values, Mode::Write),
+            case("gaps", &backward, &tokens, [100, 24], normal.clone(), Mode::Write),
+            case("gaps added to", &backward, &tokens, [100, 24], normal.clone(), Mode::Add),
+            case("odd width", &backward, &tokens, [70, 7], normal, Mode::Write),
         ])
-    }
-}
-
-/// Adds the rows one by one in the order of the global batch. Only the gradient is compared, not the scratch
-/// outputs.
-pub(super) fn reference(layout: RankInterleaved, i: &[Array]) -> Vec<Array> {
-    let (tokens, rows, d) = (&i[0].data, &i[1].data, i[2].width());
-    let mut dw = Array::zeros(&i[2].shape);
-    let per_rank = tokens.len() / layout.ranks;
-    for index in 0..tokens.len() / layout.sequence {
-        let (rank, j) = (index % layout.ranks, index / layout.ranks);
-        for row in rank * per_rank + j * layout.sequence..rank * per_rank + (j + 1) * layout.sequence {
-            let to = &mut dw.data[tokens[row] as usize * d..][..d];
-            to.iter_mut().zip(&rows[row * d..]).for_each(|(sum, dy)| *sum += dy);
-        }
-    }
-    vec![dw, Array::zeros(&[0]), Array::zeros(&[0]), Array::zeros(&[0]), Array::zeros(&[0])]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn sorting_lists_each_token_in_text_order(tokens in prop::collection::vec(0u32..9, 0..60)) {
-            let (mut ends, mut order) = (vec![7; 9], vec![7; tokens.len()]);
-            sort(&tokens, RankInterleaved::ONE_RANK, &mut ends, &mut order);
-            let mut start = 0;
-            for token in 0..9u32 {
-                let end = ends[token as usize] as usize;
-                let plain: Vec<u32> =
-                    (0..tokens.len() as u32).filter(|&i| tokens[i as usize] == token).collect();
-                prop_assert_eq!(&order[start..end], &plain[..]);
-                start = end;
-            }
-            prop_assert_eq!(start, tokens.len());
-        }
     }
 }

@@ -1,7 +1,8 @@
 //! The embedding gradient with its table divided among ranks: each rank sums the rows that it owns, in two
 //! ops.
 
-use super::embedding::{GradKernels, PIECE, RankInterleaved, SortedTokens, TASKS, sort};
+use super::embedding::{GradKernels, PIECE, TASKS};
+use super::sort_tokens::{RankInterleaved, SortedTokens, Sorting, scratch_words, sort};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
@@ -47,24 +48,13 @@ impl OwnedRows {
     fn attributes(&self) -> String {
         format!("ranks={} sequence={} ranges={}", self.layout.ranks, self.layout.sequence, self.owners.len())
     }
-
-    fn kernels<'a>(&self, cx: &'a GpuNode<'_>, dy: &'a Spec) -> GradKernels<'a> {
-        GradKernels {
-            queue: cx.queue,
-            dy,
-            dw: cx.output_spec(0),
-            layout: self.layout,
-            owned: Some(self.owned_ranges(cx.queue.rank())),
-            adds: false,
-        }
-    }
 }
 
-/// `(tokens[ranks·N], W[V, d]) → (dW[V, d], order[ranks·N], sorted[ranks·N], count[1], scratch[ranks·N])`:
-/// finds the `count` positions whose token has a row in `W` that the rank owns at least in part. `order`
-/// lists them by token, and within a token in the order of the global batch; `sorted` lists their tokens.
-/// Clears the part of `dW` that the rank owns and leaves the rest as it is. The op needs only the tokens, so
-/// it can run long before there are rows to sum.
+/// `(tokens[ranks·N], W[V, d]) → (dW[V, d], order[ranks·N], sorted[ranks·N], count[1], scratch)`: finds the
+/// `count` positions whose token has a row in `W` that the rank owns at least in part. `order` lists them by
+/// token, and within a token in the order of the global batch; `sorted` lists their tokens. Clears the part
+/// of `dW` that the rank owns and leaves the rest as it is. The op needs only the tokens, so it can run long
+/// before there are rows to sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenOrder(pub OwnedRows);
 
@@ -93,7 +83,8 @@ impl Op for TokenOrder {
         let n = tokens.alloc[0];
         self.0.check(n, w)?;
         let index = |len: usize| Spec::new([len], DType::U32);
-        Ok(vec![w.with_dtype(w.dtype.accumulator()), index(n), index(n), index(1), index(n)])
+        let dw = w.with_dtype(w.dtype.accumulator());
+        Ok(vec![dw, index(n), index(n), index(1), index(scratch_words(n))])
     }
 
     /// Counts the tokens, not the table, and the part of the gradient that a rank clears.
@@ -135,11 +126,15 @@ impl Op for TokenOrder {
     }
 
     fn gpu(&self, cx: &GpuNode<'_>) -> Result<()> {
-        // The kernels take the number and the width of rows from this spec.
-        let mut rows = cx.input_spec(1).clone();
-        (rows.shape[0], rows.alloc[0]) = (cx.input_spec(0).alloc[0], cx.input_spec(0).alloc[0]);
-        let sorted = SortedTokens { order: cx.output(1), tokens: cx.output(2), count: cx.output(3) };
-        self.0.kernels(cx, &rows).sort(cx.input(0), sorted, cx.output(4), cx.output(0))
+        let (dw, owned) = (cx.output_spec(0), self.0.owned_ranges(cx.queue.rank()));
+        for range in owned.iter().filter(|range| !range.is_empty()) {
+            let size = dw.dtype.size();
+            cx.queue.fill(cx.output(0) + (range.start * size) as u64, 0, range.len() * size)?;
+        }
+        let to = SortedTokens { order: cx.output(1), tokens: cx.output(2), count: cx.output(3) };
+        let (n, vocabulary) = (cx.input_spec(0).alloc[0], dw.rows());
+        let sorting = Sorting { n, layout: self.0.layout, vocabulary, owned: Some((dw.width(), owned)) };
+        sorting.launch(cx.queue, cx.input(0), to, cx.output(4))
     }
 
     /// One rank sorts everything because it owns the whole table. For ranks that own a part or nothing,
@@ -247,7 +242,15 @@ impl Op for EmbeddingGradAtOwners {
         let rows = cx.input_spec(3);
         let shared = cx.queue.shared(cx.input(3), rows.bytes() / self.0.layout.ranks)?;
         let sorted = SortedTokens { order: cx.input(0), tokens: cx.input(1), count: cx.input(2) };
-        self.0.kernels(cx, rows).sum(sorted, shared, cx.output(0), cx.output(1))
+        let kernels = GradKernels {
+            queue: cx.queue,
+            dy: rows,
+            dw: cx.output_spec(0),
+            ranks: self.0.layout.ranks,
+            owned: Some(self.0.owned_ranges(cx.queue.rank())),
+            adds: false,
+        };
+        kernels.sum(sorted, 0, shared, cx.output(0), cx.output(1))
     }
 
     /// The rows come from one rank, which owns all or some of the table; the rank tests cover several ranks.

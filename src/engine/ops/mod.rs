@@ -59,6 +59,7 @@ pub mod share_rows;
 pub mod shift;
 pub mod soft_cap;
 pub mod softmax;
+pub mod sort_tokens;
 pub mod sum;
 pub mod sum_by_group;
 pub mod swap_ema;
@@ -145,6 +146,7 @@ pub static OPS: &[OpType] = op_types![
     soft_cap::SoftCapGrad,
     softmax::Softmax,
     softmax::SoftmaxGrad,
+    sort_tokens::SortTokens,
     sum::Sum,
     sum::SumGrad,
     sum_by_group::SumByGroup,

@@ -8,11 +8,14 @@
 
 use crate::device::DType;
 use crate::error::{Error, Result};
-use crate::ir::{Builder, Destination, Home, Mode, Node, OwnedRange, Phase, Program, SlotId, Spec, Stream};
-use crate::ops::embedding::{EmbeddingGrad, RankInterleaved};
+use crate::ir::{
+    Builder, Destination, Home, Mode, Node, OwnedRange, Phase, Program, SlotId, Spec, Stream, TensorId,
+};
+use crate::ops::embedding::EmbeddingGrad;
 use crate::ops::embedding_owners::{EmbeddingGradAtOwners, OwnedRows, TokenOrder};
 use crate::ops::gather_rows::GatherRows;
 use crate::ops::share_rows::ShareRows;
+use crate::ops::sort_tokens::{RankInterleaved, SortTokens};
 use std::sync::Arc;
 
 /// Returns true if the exchange sends fewer bytes per rank than an all-reduce of the gradient of `table`. The
@@ -57,49 +60,81 @@ pub fn exchange_rows(
         node.outputs.iter().any(|&out| b.program.tensor(out).home == Home::State(slot))
     };
     let writers: Vec<usize> = (0..nodes.len()).filter(|&at| writes(&b, &nodes[at])).collect();
-    let sum = |node: &Node| node.op.name() == EmbeddingGrad::NAME && node.modes[0] == Mode::Write;
     let [at] = writers[..] else { return Err(not_one_embedding(&b)) };
-    if !sum(&nodes[at]) {
-        return Err(not_one_embedding(&b));
-    }
+    let Some((replaced, sort)) = Replaced::new(&nodes, at) else { return Err(not_one_embedding(&b)) };
     if let Some(divided) = divided {
-        order_tokens(&mut b, &nodes[at], layout, divided)?;
+        order_tokens(&mut b, replaced, layout, divided)?;
     }
-    for (position, node) in nodes.into_iter().enumerate() {
+    let reads = |node: &&Node| node.inputs.iter().any(|input| nodes[sort].outputs.contains(input));
+    let is_shared = nodes.iter().filter(reads).count() > 1;
+    for (position, node) in nodes.iter().enumerate() {
         match divided {
-            _ if position != at => b.push(node),
-            None => sum_all_rows(&mut b, &node, layout)?,
-            Some(divided) => sum_owned_rows(&mut b, &node, layout, divided)?,
+            _ if position == sort && !is_shared => {}
+            _ if position != at => b.push(node.clone()),
+            None => sum_all_rows(&mut b, replaced, layout)?,
+            Some(divided) => sum_owned_rows(&mut b, replaced, layout, divided)?,
         }
     }
     Ok(b.finish())
 }
 
+/// The embedding gradient that an exchange replaces.
+#[derive(Clone, Copy)]
+struct Replaced<'a> {
+    node: &'a Node,
+    tokens: TensorId,
+    rows: TensorId,
+    table: TensorId,
+    gradient: TensorId,
+}
+
+impl<'a> Replaced<'a> {
+    /// Describes node `at` and finds the node that sorts its tokens; `None` if it is not the whole gradient
+    /// of an embedding.
+    fn new(nodes: &'a [Node], at: usize) -> Option<(Self, usize)> {
+        let node = &nodes[at];
+        let is_whole = node.op.name() == EmbeddingGrad::NAME && node.modes[0] == Mode::Write;
+        let [order, _, _, rows, table] = node.inputs[..] else { return None };
+        let sort = nodes[..at].iter().rposition(|node| node.outputs.contains(&order))?;
+        let [tokens] = nodes[sort].inputs[..] else { return None };
+        is_whole.then_some((Self { node, tokens, rows, table, gradient: node.outputs[0] }, sort))
+    }
+}
+
 /// In place of the node, records the gather of all rows and tokens, and their sum on every rank.
-fn sum_all_rows(b: &mut Builder, node: &Node, layout: RankInterleaved) -> Result<()> {
-    b.set_scope(&node.scope, node.block);
+fn sum_all_rows(b: &mut Builder, replaced: Replaced<'_>, layout: RankInterleaved) -> Result<()> {
+    b.set_scope(&replaced.node.scope, replaced.node.block);
     b.phase = Phase::Communication;
-    let gathered = b.emit("of_all", GatherRows { ranks: layout.ranks }, &node.inputs[..2])?;
+    let gather = GatherRows { ranks: layout.ranks };
+    let gathered = b.emit("of_all", gather, &[replaced.tokens, replaced.rows])?;
     let [tokens, rows] = gathered[..] else { return Err(not_one_embedding(b)) };
-    b.phase = node.phase;
-    let out = Destination::Into(node.outputs[0], Mode::Write);
-    b.emit_into("sum_of_all", Arc::new(EmbeddingGrad(layout)), &[tokens, rows, node.inputs[2]], &[out])?;
+    b.phase = replaced.node.phase;
+    let sort = SortTokens { layout, vocabulary: b.spec(replaced.table).alloc[0] };
+    let sorted = b.emit("sorted_of_all", sort, &[tokens])?;
+    let inputs = [&sorted[..3], &[rows, replaced.table]].concat();
+    let out = Destination::Into(replaced.gradient, Mode::Write);
+    b.emit_into("sum_of_all", Arc::new(EmbeddingGrad), &inputs, &[out])?;
     Ok(())
 }
 
 /// Records the gather of the tokens of all ranks, and their sort, before everything that computes the rows.
-fn order_tokens(b: &mut Builder, node: &Node, layout: RankInterleaved, divided: &DividedRows) -> Result<()> {
-    b.set_scope(&node.scope, node.block);
+fn order_tokens(
+    b: &mut Builder,
+    replaced: Replaced<'_>,
+    layout: RankInterleaved,
+    divided: &DividedRows,
+) -> Result<()> {
+    b.set_scope(&replaced.node.scope, replaced.node.block);
     b.phase = Phase::Communication;
     b.stream = if divided.overlap { Stream::Communication } else { Stream::Main };
     let tokens = b.state_slot(divided.tokens);
     let gather = Arc::new(GatherRows { ranks: layout.ranks });
     let into = |tensor| Destination::Into(tensor, Mode::Write);
-    b.emit_into("tokens_of_all", gather, &node.inputs[..1], &[into(tokens)])?;
+    b.emit_into("tokens_of_all", gather, &[replaced.tokens], &[into(tokens)])?;
     let order = divided.order.map(|slot| b.state_slot(slot));
-    let outs: Vec<_> = [node.outputs[0]].into_iter().chain(order).map(into).collect();
+    let outs: Vec<_> = [replaced.gradient].into_iter().chain(order).map(into).collect();
     let op = Arc::new(TokenOrder(OwnedRows { layout, owners: divided.owners.clone() }));
-    b.emit_into("order_of_all", op, &[tokens, node.inputs[2]], &outs)?;
+    b.emit_into("order_of_all", op, &[tokens, replaced.table], &outs)?;
     b.stream = Stream::Main;
     Ok(())
 }
@@ -107,11 +142,11 @@ fn order_tokens(b: &mut Builder, node: &Node, layout: RankInterleaved, divided: 
 /// In place of the node, records how ranks share their rows and how each sums what it owns.
 fn sum_owned_rows(
     b: &mut Builder,
-    node: &Node,
+    replaced: Replaced<'_>,
     layout: RankInterleaved,
     divided: &DividedRows,
 ) -> Result<()> {
-    b.set_scope(&node.scope, node.block);
+    b.set_scope(&replaced.node.scope, replaced.node.block);
     b.phase = Phase::Communication;
     let tokens = b.state_slot(divided.tokens);
     let to = match divided.rows {
@@ -119,12 +154,12 @@ fn sum_owned_rows(
         None => Destination::New,
     };
     let share = Arc::new(ShareRows { ranks: layout.ranks });
-    let rows = b.emit_into("rows_of_all", share, &[tokens, node.inputs[1]], &[to])?;
-    b.phase = node.phase;
+    let rows = b.emit_into("rows_of_all", share, &[tokens, replaced.rows], &[to])?;
+    b.phase = replaced.node.phase;
     let [order, sorted, count, _] = divided.order.map(|slot| b.state_slot(slot));
     let op = Arc::new(EmbeddingGradAtOwners(OwnedRows { layout, owners: divided.owners.clone() }));
-    let inputs = [&[order, sorted, count], &rows[..], &[node.inputs[2]]].concat();
-    b.emit_into("sum_of_owned", op, &inputs, &[Destination::Into(node.outputs[0], Mode::Add)])?;
+    let inputs = [&[order, sorted, count], &rows[..], &[replaced.table]].concat();
+    b.emit_into("sum_of_owned", op, &inputs, &[Destination::Into(replaced.gradient, Mode::Add)])?;
     Ok(())
 }
 

@@ -12,8 +12,8 @@ use crate::ir::{
 };
 use crate::model_text::{Operation, Parameter, ParameterKind};
 use crate::ops::attention::Mask;
-use crate::ops::embedding::RankInterleaved;
 use crate::ops::grad_norm;
+use crate::ops::sort_tokens::{RankInterleaved, scratch_words};
 use crate::passes::DividedRows;
 use crate::passes::buckets::{Bucket, buckets};
 use crate::passes::exchange::sends_less;
@@ -134,7 +134,7 @@ fn exchange(plan: &Plan, shards: &Shards, buckets: &[Bucket], builder: &mut Stat
     let mut tensors = Vec::new();
     if exchanges_rows {
         tensors.push((ExchangeSlot::Tokens, u32s(rows)));
-        let lengths = [rows, rows, 1, rows];
+        let lengths = [rows, rows, 1, scratch_words(rows)];
         tensors.extend(TOKEN_ORDER.into_iter().zip(lengths.map(u32s)));
     }
     if plan.copies_between_gpus() {
