@@ -188,7 +188,7 @@ pub const FUNCTIONS: &[Signature] = &[
             optional("dropout", "0"),
             optional("sinks", "none"),
         ],
-        "causal attention of the heads of `q` to those of `k` and `v`, which several heads of `q` may share; without `scale`, scores are divided by √width",
+        "causal attention of the heads of `q` to those of `k` and `v`, which several heads of `q` may share; without `scale`, scores are divided by √width; `sinks`, a vector with a number for each head of `q`, are scores without values",
     ),
     signature(
         Call::Heads,

@@ -219,7 +219,7 @@ fn with_its_backward() {
     let passes = Passes::new(&[]);
     assert_snapshot!(changes(&passes.recorded, &passes.differentiated(passes.recorded.clone())), @r"
     -program micro(first=true, last=true) (16 nodes)
-    +program micro(first=true, last=true) (36 nodes)
+    +program micro(first=true, last=true) (35 nodes)
      …
     +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
     +  %45:bf16[8,16] = dropout(%43, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ∇
@@ -236,11 +236,10 @@ fn with_its_backward() {
     +  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
     +  grads.blocks.0.qkv = linear_weight_grad(%7, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
     +  %64:bf16[8,16] = linear_input_grad(%61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
-    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
-    +  %68:bf16[8,16] = add(%52, %66)  @embedding ∇
-    +  %69:bf16[8,16] = dropout(%68, batch.sequences, control.step) p=0.1 site=0  @embedding ∇
-    +  %71:u32[8], %72:u32[8], %73:u32[64], %74:u32[264] = sort_tokens(batch.tokens) vocabulary=64  @embedding ∇
-    +  grads.embedding, %75:f32[2,16] = embedding_grad(%71, %72, %73, %69, compute_copy.embedding)  @embedding ∇
+    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64, %52) eps=1e-6 residual  @embedding ∇
+    +  %68:bf16[8,16] = dropout(%66, batch.sequences, control.step) p=0.1 site=0  @embedding ∇
+    +  %70:u32[8], %71:u32[8], %72:u32[64], %73:u32[264] = sort_tokens(batch.tokens) vocabulary=64  @embedding ∇
+    +  grads.embedding, %74:f32[2,16] = embedding_grad(%70, %71, %72, %68, compute_copy.embedding)  @embedding ∇
     ");
 }
 
@@ -254,37 +253,37 @@ fn in_a_later_micro_step() {
         &found.unwrap().1.program
     };
     assert_snapshot!(changes(variant(true, false), variant(false, false)), @r"
-    -program micro(first=true, last=false) (37 nodes)
+    -program micro(first=true, last=false) (36 nodes)
     -  %33+0B, %40:bf16[8,50→64], %34+0B, grads.head = head_loss(%30+0B, compute_copy.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     -  control.loss = sum(%33) scale=2.0833333333333332e-2  @head
     -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
-    -  grads.blocks.0.down = linear_weight_grad(%76, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
-    -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16], %77:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
-    -  grads.blocks.0.gate_up = linear_weight_grad(%77, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16], %76:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
     -  grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
     -  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
-    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %79:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
-    -  grads.blocks.0.qkv = linear_weight_grad(%79, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
-    -  grads.embedding, %75:f32[2,16] = embedding_grad(%71, %72, %73, %69, compute_copy.embedding)  @embedding ∇
-    +program micro(first=false, last=false) (37 nodes)
+    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64, %52) eps=1e-6 residual emits=y  @embedding ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+    -  grads.embedding, %74:f32[2,16] = embedding_grad(%70, %71, %72, %68, compute_copy.embedding)  @embedding ∇
+    +program micro(first=false, last=false) (36 nodes)
      …
     +  %33+0B, %40:bf16[8,50→64], %34+0B, +grads.head = head_loss(%30+0B, compute_copy.head, batch.targets+0B) scale=2.0833333333333332e-2  @head
     +  +control.loss = sum(%33) scale=2.0833333333333332e-2  @head
     +  %43:bf16[8,16], +grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
      …
-    +  +grads.blocks.0.down = linear_weight_grad(%76, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    +  +grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
-    +  %52:bf16[8,16], +grads.blocks.0.ffn_norm, %53:f32[1,16], %77:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
-    +  +grads.blocks.0.gate_up = linear_weight_grad(%77, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    +  %52:bf16[8,16], +grads.blocks.0.ffn_norm, %53:f32[1,16], %76:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
+    +  +grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
      …
     +  +grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
      …
     +  %61:bf16[8,32], +grads.blocks.0.q_norm, +grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
      …
-    +  %66:bf16[8,16], +grads.blocks.0.attention_norm, %67:f32[1,16], %79:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
-    +  +grads.blocks.0.qkv = linear_weight_grad(%79, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+    +  %66:bf16[8,16], +grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64, %52) eps=1e-6 residual emits=y  @embedding ∇
+    +  +grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
      …
-    +  +grads.embedding, %75:f32[2,16] = embedding_grad(%71, %72, %73, %69, compute_copy.embedding)  @embedding ∇
+    +  +grads.embedding, %74:f32[2,16] = embedding_grad(%70, %71, %72, %68, compute_copy.embedding)  @embedding ∇
     ");
 }
 
@@ -292,27 +291,27 @@ fn in_a_later_micro_step() {
 fn recomputing_what_is_cheap() {
     let passes = Passes::new(&[]);
     assert_snapshot!(changes(&passes.recomputed(Recompute::None), &passes.recomputed(Recompute::Selective)), @r"
-    -program micro(first=true, last=true) (36 nodes)
+    -program micro(first=true, last=true) (35 nodes)
     -  grads.blocks.0.down = linear_weight_grad(%24, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
     -  %48:bf16[8,2,24→64] = swiglu_grad(%23, %47)  @blocks.0 ∇
     -  grads.blocks.0.gate_up = linear_weight_grad(%21, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
     -  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
     -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
     -  grads.blocks.0.qkv = linear_weight_grad(%7, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
-    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6  @embedding ∇
-    +program micro(first=true, last=true) (37 nodes)
+    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64, %52) eps=1e-6 residual  @embedding ∇
+    +program micro(first=true, last=true) (36 nodes)
      …
-    +  %48:bf16[8,2,24→64], %76:bf16[8,24→64] = swiglu_grad(%23, %47) emits=y  @blocks.0 ∇
-    +  grads.blocks.0.down = linear_weight_grad(%76, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    +  %48:bf16[8,2,24→64], %75:bf16[8,24→64] = swiglu_grad(%23, %47) emits=y  @blocks.0 ∇
+    +  grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
-    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16], %77:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
-    +  grads.blocks.0.gate_up = linear_weight_grad(%77, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16], %76:bf16[8,16] = rms_norm_grad(%20, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual emits=y  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
      …
-    +  %78:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
-    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%78, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %77:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%77, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
      …
-    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %79:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
-    +  grads.blocks.0.qkv = linear_weight_grad(%79, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64, %52) eps=1e-6 residual emits=y  @embedding ∇
+    +  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
      …
     ");
 }
@@ -324,17 +323,17 @@ fn recomputing_what_gradients_emit() {
     let passes = Passes::new(&[]);
     let emitted = passes.recomputed(Recompute::Emitted);
     assert_snapshot!(changes(&emitted, &passes.recomputed(Recompute::Selective)), @r"
-    -program micro(first=true, last=true) (36 nodes)
+    -program micro(first=true, last=true) (35 nodes)
     -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
-    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
-    -  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
-    +program micro(first=true, last=true) (37 nodes)
+    -  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %77:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64, %52) eps=1e-6 residual emits=y  @embedding ∇
+    -  grads.blocks.0.qkv = linear_weight_grad(%77, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+    +program micro(first=true, last=true) (36 nodes)
      …
-    +  %78:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
-    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%78, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %77:bf16[8,32] = qk_norm_rope(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%77, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
      …
-    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %79:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64) eps=1e-6 emits=y  @embedding ∇
-    +  grads.blocks.0.qkv = linear_weight_grad(%79, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
+    +  %66:bf16[8,16], grads.blocks.0.attention_norm, %67:f32[1,16], %78:bf16[8,16] = rms_norm_grad(%5, params.blocks.0.attention_norm, %64, %52) eps=1e-6 residual emits=y  @embedding ∇
+    +  grads.blocks.0.qkv = linear_weight_grad(%78, %61, compute_copy.blocks.0.qkv)  @blocks.0 ∇
      …
     ");
 }
@@ -343,7 +342,7 @@ fn recomputing_what_gradients_emit() {
 fn recomputing_blocks() {
     let passes = Passes::new(&[]);
     assert_snapshot!(changes(&passes.recomputed(Recompute::None), &passes.recomputed(Recompute::Full)), @r"
-    -program micro(first=true, last=true) (36 nodes)
+    -program micro(first=true, last=true) (35 nodes)
     -  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%29, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
     -  grads.blocks.0.down = linear_weight_grad(%24, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
     -  %48:bf16[8,2,24→64] = swiglu_grad(%23, %47)  @blocks.0 ∇
@@ -352,32 +351,32 @@ fn recomputing_blocks() {
     -  grads.blocks.0.out = linear_weight_grad(%14, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
     -  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%13, %14, %15, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
     -  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%9, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
-    +program micro(first=true, last=true) (47 nodes)
+    +program micro(first=true, last=true) (46 nodes)
      …
-    +  %76:bf16[8,32] = linear(%7, compute_copy.blocks.0.qkv)  @blocks.0 ↻
-    +  %77:bf16[8,32] = qk_norm_rope(%76, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
-    +  %78:bf16[8,16], %79:f32[8,2] = flash_attention(%77, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ↻
-    +  %80:bf16[8,16] = linear(%78, compute_copy.blocks.0.out)  @blocks.0 ↻
-    +  %81:bf16[8,16] = dropout(%80, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ↻
-    +  %82:bf16[8,16], %83:bf16[8,16] = residual_norm(%5, %81, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
-    +  %84:bf16[8,2,24→64] = linear(%83, compute_copy.blocks.0.gate_up)  @blocks.0 ↻
-    +  %85:bf16[8,24→64] = swiglu(%84)  @blocks.0 ↻
-    +  %86:bf16[8,16] = linear(%85, compute_copy.blocks.0.down)  @blocks.0 ↻
-    +  %87:bf16[8,16] = dropout(%86, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ↻
-    +  %88:bf16[8,16], %89:bf16[8,16] = residual_norm(%82, %87, params.final_norm) eps=1e-6  @blocks.0 ↻
-    +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%88, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
+    +  %75:bf16[8,32] = linear(%7, compute_copy.blocks.0.qkv)  @blocks.0 ↻
+    +  %76:bf16[8,32] = qk_norm_rope(%75, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ↻
+    +  %77:bf16[8,16], %78:f32[8,2] = flash_attention(%76, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ↻
+    +  %79:bf16[8,16] = linear(%77, compute_copy.blocks.0.out)  @blocks.0 ↻
+    +  %80:bf16[8,16] = dropout(%79, batch.sequences, control.step) p=0.1 site=2  @blocks.0 ↻
+    +  %81:bf16[8,16], %82:bf16[8,16] = residual_norm(%5, %80, params.blocks.0.ffn_norm) eps=1e-6  @blocks.0 ↻
+    +  %83:bf16[8,2,24→64] = linear(%82, compute_copy.blocks.0.gate_up)  @blocks.0 ↻
+    +  %84:bf16[8,24→64] = swiglu(%83)  @blocks.0 ↻
+    +  %85:bf16[8,16] = linear(%84, compute_copy.blocks.0.down)  @blocks.0 ↻
+    +  %86:bf16[8,16] = dropout(%85, batch.sequences, control.step) p=0.1 site=3  @blocks.0 ↻
+    +  %87:bf16[8,16], %88:bf16[8,16] = residual_norm(%81, %86, params.final_norm) eps=1e-6  @blocks.0 ↻
+    +  %43:bf16[8,16], grads.final_norm, %44:f32[1,16] = rms_norm_grad(%87, params.final_norm, %34) eps=1e-6  @blocks.0 ∇
      …
-    +  grads.blocks.0.down = linear_weight_grad(%85, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    +  grads.blocks.0.down = linear_weight_grad(%84, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
      …
-    +  %48:bf16[8,2,24→64] = swiglu_grad(%84, %47)  @blocks.0 ∇
-    +  grads.blocks.0.gate_up = linear_weight_grad(%83, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    +  %48:bf16[8,2,24→64] = swiglu_grad(%83, %47)  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = linear_weight_grad(%82, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
      …
-    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%82, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
+    +  %52:bf16[8,16], grads.blocks.0.ffn_norm, %53:f32[1,16] = rms_norm_grad(%81, params.blocks.0.ffn_norm, %50, %43) eps=1e-6 residual  @blocks.0 ∇
      …
-    +  grads.blocks.0.out = linear_weight_grad(%78, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
+    +  grads.blocks.0.out = linear_weight_grad(%77, %54, compute_copy.blocks.0.out)  @blocks.0 ∇
      …
-    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%77, %78, %79, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
-    +  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%76, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
+    +  %57:bf16[8,32], %58:f32[8,2] = flash_attention_grad(%76, %77, %78, %56, batch.sequences, control.step) heads=2 kv_heads=1 head_dim=8 seq_len=4 mask=causal p=0.1 site=1  @blocks.0 ∇
+    +  %61:bf16[8,32], grads.blocks.0.q_norm, grads.blocks.0.k_norm, %62:f32[1,16] = qk_norm_rope_grad(%75, params.blocks.0.q_norm, params.blocks.0.k_norm, batch.positions, %57) heads=2 kv_heads=1 head_dim=8 eps=1e-6 theta=10000  @blocks.0 ∇
      …
     ");
 }
@@ -453,14 +452,14 @@ fn with_exchanged_rows() {
     let passes = Passes::new(&[BY_ROWS]);
     let before = passes.recomputed(Recompute::Selective);
     assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
-    -program micro(first=true, last=true) (37 nodes)
-    -  %71:u32[8], %72:u32[8], %73:u32[64], %74:u32[264] = sort_tokens(batch.tokens) vocabulary=64  @embedding ∇
-    -  grads.embedding, %75:f32[2,16] = embedding_grad(%71, %72, %73, %69, compute_copy.embedding)  @embedding ∇
-    +program micro(first=true, last=true) (38 nodes)
+    -program micro(first=true, last=true) (36 nodes)
+    -  %70:u32[8], %71:u32[8], %72:u32[64], %73:u32[264] = sort_tokens(batch.tokens) vocabulary=64  @embedding ∇
+    -  grads.embedding, %74:f32[2,16] = embedding_grad(%70, %71, %72, %68, compute_copy.embedding)  @embedding ∇
+    +program micro(first=true, last=true) (37 nodes)
      …
-    +  %80:u32[16], %81:bf16[16,16] = gather_rows(batch.tokens, %69) ranks=2  @embedding ⇄
-    +  %82:u32[16], %83:u32[16], %84:u32[64], %85:u32[272] = sort_tokens(%80) vocabulary=64 ranks=2 sequence=4  @embedding ∇
-    +  grads.embedding, %86:f32[2,16] = embedding_grad(%82, %83, %84, %81, compute_copy.embedding)  @embedding ∇
+    +  %79:u32[16], %80:bf16[16,16] = gather_rows(batch.tokens, %68) ranks=2  @embedding ⇄
+    +  %81:u32[16], %82:u32[16], %83:u32[64], %84:u32[272] = sort_tokens(%79) vocabulary=64 ranks=2 sequence=4  @embedding ∇
+    +  grads.embedding, %85:f32[2,16] = embedding_grad(%81, %82, %83, %80, compute_copy.embedding)  @embedding ∇
     ");
     let ends: Vec<usize> = passes.buckets.iter().map(|b| b.start + b.len).collect();
     assert_eq!(ends.last(), Some(&passes.state.param("embedding").unwrap().start));
@@ -473,15 +472,15 @@ fn with_exchanged_rows_of_divided_gradients() {
     let passes = Passes::new(&[BY_ROWS, "parallelism.shard=optimizer"]);
     let before = passes.recomputed(Recompute::Selective);
     assert_snapshot!(changes(&before, &passes.exchanged(before.clone())), @r"
-    -program micro(first=true, last=true) (37 nodes)
-    -  %71:u32[8], %72:u32[8], %73:u32[64], %74:u32[264] = sort_tokens(batch.tokens) vocabulary=64  @embedding ∇
-    -  grads.embedding, %75:f32[2,16] = embedding_grad(%71, %72, %73, %69, compute_copy.embedding)  @embedding ∇
-    +program micro(first=true, last=true) (39 nodes)
+    -program micro(first=true, last=true) (36 nodes)
+    -  %70:u32[8], %71:u32[8], %72:u32[64], %73:u32[264] = sort_tokens(batch.tokens) vocabulary=64  @embedding ∇
+    -  grads.embedding, %74:f32[2,16] = embedding_grad(%70, %71, %72, %68, compute_copy.embedding)  @embedding ∇
+    +program micro(first=true, last=true) (38 nodes)
     +  exchange.tokens = gather_rows(batch.tokens) ranks=2  @embedding ⇄ ‖comm
     +  grads.embedding, exchange.order, exchange.sorted, exchange.count, exchange.scratch = token_order(exchange.tokens, compute_copy.embedding) ranks=2 sequence=4 ranges=1  @embedding ⇄ ‖comm
      …
-    +  %85:bf16[16,16] = share_rows(exchange.tokens, %69) ranks=2  @embedding ⇄
-    +  +grads.embedding, %86:f32[2,16] = embedding_grad_at_owners(exchange.order, exchange.sorted, exchange.count, %85, compute_copy.embedding) ranks=2 sequence=4 ranges=1  @embedding ∇
+    +  %84:bf16[16,16] = share_rows(exchange.tokens, %68) ranks=2  @embedding ⇄
+    +  +grads.embedding, %85:f32[2,16] = embedding_grad_at_owners(exchange.order, exchange.sorted, exchange.count, %84, compute_copy.embedding) ranks=2 sequence=4 ranges=1  @embedding ∇
     ");
 }
 
@@ -500,7 +499,7 @@ fn with_its_memory() {
     }
     assert_snapshot!(text, @r"
     5632 bytes, most at node 14
-      3584+256    0..32 embedding.x, embedding.x#2, blocks.0.normed
+      3584+256    0..31 embedding.x, embedding.x#2
          0+256    2..3  blocks.0.normed
       3072+512    3..29 blocks.0.qkv
          0+512    4..5  blocks.0.attended:packed
@@ -514,7 +513,7 @@ fn with_its_memory() {
       4864+256   13..14 head.normed
       5120+256   14..15 head.losses
       2048+1024  14..14 head.logits.1
-      5376+256   14..36 head.d_normed, blocks.0.d_middle, blocks.0.d_x#2, embedding.d_x#2, embedding.d_x
+      5376+256   14..35 head.d_normed, blocks.0.d_middle, blocks.0.d_x#2, embedding.d_x#2, embedding.d_x
       2048+256   16..16 blocks.0.d_middle.2
       4608+256   17..20 blocks.0.d_down:linear
       2048+1024  18..20 blocks.0.d_hidden, blocks.0.hidden
@@ -526,13 +525,13 @@ fn with_its_memory() {
        512+512   28..32 blocks.0.d_attended:packed, blocks.0.d_qkv
       1280+256   28..28 blocks.0.d_attended:packed.1
          0+256   29..29 blocks.0.d_qkv.3
-         0+256   30..33 blocks.0.d_normed, embedding.d_x#2
+         0+256   30..32 blocks.0.d_normed, blocks.0.normed
        256+256   31..31 embedding.d_x#2.2
-      1280+256   35..36 embedding.sorted
-      1536+256   35..36 embedding.sorted.1
-      1792+256   35..36 embedding.sorted.2
-         0+1280  35..35 embedding.sorted.3
-         0+256   36..36 embedding.d_embedding.1
+      1280+256   34..35 embedding.sorted
+      1536+256   34..35 embedding.sorted.1
+      1792+256   34..35 embedding.sorted.2
+         0+1280  34..34 embedding.sorted.3
+         0+256   35..35 embedding.d_embedding.1
     ");
 }
 

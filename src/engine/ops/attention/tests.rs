@@ -168,7 +168,7 @@ fn generate(problem: AttentionCase) {
     let mut layout = StateBuilder::empty(Precision::for_act_dtype(DType::F32));
     let (score_cap, window) = (problem.attention.score_cap, problem.attention.window);
     let score_scale = problem.attention.score_scale;
-    let attention = CachedAttention { heads, score_scale, score_cap, window, capacity: t };
+    let attention = CachedAttention { heads, score_scale, score_cap, window, sinks: false, capacity: t };
     let rows = Spec::new([batch, heads.width()], DType::F32);
     let positions = Spec::new([batch], DType::U32);
     let cache = attention.infer(&[rows.clone(), positions.clone()]).unwrap().remove(1);
