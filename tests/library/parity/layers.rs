@@ -102,7 +102,7 @@ fn norms_are_those_of_torch() {
     compare(&fixture, "layer_norm.wb", layer_norm(Affine::WeightAndBias), &both);
     let weighted = [x.clone(), w];
     compare(&fixture, "layer_norm.w", layer_norm(Affine::Weight), &weighted);
-    compare(&fixture, "rms_norm.w", RmsNorm { eps: EPS, weight: true }, &weighted);
+    compare(&fixture, "rms_norm.w", RmsNorm { eps: EPS, weight: true, weight_offset: 0.0 }, &weighted);
     compare(&fixture, "layer_norm", layer_norm(Affine::None), std::slice::from_ref(&x));
-    compare(&fixture, "rms_norm", RmsNorm { eps: EPS, weight: false }, &[x]);
+    compare(&fixture, "rms_norm", RmsNorm { eps: EPS, weight: false, weight_offset: 0.0 }, &[x]);
 }

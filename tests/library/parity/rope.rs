@@ -82,7 +82,7 @@ fn rotated_heads_and_their_gradients_are_those_of_transformers() {
         let found = match norm {
             None => run(name, heads, Rope { heads, rotary, inverse: false }, false),
             Some(Norm { weighted, rotates_first }) => {
-                let norm = QkNorm { heads, eps: EPS, weighted };
+                let norm = QkNorm { heads, eps: EPS, weighted, weight_offset: 0.0 };
                 let rotation = Some(HeadRotation { rotary, first: rotates_first });
                 run(name, heads, QkNormRope { norm, rotation, values_apart: false }, weighted)
             }
