@@ -39,6 +39,7 @@ impl Builder {
             block: None,
             phase: Phase::Forward,
             stream: Stream::Main,
+            statement: None,
             state_tensors,
         }
     }
@@ -89,11 +90,18 @@ impl Builder {
         result
     }
 
-    /// Replaces the whole scope and the block index for the following nodes. A pass uses it to record nodes
-    /// next to an existing one.
+    /// Gives the following nodes the scope, the block and the statement of an existing node. A pass uses it to
+    /// record nodes next to that one.
+    pub fn set_scope_of(&mut self, node: &Node) {
+        self.set_scope(&node.scope, node.block);
+        self.statement = node.statement;
+    }
+
+    /// Replaces the whole scope and the block index for the following nodes, which belong to no statement.
     pub fn set_scope(&mut self, scope: &str, block: Option<usize>) {
         self.scope = if scope.is_empty() { Vec::new() } else { vec![scope.to_string()] };
         self.block = block;
+        self.statement = None;
     }
 
     /// Returns the tensor for the state slot with this name.
@@ -231,6 +239,7 @@ impl Builder {
             modes,
             scope: scope.into(),
             block: self.block,
+            statement: self.statement,
             phase: self.phase,
             stream: self.stream,
         });

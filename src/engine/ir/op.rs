@@ -198,6 +198,9 @@ pub struct Node {
     pub scope: Arc<str>,
     /// Index of the node's block, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
+    /// Index of the statement of the model's text that the node computes, or whose gradient; `None` if it belongs
+    /// to no statement.
+    pub statement: Option<usize>,
     /// Part of the step.
     pub phase: Phase,
     /// Stream that the node is issued to.
@@ -226,6 +229,8 @@ pub struct Builder {
     pub phase: Phase,
     /// The stream of the following nodes.
     pub stream: Stream,
+    /// The statement of the following nodes.
+    pub statement: Option<usize>,
     pub(super) scope: Vec<String>,
     pub(super) block: Option<usize>,
     pub(super) state_tensors: HashMap<SlotId, TensorId>,

@@ -75,7 +75,7 @@ impl Autodiff {
         let destinations: Vec<GradDestination> =
             node.inputs.iter().map(|&i| self.grad_destination(i)).collect();
         let sums = (0..node.inputs.len()).map(|i| self.sum_to_add_to(node, i, destinations[i])).collect();
-        self.builder.set_scope(&node.scope, node.block);
+        self.builder.set_scope_of(node);
         let mut vjp = Vjp::new(&mut self.builder, node, &upstream, destinations.clone(), sums);
         node.op.vjp(&mut vjp)?;
         let input_grads = vjp.into_input_grads();

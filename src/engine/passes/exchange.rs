@@ -103,7 +103,7 @@ impl<'a> Replaced<'a> {
 
 /// In place of the node, records the gather of all rows and tokens, and their sum on every rank.
 fn sum_all_rows(b: &mut Builder, replaced: Replaced<'_>, layout: RankInterleaved) -> Result<()> {
-    b.set_scope(&replaced.node.scope, replaced.node.block);
+    b.set_scope_of(replaced.node);
     b.phase = Phase::Communication;
     let gather = GatherRows { ranks: layout.ranks };
     let gathered = b.emit("of_all", gather, &[replaced.tokens, replaced.rows])?;
@@ -124,7 +124,7 @@ fn order_tokens(
     layout: RankInterleaved,
     divided: &DividedRows,
 ) -> Result<()> {
-    b.set_scope(&replaced.node.scope, replaced.node.block);
+    b.set_scope_of(replaced.node);
     b.phase = Phase::Communication;
     b.stream = if divided.overlap { Stream::Communication } else { Stream::Main };
     let tokens = b.state_slot(divided.tokens);
@@ -146,7 +146,7 @@ fn sum_owned_rows(
     layout: RankInterleaved,
     divided: &DividedRows,
 ) -> Result<()> {
-    b.set_scope(&replaced.node.scope, replaced.node.block);
+    b.set_scope_of(replaced.node);
     b.phase = Phase::Communication;
     let tokens = b.state_slot(divided.tokens);
     let to = match divided.rows {

@@ -214,7 +214,7 @@ impl Rewriter<'_> {
         let mut outs: Vec<Destination> =
             node.outputs.iter().zip(&node.modes).map(|(&id, &mode)| Destination::Into(id, mode)).collect();
         outs.push(Destination::Into(again, Mode::Write));
-        self.builder.set_scope(&node.scope, node.block);
+        self.builder.set_scope_of(node);
         self.builder.phase = node.phase;
         self.builder.stream = node.stream;
         self.builder.emit_into(by.name(), Arc::clone(&by), &node.inputs, &outs)?;
@@ -236,7 +236,7 @@ impl Rewriter<'_> {
             inputs.push(self.available(input)?);
         }
         let node = &self.nodes[again.producer];
-        self.builder.set_scope(&node.scope, node.block);
+        self.builder.set_scope_of(node);
         self.builder.phase = Phase::Recompute;
         self.builder.stream = node.stream;
         let name = &self.builder.program.tensor(again.outputs[0]).name;

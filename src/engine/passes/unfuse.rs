@@ -15,7 +15,7 @@ pub fn unfuse(program: Program) -> Result<Program> {
     pending.reverse();
     let mut done = Vec::new();
     while let Some(node) = pending.pop() {
-        builder.set_scope(&node.scope, node.block);
+        builder.set_scope_of(&node);
         builder.phase = node.phase;
         builder.stream = node.stream;
         match node.op.unfused(&mut builder, &node.inputs)? {

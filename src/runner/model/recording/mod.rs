@@ -61,7 +61,9 @@ use steps::{Steps, steps};
 pub(super) fn losses(plan: &Plan, purpose: Purpose, b: &mut Builder) -> Result<Losses> {
     let recording = Recording::new(plan, purpose)?;
     let rows = recording.trunk(b)?;
-    recording.head_loss(b, rows)
+    let losses = recording.head_loss(b, rows);
+    b.statement = None;
+    losses
 }
 
 /// Records the forward of one token per sequence or of whole prompts. Writes the state's logits, and draws
@@ -144,6 +146,8 @@ impl<'a> Recording<'a> {
         let mut tensors = Tensors { results: none.clone(), rows: none, windows, attentions: 0, shifts: 0 };
         for step in &self.steps.trunk {
             let scope = names::scope(&self.plan.graph, step.at);
+            // What computes several statements belongs to the last one.
+            b.statement = step.outputs.iter().max().map(|&last| self.plan.graph.nodes[last].statement);
             let results = match self.plan.graph.nodes[step.at].block {
                 Some(block) => b.in_block(block, scope, |b| self.step(b, step, &mut tensors))?,
                 None => b.scoped(scope, |b| self.step(b, step, &mut tensors))?,
@@ -153,6 +157,7 @@ impl<'a> Recording<'a> {
             }
         }
         let scope = names::scope(&self.plan.graph, self.plan.graph.logits);
+        b.statement = Some(self.plan.graph.nodes[self.plan.graph.logits].statement);
         b.scoped(scope, |b| self.read(b, &mut tensors, self.steps.head.rows))
     }
 
