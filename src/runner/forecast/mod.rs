@@ -10,6 +10,7 @@ pub mod fit;
 pub mod listing;
 pub mod memory;
 mod needs;
+mod node_pace;
 pub mod parameters;
 mod planned;
 mod run_time;

@@ -1,11 +1,12 @@
 //! Predicts the time of a whole run on this machine: steps, evaluations, checkpoints and samples.
 
 use super::Saving;
-use super::time::{section_seconds, sum_over_step};
+use super::node_pace::NodePace;
+use super::time::sum_over_step;
 use crate::data::TaskFacts;
 use crate::exec::Section;
 use crate::format::wall_time;
-use crate::machine::{CpuPace, Machine, hardware};
+use crate::machine::Machine;
 use crate::model::{Generator, Programs, ScoringPrograms};
 use crate::plan::{Plan, times_due};
 use serde::Serialize;
@@ -72,15 +73,16 @@ impl RunTime {
         saving: &Saving,
         plots: bool,
     ) -> Option<Self> {
-        let gpu = plan.execution.gpu.and_then(|gpu| machine.gpu(gpu));
-        let mut time = match (gpu, &machine.cpu_pace) {
-            (Some(gpu), _) => {
-                let limits = hardware::by_driver_name(&gpu.name)?.limits?;
-                let seconds = |section: &Section| section_seconds(plan, section, &limits);
-                Self::from_sections(plan, programs, None, Basis::GpuPeaks, seconds)
+        let pace = NodePace::here(plan, machine)?;
+        let seconds = |section: &Section| pace.section_seconds(section);
+        let mut time = match &pace {
+            NodePace::Peaks(_) => Self::from_sections(plan, programs, None, Basis::GpuPeaks, seconds),
+            NodePace::Measured { pace, .. } => {
+                let speed = Some(pace.write_bytes_per_s).filter(|speed| *speed > 0.0);
+                let mut time = Self::from_sections(plan, programs, speed, Basis::MeasuredCpu, seconds);
+                time.range_s = (time.total_s * pace.spread.0, time.total_s * pace.spread.1);
+                time
             }
-            (None, Some(pace)) => Self::on_cpu(plan, programs, pace),
-            (None, None) => return None,
         };
         // Nothing is left to train during the last save, so it is not hidden.
         if let Some(saving_s) = time.saving_s.filter(|_| saving.beside_training && time.checkpoints > 1) {
@@ -103,20 +105,6 @@ impl RunTime {
     /// Describes the time, as in `about 21 s`, with a range if the machine is not steady.
     pub fn in_words(&self) -> String {
         seconds_in_words(self.total_s, self.range_s)
-    }
-
-    fn on_cpu(plan: &Plan, programs: &Programs, pace: &CpuPace) -> Self {
-        // Ranks on one machine share its threads, so their work adds up.
-        let ranks = plan.batch.world_size as f64;
-        let node = |section: &Section| -> f64 {
-            let cost = |node| (section.program.cost(node).work(), node.op.name());
-            section.program.nodes.iter().map(cost).map(|(work, op)| pace.seconds(op, work)).sum()
-        };
-        let speed = Some(pace.write_bytes_per_s).filter(|speed| *speed > 0.0);
-        let mut time =
-            Self::from_sections(plan, programs, speed, Basis::MeasuredCpu, |section| ranks * node(section));
-        time.range_s = (time.total_s * pace.spread.0, time.total_s * pace.spread.1);
-        time
     }
 
     fn from_sections(

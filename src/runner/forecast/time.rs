@@ -171,11 +171,11 @@ pub(super) fn sum_over_step(programs: &Programs, n: usize, figure: impl Fn(&Sect
 /// Returns the seconds that a section takes within a device's limits.
 pub(super) fn section_seconds(plan: &Plan, section: &Section, limits: &Limits) -> f64 {
     let pace = Pace::new(plan, limits);
-    section.program.nodes.iter().map(|node| pace.times(section, node).seconds()).sum()
+    section.program.nodes.iter().map(|node| pace.seconds(section, node)).sum()
 }
 
 /// The rates that nodes are assumed to reach on a device.
-struct Pace<'a> {
+pub(super) struct Pace<'a> {
     plan: &'a Plan,
     /// The dense peak of products, in FLOP/s.
     peak: f64,
@@ -197,9 +197,14 @@ impl NodeTimes {
 }
 
 impl<'a> Pace<'a> {
-    fn new(plan: &'a Plan, limits: &Limits) -> Self {
+    pub(super) fn new(plan: &'a Plan, limits: &Limits) -> Self {
         let bandwidth = limits.bandwidth * MEMORY_EFFICIENCY;
         Self { plan, peak: product_peak(plan, limits).1, bandwidth }
+    }
+
+    /// Returns the seconds that a node takes.
+    pub(super) fn seconds(&self, section: &Section, node: &Node) -> f64 {
+        self.times(section, node).seconds()
     }
 
     fn times(&self, section: &Section, node: &Node) -> NodeTimes {
@@ -215,7 +220,7 @@ impl<'a> Pace<'a> {
 }
 
 /// Returns the sections that a step of `n` micro-steps runs, and how often it runs each.
-fn step_sections(programs: &Programs, n: usize) -> Vec<(&Section, usize)> {
+pub(super) fn step_sections(programs: &Programs, n: usize) -> Vec<(&Section, usize)> {
     let mut sections = vec![(programs.micro_step(0, n), 1), (&programs.step_end, 1)];
     if n > 1 {
         sections.push((programs.micro_step(n - 1, n), 1));
