@@ -1,14 +1,15 @@
 //! `xrun plan`: forecasts a run without running it.
 
-use super::terminal::{eprint_line, print, print_json, print_value};
+use super::terminal::{eprint_line, print, print_json, print_value, stdout_columns};
 use super::what::RecipeArguments;
 use crate::error::{Error, Result};
 use crate::forecast::listing::listing;
 use crate::forecast::{
-    Budget, FitRow, Forecast, Planned, RunNeeds, fit_local_batch, fit_table, with_steps_of_budget,
+    Budget, FitRow, Forecast, ModelLines, Planned, RunNeeds, fit_local_batch, fit_table, with_steps_of_budget,
 };
 use crate::format::{Column, Table, binary};
 use crate::machine::Machine;
+use crate::model::Programs;
 use crate::plan::{Plan, corpus_facts};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
@@ -30,7 +31,7 @@ pub struct Args {
     pub on: Vec<String>,
     /// Find the largest value of this key that fits, per dtype and recompute mode, on the devices of --on or
     /// else on this machine. Only training.local_batch_size can be searched.
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["program", "explain"])]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["program", "explain", "model"])]
     pub fit: Option<String>,
     /// Print JSON.
     #[arg(long)]
@@ -42,9 +43,13 @@ pub struct Args {
         value_name = "SECTION",
         num_args = 0..=1,
         require_equals = true,
-        conflicts_with_all = ["json", "explain"]
+        conflicts_with_all = ["json", "explain", "model"]
     )]
     pub program: Option<Option<String>>,
+    /// Print the text of the model instead, and what each line takes in a step: FLOPs, bytes, and the predicted
+    /// time on the devices of --on or else on this machine.
+    #[arg(long, conflicts_with = "explain")]
+    pub model: bool,
     /// Print every key instead, with its value and the layer that set it.
     #[arg(long)]
     pub explain: bool,
@@ -74,6 +79,9 @@ pub fn run(args: &Args) -> Result<()> {
         let gpu = machines.first().and_then(Machine::properties);
         return print(&listing(&programs, section.as_deref(), gpu.as_ref())?);
     }
+    if args.model {
+        return model_lines(&plan, &programs, machines, here, args.json);
+    }
     check_planned_prompt(&recipe, &plan)?;
     if let Some(weights) = check_initial_weights(&recipe, &plan)? {
         eprint_line(&format!("begins with the weights of {}", weights.folder.path.display()));
@@ -102,6 +110,22 @@ pub fn run(args: &Args) -> Result<()> {
         binary(peak),
         refusals.join(" and ")
     )))
+}
+
+/// Prints the text of a plan's model, with what each line takes on some devices or else on this machine.
+fn model_lines(
+    plan: &Plan,
+    programs: &Programs,
+    mut machines: Vec<Machine>,
+    here: Machine,
+    as_json: bool,
+) -> Result<()> {
+    if machines.is_empty() {
+        let pace = cpu_pace(plan, &here, eprint_line);
+        machines.push(here.with_cpu_pace(pace));
+    }
+    let lines = ModelLines::new(plan, programs, &machines);
+    if as_json { print_json(&lines) } else { print(&lines.text(stdout_columns())) }
 }
 
 fn fit(recipe: &Recipe, plan: &Plan, machines: &[Machine], key: &str, json: bool) -> Result<()> {

@@ -16,14 +16,18 @@ static DECODER: LazyLock<ModelText> =
     LazyLock::new(|| ModelText::parse(BUILT_IN[0].1).expect("a built-in text is valid"));
 
 impl Model {
+    /// Returns the text of the model: that of `model.definition`, or the one that the other keys parametrize.
+    pub fn text(&self) -> &ModelText {
+        self.definition.as_deref().unwrap_or(&DECODER)
+    }
+
     /// Returns the operations of the model for sequences of `seq_len` tokens.
     ///
     /// # Errors
     /// A usage error if the text of `model.definition` describes no model for these keys, with the place in
     /// the text, or if the model is larger than any machine can hold.
     pub fn graph(&self, seq_len: usize) -> Result<Graph> {
-        let text = self.definition.as_deref().unwrap_or(&DECODER);
-        resolve(text, &self.keys(seq_len)).map_err(|mistake| match &self.definition {
+        resolve(self.text(), &self.keys(seq_len)).map_err(|mistake| match &self.definition {
             Some(text) => {
                 let mut help = mistake.help.clone();
                 help += if help.is_empty() { "" } else { "; " };

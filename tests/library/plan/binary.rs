@@ -105,6 +105,46 @@ fn programs_are_listed_whole_or_one() {
         .stdout(contains("adamw").and(contains("program evaluate").not()));
 }
 
+#[test]
+fn the_text_of_a_model_is_printed_with_what_its_lines_take() {
+    let tiny = "plan quickstart model.dim=32 model.n_layers=2 model.ffn_dim=64";
+    let shown =
+        xrun(&format!("{tiny} --model --on h200,rtx4090")).success().stderr("").get_output().stdout.clone();
+    let shown = String::from_utf8(shown).expect("UTF-8");
+    let row = |start: &str| {
+        let rows = shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        rows.into_iter()
+            .find(|row| row.starts_with(start))
+            .unwrap_or_else(|| panic!("no {start} in\n{shown}"))
+    };
+    assert_eq!(row("LINE"), "LINE MODEL BLOCKS PARAMETERS FLOPS KEPT MOVED MS h200 MS rtx4090");
+    assert_eq!(row("1 "), "1 embed:");
+    // 2 blocks with matrices of 96 × 32, 16 sequences of 128 tokens.
+    let qkv =
+        "14 qkv = linear(normed, q_width, kv_width, kv_width, bias = model.bias) 2 6,144 75.50 M 1.50 MiB";
+    assert!(row("14 ").starts_with(qkv), "{shown}");
+    assert!(row("all ").split(' ').count() >= 8 && row("rest ").contains("MiB"), "{shown}");
+    // Without a cache folder, the speed of this CPU is not measured.
+    xrun(&format!("{tiny} engine.device=cpu --model"))
+        .success()
+        .stdout(contains("No time is predicted: the speed of the CPU is unknown.").and(contains("MS").not()));
+    let json = xrun(&format!("{tiny} model.definition=qwen3 --model --json --on h200")).success();
+    let json: serde_json::Value = serde_json::from_slice(&json.get_output().stdout).expect("JSON");
+    let lines = json["lines"].as_array().expect("lines");
+    let sum = lines.iter().chain([&json["rest"]]).map(|costs| costs["seconds"][0].as_f64().expect("seconds"));
+    assert!((sum.sum::<f64>() / json["total"]["seconds"][0].as_f64().expect("seconds") - 1.0).abs() < 1e-9);
+    assert_eq!((&json["on"][0], &json["total"]["parameters"]), (&"h200".into(), &total(tiny)));
+    xrun("plan quickstart --model --program").code(2);
+    xrun("plan quickstart --model --explain").code(2);
+}
+
+/// Returns the number of parameters in the report of a plan with the text of Qwen3.
+fn total(plan: &str) -> serde_json::Value {
+    let report = xrun(&format!("{plan} model.definition=qwen3 --json --on h200")).success();
+    let report: serde_json::Value = serde_json::from_slice(&report.get_output().stdout).expect("JSON");
+    report["parameters"]["total"].clone()
+}
+
 /// Heads of 64 columns at 1,024 tokens: warpgroups multiply on an H200, warps elsewhere.
 #[test]
 fn a_program_for_a_gpu_names_its_kernels() {

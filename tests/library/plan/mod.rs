@@ -4,6 +4,7 @@ mod binary;
 mod exchange;
 mod fit;
 mod fuzz;
+mod lines;
 mod memory;
 mod numbers;
 mod recompute;

@@ -118,20 +118,21 @@ fn rows(graph: &Graph, m: &Model) -> Vec<ParameterRow> {
     rows
 }
 
-/// Most characters of a statement that the table shows, if no width is known, and fewest in a narrow one.
+/// Most characters of a statement that a table shows, if no width is known, and fewest in a narrow one.
 const SHOWN: usize = 100;
 const MIN_SHOWN: usize = 40;
 
-impl TextCost {
-    /// Returns the statements and what they cost as a table of at most `columns` characters in a line.
-    fn table_of_lines(&self, columns: Option<usize>) -> String {
-        let Some(columns) = columns else { return self.lines_with_statements(SHOWN) };
-        let widest = |table: &str| table.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-        let without = widest(&self.lines_with_statements(0)).saturating_sub(STATEMENT.len());
-        // An ellipsis follows what is cut.
-        self.lines_with_statements(columns.saturating_sub(without + 1).max(MIN_SHOWN))
-    }
+/// Returns a table of statements with lines of at most `columns` characters, if its other columns permit. `table`
+/// renders it with statements of at most so many characters; with 0, their column is as wide as `heading`.
+pub fn fitted(columns: Option<usize>, heading: &str, table: impl Fn(usize) -> String) -> String {
+    let Some(columns) = columns else { return table(SHOWN) };
+    let widest = table(0).lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let without = widest.saturating_sub(heading.len());
+    // An ellipsis follows what is cut.
+    table(columns.saturating_sub(without + 1).max(MIN_SHOWN))
+}
 
+impl TextCost {
     fn lines_with_statements(&self, longest: usize) -> String {
         use Column::{Left, Right};
         let mut lines = Table::new(&[Right, Left, Left, Right, Right, Right]);
@@ -169,7 +170,8 @@ impl TextCost {
                 thousands(row.count * row.shape.iter().product::<usize>()),
             ]);
         }
-        format!("{}\n{}\ntext {}\n", self.table_of_lines(columns), parameters.render(0), self.hash)
+        let lines = fitted(columns, STATEMENT, |longest| self.lines_with_statements(longest));
+        format!("{lines}\n{}\ntext {}\n", parameters.render(0), self.hash)
     }
 }
 

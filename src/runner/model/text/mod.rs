@@ -5,5 +5,5 @@ mod interpret;
 #[cfg(test)]
 mod tests;
 
-pub use cost::{LineCost, ParameterRow, TextCost, cost};
+pub use cost::{LineCost, ParameterRow, TextCost, cost, fitted};
 pub use interpret::{Tokens, interpret};
