@@ -7,7 +7,7 @@ import urllib.parse
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-TABS = ["curves", "overview", "recipe", "samples", "log", "memory", "profile"]
+TABS = ["curves", "overview", "recipe", "samples", "log", "model", "memory", "profile"]
 PAGES = ["comparisons", "sweeps", "coordinates"]
 
 # Runs before any script of the page and records violations of the content security policy.

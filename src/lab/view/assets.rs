@@ -63,6 +63,7 @@ pub const ASSETS: &[Asset] = &[
     asset!(Script, "curves.js"),
     asset!(Script, "run_details.js"),
     asset!(Script, "differences.js"),
+    asset!(Script, "model.js"),
     asset!(Script, "memory.js"),
     asset!(Script, "profile.js"),
     asset!(Script, "intervals.js"),

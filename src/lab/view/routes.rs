@@ -1,8 +1,9 @@
 //! Maps the name of a document to the document: `run/RECIPE/RUN`, `curves/RECIPE/RUN`, ….
 
 use super::documents::curves::{CurvesRequest, POINTS, Smoothing};
+use super::documents::planned::PlannedRun;
 use super::documents::{
-    comparison, coordinates, curves, differences, labels, log, memory, profile, run, sweep,
+    comparison, coordinates, curves, differences, labels, log, memory, model, profile, run, sweep,
 };
 use super::http::{Refusal, Request};
 use super::known_rows::KnownRows;
@@ -20,7 +21,7 @@ use std::sync::Mutex;
 pub struct Routes {
     table: LiveTable,
     rows: KnownRows,
-    /// Held while memory is planned. Plans run one at a time, because a plan of a large model takes much
+    /// Held while a run is planned. Plans run one at a time, because a plan of a large model takes much
     /// memory.
     planning: Mutex<()>,
 }
@@ -89,9 +90,11 @@ impl Routes {
                 Ok(self.rows.with(&run.id, &run.path, curves)?)
             }
             "log" => Ok(log::document(run, parameter(request, "lines")?.unwrap_or(log::USUAL_LINES))?),
-            "memory" => {
+            "memory" | "model" => {
                 let _alone = lock(&self.planning);
-                Ok(memory::document(run)?)
+                let planned = PlannedRun::new(run)?;
+                let document = if kind == "memory" { memory::document } else { model::document };
+                Ok(document(run, &planned)?)
             }
             "profile" => profile::document(run)?.ok_or_else(|| {
                 let why = format!("no profile is kept: measure one with `xrun profile {} --keep`", run.id);

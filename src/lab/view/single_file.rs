@@ -7,8 +7,9 @@
 
 use super::assets::{ASSETS, Asset, LICENSE, PAGE};
 use super::documents::curves::{CurvesRequest, Smoothing};
+use super::documents::planned::PlannedRun;
 use super::documents::{
-    comparison, coordinates, curves, differences, labels, log, memory, profile, run, sweep,
+    comparison, coordinates, curves, differences, labels, log, memory, model, profile, run, sweep,
 };
 use super::folder::ResultsFolder;
 use super::http::Content;
@@ -178,7 +179,7 @@ fn documents(
     runs_document["damaged"] = json!([]);
     documents.insert("runs".to_owned(), runs_document);
     documents.insert("labels".to_owned(), labels::document(runs));
-    let (mut memories, mut profiles) = (0, 0);
+    let (mut plans, mut profiles) = (0, 0);
     for run in runs {
         let mut rows = RunRows::new(&run.path);
         rows.read_on()?;
@@ -188,19 +189,22 @@ fn documents(
         documents
             .insert(format!("curves/{}", run.id), curves::document(&run.id, &run.version, &rows, &asked));
         documents.insert(format!("log/{}", run.id), log::document(run, log::USUAL_LINES)?);
-        match memory::document(run) {
-            Ok(document) => {
-                documents.insert(format!("memory/{}", run.id), document);
-                memories += 1;
+        match PlannedRun::new(run) {
+            Ok(planned) => {
+                documents.insert(format!("model/{}", run.id), model::document(run, &planned)?);
+                documents.insert(format!("memory/{}", run.id), memory::document(run, &planned)?);
+                plans += 1;
             }
-            Err(e) => selection.excluded.push(format!("the memory of {}: {e}", run.id)),
+            Err(e) => {
+                selection.excluded.push(format!("the memory of {}, and the lines of its model: {e}", run.id))
+            }
         }
         if let Some(document) = profile::document(run)? {
             documents.insert(format!("profile/{}", run.id), document);
             profiles += 1;
         }
     }
-    selection.runs(runs, memories, profiles);
+    selection.runs(runs, plans, profiles);
     if (2..=differences::MAX_RUNS).contains(&runs.len()) {
         documents.insert("differences".to_owned(), differences::document(runs)?);
     }
@@ -221,7 +225,7 @@ fn documents(
 
 impl Selection {
     /// Describes what the file has of runs.
-    fn runs(&mut self, runs: &[&TableRun], memories: usize, profiles: usize) {
+    fn runs(&mut self, runs: &[&TableRun], plans: usize, profiles: usize) {
         if runs.is_empty() {
             return;
         }
@@ -233,8 +237,10 @@ impl Selection {
             log::USUAL_LINES,
             ids.join(", ")
         ));
-        if memories > 0 {
-            self.included.push(format!("the planned memory of {memories} of them over a step"));
+        if plans > 0 {
+            self.included.push(format!(
+                "the planned memory of {plans} of them over a step, and what each line of their models takes"
+            ));
         }
         if profiles > 0 {
             self.included.push(format!("the profile of {profiles} of them"));

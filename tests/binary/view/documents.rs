@@ -237,6 +237,20 @@ fn the_memory_of_a_run_is_planned_from_its_recipe_without_its_corpus() {
     let blocks = section["blocks"].as_array().unwrap();
     let end = |block: &Value| block["offset"].as_u64().unwrap() + block["bytes"].as_u64().unwrap();
     assert_eq!(blocks.iter().map(end).max(), section["arena_bytes"].as_u64());
+    let model = viewed.document(&format!("/api/model/{}", id(&path)));
+    let lines = model["lines"].as_array().unwrap();
+    assert_eq!(
+        (&lines[0]["part"], &lines[0]["line"], &model["id"]),
+        (&json!("embed"), &json!(2), &json!(id(&path)))
+    );
+    assert!(lines[0]["statement"].as_str().unwrap().starts_with("x = "), "the built-in text");
+    let sum = |name: &str| -> f64 {
+        lines.iter().chain([&model["rest"]]).map(|costs| costs[name].as_f64().unwrap()).sum()
+    };
+    for name in ["parameters", "product_flops", "kept_bytes", "bytes"] {
+        assert!(sum(name) > 0.0 && sum(name) == model["total"][name].as_f64().unwrap(), "{name} in {model}");
+    }
+    assert_eq!((&model["on"], &model["no_time"]), (&json!([]), &json!(["the speed of the CPU is unknown"])));
     let answer = viewed.get(&format!("/api/profile/{}", id(&path)));
     assert!(answer.status == 404 && answer.body.contains("--keep"), "{answer:?}");
 }
@@ -254,6 +268,11 @@ fn a_trained_run_has_the_memory_that_it_was_planned_with_and_the_profile_that_wa
     let id = id(&place.run().path);
     let memory = viewed.document(&format!("/api/memory/{id}"));
     assert_eq!(memory["note"], Value::Null, "the bytes are those that the run was planned with");
+    let model = viewed.document(&format!("/api/model/{id}"));
+    assert_eq!(
+        model["total"]["parameters"],
+        viewed.document(&format!("/api/run/{id}"))["summary"]["parameters"]
+    );
     let profile = viewed.document(&format!("/api/profile/{id}"));
     let spans = profile["spans"].as_array().unwrap();
     assert!(spans.iter().any(|span| span["phase"] == "backward" && span["us"].as_f64().unwrap() > 0.0));

@@ -103,7 +103,7 @@ fn no_parameter_leads_out_of_the_folder() {
         &format!("{}%00", id(&path)),
         &dir.path().join(outside).display().to_string(),
     ];
-    let kinds = ["run", "curves", "log", "memory", "profile", "comparison", "sweep", "coordinate"];
+    let kinds = ["run", "curves", "log", "memory", "model", "profile", "comparison", "sweep", "coordinate"];
     for way in ways {
         for kind in kinds {
             let answer = viewed.get(&format!("/api/{kind}/{way}"));

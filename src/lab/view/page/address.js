@@ -13,7 +13,7 @@
    * @property {string} by how runs are drawn together: '' for each alone, `seeds` for those that differ only in the
    *   seed, or the name of a comparison, for its arms
    * @property {string} tab the tab of the selected runs
-   * @property {string} focus the run whose memory, profile, samples and log are shown
+   * @property {string} focus the run whose model, memory, profile, samples and log are shown
    * @property {string[]} metrics metrics with a panel
    * @property {string} x `step`, `tokens` or `seconds`
    * @property {boolean} logX

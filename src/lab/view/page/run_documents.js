@@ -8,7 +8,7 @@
   const KEPT = 200;
 
   /** Documents that follow from a run's plan, so they stay the same while it trains. */
-  const PLAN_DOCUMENTS = ['memory'];
+  const PLAN_DOCUMENTS = ['memory', 'model'];
 
   /** Documents by name, parameters and version. */
   class RunDocuments {

@@ -7,6 +7,7 @@
   const { seriesMark } = xrun.theme;
   const { Curves } = xrun.curves;
   const { MemoryView } = xrun.memory;
+  const { modelNode } = xrun.model;
   const { ProfileView } = xrun.profile;
   const { logTail, overview, recipeText, samples } = xrun.run_details;
   const { MAX_RUNS, alone, differencesNode, selectRuns } = xrun.differences;
@@ -18,6 +19,7 @@
     { value: 'recipe', text: 'Recipe' },
     { value: 'samples', text: 'Samples' },
     { value: 'log', text: 'Log' },
+    { value: 'model', text: 'Model' },
     { value: 'memory', text: 'Memory' },
     { value: 'profile', text: 'Profile' },
   ];
@@ -311,6 +313,8 @@
           return samples(await get('run'));
         case 'log':
           return logTail(await get('log'));
+        case 'model':
+          return modelNode(await get('model'));
         case 'memory':
           this.memory.show(await get('memory'));
           return this.memory.node;
