@@ -1,27 +1,32 @@
-// Flash attention, forward, in bf16 on tensor cores. A block has 128 queries of a head, a warp 32 of them.
+// Flash attention, forward, in bf16 on tensor cores. A block has four warps with 16 or 32 queries
+// of a head each.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block), WARP_QUERIES (per
-// warp, 32), KEYS (per tile that is copied), STEP (keys that a warp multiplies at once, 16 or 32), KEPT
-// (16-column pieces of queries that stay in registers), BLOCKS (per SM, for __launch_bounds__).
-// src/engine/ops/attention/tuning.rs sets them.
+// Definitions: HEAD_DIM (32, 64, 96, 128, 192), VALUE_DIM (columns of a value that are read; o is zero behind
+// them), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block), WARP_QUERIES (per warp, 16 or 32), KEYS (per tile
+// that is copied), STEP (keys that a warp multiplies at once, 16 or 32), KEPT (16-column pieces of queries
+// that stay in registers), BLOCKS (per SM, for __launch_bounds__). src/engine/ops/attention/tuning.rs sets
+// them.
 //
 // With 32 queries per warp, every B that is read from shared memory serves two products, and reading is not
-// slower than multiplying. Heads of 32 columns are bound by exponentials: for a step of 32 keys, a quarter of
-// an SM needs 256 cycles for exponentials, 32·4 to 32·8 for products, and about 240 to issue all
-// instructions. So small steps, which need few registers, let four blocks fill each other's stalls, and steps
-// that the mask hides entirely are skipped. Each of the four warps of a block runs in one quarter of the SM,
-// and with the causal mask the last warp has the most keys. Blocks that share an SM rotate which quarter that
-// is (`warp_rotation`).
+// slower than multiplying. Outputs of 192 columns leave registers for 16 queries only. Heads of 32 columns
+// are bound by exponentials: for a step of 32 keys, a quarter of an SM needs 256 cycles for exponentials,
+// 32·4 to 32·8 for products, and about 240 to issue all instructions. So small steps, which need few
+// registers, let four blocks fill each other's stalls, and steps that the mask hides entirely are skipped.
+// Each of the four warps of a block runs in one quarter of the SM, and with the causal mask the last warp has
+// the most keys. Blocks that share an SM rotate which quarter that is (`warp_rotation`).
 #include "attention.cuh"
 #include "mma.cuh"
 
 constexpr int WARPS = THREADS / WARP;
 constexpr int QUERIES = WARPS * WARP_QUERIES;
-static_assert(WARP_QUERIES == 32, "a warp has two tiles of 16 queries");
+// Tiles of 16 queries per warp.
+constexpr int TILES = WARP_QUERIES / 16;
+static_assert(WARP_QUERIES == 16 || WARP_QUERIES == 32, "a warp has one or two tiles of 16 queries");
+static_assert(VALUE_DIM <= HEAD_DIM && VALUE_DIM % 16 == 0, "values are multiplied in pieces of 16 columns");
 
 using Row = Rows<HEAD_DIM>;
 // Outputs of wide heads leave no registers for queries.
-using Queries = Operand<HEAD_DIM, 2, KEPT>;
+using Queries = Operand<HEAD_DIM, TILES, KEPT>;
 constexpr int KV_BYTES = KEYS * Row::BYTES;
 
 // Scores may exceed the running maximum by this much (log2) before it is raised. Most steps leave the
@@ -30,15 +35,15 @@ constexpr float RESCALE_THRESHOLD = 8.0f;
 
 // The results of a warp for its queries: rows 16·m + 8·half + lane / 4.
 struct Outputs {
-    float sums[2][HEAD_DIM / 8][4] = {};
-    float running_max[2][2];    // The maximum that p is relative to, log2.
-    float row_sum[2][2] = {};   // Σ p over the keys of this lane.
+    float sums[TILES][HEAD_DIM / 8][4] = {};
+    float running_max[TILES][2];    // The maximum that p is relative to, log2.
+    float row_sum[TILES][2] = {};   // Σ p over the keys of this lane.
 };
 
 // Raises the running maxima to the largest scores, and rescales sums and outputs accordingly.
-__device__ __forceinline__ void rescale(Outputs &out, const float (&tile_max)[2][2]) {
+__device__ __forceinline__ void rescale(Outputs &out, const float (&tile_max)[TILES][2]) {
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float running_max = quad_max(fmaxf(out.running_max[m][half], tile_max[m][half]));
@@ -60,18 +65,18 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
                                      const Dropout &dropout) {
     int lane = threadIdx.x % WARP;
     u32 lane_kept = DROPOUT ? dropout.kept<STEP / 8>(window.t + lane, key) : 0;
-    float scores[2][STEP / 8][4] = {};
+    float scores[TILES][STEP / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < HEAD_DIM / 16; k++) {
-        u32 a[2][4];
+        u32 a[TILES][4];
 #pragma unroll
-        for (int m = 0; m < 2; m++) queries.load_a(a[m], m, k);
+        for (int m = 0; m < TILES; m++) queries.load_a(a[m], m, k);
 #pragma unroll
         for (int n = 0; n < STEP / 16; n++) {
             u32 b[4];
             Row::load_b_from_rows(b, keys + n * 16 * Row::BYTES, k);
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < TILES; m++) {
                 mma(scores[m][2 * n], a[m], b[0], b[1]);
                 mma(scores[m][2 * n + 1], a[m], b[2], b[3]);
             }
@@ -79,7 +84,7 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
     }
     if (SOFT_CAP) {
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < TILES; m++)
 #pragma unroll
             for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
@@ -87,7 +92,7 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
     }
     if (!window.all_visible(key, STEP)) {
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < TILES; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 KeyRange visible = window.keys_of(m * 16 + half * 8 + lane / 4);
@@ -101,10 +106,10 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
             }
     }
 
-    float tile_max[2][2];
+    float tile_max[TILES][2];
     bool rises = false;
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float row_max = -infinity();
@@ -117,7 +122,7 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
     if (__any_sync(FULL_WARP, rises)) rescale(out, tile_max);
 
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float shift = finite(out.running_max[m][half]);
@@ -130,15 +135,15 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
                     out.row_sum[m][half] += p;
                 }
         }
-    u32 p[2][STEP / 16][4];
+    u32 p[TILES][STEP / 16][4];
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++) pack(p[m][k], scores[m][2 * k], scores[m][2 * k + 1]);
 
     if (DROPOUT) {
 #pragma unroll
-        for (int m = 0; m < 2; m++)
+        for (int m = 0; m < TILES; m++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 u32 kept = __shfl_sync(FULL_WARP, lane_kept, m * 16 + half * 8 + lane / 4) << (3 - lane % 4);
@@ -151,11 +156,11 @@ __device__ __forceinline__ void step(Outputs &out, const Queries &queries, u32 k
 #pragma unroll
     for (int k = 0; k < STEP / 16; k++)
 #pragma unroll
-        for (int n = 0; n < HEAD_DIM / 16; n++) {
+        for (int n = 0; n < VALUE_DIM / 16; n++) {
             u32 b[4];
             Row::load_b_from_columns(b, values + k * 16 * Row::BYTES, n);
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
+            for (int m = 0; m < TILES; m++) {
                 mma(out.sums[m][2 * n], p[m][k], b[0], b[1]);
                 mma(out.sums[m][2 * n + 1], p[m][k], b[2], b[3]);
             }
@@ -204,7 +209,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
     Score score(score_scale, soft_cap);
     Outputs out;
 #pragma unroll
-    for (int row = 0; row < 4; row++) out.running_max[row / 2][row % 2] = -infinity();
+    for (int row = 0; row < 2 * TILES; row++) out.running_max[row / 2][row % 2] = -infinity();
     cp_async_wait_all();
     __syncthreads();
     Queries query_operand;
@@ -227,10 +232,10 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
     int valid_rows = seq_len - window.t;
     if (valid_rows <= 0) return;
     i64 row = i64(work.sequence) * seq_len + window.t;
-    // The four lanes of a row hold the same sums; each stores the lse of one of their four rows.
-    float factor[2][2], lane_max = 0.0f, lane_sum = 0.0f;
+    // The four lanes of a row hold the same sums; each stores the lse of one of their rows.
+    float factor[TILES][2], lane_max = 0.0f, lane_sum = 0.0f;
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int m = 0; m < TILES; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float row_sum = quad_sum(out.row_sum[m][half]);
@@ -240,7 +245,7 @@ flash_attention(const bf16 *packed,      // [batch·seq_len, (kv_heads·group + 
             if (lane % 4 == 2 * m + half) lane_sum = row_sum, lane_max = out.running_max[m][half];
         }
     int lane_row = lane % 4 * 8 + lane / 4;
-    if (lane_row < valid_rows)
+    if (lane % 4 < 2 * TILES && lane_row < valid_rows)
         lse[(row + lane_row) * heads + work.head] = score.absolute(lane_max + log2_fast(lane_sum)) * LN_2;
     Row::store(out.sums, factor, shared + warp_row * Row::BYTES, o + (row * heads + work.head) * HEAD_DIM,
                heads * HEAD_DIM, valid_rows);

@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int key = block_keys.first / COLUMNS * COLUMNS; key < block_keys.end; key += COLUMNS) {
         __syncthreads();
         copy_rows<COLUMNS>(keys, k_rows + i64(key) * width, width, seq_len - key);
-        copy_rows<COLUMNS>(values, v_rows + i64(key) * width, width, seq_len - key);
+        copy_rows<COLUMNS, VALUE_DIM>(values, v_rows + i64(key) * width, width, seq_len - key);
         __syncthreads();
         Square p = {};
         multiply_rows(p, queries, keys);

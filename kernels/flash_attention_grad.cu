@@ -1,9 +1,10 @@
 // Flash attention, backward, in bf16 on tensor cores: one pass for dQ, and one for dK and dV.
 //
-// Definitions: HEAD_DIM (32, 64, 96, 128), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block). For the passes
-// over queries (Q_) and keys (K_): ROWS per warp; rows of the other kind in a TILE that is copied and in a
-// STEP of a warp; 16-column pieces of the warp's operands that stay in registers (KEPT); BLOCKS per SM, for
-// __launch_bounds__. src/engine/ops/attention/tuning.rs sets them.
+// Definitions: HEAD_DIM (32, 64, 96, 128, 192), VALUE_DIM (columns of values and dO that are read; dV is zero
+// behind them), CAUSAL, DROPOUT, SOFT_CAP, THREADS (per block). For the passes over queries (Q_) and keys
+// (K_): ROWS per warp; rows of the other kind in a TILE that is copied and in a STEP of a warp; 16-column
+// pieces of the warp's operands that stay in registers (KEPT); BLOCKS per SM, for __launch_bounds__.
+// src/engine/ops/attention/tuning.rs sets them.
 //
 // With P = e^(S − lse) and dropout factors F: dV = (P∘F)ᵀ·dO, dP = F∘(dO·Vᵀ), dS = P∘(dP − D) where D = Σ
 // dO∘O per query, dQ = dS·K/√dim, dK = dSᵀ·Q/√dim. Both passes compute S and dP, so there are seven products
@@ -18,6 +19,10 @@
 #include "mma.cuh"
 
 constexpr int WARPS = THREADS / WARP;
+// True if dK and dV of a head's keys need two blocks, because the sums of wide heads do not fit in the
+// registers of one.
+constexpr bool K_SPLIT = HEAD_DIM > 128;
+static_assert(VALUE_DIM <= HEAD_DIM && VALUE_DIM % 16 == 0, "values are multiplied in pieces of 16 columns");
 using Row = Rows<HEAD_DIM>;
 
 // The products of a pass. A warp has ROWS rows, multiplies them by STEP others at a time, and keeps 16·HELD
@@ -46,7 +51,8 @@ template <int ROWS, int STEP, int HELD> struct Pass {
         }
     }
 
-    // c += a·b for the STEP rows from `b` on.
+    // c += a·b for the STEP rows from `b` on, of which the first COLUMNS columns are read.
+    template <int COLUMNS = HEAD_DIM>
     static __device__ __forceinline__ void multiply_columns(Sums &c, const Square &a, u32 b) {
         Packed left;
 #pragma unroll
@@ -56,7 +62,7 @@ template <int ROWS, int STEP, int HELD> struct Pass {
 #pragma unroll
         for (int k = 0; k < STEP / 16; k++)
 #pragma unroll
-            for (int n = 0; n < HEAD_DIM / 16; n++) {
+            for (int n = 0; n < COLUMNS / 16; n++) {
                 u32 right[4];
                 Row::load_b_from_columns(right, b + k * 16 * Row::BYTES, n);
 #pragma unroll
@@ -129,7 +135,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
     i64 lane_at = (first_row + min(window.t + lane_row, seq_len - 1)) * heads + work.head;
     float lane_shift = score.relative(shift_of(lse[lane_at])), shift[TILES][2], minus_delta[TILES][2];
     // O as an A; rows beyond the sequence are multiplied by a dO of zero.
-    u32 outputs[TILES][HEAD_DIM / 16][4];
+    u32 outputs[TILES][VALUE_DIM / 16][4];
 #pragma unroll
     for (int m = 0; m < TILES; m++)
 #pragma unroll
@@ -137,7 +143,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
             int row = min(window.t + m * 16 + half * 8 + lane / 4, seq_len - 1);
             const bf16 *from = o + o_at + u64(u32(row)) * u32(o_width) + lane % 4 * 2;
 #pragma unroll
-            for (int piece = 0; piece < HEAD_DIM / 8; piece++)
+            for (int piece = 0; piece < VALUE_DIM / 8; piece++)
                 outputs[m][piece / 2][piece % 2 * 2 + half] =
                     *reinterpret_cast<const u32 *>(from + piece * 8);
         }
@@ -152,7 +158,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
         // D is the diagonal of dO·Oᵀ. An A holds the B of its transpose, in another order.
         float low[4] = {}, high[4] = {};
 #pragma unroll
-        for (int k = 0; k < HEAD_DIM / 16; k++) {
+        for (int k = 0; k < VALUE_DIM / 16; k++) {
             u32 a[4];
             d_outputs.load_a(a, m, k);
             mma(low, a, outputs[m][k][0], outputs[m][k][2]);
@@ -192,7 +198,7 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
 #pragma unroll
             for (int k = 0; k < HEAD_DIM / 16; k++) {
                 Pass::multiply_rows(s, queries, keys, k);
-                Pass::multiply_rows(dp, d_outputs, values, k);
+                if (k < VALUE_DIM / 16) Pass::multiply_rows(dp, d_outputs, values, k);
             }
             if (!window.all_visible(key, Q_STEP)) {
 #pragma unroll
@@ -241,31 +247,24 @@ flash_attention_grad_queries(const bf16 *packed,      // [batch·seq_len, (heads
                    seq_len - window.t);
 }
 
-// Computes dK and dV of the keys of a block from the queries of all heads of the group, in order. A lane has
-// rows 16·m + 8·half + lane / 4 of its warp.
-extern "C" __global__ void __launch_bounds__(THREADS, K_BLOCKS)
-flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
-                          const float *lse,        // [batch·seq_len, heads]
-                          const bf16 *d_o,         // [batch·seq_len, heads·HEAD_DIM]
-                          const float *delta,      // [batch·seq_len, heads]: D·(1 − p)
-                          const uint2 *spans,      // [batch·seq_len], without CAUSAL
-                          const u32 *sequences,    // [batch], with DROPOUT
-                          const u32 *dropout_step, // [1], with DROPOUT
-                          bf16 *d_packed,          // = as packed, the keys' and the values' part
-                          int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
-                          u32 inv_sms, float score_scale, u32 key0, u32 key1, u32 threshold,
-                          float drop_scale, float soft_cap) {
+// Computes dK, dV or both of the keys of a block from the queries of all heads of the group, in order. A lane
+// has rows 16·m + 8·half + lane / 4 of its warp. `kv_head` is the head; the other arguments are those of the
+// kernel below.
+template <bool DK, bool DV>
+__device__ __forceinline__ void
+grad_keys(int kv_head, unsigned char *shared, const bf16 *packed, const float *lse, const bf16 *d_o,
+          const float *delta, const uint2 *spans, const u32 *sequences, const u32 *dropout_step,
+          bf16 *d_packed, int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_sms,
+          float score_scale, u32 key0, u32 key1, u32 threshold, float drop_scale, float soft_cap) {
     using Pass = ::Pass<K_ROWS, K_STEP, K_KEPT>;
     constexpr int TILES = Pass::TILES;
-    // [KEYS] keys, later dK; [KEYS] values, later dV; then two stages of [K_TILE] queries, [K_TILE] dO,
-    // [K_TILE] lse and [K_TILE] D.
-    extern __shared__ __align__(128) unsigned char shared[];
     constexpr int KEYS = WARPS * K_ROWS;
     constexpr int FIXED_BYTES = KEYS * Row::BYTES, TILE_BYTES = K_TILE * Row::BYTES;
     constexpr int STAGE_BYTES = 2 * TILE_BYTES + 2 * K_TILE * 4;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int tiles = (seq_len + KEYS - 1) / KEYS;
     BlockWork work = work_of_block(tiles, inv_tiles);
+    work.head = kv_head;
     // In reverse order: the pass over queries ended with the last sequences, which are still in the L2 cache.
     work.sequence = batch - 1 - work.sequence;
     if (work.sequence < 0) return;
@@ -283,15 +282,16 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
         int t = tile * K_TILE;
         Row::copy<K_TILE>(to, rows + head * HEAD_DIM, width, t, seq_len);
         Row::copy<K_TILE>(to + TILE_BYTES, d_o + first_row * o_width + head * HEAD_DIM, o_width, t, seq_len);
-        static_assert(2 * K_TILE == THREADS, "a thread copies one number");
+        static_assert(2 * K_TILE <= THREADS, "a thread copies one number, or none");
         t += threadIdx.x % K_TILE;
         i64 at = (first_row + min(t, seq_len - 1)) * heads + head;
+        if (2 * K_TILE < THREADS && threadIdx.x >= 2 * K_TILE) return;
         cp_async_4(to + 2 * TILE_BYTES + threadIdx.x * 4, (threadIdx.x < K_TILE ? lse : delta) + at,
                    t < seq_len);
     };
     const bf16 *k_rows = rows + (heads + work.head) * HEAD_DIM;
     Row::copy<KEYS>(fixed, k_rows, width, block_key, seq_len);
-    Row::copy<KEYS>(fixed + FIXED_BYTES, k_rows + kv_heads * HEAD_DIM, width, block_key, seq_len);
+    if (DK) Row::copy<KEYS>(fixed + FIXED_BYTES, k_rows + kv_heads * HEAD_DIM, width, block_key, seq_len);
     KeyRange queries_seeing = queries_seeing_any(spans, block_key, block_key + KEYS, seq_len);
     int first_tile = queries_seeing.first / K_TILE, end_tile = (queries_seeing.end + K_TILE - 1) / K_TILE;
     int head = work.head * group, end_head = head + group, tile = first_tile, stage = 0;
@@ -344,7 +344,7 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
 #pragma unroll
                 for (int k = 0; k < HEAD_DIM / 16; k++) {
                     Pass::multiply_rows(s, keys, queries, k);
-                    Pass::multiply_rows(dp, values, d_outputs, k);
+                    if (DK && k < VALUE_DIM / 16) Pass::multiply_rows(dp, values, d_outputs, k);
                 }
                 if (masked) {
 #pragma unroll
@@ -383,8 +383,8 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
                             }
                     }
                 }
-                Pass::multiply_columns(dv, s, d_outputs);
-                Pass::multiply_columns(dk, dp, queries);
+                if (DV) Pass::template multiply_columns<VALUE_DIM>(dv, s, d_outputs);
+                if (DK) Pass::multiply_columns(dk, dp, queries);
             }
         }
         cp_async_wait_all();
@@ -400,6 +400,38 @@ flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 
     if (warp_key >= seq_len) return;
     bf16 *dk_rows = d_packed + (first_row + warp_key) * width + (heads + work.head) * HEAD_DIM;
     unsigned char *scratch = shared + warp_row * Row::BYTES;
-    Row::store(dk, k_factor, scratch, dk_rows, width, seq_len - warp_key);
-    Row::store(dv, v_factor, scratch + FIXED_BYTES, dk_rows + kv_heads * HEAD_DIM, width, seq_len - warp_key);
+    if (DK) Row::store(dk, k_factor, scratch, dk_rows, width, seq_len - warp_key);
+    if (DV)
+        Row::store(dv, v_factor, scratch + FIXED_BYTES, dk_rows + kv_heads * HEAD_DIM, width,
+                   seq_len - warp_key);
+}
+
+// With K_SPLIT, the grid has two blocks for each that it has otherwise: one for dV, then one for dK.
+extern "C" __global__ void __launch_bounds__(THREADS, K_BLOCKS)
+flash_attention_grad_keys(const bf16 *packed,      // [batch·seq_len, (heads + 2·kv_heads)·HEAD_DIM]
+                          const float *lse,        // [batch·seq_len, heads]
+                          const bf16 *d_o,         // [batch·seq_len, heads·HEAD_DIM]
+                          const float *delta,      // [batch·seq_len, heads]: D·(1 − p)
+                          const uint2 *spans,      // [batch·seq_len], without CAUSAL
+                          const u32 *sequences,    // [batch], with DROPOUT
+                          const u32 *dropout_step, // [1], with DROPOUT
+                          bf16 *d_packed,          // = as packed, the keys' and the values' part
+                          int batch, int kv_heads, int group, int seq_len, u32 inv_tiles, u32 inv_group,
+                          u32 inv_sms, float score_scale, u32 key0, u32 key1, u32 threshold,
+                          float drop_scale, float soft_cap) {
+    // [KEYS] keys, later dK; [KEYS] values, later dV; then two stages of [K_TILE] queries, [K_TILE] dO,
+    // [K_TILE] lse and [K_TILE] D.
+    extern __shared__ __align__(128) unsigned char shared[];
+    if constexpr (!K_SPLIT)
+        grad_keys<true, true>(int(blockIdx.x), shared, packed, lse, d_o, delta, spans, sequences,
+                              dropout_step, d_packed, batch, kv_heads, group, seq_len, inv_tiles, inv_sms,
+                              score_scale, key0, key1, threshold, drop_scale, soft_cap);
+    else if (blockIdx.x % 2 == 0)
+        grad_keys<false, true>(int(blockIdx.x / 2), shared, packed, lse, d_o, delta, spans, sequences,
+                               dropout_step, d_packed, batch, kv_heads, group, seq_len, inv_tiles, inv_sms,
+                               score_scale, key0, key1, threshold, drop_scale, soft_cap);
+    else
+        grad_keys<true, false>(int(blockIdx.x / 2), shared, packed, lse, d_o, delta, spans, sequences,
+                               dropout_step, d_packed, batch, kv_heads, group, seq_len, inv_tiles, inv_sms,
+                               score_scale, key0, key1, threshold, drop_scale, soft_cap);
 }

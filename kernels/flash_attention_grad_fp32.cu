@@ -37,7 +37,7 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
 
     i64 o_at = (first_row + t) * o_width + work.head * HEAD_DIM;
     copy_rows<ROWS>(queries, rows + i64(t) * width + work.head * HEAD_DIM, width, seq_len - t);
-    copy_rows<ROWS>(d_outputs, d_o + o_at, o_width, seq_len - t);
+    copy_rows<ROWS, VALUE_DIM>(d_outputs, d_o + o_at, o_width, seq_len - t);
     __syncthreads();
     float minus_delta[ROWS_EACH], shift[ROWS_EACH];
     KeyRange visible[ROWS_EACH];
@@ -62,7 +62,7 @@ flash_attention_grad_queries_fp32(const T *packed,         // [batch·seq_len, (
     for (int key = block_keys.first / COLUMNS * COLUMNS; key < block_keys.end; key += COLUMNS) {
         __syncthreads();
         copy_rows<COLUMNS>(keys, k_rows + i64(key) * width, width, seq_len - key);
-        copy_rows<COLUMNS>(values, v_rows + i64(key) * width, width, seq_len - key);
+        copy_rows<COLUMNS, VALUE_DIM>(values, v_rows + i64(key) * width, width, seq_len - key);
         __syncthreads();
         Square s = {}, dp = {};
         multiply_rows(s, queries, keys);
@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     i64 k_at = (first_row + key) * width + (heads + work.head) * HEAD_DIM;
     copy_rows<ROWS>(keys, packed + k_at, width, seq_len - key);
-    copy_rows<ROWS>(values, packed + k_at + kv_heads * HEAD_DIM, width, seq_len - key);
+    copy_rows<ROWS, VALUE_DIM>(values, packed + k_at + kv_heads * HEAD_DIM, width, seq_len - key);
     AccurateScore score(score_scale, soft_cap);
     Result dk = {}, dv = {};
     KeyRange queries_seeing = queries_seeing_any(spans, key, key + ROWS, seq_len);
@@ -137,7 +137,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             __syncthreads();
             i64 row = first_row + t;
             copy_rows<COLUMNS>(queries, packed + row * width + head * HEAD_DIM, width, seq_len - t);
-            copy_rows<COLUMNS>(d_outputs, d_o + row * o_width + head * HEAD_DIM, o_width, seq_len - t);
+            copy_rows<COLUMNS, VALUE_DIM>(d_outputs, d_o + row * o_width + head * HEAD_DIM, o_width,
+                                          seq_len - t);
             __syncthreads();
             Square p = {}, ds = {};
             multiply_rows(p, keys, queries);

@@ -1,9 +1,10 @@
 // Attention in fp32 multiply-adds, for any head width: products of tiles in shared memory.
 //
-// Definitions: T (format in memory), HEAD_DIM (at most 256), ROWS and COLUMNS (of a tile of scores: multiples
-// of 16 and of 8), CAUSAL, DROPOUT, SOFT_CAP, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and
-// columns x + 8·j of the tile, and columns 32·n + 4·x to 32·n + 4·x + 3 of results. So the eight threads of a
-// row are neighbors in a warp.
+// Definitions: T (format in memory), HEAD_DIM (at most 256), VALUE_DIM (columns of values and dO that are
+// read; o and dV are zero behind them), ROWS and COLUMNS (of a tile of scores: multiples of 16 and of 8),
+// CAUSAL, DROPOUT, SOFT_CAP, THREADS (16·8). Thread (y, x) of a block has rows y + 16·i and columns x + 8·j
+// of the tile, and columns 32·n + 4·x to 32·n + 4·x + 3 of results. So the eight threads of a row are
+// neighbors in a warp.
 #pragma once
 #include "attention.cuh"
 
@@ -14,6 +15,7 @@ constexpr int WIDTH = (HEAD_DIM + 31) / 32 * 32, WIDTHS_EACH = WIDTH / 32;
 constexpr int STRIDE = WIDTH + 4;            // Between rows, so that eight neighbors lie in different banks.
 constexpr int SQUARE_STRIDE = COLUMNS + 8;   // Between rows of the tile of scores, for the same reason.
 constexpr int VEC = HEAD_DIM % 4 == 0 ? 4 : 1;
+static_assert(VALUE_DIM <= HEAD_DIM && VALUE_DIM % VEC == 0, "whole pieces of values are copied");
 
 using Square = float[ROWS_EACH][COLUMNS_EACH];
 using Result = float[ROWS_EACH][WIDTHS_EACH][4];
@@ -22,15 +24,15 @@ __device__ __forceinline__ int thread_x() { return threadIdx.x % 8; }
 __device__ __forceinline__ int thread_y() { return threadIdx.x / 8; }
 
 // Copies rows, `stride` elements apart, to shared memory as floats. Rows from `valid_rows` on and columns
-// beyond the head become zero.
-template <int COUNT>
+// from `LIVE` on become zero.
+template <int COUNT, int LIVE = HEAD_DIM>
 __device__ __forceinline__ void copy_rows(float *to, const T *from, int stride, int valid_rows) {
     constexpr int PIECES = COUNT * WIDTH / VEC;
 #pragma unroll 4
     for (int i = threadIdx.x; i < PIECES; i += THREADS) {
         int row = i / (WIDTH / VEC), column = i % (WIDTH / VEC) * VEC;
         float piece[VEC] = {};
-        if (row < valid_rows && column < HEAD_DIM) load(from + i64(row) * stride + column, piece);
+        if (row < valid_rows && column < LIVE) load(from + i64(row) * stride + column, piece);
         store(to + row * STRIDE + column, piece);
     }
 }

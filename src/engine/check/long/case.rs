@@ -51,18 +51,28 @@ impl LongCase {
         self
     }
 
+    /// Sets the elements of values that are read.
+    #[must_use]
+    pub fn valued(mut self, value_dim: usize) -> Self {
+        self.attention.value_dim = value_dim;
+        self
+    }
+
     /// Returns the cases for GPUs: every head width and group size with lengths around whole tiles, then long
     /// sequences, then one with more than 2³¹ elements.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
-        for dim in [32, 64, 96, 128] {
-            all.extend([1, 2, 4, 8].map(|group| Self::causal(1, 4097, (group, 1, dim))));
-            all.push(Self::causal(1, 4097, (2, 1, dim)).documents());
-            all.push(Self::causal(2, 16_384, (2, 1, dim)));
-            all.push(Self::causal(1, 16_384, (2, 1, dim)).documents());
-            all.push(Self::causal(1, 4097, (2, 1, dim)).capped(2.0));
-            all.push(Self::causal(1, 16_384, (2, 1, dim)).windowed(1000));
-            all.push(Self::causal(1, 16_384, (2, 1, dim)).documents().windowed(256).capped(2.0));
+        let widths = [(32, 32), (64, 64), (96, 96), (128, 128), (192, 192), (192, 128)];
+        for (dim, value_dim) in widths {
+            let case =
+                |batch, seq_len, query| Self::causal(batch, seq_len, (query, 1, dim)).valued(value_dim);
+            all.extend([1, 2, 4, 8].map(|group| case(1, 4097, group)));
+            all.push(case(1, 4097, 2).documents());
+            all.push(case(2, 16_384, 2));
+            all.push(case(1, 16_384, 2).documents());
+            all.push(case(1, 4097, 2).capped(2.0));
+            all.push(case(1, 16_384, 2).windowed(1000));
+            all.push(case(1, 16_384, 2).documents().windowed(256).capped(2.0));
         }
         all.extend([64, 128].map(|dim| Self::causal(1, 32_768, (2, 1, dim))));
         all.push(Self::causal(17, 32_768, (16, 8, 128)));
@@ -72,9 +82,12 @@ impl LongCase {
     pub(super) fn name(&self) -> String {
         let Attention { heads, seq_len, score_cap, window, .. } = self.attention;
         let documents = if self.documents { " documents" } else { "" };
+        let values = self.attention.value_dim;
+        let values = if values == heads.dim { String::new() } else { format!(" values{values}") };
         let window = window.map_or(String::new(), |window| format!(" window{window}"));
         let cap = score_cap.map_or(String::new(), |cap| format!(" cap{cap}"));
-        format!("b{} t{seq_len} hd{} gqa{}{documents}{window}{cap}", self.batch, heads.dim, heads.group())
+        let shape = format!("b{} t{seq_len} hd{}{values} gqa{}", self.batch, heads.dim, heads.group());
+        format!("{shape}{documents}{window}{cap}")
     }
 
     pub(super) fn rows(&self) -> usize {

@@ -31,12 +31,21 @@ impl Sequence {
         all.chunks_exact(width).flat_map(|row| row[column..column + dim].to_vec()).collect()
     }
 
+    /// Returns one head like [`head`](Self::head), with zeros for the elements of values that are not read.
+    fn head_of_values(case: &LongCase, all: &[f64], width: usize, column: usize) -> Vec<f64> {
+        let Attention { heads, value_dim, .. } = case.attention;
+        let mut head = Self::head(all, width, column, heads.dim);
+        head.chunks_exact_mut(heads.dim).for_each(|row| row[value_dim..].fill(0.0));
+        head
+    }
+
     /// Returns sampled rows of the output, dq, dk and dv for the last key and value head, by definition.
     pub fn reference(&self, case: &LongCase) -> [Rows; 4] {
         let Attention { heads, seq_len, .. } = case.attention;
         let (dim, last) = (heads.dim, heads.kv - 1);
         let packed = |column| Self::head(&self.packed, heads.width(), column, dim);
-        let (keys, values) = (packed(heads.key_at(last)), packed(heads.value_at(last)));
+        let keys = packed(heads.key_at(last));
+        let values = Self::head_of_values(case, &self.packed, heads.width(), heads.value_at(last));
         let sampled = case.sampled_rows();
         let [mut o, mut dq] = [Rows::default(), Rows::default()];
         let [mut dk, mut dv] = [Rows::zeros(sampled.len(), dim), Rows::zeros(sampled.len(), dim)];
@@ -46,7 +55,7 @@ impl Sequence {
                 cap: case.attention.score_cap,
                 dim,
                 queries: &packed(heads.query_at(h)),
-                d_o: &Self::head(&self.d_o, heads.query * dim, h * dim, dim),
+                d_o: &Self::head_of_values(case, &self.d_o, heads.query * dim, h * dim),
                 keys: &keys,
                 values: &values,
             };

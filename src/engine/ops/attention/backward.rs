@@ -48,6 +48,8 @@ fn group<E: Elem>(
     extras: &Extras<'_>,
 ) {
     let (heads, seq_len, dim) = (attention.heads, attention.seq_len, attention.heads.dim);
+    // Columns of values and dO that are read. The sums of dV in the others stay zero.
+    let value_dim = attention.value_dim;
     let score_scale = E::Acc::from_f64(attention.score_scale);
     // Capped scores are already scaled.
     let cap = attention.score_cap.map(E::Acc::from_f64);
@@ -109,7 +111,7 @@ fn group<E: Elem>(
                 tensors.d_o.prefetch(at + ROWS_AHEAD * o_width, dim);
                 tensors.o.load(at, o_row);
                 tensors.d_o.load(at, d_o_row);
-                *delta = lanes::dot(o_row, d_o_row);
+                *delta = lanes::dot(&o_row[..value_dim], &d_o_row[..value_dim]);
             }
             dq.fill(E::Acc::ZERO);
             for block in blocks(&extras.visible.keys_visible_to_any(b, q0..q0 + count)) {
@@ -118,7 +120,7 @@ fn group<E: Elem>(
                 let to = Matrix::rows(ViewMut::from_slice(p), stride);
                 k_across.multiply(count, q, 0..dim, block.clone(), to, false);
                 let to = Matrix::rows(ViewMut::from_slice(dp), stride);
-                v_across.multiply(count, d_o, 0..dim, block.clone(), to, false);
+                v_across.multiply(count, d_o, 0..value_dim, block.clone(), to, false);
                 for r in 0..count {
                     let p = &mut p[r * stride..(r + 1) * stride];
                     let dp = &mut dp[r * stride..(r + 1) * stride];
@@ -154,7 +156,7 @@ fn group<E: Elem>(
                 let (p, ds) =
                     (Matrix::rows(View::from_slice(p), stride), Matrix::rows(View::from_slice(dp), stride));
                 let to = Matrix::rows(ViewMut::from_slice(dv), dim).at(block.start, 0);
-                d_o_packed.multiply(width, p.t(), 0..count, 0..dim, to, true);
+                d_o_packed.multiply(width, p.t(), 0..count, 0..value_dim, to, true);
                 let to = Matrix::rows(ViewMut::from_slice(dq), dim);
                 k_down.multiply(count, ds, block.clone(), 0..dim, to, true);
                 let to = Matrix::rows(ViewMut::from_slice(dk), dim).at(block.start, 0);

@@ -115,7 +115,8 @@ fn head<E: Elem>(
             }
             let p = Matrix::rows(View::from_slice(scores), stride);
             let to = Matrix::rows(ViewMut::from_slice(sums), dim);
-            v.multiply(count, p, block.clone(), 0..dim, to, true);
+            // The sums of the other columns stay zero.
+            v.multiply(count, p, block.clone(), 0..attention.value_dim, to, true);
         }
         for (to, (max, norm)) in row_lse.iter_mut().zip(max.iter().zip(&*norm)) {
             *to = *max + norm.ln();

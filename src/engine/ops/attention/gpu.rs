@@ -81,6 +81,7 @@ impl<'a> Launch<'a> {
     fn any_kernel(&self, file: &'static str, entry: &'static str) -> Kernel {
         Kernel::new(file, entry)
             .with("HEAD_DIM", self.attention.heads.dim)
+            .with("VALUE_DIM", self.attention.value_dim)
             .with("CAUSAL", u8::from(self.attention.mask == Mask::Causal))
             .with("BRANCHES", u8::from(self.attention.mask == Mask::Branches))
             .with("DROPOUT", u8::from(self.attention.dropout.is_some()))
@@ -333,7 +334,8 @@ pub(super) fn backward(attention: &Attention, cx: &GpuNode<'_>) -> Result<()> {
         if launch.tensor_cores { launch.grad_on_tensor_cores() } else { launch.grad_in_fp32() };
     let query_blocks = (heads.query, queries.rows, queries.shared);
     launch.launch(queries.kernel, query_blocks, &[packed, o, lse, d_o], &[d_packed, delta])?;
-    let key_blocks = (heads.kv, keys.rows, keys.shared);
+    let blocks_per_head = if launch.tensor_cores { tuning::key_blocks_per_head(heads.dim) } else { 1 };
+    let key_blocks = (heads.kv * blocks_per_head, keys.rows, keys.shared);
     launch.launch(keys.kernel, key_blocks, &[packed, lse, d_o, delta], &[d_packed])
 }
 

@@ -43,6 +43,14 @@ impl Heads {
         self.query / self.kv
     }
 
+    /// Returns the [`value_dim`](super::Attention::value_dim) for values whose elements from `used` on are
+    /// zeros: the width itself, rounded up to what kernels tell apart.
+    pub fn value_dim(self, used: usize) -> usize {
+        /// Columns that kernels copy at once.
+        const PANEL: usize = 64;
+        if self.dim.is_multiple_of(PANEL) { used.next_multiple_of(PANEL).min(self.dim) } else { self.dim }
+    }
+
     /// Returns the attribute of a factor of scores other than the usual one, for prints.
     pub(crate) fn scale_attribute(self, scale: f64) -> String {
         if scale == self.score_scale() { String::new() } else { format!(" scale={scale}") }

@@ -32,6 +32,11 @@ use crate::ir::{CpuNode, Spec};
 pub struct Attention {
     /// Layout of the heads in a row.
     pub heads: Heads,
+    /// Elements of the heads of values that may differ from zero; those behind them are zeros. It is `dim`,
+    /// or smaller if both are multiples of 64. Elements of values and of the output's gradient behind it are
+    /// not read, and those of the output and of the values' gradient are zeros. (Only the unfused form reads
+    /// them.)
+    pub value_dim: usize,
     /// Rows in a sequence.
     pub seq_len: usize,
     /// The keys that a query attends to.
@@ -70,6 +75,7 @@ impl Attention {
     pub fn causal(heads: Heads, seq_len: usize) -> Self {
         Self {
             heads,
+            value_dim: heads.dim,
             seq_len,
             mask: Mask::Causal,
             dropout: None,
@@ -83,6 +89,9 @@ impl Attention {
     /// Returns the parameters for printing.
     fn attributes(&self) -> String {
         let mut text = format!("{} seq_len={} mask={:?}", self.heads, self.seq_len, self.mask).to_lowercase();
+        if self.value_dim != self.heads.dim {
+            text += &format!(" value_dim={}", self.value_dim);
+        }
         if let Some(window) = self.window {
             text += &format!(" window={window}");
         }
@@ -110,6 +119,10 @@ impl Attention {
         self.heads.check(packed)?;
         if self.seq_len == 0 || !packed.shape[0].is_multiple_of(self.seq_len) {
             return Err(format!("rows must be whole sequences of {}", self.seq_len));
+        }
+        let value_dim = self.value_dim;
+        if value_dim == 0 || value_dim > self.heads.dim || self.heads.value_dim(value_dim) != value_dim {
+            return Err("value_dim must be head_dim, or smaller with both multiples of 64".into());
         }
         if !self.score_scale.is_finite() {
             return Err("the factor of scores must be finite".into());

@@ -58,6 +58,12 @@ impl AttentionCase {
         self
     }
 
+    /// Sets the elements of values that are read.
+    pub fn valued(mut self, value_dim: usize) -> Self {
+        self.attention.value_dim = value_dim;
+        self
+    }
+
     /// Adds a score cap.
     pub fn capped(mut self, cap: f64) -> Self {
         self.attention.score_cap = Some(cap);
@@ -79,6 +85,9 @@ impl AttentionCase {
     pub fn name(&self) -> String {
         let Attention { heads, seq_len, dropout, score_scale, score_cap, window, .. } = self.attention;
         let mut name = format!("b{} t{seq_len} hd{} gqa{}", self.batch, heads.dim, heads.group());
+        if self.attention.value_dim != heads.dim {
+            name += &format!(" values{}", self.attention.value_dim);
+        }
         if self.ranges {
             name += " spans";
         }
@@ -211,7 +220,7 @@ impl AttentionCase {
                         let (sequence, step) = (counters[0].data[b] as usize, counters[1].data[0] as usize);
                         reference_factor(site, [key, h * seq_len + t, sequence, step])
                     });
-                    for d in 0..dim {
+                    for d in 0..self.attention.value_dim {
                         o.data[row * heads.query * dim + h * dim + d] +=
                             weight / total * factor * at(b * seq_len + key, heads.query + heads.kv + g, d);
                     }

@@ -69,7 +69,7 @@ const fn only(before_12: bool, row: Row) -> Row {
 }
 
 /// The forward pass; rows are queries.
-const FORWARD: [Row; 10] = [
+const FORWARD: [Row; 11] = [
     // Not measured. Gaps leave no registers for queries.
     row(32, BRANCHES, PLAIN, [32, 64, 32, 0, 4]),
     // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.031 ms per call, 105 TFLOP/s, 39 % of
@@ -89,11 +89,14 @@ const FORWARD: [Row; 10] = [
     row(128, ANY_MASK, PLAIN, [32, 64, 32, 0, 2]),
     // Not measured.
     row(128, ANY_MASK, DROPOUT, [32, 64, 16, 0, 2]),
+    // H200, causal, no dropout, batch,seq_len,heads,kv_heads 16,2048,6,6: 0.618 ms per call. Outputs of 192
+    // columns leave registers for one tile of 16 queries, and shared memory for tiles of 32 keys.
+    row(192, ANY_MASK, ANY_DROPOUT, [16, 32, 32, 0, 2]),
 ];
 
 /// The backward pass over queries, which computes dQ; rows are queries. Measured together with the pass over
 /// keys.
-const GRAD_QUERIES: [Row; 8] = [
+const GRAD_QUERIES: [Row; 9] = [
     // H200, causal, no dropout, 24 heads, 8192 rows of seq_len 256: 0.083 ms per call for both passes, 97
     // TFLOP/s, 29 % of the budget (results/measured/nvidia-h200-2026-11-21/ops-dim768.txt).
     row(32, CAUSAL, PLAIN, [32, 64, 32, 2, 3]),
@@ -108,10 +111,12 @@ const GRAD_QUERIES: [Row; 8] = [
     row(128, ANY_MASK, PLAIN, [32, 32, 16, 0, 2]),
     // Not measured. 16 rows per warp leave registers for a step of 32.
     row(128, ANY_MASK, DROPOUT, [16, 32, 32, 0, 2]),
+    // H200, causal, no dropout, batch,seq_len,heads,kv_heads 16,2048,6,6: 2.184 ms per call for both passes.
+    row(192, ANY_MASK, ANY_DROPOUT, [16, 32, 32, 0, 2]),
 ];
 
 /// The backward pass over keys, which computes dK and dV; rows are keys.
-const GRAD_KEYS: [Row; 9] = [
+const GRAD_KEYS: [Row; 11] = [
     // H200: measured with the pass over queries, above.
     row(32, CAUSAL, PLAIN, [32, 64, 16, 1, 3]),
     // Not measured alone.
@@ -126,7 +131,18 @@ const GRAD_KEYS: [Row; 9] = [
     only(true, row(128, CAUSAL, PLAIN, [16, 64, 32, 0, 2])),
     // Not measured.
     row(128, ANY_MASK, ANY_DROPOUT, [16, 64, 16, 0, 2]),
+    // H200: measured with the pass over queries, above. Two blocks share the keys of a head,
+    // [`key_blocks_per_head`].
+    only(true, row(192, ANY_MASK, ANY_DROPOUT, [16, 32, 32, 0, 2])),
+    // Not measured.
+    row(192, ANY_MASK, ANY_DROPOUT, [16, 32, 16, 0, 2]),
 ];
+
+/// Returns the number of blocks that the backward pass over keys has for a tile of keys of a head: two for
+/// heads that are so wide that the sums of dK and of dV do not fit in the registers of one.
+pub const fn key_blocks_per_head(head_dim: usize) -> usize {
+    if head_dim > 128 { 2 } else { 1 }
+}
 
 /// Replacements for rows of [`GRAD_QUERIES`] if scores have a cap, because its slopes take registers. All
 /// other rows leave enough. Not measured.
@@ -336,7 +352,9 @@ pub fn may_make_one_pass(attention: &Attention) -> bool {
         96 | 128 => 256,
         _ => return false,
     };
-    (shortest..=OnePass::MAX_SEQ_LEN).contains(&attention.seq_len) && attention.dropout.is_none()
+    attention.value_dim == attention.heads.dim
+        && (shortest..=OnePass::MAX_SEQ_LEN).contains(&attention.seq_len)
+        && attention.dropout.is_none()
 }
 
 /// Returns the tile sizes of the one-pass backward if it is the method to use. Measured on an H200, causal,
@@ -403,7 +421,7 @@ pub fn forward(attention: &Attention, properties: &Properties) -> Pass {
 /// cap leaves no registers for queries with heads of 96 columns; this case was not measured.
 pub fn warpgroups(attention: &Attention, batch: usize, properties: &Properties) -> Option<Warpgroups> {
     let Attention { heads, seq_len, dropout, score_cap, .. } = *attention;
-    if properties.capability != (9, 0) || dropout.is_some() {
+    if properties.capability != (9, 0) || dropout.is_some() || attention.value_dim != heads.dim {
         return None;
     }
     let cut = |consumers, kept| Warpgroups { consumers, keys: 64, stages: 4, kept };
@@ -531,7 +549,7 @@ mod tests {
             Attention { mask: Mask::Spans, ..short },
             Attention { dropout: Some(Site { p: 0.1, seed: 0, site: 0 }), ..short },
             Attention { heads: Heads { kv: 1, ..heads }, ..short },
-            Attention { heads: Heads { dim: 64, ..heads }, ..short },
+            Attention { heads: Heads { dim: 64, ..heads }, value_dim: 64, ..short },
         ];
         assert!(others.iter().all(|other| !short_rows(other, &hopper)));
         assert!(
@@ -545,7 +563,7 @@ mod tests {
     fn every_case_has_a_row_in_every_table_and_no_row_is_hidden() {
         let tables = [&FORWARD[..], &GRAD_QUERIES, &GRAD_KEYS];
         let mut used = tables.map(|table| vec![false; table.len()]);
-        for (dim, mask, dropout, major) in [32, 64, 96, 128].into_iter().flat_map(|dim| {
+        for (dim, mask, dropout, major) in [32, 64, 96, 128, 192].into_iter().flat_map(|dim| {
             [Mask::Causal, Mask::Spans, Mask::Branches].into_iter().flat_map(move |mask| {
                 [false, true]
                     .into_iter()

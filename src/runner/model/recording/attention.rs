@@ -210,6 +210,7 @@ impl Recording<'_> {
         };
         let attention = Attention {
             heads: of.heads,
+            value_dim: of.value_dim,
             seq_len: rows_of_sequence,
             mask: if window.is_some() { Mask::Spans } else { mask },
             dropout: of.dropout.and_then(|(p, site)| self.site(p, site)),

@@ -50,8 +50,10 @@ fn plain(r: &Readers<'_>, root: usize) -> Option<(PackedAttention, [usize; 2])> 
     };
     let [query, key, value] = [query, key, value].map(|node| r.graph.nodes[node].shape);
     let widths = [query.width, value.width];
+    let heads = packed_heads([query.heads, key.heads], widths);
     let attention = PackedAttention {
-        heads: packed_heads([query.heads, key.heads], widths),
+        heads,
+        value_dim: heads.value_dim(widths[1]),
         norm: None,
         rotation: None,
         rotates_first: false,

@@ -102,6 +102,8 @@ pub(in crate::model) struct WeightedNorm {
 pub(in crate::model) struct PackedAttention {
     /// The heads.
     pub heads: Heads,
+    /// Elements of the heads of values that may differ from zero, as [`Heads::value_dim`] rounds them.
+    pub value_dim: usize,
     /// Norms of the heads of queries and keys, by root mean square.
     pub norm: Option<HeadNorm>,
     /// Rotation of the heads of queries and keys.
