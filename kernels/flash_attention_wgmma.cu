@@ -1,10 +1,11 @@
 // Flash attention, forward, in bf16 on sm_90a: warpgroup products, and tiles copied by TMA. For rows that are
 // longer than a tile or two, without dropout.
 //
-// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, BRANCHES, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128),
-// CONSUMERS (warpgroups that multiply, 64 queries each), STAGES (tiles of keys, and of values, in flight),
-// THREADS (per block: the consumers and one warpgroup that copies), CONSUMER_REGISTERS and PRODUCER_REGISTERS
-// (per thread), KEPT (1: queries stay in registers). src/engine/ops/attention/tuning.rs sets them.
+// Definitions: HEAD_DIM (64, 96, 128, 192), VALUE_DIM (columns of a value that are read; o is zero behind
+// them), CAUSAL, BRANCHES, DROPOUT (0), SOFT_CAP, KEYS (per tile: 64, 96, 128), CONSUMERS (warpgroups that
+// multiply, 64 queries each), STAGES (tiles of keys, and of values, in flight), THREADS (per block: the
+// consumers and one warpgroup that copies), CONSUMER_REGISTERS and PRODUCER_REGISTERS (per thread), KEPT (1:
+// queries stay in registers). src/engine/ops/attention/tuning.rs sets them.
 //
 // A block takes pieces of work, each of CONSUMERS·64 queries of a head, until none is left. One thread of its
 // last warpgroup copies queries, keys and values into shared memory. It runs ahead of the consumers by the
@@ -20,20 +21,23 @@
 #include "wgmma.cuh"
 
 static_assert(!DROPOUT, "these kernels draw no dropout");
+static_assert(VALUE_DIM == HEAD_DIM || (VALUE_DIM < HEAD_DIM && VALUE_DIM % 64 == 0 && HEAD_DIM % 64 == 0),
+              "the zeros of outputs are whole panels");
 constexpr int WARPGROUP = 128;
 constexpr int ROWS = 64;  // Queries per consumer.
 constexpr int QUERIES = CONSUMERS * ROWS;
 // Shared memory holds heads in panels of 64 columns; columns beyond the head are zero and are not multiplied.
-constexpr int PANELS = (HEAD_DIM + 63) / 64;
-constexpr int Q_PANEL = ROWS * 128, Q_BYTES = PANELS * Q_PANEL;
-constexpr int KV_PANEL = KEYS * 128, KV_BYTES = PANELS * KV_PANEL;
+constexpr int PANELS = (HEAD_DIM + 63) / 64, VALUE_PANELS = (VALUE_DIM + 63) / 64;
+constexpr int Q_PANEL = ROWS * 128, Q_BYTES = PANELS * Q_PANEL, O_BYTES = VALUE_PANELS * Q_PANEL;
+constexpr int KV_PANEL = KEYS * 128, K_BYTES = PANELS * KV_PANEL, V_BYTES = VALUE_PANELS * KV_PANEL;
 
-// Offsets in shared memory: queries and outputs of each consumer; the rings of keys and values; the tiles of
-// each consumer; barriers.
+// Offsets in shared memory: queries and outputs of each consumer; the rings of keys and values; a panel of
+// zeros, if outputs end with zeros; the tiles of each consumer; barriers.
 constexpr int O_AT = CONSUMERS * Q_BYTES;
-constexpr int K_AT = O_AT + CONSUMERS * Q_BYTES;
-constexpr int V_AT = K_AT + STAGES * KV_BYTES;
-constexpr int TILES_AT = V_AT + STAGES * KV_BYTES;
+constexpr int K_AT = O_AT + CONSUMERS * O_BYTES;
+constexpr int V_AT = K_AT + STAGES * K_BYTES;
+constexpr int ZEROS_AT = V_AT + STAGES * V_BYTES, ZEROS_BYTES = VALUE_DIM < HEAD_DIM ? Q_PANEL : 0;
+constexpr int TILES_AT = ZEROS_AT + ZEROS_BYTES;
 constexpr int BARRIERS_AT = TILES_AT + 2 * 4 * (CONSUMERS + 1);
 
 // Scores may exceed the running maximum by this much (log2) before it is raised. Most tiles leave the
@@ -141,7 +145,7 @@ using Position = RingPosition<STAGES>;
 // The scores of a consumer's thread, later its probabilities. [4·n + 2·half + j] is row 16·warp + 8·half +
 // lane / 4 of the warpgroup and column 8·n + lane % 4 · 2 + j.
 using Scores = float[KEYS / 2];
-using Outputs = float[HEAD_DIM / 2];
+using Outputs = float[VALUE_DIM / 2];
 using Probabilities = u32[KEYS / 4];
 
 // The two rows of a thread.
@@ -296,6 +300,11 @@ flash_attention_wgmma(
         }
         barrier_init_fence();
     }
+    if constexpr (ZEROS_BYTES > 0) {
+        for (int i = threadIdx.x * 16; i < ZEROS_BYTES; i += THREADS * 16)
+            *reinterpret_cast<uint4 *>(shared + ZEROS_AT + i) = make_uint4(0, 0, 0, 0);
+        async_proxy_fence();
+    }
     __syncthreads();
 
     int warpgroup = __shfl_sync(FULL_WARP, int(threadIdx.x) / WARPGROUP, 0);
@@ -329,21 +338,22 @@ flash_attention_wgmma(
                 all = passed_tiles[round % 2].all;
                 barrier_arrive(barriers.tiles_empty(round % 2));
             }
-            auto load = [&](int ring, u32 full, u32 empty, Position &at, int head, int tile) {
+            auto load = [&](int ring, int panels, u32 full, u32 empty, Position &at, int head, int tile) {
+                int bytes = panels * KV_PANEL;
                 barrier_wait(empty, at.parity ^ 1);
-                barrier_arrive_expect(full, KV_BYTES);
-                for (int panel = 0; panel < PANELS; panel++)
-                    load_box(base + ring + at.slot * KV_BYTES + panel * KV_PANEL, kv_map, full, panel * 64,
+                barrier_arrive_expect(full, bytes);
+                for (int panel = 0; panel < panels; panel++)
+                    load_box(base + ring + at.slot * bytes + panel * KV_PANEL, kv_map, full, panel * 64,
                              head, tile * KEYS, work.sequence);
                 at.advance();
             };
             auto load_k = [&](int tile) {
                 u32 full = barriers.k_full(k_at.slot), empty = barriers.k_empty(k_at.slot);
-                load(K_AT, full, empty, k_at, heads + kv_head, tile);
+                load(K_AT, PANELS, full, empty, k_at, heads + kv_head, tile);
             };
             auto load_v = [&](int tile) {
                 u32 full = barriers.v_full(v_at.slot), empty = barriers.v_empty(v_at.slot);
-                load(V_AT, full, empty, v_at, heads + kv_heads + kv_head, tile);
+                load(V_AT, VALUE_PANELS, full, empty, v_at, heads + kv_heads + kv_head, tile);
             };
             // In the order in which the consumers wait for them.
             if (!all.empty()) load_k(all.end() - 1);
@@ -370,7 +380,7 @@ flash_attention_wgmma(
     bool first_thread = threadIdx.x % WARPGROUP == 0;
     int row = warp * 16 + lane % 16;
     Queries queries = {base + u32(warpgroup) * Q_BYTES};
-    u32 staged = base + O_AT + warpgroup * Q_BYTES;
+    u32 staged = base + O_AT + warpgroup * O_BYTES;
     Score score(score_scale, soft_cap);
     Position k_at, v_at;
     for (u32 round = 0; round * gridDim.x < pieces.count(); round++) {
@@ -445,7 +455,7 @@ flash_attention_wgmma(
             Probabilities p;
             barrier_wait(barriers.k_full(k_at.slot), k_at.parity);
             products_begin();
-            multiply_keys(scores, queries, base + K_AT + k_at.slot * KV_BYTES);
+            multiply_keys(scores, queries, base + K_AT + k_at.slot * K_BYTES);
             products_wait<0>();
             hold(scores);
             release(barriers.k_empty(k_at.slot));
@@ -460,10 +470,10 @@ flash_attention_wgmma(
                 barrier_wait(barriers.k_full(k_at.slot), k_at.parity);
                 hold(scores), hold(p), hold(out);
                 products_begin();
-                multiply_keys(scores, queries, base + K_AT + k_at.slot * KV_BYTES);
+                multiply_keys(scores, queries, base + K_AT + k_at.slot * K_BYTES);
                 barrier_wait(barriers.v_full(v_at.slot), v_at.parity);
                 products_begin();
-                multiply_values(out, p, base + V_AT + v_at.slot * KV_BYTES, add);
+                multiply_values(out, p, base + V_AT + v_at.slot * V_BYTES, add);
                 add = true;
                 products_wait<1>();
                 hold(scores);
@@ -478,7 +488,7 @@ flash_attention_wgmma(
                 v_at.advance();
                 if (raised) {
 #pragma unroll
-                    for (int i = 0; i < HEAD_DIM / 2; i++) out[i] *= factor[i / 2 % 2];
+                    for (int i = 0; i < VALUE_DIM / 2; i++) out[i] *= factor[i / 2 % 2];
                 }
                 round_to(p, scores);
             }
@@ -486,7 +496,7 @@ flash_attention_wgmma(
             barrier_wait(barriers.v_full(v_at.slot), v_at.parity);
             hold(p), hold(out);
             products_begin();
-            multiply_values(out, p, base + V_AT + v_at.slot * KV_BYTES, add);
+            multiply_values(out, p, base + V_AT + v_at.slot * V_BYTES, add);
             products_wait<0>();
             hold(out);
             release(barriers.v_empty(v_at.slot));
@@ -496,7 +506,7 @@ flash_attention_wgmma(
             if (!KEPT) release(barriers.q_empty(warpgroup));
             skip(all.first(), all.end());
 #pragma unroll
-            for (int i = 0; i < HEAD_DIM / 2; i++) out[i] = 0.0f;
+            for (int i = 0; i < VALUE_DIM / 2; i++) out[i] = 0.0f;
         }
 
         // The four lanes of a row hold the same sums; two of them store the lse of one of their two rows.
@@ -517,7 +527,7 @@ flash_attention_wgmma(
         if (first_thread) store_wait_read();
         named_barrier(1 + warpgroup, WARPGROUP);
 #pragma unroll
-        for (int n = 0; n < HEAD_DIM / 16; n++) {
+        for (int n = 0; n < VALUE_DIM / 16; n++) {
             u32 pairs[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
@@ -527,8 +537,10 @@ flash_attention_wgmma(
         async_proxy_fence();
         named_barrier(1 + warpgroup, WARPGROUP);
         if (first_thread && first_t < seq_len) {
-            for (int panel = 0; panel < PANELS; panel++)
+            for (int panel = 0; panel < VALUE_PANELS; panel++)
                 store_box(o_map, staged + panel * Q_PANEL, panel * 64, work.head, first_t, work.sequence);
+            for (int panel = VALUE_PANELS; panel < PANELS; panel++)
+                store_box(o_map, base + ZEROS_AT, panel * 64, work.head, first_t, work.sequence);
             store_commit();
         }
     }

@@ -113,16 +113,20 @@ __device__ __forceinline__ void named_barrier_arrive(int number, int threads) {
     C_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define C_64 \
     C_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define C_96 \
+    C_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define C4(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define C16(i) C4(i), C4(i + 4), C4(i + 8), C4(i + 12)
 #define C_OF_32 C16(0), C16(16)
 #define C_OF_48 C_OF_32, C16(32)
 #define C_OF_64 C_OF_48, C16(48)
+#define C_OF_96 C_OF_64, C16(64), C16(80)
 
 // A and B in shared memory.
 template <int A_STORED, int B_STORED, int N>
 __device__ __forceinline__ void product(float (&c)[N], u64 a, u64 b, bool add) {
-    static_assert(N == 16 || N == 32 || N == 48 || N == 64, "N is 32, 64, 96 or 128");
+    static_assert(N == 16 || N == 32 || N == 48 || N == 64 || N == 96, "N is 32, 64, 96, 128 or 192");
     if constexpr (N == 16)
         asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %18, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" C_16 "}, "
@@ -147,12 +151,18 @@ __device__ __forceinline__ void product(float (&c)[N], u64 a, u64 b, bool add) {
                      "%64, %65, sum, 1, 1, %67, %68;\n}"
                      : C_OF_64
                      : "l"(a), "l"(b), "r"(int(add)), "n"(A_STORED), "n"(B_STORED));
+    else if constexpr (N == 96)
+        asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %98, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" C_96 "}, "
+                     "%96, %97, sum, 1, 1, %99, %100;\n}"
+                     : C_OF_96
+                     : "l"(a), "l"(b), "r"(int(add)), "n"(A_STORED), "n"(B_STORED));
 }
 
 // A in registers, B in shared memory.
 template <int B_STORED, int N>
 __device__ __forceinline__ void product(float (&c)[N], const u32 *a, u64 b, bool add) {
-    static_assert(N == 16 || N == 32 || N == 48 || N == 64, "N is 32, 64, 96 or 128");
+    static_assert(N == 16 || N == 32 || N == 48 || N == 64 || N == 96, "N is 32, 64, 96, 128 or 192");
     if constexpr (N == 16)
         asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %21, 0;\n"
                      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" C_16 "}, "
@@ -177,13 +187,21 @@ __device__ __forceinline__ void product(float (&c)[N], const u32 *a, u64 b, bool
                      "{%64, %65, %66, %67}, %68, sum, 1, 1, %70;\n}"
                      : C_OF_64
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)), "n"(B_STORED));
+    else if constexpr (N == 96)
+        asm volatile("{\n.reg .pred sum;\nsetp.ne.b32 sum, %101, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" C_96 "}, "
+                     "{%96, %97, %98, %99}, %100, sum, 1, 1, %102;\n}"
+                     : C_OF_96
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)), "n"(B_STORED));
 }
 #undef C_16
 #undef C_32
 #undef C_48
 #undef C_64
+#undef C_96
 #undef C4
 #undef C16
 #undef C_OF_32
 #undef C_OF_48
 #undef C_OF_64
+#undef C_OF_96

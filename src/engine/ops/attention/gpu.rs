@@ -183,7 +183,7 @@ impl Launch<'_> {
         args.extend([self.extras[0], self.cx.output(1)].map(Arg::from));
         args.extend([self.batch, heads.kv, heads.group(), seq_len].map(Arg::from));
         args.extend([Arg::F32(self.attention.score_scale as f32), soft_cap(self.attention)]);
-        self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(heads.dim)), &args)
+        self.cx.queue.launch(cut.define(kernel), grid.shared(cut.shared(self.attention)), &args)
     }
 
     /// Maps rows of `heads` heads side by side, in boxes of `rows` rows by at most 64 columns of a head.
