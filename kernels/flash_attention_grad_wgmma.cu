@@ -1,8 +1,9 @@
 // Flash attention, backward, in bf16 on sm_90a: one pass over keys with five products, fed by TMA.
 //
-// Definitions: HEAD_DIM (64, 96, 128), CAUSAL, DROPOUT (0), SOFT_CAP, THREADS (384), SUMS_REGISTERS and
-// ROWS_REGISTERS (per thread of the warpgroup that computes dQ, and of the others).
-// src/engine/ops/attention/tuning.rs sets them.
+// Definitions: HEAD_DIM (64, 96, 128, 192), VALUE_DIM (columns of values and dO that are read, at most 128;
+// dV is zero behind them), CAUSAL, DROPOUT (0), SOFT_CAP, THREADS (384), SUMS_REGISTERS and ROWS_REGISTERS
+// (per thread of the warpgroup that computes dQ, and of the others). src/engine/ops/attention/tuning.rs sets
+// them.
 //
 // A block has a tile of KEYS keys of a kv head. It goes through the tiles of QUERIES queries that see any of
 // them, for all heads of the group in order. Two warpgroups own 64 keys each: S = K·Qᵀ, dP = V·dOᵀ, P = e^(S
@@ -20,27 +21,36 @@
 //
 // Blocks that work on tile after tile, with copies ahead for the next one, took 10 to 20 % longer on an H200:
 // the third warpgroup sets the pace, and it had the bookkeeping to do.
+//
+// Heads of 192 columns with values of 128: dK and dV take 160 registers of a thread, which leaves room for S
+// and dP of 32 queries, so a tile of queries is multiplied in two slices. The products with dS still take the
+// whole tile, because a product has 64 rows.
 #include "attention.cuh"
 #include "mma.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
 constexpr int KEYS = 128, QUERIES = 64;    // Per tile.
-constexpr int STAGES = 3;                  // Tiles of queries in shared memory.
+// Queries for which S and dP are in registers at once, and such slices per tile.
+constexpr int SLICE = HEAD_DIM > 128 ? 32 : 64, SLICES = QUERIES / SLICE;
+constexpr int STAGES = HEAD_DIM > 128 ? 2 : 3;    // Tiles of queries in shared memory.
 constexpr int PREPARE_THREADS = 256;
 constexpr int GROUP = 128;                 // Threads per warpgroup.
 constexpr int MAX_TILES = 512;             // Tiles of queries in a sequence.
-constexpr int PANELS = (HEAD_DIM + 63) / 64;
+constexpr int PANELS = (HEAD_DIM + 63) / 64, VALUE_PANELS = (VALUE_DIM + 63) / 64;
 constexpr int KEY_PANEL = KEYS * 128, QUERY_PANEL = QUERIES * 128;    // Bytes of 64 columns.
 // True if the keys and values of a warpgroup stay in registers; narrow heads leave room for them.
 constexpr bool KEPT = HEAD_DIM == 64;
 // dQ is computed in parts of as many columns as registers hold.
-constexpr int PART = HEAD_DIM == 128 ? 32 : HEAD_DIM, PARTS = HEAD_DIM / PART;
+constexpr int PART = HEAD_DIM >= 128 ? 32 : HEAD_DIM, PARTS = HEAD_DIM / PART;
 static_assert(THREADS == 3 * GROUP, "two warpgroups for dK and dV, one for dQ");
+static_assert(VALUE_DIM <= 128 && VALUE_DIM <= HEAD_DIM && (HEAD_DIM - VALUE_DIM) % 32 == 0,
+              "dK and dV fit in registers");
 
 // Layout of shared memory, from a multiple of 1,024 bytes on.
-constexpr u32 KEYS_AT = 0, VALUES_AT = PANELS * KEY_PANEL, STAGES_AT = 2 * PANELS * KEY_PANEL;
-constexpr u32 STAGE_BYTES = 2 * PANELS * QUERY_PANEL;    // Queries, then dO.
+constexpr u32 KEYS_AT = 0, VALUES_AT = PANELS * KEY_PANEL,
+              STAGES_AT = VALUES_AT + VALUE_PANELS * KEY_PANEL;
+constexpr u32 STAGE_BYTES = (PANELS + VALUE_PANELS) * QUERY_PANEL;    // Queries, then dO.
 constexpr u32 DS_AT = STAGES_AT + STAGES * STAGE_BYTES, DS_BYTES = KEYS * 128;
 constexpr int DS_BUFFERS = 2;
 constexpr u32 STATS_AT = DS_AT + DS_BUFFERS * DS_BYTES, STATS_BYTES = QUERIES * 8;    // Shifts, then D.
@@ -111,13 +121,13 @@ flash_attention_grad_prepare(const bf16 *o,        // [batch·seq_len, heads·HE
     static_assert(PREPARE_THREADS == 4 * QUERIES, "four threads per row");
     int row = threadIdx.x / 4, t = first + row;
     i64 at = (first_row + min(t, seq_len - 1)) * o_width + head * HEAD_DIM + lane % 4 * 8;
-    float a[HEAD_DIM / 32][8], b[HEAD_DIM / 32][8], sum = 0.0f;
+    float a[VALUE_DIM / 32][8], b[VALUE_DIM / 32][8], sum = 0.0f;
     // Probabilities relative to infinity are zero, as they must be for queries that see nothing.
     float log = t < seq_len ? lse[(first_row + t) * heads + head] : -infinity();
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 32; i++) load<8>(o + at + i * 32, a[i]), load<8>(d_o + at + i * 32, b[i]);
+    for (int i = 0; i < VALUE_DIM / 32; i++) load<8>(o + at + i * 32, a[i]), load<8>(d_o + at + i * 32, b[i]);
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 32 * 8; i++) sum = fmaf(a[i / 8][i % 8], b[i / 8][i % 8], sum);
+    for (int i = 0; i < VALUE_DIM / 32 * 8; i++) sum = fmaf(a[i / 8][i % 8], b[i / 8][i % 8], sum);
     sum += __shfl_xor_sync(FULL_WARP, sum, 1);
     sum += __shfl_xor_sync(FULL_WARP, sum, 2);
     if (lane % 4 == 0) {
@@ -235,6 +245,20 @@ struct QueryTiles {
     }
 };
 
+// A position in the ring of stages. Two stages take one register, which heads of 192 columns need.
+template <int SLOTS> struct StagePosition {
+    RingPosition<SLOTS> ring;
+    __device__ __forceinline__ u32 slot() const { return ring.slot; }
+    __device__ __forceinline__ u32 parity() const { return ring.parity; }
+    __device__ __forceinline__ void advance() { ring.advance(); }
+};
+template <> struct StagePosition<2> {
+    u32 count = 0;
+    __device__ __forceinline__ u32 slot() const { return count % 2; }
+    __device__ __forceinline__ u32 parity() const { return count / 2 % 2; }
+    __device__ __forceinline__ void advance() { count++; }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 flash_attention_grad_wgmma(
     const __grid_constant__ TensorMap packed_map,    // [batch, seq_len, heads + 2·kv_heads, HEAD_DIM]
@@ -301,31 +325,30 @@ flash_attention_grad_wgmma(
         give_registers<SUMS_REGISTERS>();
         int thread = threadIdx.x % GROUP;
         bool copies = warp == 11 && lane == 0;
-        RingPosition<STAGES> copied;
-        int copied_head = 0, copied_i = 0;
-        auto copy_step = [&]() {
-            u32 full = barriers + FULL + 8 * copied.slot, to = base + STAGES_AT + copied.slot * STAGE_BYTES;
+        auto copy_step = [&](u32 copied) {
+            u32 slot = copied % STAGES;
+            u32 full = barriers + FULL + 8 * slot, to = base + STAGES_AT + slot * STAGE_BYTES;
+            u32 copied_head = copied / u32(queries.count), copied_i = copied - copied_head * queries.count;
             int head = kv_head * group + copied_head, tile = queries.tile(copied_i);
             barrier_arrive_expect(full, STAGE_BYTES + STATS_BYTES + SPANS_BYTES);
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++) {
                 load_box(to + panel * QUERY_PANEL, packed_map, full, panel * 64, head, tile * QUERIES,
                          sequence);
-                load_box(to + (PANELS + panel) * QUERY_PANEL, d_o_map, full, panel * 64, head, tile * QUERIES,
-                         sequence);
+                if (panel < VALUE_PANELS)
+                    load_box(to + (PANELS + panel) * QUERY_PANEL, d_o_map, full, panel * 64, head,
+                             tile * QUERIES, sequence);
             }
             i64 at = (i64(sequence) * heads + head) * tiles + tile;
-            load_bytes(base + STATS_AT + copied.slot * STATS_BYTES, stats + at * (2 * QUERIES), STATS_BYTES,
+            load_bytes(base + STATS_AT + slot * STATS_BYTES, stats + at * (2 * QUERIES), STATS_BYTES,
                        full);
             if (!CAUSAL)
-                load_bytes(base + SPANS_AT + copied.slot * SPANS_BYTES,
+                load_bytes(base + SPANS_AT + slot * SPANS_BYTES,
                            tile_spans + (i64(sequence) * tiles + tile) * QUERIES, SPANS_BYTES, full);
-            copied.advance();
-            if (++copied_i == queries.count) copied_i = 0, copied_head++;
         };
         if (copies && steps > 0) {
             u32 full = barriers + FIXED_FULL;
-            barrier_arrive_expect(full, 2 * PANELS * KEY_PANEL);
+            barrier_arrive_expect(full, (PANELS + VALUE_PANELS) * KEY_PANEL);
 #pragma unroll
             for (int panel = 0; panel < PANELS; panel++)
 #pragma unroll
@@ -333,10 +356,11 @@ flash_attention_grad_wgmma(
                     u32 to = base + panel * KEY_PANEL + half * QUERY_PANEL;
                     int t = first_key + half * QUERIES;
                     load_box(to + KEYS_AT, packed_map, full, panel * 64, heads + kv_head, t, sequence);
-                    load_box(to + VALUES_AT, packed_map, full, panel * 64, heads + kv_heads + kv_head, t,
-                             sequence);
+                    if (panel < VALUE_PANELS)
+                        load_box(to + VALUES_AT, packed_map, full, panel * 64, heads + kv_heads + kv_head, t,
+                                 sequence);
                 }
-            for (int i = 0; i < min(STAGES, steps); i++) copy_step();
+            for (int i = 0; i < min(STAGES, steps); i++) copy_step(i);
         }
         int step = 0, width = (heads + 2 * kv_heads) * HEAD_DIM;
         u32 *done = nullptr, done_turn = 0;    // The counter that this warp is about to raise.
@@ -345,8 +369,9 @@ flash_attention_grad_wgmma(
             for (int i = 0; i < queries.count; i++, step++) {
                 // The slot of the previous step is free, or soon will be.
                 if (copies && step >= 1 && step - 1 + STAGES < steps) {
-                    barrier_wait(barriers + EMPTY + 8 * copied.slot, copied.parity ^ 1);
-                    copy_step();
+                    int copied = step - 1 + STAGES;
+                    barrier_wait(barriers + EMPTY + 8 * (copied % STAGES), copied / STAGES % 2 ^ 1);
+                    copy_step(copied);
                 }
                 __syncwarp();
                 int tile = queries.tile(i), turn = key_tile;
@@ -417,22 +442,22 @@ flash_attention_grad_wgmma(
         // ---- dK and dV of 64 keys.
         take_registers<ROWS_REGISTERS>();
         int own = warp / 4 * 64;    // The first key of the warpgroup within the tile.
-        float dk[HEAD_DIM / 2], dv[HEAD_DIM / 2];
+        float dk[HEAD_DIM / 2], dv[VALUE_DIM / 2];
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; i++) dk[i] = dv[i] = 0.0f;
+        for (int i = 0; i < HEAD_DIM / 2; i++) dk[i] = dv[min(i, VALUE_DIM / 2 - 1)] = 0.0f;
         Score score(score_scale, soft_cap);
         u32 kept[KEPT ? 2 : 1][HEAD_DIM / 16][4];
         u32 own_keys = base + KEYS_AT + own * 128, own_values = base + VALUES_AT + own * 128;
-        float s[32], dp[32];
-        u32 p[4][4], ds[4][4];
-        RingPosition<STAGES> at;
+        float s[SLICE / 2], dp[SLICE / 2];
+        u32 p[SLICE / 16][4], ds[SLICE / 16][4];
+        StagePosition<STAGES> at;
         int i = 0;
         // Computes S or dP: the keys or values in `a`, or in registers, times the rows from `b` on.
-        auto multiply = [&](float (&c)[32], int which, u32 a, u32 b) {
+        auto multiply = [&](float (&c)[SLICE / 2], int which, u32 a, u32 b) {
             a = forget(a), b = forget(b);
             products_begin();
 #pragma unroll
-            for (int k = 0; k < HEAD_DIM / 16; k++) {
+            for (int k = 0; k < (which == 0 ? HEAD_DIM : VALUE_DIM) / 16; k++) {
                 u64 left = k_columns_factor(a + k / 4 * KEY_PANEL) + 2 * (k % 4);
                 u64 right = k_columns_factor(b + k / 4 * QUERY_PANEL) + 2 * (k % 4);
                 if constexpr (KEPT) product<K_COLUMNS>(c, kept[which][k], right, k > 0);
@@ -440,22 +465,22 @@ flash_attention_grad_wgmma(
             }
             products_commit();
         };
-        // Computes P and dS, rounded, of the queries in slot `at`. S (with SOFT_CAP, all products) must have
-        // been waited for.
-        auto exponentials = [&]() {
+        // Computes P and dS, rounded, of a slice of the queries in slot `at`. S (with SOFT_CAP, all products)
+        // must have been waited for.
+        auto exponentials = [&](int slice) {
             hold(s);
-            u32 stat = base + STATS_AT + at.slot * STATS_BYTES + lane % 4 * 8;
+            u32 stat = base + STATS_AT + at.slot() * STATS_BYTES + slice * (SLICE * 4) + lane % 4 * 8;
             if (queries.masked(i, first_key + own)) {
-                int thread = thread_again(), column = thread % 4 * 2;
+                int thread = thread_again(), column = slice * SLICE + thread % 4 * 2;
                 int query = queries.tile(i) * QUERIES + column;
                 // The lane has the keys `key` and `key + 8`.
                 int key = first_key + thread / WARP * 16 + thread % WARP / 4;
 #pragma unroll
-                for (int n = 0; n < 8; n++) {
+                for (int n = 0; n < SLICE / 8; n++) {
                     KeyRange visible[2] = {{0, query + n * 8 + 1}, {0, query + n * 8 + 2}};
                     if (!CAUSAL) {
-                        uint4 pair =
-                            load_shared_spans(base + SPANS_AT + at.slot * SPANS_BYTES + (n * 8 + column) * 8);
+                        u32 spans = base + SPANS_AT + at.slot() * SPANS_BYTES;
+                        uint4 pair = load_shared_spans(spans + (n * 8 + column) * 8);
                         visible[0] = {int(pair.x), int(pair.y)}, visible[1] = {int(pair.z), int(pair.w)};
                     }
 #pragma unroll
@@ -468,7 +493,7 @@ flash_attention_grad_wgmma(
                 products_wait<0>();
                 hold(dp);
 #pragma unroll
-                for (int n = 0; n < 8; n++) {
+                for (int n = 0; n < SLICE / 8; n++) {
                     float2 shift = load_shared_2(stat + n * 32);
                     shift.x = score.relative(shift.x), shift.y = score.relative(shift.y);
                     float2 delta = load_shared_2(stat + QUERIES * 4 + n * 32);
@@ -482,7 +507,7 @@ flash_attention_grad_wgmma(
                 }
             } else {
 #pragma unroll
-                for (int n = 0; n < 8; n++) {
+                for (int n = 0; n < SLICE / 8; n++) {
                     float2 shift = load_shared_2(stat + n * 32);
 #pragma unroll
                     for (int j = 0; j < 4; j++)
@@ -493,7 +518,7 @@ flash_attention_grad_wgmma(
                 hold(dp);
             }
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
+            for (int k = 0; k < SLICE / 16; k++) {
 #pragma unroll
                 for (int n = 2 * k; n < 2 * k + 2; n++) {
                     float2 delta = make_float2(0.0f, 0.0f);    // With SOFT_CAP, subtracted above.
@@ -509,25 +534,27 @@ flash_attention_grad_wgmma(
                     ds[k][j] = pack(dp[from], dp[from + 1]);
                 }
             }
-            if (++i == queries.count) i = 0;
+            if (slice == SLICES - 1 && ++i == queries.count) i = 0;
         };
-        // Hands dS to the third warpgroup, and starts dV += P·dO and dK += dS·Q.
-        auto accumulate = [&](int step, u32 stage) {
+        // Hands dS of a slice to the third warpgroup, and starts dV += P·dO and dK += dS·Q.
+        auto accumulate = [&](int step, int slice, u32 stage) {
             u32 buffer = step % DS_BUFFERS;
-            barrier_wait(barriers + DS_EMPTY + 8 * buffer, (step / DS_BUFFERS % 2) ^ 1);
+            if (slice == 0) barrier_wait(barriers + DS_EMPTY + 8 * buffer, (step / DS_BUFFERS % 2) ^ 1);
             u32 row = thread_again() / WARP * 16 + thread_again() % 16;
             u32 to = base + DS_AT + buffer * DS_BYTES + row * 128;
 #pragma unroll
-            for (int k = 0; k < 4; k++) stmatrix_x4(to + ((2 * k + lane / 16) ^ (row % 8)) * 16, ds[k]);
+            for (int k = 0; k < SLICE / 16; k++)
+                stmatrix_x4(to + ((slice * (SLICE / 8) + 2 * k + lane / 16) ^ (row % 8)) * 16, ds[k]);
             async_proxy_fence();
-            barrier_arrive(barriers + DS_FULL + 8 * buffer);
+            if (slice == SLICES - 1) barrier_arrive(barriers + DS_FULL + 8 * buffer);
+            stage += slice * (SLICE * 128);
             products_begin();
 #pragma unroll
-            for (int k = 0; k < 4; k++)
+            for (int k = 0; k < SLICE / 16; k++)
                 product<K_ROWS>(dv, p[k], k_rows_factor(stage + PANELS * QUERY_PANEL, QUERY_PANEL) + 128 * k,
                                 true);
 #pragma unroll
-            for (int k = 0; k < 4; k++)
+            for (int k = 0; k < SLICE / 16; k++)
                 product<K_ROWS>(dk, ds[k], k_rows_factor(stage, QUERY_PANEL) + 128 * k, true);
             products_commit();
         };
@@ -547,24 +574,28 @@ flash_attention_grad_wgmma(
             multiply(s, 0, own_keys, stage);
             multiply(dp, 1, own_values, stage + PANELS * QUERY_PANEL);
             products_wait<1>();
-            exponentials();
+            exponentials(0);
 #pragma unroll 1
-            for (int step = 1; step < steps; step++) {
-                accumulate(step - 1, stage);
-                u32 empty = barriers + EMPTY + 8 * at.slot;
-                at.advance();
-                stage = base + STAGES_AT + at.slot * STAGE_BYTES;
-                barrier_wait(barriers + FULL + 8 * at.slot, at.parity);
-                multiply(s, 0, own_keys, stage);
+            for (int next = 1; next < steps * SLICES; next++) {
+                accumulate((next - 1) / SLICES, (next - 1) % SLICES, stage);
+                int slice = next % SLICES;
+                u32 empty = barriers + EMPTY + 8 * at.slot();
+                if (slice == 0) {
+                    at.advance();
+                    stage = base + STAGES_AT + at.slot() * STAGE_BYTES;
+                    barrier_wait(barriers + FULL + 8 * at.slot(), at.parity());
+                }
+                u32 rows = stage + slice * (SLICE * 128);
+                multiply(s, 0, own_keys, rows);
                 products_wait<1>();
                 hold(dv), hold(dk);
-                if (lane == 0) barrier_arrive(empty);
+                if (slice == 0 && lane == 0) barrier_arrive(empty);
                 __syncwarp();
-                multiply(dp, 1, own_values, stage + PANELS * QUERY_PANEL);
+                multiply(dp, 1, own_values, rows + PANELS * QUERY_PANEL);
                 products_wait<1>();
-                exponentials();
+                exponentials(slice);
             }
-            accumulate(steps - 1, stage);
+            accumulate(steps - 1, SLICES - 1, stage);
             products_wait<0>();
             hold(dk), hold(dv);
         }
@@ -572,5 +603,9 @@ flash_attention_grad_wgmma(
         bf16 *to = d_packed + (i64(words[2]) * seq_len + row) * width + (heads + words[3]) * HEAD_DIM;
         store_rows(dk, Score::gradient_scale(score_scale), to, width, seq_len - row);
         store_rows(dv, 1.0f, to + kv_heads * HEAD_DIM, width, seq_len - row);
+        if constexpr (VALUE_DIM < HEAD_DIM) {
+            float zeros[VALUE_DIM < HEAD_DIM ? (HEAD_DIM - VALUE_DIM) / 2 : 16] = {};
+            store_rows(zeros, 1.0f, to + kv_heads * HEAD_DIM + VALUE_DIM, width, seq_len - row);
+        }
     }
 }

@@ -245,30 +245,39 @@ impl OnePass {
     pub const PREPARE_THREADS: u32 = 256;
     /// The longest sequence, because a block lists the tiles of queries in shared memory.
     pub const MAX_SEQ_LEN: usize = 32_768;
-    /// Tiles of queries, and tiles of score gradients, in shared memory.
-    const STAGES: usize = 3;
+    /// Tiles of score gradients in shared memory.
     const SCORES: usize = 2;
+    /// The widest values; their gradient stays in registers.
+    const MAX_VALUE_DIM: usize = 128;
+
+    /// Returns the number of tiles of queries in shared memory.
+    const fn stages(head_dim: usize) -> usize {
+        if head_dim > 128 { 2 } else { 3 }
+    }
 
     /// Returns the bytes of shared memory per block, as the kernel lays it out.
     pub const fn shared(attention: &Attention) -> usize {
-        let row = attention.heads.dim.div_ceil(64) * 128;
-        let tiles = 2 * Self::KEYS * row + Self::STAGES * 2 * Self::QUERIES * row;
+        let stages = Self::stages(attention.heads.dim);
+        // Keys beside values, and queries beside dO.
+        let row = (attention.heads.dim.div_ceil(64) + attention.value_dim.div_ceil(64)) * 128;
+        let tiles = (Self::KEYS + stages * Self::QUERIES) * row;
         // Tiles of score gradients have keys as rows. There are two numbers per query, and with spans two
         // more.
         let scores = Self::SCORES * Self::KEYS * 2 * Self::QUERIES;
         let spans = matches!(attention.mask, Mask::Spans);
-        let numbers = Self::STAGES * Self::QUERIES * 8 * (1 + spans as usize);
+        let numbers = stages * Self::QUERIES * 8 * (1 + spans as usize);
         let list = if spans { Self::MAX_SEQ_LEN / Self::QUERIES * 2 } else { 0 };
-        let barriers = 8 * (2 * Self::STAGES + 2 * Self::SCORES + 1);
+        let barriers = 8 * (2 * stages + 2 * Self::SCORES + 1);
         tiles + scores + numbers + barriers + list + 4 * 4
     }
 
     /// Returns the number of kv heads, over all sequences, whose tiles follow each other in order.
     pub fn section(self, attention: &Attention, properties: &Properties) -> usize {
-        let heads = attention.heads;
-        // Per kv head: queries and dO in bf16 and the fp32 sums of dQ for its group, then keys and values in
-        // bf16.
-        let bytes = attention.seq_len * heads.dim * (heads.group() * (2 + 2 + 4) + 2 + 2);
+        let Attention { heads, value_dim, .. } = *attention;
+        // Per kv head: queries in bf16 and the fp32 sums of dQ for its group, and keys in bf16; then dO for
+        // the group and values, in bf16.
+        let row = heads.dim * (heads.group() * (2 + 4) + 2) + value_dim * (heads.group() * 2 + 2);
+        let bytes = attention.seq_len * row;
         (self.section * properties.l2_bytes / bytes).max(1)
     }
 
@@ -354,11 +363,10 @@ pub fn may_make_one_pass(attention: &Attention) -> bool {
     let shortest = match attention.heads.dim {
         64 => 257,
         96 | 128 => 256,
+        192 if attention.value_dim <= OnePass::MAX_VALUE_DIM => 256,
         _ => return false,
     };
-    attention.value_dim == attention.heads.dim
-        && (shortest..=OnePass::MAX_SEQ_LEN).contains(&attention.seq_len)
-        && attention.dropout.is_none()
+    (shortest..=OnePass::MAX_SEQ_LEN).contains(&attention.seq_len) && attention.dropout.is_none()
 }
 
 /// Returns the tile sizes of the one-pass backward if it is the method to use. Measured on an H200, causal,
@@ -380,14 +388,21 @@ pub fn may_make_one_pass(attention: &Attention) -> bool {
 /// | 16,1024,8,4,128 | 302 | **286** | 447 |
 /// | 8,2048,16,8,128 | 931 | **862** | 1595 |
 /// | 1,16384,16,8,128 | 6993 | **5952** | 11751 |
+/// | 16,2048,6,6,128 | **660** | 682 | |
+/// | 16,2048,6,6,192, values of 128 | **927** | 986 | 2184 |
 ///
-/// Small sections stay in the cache, but their blocks wait for each other's turns.
+/// Small sections stay in the cache, but their blocks wait for each other's turns. A section of ten took 748
+/// and 1113 µs in the last two rows. Heads of 192 columns with parts of dQ of 64 columns and registers (72,
+/// 216) took 963 µs. With spans, threads spill two registers at this width. Values of 192 leave no registers
+/// for both gradients of the keys.
 pub fn one_pass(attention: &Attention, properties: &Properties) -> Option<OnePass> {
     if properties.capability != (9, 0) || !may_make_one_pass(attention) {
         return None;
     }
-    Some(match attention.heads.dim {
-        64 | 96 => OnePass { registers: (104, 200), section: 1 },
+    let heads = attention.heads;
+    Some(match (heads.dim, heads.group()) {
+        (64 | 96, _) => OnePass { registers: (104, 200), section: 1 },
+        (128, 1) | (192, _) => OnePass { registers: (56, 224), section: 1 },
         _ => OnePass { registers: (56, 224), section: 3 },
     })
 }
@@ -540,11 +555,15 @@ mod tests {
     #[test]
     fn one_pass_fits_an_sm() {
         let hopper = Properties::for_architecture((9, 0));
-        for (dim, mask) in
-            [64, 96, 128].into_iter().flat_map(|dim| [Mask::Causal, Mask::Spans].map(|m| (dim, m)))
+        for ((dim, value_dim), mask) in
+            WIDTHS.into_iter().flat_map(|w| [Mask::Causal, Mask::Spans].map(|m| (w, m)))
         {
             let heads = Heads { query: 1, kv: 1, dim };
-            let attention = Attention { mask, ..Attention::causal(heads, 512) };
+            let attention = Attention { mask, value_dim, ..Attention::causal(heads, 512) };
+            if value_dim == 192 {
+                assert_eq!(one_pass(&attention, &hopper), None);
+                continue;
+            }
             let cut = one_pass(&attention, &hopper).unwrap();
             assert!(OnePass::shared(&attention) <= hopper.shared_per_block, "{dim} {mask:?}");
             let started = 65_536 / OnePass::THREADS as usize / 8 * 8;
