@@ -196,7 +196,7 @@ mod tests {
         for case in [
             LongCase::causal(2, 150, (4, 2, 16)),
             LongCase::causal(2, 150, (4, 2, 16)).windowed(40),
-            LongCase::causal(1, 150, (2, 1, 128)).valued(64),
+            LongCase::causal(2, 150, (2, 1, 128)).valued(64),
             LongCase::causal(2, 1100, (2, 1, 8)).documents(),
             LongCase::causal(2, 1100, (2, 1, 8)).documents().windowed(100).capped(1.5),
         ] {
