@@ -12,6 +12,7 @@ use crate::ops::gather_rows::GatherRows;
 use crate::ops::grad_norm::GradNormPartials;
 use crate::ops::kv_cache::CacheFill;
 use crate::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
+use crate::ops::linear_add::LinearAdd;
 use crate::ops::scale::Scale;
 use crate::ops::share_rows::ShareRows;
 use crate::ops::sort_tokens::RankInterleaved;
@@ -124,6 +125,7 @@ fn neighbors() -> Vec<Arc<dyn Op>> {
         Arc::new(partials(1)),
         Arc::new(partials(2)),
         Arc::new(Linear { products }),
+        Arc::new(LinearAdd(Linear { products })),
         Arc::new(LinearInputGrad { products, adds: false }),
         Arc::new(LinearWeightGrad { products }),
         Arc::new(ShareRows { ranks: 2 }),

@@ -6,7 +6,7 @@
 //! ([`FlashAttentionGrad`](super::attention::FlashAttentionGrad)), and only the gradient of the sinks is an op of
 //! its own.
 
-use super::attention::{FlashAttention, Heads};
+use super::attention::Heads;
 use super::lanes::{
     dot, launch_sum_partials, reduce_partials, rows_per_partial, rows_per_task, vector_width,
 };
@@ -14,7 +14,7 @@ use crate::device::gpu::{DevicePtr, Grid, Kernel};
 use crate::device::{DType, Elem, Real};
 use crate::dispatch_float;
 use crate::error::Result;
-use crate::ir::{Cases, CpuNode, GpuNode, Op, Precision, Spec};
+use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 
 /// Threads per block.
 const THREADS: u32 = 128;
@@ -127,7 +127,45 @@ impl Op for AttentionSinkGrad {
         launch_sum_partials(cx, 1, &[0])
     }
 
-    fn cases(_precision: Precision) -> Cases {
-        Cases::gradient_of::<FlashAttention>()
+    fn cases(precision: Precision) -> Cases {
+        let case = |(rows, (query, kv, dim), mode): (usize, (usize, usize, usize), Mode)| {
+            let op = Self { heads: Heads { query, kv, dim } };
+            let heads = (Spec::new([rows, query * dim], precision.act_dtype), Fill::Normal(0.1, 0.5));
+            let inputs = vec![
+                heads.clone(),
+                (Spec::new([rows, query], precision.master), Fill::Normal(1.0, 0.5)),
+                heads,
+                (Spec::new([query], precision.master), Fill::Normal(0.5, 1.0)),
+            ];
+            let name = format!("n{rows} {query} heads of {dim} {mode:?}");
+            Case::new(name, op, inputs, reference)
+                .outputs(vec![(mode, Fill::Normal(0.0, 0.1))])
+                .without_gradient()
+                .depth(rows.max(dim))
+        };
+        Cases::Own(
+            [
+                (1, (2, 1, 32), Mode::Write),
+                (17, (2, 1, 64), Mode::Add),
+                (255, (6, 6, 128), Mode::Write),
+                (33, (12, 4, 96), Mode::Write),
+                (1000, (3, 1, 6), Mode::Add),
+                (40, (2, 2, 192), Mode::Write),
+            ]
+            .map(case)
+            .into(),
+        )
     }
+}
+
+/// Computes the gradient by plain loops. The fifth input is what it is added to, if there is one.
+fn reference(inputs: &[Array]) -> Vec<Array> {
+    let [o, lse, d_o, sinks] = [0, 1, 2, 3].map(|i| &inputs[i]);
+    let (heads, dim) = (sinks.data.len(), o.width() / sinks.data.len());
+    let mut sums = inputs.get(4).cloned().unwrap_or_else(|| Array::zeros(&[heads]));
+    for (at, lse) in lse.data.iter().enumerate() {
+        let product: f64 = (at * dim..(at + 1) * dim).map(|i| o.data[i] * d_o.data[i]).sum();
+        sums.data[at % heads] -= (sinks.data[at % heads] - lse).exp() * product;
+    }
+    vec![sums, Array::zeros(&[0])]
 }

@@ -48,7 +48,7 @@ fn the_report_of_a_tiny_plan() {
         batch                1,280    1.25 KiB
         control              1,792    1.75 KiB
       activations (arena)   59,904   58.50 KiB
-      activations would take 75.50 KiB with placement caching, 58.50 KiB with placement naive
+      activations would take 76.75 KiB with placement caching, 58.50 KiB with placement naive
 
       section                       nodes      arena  live at peak  fragmentation
       micro(first=true, last=true)     30  58.50 KiB     58.50 KiB          0.0 %
@@ -60,7 +60,7 @@ fn the_report_of_a_tiny_plan() {
       head.logits.1        f32[16,511→512]   32,768  54.7 %  node 11 head_loss, node 11
       blocks.0.gate_up     f32[16,2,48→64]    8,192  13.7 %  node 7 linear, node 19
       blocks.0.qkv         f32[16,96]         6,144  10.3 %  node 2 linear, node 24
-      embedding.x          f32[16,32]         2,048   3.4 %  node 0 embedding, node 27
+      embedding.x          f32[16,32]         2,048   3.4 %  node 0 embedding, node 26
       blocks.0.attended    f32[16,32]         2,048   3.4 %  node 4 flash_attention, node 23
       blocks.0.middle      f32[16,32]         2,048   3.4 %  node 6 residual_norm, node 18
       blocks.0.x           f32[16,32]         2,048   3.4 %  node 10 residual_norm, node 13
@@ -70,11 +70,11 @@ fn the_report_of_a_tiny_plan() {
 
     On rtx3090  NVIDIA GeForce RTX 3090 (Ampere, compute capability 8.6)
       fits, 22.75 GiB to spare: 738.50 KiB of 22.75 GiB (1.25 GiB set aside for driver and libraries)
-      predicted step 101.4 µs: 157,797 tok/s, MFU 0.1 % of fp32; all steps 304.2 µs
+      predicted step 101.4 µs: 157,800 tok/s, MFU 0.1 % of fp32; all steps 304.2 µs
         phase      nodes      products  memory traffic     time  bound by products
         forward       13    1.91 MFLOP       295.88 kB  39.4 µs              0.0 %
         recompute      1        0 FLOP        12.48 kB   3.0 µs              0.0 %
-        backward      16  675.84 kFLOP       301.38 kB  48.4 µs              0.0 %
+        backward      16  675.84 kFLOP       299.52 kB  48.4 µs              0.0 %
         optimizer      3        0 FLOP         1.39 MB  10.7 µs              0.0 %
         An estimate from the costs of ops: each node takes 3 µs and the longer of its products at 69 % of the
         dense fp32 peak (attention's at what they reached on an H200) and its bytes at 89 % of the bandwidth. Data and
