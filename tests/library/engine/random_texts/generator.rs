@@ -12,17 +12,20 @@ pub struct RandomText {
 }
 
 /// Every construct that texts contain.
-pub const CONSTRUCTS: [&str; 36] = [
+pub const CONSTRUCTS: [&str; 41] = [
     "activation",
     "attention cap",
     "attention scale",
+    "attention sinks",
     "attention window",
     "bias",
+    "bias of the head",
     "block[i]",
     "broadcast of numbers per head",
     "concat",
     "decay",
     "dropout",
+    "function of logits",
     "function of several rows",
     "heads with shared keys",
     "if",
@@ -45,10 +48,12 @@ pub const CONSTRUCTS: [&str; 36] = [
     "slice",
     "stack",
     "sum",
+    "sum with a product",
     "tied head",
     "unpacked attention",
     "values of another width",
     "vector",
+    "weight less 1",
 ];
 
 /// Mistakes: a statement of a block, and a part of the message.
@@ -226,6 +231,12 @@ impl Generator {
             4 => {
                 self.has(if heads > 1 { "norm of heads" } else { "rms_norm" });
                 let a = inner(self);
+                if self.often(3) {
+                    self.has("weight less 1");
+                    let attributes = self.attributes(false);
+                    let weight = format!("(1 + vector({width}, normal(0.2){attributes}))");
+                    return format!("({weight} * rms_norm({a}, weight = false, eps = 0.01))");
+                }
                 let weight = self.pick(&["", ", weight = false"]);
                 let name = self.name();
                 let name = if weight.is_empty() { format!(", name = \"{name}\"") } else { String::new() };
@@ -335,12 +346,23 @@ impl Generator {
         let changed = self.expression(&scope, shape, depth);
         let product = self.linear(&format!("{} + {changed}", result.0), DIM);
         // Something reads the norm.
-        self.lines.push(format!("  x = x + {product} - 0.3 * {normed}"));
+        if self.often(2) {
+            self.has("sum with a product");
+            self.lines.push(format!("  x = x - 0.3 * {normed}"));
+            self.lines.push(format!("  x = x + {product}"));
+        } else {
+            self.lines.push(format!("  x = x + {product} - 0.3 * {normed}"));
+        }
     }
 
-    /// Returns arguments of attention.
-    fn attention_arguments(&mut self) -> String {
+    /// Returns arguments of attention with this many query heads.
+    fn attention_arguments(&mut self, heads: usize) -> String {
         let mut more = String::new();
+        if self.often(4) {
+            self.has("attention sinks");
+            let attributes = self.attributes(false);
+            more += &format!(", sinks = vector({heads}, normal(0.5){attributes})");
+        }
         if self.often(3) {
             self.has("attention window");
             self.has("if");
@@ -382,7 +404,7 @@ impl Generator {
         let query = change(self, format!("heads(slice({packed}, 0, {q}), {heads})"));
         let key = change(self, format!("heads(slice({packed}, {q}, {}), {kv})", q + k));
         let value = format!("heads(slice({packed}, {}, {}), {kv})", q + k, q + 2 * k);
-        let more = self.attention_arguments();
+        let more = self.attention_arguments(heads);
         self.lines.push(format!("  {result} = attention({query}, {key}, {value}{more})"));
         (result, (heads, width))
     }
@@ -398,7 +420,7 @@ impl Generator {
         let query = self.expression(scope, (heads, width), 1);
         let key = self.expression(scope, (kv, width), 1);
         let value = self.expression(scope, (kv, of_values), 1);
-        let mut more = self.attention_arguments();
+        let mut more = self.attention_arguments(heads);
         if self.often(3) {
             self.has("attention scale");
             more += ", scale = 0.3";
@@ -454,18 +476,26 @@ impl Generator {
         self.lines.push(format!("  last = rms_norm({rows})"));
         let weight = if self.often(2) {
             self.has("tied head");
-            "weight = \"table\"".to_owned()
+            "weight = \"table\""
+        } else if self.often(2) {
+            self.has("bias of the head");
+            "bias = true, name = \"output\""
         } else {
-            "name = \"output\"".to_owned()
+            "name = \"output\""
         };
-        let product = format!("linear(last, vocab_size, {weight})");
-        let logits = match self.often(3) {
-            true => {
+        self.lines.push(format!("  logits = linear(last, vocab_size, {weight})"));
+        match self.below(4) {
+            0 => {
                 self.has("logit cap");
-                format!("  logits = 12 * tanh(0.8 * {product} / 12)")
+                self.lines.push("  logits = 12 * tanh(0.8 * logits / 12)".to_owned());
             }
-            false => format!("  logits = {product}"),
-        };
-        self.lines.push(logits);
+            1 => {
+                self.has("function of logits");
+                let function =
+                    self.pick(&["15 * L / (L ^ 2 + 225) ^ 0.5", "L + 0.5 * tanh(L)", "-softplus(-L)"]);
+                self.lines.push(format!("  logits = {}", function.replace('L', "logits")));
+            }
+            _ => {}
+        }
     }
 }
