@@ -47,11 +47,13 @@ fn head_chunk(rows: usize, row_bytes: usize) -> usize {
 pub(super) struct HeadChunk<'a> {
     /// The rows that the head reads, the head's matrix and the targets.
     pub inputs: [TensorId; 3],
-    /// The factor of the losses, and the count that it reads.
+    /// The factor of the losses.
     pub scale: Factor,
+    /// The count that the factor reads, if it reads one.
     pub step_tokens: &'a [TensorId],
     /// The objective.
     pub objective: Objective,
+    /// Where the losses go.
     pub losses: TensorId,
     /// Losses beyond cross-entropy.
     pub terms: Vec<TensorId>,
