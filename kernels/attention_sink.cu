@@ -6,8 +6,8 @@
 
 constexpr int TEAMS = THREADS / LANES;
 
-// o: [rows, HEADS, HEAD_DIM] and lse: [rows, HEADS], of attention without sinks, become those with sinks [HEADS].
-// A query that sees no key has an lse of -infinity and zeros in o.
+// o: [rows, HEADS, HEAD_DIM] and lse: [rows, HEADS], of attention without sinks, become those with sinks
+// [HEADS]. A query that sees no key has an lse of -infinity and zeros in o.
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_sink(const float *__restrict__ sinks, T *o, float *lse, int rows) {
     int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -29,8 +29,8 @@ attention_sink(const float *__restrict__ sinks, T *o, float *lse, int rows) {
     if (live && lane == 0) lse[at] = most + logf(total);
 }
 
-// The gradient of a sink is −Σ_rows e^(sink − lse)·Σ o·do. Block b writes the sums over its `run` rows to row b of
-// partials [blocks, HEADS]. A team of LANES threads takes a head at a time.
+// The gradient of a sink is −Σ_rows e^(sink − lse)·Σ o·do. Block b writes the sums over its `run` rows to row
+// b of partials [blocks, HEADS]. A team of LANES threads takes a head at a time.
 extern "C" __global__ void __launch_bounds__(THREADS)
 attention_sink_grad(const T *__restrict__ o, const float *__restrict__ lse, const T *__restrict__ d_o,
                     const float *__restrict__ sinks, float *partials, int rows, int run) {

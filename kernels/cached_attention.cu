@@ -151,8 +151,8 @@ __device__ __forceinline__ void attend(const T *queries, int live_queries, const
 // `split` keys, and z sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     cached_attention(const T *packed, const u32 *positions, T *__restrict__ o, T *cache, u32 *arrivals,
-                     float *partials, const float *sinks, int query, int kv, u32 capacity, int tiles, int split,
-                     float alpha, float soft_cap, int window) {
+                     float *partials, const float *sinks, int query, int kv, u32 capacity, int tiles,
+                     int split, float alpha, float soft_cap, int window) {
     __shared__ __align__(16) Teams teams;
     __shared__ bool is_last;
     let_next_begin();

@@ -3,8 +3,8 @@
 //
 // Definitions: T, WIDTH (elements of a row), VEC (elements that a thread moves at once, a divisor of WIDTH),
 // TEAM (threads per row, a power of two), THREADS (per block, a multiple of TEAM), WEIGHT (1 if rows are
-// multiplied by a weight), WEIGHT_OFFSET (added to the weight) and BIAS (1 if a bias is added). An absent vector
-// is a null pointer.
+// multiplied by a weight), WEIGHT_OFFSET (added to the weight) and BIAS (1 if a bias is added). An absent
+// vector is a null pointer.
 #pragma once
 #include "common.cuh"
 

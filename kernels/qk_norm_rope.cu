@@ -2,8 +2,8 @@
 //
 // Definitions besides heads.cuh's: ROTATES (0 leaves out the rotation, and positions are not read);
 // ROTATES_FIRST (1 if the rotation comes before the norm); WEIGHTED (0 leaves out the weights of the norm and
-// their gradient, and neither they nor partial sums are accessed); WEIGHT_OFFSET (added to the weights); VALUES_APART (1 if the values of x are
-// rows of their own).
+// their gradient, and neither they nor partial sums are accessed); WEIGHT_OFFSET (added to the weights);
+// VALUES_APART (1 if the values of x are rows of their own).
 #include "heads.cuh"
 
 // Elements of a row of x, and of a row of its values.

@@ -90,8 +90,8 @@ impl Builder {
         result
     }
 
-    /// Gives the following nodes the scope, the block and the statement of an existing node. A pass uses it to
-    /// record nodes next to that one.
+    /// Gives the following nodes the scope, the block and the statement of an existing node. A pass uses it
+    /// to record nodes next to that one.
     pub fn set_scope_of(&mut self, node: &Node) {
         self.set_scope(&node.scope, node.block);
         self.statement = node.statement;

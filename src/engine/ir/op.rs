@@ -198,8 +198,8 @@ pub struct Node {
     pub scope: Arc<str>,
     /// Index of the node's block, counted from the input; `None` outside the blocks.
     pub block: Option<usize>,
-    /// Index of the statement of the model's text that the node computes, or whose gradient; `None` if it belongs
-    /// to no statement.
+    /// Index of the statement of the model's text that the node computes, or whose gradient; `None` if it
+    /// belongs to no statement.
     pub statement: Option<usize>,
     /// Part of the step.
     pub phase: Phase,

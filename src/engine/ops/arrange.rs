@@ -30,8 +30,9 @@ pub struct Arrange {
     pub pieces: Vec<Piece>,
 }
 
-/// `(dy[N, heads·width], sums…) → the gradients of all inputs`: sums over the heads that got the same elements,
-/// and zeros where nothing was read; or these are added to the gradients that other ops have recorded.
+/// `(dy[N, heads·width], sums…) → the gradients of all inputs`: sums over the heads that got the same
+/// elements, and zeros where nothing was read; or these are added to the gradients that other ops have
+/// recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrangeGrad {
     /// The op whose gradient this is.

@@ -1,10 +1,10 @@
-//! The sinks of attention heads, as in gpt-oss (OpenAI, 2025, arXiv 2508.10925): a sink is a trained score without
-//! a value. It takes a share of the probabilities of every query, so a head may attend to nothing.
+//! The sinks of attention heads, as in gpt-oss (OpenAI, 2025, arXiv 2508.10925): a sink is a trained score
+//! without a value. It takes a share of the probabilities of every query, so a head may attend to nothing.
 //!
 //! Attention with sinks gives its results as if the sink were a key whose value is zero. So the gradients of
 //! queries, keys and values are those of attention without sinks from these results
-//! ([`FlashAttentionGrad`](super::attention::FlashAttentionGrad)), and only the gradient of the sinks is an op of
-//! its own.
+//! ([`FlashAttentionGrad`](super::attention::FlashAttentionGrad)), and only the gradient of the sinks is an
+//! op of its own.
 
 use super::attention::Heads;
 use super::lanes::{
@@ -23,8 +23,8 @@ const THREADS: u32 = 128;
 const WARP: usize = 32;
 
 /// `(o [N, H·dim], lse [N, H], do [N, H·dim], sinks [H]) → (d_sinks [H], partials [runs, H])`:
-/// `d_sink = −Σ_rows e^(sink − lse)·Σ o·do` per head, where `o` and `lse` are those with sinks. Each run of rows is
-/// summed into its row of the scratch `partials`; then the runs are summed.
+/// `d_sink = −Σ_rows e^(sink − lse)·Σ o·do` per head, where `o` and `lse` are those with sinks. Each run of
+/// rows is summed into its row of the scratch `partials`; then the runs are summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSinkGrad {
     /// Layout of the heads.

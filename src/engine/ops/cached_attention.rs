@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, Cost, CpuNode, Fill, GpuNode, Mode, Op, Precision, Spec};
 use std::ops::Range;
 
-/// `(packed [B, (H+2·KV)·dim], positions [B] u32, [sinks [H]]) → (o [B, H·dim], cache [B, S, 2·KV·dim], arrivals [B, H]
-/// u32, partials)`: writes the keys and values of row b into its row of the cache at `positions[b]`. Its
-/// query then attends to the keys `0..=positions[b]`, or with a window to the last of them. With `Mode::Add`
-/// the rest of the cache is kept; with `Mode::Write` it is zeroed first.
+/// `(packed [B, (H+2·KV)·dim], positions [B] u32, [sinks [H]]) → (o [B, H·dim], cache [B, S, 2·KV·dim],
+/// arrivals [B, H] u32, partials)`: writes the keys and values of row b into its row of the cache at
+/// `positions[b]`. Its query then attends to the keys `0..=positions[b]`, or with a window to the last of
+/// them. With `Mode::Add` the rest of the cache is kept; with `Mode::Write` it is zeroed first.
 ///
 /// A GPU cuts the keys into splits of [`split_len`] and combines their results in that order. The blocks
 /// count themselves in `arrivals`, which are zero before and after; therefore this output has `Mode::Add`.

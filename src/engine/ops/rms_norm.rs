@@ -1,5 +1,5 @@
-//! Root-mean-square norm (Zhang and Sennrich, 2019): `y = x / sqrt(mean(x²) + eps) ⊙ w`, where a constant may be
-//! added to `w` as in Gemma, which stores weights less 1.
+//! Root-mean-square norm (Zhang and Sennrich, 2019): `y = x / sqrt(mean(x²) + eps) ⊙ w`, where a constant may
+//! be added to `w` as in Gemma, which stores weights less 1.
 //!
 //! The backward pass needs only the input: the reciprocal root is cheaper to recompute than to read.
 
@@ -8,8 +8,8 @@ use super::lanes::dot;
 use super::row_norm::RowNorm;
 use crate::device::{Elem, Real};
 
-/// `y[N, d] = rms_norm(x[N, d])·(w[d] + offset)`, or `rms_norm(x)` without a weight, which has the accumulator
-/// format.
+/// `y[N, d] = rms_norm(x[N, d])·(w[d] + offset)`, or `rms_norm(x)` without a weight, which has the
+/// accumulator format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     /// Added to the mean square.

@@ -91,8 +91,8 @@ fn row_sizes(x: &Spec) -> (usize, usize, usize) {
     (x.shape[x.shape.len() - 1], x.width(), x.rows())
 }
 
-/// Returns the weight of a norm with its offset, from input `i`; ones if there is no weight, since a product with
-/// one keeps its bits.
+/// Returns the weight of a norm with its offset, from input `i`; ones if there is no weight, since a product
+/// with one keeps its bits.
 fn weight_of<A: Real, N: RowNorm>(cx: &CpuNode<'_>, norm: N, i: usize, width: usize) -> Vec<A> {
     let mut weight = vector_or(cx, norm.affine().weight().then_some(i), width, A::ONE);
     if norm.weight_offset() != 0.0 {

@@ -112,8 +112,8 @@ impl Autodiff {
         GradDestination::Into(grad, mode)
     }
 
-    /// Returns the sum of the gradients of input `i` recorded so far, if an op may add to it in place: it is the
-    /// gradient of this input alone, and the op reads it for nothing else.
+    /// Returns the sum of the gradients of input `i` recorded so far, if an op may add to it in place: it is
+    /// the gradient of this input alone, and the op reads it for nothing else.
     fn sum_to_add_to(&self, node: &Node, i: usize, destination: GradDestination) -> Option<TensorId> {
         let (input, program) = (node.inputs[i], &self.builder.program);
         let is_view = |id: TensorId| matches!(program.tensor(id).home, Home::View { .. });

@@ -46,8 +46,8 @@ pub struct Args {
         conflicts_with_all = ["json", "explain", "model"]
     )]
     pub program: Option<Option<String>>,
-    /// Print the text of the model instead, and what each line takes in a step: FLOPs, bytes, and the predicted
-    /// time on the devices of --on or else on this machine.
+    /// Print the text of the model instead, and what each line takes in a step: FLOPs, bytes, and the
+    /// predicted time on the devices of --on or else on this machine.
     #[arg(long, conflicts_with = "explain")]
     pub model: bool,
     /// Print every key instead, with its value and the layer that set it.

@@ -84,7 +84,8 @@ impl AddAssign<&Self> for StepCosts {
 pub(super) const HERE: &str = "this machine";
 
 impl ModelLines {
-    /// Returns what the lines of a plan's model take, with times for each of the machines whose speed is known.
+    /// Returns what the lines of a plan's model take, with times for each of the machines whose speed is
+    /// known.
     pub fn new(plan: &Plan, programs: &Programs, machines: &[Machine]) -> Self {
         let (mut on, mut no_time, mut paces) = (Vec::new(), Vec::new(), Vec::new());
         for machine in machines {
@@ -167,8 +168,8 @@ fn statements(plan: &Plan) -> Vec<ModelLine> {
 /// The parts of a text, in their order.
 pub(super) const PARTS: [&str; 3] = ["embed", "block", "head"];
 
-/// Returns what a micro-step keeps between its forward and its backward: the bytes of each block of memory, with
-/// the statement that wrote it last.
+/// Returns what a micro-step keeps between its forward and its backward: the bytes of each block of memory,
+/// with the statement that wrote it last.
 fn kept(section: &Section) -> Vec<(Option<usize>, usize)> {
     let (nodes, memory) = (&section.program.nodes, &section.memory);
     let Some(last) = nodes.iter().rposition(|node| node.phase == Phase::Forward) else { return Vec::new() };

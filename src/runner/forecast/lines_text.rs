@@ -17,7 +17,8 @@ what windows show, and reductions of gradients.
 ";
 
 impl ModelLines {
-    /// Returns the canonical text of the model beside what each line takes, for a terminal of this many columns.
+    /// Returns the canonical text of the model beside what each line takes, for a terminal of this many
+    /// columns.
     pub fn text(&self, columns: Option<usize>) -> String {
         let table = fitted(columns, MODEL, |longest| self.table(longest));
         let no_time: String =

@@ -75,7 +75,8 @@ fn lines_and_the_rest_add_up_to_the_plan() {
     }
 }
 
-/// A product has the FLOPs that `xrun model check` counts for it: a gradient belongs to the line of its forward.
+/// A product has the FLOPs that `xrun model check` counts for it: a gradient belongs to the line of its
+/// forward.
 #[test]
 fn products_count_in_their_lines() {
     let sizes = ["model.n_layers=3", "model.ffn_dim=64", "activation_checkpoint.mode=none"];

@@ -15,13 +15,13 @@ use crate::ops::attention_sink::{AttentionSinkGrad, add_sinks};
 /// → (o [N, H·dim], lse [N, H] in the accumulator format)`.
 ///
 /// `spans` is an input unless the [`Mask`] is causal (with branches, it has four numbers per row), the
-/// counters with dropout. `lse` is the logarithm of the sum of exponentials of the scaled scores and the sink,
-/// before dropout; only the backward pass reads it.
+/// counters with dropout. `lse` is the logarithm of the sum of exponentials of the scaled scores and the
+/// sink, before dropout; only the backward pass reads it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlashAttention(pub Attention);
 
-/// `(packed, o, lse, do [N, H·dim], then the other inputs of the forward pass) → (d_packed, scratch)`. Sinks are no
-/// input: `o` and `lse` have all that this gradient needs of them.
+/// `(packed, o, lse, do [N, H·dim], then the other inputs of the forward pass) → (d_packed, scratch)`. Sinks
+/// are no input: `o` and `lse` have all that this gradient needs of them.
 ///
 /// Only GPUs use the scratch. It holds one number per row and head, `Σ do∘o`, which the pass over queries
 /// leaves for the pass over keys. If a GPU may compute both gradients in one pass for these heads, it holds

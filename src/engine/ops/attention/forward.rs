@@ -14,8 +14,8 @@ use std::ops::Range;
 pub(super) const QUERIES: usize = 48;
 pub(super) const KEYS: usize = 256;
 
-/// Writes `o [N, H·dim]` and `lse [N, H]`, the logarithm of the sum of exponentials of each query's scores and of
-/// its head's sink, if there are sinks.
+/// Writes `o [N, H·dim]` and `lse [N, H]`, the logarithm of the sum of exponentials of each query's scores
+/// and of its head's sink, if there are sinks.
 pub(super) fn forward<E: Elem>(
     attention: &Attention,
     pool: &Pool,

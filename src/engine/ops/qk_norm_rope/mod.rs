@@ -21,8 +21,8 @@ use crate::ir::{
 use cpu::Pass;
 
 /// `(qkv[, wq, wk][, positions], d_packed) → (d_qkv[, dwq, dwk, partials [tasks, 2·dim]])`, or with values
-/// apart `(qk, v, …, d_packed) → (d_qk, d_v, …)`. Recomputes reciprocal norms, and rotates heads again if they
-/// were rotated first.
+/// apart `(qk, v, …, d_packed) → (d_qk, d_v, …)`. Recomputes reciprocal norms, and rotates heads again if
+/// they were rotated first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormRopeGrad(pub QkNormRope);
 

@@ -21,8 +21,8 @@ pub struct QkNormRope {
     pub values_apart: bool,
 }
 
-/// Each query head x becomes `x / √(mean(x²) + eps) · (wq + offset)`, and each key head the same with wk. Without
-/// weights, heads are only normalized. The weights have the accumulator format.
+/// Each query head x becomes `x / √(mean(x²) + eps) · (wq + offset)`, and each key head the same with wk.
+/// Without weights, heads are only normalized. The weights have the accumulator format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNorm {
     /// Layout of the heads in a row.

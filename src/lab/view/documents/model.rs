@@ -7,8 +7,8 @@ use crate::view::table::TableRun;
 use serde_json::Value;
 use std::slice;
 
-/// Returns the document `model` of a run: what `xrun plan RECIPE --model --json` prints. Times are predicted only for
-/// a GPU whose peaks are known.
+/// Returns the document `model` of a run: what `xrun plan RECIPE --model --json` prints. Times are predicted
+/// only for a GPU whose peaks are known.
 ///
 /// # Errors
 /// If it cannot be written as JSON.

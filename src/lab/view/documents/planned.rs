@@ -27,7 +27,8 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Plans a run again. Does not read the corpus: the vocabulary size follows from the loss of a uniform guess.
+    /// Plans a run again. Does not read the corpus: the vocabulary size follows from the loss of a uniform
+    /// guess.
     ///
     /// # Errors
     /// If the run has no resolved recipe, or this version cannot plan it.

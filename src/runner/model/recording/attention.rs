@@ -60,8 +60,8 @@ impl Recording<'_> {
         }
     }
 
-    /// Records the norms and the rotation of queries and keys in `rows`, if there are any. The rows are packed;
-    /// or, with norms, they may be queries and keys, and values. Returns packed rows.
+    /// Records the norms and the rotation of queries and keys in `rows`, if there are any. The rows are
+    /// packed; or, with norms, they may be queries and keys, and values. Returns packed rows.
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.

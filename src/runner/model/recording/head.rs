@@ -57,7 +57,8 @@ pub(super) struct HeadChunk<'a> {
     pub losses: TensorId,
     /// Losses beyond cross-entropy.
     pub terms: Vec<TensorId>,
-    /// In training, the gradient of the rows, and whether the gradients of parameters are written or added to.
+    /// In training, the gradient of the rows, and whether the gradients of parameters are written or added
+    /// to.
     pub gradients: Option<(TensorId, Mode)>,
 }
 

@@ -1,5 +1,5 @@
-//! Logits with a bias or a function for which the op of the losses has no form: they are a tensor of their own,
-//! and so are their gradients.
+//! Logits with a bias or a function for which the op of the losses has no form: they are a tensor of their
+//! own, and so are their gradients.
 
 use super::Recording;
 use super::head::HeadChunk;
@@ -41,8 +41,8 @@ impl Recording<'_> {
         Ok(Logits { products, logits })
     }
 
-    /// Records the losses of a chunk and, in training, their gradients, which autodiff takes as they are. Returns
-    /// the logits.
+    /// Records the losses of a chunk and, in training, their gradients, which autodiff takes as they are.
+    /// Returns the logits.
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.

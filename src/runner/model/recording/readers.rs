@@ -43,9 +43,9 @@ impl<'a> Readers<'a> {
         self.sites[node]
     }
 
-    /// Returns the norm that gives an operation's result, the value that it normalizes, and the operations on the
-    /// way. A norm by root mean square without a weight has one if its result is multiplied by a trained vector,
-    /// to which a number may be added.
+    /// Returns the norm that gives an operation's result, the value that it normalizes, and the operations on
+    /// the way. A norm by root mean square without a weight has one if its result is multiplied by a trained
+    /// vector, to which a number may be added.
     pub fn norm(&self, root: usize) -> Option<(WeightedNorm, usize, Vec<usize>)> {
         if let (&Operation::Norm(norm), &[of]) = (self.operation(root), self.inputs(root)) {
             return Some((WeightedNorm { norm, weight_offset: 0.0 }, of, Vec::new()));

@@ -211,8 +211,8 @@ fn rows_of(r: &Readers<'_>, root: usize, function: Elementwise) -> Option<Vec<us
     (*found == function && a.rows && a == b).then(|| inputs.to_vec())
 }
 
-/// Returns the head of a graph, with its operations except for the numbers: a product, multiplied by a number and
-/// capped, or another function of a product.
+/// Returns the head of a graph, with its operations except for the numbers: a product, multiplied by a number
+/// and capped, or another function of a product.
 pub(super) fn head(r: &Readers<'_>) -> Option<(Head, Vec<usize>)> {
     scaled_and_capped(r).or_else(|| function_of_product(r))
 }

@@ -153,8 +153,8 @@ pub(in crate::model) struct Rotation {
     pub reversed: bool,
 }
 
-/// The head: the product that gives the logits, and what is done to them. One op computes the losses of a product
-/// with a factor and a cap. With a bias or another function, the logits are a tensor of their own.
+/// The head: the product that gives the logits, and what is done to them. One op computes the losses of a
+/// product with a factor and a cap. With a bias or another function, the logits are a tensor of their own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
     /// The operation that gives the rows that it reads.
@@ -177,8 +177,8 @@ impl Head {
         self.bias.is_none() && self.function.is_none()
     }
 
-    /// Returns the logit for what the head's programs keep: a product is multiplied by the factor, then capped. With
-    /// a bias or another function, the logits are kept.
+    /// Returns the logit for what the head's programs keep: a product is multiplied by the factor, then
+    /// capped. With a bias or another function, the logits are kept.
     pub fn logit(&self, product: f64) -> f64 {
         let scaled = self.logit_scale * product;
         self.logit_cap.map_or(scaled, |cap| cap * (scaled / cap).tanh())

@@ -122,8 +122,9 @@ fn rows(graph: &Graph, m: &Model) -> Vec<ParameterRow> {
 const SHOWN: usize = 100;
 const MIN_SHOWN: usize = 40;
 
-/// Returns a table of statements with lines of at most `columns` characters, if its other columns permit. `table`
-/// renders it with statements of at most so many characters; with 0, their column is as wide as `heading`.
+/// Returns a table of statements with lines of at most `columns` characters, if its other columns permit.
+/// `table` renders it with statements of at most so many characters; with 0, their column is as wide as
+/// `heading`.
 pub fn fitted(columns: Option<usize>, heading: &str, table: impl Fn(usize) -> String) -> String {
     let Some(columns) = columns else { return table(SHOWN) };
     let widest = table(0).lines().map(|line| line.chars().count()).max().unwrap_or(0);
