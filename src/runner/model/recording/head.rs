@@ -9,8 +9,6 @@ use crate::ir::{
 };
 use crate::model::loss_scale::loss_scale;
 use crate::model::purpose::{Losses, PromptShape, Purpose};
-use crate::ops::activate::Activate;
-use crate::ops::add_bias::AddBias;
 use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
 use crate::ops::head_loss::HeadLoss;
@@ -210,14 +208,9 @@ impl Recording<'_> {
             };
             let (weight, logits) = (b.param(head)?, b.state(GenerationSlot::Logits)?);
             // Every op but the last writes a new tensor.
-            let mut ops: Vec<(Arc<dyn Op>, Option<TensorId>)> =
-                vec![(Arc::new(self.linear_op()), Some(weight))];
-            if let Some(bias) = of.bias {
-                ops.push((Arc::new(AddBias), Some(self.param(b, bias)?)));
-            }
-            if let Some(function) = &of.function {
-                ops.push((Arc::new(Activate(function.clone())), None));
-            }
+            let product: Arc<dyn Op> = Arc::new(self.linear_op());
+            let mut ops = vec![(product, Some(weight))];
+            ops.extend(self.ops_after_product(b)?);
             if of.logit_scale != 1.0 {
                 ops.push((Arc::new(Scale { factor: of.logit_scale }), None));
             }

@@ -4,7 +4,7 @@
 use super::Recording;
 use super::head::HeadChunk;
 use crate::error::Result;
-use crate::ir::{Builder, Destination, FlatBuffer, Mode, TensorId};
+use crate::ir::{Builder, Destination, FlatBuffer, Mode, Op, TensorId};
 use crate::ops::activate::{Activate, ActivateGrad};
 use crate::ops::add_bias::{AddBias, AddBiasGrad};
 use crate::ops::cross_entropy::{CrossEntropy, CrossEntropyGrad};
@@ -13,31 +13,44 @@ use crate::ops::sum::SumGrad;
 use crate::ops::with_gradient::WithGradient;
 use std::sync::Arc;
 
+/// An op of the head, and the parameter that it reads beside the value before it.
+type HeadOp = (Arc<dyn Op>, Option<TensorId>);
+
 /// The last values of the head.
 pub(super) struct Logits {
-    /// The products with their bias.
+    /// What the last op reads: the products with their bias, if that op is a function.
     pub products: TensorId,
-    /// A function of these.
+    /// What it gives.
     pub logits: TensorId,
 }
 
 impl Recording<'_> {
-    /// Records the bias and the function of the head's products, if it has them.
+    /// Returns the ops that follow the head's product: its bias, with the parameter, and its function.
+    ///
+    /// # Errors
+    /// If the state lacks the bias.
+    pub(super) fn ops_after_product(&self, b: &mut Builder) -> Result<Vec<HeadOp>> {
+        let mut ops: Vec<HeadOp> = Vec::new();
+        if let Some(bias) = self.steps.head.bias {
+            ops.push((Arc::new(AddBias), Some(self.param(b, bias)?)));
+        }
+        if let Some(function) = &self.steps.head.function {
+            ops.push((Arc::new(Activate(function.clone())), None));
+        }
+        Ok(ops)
+    }
+
+    /// Records the ops that follow the head's product.
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.
     pub(super) fn logits_of_product(&self, b: &mut Builder, product: TensorId) -> Result<Logits> {
-        let products = match self.steps.head.bias {
-            Some(bias) => {
-                let bias = self.param(b, bias)?;
-                b.emit1("biased", AddBias, &[product, bias])?
-            }
-            None => product,
-        };
-        let logits = match &self.steps.head.function {
-            Some(function) => b.emit1("function", Activate(function.clone()), &[products])?,
-            None => products,
-        };
+        let (mut products, mut logits) = (product, product);
+        for (op, parameter) in self.ops_after_product(b)? {
+            products = logits;
+            let inputs: Vec<TensorId> = [products].into_iter().chain(parameter).collect();
+            logits = b.emit_into("logits", op, &inputs, &[])?[0];
+        }
         Ok(Logits { products, logits })
     }
 
