@@ -23,7 +23,7 @@ pub struct AddBiasGrad;
 ///
 /// # Errors
 /// If `x` is not a float tensor of rows.
-fn bias_spec(x: &Spec) -> Result<Spec, String> {
+pub(super) fn bias_spec(x: &Spec) -> Result<Spec, String> {
     if x.shape.len() < 2 || !x.dtype.is_float() {
         return Err("x must be a float tensor [N, width] or [N, 2, width]".into());
     }

@@ -90,7 +90,7 @@ impl Op for Gated {
             return Ok(None);
         }
         let gate = b.emit1("gate", Half { index: 0 }, inputs)?;
-        let activate = Activate(self.0.clone());
+        let activate = Activate::new(self.0.clone());
         let value = b.emit1(activate.name(), activate, &[gate])?;
         let up = b.emit1("up", Half { index: 1 }, inputs)?;
         let y = b.emit1(self.name(), Mul, &[value, up])?;

@@ -114,8 +114,8 @@ impl Op for LinearFewRows {
     fn attributes(&self) -> String {
         let output = match self.output {
             Output::Sum => String::new(),
-            Output::Activated(f) => format!("activation={}", Activate(f.into()).name()),
-            Output::Gated(f) => format!("gate={}", Activate(f.into()).name()),
+            Output::Activated(f) => format!("activation={}", Activate::new(f).name()),
+            Output::Gated(f) => format!("gate={}", Activate::new(f).name()),
         };
         let parts = [self.linear.attributes(), String::from(if self.bias { "bias" } else { "" }), output];
         parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")

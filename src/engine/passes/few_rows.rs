@@ -46,7 +46,9 @@ fn merge_next(program: &Program, at: usize) -> Option<Node> {
     let is_unfinished = layer.output == Output::Sum;
     let layer = if downcast::<AddBias>(&next.op).is_some() && is_unfinished && !layer.bias {
         LinearFewRows { bias: true, ..layer }
-    } else if let Some(Activate(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_unfinished) {
+    } else if let Some(Activate { function: Function::BuiltIn(f), bias: false }) =
+        downcast(&next.op).filter(|_| is_unfinished)
+    {
         LinearFewRows { output: Output::Activated(*f), ..layer }
     } else if let Some(Gated(Function::BuiltIn(f))) = downcast(&next.op).filter(|_| is_unfinished) {
         LinearFewRows { output: Output::Gated(*f), ..layer }
@@ -95,7 +97,7 @@ mod tests {
         let [x, w, bias, gate_up] = slots.map(|slot| b.state_slot(slot));
         let y = b.emit1("y", Linear::default(), &[x, w]).unwrap();
         let y = b.emit1("biased", AddBias, &[y, bias]).unwrap();
-        let y = b.emit1("activated", Activate(Activation::Gelu.into()), &[y]).unwrap();
+        let y = b.emit1("activated", Activate::new(Activation::Gelu), &[y]).unwrap();
         let y = b.emit1("y", Linear::default(), &[y, gate_up]).unwrap();
         let y = b.emit1("gated", Gated(Activation::Silu.into()), &[y]).unwrap();
         let y = b.emit1("y", Linear::default(), &[y, w]).unwrap();

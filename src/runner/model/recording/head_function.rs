@@ -35,7 +35,7 @@ impl Recording<'_> {
             ops.push((Arc::new(AddBias), Some(self.param(b, bias)?)));
         }
         if let Some(function) = &self.steps.head.function {
-            ops.push((Arc::new(Activate(function.clone())), None));
+            ops.push((Arc::new(Activate::new(function.clone())), None));
         }
         Ok(ops)
     }
@@ -79,7 +79,7 @@ impl Recording<'_> {
         let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
         let mut d_product = b.emit1("d_logits", CrossEntropyGrad(chunk.objective), &inputs)?;
         if let Some(function) = &self.steps.head.function {
-            let op = ActivateGrad { of: function.clone(), emits: false };
+            let op = ActivateGrad { of: Activate::new(function.clone()), emits: false };
             d_product = b.emit1("d_product", op, &[products, d_product])?;
         }
         let grad = |b: &mut Builder, parameter: &str| {

@@ -193,17 +193,27 @@ impl<'a> Recording<'a> {
                 let Some(bias) = *bias else {
                     return self.emit(b, step, Arc::new(self.linear_op()), &[inputs[0], weight]);
                 };
-                let product = b.emit1("product", self.linear_op(), &[inputs[0], weight])?;
-                b.rename(product, format!("{}:product", self.names[step.outputs[0]]));
+                let product = self.product(b, inputs[0], weight, step.outputs[0])?;
                 let bias = self.param(b, bias)?;
                 return self.emit(b, step, Arc::new(AddBias), &[product, bias]);
             }
+            &StepKind::ActivatedProduct { function, product, weight, bias } => {
+                let weight = self.param(b, weight)?;
+                let line = b.statement.replace(self.plan.graph.nodes[product].statement);
+                let mut read = vec![self.product(b, inputs[0], weight, product)?, self.param(b, bias)?];
+                let separate = self.has_few_rows();
+                if separate {
+                    read = vec![b.emit1("biased", AddBias, &read)?];
+                    b.rename(read[0], self.names[product].clone());
+                }
+                b.statement = line;
+                let op = Activate { bias: !separate, ..Activate::new(function) };
+                return self.emit(b, step, Arc::new(op), &read);
+            }
             StepKind::SumWithProduct { weight } => {
                 let (weight, op) = (self.param(b, *weight)?, self.linear_op());
-                if matches!(self.purpose, Purpose::Generate | Purpose::Prefill(_)) {
-                    // Products of few rows have a kernel of their own.
-                    let product = b.emit1("product", op, &[inputs[1], weight])?;
-                    b.rename(product, format!("{}:product", self.names[step.outputs[0]]));
+                if self.has_few_rows() {
+                    let product = self.product(b, inputs[1], weight, step.outputs[0])?;
                     return self.emit(b, step, Arc::new(Add), &[inputs[0], product]);
                 }
                 return self.emit(b, step, Arc::new(LinearAdd(op)), &[inputs[1], weight, inputs[0]]);
@@ -230,7 +240,7 @@ impl<'a> Recording<'a> {
                 let (sequences, step_number) = (b.state(BatchSlot::Sequences)?, b.state(ControlSlot::Step)?);
                 return self.emit(b, step, Arc::new(Dropout(site)), &[inputs[0], sequences, step_number]);
             }
-            StepKind::Activated(function) => Arc::new(Activate(function.clone())),
+            StepKind::Activated(function) => Arc::new(Activate::new(function.clone())),
             StepKind::Scaled(factor) => Arc::new(Scale { factor: *factor }),
             StepKind::Sum => Arc::new(Add),
             StepKind::ProductOfRows => Arc::new(Mul),
@@ -295,6 +305,19 @@ impl<'a> Recording<'a> {
     /// Returns the op of a matrix product.
     fn linear_op(&self) -> Linear {
         Linear { products: self.plan.execution.products }
+    }
+
+    /// Records the product that is a part of an operation.
+    fn product(&self, b: &mut Builder, rows: TensorId, weight: TensorId, of: usize) -> Result<TensorId> {
+        let product = b.emit1("product", self.linear_op(), &[rows, weight])?;
+        b.rename(product, format!("{}:product", self.names[of]));
+        Ok(product)
+    }
+
+    /// Returns true if products may have few rows. Those have a kernel of their own, which the pass
+    /// `fuse_few_rows` finds before separate ops.
+    fn has_few_rows(&self) -> bool {
+        matches!(self.purpose, Purpose::Generate | Purpose::Prefill(_))
     }
 
     /// Returns the site of a dropout, if this program uses dropout.

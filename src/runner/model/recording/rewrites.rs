@@ -7,12 +7,13 @@ use super::readers::Readers;
 use super::step::{Head, Match, Rotation, Step, StepKind, WeightedNorm, alone};
 use crate::expression::{Operator, Tree};
 use crate::model_text::{Elementwise, Operation, Reduction};
+use crate::ops::formula::Function;
 
 /// Returns the step that gives the result of an operation, if it has the form.
 pub(super) type Rewrite = fn(&Readers<'_>, usize) -> Option<Match>;
 
 /// All rewrites.
-pub(super) const REWRITES: [Rewrite; 20] = [
+pub(super) const REWRITES: [Rewrite; 21] = [
     // x + y, and norm(x + y)
     residual_norm,
     // norm(x), and (1 + vector) * norm(x)
@@ -27,6 +28,8 @@ pub(super) const REWRITES: [Rewrite; 20] = [
     gated,
     // number * x
     scaled,
+    // f(linear(x, width, bias = true))
+    activated_product,
     // f(x)
     activated,
     // f(x, y, vector, …) of rows and vectors, if it is more than a sum or a product
@@ -91,6 +94,19 @@ fn scaled(r: &Readers<'_>, root: usize) -> Option<Match> {
         return None;
     }
     alone(root, StepKind::Scaled(factor), vec![rows])
+}
+
+fn activated_product(r: &Readers<'_>, root: usize) -> Option<Match> {
+    let found = function(r, root)?;
+    let (&[product], Function::BuiltIn(function)) = (&found.variables[..], found.function) else {
+        return None;
+    };
+    let Operation::Linear { weight, bias: Some(bias) } = *r.operation(product) else { return None };
+    let kind = StepKind::ActivatedProduct { function, product, weight, bias };
+    let inner = [found.inner, vec![product]].concat();
+    // A block can be computed again from the rows that it reads.
+    let is_here = r.graph.nodes[product].block == r.graph.nodes[root].block;
+    is_here.then_some(Match { inner, ..alone(root, kind, r.inputs(product).to_vec())? })
 }
 
 fn activated(r: &Readers<'_>, root: usize) -> Option<Match> {

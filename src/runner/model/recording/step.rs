@@ -2,6 +2,7 @@
 
 use crate::expression::Formula;
 use crate::model_text::Norm;
+use crate::ops::activation::Activation;
 use crate::ops::attention::Heads;
 use crate::ops::formula::Function;
 
@@ -63,6 +64,17 @@ pub(in crate::model) enum StepKind {
     Gated(Function),
     /// A function of every element.
     Activated(Function),
+    /// The same of the product of a row with a matrix, and a bias.
+    ActivatedProduct {
+        /// The function.
+        function: Activation,
+        /// The operation that gives the product with its bias.
+        product: usize,
+        /// The matrix.
+        weight: usize,
+        /// Added to the product.
+        bias: usize,
+    },
     /// Rows times a number.
     Scaled(f64),
     /// The sum of two rows.
