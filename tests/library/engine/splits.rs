@@ -77,9 +77,9 @@ fn in_f64() {
 /// More rows than one chunk of the head has: two chunks on one rank, or one on each of two ranks.
 #[test]
 fn chunks_of_the_head() {
-    let large = ["training.global_batch_size=512", "model.n_layers=1", BASE[1], BASE[2]];
+    let large = ["training.global_batch_size=1024", "model.n_layers=1", BASE[1], BASE[2]];
     let train = |split: &[&str]| Setup::new(&[&large[..], split].concat()).train(3).remove(0);
-    let one = Setup::new(&[&large[..], &["training.local_batch_size=512"]].concat());
+    let one = Setup::new(&[&large[..], &["training.local_batch_size=1024"]].concat());
     let heads = one.programs.micro_step(0, 1).program.nodes.iter().filter(|n| n.op.name() == "head_loss");
     assert_eq!(heads.count(), 2);
     let found = differences(&train(&["parallelism.world_size=2"]), &one.train_one(3));

@@ -22,14 +22,12 @@ use crate::plan::Generation;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows per chunk of the head if a chunk's logits take at most [`LOGITS_BYTES`]. Large, because every chunk
-/// reads and rewrites the gradient of the head (docs/issues/lead-over-pytorch.md).
-const HEAD_ROWS: usize = 4096;
+/// Rows per chunk of the head: the first of these with which a chunk's logits take at most [`LOGITS_BYTES`], or
+/// else the last. Large, because every chunk reads and rewrites the gradient of the head
+/// (docs/issues/lead-over-pytorch.md).
+const HEAD_ROWS: [usize; 3] = [8192, 4096, 2048];
 
-/// Rows per chunk of the head with a larger vocabulary.
-const FEWER_HEAD_ROWS: usize = 2048;
-
-/// Maximum size of a chunk's logits in bytes for which a chunk has [`HEAD_ROWS`].
+/// Maximum size of a chunk's logits in bytes, except for chunks with the fewest rows.
 const LOGITS_BYTES: usize = 512 << 20;
 
 /// Maximum number of chunks of the head, so that programs stay short.
@@ -37,7 +35,8 @@ const HEAD_CHUNKS: usize = 64;
 
 /// Returns the number of rows in a chunk of the head. The logits of one row take `row_bytes` bytes.
 fn head_chunk(rows: usize, row_bytes: usize) -> usize {
-    let wanted = if HEAD_ROWS * row_bytes <= LOGITS_BYTES { HEAD_ROWS } else { FEWER_HEAD_ROWS };
+    let fits = |&wanted: &usize| wanted * row_bytes <= LOGITS_BYTES;
+    let wanted = HEAD_ROWS.into_iter().find(fits).unwrap_or(HEAD_ROWS[HEAD_ROWS.len() - 1]);
     wanted.max(rows.div_ceil(HEAD_CHUNKS).next_multiple_of(wanted))
 }
 
