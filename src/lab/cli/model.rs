@@ -9,6 +9,7 @@ use crate::model::check_recording;
 use crate::model::text::{TextCost, cost};
 use crate::model_text::{FUNCTIONS, Mistake, ModelText, Remark, built_in, element_functions, resolve, texts};
 use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
+use crate::policy::DeviceChoice;
 use crate::recipe::{self, Recipe, model_text_error};
 use crate::regular;
 use crate::suggest::nearest;
@@ -48,7 +49,8 @@ struct Check {
     #[command(flatten)]
     results: Results,
     /// Also compute with the model, in f64 on the CPU: gradients against differences, causality, fused ops
-    /// against unfused ones, and generation with a cache against the whole text.
+    /// against unfused ones, and generation with a cache against the whole text. With a GPU, unless
+    /// `engine.device` is `cpu`, also compare its logits and gradients in fp32 with the CPU's.
     #[arg(long)]
     compute: bool,
     /// Print JSON.
@@ -150,7 +152,14 @@ fn compute(recipe: &Recipe, text: &ModelText, facts: &CorpusFacts, parameters: u
     let definition = format!("model.definition={}", text.text());
     let settings = [definition, "parallelism.world_size=1".to_owned()];
     let recipe = recipe.with_overrides(&settings, &Machine::none())?;
-    let mut checks = check_model(&Plan::new(&recipe, facts, &Machine::none())?)?;
+    let here = Machine::here();
+    let on_gpu = if here.gpu(0).is_some() && recipe.values().engine.device != DeviceChoice::Cpu {
+        let settings = ["engine.device=cuda", "training.dtype=fp32"].map(str::to_owned);
+        Some(Plan::new(&recipe.with_overrides(&settings, &here)?, facts, &here)?)
+    } else {
+        None
+    };
+    let mut checks = check_model(&Plan::new(&recipe, facts, &Machine::none())?, on_gpu.as_ref())?;
     // The recipe has the canonical text; the table of statements numbers the lines of this one.
     for scale in &mut checks.scales {
         scale.line = text.line_of_canonical(scale.line).unwrap_or(scale.line);

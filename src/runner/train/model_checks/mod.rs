@@ -1,5 +1,5 @@
 //! Checks of a model by computing with it, in f64 on the CPU: its gradients, what its rows see, its fused
-//! ops, and its generation.
+//! ops, and its generation; and in fp32 on a GPU beside the CPU.
 
 mod report;
 
@@ -7,11 +7,11 @@ pub use report::{ModelChecks, ValueScale};
 
 use super::initial::{InitialValues, initialize};
 use crate::data::{Batch, Ramp};
-use crate::device::DType;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
+use crate::device::{DType, Device};
 use crate::error::{Error, Result};
-use crate::exec::{Engine, Section};
+use crate::exec::{Engine, Section, prepare};
 use crate::ir::{BatchSlot, ControlSlot, FlatBuffer, GenerationSlot, Precision, PromptSlot, SlotName};
 use crate::model::text::{Tokens, interpret};
 use crate::model::{Programs, head_of};
@@ -46,11 +46,13 @@ const NO_GRADIENT: f64 = 1e-13;
 /// Most trained elements of a model that is checked: each parameter takes two passes.
 pub const MAX_CHECKED_PARAMETERS: usize = 1 << 24;
 
-/// Computes with the model of a plan, at its width and depth, on a few short sequences.
+/// Computes with the model of a plan, at its width and depth, on a few short sequences. `on_gpu` is the plan of
+/// the same model for a GPU, if there is one to be compared with the CPU.
 ///
 /// # Errors
-/// If no op computes a part of the model, or memory cannot be allocated.
-pub fn check_model(plan: &Plan) -> Result<ModelChecks> {
+/// If no op computes a part of the model, memory cannot be allocated, or the GPU reports an error.
+pub fn check_model(plan: &Plan, on_gpu: Option<&Plan>) -> Result<ModelChecks> {
+    let gpu_error = on_gpu.map(gpu_error).transpose()?;
     let generating = short_plan(plan, PROMPT + GENERATED);
     let plan = short_plan(plan, SEQ_LEN);
     let seq_len = plan.batch.seq_len;
@@ -94,7 +96,25 @@ pub fn check_model(plan: &Plan) -> Result<ModelChecks> {
         seeing_rows,
         unfused_error,
         generation_error,
+        gpu_error,
     })
+}
+
+/// Returns the largest difference of logits and gradients in fp32 between the GPU of a plan and the CPU, over the
+/// largest of them.
+fn gpu_error(plan: &Plan) -> Result<f64> {
+    let on_gpu = Plan { precision: Precision::for_act_dtype(DType::F32), ..short_plan(plan, SEQ_LEN) };
+    let mut on_cpu = on_gpu.clone();
+    on_cpu.execution.gpu = None;
+    let batch = batch(plan.model.vocab_size, on_gpu.batch.seq_len, &DOCUMENTS);
+    let compute = |plan: &Plan| {
+        let mut model = Model::new(plan)?;
+        Ok::<_, Error>((model.logits(&batch)?, model.gradients(&batch)?.concat()))
+    };
+    let (gpu, cpu) = (compute(&on_gpu)?, compute(&on_cpu)?);
+    let errors = [difference(&gpu.0, &cpu.0), difference(&gpu.1, &cpu.1)];
+    // The maximum of NaN and a number would be the number.
+    Ok(if errors.iter().any(|error| error.is_nan()) { f64::NAN } else { errors[0].max(errors[1]) })
 }
 
 /// Returns the plan for short sequences in f64 on one rank, with the parts of training left out that do not
@@ -193,10 +213,14 @@ impl Model {
     fn initial(plan: &Plan) -> Result<Self> {
         let programs = Programs::new(plan)?;
         let execution = &plan.execution;
-        let pool = Arc::new(Pool::new(execution.threads)?);
+        let device = Device::open(execution.gpu, Arc::new(Pool::new(execution.threads)?))?;
+        let sections = [programs.micro_step(0, 1), &programs.evaluate].into_iter();
+        let generating =
+            programs.generate.iter().chain(programs.prefill.as_ref().map(|prefill| &prefill.section));
+        prepare(&device, 0, sections.chain(generating), &|_| {})?;
         let (placement, arena) = (execution.placement, programs.arena_bytes());
         let mut engine =
-            Engine::new(pool, &programs.state, Arc::new(SingleRank), placement, arena, execution.poison)?;
+            Engine::new(device, &programs.state, Arc::new(SingleRank), placement, arena, execution.poison)?;
         initialize(&mut engine, &plan.seeds, &InitialValues::new(1))?;
         Ok(Self { plan: plan.clone(), programs, engine })
     }
@@ -452,7 +476,7 @@ mod tests {
             &["model.window=3", "model.tie_embeddings=true", "model.position=learned", "training.seq_len=12"],
             &["model.norm_placement=post", "model.logit_cap=1.0", "activation_checkpoint.mode=full"],
         ] {
-            let checks = check_model(&plan(settings)).unwrap();
+            let checks = check_model(&plan(settings), None).unwrap();
             assert!(checks.passed() && checks.without_gradient.is_empty(), "{settings:?}\n{checks}");
         }
     }

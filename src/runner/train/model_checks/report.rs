@@ -8,6 +8,9 @@ use std::fmt;
 pub(super) const MAX_GRADIENT_ERROR: f64 = 1e-4;
 pub(super) const MAX_ERROR: f64 = 1e-9;
 
+/// Largest relative difference of two devices in fp32, which round in different orders.
+const MAX_GPU_ERROR: f64 = 1e-4;
+
 /// What the checks of a model found. Errors are relative.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelChecks {
@@ -25,6 +28,9 @@ pub struct ModelChecks {
     pub unfused_error: f64,
     /// The largest difference of the logits that are generated token by token from those of the whole text.
     pub generation_error: f64,
+    /// The largest difference of logits and gradients in fp32 on a GPU from those on the CPU; `None` without a
+    /// GPU.
+    pub gpu_error: Option<f64>,
     /// How large the values of statements are before training.
     pub scales: Vec<ValueScale>,
 }
@@ -53,6 +59,7 @@ impl ModelChecks {
             && self.text_error <= MAX_ERROR
             && self.unfused_error <= MAX_ERROR
             && self.generation_error <= MAX_ERROR
+            && self.gpu_error.is_none_or(|error| error <= MAX_GPU_ERROR)
     }
 }
 
@@ -86,6 +93,14 @@ impl fmt::Display for ModelChecks {
                 "{says:<6} {what}: largest difference of logits {error:.1e} (at most {MAX_ERROR:.0e})"
             )?;
         }
+        if let Some(error) = self.gpu_error {
+            writeln!(
+                f,
+                "{:<6} GPU against CPU in fp32: largest difference of logits and gradients {error:.1e} (at most \
+                 {MAX_GPU_ERROR:.0e})",
+                says(error <= MAX_GPU_ERROR)
+            )?;
+        }
         let mut table =
             Table::new(&[Column::Right, Column::Left, Column::Right, Column::Right, Column::Right]);
         table.row(["LINE", "RMS BEFORE TRAINING", "FIRST", "LAST", "TWICE AS WIDE"]);
@@ -112,6 +127,7 @@ mod tests {
             text_error: 1e-15,
             unfused_error: 1e-15,
             generation_error: 1e-15,
+            gpu_error: Some(1e-6),
             scales: Vec::new(),
         };
         assert!(right.passed());
@@ -122,6 +138,8 @@ mod tests {
             ModelChecks { text_error: f64::NAN, ..right.clone() },
             ModelChecks { unfused_error: f64::NAN, ..right.clone() },
             ModelChecks { generation_error: 1e-8, ..right.clone() },
+            ModelChecks { gpu_error: Some(f64::NAN), ..right.clone() },
+            ModelChecks { gpu_error: Some(2e-4), ..right.clone() },
         ] {
             assert!(!wrong.passed() && wrong.to_string().contains("WRONG"), "{wrong}");
         }

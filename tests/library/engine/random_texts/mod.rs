@@ -84,7 +84,7 @@ fn fault(random: &RandomText) -> Option<String> {
         (Err(error), None) => return Some(error.to_string()),
         (Ok(setup), None) => setup,
     };
-    match check_model(&setup.plan) {
+    match check_model(&setup.plan, None) {
         Ok(checks) if checks.passed() => {}
         Ok(checks) => return Some(checks.to_string()),
         Err(error) => return Some(error.to_string()),
