@@ -4,6 +4,7 @@
     model_text_speed.py XRUN                                  # the texts whose peers are classes of transformers
     model_text_speed.py XRUN --modded-nanogpt CLONE --turns 2 --json speed.json
     model_text_speed.py XRUN --text gemma2 --modes default max-autotune-no-cudagraphs
+    model_text_speed.py XRUN --tune data/algorithms/nvidia-h200-130100.json
     model_text_speed.py XRUN --tiny --modded-nanogpt CLONE    # a dry run on the CPU; its speeds mean nothing
 
 Peers are the models with which scripts/model_texts.py compares the texts, at 12 blocks of width 768, vocabulary
@@ -220,19 +221,28 @@ def ask(channel: Connection, name: str) -> dict[str, object]:
     return answer
 
 
-def xrun_rate(name: str, case: model_texts.Case, args: argparse.Namespace) -> float:
-    """Trains a text with xrun and returns its tokens per second."""
+def recipe(name: str, case: model_texts.Case, args: argparse.Namespace) -> list[str]:
+    """Returns the recipe of a text with its keys, as xrun's commands take it."""
     steps, batch, device = (TINY_STEPS, TINY_BATCH, "cpu") if args.tiny else (XRUN_STEPS, BATCH, "cuda")
     own = {key: value for key, value in case.keys.items() if key.startswith("model.")}
     keys = KEYS | sized(name, case, args.tiny).keys() | own | {
         "model.definition": model_texts.TEXTS / f"{name}.model", "training.local_batch_size": batch,
         "training.steps": steps, "validation.interval": steps, "engine.device": device,
     }
+    return ["dim384", *(f"{key}={value}" for key, value in keys.items())]
+
+
+def call_xrun(name: str, args: argparse.Namespace, *command: object) -> None:
+    """Runs a command of xrun for a text."""
+    done = subprocess.run([args.xrun, *command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"xrun fails with {name}: {done.stderr[-2000:] or done.stdout[-2000:]}")
+
+
+def xrun_rate(name: str, case: model_texts.Case, args: argparse.Namespace) -> float:
+    """Trains a text with xrun and returns its tokens per second."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [args.xrun, "run", "dim384", *(f"{key}={value}" for key, value in keys.items()), "--results", folder]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"xrun fails with {name}: {done.stderr[-2000:] or done.stdout[-2000:]}")
+        call_xrun(name, args, "run", *recipe(name, case, args), "--results", folder)
         summary = json.loads(next(Path(folder).glob("*/*/summary.json")).read_text())
     if summary["status"] != "ok" or not summary["tok_s"]:
         raise RuntimeError(f"xrun gives no speed with {name}: status {summary['status']}, tok_s {summary['tok_s']}")
@@ -245,6 +255,8 @@ def progress(text: str) -> None:
 
 def measure(name: str, case: model_texts.Case, channel: Connection, args: argparse.Namespace) -> dict[str, object]:
     """Measures a text in turns."""
+    if args.tune:
+        call_xrun(name, args, "ops", "tune", *recipe(name, case, args), "--missing", "--write", args.tune)
     progress(f"{name}: compiling")
     peers = ask(channel, name)
     for mode, about in peers.items():
@@ -279,6 +291,7 @@ def main() -> int:
     arguments.add_argument("--turns", type=int, default=3)
     arguments.add_argument("--modes", metavar="MODE", nargs="+", default=["default"], help="torch.compile's")
     arguments.add_argument("--modded-nanogpt", metavar="CLONE", type=Path, help="one of KellerJordan/modded-nanogpt")
+    arguments.add_argument("--tune", metavar="TABLE", type=Path, help="choose algorithms of products under load first")
     arguments.add_argument("--json", metavar="FILE", type=Path)
     arguments.add_argument("--tiny", action="store_true", help="a dry run on the CPU with small models")
     args = arguments.parse_args()
