@@ -51,8 +51,8 @@ __device__ __forceinline__ float min_or_nan(float a, float b) {
     return smaller;
 }
 
-// Replaces numbers by their hyperbolic tangents, in bf16 four with one reciprocal: it takes the time of eight
-// products, and the cap is bound by such instructions. To about 2^-21.
+// Replaces numbers by their hyperbolic tangents, in bf16 four with one reciprocal, which takes the time of
+// eight products. To about 2^-21.
 template <int N> __device__ __forceinline__ void tanh_of_all(float (&x)[N]) {
     if constexpr (!FAST || N % 4 != 0) {
 #pragma unroll
