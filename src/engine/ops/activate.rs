@@ -17,8 +17,8 @@ use crate::ir::{
 };
 use std::sync::Arc;
 
-/// `y = f(x)` of any shape. With a bias, which has the accumulator format, `(x[N, …], b[…]) → y = f(x + b)` in
-/// every row.
+/// `y = f(x)` of any shape. With a bias, which has the accumulator format, `(x[N, …], b[…]) → y = f(x + b)`
+/// in every row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Activate {
     /// The function; with a bias, no formula.
@@ -27,7 +27,8 @@ pub struct Activate {
     pub bias: bool,
 }
 
-/// `(x, dy) → dx = dy ⊙ f'(x)`, or `(dx, y)` if `emits` is set. With a bias, `(x, b, dy) → dx = dy ⊙ f'(x + b)`.
+/// `(x, dy) → dx = dy ⊙ f'(x)`, or `(dx, y)` if `emits` is set. With a bias, `(x, b, dy) → dx = dy ⊙ f'(x +
+/// b)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivateGrad {
     /// The op whose gradient this is.
@@ -56,8 +57,8 @@ const FORMULAS: [TestFormula; 4] = [
     }),
 ];
 
-/// Adds the bias of rows to elements of them, of which the first is element `at` of all rows. An empty bias is
-/// none.
+/// Adds the bias of rows to elements of them, of which the first is element `at` of all rows. An empty bias
+/// is none.
 fn add_bias<A: Real>(mut elements: &mut [A], bias: &[A], at: usize) {
     if bias.is_empty() {
         return;

@@ -22,8 +22,8 @@ use crate::plan::Generation;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Rows per chunk of the head: the first of these with which a chunk's logits take at most [`LOGITS_BYTES`], or
-/// else the last. Large, because every chunk reads and rewrites the gradient of the head
+/// Rows per chunk of the head: the first of these with which a chunk's logits take at most [`LOGITS_BYTES`],
+/// or else the last. Large, because every chunk reads and rewrites the gradient of the head
 /// (docs/issues/lead-over-pytorch.md).
 const HEAD_ROWS: [usize; 3] = [8192, 4096, 2048];
 

@@ -46,8 +46,8 @@ const NO_GRADIENT: f64 = 1e-13;
 /// Most trained elements of a model that is checked: each parameter takes two passes.
 pub const MAX_CHECKED_PARAMETERS: usize = 1 << 24;
 
-/// Computes with the model of a plan, at its width and depth, on a few short sequences. `on_gpu` is the plan of
-/// the same model for a GPU, if there is one to be compared with the CPU.
+/// Computes with the model of a plan, at its width and depth, on a few short sequences. `on_gpu` is the plan
+/// of the same model for a GPU, if there is one to be compared with the CPU.
 ///
 /// # Errors
 /// If no op computes a part of the model, memory cannot be allocated, or the GPU reports an error.
@@ -100,8 +100,8 @@ pub fn check_model(plan: &Plan, on_gpu: Option<&Plan>) -> Result<ModelChecks> {
     })
 }
 
-/// Returns the largest difference of logits and gradients in fp32 between the GPU of a plan and the CPU, over the
-/// largest of them.
+/// Returns the largest difference of logits and gradients in fp32 between the GPU of a plan and the CPU, over
+/// the largest of them.
 fn gpu_error(plan: &Plan) -> Result<f64> {
     let on_gpu = Plan { precision: Precision::for_act_dtype(DType::F32), ..short_plan(plan, SEQ_LEN) };
     let mut on_cpu = on_gpu.clone();

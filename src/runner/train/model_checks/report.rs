@@ -28,8 +28,8 @@ pub struct ModelChecks {
     pub unfused_error: f64,
     /// The largest difference of the logits that are generated token by token from those of the whole text.
     pub generation_error: f64,
-    /// The largest difference of logits and gradients in fp32 on a GPU from those on the CPU; `None` without a
-    /// GPU.
+    /// The largest difference of logits and gradients in fp32 on a GPU from those on the CPU; `None` without
+    /// a GPU.
     pub gpu_error: Option<f64>,
     /// How large the values of statements are before training.
     pub scales: Vec<ValueScale>,
