@@ -64,7 +64,8 @@ template <int N> __device__ __forceinline__ void tanh_of_all(float (&x)[N]) {
 #pragma unroll
         for (int i = 0; i < N; i += 4) {
             float first = above[i] * above[i + 1], second = above[i + 2] * above[i + 3];
-            float both = reciprocal_fast(first * second) * -2.0f, of_first = both * second, of_second = both * first;
+            float both = -2.0f * reciprocal_fast(first * second);
+            float of_first = both * second, of_second = both * first;
             x[i] = fmaf(of_first, above[i + 1], 1.0f), x[i + 1] = fmaf(of_first, above[i], 1.0f);
             x[i + 2] = fmaf(of_second, above[i + 3], 1.0f), x[i + 3] = fmaf(of_second, above[i + 2], 1.0f);
         }

@@ -27,8 +27,8 @@ pub struct Activate {
     pub bias: bool,
 }
 
-/// `(x, dy) → dx = dy ⊙ f'(x)`, or `(dx, y)` if `emits` is set. With a bias, `(x, b, dy) → dx = dy ⊙ f'(x +
-/// b)`.
+/// `(x, dy) → dx = dy ⊙ f'(x)`, or `(dx, y)` if `emits` is set. With a bias, from `(x, b, dy)` and with
+/// `f'(x + b)`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ActivateGrad {
     /// The op whose gradient this is.

@@ -249,6 +249,13 @@ fn functions_are_one_op_and_read_parts_in_place() {
         // A function of a product, and a plain sum with one.
         ("  x = x + x * linear(x, dim, name = \"y\")", &["pointwise a + a * b"]),
         ("  x = x + linear(x, dim, name = \"y\")", &["linear_add"]),
+        // A bias goes into the built-in function that alone reads it.
+        ("  x = relu(linear(x, dim, bias = true, name = \"y\"))^2", &["relu2 bias"]),
+        (
+            "  y = linear(x, dim, bias = true)\n  x = gelu(y) * rms_norm(y)",
+            &["add_bias", "rms_norm eps=1e-6", "pointwise gelu(a) * b"],
+        ),
+        ("  x = x + tanh(linear(x, dim, bias = true, name = \"y\"))", &["add_bias", "pointwise a + tanh(b)"]),
     ] {
         assert_eq!(ops_between(block), wanted, "{block}");
     }
