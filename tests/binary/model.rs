@@ -112,6 +112,9 @@ fn the_texts_of_the_page_are_right_and_its_message_is_the_programs() {
     place.write("mine.model", examples[0].as_bytes());
     let shown = place.xrun(&["model", "check", "mine.model", "--recipe", "tiny.toml"]).succeeds().stdout;
     assert!(!shown.contains("remark"), "{shown}");
+    let beside = ["model", "check", "mine.model", "--recipe", "tiny.toml", "--beside", "llama"];
+    let shown = place.xrun(&beside).succeeds().stdout;
+    assert!(shown.contains("beside llama: parameters +") && shown.contains("ONLY IN ONE TEXT"), "{shown}");
     // The conditions, as the last statements of a block.
     let (before, head) = THIRD.split_once("head:").unwrap();
     let before = before.replace("h + linear(h, 3)", "h");

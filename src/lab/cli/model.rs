@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::format::{Column, Table, plural, thousands};
 use crate::machine::Machine;
 use crate::model::check_recording;
-use crate::model::text::{TextCost, cost};
+use crate::model::text::{Beside, TextCost, cost};
 use crate::model_text::{FUNCTIONS, Mistake, ModelText, Remark, built_in, element_functions, resolve, texts};
 use crate::plan::{CorpusFacts, Model, Plan, corpus_facts};
 use crate::policy::DeviceChoice;
@@ -53,6 +53,10 @@ struct Check {
     /// `engine.device` is `cpu`, also compare its logits and gradients in fp32 with the CPU's.
     #[arg(long)]
     compute: bool,
+    /// Also print what it costs beside another text, such as the one that it extends, and the lines in which they
+    /// differ.
+    #[arg(long, value_name = "TEXT")]
+    beside: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -93,6 +97,7 @@ fn check(args: &Check) -> Result<()> {
     let remarks = parsed.remarks(&keys).into_iter();
     let remarks = remarks.map(|Remark { line, statement, text }| format!("line {line}, {statement}: {text}"));
     let cost: TextCost = cost(&parsed, &graph, &model, seq_len);
+    let beside = args.beside.as_deref().map(|other| beside(&cost, other, &model, seq_len)).transpose()?;
     let not_run = check_recording(&model, &graph).err().map(|e| e.message().to_owned());
     let checks = match &not_run {
         None if args.compute => Some(compute(&recipe, &parsed, &facts, cost.parameter_count)?),
@@ -104,18 +109,19 @@ fn check(args: &Check) -> Result<()> {
         true => Error::failed(format!("{name} was not computed with")),
         false => Error::failed(format!("{name} fails a check")),
     };
-    let report = Report { cost, remarks: remarks.collect(), not_run, checks };
+    let report = Report { cost, beside, remarks: remarks.collect(), not_run, checks };
     if args.json {
         print_json(&report)?;
         return if passed { Ok(()) } else { Err(failed()) };
     }
-    let Report { cost, remarks, not_run, checks } = report;
+    let Report { cost, beside, remarks, not_run, checks } = report;
     let cost = cost.text(stdout_columns());
+    let beside = beside.map_or_else(String::new, |beside| format!("\n{}", beside.text(stdout_columns())));
     let remarks: String = remarks.iter().map(|remark| format!("\nremark: {remark}\n")).collect();
     let checks = checks.map_or_else(String::new, |checks| format!("\n{checks}"));
     let not_run = not_run.map_or_else(String::new, |reason| format!("\n{reason}\n"));
     print(&format!(
-        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{remarks}{not_run}{checks}",
+        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{beside}{remarks}{not_run}{checks}",
         recipe.name(),
         model.n_layers,
         plural(model.n_layers),
@@ -131,12 +137,23 @@ fn check(args: &Check) -> Result<()> {
 struct Report {
     #[serde(flatten)]
     cost: TextCost,
+    /// The difference from another text; `null` if none was named.
+    beside: Option<Beside>,
     /// What may not be meant so: values that nothing reads, and branches that no block takes.
     remarks: Vec<String>,
     /// Why the text cannot be run; `null` if it can.
     not_run: Option<String>,
     /// What computing with the model showed; `null` if it was not asked for.
     checks: Option<ModelChecks>,
+}
+
+/// Returns what a text costs beside the one in another file, or a built-in one.
+fn beside(cost_here: &TextCost, other: &Path, model: &Model, seq_len: usize) -> Result<Beside> {
+    let (path, text) = read(other)?;
+    let wrong = |mistake: Mistake| model_text_error(&path, &text, mistake);
+    let parsed = ModelText::parse(&text).map_err(wrong)?;
+    let graph = resolve(&parsed, &model.keys(seq_len)).map_err(wrong)?;
+    Ok(Beside::new(cost_here, &cost(&parsed, &graph, model, seq_len), other.display().to_string()))
 }
 
 /// Checks a text by computing with it, with the keys of a recipe.

@@ -180,11 +180,12 @@ impl TextCost {
 const STATEMENT: &str = "STATEMENT";
 
 /// Returns a number for a table; nothing for 0.
-fn count(count: usize) -> String {
+pub(super) fn count(count: usize) -> String {
     if count == 0 { String::new() } else { thousands(count) }
 }
 
-fn flops(flops: f64) -> String {
+/// Returns FLOPs for a table; nothing for 0.
+pub(super) fn flops(flops: f64) -> String {
     if flops == 0.0 { String::new() } else { metric(flops).trim_end().to_owned() }
 }
 

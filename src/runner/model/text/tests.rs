@@ -1,4 +1,4 @@
-use super::{TextCost, cost};
+use super::{Beside, LineCost, TextCost, cost};
 use crate::machine::Machine;
 use crate::model::{Programs, ScoringPrograms, flops_per_token, parameters};
 use crate::model_text::{Graph, ModelText, ROLES, built_in, resolve};
@@ -179,6 +179,42 @@ fn a_table_shows_what_each_line_costs() {
     assert_eq!(line("attended = ").flops_per_token, 6.0 * 128.0 * seen);
     let shown = cost.text(None);
     assert!(shown.contains("blocks.*.qkv (4)") && shown.contains("(128 + 128 + 128) × 128"), "{shown}");
+}
+
+#[test]
+fn a_text_is_compared_with_the_one_that_it_extends() {
+    let plan = plan("", &[]).unwrap();
+    let costs = |text: &str| {
+        let parsed = ModelText::parse(text).unwrap();
+        let graph = resolve(&parsed, &plan.model.keys(plan.batch.seq_len)).unwrap();
+        cost(&parsed, &graph, &plan.model, plan.batch.seq_len)
+    };
+    let text = |block: &str| {
+        format!(
+            "embed:\n  x = embedding(tokens, dim)\nblock:\n{block}\nhead:\n  logits = linear(x, vocab_size)"
+        )
+    };
+    let base = costs(&text("  y = linear(x, dim)\n  x = x + y"));
+    let gated = costs(&text("  y = linear(x, dim)\n  g = sigmoid(linear(x, dim))\n  x = x + g * y"));
+    let beside = Beside::new(&gated, &base, "base");
+    let statements = |lines: &[LineCost]| lines.iter().map(|line| line.statement.clone()).collect::<Vec<_>>();
+    assert_eq!(statements(&beside.here), ["g = sigmoid(linear(x, dim))", "x = x + g * y"]);
+    assert_eq!(statements(&beside.there), ["x = x + y"]);
+    assert_eq!(beside.parameters[0] - beside.parameters[1], 4 * 128 * 128);
+    let share = 100.0 * (4 * 128 * 128) as f64 / base.parameter_count as f64;
+    let shown = beside.text(None);
+    assert!(
+        shown.starts_with(&format!("beside base: parameters +{share:.1} %, FLOPs per token +")),
+        "{shown}"
+    );
+    assert!(shown.contains("-  x = x + y"), "{shown}");
+    let same = Beside::new(&base, &base, "base");
+    assert_eq!(same.text(None), "beside base: parameters as many, FLOPs per token as many\n");
+    // A line that is written alike costs more where what it reads is wider.
+    let [wide, wider] =
+        [2, 3].map(|n| costs(&text(&format!("  w = linear(x, {n} * dim)\n  x = x + linear(w, dim)"))));
+    let beside = Beside::new(&wide, &wider, "wider");
+    assert_eq!(statements(&beside.here), ["w = linear(x, 2 * dim)", "x = x + linear(w, dim)"]);
 }
 
 #[test]
