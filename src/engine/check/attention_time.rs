@@ -1,7 +1,7 @@
 //! Times attention alone, the way kernel authors compare it with other libraries: inputs alternate, so that
 //! they come from memory and not from the L2 cache, and all calls are in one CUDA graph.
 
-use super::numbers::near_normal;
+use super::numbers::Numbers;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::Gpu;
@@ -240,7 +240,8 @@ impl Programs {
 
     /// Fills inputs with random numbers, because products of zeros take less power.
     fn fill(&self, engine: &mut Engine) -> Result<()> {
-        let number = |at| half::bf16::from_f64(near_normal("attention", 0, at)).to_bits();
+        let numbers = Numbers::new("attention");
+        let number = |at| half::bf16::from_f64(numbers.near_normal(0, at)).to_bits();
         let pattern: Vec<u16> = (0..1 << 16).map(number).collect();
         for (at, turn) in self.turns.iter().enumerate() {
             for slot in [turn.qkv, turn.packed, turn.d_o] {

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Data};
 use super::errors::worst;
-use super::numbers::random;
+use super::numbers::Numbers;
 use crate::error::Result;
 use crate::ir::Case;
 
@@ -16,7 +16,7 @@ pub const RTOL: f64 = 1e-3;
 const PROBES: usize = 24;
 /// Number of elements of an input from which on [`PROBES_IF_LONG`] are enough: a few more would hardly hit a
 /// wrong part by chance, and the directions, which have all elements, see small wrong parts.
-const LONG: usize = 1 << 15;
+const LONG: usize = 1 << 12;
 /// Number of elements of a long input that a gradient check perturbs one at a time.
 const PROBES_IF_LONG: usize = 4;
 /// Number of directions in which a gradient check perturbs all elements of an input together.
@@ -59,12 +59,15 @@ pub(super) fn worst_difference(
 /// [`DIRECTIONS`] directions with a random sign at every element.
 pub(super) fn directions(name: &str, input: usize, len: usize) -> Vec<Vec<(usize, f64)>> {
     let probes = if len < LONG { PROBES.min(len) } else { PROBES_IF_LONG };
+    let numbers = Numbers::new(name);
     let element = |probe| match len <= PROBES {
         true => probe,
-        false => random(name, 300 + input, probe)[0] as usize % len,
+        false => numbers.bits(300 + input, probe)[0] as usize % len,
     };
-    let sign =
-        |n: usize, at| if random(name, 400 + DIRECTIONS * input + n, at)[0] & 1 == 0 { 1.0 } else { -1.0 };
+    let sign = |n: usize, at| match numbers.bits(400 + DIRECTIONS * input + n, at)[0] & 1 {
+        0 => 1.0,
+        _ => -1.0,
+    };
     let single = (0..probes).map(|probe| vec![(element(probe), 1.0)]);
     single.chain((0..DIRECTIONS).map(|n| (0..len).map(|at| (at, sign(n, at))).collect())).collect()
 }

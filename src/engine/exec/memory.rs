@@ -179,8 +179,10 @@ impl StateMemory {
     /// # Errors
     /// If work on the device failed.
     pub fn values(&self, slot: SlotId) -> Result<Vec<f64>> {
-        let all = self.padded_values(slot)?;
-        Ok(self.layout.get(slot).spec.logical_indices().map(|i| all[i]).collect())
+        let (all, spec) = (self.padded_values(slot)?, &self.layout.get(slot).spec);
+        let mut values = Vec::with_capacity(spec.logical_elements());
+        spec.runs().for_each(|(_, at, len)| values.extend_from_slice(&all[at..at + len]));
+        Ok(values)
     }
 
     /// Returns the values of a slot widened to f64, padding included.
@@ -194,6 +196,9 @@ impl StateMemory {
     /// If work on the device failed.
     pub fn padding_is_zero(&self, slot: SlotId) -> Result<bool> {
         let spec = &self.layout.get(slot).spec;
+        if spec.logical_elements() == spec.elements() {
+            return Ok(true);
+        }
         let mut padding = vec![true; spec.elements()];
         spec.logical_indices().for_each(|i| padding[i] = false);
         Ok(self.padded_values(slot)?.iter().zip(padding).all(|(value, padding)| !padding || *value == 0.0))
@@ -229,16 +234,21 @@ fn lent_buffers(one: &State, other: &State) -> Vec<(usize, usize)> {
 /// Panics if the number of values differs from the tensor's.
 pub fn padded_bytes(spec: &Spec, values: &[f64]) -> Vec<u8> {
     assert_eq!(values.len(), spec.logical_elements());
-    let size = spec.dtype.size();
+    match spec.dtype {
+        DType::U32 => padded(spec, values, |v| (v as u32).to_ne_bytes()),
+        DType::F64 => padded(spec, values, f64::to_ne_bytes),
+        DType::F32 => padded(spec, values, |v| (v as f32).to_ne_bytes()),
+        DType::Bf16 => padded(spec, values, |v| half::bf16::from_f64(v).to_ne_bytes()),
+    }
+}
+
+/// Places the bytes of each value where the tensor has it in memory.
+fn padded<const SIZE: usize>(spec: &Spec, values: &[f64], element: impl Fn(f64) -> [u8; SIZE]) -> Vec<u8> {
     let mut bytes = vec![0; spec.bytes()];
-    for (i, &v) in spec.logical_indices().zip(values) {
-        let to = &mut bytes[i * size..(i + 1) * size];
-        match spec.dtype {
-            DType::U32 => to.copy_from_slice(&(v as u32).to_ne_bytes()),
-            DType::F64 => to.copy_from_slice(&v.to_ne_bytes()),
-            DType::F32 => to.copy_from_slice(&(v as f32).to_ne_bytes()),
-            DType::Bf16 => to.copy_from_slice(&half::bf16::from_f64(v).to_ne_bytes()),
-        }
+    let (elements, _) = bytes.as_chunks_mut::<SIZE>();
+    for (first, at, len) in spec.runs() {
+        let run = elements[at..at + len].iter_mut().zip(&values[first..first + len]);
+        run.for_each(|(to, &value)| *to = element(value));
     }
     bytes
 }

@@ -1,6 +1,6 @@
 //! The long sequences that attention is checked on.
 
-use super::super::numbers::random;
+use super::super::numbers::Numbers;
 use crate::ops::attention::{Attention, Heads, Mask};
 use std::ops::Range;
 
@@ -116,7 +116,8 @@ impl LongCase {
     /// Returns the rows to compare: the first, the last, and random ones in between.
     pub(super) fn sampled_rows(&self) -> Vec<usize> {
         let seq_len = self.attention.seq_len;
-        let drawn = (0..SAMPLES).map(|at| random(&self.name(), 900, at)[0] as usize % seq_len);
+        let numbers = Numbers::new(&self.name());
+        let drawn = (0..SAMPLES).map(|at| numbers.bits(900, at)[0] as usize % seq_len);
         let mut rows: Vec<usize> = [0, seq_len - 1].into_iter().chain(drawn).collect();
         rows.sort_unstable();
         rows.dedup();

@@ -1,6 +1,6 @@
 //! Attention by its definition in f64, for sampled rows of one head.
 
-use super::super::numbers::near_normal;
+use super::super::numbers::Numbers;
 use super::case::LongCase;
 use crate::device::DType;
 use crate::ops::attention::Attention;
@@ -17,10 +17,10 @@ impl Sequence {
     pub fn new(case: &LongCase, dtype: DType) -> Self {
         let Attention { heads, seq_len, .. } = case.attention;
         let numbers = |stream: usize, width: usize| -> Vec<f64> {
-            let name = case.name();
+            let numbers = Numbers::new(&case.name());
             (0..seq_len * width)
                 .into_par_iter()
-                .map(|at| dtype.round(near_normal(&name, stream, at)))
+                .map(|at| dtype.round(numbers.near_normal(stream, at)))
                 .collect()
         };
         Self { packed: numbers(0, heads.width()), d_o: numbers(1, heads.query * heads.dim) }
