@@ -5,7 +5,7 @@ use super::layers::ENV_PREFIX;
 use super::merge::Merged;
 use super::schema::{SECTIONS, Values};
 use super::source::Layer;
-use super::toml_text::values;
+use super::toml_text::{Texts, keys_of};
 use super::until::{STEPS, UNTIL};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -41,19 +41,19 @@ pub(super) fn copy(
     copied.model.init_from.clone_from(&settled.model.init_from);
     // Steps of a lower layer than the budget's: in one file they would contradict it.
     let superseded = written.training.until.is_some() && layers.position(STEPS) < layers.position(UNTIL);
-    let values: Vec<_> =
-        values(&copied).into_iter().filter(|(key, _)| !(superseded && key.path == STEPS)).collect();
+    let (keys, texts) = (keys_of(&copied), Texts::new(&copied));
+    let keys = || keys.iter().filter(|key| !(superseded && key.path == STEPS));
     let mut text = format!("{COPY_HEADER}\n");
     for (section, _) in SECTIONS {
-        let mut lines =
-            values.iter().filter(|(key, _)| key.section() == *section).filter_map(|(key, value)| {
-                let (value, at) = (value.as_ref()?, layers.locate(key.path)?);
-                let origin = match at.layer() {
-                    Layer::CommandLine { .. } => COMMAND_LINE.to_owned(),
-                    other => other.to_string(),
-                };
-                Some(format!("{} = {value}{ORIGIN}{}\n", key.name(), in_comment(&origin)))
-            });
+        let mut lines = keys().filter(|key| key.section() == *section).filter_map(|key| {
+            let at = layers.locate(key.path)?;
+            let value = texts.get(key)?;
+            let origin = match at.layer() {
+                Layer::CommandLine { .. } => COMMAND_LINE.to_owned(),
+                other => other.to_string(),
+            };
+            Some(format!("{} = {value}{ORIGIN}{}\n", key.name(), in_comment(&origin)))
+        });
         if let Some(first) = lines.next() {
             let _ = write!(text, "\n[{section}]\n{first}");
             text.extend(lines);

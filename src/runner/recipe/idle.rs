@@ -10,9 +10,10 @@ use super::files;
 use super::groups;
 use super::key::Key;
 use super::loaded::{self, Recipe};
+use super::lookup::find_path;
 use super::schema::{Optimizer, Values};
 use super::source::Origin;
-use super::toml_text::{both_values, values};
+use super::toml_text::{Texts, keys_of};
 use crate::model_text::ModelText;
 use crate::optim::{GroupRole, RoleRule, Value};
 use crate::policy::{CorpusSource, Decay, OrFormula, PathList, Position, Validation, WeightDecay};
@@ -58,12 +59,10 @@ impl Recipe {
     }
 
     fn without_effect(&self, on_cpu: bool, conditions: fn(&Key) -> Vec<When>) -> Vec<IdleKey> {
-        let state = State::new(self, on_cpu);
+        let (state, written) = (State::new(self, on_cpu), Texts::new(self.written()));
         let mut found = Vec::new();
-        for (key, value, default) in both_values(self.written(), &Values::default()) {
-            let Some(at) = self.locate(key.path).filter(|_| value.is_some() && value != default) else {
-                continue;
-            };
+        for key in keys_of(self.written()) {
+            let Some(at) = self.locate(key.path).filter(|_| written.is_changed(key)) else { continue };
             let Some(when) = conditions(key).into_iter().find(|when| state.holds(when, key)) else {
                 continue;
             };
@@ -94,33 +93,32 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 struct State<'a> {
     recipe: &'a Recipe,
     on_cpu: bool,
-    /// The resolved values as TOML, without those that are unset.
-    texts: BTreeMap<&'static str, String>,
+    /// The resolved values.
+    texts: Texts,
     /// The text of the model, if the recipe has one.
     model_text: Option<ModelText>,
 }
 
 impl<'a> State<'a> {
     fn new(recipe: &'a Recipe, on_cpu: bool) -> Self {
-        let texts = values(recipe.values());
-        let texts = texts.into_iter().filter_map(|(key, value)| Some((key.path, value?))).collect();
+        let texts = Texts::new(recipe.values());
         let definition = recipe.values().model.definition.as_deref();
         let model_text = definition.and_then(|text| ModelText::parse(text).ok());
         Self { recipe, on_cpu, texts, model_text }
     }
 
     fn value(&self, key: &str) -> Option<String> {
-        self.texts.get(key).cloned()
+        find_path(key).and_then(|key| self.texts.get(key))
     }
 
     fn number(&self, key: &str) -> Option<f64> {
-        self.texts.get(key)?.parse().ok()
+        self.value(key)?.parse().ok()
     }
 
     fn holds(&self, when: &When, key: &Key) -> bool {
         let is = |key: &str, words: &[&str]| {
-            let value = self.texts.get(key).map_or(super::UNSET, String::as_str);
-            words.contains(&value)
+            let value = self.value(key);
+            words.contains(&value.as_deref().unwrap_or(super::UNSET))
         };
         let numbers = |a: &str, b: &str| self.number(a).zip(self.number(b));
         match *when {

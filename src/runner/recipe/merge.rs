@@ -13,7 +13,7 @@ use super::schema::{KEYS, Values};
 use super::source::{Layer, Location, Origin};
 use super::sources;
 use super::stored::StoredKeys;
-use super::toml_text::{parse_value, value_text, values};
+use super::toml_text::{Texts, parse_value, value_text};
 use crate::error::{Error, Result};
 use figment::value::{Dict, Map};
 use figment::{Figment, Metadata, Profile, Provider};
@@ -27,10 +27,10 @@ use toml::Table;
 pub(super) struct Merged {
     defaults: Defaults,
     figment: Figment,
-    /// The values that figment merged, by section. Cached because figment merges again every time it is asked
-    /// for one.
-    sections: Dict,
     documents: Vec<Document>,
+    /// Position of the document that sets each key, for those that one sets. Kept because figment merges
+    /// again every time it is asked for a value.
+    set_by: BTreeMap<&'static str, usize>,
 }
 
 impl Merged {
@@ -40,7 +40,17 @@ impl Merged {
         let figment = documents.iter().fold(bottom, |figment, document| figment.merge(document));
         // If a layer has an error, `values` reports it.
         let sections = figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default));
-        Self { defaults, figment, sections: sections.unwrap_or_default(), documents }
+        let sections = sections.unwrap_or_default();
+        let names: Vec<Metadata> = documents.iter().map(Provider::metadata).collect();
+        let setter = |key: &str| {
+            let (section, name) = key.split_once('.')?;
+            let value = sections.get(section)?.as_dict()?.get(name)?;
+            let name = figment.get_metadata(value.tag())?;
+            names.iter().position(|document| document == name)
+        };
+        let set = documents.iter().flat_map(|document| document.set.keys());
+        let set_by = set.filter_map(|key| Some((*key, setter(key)?))).collect();
+        Self { defaults, figment, documents, set_by }
     }
 
     /// Returns these layers with more on top.
@@ -70,9 +80,8 @@ impl Merged {
 
     /// Returns the location that sets `key`; `None` if it has its default.
     pub fn locate(&self, key: &str) -> Option<&Location> {
-        let (section, name) = key.split_once('.')?;
-        let value = self.sections.get(section)?.as_dict()?.get(name)?;
-        self.located(key, self.figment.get_metadata(value.tag())?)
+        let document = &self.documents[*self.set_by.get(key)?];
+        document.set.get(key).map(|assignment| &assignment.at)
     }
 
     /// Returns the layer that the value of `key` comes from.
@@ -174,7 +183,7 @@ impl Provider for &Defaults {
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
-        let defaults = values(&Values::default()).into_iter();
+        let defaults = KEYS.iter().map(|key| (key, Texts::defaults().get(key)));
         // The defaults of hyperparameters depend on the optimizer, which a higher layer may choose.
         let defaults = defaults.filter(|(key, _)| !optimizer::is_hyperparameter(key));
         Ok(dict(defaults.filter_map(|(key, value)| Some((key.path, self.value(key, value)?)))))

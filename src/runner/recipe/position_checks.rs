@@ -3,9 +3,9 @@
 
 use super::derived;
 use super::diagnostic::Diagnostic;
-use super::diff::diff;
 use super::loaded::Recipe;
-use super::schema::Values;
+use super::schema::KEYS;
+use super::toml_text::Texts;
 use crate::policy::{Position, QkNormPlace, RopeScaling};
 
 const POSITION: &str = "model.position";
@@ -41,8 +41,9 @@ fn norms(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
 
 /// Returns the keys of the rotation whose values are not the defaults.
 fn changed_rotation(recipe: &Recipe) -> impl Iterator<Item = &'static str> {
-    let changes = diff(&Values::default(), recipe.values()).into_iter();
-    changes.map(|change| change.key).filter(|key| key.starts_with("model.rope_"))
+    let texts = Texts::new(recipe.values());
+    let rotation = KEYS.iter().filter(|key| key.path.starts_with("model.rope_"));
+    rotation.filter(move |key| texts.is_changed(key)).map(|key| key.path)
 }
 
 /// Reports keys of a rotation in a model without rotation.

@@ -8,12 +8,49 @@ use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::LazyLock;
 use toml::Value;
 use toml::de::ValueDeserializer;
 
+/// The values of a recipe, each of which is written as TOML when it is asked for.
+pub(super) struct Texts(Json);
+
+impl Texts {
+    pub fn new(values: &Values) -> Self {
+        // JSON has null for unset values, and can hold seeds beyond TOML's integers.
+        Self(serde_json::to_value(values).expect("the keys of every map in a recipe are strings"))
+    }
+
+    /// Returns the defaults.
+    pub fn defaults() -> &'static Self {
+        static DEFAULTS: LazyLock<Texts> = LazyLock::new(|| Texts::new(&Values::default()));
+        &DEFAULTS
+    }
+
+    /// Returns the value of a key as TOML, or `None` if it is unset.
+    pub fn get(&self, key: &Key) -> Option<String> {
+        json_as_toml(match sources::name_and_field(key) {
+            Some((source, field)) => &self.0[key.section()][sources::SOURCES][source][field],
+            None => &self.0[key.section()][key.name()],
+        })
+    }
+
+    /// Returns true if a key is set to another value than its default.
+    pub fn is_changed(&self, key: &Key) -> bool {
+        let value = self.get(key);
+        value.is_some() && value != Self::defaults().get(key)
+    }
+}
+
 /// Returns the value of every key as TOML, or `None` if it is unset, in table order.
 pub(super) fn values(values: &Values) -> Vec<(&'static Key, Option<String>)> {
-    with_sources(values, &source_names(values).collect())
+    let texts = Texts::new(values);
+    keys_of(values).into_iter().map(|key| (key, texts.get(key))).collect()
+}
+
+/// Returns the keys of the table, and of the recipe's sources, in the order of [`values`].
+pub(super) fn keys_of(values: &Values) -> Vec<&'static Key> {
+    with_sources(&source_names(values).collect())
 }
 
 /// Returns the values of every key of two recipes, like [`values`]. Keys of a source that only one of them
@@ -22,29 +59,23 @@ pub(super) fn both_values(
     a: &Values,
     b: &Values,
 ) -> impl Iterator<Item = (&'static Key, Option<String>, Option<String>)> {
-    let names = source_names(a).chain(source_names(b)).collect();
-    let pairs = with_sources(a, &names).into_iter().zip(with_sources(b, &names));
-    pairs.map(|((key, a), (_, b))| (key, a, b))
+    let keys = with_sources(&source_names(a).chain(source_names(b)).collect());
+    let [a, b] = [a, b].map(Texts::new);
+    keys.into_iter().map(move |key| (key, a.get(key), b.get(key)))
 }
 
 fn source_names(values: &Values) -> impl Iterator<Item = &str> {
     values.data.sources.keys().map(String::as_str)
 }
 
-/// Returns the values of the keys of the table, and of those of the named sources behind their rows.
-fn with_sources(values: &Values, names: &BTreeSet<&str>) -> Vec<(&'static Key, Option<String>)> {
-    // JSON has null for unset values, and can hold seeds beyond TOML's integers.
-    let values = serde_json::to_value(values).expect("the keys of every map in a recipe are strings");
-    let value = |key: &Key| match sources::name_and_field(key) {
-        Some((source, field)) => json_as_toml(&values[key.section()][sources::SOURCES][source][field]),
-        None => json_as_toml(&values[key.section()][key.name()]),
-    };
+/// Returns the keys of the table, and those of the named sources behind their rows.
+fn with_sources(names: &BTreeSet<&str>) -> Vec<&'static Key> {
     let mut listed = Vec::with_capacity(KEYS.len());
     for key in KEYS.iter() {
-        listed.push((key, value(key)));
+        listed.push(key);
         if sources::is_last_row(key) {
             let others = names.iter().filter(|name| **name != sources::ANY_NAME);
-            listed.extend(others.flat_map(|name| sources::keys_of(name)).map(|key| (key, value(key))));
+            listed.extend(others.flat_map(|name| sources::keys_of(name)));
         }
     }
     listed
