@@ -14,13 +14,26 @@ use crate::recipe;
 use crate::regular;
 use crate::results::provenance::{Build, Cpu};
 use crate::results::{atomic, quantiles};
+use std::fs::{File, TryLockError};
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Warm-up steps and measured steps per model.
-const WARMUP_AND_MEASURED_STEPS: (usize, usize) = (1, 8);
+/// Warm-up steps per model.
+const WARMUP_STEPS: usize = 1;
+
+/// Measured steps per model: as many as take [`MEASURED_TIME`], but at least and at most so many.
+const MEASURED_STEPS: RangeInclusive<usize> = 2..=8;
+
+/// Time of a model's measured steps after which there is no further one. Only where a step takes a large part
+/// of a second, on a slow machine or in a build for tests, does this leave out steps.
+const MEASURED_TIME: Duration = Duration::from_secs(1);
+
+/// How long a process waits for another one that measures. A process that ends, however it does, is waited
+/// for no longer.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes written to measure the disk.
 const WRITTEN_BYTES: usize = 32 << 20;
@@ -45,9 +58,10 @@ const CALIBRATION_MODELS: [[usize; 6]; 4] = [
 ];
 
 /// Returns the measured speed of this machine's CPU for a plan that runs on it. Reads it from the cache
-/// folder, or measures it now, which takes a few seconds, and caches it. Returns `None` for a plan on a GPU,
-/// without a cache folder, and if the measurement fails. Calls `say` before a measurement and with the reason
-/// for a failure.
+/// folder, or measures it now, which takes a few seconds, and caches it. Processes that need it at the same
+/// time do not measure each other: one measures, and the others wait for it. Returns `None` for a plan on a
+/// GPU, without a cache folder, and if the measurement fails. Calls `say` before a measurement and with the
+/// reason for a failure.
 pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Arc<CpuPace>> {
     let (folder, path) = cache_place(plan, machine)?;
     if let Some(pace) = read(&path) {
@@ -55,12 +69,17 @@ pub fn cpu_pace(plan: &Plan, machine: &Machine, say: impl Fn(&str)) -> Option<Ar
     }
     let (threads, dtype) = (plan.execution.threads, plan.act_dtype());
     say("measuring the speed of this CPU once, for predictions: a few seconds");
-    let measured = std::fs::create_dir_all(&folder)
-        .at("create", &folder)
-        .and_then(|()| measure(threads, dtype, machine, &folder))
-        .and_then(|pace| write(&path, &pace).map(|()| pace));
+    let measured = std::fs::create_dir_all(&folder).at("create", &folder).and_then(|()| {
+        let _lock = lock(&folder);
+        if let Some(pace) = read(&path) {
+            return Ok(pace);
+        }
+        let pace = measure(threads, dtype, machine, &folder)?;
+        write(&path, &pace)?;
+        Ok(Arc::new(pace))
+    });
     match measured {
-        Ok(pace) => Some(Arc::new(pace)),
+        Ok(pace) => Some(pace),
         Err(e) => {
             say(&format!("the speed of this CPU is unknown: {e}"));
             None
@@ -81,6 +100,24 @@ fn cache_place(plan: &Plan, machine: &Machine) -> Option<(PathBuf, PathBuf)> {
     let folder = cache_folder()?;
     let path = cache_file(&folder, plan.execution.threads, plan.act_dtype());
     Some((folder, path))
+}
+
+/// Waits until no other process measures, and returns the lock that keeps them waiting; `None` if it cannot
+/// be had, in which case the measurement is only less exact.
+fn lock(folder: &Path) -> Option<File> {
+    let mut options = File::options();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    let file = regular::open_own(options, &folder.join("cpu-pace.lock")).ok()?;
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Some(file),
+            Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_TIMEOUT => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(_) => return None,
+        }
+    }
 }
 
 fn read(path: &Path) -> Option<Arc<CpuPace>> {
@@ -135,15 +172,20 @@ fn time_model(
     );
     settings.push(format!("engine.threads={threads}"));
     settings.push(format!("training.dtype={dtype}"));
-    settings.push(format!("training.steps={}", WARMUP_AND_MEASURED_STEPS.0 + WARMUP_AND_MEASURED_STEPS.1));
+    settings.push(format!("training.steps={}", WARMUP_STEPS + MEASURED_STEPS.end()));
     let recipe = recipe::load_str(Path::new("calibration"), "", &settings, std::iter::empty(), machine)?;
     let (Planned { plan, programs, .. }, dataset) = prepare(&recipe, &machine.clone().with_ranks(1, 1))?;
     let mut rank = Rank::alone(Arc::new(plan), programs, dataset)?;
-    for _ in 0..WARMUP_AND_MEASURED_STEPS.0 {
+    for _ in 0..WARMUP_STEPS {
         rank.time_step(|_, _, _| {})?;
     }
     let mut steps = Vec::new();
-    for _ in 0..WARMUP_AND_MEASURED_STEPS.1 {
+    let began = Instant::now();
+    let goes_on = |steps: usize| match began.elapsed() < MEASURED_TIME {
+        true => steps < *MEASURED_STEPS.end(),
+        false => steps < *MEASURED_STEPS.start(),
+    };
+    while goes_on(steps.len()) {
         let mut step = Duration::ZERO;
         rank.time_step(|program, node, time| {
             step += time;
