@@ -120,8 +120,8 @@ fn saved(run: &Run) -> u64 {
 #[test]
 fn before_the_first_checkpoint() {
     let place = Place::new();
-    // Small steps, so that there is time between the first row and the end.
-    let slow = ["tiny.toml", "checkpoint.interval=0", "training.accumulation=40"];
+    // Steps of several micro-steps, so that there is time between the first row and the end.
+    let slow = ["tiny.toml", "checkpoint.interval=0", "training.accumulation=10"];
     let mut running = place.start(&slow);
     assert!(running.until(|| place.runs().first().is_some_and(|run| run.rows() > 0)));
     assert!(running.kill());

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use xrun::results::Status;
 
-/// Steps whose lines fill a pipe several times.
-const STEPS: usize = 4000;
+/// Steps whose lines fill a pipe of 64 KiB at least twice.
+const STEPS: usize = 2500;
 
 /// Settings of a run with thousands of steps in a second, each with a line.
 const FAST: [&str; 14] = [
