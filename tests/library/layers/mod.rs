@@ -189,6 +189,7 @@ const OPENED_DIRECTLY: &[(&str, &[&str], &str)] = &[
     ("runner/results/provenance.rs", &["fs::read_to_string"], "/proc"),
     ("runner/results/rows.rs", &["File::options"], "a new file; rows by open_own"),
     ("runner/results/tensorboard/mod.rs", &["File::options"], "a new file, by open_own"),
+    ("runner/train/calibrate.rs", &["File::options"], "a lock, by open_own"),
     ("runner/train/run_ranks.rs", &["File::options"], "a rank's log, by open_own"),
     ("lab/cli/init.rs", &["OpenOptions::new"], "a new recipe and schema"),
     ("lab/compare/cpu_load.rs", &["fs::read_to_string"], "/proc"),
