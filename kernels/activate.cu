@@ -16,7 +16,7 @@ __device__ __forceinline__ void load_biased(const T *x, const float *b, u32 at, 
     }
 }
 
-// x, y: n elements. y may be the same memory as x.
+// x, y: n elements; b: [BIAS_WIDTH], null without a bias. y may be the same memory as x.
 extern "C" __global__ void activate(const T *x, const float *b, T *y, int n) {
     u32 at = (block_from_last() * blockDim.x + threadIdx.x) * VEC;
     if (at >= n) return;
@@ -51,6 +51,7 @@ extern "C" __global__ void activate_grad(const T *x, const float *b, const T *dy
 }
 
 // Also writes y, n elements. If dx reuses the memory of x or dy, y may reuse the other's.
-extern "C" __global__ void activate_grad_emitting(const T *x, const float *b, const T *dy, T *dx, T *y, int n) {
+extern "C" __global__ void activate_grad_emitting(const T *x, const float *b, const T *dy, T *dx, T *y,
+                                                  int n) {
     gradient<true>(x, b, dy, dx, y, n);
 }

@@ -72,9 +72,11 @@ template <int N> __device__ __forceinline__ void tanh_of_all(float (&x)[N]) {
     }
 }
 
-// Replaces stored logits by the logits that the losses see, and returns the derivatives in `slopes`.
+// Replaces stored logits by the logits that the losses see, and writes the derivatives to `slopes`, unless
+// logits are as stored and the derivatives 1.
 template <int N>
-__device__ __forceinline__ void transform(float (&logits)[N], float (&slopes)[N], const Objective &objective) {
+__device__ __forceinline__ void transform(float (&logits)[N], float (&slopes)[N],
+                                          const Objective &objective) {
     if constexpr (TRANSFORM == CAPPED) {
 #pragma unroll
         for (int i = 0; i < N; i++) logits[i] *= objective.inner;

@@ -53,8 +53,8 @@ struct Check {
     /// `engine.device` is `cpu`, also compare its logits and gradients in fp32 with the CPU's.
     #[arg(long)]
     compute: bool,
-    /// Also print what it costs beside another text, such as the one that it extends, and the lines in which they
-    /// differ.
+    /// Also print what it costs beside another text, such as the one that it extends, and the lines in which
+    /// they differ.
     #[arg(long, value_name = "TEXT")]
     beside: Option<PathBuf>,
     /// Print JSON.
@@ -121,7 +121,8 @@ fn check(args: &Check) -> Result<()> {
     let checks = checks.map_or_else(String::new, |checks| format!("\n{checks}"));
     let not_run = not_run.map_or_else(String::new, |reason| format!("\n{reason}\n"));
     print(&format!(
-        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n{cost}{beside}{remarks}{not_run}{checks}",
+        "{name} for {}: {} block{} of width {}, a vocabulary of {}, sequences of {}\n\n\
+         {cost}{beside}{remarks}{not_run}{checks}",
         recipe.name(),
         model.n_layers,
         plural(model.n_layers),

@@ -96,8 +96,8 @@ impl fmt::Display for ModelChecks {
         if let Some(error) = self.gpu_error {
             writeln!(
                 f,
-                "{:<6} GPU against CPU in fp32: largest difference of logits and gradients {error:.1e} (at most \
-                 {MAX_GPU_ERROR:.0e})",
+                "{:<6} GPU against CPU in fp32: largest difference of logits and gradients {error:.1e} \
+                 (at most {MAX_GPU_ERROR:.0e})",
                 says(error <= MAX_GPU_ERROR)
             )?;
         }
