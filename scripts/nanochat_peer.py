@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Trains nanochat's own model with its own optimizer on random tokens and prints the speed.
 
-    nanochat_peer.py CLONE [--depth 12] [--batch 16] [--window L]
+    nanochat_peer.py CLONE [--depth 12] [--batch 16] [--window L] [--flash-attention-3 FOLDER]
 
 CLONE is a git clone of karpathy/nanochat, read at the commit that data/models/ideas/nanochat_2026.model names. The model
 is compiled as its training script compiles it, and computes in bf16. Attention is FlashAttention 3 if the package
-`kernels` can load it, else PyTorch's; the line says which. The same model here:
+`kernels` can load it or --flash-attention-3 names its folder `hopper`, built in place (`FLASH_ATTENTION_DISABLE_…=TRUE
+python setup.py build_ext --inplace`), else PyTorch's; the line says which. The same model here:
 
     xrun run nanochat-d12 model.definition=data/models/ideas/nanochat_2026.model model.vocab_size=32768 \\
       model.rope_theta=100000 model.norm_eps=1.1920929e-7 training.local_batch_size=16 optimizer.name=muon \\
@@ -20,6 +21,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import types
 from pathlib import Path
 
 import torch
@@ -34,7 +36,10 @@ def main() -> None:
     arguments.add_argument("--depth", type=int, default=12)
     arguments.add_argument("--batch", type=int, default=16, help="sequences in a step")
     arguments.add_argument("--window", default="L", help="nanochat's pattern of windows; L: every block sees all keys")
+    arguments.add_argument("--flash-attention-3", metavar="FOLDER", type=Path, help="folder of flash_attn_interface.py, built")
     args = arguments.parse_args()
+    if args.flash_attention_3:
+        offer_flash_attention(args.flash_attention_3)
     archive = subprocess.run(["git", "-C", args.clone, "archive", NANOCHAT, "nanochat"], check=True, capture_output=True)
     with tempfile.TemporaryDirectory() as folder:
         tarfile.open(fileobj=io.BytesIO(archive.stdout)).extractall(folder, filter="data")
@@ -65,7 +70,19 @@ def main() -> None:
         seconds.append(time.perf_counter() - start)
     rate = args.batch * SEQ / statistics.median(seconds[WARMUP:])
     attention = "FlashAttention 3" if flash_attention.USE_FA3 else "PyTorch's attention"
-    print(f"nanochat depth {args.depth}, {attention}, torch {torch.__version__}: {rate:.0f} tok/s, loss {loss.item():.4f}")
+    setup = f"depth {args.depth}, windows {args.window}, {attention}, torch {torch.__version__}"
+    print(f"nanochat {setup}: {rate:.0f} tok/s, loss {loss.item():.4f}")
+
+
+def offer_flash_attention(folder: Path) -> None:
+    """Lets nanochat load FlashAttention 3 from a folder, where it asks the package `kernels` to fetch it."""
+    sys.path.insert(0, str(folder.resolve()))
+    import flash_attn_interface
+
+    package = types.ModuleType("kernels")
+    package.get_kernel = lambda _: types.SimpleNamespace(flash_attn_interface=flash_attn_interface)
+    package.has_kernel = lambda _: True
+    sys.modules["kernels"] = package
 
 
 if __name__ == "__main__":
