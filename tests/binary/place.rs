@@ -1,6 +1,7 @@
 //! A folder with its own recipe and results, the binary in it, and what a run left there.
 
 use flate2::bufread::GzDecoder;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -240,11 +241,20 @@ impl Running {
         true
     }
 
-    /// Sends a signal, given by name.
+    /// Sends a signal, given by name, at once: a short run may be over before another process could do it.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
+        let signal = match name {
+            "HUP" => Signal::HUP,
+            "INT" => Signal::INT,
+            "KILL" => Signal::KILL,
+            "TERM" => Signal::TERM,
+            "USR1" => Signal::USR1,
+            "USR2" => Signal::USR2,
+            "XCPU" => Signal::XCPU,
+            _ => panic!("no test sends SIG{name}"),
+        };
         // If this fails, the process is over, which the callers find out.
-        let _ = Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap();
+        let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
     /// Reads stderr up to this text. Returns whether it came before the process ended.
