@@ -55,6 +55,8 @@ policy! {
         Stream = "stream",
         /// Whole documents, packed by best fit decreasing and masked from each other.
         BestFit = "best_fit",
+        /// Whole documents, one per row.
+        Document = "document",
     }
 }
 
@@ -100,6 +102,8 @@ policy! {
         JsonLines = "jsonl",
         /// Parquet tables.
         Parquet = "parquet",
+        /// Conversations, in JSON lines, a JSON array or Parquet tables.
+        Chat = "chat",
     }
 }
 

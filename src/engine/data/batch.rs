@@ -1,5 +1,7 @@
 //! One micro-batch, laid out as the model's inputs.
 
+use super::marked;
+
 /// Marks a target that the loss leaves out.
 pub const IGNORED: u32 = u32::MAX;
 
@@ -29,7 +31,9 @@ impl Batch {
     /// Lays out the tokens of one window per sequence index. A window shorter than `seq_len + 1` is padded
     /// with opening tokens whose targets are [`IGNORED`].
     ///
-    /// Without `cross_documents`, positions and spans restart at every `opening_token`.
+    /// Without `cross_documents`, positions and spans restart at every `opening_token`. In words of
+    /// conversations ([`marked`]), they restart where a conversation begins, and only what is trained on is a
+    /// target.
     pub(super) fn from_windows(
         windows: impl IntoIterator<Item = (usize, Vec<u32>)>,
         seq_len: usize,
@@ -38,14 +42,16 @@ impl Batch {
     ) -> Self {
         let mut batch = Self::default();
         for (sequence, mut tokens) in windows {
-            let targets = tokens.iter().skip(1).copied().chain(std::iter::repeat(IGNORED)).take(seq_len);
-            batch.targets.extend(targets);
+            let targets = tokens.iter().skip(1).map(|&word| marked::target(word).unwrap_or(IGNORED));
+            batch.targets.extend(targets.chain(std::iter::repeat(IGNORED)).take(seq_len));
             tokens.resize(seq_len, opening_token);
             let mut start = 0;
-            for (t, &token) in tokens.iter().enumerate() {
-                if token == opening_token && !cross_documents {
+            for (t, token) in tokens.iter_mut().enumerate() {
+                let opens = !marked::is_marked(*token) && *token == opening_token && !cross_documents;
+                if opens || marked::is_first(*token) {
                     start = t;
                 }
+                *token = marked::id(*token);
                 batch.positions.push((t - start) as u32);
                 batch.spans.extend([start as u32, t as u32 + 1]);
             }
@@ -68,10 +74,16 @@ impl Batch {
             let mut at = 0;
             for tokens in pieces {
                 let [inputs @ .., _] = tokens.as_slice() else { continue };
-                batch.tokens.extend(inputs);
-                batch.targets.extend(&tokens[1..]);
-                batch.append_positions(at, inputs.len());
-                at += inputs.len();
+                batch.tokens.extend(inputs.iter().map(|&word| marked::id(word)));
+                batch.targets.extend(tokens[1..].iter().map(|&word| marked::target(word).unwrap_or(IGNORED)));
+                // A window of conversations has several.
+                let mut rest = inputs;
+                while let Some((_, more)) = rest.split_first() {
+                    let next = more.iter().position(|&word| marked::is_first(word)).unwrap_or(more.len());
+                    batch.append_positions(at, 1 + next);
+                    at += 1 + next;
+                    rest = &more[next..];
+                }
             }
             let padding = seq_len - at;
             batch.tokens.extend(std::iter::repeat_n(opening_token, padding));

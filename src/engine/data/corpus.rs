@@ -1,5 +1,6 @@
 //! Finds the corpus that a name refers to, and splits it into a training and a held-out part.
 
+use super::chat_corpus::{ChatFacts, LoadedChat};
 use super::corpus_files::CorpusFiles;
 use super::documents::Documents;
 use super::drop::DropList;
@@ -11,7 +12,7 @@ use super::text_files::TextFiles;
 use super::token_cache::{Header, Journal, Key, Part, TextTokens, TokenCache};
 use super::token_files::TokenFiles;
 use super::tokenizer::{LostBytes, Tokenizer};
-use super::{Shuffle, Spec, encode, generated, shard, source, split};
+use super::{Shuffle, Spec, chat_corpus, encode, generated, shard, source, split};
 use crate::device::host_allocator::fallible;
 use crate::error::{Error, Result};
 use crate::format::plural;
@@ -49,6 +50,8 @@ pub struct CorpusSummary {
     pub held_out_lost: Option<LostBytes>,
     /// Number of documents that `data.drop` lists and the corpus lacks.
     pub absent_drops: usize,
+    /// What is known about conversations; `None` for another corpus.
+    pub chat: Option<ChatFacts>,
 }
 
 impl CorpusSummary {
@@ -135,6 +138,9 @@ impl Corpus {
         tokenizer: &Tokenizer,
         cache: Option<&TokenCache>,
     ) -> Result<Loaded> {
+        if spec.holds_conversations() {
+            return load_chat(text, spec, tokenizer);
+        }
         let by_content = spec.shuffle == Shuffle::Blocks;
         // An unreadable corpus gets its error from the tokenizing path, so errors are dropped here.
         let key = || Key::new(text, Part::Splits, spec, tokenizer).ok().flatten();
@@ -214,6 +220,7 @@ impl Corpus {
                 lost: Some(header.lost),
                 held_out_lost: Some(header.held_out_lost),
                 absent_drops: header.absent_drops,
+                chat: None,
             },
         }))
     }
@@ -299,6 +306,10 @@ impl Corpus {
                 return Ok(Whole { tokens: shard::open(&files.all())?, text_bytes: None, lost, warnings });
             }
         };
+        if spec.holds_conversations() {
+            let (tokens, warnings) = chat_corpus::whole(&text, spec, tokenizer)?;
+            return Ok(Whole { tokens, text_bytes: None, lost: Some(LostBytes::default()), warnings });
+        }
         let make = |sink: &mut TokenSink<'_>, journal: &mut Journal| {
             let documents = Documents::open(&text, spec)?;
             journal.begin(Some(Split::Train));
@@ -357,6 +368,36 @@ pub fn refuse_other_tokenizer(spec: &Spec, tokenizer: &Tokenizer) -> Result<()> 
 fn header(location: &CorpusLocation, spec: &Spec) -> Header {
     let (text, tokenizer) = (location.to_string(), spec.tokenizer.clone());
     Header { text, tokenizer, ..Header::default() }
+}
+
+/// Loads both splits of conversations.
+fn load_chat(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
+    let held_out = match held_out_files(spec)? {
+        Some(CorpusFiles::Text(held)) => Some((held, spec.for_held_out())),
+        Some(CorpusFiles::Tokens(_)) => {
+            return Err(Error::usage(
+                "data.validation names token files, which do not say what is trained on of a conversation; name files of \
+                 conversations",
+            ));
+        }
+        None => None,
+    };
+    let LoadedChat { train, held_out: validation, warnings, description, facts } =
+        chat_corpus::load(text, held_out.as_ref(), spec, tokenizer)?;
+    Ok(Loaded {
+        train,
+        validation,
+        is_held_out_apart: held_out.is_some(),
+        content: None,
+        summary: CorpusSummary {
+            warnings,
+            description,
+            lost: Some(LostBytes::default()),
+            held_out_lost: Some(LostBytes::default()),
+            chat: Some(facts),
+            ..CorpusSummary::default()
+        },
+    })
 }
 
 /// Opens both splits of token files.
@@ -440,6 +481,7 @@ fn stories(spec: &Spec, tokenizer: &Tokenizer, sink: &mut TokenSink<'_>) -> Resu
         // Every held-out story decodes to its text if there is a floor.
         held_out_lost: floor.map(|_| LostBytes::default()),
         absent_drops: 0,
+        chat: None,
     })
 }
 
@@ -469,6 +511,9 @@ pub(super) fn unused_fields(spec: &Spec) -> Result<Option<String>> {
     let mut has_files = false;
     for (location, spec) in own.chain(others) {
         has_files = true;
+        if spec.holds_conversations() {
+            continue;
+        }
         if let CorpusFiles::Text(text) = CorpusFiles::at(&location, &spec.extensions)? {
             let files = source::open(text.list(&spec.extensions)?.files(), &spec.rules())?;
             if files.iter().any(|file| file.source.has_fields()) {
@@ -587,6 +632,7 @@ fn text(
             lost: Some(bytes.lost),
             held_out_lost: held.lost,
             absent_drops,
+            chat: None,
         });
     }
     let fraction = spec.fraction()?.unwrap_or_default();
@@ -623,6 +669,7 @@ fn text(
         lost: Some(bytes.lost),
         held_out_lost: Some(held_out_lost),
         absent_drops,
+        chat: None,
     })
 }
 

@@ -1,11 +1,13 @@
 //! Opens a corpus as two streams of tokens.
 
+use super::chat_corpus::ChatFacts;
 use super::corpus::{Corpus, CorpusSummary, held_out_files};
 use super::corpus_facts::SourceFacts;
 use super::corpus_files::CorpusFiles;
 use super::file::FileStamp;
 use super::held_out::{HeldOut, TextBytes};
 use super::location::CorpusLocation;
+use super::marked;
 use super::opened::{Opened, Opening};
 use super::overlap::share_in_training;
 use super::packing::{self, Packed, Rows};
@@ -15,6 +17,7 @@ use super::tokenizer::LostBytes;
 use super::{Packing, Spec, Stream, Tokenizer};
 use crate::error::{Error, Result};
 use crate::format::plural;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A source of a mixture that was opened.
@@ -42,6 +45,9 @@ pub struct Dataset {
     pub sources: Vec<OpenedSource>,
     /// What packing made of the corpus; `None` if nothing was packed.
     pub packed: Option<Packed>,
+    /// What is known about conversations, by the source that has them; the name of a corpus that is one source
+    /// is empty.
+    pub chat: BTreeMap<String, ChatFacts>,
     /// The set that `data.validation` holds out.
     pub validation: HeldOut,
     /// Further held-out sets, in the order of their names.
@@ -136,7 +142,7 @@ impl Dataset {
             let known = part.tokens.wait_for(RATED_TOKENS)?;
             let end = known.map_or(RATED_TOKENS, |known| known.min(RATED_TOKENS));
             let tokens = part.tokens.read(0..end, self.tokenizer.vocab_size())?;
-            let sum: u64 = tokens.iter().map(|token| u64::from(bytes[*token as usize])).sum();
+            let sum: u64 = tokens.iter().map(|&word| u64::from(bytes[marked::id(word) as usize])).sum();
             Ok((!tokens.is_empty()).then(|| sum as f64 / tokens.len() as f64))
         };
         self.parts.iter().map(rate).collect()
@@ -215,12 +221,14 @@ pub(super) fn open_corpus(
     }
     let packed = train.whole().map(|train| pack(spec, train, &tokenizer, seq_len)).transpose()?;
     let (rows, packed) = packed.flatten().unzip();
+    let packed = packed.or(summary.chat.as_ref().map(|chat| chat.packed));
     let parts = vec![Part { name: String::new(), tokens: train, rows: rows.map(Arc::new) }];
     Ok(Dataset {
         tokenizer,
         parts,
         sources: Vec::new(),
         packed,
+        chat: summary.chat.map(|facts| (String::new(), facts)).into_iter().collect(),
         validation,
         sets: Vec::new(),
         floor,
@@ -244,11 +252,15 @@ pub(super) fn pack(
     tokenizer: &Tokenizer,
     seq_len: usize,
 ) -> Result<Option<(Rows, Packed)>> {
-    if spec.packing == Packing::Stream || seq_len == 0 {
+    // Conversations are laid into rows already.
+    if spec.packing == Packing::Stream || seq_len == 0 || train.is_marked() {
         return Ok(None);
     }
     let documents = packing::documents(train, tokenizer)?;
-    let rows = Rows::pack(&documents, seq_len);
+    let rows = match spec.packing {
+        Packing::Document => Rows::apart(&documents, seq_len),
+        Packing::Stream | Packing::BestFit => Rows::pack(&documents, seq_len),
+    };
     let packed = rows.summary();
     Ok(Some((rows, packed)))
 }

@@ -48,6 +48,12 @@ impl Documents {
     /// If a file is not what its ending says or does not follow its format, or the corpus holds no text.
     pub fn open(text: &TextFiles, spec: &Spec) -> Result<Self> {
         let rules = spec.rules();
+        if spec.holds_conversations() {
+            return Err(Error::usage(format!(
+                "{}.format = \"chat\": only a run reads conversations as such; for the text of a field, name another format",
+                rules.table
+            )));
+        }
         if rules.separator.as_deref() == Some("") {
             let table = rules.table;
             return Err(Error::usage(format!(

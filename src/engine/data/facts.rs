@@ -33,6 +33,7 @@ impl CorpusFacts {
             floor: dataset.floor,
             sources: dataset.source_facts(),
             packed: dataset.packed,
+            chat: dataset.chat.clone(),
             memory_bytes: dataset.memory_bytes(),
             tasks: Vec::new(),
             warnings: dataset.warnings.clone(),

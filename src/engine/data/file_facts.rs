@@ -1,7 +1,9 @@
 //! What is known about a corpus of files before a run. Small text is tokenized; of more, every file is
 //! checked and the sizes are estimated.
 
-use super::corpus::{Corpus, held_out_files, stories_tokenizer_warning, unused_by_shards, unused_seed};
+use super::corpus::{
+    Corpus, Whole, held_out_files, stories_tokenizer_warning, unused_by_shards, unused_seed,
+};
 use super::corpus_facts::CorpusFacts;
 use super::corpus_files::CorpusFiles;
 use super::dataset::pack;
@@ -74,6 +76,7 @@ pub(super) fn of_files(
         let lost = loaded.summary.lost_warning();
         let warnings: Vec<String> = loaded.summary.warnings.iter().cloned().chain(lost).collect();
         absent_drops = loaded.summary.absent_drops;
+        let chat = loaded.summary.chat.map(|facts| (String::new(), facts)).into_iter().collect();
         if loaded.is_held_out_apart {
             apart_in_training = trained_on(Some(&loaded.train), Some(&loaded.validation))?;
         }
@@ -83,6 +86,7 @@ pub(super) fn of_files(
             memory_bytes: loaded.train.memory_bytes() + loaded.validation.memory_bytes(),
             warnings,
             exact: true,
+            chat,
             ..facts
         };
         Ok((facts, Some(loaded.train), Some(loaded.validation)))
@@ -91,6 +95,7 @@ pub(super) fn of_files(
     let is_dropped_from = spec.drop.is_some() && matches!(files, CorpusFiles::Text(_));
     let (mut facts, train, held_out) = match (files, &held) {
         (CorpusFiles::Tokens(_), None | Some(CorpusFiles::Tokens(_))) => exactly(facts)?,
+        (CorpusFiles::Text(_), _) if spec.holds_conversations() => exactly(facts)?,
         (_, Some(held)) => {
             let train = whole(files, spec, (doubtful, seq_len), tokenizer, cache, &in_corpus)?;
             if is_dropped_from && train.exact {
@@ -138,7 +143,8 @@ pub(super) fn of_files(
         facts.warnings.extend(files.check_tokenizer(tokenizer)?);
     }
     if let Some(train) = &train {
-        facts.packed = packed(spec, train, tokenizer, seq_len)?;
+        let rows_of_conversations = facts.chat.values().map(|chat| chat.packed).next();
+        facts.packed = rows_of_conversations.or(packed(spec, train, tokenizer, seq_len)?);
     }
     if counted && !facts.exact {
         let (mut train, mut held_out) = (0, 0);
@@ -216,6 +222,17 @@ pub(super) fn whole(
             });
         }
     };
+    if spec.holds_conversations() {
+        let Whole { tokens, warnings, .. } = Corpus::whole(&text.location, spec, tokenizer, 0, None)?;
+        return Ok(WholeFacts {
+            tokens: tokens.len(),
+            stream: Some(tokens),
+            exact: true,
+            is_in_memory: true,
+            packed: None,
+            warnings,
+        });
+    }
     let documents = Documents::open(text, spec)?;
     let mut warnings = documents.warnings()?;
     let sampled = sample(&documents, tokenizer)?;
@@ -253,7 +270,11 @@ fn estimated_packing(
 ) -> Option<Packed> {
     let per_byte = tokens as f64 / documents.total_bytes().max(1) as f64;
     let lens = (0..documents.len()).map(|i| (documents.bytes(i) as f64 * per_byte) as usize + 1);
-    (spec.packing == Packing::BestFit).then(|| Packed::estimate(lens, seq_len, share))
+    match spec.packing {
+        Packing::Stream => None,
+        Packing::BestFit => Some(Packed::estimate(lens, seq_len, share)),
+        Packing::Document => Some(Packed::estimate_apart(lens, seq_len, share)),
+    }
 }
 
 /// Returns true if a run reads the tokens of documents from the cache.

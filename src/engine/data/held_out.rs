@@ -23,8 +23,8 @@ pub struct HeldOut {
 
 impl HeldOut {
     /// Returns the positions where documents begin, which tell the document that each token belongs to. A
-    /// document begins at an `opening_token`; one after the last document opens none. If the set begins
-    /// within a document, that document begins at position 0.
+    /// document begins at an `opening_token`, and a conversation where it is marked; one after the last
+    /// document opens none. If the set begins within a document, that document begins at position 0.
     ///
     /// # Errors
     /// If a token file cannot be read or was written to.

@@ -3,6 +3,7 @@
 use super::batch::Batch;
 use super::held_out::HeldOut;
 use super::interleave::MixtureStage;
+use super::marked;
 use super::ramp::Ramp;
 use super::sampler::{Sampler, StepSequences, global_index};
 use super::{Dataset, Shuffle};
@@ -75,6 +76,7 @@ impl LoaderSpec {
         let vocab = dataset.tokenizer.vocab_size();
         let read = |index| {
             let pieces = step.read(index, vocab)?;
+            let pieces = pieces.into_iter().map(|words| SequencePiece::from_words(&words)).collect();
             Ok(Sequence { index, source: step.source(index).to_owned(), pieces })
         };
         (indices.start..indices.end.min(step.len())).map(read).collect()
@@ -119,7 +121,25 @@ pub struct Sequence {
     pub source: String,
     /// Its tokens: one window, or the documents that are packed into a row. The last token of each piece is a
     /// target and no input.
-    pub pieces: Vec<Vec<u32>>,
+    pub pieces: Vec<SequencePiece>,
+}
+
+/// A part of a sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SequencePiece {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// Whether each token is a target, where the piece has conversations: of another text, each is.
+    pub trained: Option<Vec<bool>>,
+}
+
+impl SequencePiece {
+    fn from_words(words: &[u32]) -> Self {
+        let tokens = words.iter().map(|&word| marked::id(word)).collect();
+        let trained = words.iter().any(|&word| marked::is_marked(word));
+        let trained = trained.then(|| words.iter().map(|&word| marked::is_trained(word)).collect());
+        Self { tokens, trained }
+    }
 }
 
 /// Yields micro-batches in order, step after step, without end. Dropping the loader stops its thread.

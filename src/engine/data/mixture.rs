@@ -84,6 +84,10 @@ pub(super) fn open(
         train_tokens: Some(dataset.train_tokens()).filter(|(_, exact)| *exact).map(|(tokens, _)| tokens),
     });
     let sources = sources.collect();
+    let chat = opened
+        .iter()
+        .flat_map(|(name, dataset)| dataset.chat.values().map(|facts| ((*name).clone(), facts.clone())));
+    let chat = chat.collect();
     let packed = Packed::merged(opened.iter().filter_map(|(_, dataset)| dataset.packed));
     let mut files = Vec::new();
     for (name, dataset) in &mut opened {
@@ -94,6 +98,7 @@ pub(super) fn open(
         parts,
         sources,
         packed,
+        chat,
         validation,
         sets,
         floor: None,
@@ -139,6 +144,7 @@ pub(super) fn facts(
             all.validation_tokens = all.validation_tokens.saturating_add(facts.validation_tokens);
             all.set_tokens.insert(name.clone(), facts.validation_tokens);
         }
+        all.chat.extend(facts.chat.values().map(|chat| (name.clone(), chat.clone())));
         all.warnings.extend(facts.warnings.iter().map(|warning| dataset::warning_of(name, warning)));
         all.sources.push(SourceFacts {
             name: name.clone(),

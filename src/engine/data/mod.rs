@@ -7,6 +7,8 @@
 
 mod batch;
 mod caught;
+pub mod chat;
+mod chat_corpus;
 mod corpus;
 mod corpus_facts;
 mod corpus_files;
@@ -27,6 +29,7 @@ pub mod leaks;
 mod loader;
 mod location;
 mod manifest;
+mod marked;
 mod mixture;
 mod named_splits;
 mod open;
@@ -58,6 +61,7 @@ pub mod tokenizer_training;
 
 pub use crate::policy::{MissingField, Packing, PathList, Shuffle, TextFormat, Validation};
 pub use batch::{Batch, IGNORED};
+pub use chat_corpus::{ChatFacts, DroppedExamples, ShownExample};
 pub use corpus::{CorpusSummary, refuse_other_tokenizer};
 pub use corpus_facts::{CorpusFacts, SourceFacts, TaskFacts};
 pub use corpus_files::is_there;
@@ -67,7 +71,7 @@ pub use facts::facts;
 pub use file::FileStamp;
 pub use held_out::{HeldOut, TextBytes};
 pub use interleave::{MixtureStage, mixture_shares};
-pub use loader::{Loader, LoaderSpec, Sequence, ValidationBatches, held_out_batches};
+pub use loader::{Loader, LoaderSpec, Sequence, SequencePiece, ValidationBatches, held_out_batches};
 pub use location::CorpusLocation;
 pub use manifest::ShardManifest;
 pub use open::{feed, open, open_as};

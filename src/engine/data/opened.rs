@@ -49,6 +49,7 @@ impl Opened {
         opening: Opening,
     ) -> Result<Self> {
         if let (Corpus::Files(CorpusFiles::Text(text)), Some(cache)) = (corpus, cache)
+            && !spec.holds_conversations()
             && (opening, spec.shuffle, spec.packing)
                 == (Opening::WhileTokenized, Shuffle::Blocks, Packing::Stream)
             && let Some(opened) = Self::while_tokenized(text, spec, seq_len, tokenizer, cache)?

@@ -78,6 +78,12 @@ impl Packed {
         Rows::pack(&documents, seq_len).summary().scaled(share)
     }
 
+    /// Estimates what a row for each document makes of a `share` of documents of about `lens` inputs.
+    pub(super) fn estimate_apart(lens: impl Iterator<Item = usize>, seq_len: usize, share: f64) -> Self {
+        let documents: Vec<Piece> = lens.map(|len| Piece { start: 0, len: len.max(1) }).collect();
+        Rows::apart(&documents, seq_len).summary().scaled(share)
+    }
+
     /// Adds up what packing makes of several corpora; `None` if there are none.
     pub(super) fn merged(packed: impl Iterator<Item = Self>) -> Option<Self> {
         packed.reduce(|a, b| {
@@ -105,6 +111,19 @@ impl Rows {
         for row in groups.into_iter().flatten() {
             rows.pieces.extend(row);
             rows.ends.push(rows.pieces.len());
+        }
+        rows
+    }
+
+    /// Lays documents into rows of `seq_len` inputs, one per row; a longer one is cut.
+    pub fn apart(documents: &[Piece], seq_len: usize) -> Self {
+        let cut = documents.iter().filter(|document| document.len > seq_len).count();
+        let mut rows = Self { seq_len, documents: documents.len(), cut, ..Self::default() };
+        for &Piece { start, len } in documents {
+            for at in (0..len).step_by(seq_len.max(1)) {
+                rows.pieces.push(Piece { start: start + at, len: (len - at).min(seq_len) });
+                rows.ends.push(rows.pieces.len());
+            }
         }
         rows
     }
@@ -222,6 +241,14 @@ mod tests {
             "2,000 documents packed into 2,000 rows, 0.0 % of them padding; 1,000 documents longer than a row cut"
         );
         assert_eq!(Rows::pack(&[], 10).len(), 0);
+    }
+
+    #[test]
+    fn documents_may_have_a_row_each() {
+        let rows = Rows::apart(&pieces(&[3, 10, 12]), 10);
+        let lens: Vec<usize> = (0..rows.len()).map(|row| rows.row(row)[0].len).collect();
+        assert_eq!((lens, rows.summary().cut), (vec![3, 10, 10, 2], 1));
+        assert_eq!(rows.row(3), [Piece { start: 23, len: 2 }]);
     }
 
     #[test]

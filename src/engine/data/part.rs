@@ -48,6 +48,11 @@ impl PartTokens {
         }
     }
 
+    /// Returns true if the tokens are words of conversations.
+    pub fn is_marked(&self) -> bool {
+        self.whole().is_some_and(Stream::is_marked)
+    }
+
     /// Returns what is known about a text that was tokenized after the corpus was opened.
     pub fn late(&self) -> Option<&CorpusSummary> {
         match self {

@@ -36,29 +36,62 @@ impl RowFile {
     /// If the file cannot be read or changes meanwhile, does not consist of rows, or has more of them than
     /// the budget allows. The message has file and line.
     pub fn read(path: &Path, budget: &mut RowBudget) -> Result<Self> {
-        let mut opened = CorpusFile::open_all(vec![path.to_owned()])?;
-        let file = opened.pop().ok_or_else(|| Error::failed(format!("cannot open {}", path.display())))?;
+        let file = open(path)?;
         let hash = hash(&file)?;
-        let content = source::unpacked(file);
-        let mut head = [0; 512];
-        let read = content.read_at(0, &mut head)?;
-        let head = head[..read].strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head[..read]);
-        let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
-        let rows = match first {
-            _ if head.starts_with(b"PAR1") => source::table_rows(content.file(), budget)?,
-            Some(b'[') => array(content.as_ref(), budget)?,
-            Some(b'{') | None => lines(content.as_ref(), budget)?,
-            Some(_) => {
-                return Err(Error::usage(format!(
-                    "{}: neither JSON lines nor a Parquet table; xrun reads task files in the layouts of the HuggingFace \
-                     hub: convert it, such as with `datasets`' to_json",
-                    path.display()
-                )));
-            }
-        };
-        content.file().check()?;
+        let mut rows = Vec::new();
+        read(file, budget, &mut |_, more| {
+            rows.extend(more);
+            Ok(())
+        })?;
         Ok(Self { path: path.to_owned(), hash, rows })
     }
+}
+
+/// Hands the rows of a file to `sink` in groups, so that a file of lines may be longer than the memory.
+///
+/// # Errors
+/// Those of [`RowFile::read`], but for the number of lines, and those of `sink`.
+pub(super) fn read_in_groups(path: &Path, sink: &mut dyn FnMut(Vec<Row>) -> Result<()>) -> Result<()> {
+    let mut budget = RowBudget::new();
+    read(open(path)?, &mut budget, &mut |budget, rows| {
+        *budget = RowBudget::new();
+        sink(rows)
+    })
+}
+
+fn open(path: &Path) -> Result<CorpusFile> {
+    let mut opened = CorpusFile::open_all(vec![path.to_owned()])?;
+    opened.pop().ok_or_else(|| Error::failed(format!("cannot open {}", path.display())))
+}
+
+/// Receives rows of a file, and what may still be read.
+type Sink<'s> = dyn FnMut(&mut RowBudget, Vec<Row>) -> Result<()> + 's;
+
+fn read(file: CorpusFile, budget: &mut RowBudget, sink: &mut Sink<'_>) -> Result<()> {
+    let content = source::unpacked(file);
+    let mut head = [0; 512];
+    let read = content.read_at(0, &mut head)?;
+    let head = head[..read].strip_prefix(b"\xef\xbb\xbf").unwrap_or(&head[..read]);
+    let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
+    match first {
+        _ if head.starts_with(b"PAR1") => {
+            let rows = source::table_rows(content.file(), budget)?;
+            sink(budget, rows)?;
+        }
+        Some(b'[') => {
+            let rows = array(content.as_ref(), budget)?;
+            sink(budget, rows)?;
+        }
+        Some(b'{') | None => lines(content.as_ref(), budget, sink)?,
+        Some(_) => {
+            return Err(Error::usage(format!(
+                "{}: neither JSON lines nor a Parquet table; xrun reads such files in the layouts of the HuggingFace hub: \
+                 convert it, such as with `datasets`' to_json",
+                content.file().path().display()
+            )));
+        }
+    }
+    content.file().check()
 }
 
 /// Returns the BLAKE3 hash of a file's bytes.
@@ -75,16 +108,17 @@ fn hash(file: &CorpusFile) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-fn lines(content: &dyn Content, budget: &mut RowBudget) -> Result<Vec<Row>> {
+fn lines(content: &dyn Content, budget: &mut RowBudget, sink: &mut Sink<'_>) -> Result<()> {
     let path = content.file().path();
     let mut reader = TextReader::whole(content)?;
-    let (mut rows, mut line, mut text) = (Vec::new(), 0, String::new());
+    let (mut line, mut text) = (0, String::new());
     loop {
         // A line longer than the block: read as much again.
         let (block, before) = (BLOCK_BYTES.max(text.len()), text.len());
         let more = reader.append(&mut text, block)?;
         budget.take(path, 0, JSON_FACTOR * (text.len() - before) as u64)?;
         let whole = if more { text.rfind('\n').map_or(0, |end| end + 1) } else { text.len() };
+        let mut rows = Vec::new();
         for part in text[..whole].split_inclusive('\n') {
             line += 1;
             if !part.trim().is_empty() {
@@ -95,8 +129,9 @@ fn lines(content: &dyn Content, budget: &mut RowBudget) -> Result<Vec<Row>> {
             }
         }
         text.drain(..whole);
+        sink(budget, rows)?;
         if !more {
-            return Ok(rows);
+            return Ok(());
         }
     }
 }

@@ -15,6 +15,7 @@
 
 use super::Shuffle;
 use super::interleave::{Interleave, MixtureStage};
+use super::marked;
 use super::packing::Piece;
 use super::part::Part;
 use super::ramp::Ramp;
@@ -114,6 +115,19 @@ impl Order {
         };
         let count = rows.len() as u64;
         Ok(rows.row(self.shuffled(number / count, number % count, count) as usize).to_vec())
+    }
+
+    /// Returns the number of targets of the sequence with this number, of conversations.
+    ///
+    /// # Errors
+    /// If the tokens cannot be read.
+    fn trained_targets(&self, number: u64) -> Result<u64> {
+        let mut targets = 0;
+        for Piece { start, len } in self.pieces(number)? {
+            let words = self.part.tokens.read(start + 1..start + len + 1, usize::MAX)?;
+            targets += words.into_iter().filter(|&word| marked::is_trained(word)).count() as u64;
+        }
+        Ok(targets)
     }
 
     /// Returns the windows of the part, as far as they matter to the sequence with this number.
@@ -235,7 +249,8 @@ impl StepSequences<'_> {
         order.pieces(number)?.into_iter().map(tokens).collect()
     }
 
-    /// Returns the number of targets from each part: that of the inputs without padding.
+    /// Returns the number of targets from each part: that of the inputs without padding, and of conversations
+    /// that of the tokens that are trained on.
     ///
     /// # Errors
     /// If the tokens cannot be read.
@@ -244,6 +259,7 @@ impl StepSequences<'_> {
         for &(part, number) in &self.drawn {
             let order = &self.orders[part];
             targets[part] += match order.part.rows {
+                None if order.part.tokens.is_marked() => order.trained_targets(number)?,
                 None => order.seq_len as u64,
                 Some(_) => order.pieces(number)?.iter().map(|piece| piece.len as u64).sum(),
             };

@@ -1,5 +1,6 @@
 //! What a dataset is made from: a corpus, a tokenizer and a held-out part.
 
+use super::chat::Renderer;
 use super::location::CorpusLocation;
 use super::source::Rules;
 use crate::error::{Error, Result};
@@ -105,6 +106,12 @@ pub struct Spec {
     pub shuffle: Shuffle,
     /// Bytes that tokens may take in memory; `None` for no limit.
     pub memory_bytes: Option<u64>,
+    /// The file of the chat template of conversations; `None` for that of the tokenizer.
+    pub chat_template: Option<PathBuf>,
+    /// Tokens of a row, which conversations are laid into.
+    pub row_len: usize,
+    /// Where chat templates are rendered.
+    pub renderer: Renderer,
 }
 
 impl Spec {
@@ -133,6 +140,9 @@ impl Spec {
             packing: Packing::Stream,
             shuffle: Shuffle::All,
             memory_bytes: None,
+            chat_template: None,
+            row_len: 0,
+            renderer: Renderer::Child,
         }
     }
 
@@ -175,6 +185,11 @@ impl Spec {
             }
             _ => Cow::Borrowed(self),
         }
+    }
+
+    /// Returns true if the files are read as conversations.
+    pub(super) fn holds_conversations(&self) -> bool {
+        self.format == TextFormat::Chat
     }
 
     /// Returns where the training text lies; `None` for a generated corpus and for a mixture.

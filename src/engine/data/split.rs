@@ -58,7 +58,7 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
 }
 
 /// Takes sizes in order while they fit into the share. If none fits, takes the smallest. Never takes all.
-fn choose_held_out(sizes: &[u64], fraction: f64) -> Vec<bool> {
+pub(super) fn choose_held_out(sizes: &[u64], fraction: f64) -> Vec<bool> {
     let share = (sizes.iter().sum::<u64>() as f64 * fraction) as u64;
     let mut taken = 0;
     let mut held: Vec<bool> = sizes

@@ -1,6 +1,7 @@
 //! A stream of token ids, in memory or in files, read by range.
 
 use super::file::CorpusFile;
+use super::marked;
 use super::parallel::collect_in_order;
 use crate::error::{Error, IoContext, Result};
 use crate::interrupts;
@@ -134,6 +135,8 @@ struct Segment {
 pub struct Stream {
     segments: Vec<Segment>,
     len: usize,
+    /// True if the words are those of conversations ([`marked`]), in a part of the stream at least.
+    is_marked: bool,
 }
 
 impl Stream {
@@ -151,11 +154,22 @@ impl Stream {
         Self::new([Store::Memory(tokens)])
     }
 
+    /// Makes a stream of the words of conversations in memory.
+    pub(super) fn from_words(words: Vec<u32>) -> Self {
+        Self { is_marked: true, ..Self::from_tokens(words) }
+    }
+
+    /// Returns true if words of the stream are those of conversations.
+    pub(super) fn is_marked(&self) -> bool {
+        self.is_marked
+    }
+
     /// Joins streams, one behind the other. Shares their stores.
     pub(super) fn join<'s>(streams: impl IntoIterator<Item = &'s Self>) -> Self {
         let mut joined = Self::default();
-        for segment in streams.into_iter().flat_map(|stream| &stream.segments) {
-            joined.push(segment.clone());
+        for stream in streams {
+            joined.is_marked |= stream.is_marked;
+            stream.segments.iter().for_each(|segment| joined.push(segment.clone()));
         }
         joined
     }
@@ -210,20 +224,22 @@ impl Stream {
         Ok(out)
     }
 
-    /// Copies the tokens of a range and checks each against a vocabulary of `vocab` entries.
+    /// Copies the tokens of a range, or the words of conversations, and checks each against a vocabulary of `vocab` entries.
     ///
     /// # Errors
     /// If [`Stream::read`] fails, or a token is outside the vocabulary; the message has the first such token,
     /// its file and its position there.
     pub(super) fn tokens_in_vocab(&self, range: Range<usize>, vocab: usize) -> Result<Vec<u32>> {
         let tokens = self.tokens(range.clone())?;
-        let Some(bad) = tokens.iter().position(|&t| t as usize >= vocab) else { return Ok(tokens) };
+        // A mark in another stream is a wrong id.
+        let id = |word: u32| if self.is_marked { marked::id(word) } else { word };
+        let Some(bad) = tokens.iter().position(|&word| id(word) as usize >= vocab) else { return Ok(tokens) };
         let at = range.start + bad;
         let place = self.segments_from(at).first().map(|s| s.store.place(s.from + at - s.at));
         Err(Error::usage(format!(
             "token {} at {} is outside the tokenizer's vocabulary of {vocab} entries; name the tokenizer that made these \
              tokens",
-            tokens[bad],
+            id(tokens[bad]),
             place.unwrap_or_default()
         )))
     }
@@ -248,7 +264,7 @@ impl Stream {
 
     /// Returns the part of the stream within `range`. It shares the stores.
     pub fn slice(&self, range: Range<usize>) -> Self {
-        let mut part = Self::default();
+        let mut part = Self { is_marked: self.is_marked, ..Self::default() };
         for s in &self.segments {
             let from = range.start.max(s.at);
             let to = range.end.min(s.at + s.len);
@@ -264,7 +280,8 @@ impl Stream {
         part
     }
 
-    /// Returns the position of the first `token` at or after `start`.
+    /// Returns the position of the first `token` at or after `start`; of conversations, that of the first one
+    /// that begins there, whatever its first token is.
     ///
     /// # Errors
     /// If [`Stream::read`] fails.
@@ -272,7 +289,8 @@ impl Stream {
         let mut at = start;
         while at < self.len {
             let chunk = self.tokens(at..self.len.min(at + 4096))?;
-            if let Some(i) = chunk.iter().position(|&t| t == token) {
+            let is_it = |&word: &u32| if self.is_marked { marked::is_first(word) } else { word == token };
+            if let Some(i) = chunk.iter().position(is_it) {
                 return Ok(Some(at + i));
             }
             at += chunk.len();

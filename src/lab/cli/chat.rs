@@ -1,8 +1,9 @@
 //! `xrun sample [RUN] --chat`.
 
 use super::terminal::{eprint_line, print_exact};
+use crate::data::chat::Renderer;
 use crate::error::{Error, Result};
-use crate::train::{Chat, Renderer, TrainedRun};
+use crate::train::{Chat, TrainedRun};
 use std::io::{BufRead, IsTerminal, Write};
 
 /// Starts a new conversation when typed as a message.

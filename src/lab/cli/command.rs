@@ -8,9 +8,9 @@ use super::{
     compare, complete, completions, coordinates, data, doctor, eval, export, import, init, inspect, keep,
     model, ops, plan, profile, replay, report, resume, run, runs, sample, sweep, tasks, tokenizer, watch,
 };
+use crate::data::chat::COMMAND as RENDER_COMMAND;
 use crate::ranks;
 use crate::results::provenance::Build;
-use crate::train::RENDER_COMMAND;
 use clap::{Parser, Subcommand};
 use std::sync::LazyLock;
 

@@ -2,6 +2,7 @@
 
 use super::terminal::{eprint_line, print, print_json};
 use super::{data_cache, data_check, data_show};
+use crate::data::chat::Renderer;
 use crate::data::stories::Split;
 use crate::data::{
     self, Counts, HELD_OUT_SHARE, MissingField, Packing, PathList, SHARD_TOKENS, ShardManifest, ShardWriter,
@@ -165,6 +166,9 @@ fn tokenize(args: &Args, corpus: CorpusSource, out: &Path) -> Result<()> {
         packing: Packing::Stream,
         shuffle: Shuffle::All,
         memory_bytes: None,
+        chat_template: None,
+        row_len: 0,
+        renderer: Renderer::Child,
     };
     let tokenizer = Arc::new(Tokenizer::open_for(&spec.tokenizer, spec.begin_token.as_deref())?);
     data::refuse_other_tokenizer(&spec, &tokenizer)?;

@@ -2,7 +2,7 @@
 
 use super::terminal::{eprint_line, print, print_json};
 use super::what::RecipeArguments;
-use crate::data::{self, CorpusFacts, Dataset, Sequence, TokenCache, Tokenizer};
+use crate::data::{self, CorpusFacts, Dataset, Sequence, SequencePiece, TokenCache, Tokenizer};
 use crate::error::{Error, Result};
 use crate::forecast::Planned;
 use crate::format::{Column, Table, percent, printable, thousands};
@@ -68,6 +68,9 @@ struct ShownSequence {
 struct ShownPiece {
     text: String,
     tokens: Vec<u32>,
+    /// Whether each token is trained on, where there are conversations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trained: Option<Vec<bool>>,
 }
 
 /// Runs the command.
@@ -103,7 +106,9 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn with_text(tokenizer: &Tokenizer, Sequence { index, source, pieces }: Sequence) -> Result<ShownSequence> {
-    let piece = |tokens: Vec<u32>| Ok(ShownPiece { text: tokenizer.decode(&tokens)?, tokens });
+    let piece = |SequencePiece { tokens, trained }| {
+        Ok(ShownPiece { text: tokenizer.decode(&tokens)?, tokens, trained })
+    };
     Ok(ShownSequence { index, source, pieces: pieces.into_iter().map(piece).collect::<Result<_>>()? })
 }
 

@@ -8,10 +8,11 @@ use super::{
     inspect, keep, ls, model, ops, plan, profile, replay, report, resume, run, runs, sample, schema, sweep,
     tasks, tokenizer, watch,
 };
+use crate::data::chat::render_from_stdin;
 use crate::device::cuda::nccl::pin_environment;
 use crate::error::{Error, Result};
 use crate::ranks::Launch;
-use crate::train::{Request, render_from_stdin};
+use crate::train::Request;
 use clap::CommandFactory;
 use std::path::Path;
 

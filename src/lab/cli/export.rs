@@ -4,6 +4,7 @@ use super::terminal::eprint_line;
 use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
+use crate::data::chat::own_template;
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
 use crate::model::hf_export::{self, CHAT_TEMPLATE, Dtype, Export, Stored};
@@ -15,7 +16,7 @@ use crate::recipe::{Recipe, WorldSize};
 use crate::results::folder::read_summary;
 use crate::results::names::CHECKPOINT;
 use crate::results::{Summary, find};
-use crate::train::{chat_template, companions, recipe_of, reference, tokenizer_json};
+use crate::train::{companions, recipe_of, reference, tokenizer_json};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -67,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
     export.companions = companions(&run)?;
     export.data = training_data(&run, &checkpoint)?;
-    if let Some(template) = chat_template(&run)? {
+    if let Some(template) = own_template(&run)? {
         export.companions.0.insert(CHAT_TEMPLATE.to_owned(), template);
     }
     if checkpoint.meta().step > 0 {

@@ -58,7 +58,6 @@ mod tests {
     use crate::machine::Machine;
     use crate::plan::{CorpusFacts, Plan};
     use crate::recipe;
-    use std::collections::BTreeMap;
     use std::path::Path;
 
     /// Makes a cell planned for GPUs, or for the CPU with 8 threads.
@@ -71,13 +70,7 @@ mod tests {
             train_tokens: 1 << 20,
             exact: true,
             validation_tokens: 1 << 12,
-            set_tokens: BTreeMap::new(),
-            floor: None,
-            packed: None,
-            sources: Vec::new(),
-            memory_bytes: 0,
-            tasks: Vec::new(),
-            warnings: Vec::new(),
+            ..CorpusFacts::default()
         };
         let mut plan = Plan::new(&recipe, &corpus, &Machine::none()).unwrap();
         plan.execution.gpu = gpus.first().copied();

@@ -4,7 +4,7 @@ use super::disk::weight_bytes;
 use super::{
     Budget, DeviceFit, ExchangeForecast, FitHere, GroupForecast, Memory, Parameters, RunNeeds, Saving,
 };
-use crate::data::{Packed, SourceFacts, TaskFacts};
+use crate::data::{ChatFacts, Packed, SourceFacts, TaskFacts};
 use crate::device::{DType, ProductPrecision};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -140,6 +140,9 @@ pub struct TrainingForecast {
     /// What packing makes of the documents; `None` if nothing is packed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packed: Option<Packed>,
+    /// What is known about conversations, by the source that has them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub chat: BTreeMap<String, ChatFacts>,
     /// The lowest loss that any model can reach, in nats per token, if known.
     pub floor: Option<f64>,
 }
@@ -269,6 +272,7 @@ impl TrainingForecast {
             left_out_by_turns: windows.alternates,
             sources: plan.sources.iter().map(SourceForecast::new).collect(),
             packed: corpus.packed,
+            chat: corpus.chat.clone(),
             floor: corpus.floor,
         }
     }

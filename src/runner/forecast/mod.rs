@@ -3,6 +3,7 @@
 //! Reads only the plan and the engine's own programs and memory plans; allocates no tensor.
 
 mod budget;
+mod conversations;
 pub mod disk;
 mod exchange;
 mod figures;

@@ -143,13 +143,7 @@ mod tests {
             train_tokens: 10_000,
             exact: true,
             validation_tokens: 1000,
-            set_tokens: BTreeMap::new(),
-            floor: None,
-            packed: None,
-            sources: Vec::new(),
-            memory_bytes: 0,
-            tasks: Vec::new(),
-            warnings: Vec::new(),
+            ..CorpusFacts::default()
         };
         let plan = Plan::new(&recipe, &corpus, &machine).unwrap();
         (recipe, plan)

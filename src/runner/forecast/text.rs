@@ -1,5 +1,6 @@
 //! Prints a forecast as text.
 
+use super::conversations::write_chat;
 use super::time::NODE_SECONDS;
 use super::update_groups::{checkpoint_in_words, table};
 use super::verdict::advice_for_large_state;
@@ -161,6 +162,9 @@ impl Forecast {
         }
         if let Some(packed) = &t.packed {
             writeln!(f, "  {about}{packed}")?;
+        }
+        for (source, chat) in &t.chat {
+            write_chat(f, source, chat)?;
         }
         if let Some(left_out @ 1..) = t.left_out {
             let (left_out, all, window) =

@@ -156,13 +156,7 @@ mod tests {
             train_tokens: 1 << 20,
             exact: true,
             validation_tokens: 1 << 12,
-            set_tokens: std::collections::BTreeMap::new(),
-            floor: None,
-            packed: None,
-            sources: Vec::new(),
-            memory_bytes: 0,
-            tasks: Vec::new(),
-            warnings: Vec::new(),
+            ..CorpusFacts::default()
         };
         let Planned { plan, programs, .. } = Planned::new(&recipe, &corpus, &machine).unwrap();
         let found = MemoryTimeline::new(&plan, &programs);

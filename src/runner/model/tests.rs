@@ -26,7 +26,7 @@ use crate::plan::{CorpusFacts, Plan};
 use crate::policy::Recompute;
 use crate::recipe;
 use insta::assert_snapshot;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A small model that most passes change: bf16, grouped queries, dropout, and a vocabulary and an FFN width
@@ -67,13 +67,7 @@ fn plan(overrides: &[&str]) -> Plan {
         train_tokens: 1000,
         exact: true,
         validation_tokens: 100,
-        set_tokens: BTreeMap::new(),
-        floor: None,
-        packed: None,
-        sources: Vec::new(),
-        memory_bytes: 0,
-        tasks: Vec::new(),
-        warnings: Vec::new(),
+        ..CorpusFacts::default()
     };
     let mut plan = Plan::new(&recipe, &corpus, &Machine::here()).unwrap();
     if recipe.values().activation_checkpoint.mode.fixed().is_none() {

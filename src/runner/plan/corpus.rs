@@ -1,6 +1,7 @@
 //! The description of a recipe's data, and the facts about it that plans need.
 
 use super::tasks;
+use crate::data::chat::Renderer;
 use crate::data::{self, CorpusFacts, CorpusLocation, MixtureSource, Reading, Spec, TokenCache};
 use crate::error::Result;
 use crate::machine::Machine;
@@ -41,6 +42,9 @@ pub fn data_spec(recipe: &Recipe, machine: &Machine) -> Spec {
         packing: data.packing,
         shuffle: data.shuffle,
         memory_bytes: machine.memory_bytes.map(|bytes| bytes / machine.processes.max(1) as u64),
+        chat_template: data.chat_template.as_ref().map(Into::into),
+        row_len: recipe.values().training.seq_len,
+        renderer: Renderer::Child,
     }
 }
 
@@ -76,6 +80,8 @@ mod tests {
     #[test]
     fn data_defaults_match_recipe_defaults() {
         let empty = recipe::load_str(Path::new("r.toml"), "", &[], std::iter::empty(), &Machine::none());
-        assert_eq!(data_spec(&empty.expect("valid"), &Machine::none()), Spec::new("stories", "stories"));
+        let recipe = empty.expect("valid");
+        let row_len = recipe.values().training.seq_len;
+        assert_eq!(data_spec(&recipe, &Machine::none()), Spec { row_len, ..Spec::new("stories", "stories") });
     }
 }

@@ -197,7 +197,7 @@ impl Plan {
 
     /// Returns true if steps have different numbers of targets, so that the count arrives with the batch.
     pub fn counts_targets(&self) -> bool {
-        !self.batch.ramp.is_empty() || self.packing == Packing::BestFit
+        !self.batch.ramp.is_empty() || self.packing != Packing::Stream
     }
 
     /// Returns the number of sources of a mixture, whose losses are measured apart; 0 for a corpus that is
@@ -209,7 +209,9 @@ impl Plan {
     /// Returns the number of passes over the tokens that windows of the corpus reach.
     pub fn passes(&self) -> f64 {
         let trained = self.batch.tokens_in_first_steps(self.steps as u64) as f64;
-        let padding = self.corpus.packed.map_or(0.0, |packed| packed.padding);
+        // Rows of conversations are windows, padding included.
+        let packed = self.corpus.packed.filter(|_| self.corpus.chat.is_empty());
+        let padding = packed.map_or(0.0, |packed| packed.padding);
         trained * (1.0 - padding) / self.windows().reached.max(1) as f64
     }
 

@@ -64,6 +64,8 @@ pub enum Fact {
     StepsAreBeyond,
     /// The corpus is generated, and no other one is read.
     NoFileIsRead,
+    /// No file is read as conversations.
+    NoConversationIsRead,
     /// Only single files are read, and no folder.
     NoFolderIsRead,
     /// A mixture has only one source.
@@ -103,6 +105,7 @@ impl Fact {
             }
             Self::StepsAreBeyond => "because these steps come after the last of `training.steps`",
             Self::NoFileIsRead => "because the corpus is generated, and no file is read",
+            Self::NoConversationIsRead => "because no files are conversations",
             Self::NoFolderIsRead => "because the corpus is a file, and no folder is read",
             Self::OneSource => "because `data.sources` has only one source",
             Self::PhasesAreBeyond => "because the phases begin after the last of `training.steps`",

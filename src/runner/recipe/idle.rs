@@ -16,7 +16,9 @@ use super::source::Origin;
 use super::toml_text::{Texts, keys_of};
 use crate::model_text::ModelText;
 use crate::optim::{GroupRole, RoleRule, Value};
-use crate::policy::{CorpusSource, Decay, OrFormula, PathList, Position, Validation, WeightDecay};
+use crate::policy::{
+    CorpusSource, Decay, OrFormula, PathList, Position, TextFormat, Validation, WeightDecay,
+};
 use std::collections::BTreeMap;
 
 /// A key that a recipe sets without effect.
@@ -167,6 +169,10 @@ impl<'a> State<'a> {
             Fact::StepsAreBeyond => {
                 let named = checkpoint.steps.as_deref().unwrap_or_default();
                 !named.is_empty() && named.iter().all(|step| *step > steps)
+            }
+            Fact::NoConversationIsRead => {
+                let of_sources = data.sources.values().filter_map(|source| source.format);
+                of_sources.chain([data.format]).all(|format| format != TextFormat::Chat)
             }
             Fact::NoFileIsRead => {
                 let is_generated = matches!(data.corpus, CorpusSource::Stories | CorpusSource::Random);

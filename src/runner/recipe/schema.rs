@@ -498,10 +498,14 @@ sections! {
             Execution, Type::Word(MissingField::WORDS), "\"skip\"" => implied("\"error\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);
         /// What the files of a text corpus are, where their endings and first bytes do not say it. Files are
-        /// unpacked by their endings.
+        /// unpacked by their endings. `"chat"` are conversations, of which only the answers are trained on.
         format: TextFormat = TextFormat::Auto;
             Training, Type::Word(TextFormat::WORDS), "\"jsonl\"" => implied("\"auto\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);
+        /// Chat template that makes a text of each conversation (`data.format = "chat"`): a Jinja file.
+        chat_template: Option<String> = None;
+            Training, Type::NameOrPath(&[]), "\"chat.jinja\"" => unset("that of the tokenizer"), implied(UNSET),
+                   idle(&[When::Fact(Fact::NoFileIsRead), When::Fact(Fact::NoConversationIsRead)]);
         /// Extensions of the files to read from a folder of text, in any case; `""` reads files without one.
         extensions: Vec<String> = vec![".txt".to_owned(), ".md".to_owned()];
             Training, Type::Extensions, "[\".py\", \".rs\"]" => implied("[\".txt\", \".md\"]"),
@@ -513,10 +517,11 @@ sections! {
                    idle(&[When::Is("data.corpus", GENERATED)]);
         /// Allow a training sequence to span several documents.
         cross_documents: bool = true; Training, Type::Bool, "false"
-                => idle(&[When::Is("data.packing", &["\"best_fit\""])]);
+                => idle(&[When::Is("data.packing", &["\"best_fit\"", "\"document\""])]);
         /// How documents are laid into the rows of a batch: one stream, cut into rows wherever they end, or
-        /// whole documents, packed by best fit and masked from each other. A document longer than a row is
-        /// cut into rows and a rest; what stays free is padding, on which nothing is trained.
+        /// whole documents, packed by best fit and masked from each other, or one whole document per row. A
+        /// document longer than a row is cut into rows and a rest; what stays free is padding, on which
+        /// nothing is trained.
         packing: Packing = Packing::Stream;
             Training, Type::Word(Packing::WORDS), "\"best_fit\"" => implied("\"stream\"");
         /// Which windows are shuffled with each other: all of a source, or those of a block of some 16

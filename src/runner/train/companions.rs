@@ -2,6 +2,7 @@
 
 use super::request::Origin;
 use super::start::Start;
+use crate::data::chat::CHAT_TEMPLATE;
 use crate::data::tokenizer::BUILT_IN;
 use crate::error::{Error, Result};
 use crate::hugging_face::Folder;
@@ -93,6 +94,12 @@ pub(super) fn begin(run: &Path, origin: &Origin, recipe: &Recipe, start: &Start)
         Origin::Fork { run, .. } => companions(run)?,
         Origin::Fresh => {
             let mut own = beside_tokenizer(&recipe.values().data.tokenizer)?;
+            if let Some(template) = &recipe.values().data.chat_template {
+                let path = Path::new(template);
+                let bytes = regular::read_through_link(path, MAX_COMPANION_BYTES);
+                let bytes = bytes.map_err(|e| Error::usage(e.message()))?;
+                own.0.insert(CHAT_TEMPLATE.to_owned(), text(path, bytes)?);
+            }
             if let Some(initial) = &start.initial {
                 own.0.extend(from_folder(&initial.weights.folder, &OF_MODEL)?.0);
             }

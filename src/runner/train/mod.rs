@@ -40,8 +40,7 @@ mod trained;
 
 pub use agreement::StepRequest;
 pub use calibrate::cpu_pace;
-pub use chat::template::chat_template;
-pub use chat::{Chat, RENDER_COMMAND, Renderer, render_from_stdin};
+pub use chat::Chat;
 pub use companions::companions;
 pub use conclude::{Ended, mark_failed};
 pub use gauges::environment;

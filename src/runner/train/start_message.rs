@@ -88,6 +88,7 @@ impl StartMessage {
         let is_path = |key: &str| {
             let paths = [
                 "model.init_from",
+                "data.chat_template",
                 "data.corpus",
                 "data.drop",
                 "data.tokenizer",

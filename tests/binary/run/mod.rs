@@ -6,6 +6,7 @@ mod background;
 mod budgets;
 mod by_time;
 mod collection;
+mod conversations;
 mod coordinates;
 mod corpora;
 mod corpus;

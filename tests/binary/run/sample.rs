@@ -1,7 +1,6 @@
 //! Text from a trained run. The KV cache gives the same result as the whole sequence.
 
 use crate::place::{Place, UNINTERRUPTED};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use xrun::data::{self, IGNORED, LoaderSpec, Ramp, Shuffle, ValidationBatches};
 use xrun::device::communicator::SingleRank;
@@ -224,13 +223,8 @@ fn the_cache_changes_nothing() {
         train_tokens: dataset.train().len(),
         exact: true,
         validation_tokens: dataset.validation.tokens.len(),
-        set_tokens: BTreeMap::new(),
         floor: dataset.floor,
-        packed: None,
-        sources: Vec::new(),
-        memory_bytes: 0,
-        tasks: Vec::new(),
-        warnings: Vec::new(),
+        ..CorpusFacts::default()
     };
     let plan = Arc::new(Plan::new(&recipe, &corpus, &Machine::here()).unwrap());
     let pool = Arc::new(Pool::new(1).unwrap());

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use xrun::data::{self, Dataset};
+use xrun::data::chat::Renderer;
+use xrun::data::{self, Dataset, Spec};
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
 use xrun::exec::{Engine, NonFiniteTensor};
@@ -273,7 +274,9 @@ pub fn get(engine: &Engine, slot: &str) -> Vec<f64> {
 fn open(recipe: &Recipe) -> Result<Arc<Dataset>> {
     type Opened = Mutex<BTreeMap<String, Arc<Dataset>>>;
     static OPENED: OnceLock<Opened> = OnceLock::new();
-    let (spec, seq_len) = (data_spec(recipe, &Machine::none()), recipe.values().training.seq_len);
+    let seq_len = recipe.values().training.seq_len;
+    // The program of a test renders no templates as a process of its own.
+    let spec = Spec { renderer: Renderer::Here, ..data_spec(recipe, &Machine::none()) };
     let mut opened = OPENED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let key = format!("{spec:?} {seq_len}");
     if let Some(dataset) = opened.get(&key) {
@@ -290,12 +293,9 @@ fn facts(dataset: &Dataset) -> CorpusFacts {
         train_tokens: dataset.train().len(),
         exact: true,
         validation_tokens: dataset.validation.tokens.len(),
-        set_tokens: BTreeMap::new(),
         floor: dataset.floor,
         sources: CorpusFacts::from_dataset(dataset).sources,
         packed: dataset.packed,
-        memory_bytes: 0,
-        tasks: Vec::new(),
-        warnings: Vec::new(),
+        ..CorpusFacts::default()
     }
 }

@@ -58,7 +58,7 @@ fn targets(setup: &Setup, step: u64) -> BTreeMap<String, f64> {
     let sequences = setup.plan.loader(0, 0).sequences(&setup.dataset, step, 0..usize::MAX).unwrap();
     let mut targets = BTreeMap::new();
     for sequence in sequences {
-        let own: usize = sequence.pieces.iter().map(|piece| piece.len() - 1).sum();
+        let own: usize = sequence.pieces.iter().map(|piece| piece.tokens.len() - 1).sum();
         *targets.entry(sequence.source).or_default() += own as f64;
     }
     targets

@@ -1,7 +1,6 @@
 //! The model of the fixtures in xrun, as a run would build it: recipe, plan, programs, engine.
 
 use crate::parity::formula;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use xrun::device::communicator::SingleRank;
 use xrun::device::cpu::Pool;
@@ -102,13 +101,7 @@ impl Subject {
             train_tokens: 10_000,
             exact: true,
             validation_tokens: 1_000,
-            set_tokens: BTreeMap::new(),
-            floor: None,
-            packed: None,
-            sources: Vec::new(),
-            memory_bytes: 0,
-            tasks: Vec::new(),
-            warnings: Vec::new(),
+            ..CorpusFacts::default()
         };
         let mut plan = Plan::new(recipe, &corpus, &Machine::here()).unwrap();
         change(&mut plan);

@@ -10,7 +10,6 @@ mod numbers;
 mod recompute;
 mod text;
 
-use std::collections::BTreeMap;
 use xrun::forecast::{Forecast, RunNeeds};
 use xrun::machine::Machine;
 use xrun::model::Programs;
@@ -24,13 +23,8 @@ fn corpus(vocab_size: usize) -> CorpusFacts {
         train_tokens: 1_000_000,
         exact: true,
         validation_tokens: 10_000,
-        set_tokens: BTreeMap::new(),
         floor: Some(1.25),
-        packed: None,
-        sources: Vec::new(),
-        memory_bytes: 0,
-        tasks: Vec::new(),
-        warnings: Vec::new(),
+        ..CorpusFacts::default()
     }
 }
 

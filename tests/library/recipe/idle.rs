@@ -8,7 +8,7 @@ use std::path::Path;
 use xrun::machine::Machine;
 use xrun::model::{Programs, parameters, schedule_tables};
 use xrun::plan::{CorpusFacts, Period, Plan, data_spec, is_due};
-use xrun::policy::{CorpusSource, PathList, Validation};
+use xrun::policy::{CorpusSource, PathList, TextFormat, Validation};
 use xrun::recipe::{self, KEYS, Key, Recipe, Type};
 
 /// Settings below every case: short runs of one block that generate samples.
@@ -216,6 +216,10 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     read.extend(values.validation.sets.values().flat_map(PathList::iter).map(Path::to_owned));
     if !read.is_empty() {
         let _ = write!(text, "{:?} {:?} {:?}", spec.field, spec.missing, spec.format);
+    }
+    let formats = values.data.sources.values().filter_map(|source| source.format).chain([spec.format]);
+    if !read.is_empty() && formats.into_iter().any(|format| format == TextFormat::Chat) {
+        let _ = write!(text, "{:?}", spec.chat_template);
     }
     if read.iter().any(|path| !path.exists() || path.is_dir()) {
         let _ = write!(text, "{:?}", spec.extensions);

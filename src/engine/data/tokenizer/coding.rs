@@ -10,6 +10,7 @@ use super::special::SETTINGS;
 use super::timed::timed;
 use crate::error::{Error, Result};
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -85,6 +86,26 @@ impl Tokenizer {
              \"eos_token\" in the {SETTINGS} beside the tokenizer.json or as data.begin_token, or remove {name:?} from \
              the text"
         )))
+    }
+
+    /// Encodes a text, each token with its bytes of the text, without a limit on the time.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot express the text.
+    pub(in crate::data) fn encode_with_bytes(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
+        self.inner.encode_with_bytes(text)
+    }
+
+    /// Returns the ids of special tokens by their names: those that the tokenizer.json marks so, and those
+    /// that begin and end a text.
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub(in crate::data) fn special_entries(&self) -> Result<BTreeMap<String, u32>> {
+        let added = self.inner.added_tokens()?;
+        let marked = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id);
+        let ids = marked.chain([self.end, self.opening_token()]);
+        Ok(ids.filter_map(|id| Some((self.inner.id_to_token(id)?, id))).collect())
     }
 
     /// Encodes a piece of a document, without a limit on the time, and counts the bytes that are lost.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::ops::Range;
 use tokenizers::{AddedToken, PostProcessorWrapper};
 
 /// A tokenizer of the library. Every call returns a result or an error; none panics.
@@ -144,6 +145,19 @@ impl GuardedTokenizer {
         let encoding =
             encoding.map_err(|e| Error::usage(format!("the tokenizer cannot encode the text: {e}")))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Returns the token ids of a text, without special tokens around it, each with its bytes of the text. A
+    /// token that is a part of a character has the bytes of the character.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot express the text.
+    pub fn encode_with_bytes(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>> {
+        let encoding = guard(|| self.inner.encode(text, false))?;
+        let encoding =
+            encoding.map_err(|e| Error::usage(format!("the tokenizer cannot encode the text: {e}")))?;
+        let bytes = encoding.get_offsets().iter().map(|&(from, to)| from..to);
+        Ok(encoding.get_ids().iter().copied().zip(bytes).collect())
     }
 
     /// Returns the text of token ids, special tokens included.

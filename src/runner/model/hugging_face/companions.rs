@@ -18,8 +18,7 @@ pub const GENERATION: &str = "generation_config.json";
 pub const SETTINGS: &str = "tokenizer_config.json";
 /// File name of a list of special tokens, which older tokenizers have beside their settings.
 pub const TOKEN_MAP: &str = "special_tokens_map.json";
-/// File name of a chat template, as transformers expects it.
-pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
+pub use crate::data::chat::CHAT_TEMPLATE;
 
 /// The files of the model.
 pub const OF_MODEL: [&str; 2] = [CONFIG, GENERATION];

@@ -5,7 +5,6 @@ use crate::model_text::{Graph, ModelText, ROLES, built_in, resolve};
 use crate::optim::GroupRole;
 use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Type, builtin, section_keys};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Returns the plan of a recipe for a tokenizer with 500 entries, or the message if it is refused.
@@ -17,13 +16,7 @@ fn plan(text: &str, settings: &[String]) -> Result<Plan, String> {
         train_tokens: 10_000_000,
         exact: true,
         validation_tokens: 10_000_000,
-        set_tokens: BTreeMap::new(),
-        floor: None,
-        packed: None,
-        sources: Vec::new(),
-        memory_bytes: 0,
-        tasks: Vec::new(),
-        warnings: Vec::new(),
+        ..CorpusFacts::default()
     };
     let planned = recipe.and_then(|recipe| Plan::new(&recipe, &corpus, &machine));
     planned.map_err(|e| e.message().to_owned())

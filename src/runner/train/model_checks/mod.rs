@@ -444,7 +444,6 @@ mod tests {
     use crate::model_text::Operation;
     use crate::plan::CorpusFacts;
     use crate::recipe;
-    use std::collections::BTreeMap;
 
     fn plan(settings: &[&str]) -> Plan {
         let machine = Machine::none();
@@ -457,13 +456,7 @@ mod tests {
             train_tokens: 100_000,
             exact: true,
             validation_tokens: 10_000,
-            set_tokens: BTreeMap::new(),
-            floor: None,
-            packed: None,
-            sources: Vec::new(),
-            memory_bytes: 0,
-            tasks: Vec::new(),
-            warnings: Vec::new(),
+            ..CorpusFacts::default()
         };
         Plan::new(&recipe, &corpus, &machine).unwrap()
     }

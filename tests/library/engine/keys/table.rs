@@ -46,6 +46,10 @@ impl Case {
     }
 }
 
+/// A chat template.
+const TEMPLATE: &str = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% else %} \
+                        {% endif %}{% endfor %}";
+
 /// A task that asks how likely the second half of a story is.
 const TASK: &str = r#"
 name = "words"
@@ -94,6 +98,14 @@ impl Files {
             ("words.toml", TASK.to_owned()),
             ("first/words/test.jsonl", items(["a b", "c d e", "f g"])),
             ("second/words/test.jsonl", items(["zz y", "x", "ww v u"])),
+            (
+                "chat.jsonl",
+                (0..400)
+                    .map(|i| format!("{{\"prompt\": \"{i}\", \"completion\": \"{}\"}}\n", i * i % 97))
+                    .collect(),
+            ),
+            ("short.jinja", TEMPLATE.to_owned()),
+            ("long.jinja", TEMPLATE.replace("{{ m.content }}", "{{ m.role }}: {{ m.content }}")),
             ("lines.jsonl", (0..400).map(line).chain(["{\"text\": \"the last\"}\n".to_owned()]).collect()),
         ] {
             let path = folder.path().join(name);
@@ -120,6 +132,19 @@ impl Files {
 
     fn splits(&self) -> PathBuf {
         self.folder.path().join("splits")
+    }
+
+    /// Returns settings of a corpus of conversations.
+    fn conversations(&self) -> Vec<String> {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        vec![
+            format!("data.corpus={}", path("chat.jsonl")),
+            format!("data.chat_template={}", path("short.jinja")),
+            "data.format=chat".to_owned(),
+            "data.packing=best_fit".to_owned(),
+            "data.tokenizer=byte".to_owned(),
+            "data.validation=0.3".to_owned(),
+        ]
     }
 
     fn lines(&self) -> PathBuf {
@@ -307,6 +332,11 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
             on(&other, "error", [Shows::Refused(ErrorKind::Usage); 2])
         }
         "data.format" => curve_of(&lines, "text"),
+        "data.chat_template" => {
+            let settings = files.conversations();
+            let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+            curve_of(&settings, &files.folder.path().join("long.jinja").display().to_string())
+        }
         "data.extensions" => curve_of(&[folder, "data.validation=0.3"], "[\".py\"]"),
         "data.drop" => curve_of(
             &[text, "data.document_separator=---", "data.validation=0.3"],

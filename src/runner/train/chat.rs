@@ -1,21 +1,12 @@
 //! A conversation with a trained run, formatted by its tokenizer's chat template.
 
-mod child;
-mod rendering;
-pub(super) mod template;
-#[cfg(test)]
-mod tests;
-
-pub use child::{COMMAND as RENDER_COMMAND, Renderer, render_from_stdin};
-
 use super::trained::{Trained, TrainedRun};
+use crate::data::chat::{Message, Renderer, Template};
 use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::generation::Generating;
 use crate::model::{Generator, Prefill, prompt_shapes};
-use rendering::Message;
 use std::ops::ControlFlow;
-use template::Template;
 
 /// A conversation: the messages so far, and the model that replies.
 #[derive(Debug)]
@@ -54,10 +45,10 @@ impl Chat {
         let tokenizer = &self.trained.tokenizer;
         let mut messages = self.messages.clone();
         messages.push(Message::new("user", text));
-        let prompt = tokenizer.encode(&self.template.render(&messages)?)?;
+        let prompt = tokenizer.encode(&self.template.prompt(&messages)?)?;
         let seq_len = self.trained.plan.batch.seq_len;
         let prefill = prefill(&self.generator, prompt.len(), seq_len)?;
-        let mut ends = self.template.ends();
+        let mut ends = self.template.ends().to_vec();
         ends.extend(self.trained.ends());
         let generating = Generating {
             prefill,

@@ -1,6 +1,4 @@
-use super::child::Renderer;
-use super::rendering::Message;
-use super::template::Template;
+use super::{Message, Renderer, Template, TemplateSource};
 use crate::data::Tokenizer;
 use crate::data::tokenizer::special_tokens;
 use serde_json::{Value, json};
@@ -15,15 +13,16 @@ fn messages() -> Vec<Message> {
 
 fn template(source: &str, config: &Value) -> crate::error::Result<Template> {
     let tokens = special_tokens(Some(&config.to_string()), None).unwrap();
-    Template::new(source.to_owned(), tokens, &Tokenizer::open("byte").unwrap(), Renderer::Here)
+    let source = TemplateSource { text: source.to_owned(), file: "t.jinja".into(), tokens };
+    Template::new(source, &Tokenizer::open("byte").unwrap(), Renderer::Here)
 }
 
 fn rendered(source: &str) -> String {
-    template(source, &json!({})).unwrap().render(&messages()).unwrap()
+    template(source, &json!({})).unwrap().prompt(&messages()).unwrap()
 }
 
 fn refused(source: &str) -> String {
-    let rendered = template(source, &json!({})).and_then(|t| t.render(&messages()));
+    let rendered = template(source, &json!({})).and_then(|t| t.prompt(&messages()));
     rendered.unwrap_err().message().to_owned()
 }
 
@@ -49,7 +48,7 @@ fn templates_may_use_methods_of_python() {
 fn special_tokens_come_from_the_settings() {
     let config = json!({"bos_token": {"content": "<s>"}, "eos_token": "a"});
     let made = template("{{ bos_token }}{{ eos_token }}", &config).unwrap();
-    assert_eq!(made.render(&messages()).unwrap(), "<s>a");
+    assert_eq!(made.prompt(&messages()).unwrap(), "<s>a");
     let end = Tokenizer::open("byte").unwrap().end_token();
     assert_eq!(made.ends(), [end, u32::from(b'a')]);
     assert_eq!(template("{{ eos_token }}", &json!({})).unwrap().ends(), [end]);
@@ -57,7 +56,7 @@ fn special_tokens_come_from_the_settings() {
     let config = json!({"unk_token": "u", "pad_token": null, "messages_token": "m", "extra_special_tokens":
         {"image_token": "i", "messages": "m"}});
     let all = "{{ unk_token }}|{{ pad_token }}|{{ bos_token is defined }}|{{ image_token }}|{{ messages[2].content }}";
-    assert_eq!(template(all, &config).unwrap().render(&messages()).unwrap(), "u||False|i|Go");
+    assert_eq!(template(all, &config).unwrap().prompt(&messages()).unwrap(), "u||False|i|Go");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! stack. The interpreter counts instructions, but one instruction may double a list, repeat a text a billion
 //! times or recurse through nested values, and a stack overflow ends a process.
 
-use super::rendering::{Job, render};
+use super::rendering::{Done, Job, Task, render};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::threads::spawn_detached;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -29,6 +29,9 @@ const CPU_SECONDS: u64 = 4;
 /// Time until the parent ends the child.
 const WALL: Duration = Duration::from_secs(15);
 
+/// Conversations to train on for which a child gets that time once more.
+const SHARE: u64 = 64;
+
 /// Most bytes of the child's answer that are read.
 const MAX_ANSWER_BYTES: u64 = 512 << 20;
 
@@ -47,16 +50,16 @@ pub enum Renderer {
 /// What the child answers.
 #[derive(Serialize, Deserialize)]
 enum Answer {
-    Text(String),
+    Done(Done),
     Wrong(String),
 }
 
 impl Renderer {
-    /// Renders a template.
+    /// Does a job.
     ///
     /// # Errors
-    /// If it is wrong, or exceeds a limit.
-    pub(super) fn render(self, job: &Job) -> Result<String> {
+    /// If the template is wrong, or exceeds a limit.
+    pub(super) fn render(self, job: &Job) -> Result<Done> {
         match self {
             Self::Here => render(job),
             Self::Child => render_in_child(job),
@@ -64,7 +67,15 @@ impl Renderer {
     }
 }
 
-fn render_in_child(job: &Job) -> Result<String> {
+/// Returns the time that a job gets, as a multiple of that of one rendering.
+fn times(job: &Job) -> u64 {
+    match &job.task {
+        Task::Compile | Task::Prompt(_) => 1,
+        Task::Train(conversations) => 1 + conversations.len() as u64 / SHARE,
+    }
+}
+
+fn render_in_child(job: &Job) -> Result<Done> {
     let input =
         serde_json::to_vec(job).map_err(|e| Error::failed(format!("cannot encode a template: {e}")))?;
     let program = match Path::new(SELF).exists() {
@@ -81,24 +92,25 @@ fn render_in_child(job: &Job) -> Result<String> {
         .stderr(Stdio::null())
         .spawn()
         .at("start", &program)?;
-    let answered = answer(&mut child, input);
+    let wall = WALL * times(job) as u32;
+    let answered = answer(&mut child, input, wall);
     if answered.is_none() {
         // It may have ended by itself meanwhile.
         let _ = child.kill();
     }
     let status = child.wait().at("wait for", &program)?;
     let Some(answer) = answered else {
-        return Err(Error::usage(format!("the chat template does not finish within {} s", WALL.as_secs())));
+        return Err(Error::usage(format!("the chat template does not finish within {} s", wall.as_secs())));
     };
     match serde_json::from_slice(&answer) {
-        Ok(Answer::Text(text)) if status.success() => Ok(text),
+        Ok(Answer::Done(done)) if status.success() => Ok(done),
         Ok(Answer::Wrong(message)) if status.success() => Err(Error::usage(message)),
-        _ => Err(Error::usage(why(status))),
+        _ => Err(Error::usage(why(status, CPU_SECONDS * times(job)))),
     }
 }
 
 /// Sends the job and returns the answer; `None` if the time is up.
-fn answer(child: &mut Child, input: Vec<u8>) -> Option<Vec<u8>> {
+fn answer(child: &mut Child, input: Vec<u8>, wall: Duration) -> Option<Vec<u8>> {
     let (mut to, from) = (child.stdin.take()?, child.stdout.take()?);
     let (sender, answers) = channel();
     let talk = move || {
@@ -110,16 +122,16 @@ fn answer(child: &mut Child, input: Vec<u8>) -> Option<Vec<u8>> {
         let _ = sender.send(answer);
     };
     spawn_detached("xrun-template", talk).ok()?;
-    answers.recv_timeout(WALL).ok()
+    answers.recv_timeout(wall).ok()
 }
 
 /// Says why the child ended without an answer.
-fn why(status: ExitStatus) -> String {
+fn why(status: ExitStatus, seconds: u64) -> String {
     let memory = status.code() == Some(ErrorKind::DoesNotFit.exit_code().into());
     // SIGXCPU has number 24 on every Linux that xrun is built for, and on macOS.
     match status.signal() {
         _ if memory => format!("the chat template takes more than {} MiB of memory", MEMORY_BYTES >> 20),
-        Some(24) => format!("the chat template does not finish within {CPU_SECONDS} s"),
+        Some(24) => format!("the chat template does not finish within {seconds} s"),
         Some(signal) => {
             format!(
                 "the chat template nests values or expressions too deeply to be rendered (signal {signal})"
@@ -136,19 +148,20 @@ fn why(status: ExitStatus) -> String {
 /// If the limits cannot be set, or input or output fails.
 pub fn render_from_stdin() -> Result<()> {
     let failed = |what: &str, e: &dyn std::fmt::Display| Error::failed(format!("cannot {what}: {e}"));
-    for (resource, most) in [(Resource::As, MEMORY_BYTES), (Resource::Cpu, CPU_SECONDS), (Resource::Core, 0)]
-    {
+    let mut input = Vec::new();
+    std::io::stdin().read_to_end(&mut input).map_err(|e| failed("read a template", &e))?;
+    let job: Job = serde_json::from_slice(&input).map_err(|e| failed("read a template", &e))?;
+    // A job is read without limits: its size is that of the texts that the parent has.
+    let seconds = CPU_SECONDS * times(&job);
+    for (resource, most) in [(Resource::As, MEMORY_BYTES), (Resource::Cpu, seconds), (Resource::Core, 0)] {
         let maximum = getrlimit(resource).maximum;
         let current = Some(maximum.map_or(most, |maximum| maximum.min(most)));
         setrlimit(resource, Rlimit { current, maximum }).map_err(|e| failed("limit a template", &e))?;
     }
-    let mut input = Vec::new();
-    std::io::stdin().read_to_end(&mut input).map_err(|e| failed("read a template", &e))?;
-    let job: Job = serde_json::from_slice(&input).map_err(|e| failed("read a template", &e))?;
     let worker = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || render(&job));
     let rendered = worker.map_err(|e| failed("start a thread", &e))?.join();
     let answer = match rendered {
-        Ok(Ok(text)) => Answer::Text(text),
+        Ok(Ok(done)) => Answer::Done(done),
         Ok(Err(e)) => Answer::Wrong(e.message().to_owned()),
         Err(_) => Answer::Wrong("the chat template makes its interpreter fail".to_owned()),
     };

@@ -1,0 +1,21 @@
+//! Conversations, and the chat templates that turn them into text: Jinja programs that a tokenizer brings
+//! along. A template comes from others, so it is rendered in a process of its own, with limits.
+
+mod child;
+mod conversation;
+mod guards;
+mod json;
+mod marks;
+mod outcome;
+mod rendering;
+mod spans;
+mod template;
+#[cfg(test)]
+mod tests;
+
+pub use child::{COMMAND, Renderer, render_from_stdin};
+pub use conversation::{Conversation, DropReason, Message, Row, conversation};
+pub use guards::Guards;
+pub use marks::RESERVED;
+pub use outcome::{Outcome, Rendered};
+pub use template::{CHAT_TEMPLATE, ReadFile, Template, TemplateSource, own_template};

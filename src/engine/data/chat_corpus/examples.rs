@@ -1,0 +1,99 @@
+//! Reads conversations from files, and turns them into words.
+
+use super::super::Spec;
+use super::super::chat::{Conversation, DropReason, Row, conversation};
+use super::super::parallel::collect_in_order;
+use super::super::row::Row as FileRow;
+use super::super::rows::read_in_groups;
+use super::encoder::{Encoded, Encoder};
+use crate::error::{Error, Result};
+use crate::format::{plural, thousands};
+use crate::liveness::report_progress;
+use rayon::prelude::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Conversations that one process renders.
+const TOGETHER: usize = 256;
+
+/// A conversation that is trained on.
+#[derive(Clone, Debug)]
+pub(super) struct Example {
+    /// File and line.
+    pub place: String,
+    /// Its words, at most a row.
+    pub words: Vec<u32>,
+}
+
+/// Conversations that are left out for one reason.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dropped {
+    pub count: usize,
+    /// File and line of the first.
+    pub first: String,
+    /// What the template says of the first; empty if it says nothing.
+    pub says: String,
+}
+
+/// The conversations of some files.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Examples {
+    pub examples: Vec<Example>,
+    pub dropped: BTreeMap<DropReason, Dropped>,
+    /// Number of conversations of which the last answer alone is trained on.
+    pub last_alone: usize,
+    /// Number of conversations whose last turns are cut off, because they do not fit a row.
+    pub cut: usize,
+}
+
+impl Examples {
+    /// Reads the conversations of a file.
+    ///
+    /// # Errors
+    /// If a row is no conversation, or the template is wrong. The message has file and line.
+    pub fn read(&mut self, path: &Path, spec: &Spec, encoder: &Encoder) -> Result<()> {
+        read_in_groups(path, &mut |rows| {
+            let place = |line: usize| format!("{}:{line}", path.display());
+            let mut conversations: Vec<(usize, Conversation)> = Vec::with_capacity(rows.len());
+            for FileRow { line, fields } in rows {
+                match conversation(&fields).map_err(|e| Error::usage(format!("{}: {e}", place(line))))? {
+                    Row::Conversation(found) => conversations.push((line, found)),
+                    Row::Dropped(reason) => self.drop(reason, place(line), String::new()),
+                }
+            }
+            let encoded = conversations.par_chunks(TOGETHER).map(|some| {
+                let (lines, some): (Vec<usize>, Vec<Conversation>) = some.iter().cloned().unzip();
+                let encoded = encoder.encode(some, spec.row_len)?;
+                report_progress();
+                Ok(lines.into_iter().zip(encoded).collect::<Vec<_>>())
+            });
+            for (line, encoded) in collect_in_order(encoded)?.into_iter().flatten() {
+                match encoded {
+                    Encoded::Words { words, last_alone, is_cut } => {
+                        self.last_alone += usize::from(last_alone);
+                        self.cut += usize::from(is_cut);
+                        self.examples.push(Example { place: place(line), words });
+                    }
+                    Encoded::Dropped { reason, says } => self.drop(reason, place(line), says),
+                    Encoded::Wrong(says) => return Err(Error::usage(format!("{}: {says}", place(line)))),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn drop(&mut self, reason: DropReason, place: String, says: String) {
+        let dropped = self.dropped.entry(reason).or_insert_with(|| Dropped { first: place, says, count: 0 });
+        dropped.count += 1;
+    }
+
+    /// Says what is left out, a line for each reason.
+    pub fn dropped_in_words(&self) -> Vec<String> {
+        let line = |(reason, Dropped { count, first, says }): (&DropReason, &Dropped)| {
+            let says = if says.is_empty() { String::new() } else { format!(": {says}") };
+            let count = format!("{} example{}", thousands(*count), plural(*count));
+            format!("{count} {} ({first}{says})", reason.in_words())
+        };
+        self.dropped.iter().map(line).collect()
+    }
+}

@@ -1,0 +1,189 @@
+//! A corpus of conversations. A chat template makes a text of each, of which the answers are trained on, and
+//! whole conversations are laid into rows of a batch. What comes of it is a stream of windows like that of
+//! any other corpus, with marks on its tokens ([`super::marked`]).
+
+mod encoder;
+mod examples;
+mod facts;
+mod layout;
+#[cfg(test)]
+mod tests;
+
+pub use facts::{ChatFacts, DroppedExamples, ShownExample};
+
+use super::chat::{Template, TemplateSource};
+use super::split::choose_held_out;
+use super::stream::Stream;
+use super::text_files::TextFiles;
+use super::tokenizer::{BUILT_IN, Tokenizer};
+use super::{Packing, Spec};
+use crate::error::{Error, Result};
+use crate::format::plural;
+use crate::regular;
+use encoder::Encoder;
+use examples::{Example, Examples};
+use std::borrow::Cow;
+use std::path::Path;
+
+/// A held-out corpus of its own, and how it is read.
+pub(super) type HeldOutText<'s> = (TextFiles, Cow<'s, Spec>);
+
+/// Both splits of a corpus of conversations.
+#[derive(Debug)]
+pub(super) struct LoadedChat {
+    pub train: Stream,
+    pub held_out: Stream,
+    pub warnings: Vec<String>,
+    /// One line that describes the corpus.
+    pub description: String,
+    pub facts: ChatFacts,
+}
+
+/// Loads both splits of a corpus of conversations. What is held out is a corpus of its own, or a share.
+///
+/// # Errors
+/// If there is no chat template, a file is wrong, or nothing is left to train on.
+pub(super) fn load(
+    text: &TextFiles,
+    held_out: Option<&HeldOutText<'_>>,
+    spec: &Spec,
+    tokenizer: &Tokenizer,
+) -> Result<LoadedChat> {
+    let encoder = encoder(spec, tokenizer)?;
+    let found = examples(text, spec, &encoder)?;
+    let mut warnings = text.warnings(&spec.extensions)?;
+    let (train, held) = match held_out {
+        Some((files, own)) => {
+            let held = examples(files, own, &encoder)?;
+            warnings.extend(files.warnings(&own.extensions)?);
+            warnings.extend(facts::warnings(&held));
+            let all: Vec<usize> = (0..found.examples.len()).collect();
+            (words_of(&found, &all), held.examples.into_iter().map(|example| example.words).collect())
+        }
+        None => {
+            let (train, held) = split(&found, spec)?;
+            (words_of(&found, &train), words_of(&found, &held))
+        }
+    };
+    warnings.extend(facts::warnings(&found));
+    let pad = tokenizer.opening_token();
+    let (train, packed) = layout::rows(&train, spec.row_len, spec.packing, pad)?;
+    let (held, _) = layout::rows(&held, spec.row_len, spec.packing, pad)?;
+    let facts = ChatFacts::new(&found, packed, &encoder)?;
+    let description = format!("{}: {} conversation{}", text.location, facts.examples, plural(facts.examples));
+    let (train, held_out) = (Stream::from_words(train), Stream::from_words(held));
+    Ok(LoadedChat { train, held_out, warnings, description, facts })
+}
+
+/// Loads all conversations of some files, as a held-out set, and returns warnings about them.
+///
+/// # Errors
+/// If [`load`] would fail.
+pub(super) fn whole(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<(Stream, Vec<String>)> {
+    let encoder = encoder(spec, tokenizer)?;
+    let found = examples(text, spec, &encoder)?;
+    let mut warnings = text.warnings(&spec.extensions)?;
+    warnings.extend(facts::warnings(&found));
+    let words: Vec<Vec<u32>> = found.examples.into_iter().map(|example| example.words).collect();
+    let (words, _) = layout::rows(&words, spec.row_len, spec.packing, tokenizer.opening_token())?;
+    Ok((Stream::from_words(words), warnings))
+}
+
+/// Reads the examples of all files of a text.
+fn examples(text: &TextFiles, spec: &Spec, encoder: &Encoder) -> Result<Examples> {
+    let mut found = Examples::default();
+    for path in text.list(&spec.extensions)?.files() {
+        found.read(&path, spec, encoder)?;
+    }
+    if found.examples.is_empty() {
+        let reasons: Vec<String> = found.dropped_in_words();
+        let reasons = if reasons.is_empty() { "it has none".to_owned() } else { reasons.join("; ") };
+        return Err(Error::usage(format!(
+            "corpus {}: no conversation to train on: {reasons}",
+            text.location
+        )));
+    }
+    Ok(found)
+}
+
+/// Opens what turns the conversations of a spec into words.
+fn encoder(spec: &Spec, tokenizer: &Tokenizer) -> Result<Encoder> {
+    if spec.packing == Packing::Stream {
+        return Err(Error::usage(format!(
+            "data.packing = \"stream\" cuts conversations wherever a row ends; set data.packing to \"{}\", or to \"{}\" for a \
+             conversation per row",
+            Packing::BestFit,
+            Packing::Document
+        )));
+    }
+    if spec.drop.is_some() {
+        return Err(Error::usage(
+            "data.drop lists documents by their text, and conversations are no such documents; remove it, or remove the \
+             conversations from their file",
+        ));
+    }
+    let is_built_in = BUILT_IN.contains(&spec.tokenizer.as_str());
+    let folder = Path::new(&spec.tokenizer).parent().filter(|_| !is_built_in);
+    let source = match (&spec.chat_template, folder) {
+        (Some(file), folder) => TemplateSource::in_file(file, folder)?,
+        (None, Some(folder)) => TemplateSource::in_folder(folder, regular::read_through_link)?
+            .ok_or_else(|| no_template(&format!("no file beside {} has one", spec.tokenizer)))?,
+        (None, None) => {
+            return Err(no_template(&format!("the built-in tokenizer {} has none", spec.tokenizer)));
+        }
+    };
+    let file = source.file.display().to_string();
+    let template = Template::new(source, tokenizer, spec.renderer)?;
+    Encoder::new(template, file, tokenizer)
+}
+
+fn no_template(why: &str) -> Error {
+    Error::usage(format!(
+        "data.format = \"chat\" needs a chat template, and {why}: name one with data.chat_template"
+    ))
+}
+
+/// Splits conversations so that about the share of the spec is held out, by a hash of their texts, as
+/// documents are.
+fn split(found: &Examples, spec: &Spec) -> Result<(Vec<usize>, Vec<usize>)> {
+    let fraction = spec.fraction()?.unwrap_or_default();
+    let mut order: Vec<(blake3::Hash, usize)> =
+        found.examples.iter().enumerate().map(|(i, example)| (example.hash(spec.seed), i)).collect();
+    order.sort_unstable_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()).then(a.1.cmp(&b.1)));
+    let groups: Vec<Vec<usize>> =
+        order.chunk_by(|a, b| a.0 == b.0).map(|group| group.iter().map(|(_, i)| *i).collect()).collect();
+    let size = |group: &Vec<usize>| group.iter().map(|&i| found.examples[i].words.len() as u64).sum();
+    let sizes: Vec<u64> = groups.iter().map(size).collect();
+    let held = choose_held_out(&sizes, fraction);
+    let side = |is_held: bool| {
+        let chosen = groups.iter().zip(&held).filter(|(_, held)| **held == is_held);
+        let mut chosen: Vec<usize> = chosen.flat_map(|(group, _)| group.iter().copied()).collect();
+        chosen.sort_unstable();
+        chosen
+    };
+    let (train, held_out) = (side(false), side(true));
+    if held_out.is_empty() {
+        return Err(Error::usage(format!(
+            "corpus {}: all of its conversations are the same, so none can be held out; name a held-out corpus as \
+             data.validation",
+            spec.corpus
+        )));
+    }
+    Ok((train, held_out))
+}
+
+fn words_of(found: &Examples, which: &[usize]) -> Vec<Vec<u32>> {
+    which.iter().map(|&i| found.examples[i].words.clone()).collect()
+}
+
+impl Example {
+    /// Hashes the example and a seed.
+    fn hash(&self, seed: u64) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&seed.to_le_bytes());
+        self.words.iter().for_each(|word| {
+            hasher.update(&word.to_le_bytes());
+        });
+        hasher.finalize()
+    }
+}
