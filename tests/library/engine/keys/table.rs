@@ -105,7 +105,7 @@ impl Files {
                     .collect(),
             ),
             ("short.jinja", TEMPLATE.to_owned()),
-            ("long.jinja", TEMPLATE.replace("{{ m.content }}", "{{ m.role }}: {{ m.content }}")),
+            ("long.jinja", TEMPLATE.replace("{{ m.content }}", "{{ m.content }}.")),
             ("lines.jsonl", (0..400).map(line).chain(["{\"text\": \"the last\"}\n".to_owned()]).collect()),
         ] {
             let path = folder.path().join(name);
