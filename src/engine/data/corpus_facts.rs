@@ -25,8 +25,8 @@ pub struct CorpusFacts {
     pub sources: Vec<SourceFacts>,
     /// What packing makes of the documents; `None` if nothing is packed, or the documents are not known.
     pub packed: Option<Packed>,
-    /// What is known about conversations, by the source that has them; the name of a corpus that is one source
-    /// is empty.
+    /// What is known about conversations, by the source that has them; the name of a corpus that is one
+    /// source is empty.
     pub chat: BTreeMap<String, ChatFacts>,
     /// Bytes of host memory that the tokens take in every process of a run; token files stay on disk. An
     /// estimate if the counts are.

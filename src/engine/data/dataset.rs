@@ -45,8 +45,8 @@ pub struct Dataset {
     pub sources: Vec<OpenedSource>,
     /// What packing made of the corpus; `None` if nothing was packed.
     pub packed: Option<Packed>,
-    /// What is known about conversations, by the source that has them; the name of a corpus that is one source
-    /// is empty.
+    /// What is known about conversations, by the source that has them; the name of a corpus that is one
+    /// source is empty.
     pub chat: BTreeMap<String, ChatFacts>,
     /// The set that `data.validation` holds out.
     pub validation: HeldOut,

@@ -30,23 +30,31 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
             hasher.update(block.as_bytes());
             block.clear();
         }
-        // Half of the hash tells documents apart, and takes half of the memory.
-        let mut half = [0; 16];
-        hasher.finalize_xof().fill(&mut half);
-        Ok((half, i))
+        Ok((half(&hasher), i))
     };
     // A result for each document would take several times the memory of its hash.
     let hash_some = |first: usize| {
         (first as u32..(first + HASHED_TOGETHER).min(count as usize) as u32).map(hash).collect()
     };
     let firsts = (0..count as usize).into_par_iter().step_by(HASHED_TOGETHER);
-    let hashes: Vec<Vec<([u8; 16], u32)>> = collect_in_order(firsts.map(hash_some))?;
-    let mut hashes = hashes.concat();
+    let hashes: Vec<Vec<NumberedHash>> = collect_in_order(firsts.map(hash_some))?;
+    Ok(sides(hashes.concat(), |i| documents.bytes(i), fraction))
+}
+
+/// Half of a hash, which tells texts apart and takes half of the memory, with the number of its text.
+pub(super) type NumberedHash = ([u8; 16], u32);
+
+/// Returns which texts are trained on and which are held out, so that about `fraction` of their sizes is held
+/// out. The choice follows the hashes, and equal texts are on one side. Both lists are in order.
+pub(super) fn sides(
+    mut hashes: Vec<NumberedHash>,
+    size: impl Fn(usize) -> u64,
+    fraction: f64,
+) -> (Vec<usize>, Vec<usize>) {
     hashes.par_sort_unstable();
-    // Equal documents are one group.
+    // Equal texts are one group.
     let groups = || hashes.chunk_by(|a, b| a.0 == b.0);
-    let sizes: Vec<u64> =
-        groups().map(|g| g.iter().map(|&(_, i)| documents.bytes(i as usize)).sum()).collect();
+    let sizes: Vec<u64> = groups().map(|g| g.iter().map(|&(_, i)| size(i as usize)).sum()).collect();
     let held = choose_held_out(&sizes, fraction);
     let (mut train, mut validation) = (Vec::new(), Vec::new());
     for (group, held) in groups().zip(held) {
@@ -54,11 +62,18 @@ pub(super) fn documents(documents: &Documents, fraction: f64, seed: u64) -> Resu
     }
     train.sort_unstable();
     validation.sort_unstable();
-    Ok((train, validation))
+    (train, validation)
+}
+
+/// Returns the half of a hash that texts are told apart by.
+pub(super) fn half(hasher: &blake3::Hasher) -> [u8; 16] {
+    let mut half = [0; 16];
+    hasher.finalize_xof().fill(&mut half);
+    half
 }
 
 /// Takes sizes in order while they fit into the share. If none fits, takes the smallest. Never takes all.
-pub(super) fn choose_held_out(sizes: &[u64], fraction: f64) -> Vec<bool> {
+fn choose_held_out(sizes: &[u64], fraction: f64) -> Vec<bool> {
     let share = (sizes.iter().sum::<u64>() as f64 * fraction) as u64;
     let mut taken = 0;
     let mut held: Vec<bool> = sizes

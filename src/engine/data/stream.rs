@@ -224,7 +224,8 @@ impl Stream {
         Ok(out)
     }
 
-    /// Copies the tokens of a range, or the words of conversations, and checks each against a vocabulary of `vocab` entries.
+    /// Copies the tokens of a range, or the words of conversations, and checks each against a vocabulary of
+    /// `vocab` entries.
     ///
     /// # Errors
     /// If [`Stream::read`] fails, or a token is outside the vocabulary; the message has the first such token,

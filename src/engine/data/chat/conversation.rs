@@ -98,8 +98,8 @@ pub enum Row {
     Dropped(DropReason),
 }
 
-/// Reads a conversation from an object with `messages`, `conversations`, `prompt` and `completion`, or Alpaca's
-/// fields.
+/// Reads a conversation from an object with `messages`, `conversations`, `prompt` and `completion`, or
+/// Alpaca's fields.
 ///
 /// # Errors
 /// If the object has none of these fields, or one of a type that it cannot have. The text says which.
@@ -174,7 +174,8 @@ fn present<'o>(object: &'o Map<String, Value>, field: &str) -> Option<&'o Value>
     object.get(field).filter(|value| !value.is_null())
 }
 
-/// Reads a list of messages, whose roles and texts are in these fields, or under the names of the other layout.
+/// Reads a list of messages, whose roles and texts are in these fields, or under the names of the other
+/// layout.
 fn list(value: &Value, field: &str, names: [&str; 2]) -> Result<Vec<Message>, Wrong> {
     let Some(items) = value.as_array() else {
         return Err(Wrong::Invalid(format!("{} is {}, not a list of messages", quoted(field), kind(value))));

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::{plural, thousands};
 use crate::liveness::report_progress;
 use rayon::prelude::*;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -26,8 +27,11 @@ pub(super) struct Example {
 }
 
 /// Conversations that are left out for one reason.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Dropped {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DroppedExamples {
+    /// The reason.
+    pub reason: DropReason,
+    /// Their number.
     pub count: usize,
     /// File and line of the first.
     pub first: String,
@@ -39,7 +43,7 @@ pub(super) struct Dropped {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Examples {
     pub examples: Vec<Example>,
-    pub dropped: BTreeMap<DropReason, Dropped>,
+    pub dropped: BTreeMap<DropReason, DroppedExamples>,
     /// Number of conversations of which the last answer alone is trained on.
     pub last_alone: usize,
     /// Number of conversations whose last turns are cut off, because they do not fit a row.
@@ -83,17 +87,17 @@ impl Examples {
     }
 
     fn drop(&mut self, reason: DropReason, place: String, says: String) {
-        let dropped = self.dropped.entry(reason).or_insert_with(|| Dropped { first: place, says, count: 0 });
-        dropped.count += 1;
+        let first = || DroppedExamples { reason, count: 0, first: place, says };
+        self.dropped.entry(reason).or_insert_with(first).count += 1;
     }
 
     /// Says what is left out, a line for each reason.
     pub fn dropped_in_words(&self) -> Vec<String> {
-        let line = |(reason, Dropped { count, first, says }): (&DropReason, &Dropped)| {
+        let line = |DroppedExamples { reason, count, first, says }: &DroppedExamples| {
             let says = if says.is_empty() { String::new() } else { format!(": {says}") };
             let count = format!("{} example{}", thousands(*count), plural(*count));
             format!("{count} {} ({first}{says})", reason.in_words())
         };
-        self.dropped.iter().map(line).collect()
+        self.dropped.values().map(line).collect()
     }
 }

@@ -1,10 +1,9 @@
 //! What a plan shows of conversations.
 
-use super::super::chat::DropReason;
 use super::super::marked;
 use super::super::packing::Packed;
 use super::encoder::Encoder;
-use super::examples::{Example, Examples};
+use super::examples::{DroppedExamples, Example, Examples};
 use crate::error::Result;
 use crate::format::{plural, thousands};
 use serde::Serialize;
@@ -40,19 +39,6 @@ pub struct ChatFacts {
     pub packed: Packed,
 }
 
-/// Conversations that are left out for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DroppedExamples {
-    /// The reason.
-    pub reason: DropReason,
-    /// Their number.
-    pub count: usize,
-    /// File and line of the first.
-    pub first: String,
-    /// What the template says of the first; empty if it says nothing.
-    pub says: String,
-}
-
 /// A conversation as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShownExample {
@@ -74,16 +60,7 @@ impl ChatFacts {
             examples: found.examples.len(),
             tokens: found.examples.iter().map(|example| example.words.len()).sum(),
             trained_tokens: found.examples.iter().map(trained).sum(),
-            dropped: found
-                .dropped
-                .iter()
-                .map(|(reason, dropped)| DroppedExamples {
-                    reason: *reason,
-                    count: dropped.count,
-                    first: dropped.first.clone(),
-                    says: dropped.says.clone(),
-                })
-                .collect(),
+            dropped: found.dropped.values().cloned().collect(),
             last_alone: found.last_alone,
             cut: found.cut,
             longest: longest.map_or(0, |example| example.words.len()),

@@ -9,10 +9,11 @@ mod layout;
 #[cfg(test)]
 mod tests;
 
-pub use facts::{ChatFacts, DroppedExamples, ShownExample};
+pub use examples::DroppedExamples;
+pub use facts::{ChatFacts, ShownExample};
 
 use super::chat::{Template, TemplateSource};
-use super::split::choose_held_out;
+use super::split::{half, sides};
 use super::stream::Stream;
 use super::text_files::TextFiles;
 use super::tokenizer::{BUILT_IN, Tokenizer};
@@ -147,21 +148,11 @@ fn no_template(why: &str) -> Error {
 /// documents are.
 fn split(found: &Examples, spec: &Spec) -> Result<(Vec<usize>, Vec<usize>)> {
     let fraction = spec.fraction()?.unwrap_or_default();
-    let mut order: Vec<(blake3::Hash, usize)> =
-        found.examples.iter().enumerate().map(|(i, example)| (example.hash(spec.seed), i)).collect();
-    order.sort_unstable_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()).then(a.1.cmp(&b.1)));
-    let groups: Vec<Vec<usize>> =
-        order.chunk_by(|a, b| a.0 == b.0).map(|group| group.iter().map(|(_, i)| *i).collect()).collect();
-    let size = |group: &Vec<usize>| group.iter().map(|&i| found.examples[i].words.len() as u64).sum();
-    let sizes: Vec<u64> = groups.iter().map(size).collect();
-    let held = choose_held_out(&sizes, fraction);
-    let side = |is_held: bool| {
-        let chosen = groups.iter().zip(&held).filter(|(_, held)| **held == is_held);
-        let mut chosen: Vec<usize> = chosen.flat_map(|(group, _)| group.iter().copied()).collect();
-        chosen.sort_unstable();
-        chosen
-    };
-    let (train, held_out) = (side(false), side(true));
+    let count = u32::try_from(found.examples.len())
+        .map_err(|_| Error::usage(format!("a corpus has at most {} conversations", u32::MAX)))?;
+    let hashes = (0..count).map(|i| (found.examples[i as usize].hash(spec.seed), i)).collect();
+    let size = |i: usize| found.examples[i].words.len() as u64;
+    let (train, held_out) = sides(hashes, size, fraction);
     if held_out.is_empty() {
         return Err(Error::usage(format!(
             "corpus {}: all of its conversations are the same, so none can be held out; name a held-out corpus as \
@@ -178,12 +169,12 @@ fn words_of(found: &Examples, which: &[usize]) -> Vec<Vec<u32>> {
 
 impl Example {
     /// Hashes the example and a seed.
-    fn hash(&self, seed: u64) -> blake3::Hash {
+    fn hash(&self, seed: u64) -> [u8; 16] {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_le_bytes());
         self.words.iter().for_each(|word| {
             hasher.update(&word.to_le_bytes());
         });
-        hasher.finalize()
+        half(&hasher)
     }
 }
