@@ -92,6 +92,26 @@ policy! {
 }
 
 policy! {
+    /// What is trained in place of the weights of a model.
+    AdapterKind {
+        /// Nothing: the weights are trained.
+        None = "none",
+        /// A product of two matrices beside each matrix of some roles: LoRA (Hu et al., 2021).
+        Lora = "lora",
+    }
+}
+
+policy! {
+    /// The matrices of a model that get adapters.
+    AdapterTarget {
+        /// Query, key, value and output projections.
+        Attention = "attention",
+        /// The matrices of the feed-forward layers.
+        FeedForward = "feed_forward",
+    }
+}
+
+policy! {
     /// What the files of a text corpus are.
     TextFormat {
         /// What the ending and the first bytes of each file say.

@@ -16,8 +16,9 @@ const CONFIG: &str = "config.json";
 /// File name of the weights if they are in a single file.
 const WEIGHTS: &str = "model.safetensors";
 
-/// Adapters of PEFT, which transformers adds to the weights of the folder.
-const ADAPTER: &str = "adapter_config.json";
+/// Adapters of PEFT, which transformers adds to the weights of the folder: their configuration and weights.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+pub const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Extensions of files that Python unpickles, which runs the code in them.
 const PICKLES: [&str; 4] = ["bin", "pt", "pth", "ckpt"];
@@ -73,10 +74,11 @@ impl Folder {
             files: vec![config],
             tensors: BTreeMap::new(),
         };
-        if files::open(path, ADAPTER)?.is_some() {
+        if files::open(path, ADAPTER_CONFIG)?.is_some() {
             return Err(Error::usage(format!(
-                "{}: {ADAPTER} adds an adapter to the weights, which xrun does not read; merge it \
-                 (`model.merge_and_unload().save_pretrained(NEW_FOLDER)`), or remove the file for the model without it",
+                "{}: {ADAPTER_CONFIG} adds an adapter to the weights; merge it \
+                 (`model.merge_and_unload().save_pretrained(NEW_FOLDER)`), or keep the model and the adapter in folders of \
+                 their own, for model.init_from and adapter.init_from",
                 path.display()
             )));
         }
@@ -97,6 +99,34 @@ impl Folder {
             }
             (None, None) => return Err(without_weights(path)),
         }
+        Ok(folder)
+    }
+
+    /// Opens the folder of an adapter in PEFT's form. Its configuration is `adapter_config.json`.
+    ///
+    /// # Errors
+    /// A usage error that names the file, if one is missing, damaged or outside the folder.
+    pub fn open_adapter(path: &Path) -> Result<Self> {
+        let open = |name: &str| {
+            files::open(path, name)?.ok_or_else(|| {
+                Error::usage(format!(
+                    "{}: there is no {name}; an adapter's folder, as `save_pretrained` of PEFT and `xrun export` write it, \
+                     has {ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}",
+                    path.display()
+                ))
+            })
+        };
+        if !path.is_dir() {
+            return Err(Error::usage(format!("{}: no such folder", path.display())));
+        }
+        let (config, weights) = (open(ADAPTER_CONFIG)?, open(ADAPTER_WEIGHTS)?);
+        let mut folder = Self {
+            path: path.to_owned(),
+            config: Config::read(&config)?,
+            files: vec![config],
+            tensors: BTreeMap::new(),
+        };
+        folder.add(weights, None)?;
         Ok(folder)
     }
 
@@ -344,7 +374,7 @@ mod tests {
                 &[config, (WEIGHTS, &one), (INDEX, br#"{"weight_map": {"b": "model.safetensors"}}"#)],
                 "says that it has tensor b, but it does not",
             ),
-            (&[config, (WEIGHTS, &one), (ADAPTER, b"{}")], "adds an adapter to the weights"),
+            (&[config, (WEIGHTS, &one), (ADAPTER_CONFIG, b"{}")], "adds an adapter to the weights"),
             (
                 &[config, (INDEX, index), ("x-1.safetensors", &one)],
                 "x-2.safetensors is missing, with 1 tensor by",

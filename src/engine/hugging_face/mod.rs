@@ -14,5 +14,5 @@ mod json;
 mod reference;
 
 pub use config::Config;
-pub use folder::{Folder, Tensor};
+pub use folder::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Folder, Tensor};
 pub use reference::{REFERENCE, Reference};

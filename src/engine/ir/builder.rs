@@ -129,13 +129,14 @@ impl Builder {
         id
     }
 
-    /// Returns the tensor that ops read for a parameter: its compute copy if it has one, else its master.
+    /// Returns the tensor that ops read for a parameter: its compute copy if it has one, else its master; or
+    /// the frozen tensor with this name.
     ///
     /// # Errors
     /// If the state has no such parameter.
     pub fn param(&mut self, name: &str) -> Result<TensorId> {
         let missing = || Error::failed(format!("program {}: no parameter {name}", self.program.name));
-        let read = self.program.state.param(name).ok_or_else(missing)?.read;
+        let read = self.program.state.read_slot(name).ok_or_else(missing)?;
         Ok(self.state_slot(read))
     }
 

@@ -35,7 +35,7 @@ pub use role::{Role, Sublayer, UpdateOverride};
 pub use shards::{OwnedRange, Part, Shards};
 pub use spec::Spec;
 pub use state::{
-    GroupRequest, Init, LogicalMatrix, OptimizerSlot, Param, ParamRequest, Slot, SlotGroup, SlotId, State,
-    StateBuffer, StateBuilder,
+    FrozenParam, GroupRequest, Init, LogicalMatrix, OptimizerSlot, Param, ParamRequest, Slot, SlotGroup,
+    SlotId, State, StateBuffer, StateBuilder,
 };
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

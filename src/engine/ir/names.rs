@@ -16,6 +16,8 @@ pub enum FlatBuffer {
     ComputeCopy,
     /// Masters of vectors, for ops to read when ranks divide the masters.
     Vectors,
+    /// Tensors that ops read and nothing trains, in the formats in which ops read them.
+    Frozen,
     /// A tensor that the optimizer of a group keeps for each of the group's parameters.
     Optimizer {
         /// Which of the optimizer's tensors, such as `m`.
@@ -282,6 +284,7 @@ impl fmt::Display for FlatBuffer {
             Self::Grads => f.write_str("grads"),
             Self::ComputeCopy => f.write_str("compute_copy"),
             Self::Vectors => f.write_str("vectors"),
+            Self::Frozen => f.write_str("frozen"),
             Self::Optimizer { slot, group } => f.write_str(&grouped(slot, group)),
         }
     }

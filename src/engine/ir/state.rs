@@ -163,6 +163,20 @@ impl Param {
     }
 }
 
+/// A tensor that ops read and nothing trains, such as a weight of a model that has an adapter. It has neither
+/// a master nor a gradient.
+#[derive(Clone, Debug)]
+pub struct FrozenParam {
+    /// Name, such as `blocks.0.qkv`.
+    pub name: String,
+    /// Shape and padding, in the format in which ops read it.
+    pub spec: Spec,
+    /// Role in the model.
+    pub role: Role,
+    /// The slot that ops read.
+    pub read: SlotId,
+}
+
 /// A matrix of a model: it maps the rows of one product's input to its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LogicalMatrix {
@@ -185,6 +199,8 @@ pub struct State {
     pub slots: Vec<Slot>,
     /// The trained tensors, in the order their gradients become ready.
     pub params: Vec<Param>,
+    /// The tensors that ops read beside them and nothing trains.
+    pub frozen: Vec<FrozenParam>,
     /// Elements of each flat parameter buffer, padding included.
     pub flat_len: usize,
     /// Groups that together have all parameters, in the order in which they are updated, then, if the weights
@@ -225,6 +241,12 @@ impl State {
         self.params.iter().find(|p| p.name == name)
     }
 
+    /// Returns the slot from which ops read the parameter or frozen tensor with this name.
+    pub fn read_slot(&self, name: &str) -> Option<SlotId> {
+        let frozen = || self.frozen.iter().find(|frozen| frozen.name == name).map(|frozen| frozen.read);
+        self.param(name).map(|param| param.read).or_else(frozen)
+    }
+
     /// Returns the elements from parameter `index` up to the next one in the flat buffers, alignment
     /// included.
     pub fn extent(&self, index: usize) -> Range<usize> {
@@ -251,7 +273,8 @@ impl State {
     /// Returns the buffers that ops read parameters from, and that of the masters if they are whole.
     pub fn weight_buffers(&self) -> BTreeSet<usize> {
         let masters = self.slot(FlatBuffer::Params).filter(|_| !self.masters_are_sharded());
-        let read = self.params.iter().map(|param| param.read).chain(masters);
+        let frozen = self.frozen.iter().map(|frozen| frozen.read);
+        let read = self.params.iter().map(|param| param.read).chain(frozen).chain(masters);
         read.map(|slot| self.get(slot).buffer).collect()
     }
 
@@ -261,18 +284,31 @@ impl State {
     }
 
     /// Returns the number of trained elements, padding excluded.
+    pub fn trained_count(&self) -> usize {
+        self.params.iter().map(|param| param.spec.logical_elements()).sum()
+    }
+
+    /// Returns the number of trained and frozen elements, padding excluded.
     pub fn parameter_count(&self) -> usize {
         self.count(|_| true)
     }
 
-    /// Returns the number of *core parameters*: trained elements outside the embeddings and the head, padding
+    /// Returns the number of *core parameters*: elements outside the embeddings and the head, padding
     /// excluded.
     pub fn core_parameter_count(&self) -> usize {
-        self.count(|p| p.role.is_core())
+        self.count(Role::is_core)
     }
 
-    fn count(&self, counts: impl Fn(&Param) -> bool) -> usize {
-        self.params.iter().filter(|p| counts(p)).map(|p| p.spec.logical_elements()).sum()
+    fn count(&self, counts: impl Fn(Role) -> bool) -> usize {
+        self.roles().filter(|(role, _)| counts(*role)).map(|(_, elements)| elements).sum()
+    }
+
+    /// Returns the role of every trained and every frozen tensor, with the number of its elements, padding
+    /// excluded.
+    pub fn roles(&self) -> impl Iterator<Item = (Role, usize)> {
+        let trained = self.params.iter().map(|param| (param.role, &param.spec));
+        let frozen = self.frozen.iter().map(|frozen| (frozen.role, &frozen.spec));
+        trained.chain(frozen).map(|(role, spec)| (role, spec.logical_elements()))
     }
 }
 
@@ -356,6 +392,10 @@ impl StateBuilder {
             let read = builder.state.by_name[&state.get(param.read).name];
             builder.state.params.push(Param { read, grad: read, ..param.clone() });
         }
+        for frozen in &state.frozen {
+            let read = builder.state.by_name[&state.get(frozen.read).name];
+            builder.state.frozen.push(FrozenParam { read, ..frozen.clone() });
+        }
         builder.state.flat_len = state.flat_len;
         builder
     }
@@ -367,6 +407,7 @@ impl StateBuilder {
             buffers: Vec::new(),
             slots: Vec::new(),
             params: Vec::new(),
+            frozen: Vec::new(),
             flat_len: 0,
             groups: Vec::new(),
             shards: None,
@@ -423,8 +464,8 @@ impl StateBuilder {
             self.add_flat_buffer(&FlatBuffer::ComputeCopy, dtype, flat_len);
             self.add_param_slots(&FlatBuffer::ComputeCopy, dtype, requests, all());
         }
-        if sharded_masters {
-            let vectors = requests.iter().filter(|r| !r.role.is_matrix());
+        let mut vectors = requests.iter().filter(|r| !r.role.is_matrix()).peekable();
+        if sharded_masters && vectors.peek().is_some() {
             let spec = |r: &ParamRequest| Spec::padded(r.shape.clone(), r.alloc.clone(), precision.master);
             let buffer = self.buffer(FlatBuffer::Vectors.to_string(), 0);
             for r in vectors {
@@ -474,6 +515,22 @@ impl StateBuilder {
             let r = &requests[index];
             let spec = Spec::padded(r.shape.clone(), r.alloc.clone(), dtype);
             self.add_slot(buffer, name.param(&r.name), spec, first * dtype.size());
+        }
+    }
+
+    /// Lays out tensors that nothing trains: matrices in the format of activations, vectors in that of
+    /// masters, as ops read them.
+    pub fn lay_out_frozen(&mut self, requests: &[ParamRequest]) {
+        let precision = self.state.precision;
+        let spec = |r: &ParamRequest| {
+            let dtype = if r.role.is_matrix() { precision.act_dtype } else { precision.master };
+            Spec::padded(r.shape.clone(), r.alloc.clone(), dtype)
+        };
+        self.lay_out(requests.iter().map(|r| (FlatBuffer::Frozen.param(&r.name), spec(r))));
+        for r in requests {
+            let read = self.state.by_name[&FlatBuffer::Frozen.param(&r.name)];
+            let (name, role) = (r.name.clone(), r.role);
+            self.state.frozen.push(FrozenParam { name, spec: spec(r), role, read });
         }
     }
 

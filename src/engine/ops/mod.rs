@@ -36,6 +36,7 @@ pub mod layer_norm;
 pub mod linear;
 pub mod linear_add;
 pub mod linear_few_rows;
+pub mod low_rank;
 pub mod matrices;
 pub mod mul;
 pub mod muon_momentum;
@@ -123,6 +124,9 @@ pub static OPS: &[OpType] = op_types![
     linear::LinearWeightGrad,
     linear_add::LinearAdd,
     linear_few_rows::LinearFewRows,
+    low_rank::LowRankAdd,
+    low_rank::LowRankInputGrad,
+    low_rank::LowRankWeightGrad,
     mul::Mul,
     pointwise::Pointwise,
     pointwise::PointwiseGrad,

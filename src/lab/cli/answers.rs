@@ -38,12 +38,12 @@ const ANSWERS: &[Answer] = &[
     },
     Answer {
         words: &["lora", "qlora", "peft", "adapter", "adapters", "dora"],
-        says: "xrun trains all weights of a model; there are no adapters (LoRA)",
+        says: "a recipe with `model.init_from` and `adapter.kind = \"lora\"` trains adapters; there is no QLoRA and no DoRA",
         next: "xrun import FOLDER",
     },
     Answer {
         words: &["finetune", "fine-tune", "fine_tune", "sft", "instruct"],
-        says: "a recipe with `model.init_from` trains all weights of a model further; there is no other fine-tuning",
+        says: "a recipe with `model.init_from` trains a model further, with `data.format = \"chat\"` on conversations",
         next: "xrun import FOLDER",
     },
     Answer {

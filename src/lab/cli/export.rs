@@ -7,16 +7,17 @@ use crate::data::Tokenizer;
 use crate::data::chat::own_template;
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
+use crate::machine::Machine;
 use crate::model::hf_export::{self, CHAT_TEMPLATE, Dtype, Export, Stored};
 use crate::model::hugging_face::Companions;
-use crate::model::{CheckpointWeights, FoldedHead, WeightsKind};
-use crate::plan::Model;
-use crate::policy::Communication;
+use crate::model::{FoldedHead, MergedWeights, Weights, WeightsKind};
+use crate::plan::{Adapter, Model};
+use crate::policy::{AdapterKind, Communication};
 use crate::recipe::{Recipe, WorldSize};
 use crate::results::folder::read_summary;
 use crate::results::names::CHECKPOINT;
 use crate::results::{Summary, find};
-use crate::train::{companions, recipe_of, reference, tokenizer_json};
+use crate::train::{RunWeights, companions, recipe_of, reference, tokenizer_json};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +46,14 @@ pub struct Args {
     /// Which weights of the checkpoint to export: as trained, or their moving average (`ema.decay`).
     #[arg(long, value_enum, value_name = "WEIGHTS", default_value = "training")]
     pub weights: WeightsKind,
+    /// Export the model with its adapters merged into the weights, and not the adapters alone, which is the
+    /// default of a run that trained some.
+    #[arg(long)]
+    pub merge: bool,
+    /// The model that the adapters were trained on, if its folder has moved [default: the recipe's
+    /// model.init_from].
+    #[arg(long, value_name = "DIR")]
+    pub base: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -61,11 +70,32 @@ pub fn run(args: &Args) -> Result<()> {
         eprint_line(&format!("warning: {warning}"));
     }
     let tokenizer_json = tokenizer_json(&run, &checkpoint)?;
-    let weights = CheckpointWeights::new(&checkpoint, args.weights)?;
-    weights.check_finite()?;
-    let recipe = recipe_of(&checkpoint)?;
+    let recipe = recipe_with_base(&checkpoint, args.base.as_deref())?;
     check(&recipe, &checkpoint)?;
     let mut export = model(&recipe, &checkpoint, &tokenizer_json, args.dtype)?;
+    let run_weights = RunWeights::open(&checkpoint, args.weights, &recipe, &export.model)?;
+    run_weights.trained.check_finite()?;
+    let merged;
+    let weights: &dyn Weights = match Adapter::from_recipe(&recipe) {
+        None if args.merge => {
+            return Err(Error::usage("this run trained the weights and no adapters: leave --merge out"));
+        }
+        None => &run_weights,
+        Some(adapter) if args.merge => {
+            merged = MergedWeights::new(&run_weights, adapter, &export.model)?;
+            &merged
+        }
+        Some(adapter) => {
+            let base = recipe.values().model.init_from.as_deref();
+            hf_export::write_adapter(&args.to, &export, &adapter, &run_weights, base)?;
+            eprint_line(&format!(
+                "exported the adapters in {} to {}; --merge exports the model with them",
+                checkpoint.path().display(),
+                args.to.display()
+            ));
+            return Ok(());
+        }
+    };
     export.companions = companions(&run)?;
     export.data = training_data(&run, &checkpoint)?;
     if let Some(template) = own_template(&run)? {
@@ -74,7 +104,7 @@ pub fn run(args: &Args) -> Result<()> {
     if checkpoint.meta().step > 0 {
         export.companions.add_end(export.end_token_id)?;
     }
-    let weights = FoldedHead::new(&weights, &mut export.model);
+    let weights = FoldedHead::new(weights, &mut export.model);
     if !args.no_reference {
         // Reports a model that no class covers before computing a forward pass.
         hf_export::check(&export)?;
@@ -88,6 +118,17 @@ pub fn run(args: &Args) -> Result<()> {
     };
     eprint_line(&format!("exported {what}{} to {}", checkpoint.path().display(), args.to.display()));
     Ok(())
+}
+
+/// Returns the recipe of a checkpoint, with another folder of the model that its adapters were trained on.
+fn recipe_with_base(checkpoint: &Loaded, base: Option<&Path>) -> Result<Recipe> {
+    let recipe = recipe_of(checkpoint)?;
+    let Some(base) = base else { return Ok(recipe) };
+    if recipe.values().adapter.kind == AdapterKind::None {
+        return Err(Error::usage("--base: this run trained no adapters, so it has all weights itself"));
+    }
+    let base = toml::Value::from(base.to_string_lossy().into_owned());
+    recipe.with_overrides(&[format!("model.init_from={base}")], &Machine::none())
 }
 
 /// Returns what a run was trained on, as JSON: the sources of a mixture, and the cards that the recipe has.
@@ -159,13 +200,17 @@ fn check(recipe: &Recipe, checkpoint: &Loaded) -> Result<()> {
 
 /// Builds the model of a checkpoint: dimensions from its recipe, the vocabulary size from its embedding.
 fn model(recipe: &Recipe, checkpoint: &Loaded, tokenizer_json: &str, dtype: Dtype) -> Result<Export> {
-    let Some(&[vocab_size, _]) = checkpoint.shape("embedding") else {
-        let at = checkpoint.path().display();
-        return Err(Error::failed(format!("{at} has no two-dimensional embedding")));
-    };
     let tokenizer =
         Tokenizer::from_run(tokenizer_json.to_owned(), Some(end_token_id(checkpoint, tokenizer_json)?))?;
     let tokenizer = tokenizer.beginning_with(recipe.values().data.begin_token.as_deref())?;
+    let vocab_size = match checkpoint.shape("embedding") {
+        Some(&[vocab_size, _]) => vocab_size,
+        None if recipe.values().adapter.kind != AdapterKind::None => tokenizer.vocab_size(),
+        _ => {
+            let at = checkpoint.path().display();
+            return Err(Error::failed(format!("{at} has no two-dimensional embedding")));
+        }
+    };
     Ok(Export {
         model: Model::from_recipe(recipe, vocab_size)?,
         seq_len: recipe.values().training.seq_len,

@@ -61,7 +61,7 @@ impl Disk {
             }
             WeightsOnly::All => checkpoints,
         };
-        let weights_bytes = (weight_bytes(plan.ema.is_some()) * programs.state.parameter_count()) as u64;
+        let weights_bytes = (weight_bytes(plan.ema.is_some()) * programs.state.trained_count()) as u64;
         let event_bytes = match (intervals.metrics.tensorboard, plan.execution.gpu) {
             (false, _) => 0,
             (true, None) => EVENT_BYTES.0,
@@ -101,5 +101,5 @@ pub(super) fn checkpoint_bytes(programs: &Programs) -> usize {
     let state = &programs.state;
     let elements = |&index: &usize| state.params[index].spec.logical_elements();
     let slots = |group: &SlotGroup| group.slots.len() * group.params.iter().map(elements).sum::<usize>();
-    DType::F32.size() * (state.parameter_count() + state.groups.iter().map(slots).sum::<usize>())
+    DType::F32.size() * (state.trained_count() + state.groups.iter().map(slots).sum::<usize>())
 }

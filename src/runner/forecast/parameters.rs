@@ -7,7 +7,7 @@ use serde::Serialize;
 /// A model is called mostly embedding from this fraction on.
 const MOSTLY_EMBEDDING: f64 = 0.4;
 
-/// Trained parameters by part, without padding.
+/// Parameters by part, without padding. With adapters, both these and the weights that they leave as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Parameters {
     /// The token and position embeddings.
@@ -24,16 +24,17 @@ pub struct Parameters {
     pub core: usize,
     /// All parameters.
     pub total: usize,
+    /// Those that are trained.
+    pub trained: usize,
 }
 
 impl Parameters {
     /// Counts the parameters of a state by their roles.
     pub fn new(state: &State) -> Self {
         let (core, total) = (state.core_parameter_count(), state.parameter_count());
-        let mut parts = Self { core, total, ..Self::default() };
-        for param in &state.params {
-            let count = param.spec.logical_elements();
-            let part = match param.role {
+        let mut parts = Self { core, total, trained: state.trained_count(), ..Self::default() };
+        for (role, count) in state.roles() {
+            let part = match role {
                 Role::Embedding | Role::Positions => &mut parts.embedding,
                 Role::Head => &mut parts.head,
                 Role::Matrix(Sublayer::Attention) | Role::Bias(Sublayer::Attention) => &mut parts.attention,

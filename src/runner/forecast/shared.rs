@@ -2,7 +2,7 @@
 //! differences.
 
 use crate::ir::{Init, ParamRequest};
-use crate::model::parameters;
+use crate::model::ModelTensors;
 use crate::plan::Plan;
 use crate::recipe::{Recipe, diff};
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ fn shared_parameters(a: &Plan, b: &Plan) -> SharedParameters {
             }
             Init::Constant(_) => None,
         };
-        parameters(&plan.model, &plan.graph).into_iter().enumerate().filter_map(with_key).collect()
+        ModelTensors::new(plan).trained.into_iter().enumerate().filter_map(with_key).collect()
     };
     let (a, b) = (drawn(a), drawn(b));
     let shared = a.iter().filter(|(name, values)| b.get(*name) == Some(values)).count();

@@ -59,6 +59,9 @@ impl Forecast {
         table.row(["norms".into(), thousands(p.norms), share(p.norms)]);
         table.row(["total".into(), thousands(p.total), share(p.total)]);
         table.row(["core (non-embedding)".into(), thousands(p.core), share(p.core)]);
+        if p.trained < p.total {
+            table.row(["trained (adapters)".into(), thousands(p.trained), share(p.trained)]);
+        }
         write!(f, "Parameters\n{}", table.render(2))?;
         for remark in &self.remarks {
             writeln!(f, "  {remark}")?;
@@ -216,7 +219,7 @@ impl Forecast {
             f,
             "\nCheckpoint  {} = {}\n",
             binary(self.needs.disk.checkpoint_bytes as usize),
-            checkpoint_in_words(&self.update_groups, self.parameters.total, self.has_ema)
+            checkpoint_in_words(&self.update_groups, self.parameters.trained, self.has_ema)
         )
     }
 }

@@ -7,15 +7,15 @@
 
 pub use super::hugging_face::CHAT_TEMPLATE;
 use super::hugging_face::{
-    CONFIG, Companions, GENERATION, HfFacts, HfModel, HfTensor, SETTINGS, TOKEN_MAP, express,
+    CONFIG, Companions, GENERATION, HfFacts, HfModel, HfTensor, SETTINGS, TOKEN_MAP, express, peft,
 };
 pub use super::weights::Weights;
 use crate::checkpoint::tensor_file;
 use crate::checkpoint::{DiskFs, Fs, TensorView, write_synced};
 use crate::data::tokenizer::{Begin, GuardedTokenizer, json_beginning_with};
 use crate::error::{Error, IoContext, Result};
-use crate::hugging_face::{REFERENCE, Reference};
-use crate::plan::Model;
+use crate::hugging_face::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, REFERENCE, Reference};
+use crate::plan::{Adapter, Model};
 use half::bf16;
 use safetensors::Dtype as StoredDtype;
 use serde_json::json;
@@ -163,6 +163,29 @@ pub fn write_on(
             write(REFERENCE, &reference.to_json()?)?;
         }
         write("tokenizer.json", &tokenizer_json)
+    })
+}
+
+/// Writes the adapters of a model as the folder `dir` in PEFT's form, for a model in the folder `base`.
+///
+/// # Errors
+/// Fails like [`write`], and if PEFT has no form for the adapters.
+pub fn write_adapter(
+    dir: &Path,
+    export: &Export,
+    adapter: &Adapter,
+    weights: &dyn Weights,
+    base: Option<&str>,
+) -> Result<()> {
+    let hf = express(&export.model, &facts(export))?;
+    let tensors = peft::tensors(&export.model, adapter, &hf.tensors)?;
+    let config = peft::config(adapter, &tensors, base);
+    let fs = &DiskFs;
+    Target::new(dir)?.fill(fs, |temporary| {
+        let views: Vec<_> = tensors.iter().map(|t| view(t, export.dtype, weights)).collect();
+        tensor_file::write(fs, &temporary.join(ADAPTER_WEIGHTS), &views)?;
+        let path = temporary.join(ADAPTER_CONFIG);
+        write_synced(fs, &path, format!("{config:#}\n").as_bytes()).at("write", &path)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Lays out the state of a plan.
 
-use super::parameters::parameters;
+use super::adapters::ModelTensors;
 use super::purpose::PromptShape;
 use super::recording::{head_of, packed_heads};
 use crate::device::DType;
@@ -26,7 +26,7 @@ use std::ops::Range;
 /// buckets.
 fn trained_params(plan: &Plan) -> (StateBuilder, Vec<Bucket>) {
     let precision = plan.precision;
-    let params = parameters(&plan.model, &plan.graph);
+    let ModelTensors { trained: params, frozen } = ModelTensors::new(plan);
     let block = grad_norm::block_len(plan.execution.gpu.is_some());
     let mut groups: Vec<GroupRequest> =
         plan.update_groups.iter().map(|group| group.request(precision, &params, block)).collect();
@@ -43,6 +43,7 @@ fn trained_params(plan: &Plan) -> (StateBuilder, Vec<Bucket>) {
         lay_out_gathered(plan, &mut builder);
         builder.lay_out([(SlotName::NormPartials, partials)]);
     }
+    builder.lay_out_frozen(&frozen);
     (builder, buckets)
 }
 
@@ -171,7 +172,7 @@ fn gradient_buckets(plan: &Plan, state: &State) -> Vec<Bucket> {
     }
     let mut starts: Vec<(usize, usize)> = state.params.iter().map(|p| (p.start, p.spec.elements())).collect();
     let mut end = state.flat_len;
-    // The embedding lies last. If its rows are exchanged, it is in no bucket.
+    // The embedding lies last, if it is trained. If its rows are exchanged, it is in no bucket.
     if let Some((start, _)) = starts.pop_if(|_| rank_interleaving(plan).is_some()) {
         end = start;
     }
@@ -340,6 +341,7 @@ fn owned_parts(plan: &Plan, state: &State, buckets: &[Bucket]) -> Vec<Part> {
 /// - with `parallelism.embedding_exchange = false`;
 /// - with `reduction = "grouped"`, which is the baseline;
 /// - with several micro-steps, because all their rows would have to be kept;
+/// - with adapters, because the embedding is not trained;
 /// - with tied embeddings, because the head's gradient fills every row;
 /// - with several tables of token vectors;
 /// - if more ranks divide the gradient than a kernel can read from;
@@ -348,6 +350,7 @@ pub(super) fn rank_interleaving(plan: &Plan) -> Option<RankInterleaved> {
     let table = exchanged_table(plan)?;
     let table = Spec::new([plan.model.padded_vocab(), table.shape[1]], plan.precision.master);
     let exchanges_rows = plan.execution.embedding_exchange
+        && plan.adapter.is_none()
         && plan.exchanges_gradients()
         && plan.execution.reduction == Reduction::Bucketed
         && plan.batch.micro_steps == 1
@@ -391,7 +394,9 @@ pub(super) fn divided_rows(plan: &Plan, state: &State) -> Result<Option<DividedR
 
 /// Returns the state of a program that only generates: parameters and the buffers of generation.
 pub fn generation_state(plan: &Plan, prompts: &[PromptShape]) -> State {
-    let mut builder = StateBuilder::for_inference(plan.precision, &parameters(&plan.model, &plan.graph));
+    let ModelTensors { trained, frozen } = ModelTensors::new(plan);
+    let mut builder = StateBuilder::for_inference(plan.precision, &trained);
+    builder.lay_out_frozen(&frozen);
     generation(plan, prompts, &mut builder);
     builder.finish()
 }

@@ -1,5 +1,6 @@
 //! Turns a plan into programs: the model records its forward once, and passes do the rest.
 
+mod adapters;
 mod flops;
 pub mod formula;
 mod gather;
@@ -9,6 +10,7 @@ pub mod hugging_face;
 mod initial;
 mod layout;
 mod loss_scale;
+mod merge;
 mod padding;
 mod parameters;
 mod programs;
@@ -21,10 +23,12 @@ pub mod text;
 mod weights;
 mod window;
 
+pub use adapters::{ModelTensors, first_matrix, second_matrix, stacked_rows};
 pub use flops::flops_per_token;
 pub use formula::Formula;
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, prompt_shapes, state};
+pub use merge::MergedWeights;
 pub use parameters::{parameters, parameters_of_model};
 pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};

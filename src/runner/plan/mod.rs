@@ -1,5 +1,6 @@
 //! Plans: a recipe with every number derived and checked. The engine sees only the plan.
 
+mod adapter;
 mod architecture;
 mod batch;
 mod corpus;
@@ -15,6 +16,7 @@ mod tasks;
 
 pub use crate::data::CorpusFacts;
 pub use crate::recipe::{Generation, Schedule, Until};
+pub use adapter::Adapter;
 pub use batch::{BatchPlan, Scaling, Stage};
 pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;
@@ -54,6 +56,8 @@ pub struct Plan {
     pub model: Model,
     /// The operations of the model.
     pub graph: Arc<Graph>,
+    /// What is trained in place of the model's weights; `None` if these are trained.
+    pub adapter: Option<Adapter>,
     /// Sequences per step.
     pub batch: BatchPlan,
     /// Optimizer steps.
@@ -106,6 +110,7 @@ impl Plan {
     /// Returns true if the model drops elements in training.
     pub fn drops_elements(&self) -> bool {
         self.graph.nodes.iter().any(|node| node.operation.dropout() > 0.0)
+            || self.adapter.as_ref().is_some_and(|adapter| adapter.dropout > 0.0)
     }
 
     /// Returns true if ranks exchange gradients, and therefore hold the same parameters.

@@ -1,7 +1,9 @@
 //! Turns a recipe into a plan.
 
 use super::devices::{check_nccl, choose_gpus};
-use super::{BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Schedule, Seeds, mixture};
+use super::{
+    Adapter, BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Schedule, Seeds, mixture,
+};
 use crate::device::{DType, Precision};
 use crate::error::Result;
 use crate::evaluation::tasks;
@@ -37,6 +39,7 @@ impl Plan {
             name: recipe.name().to_owned(),
             model,
             graph,
+            adapter: Adapter::from_recipe(recipe),
             batch,
             steps: values.training.steps,
             until: values.training.until.clone(),

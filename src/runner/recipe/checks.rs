@@ -16,8 +16,8 @@ use super::width_checks;
 use crate::expression::Formula;
 use crate::model_text::{DROPOUT_RATES, rounded_dropout};
 use crate::policy::{
-    Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, OrFormula, Placement, Reduction,
-    Shard, Transport,
+    AdapterKind, Communication, Cooldown, Decay, DeviceChoice, Norm, NormPlacement, OrFormula,
+    Parametrization, Placement, Reduction, Shard, Transport,
 };
 
 /// Most rows (sequences · tokens) in one micro step: kernels index them with 32 bits.
@@ -42,6 +42,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
         None => schedule(recipe, &mut found),
     }
     ema(recipe, &mut found);
+    adapter(recipe, &mut found);
     tasks(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
@@ -64,6 +65,35 @@ fn dropout(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         ),
         format!("the nearest: {}", nearest.join(" and ")),
     ));
+}
+
+/// Reports adapters that adapt nothing, that have no model to adapt, or that cannot be scaled by width.
+fn adapter(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let (adapter, model) = (&recipe.values().adapter, &recipe.values().model);
+    if adapter.kind == AdapterKind::None {
+        return;
+    }
+    if model.init_from.is_none() {
+        found.push(recipe.diagnostic(
+            &["adapter.kind", "model.init_from"],
+            "adapters are trained in place of the weights, which would stay as they were drawn",
+            "set model.init_from to the folder of a trained model, or leave adapter.kind out",
+        ));
+    }
+    if adapter.targets.is_empty() {
+        found.push(recipe.diagnostic(
+            &["adapter.targets"],
+            "no matrix gets an adapter, so nothing would be trained",
+            "leave adapter.targets out for all matrices of the blocks",
+        ));
+    }
+    if model.parametrization == Parametrization::Mup {
+        found.push(recipe.diagnostic(
+            &["adapter.kind", "model.parametrization"],
+            "muP says how matrices of the model's width are trained, and adapters have another width",
+            "leave model.parametrization out",
+        ));
+    }
 }
 
 /// Reports tasks whose files nobody names.

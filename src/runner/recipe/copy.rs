@@ -39,6 +39,7 @@ pub(super) fn copy(
     copied.evaluation.clone_from(&settled.evaluation);
     copied.validation.sets.clone_from(&settled.validation.sets);
     copied.model.init_from.clone_from(&settled.model.init_from);
+    copied.adapter.init_from.clone_from(&settled.adapter.init_from);
     // Steps of a lower layer than the budget's: in one file they would contradict it.
     let superseded = written.training.until.is_some() && layers.position(STEPS) < layers.position(UNTIL);
     let (keys, texts) = (keys_of(&copied), Texts::new(&copied));

@@ -17,7 +17,7 @@ use super::toml_text::{Texts, keys_of};
 use crate::model_text::ModelText;
 use crate::optim::{GroupRole, RoleRule, Value};
 use crate::policy::{
-    CorpusSource, Decay, OrFormula, PathList, Position, TextFormat, Validation, WeightDecay,
+    AdapterKind, CorpusSource, Decay, OrFormula, PathList, Position, TextFormat, Validation, WeightDecay,
 };
 use std::collections::BTreeMap;
 
@@ -135,13 +135,14 @@ impl<'a> State<'a> {
 
     fn is_true(&self, fact: Fact, key: &Key) -> bool {
         let values = self.recipe.values();
-        let Values { model, training, seeds, lr_scheduler: schedule, data, checkpoint, .. } = values;
+        let Values { model, adapter, training, seeds, lr_scheduler: schedule, data, checkpoint, .. } = values;
         let steps = training.steps;
         let after_warmup = steps.saturating_sub(derived::warmup_steps(schedule, steps));
         match fact {
             Fact::NothingIsDropped => !self.drops_elements(),
             Fact::SeedsAreFixed => {
-                (seeds.init.is_some() || model.init_from.is_some())
+                let draws_adapters = adapter.kind != AdapterKind::None && adapter.init_from.is_none();
+                (seeds.init.is_some() || (model.init_from.is_some() && !draws_adapters))
                     && seeds.order.is_some()
                     && (seeds.dropout.is_some() || !self.drops_elements())
             }
@@ -220,16 +221,20 @@ impl<'a> State<'a> {
 
     /// Returns true if the model drops elements.
     fn drops_elements(&self) -> bool {
-        let by_key = self.recipe.values().model.dropout > 0.0;
-        match &self.model_text {
-            Some(text) => text.has_own_dropout() || (by_key && text.keys().contains("dropout")),
-            None => by_key,
-        }
+        let Values { model, adapter, .. } = self.recipe.values();
+        let by_adapter = adapter.kind != AdapterKind::None && adapter.dropout > 0.0;
+        let by_key = model.dropout > 0.0;
+        by_adapter
+            || match &self.model_text {
+                Some(text) => text.has_own_dropout() || (by_key && text.keys().contains("dropout")),
+                None => by_key,
+            }
     }
 
-    /// Returns the roles that the model has parameters of.
+    /// Returns the roles that the model has trained parameters of.
     fn roles(&self) -> impl Iterator<Item = GroupRole> + use<> {
-        let model = &self.recipe.values().model;
+        let Values { model, adapter, .. } = self.recipe.values();
+        let has_adapters = adapter.kind != AdapterKind::None;
         let (positions, head) = match &self.model_text {
             Some(text) => (text.looks_up_positions(), text.has_own_head()),
             None => (model.position == Position::Learned, !model.tie_embeddings),
@@ -240,6 +245,8 @@ impl<'a> State<'a> {
         let of_text = self.model_text.as_ref().map(|text| text.roles()).unwrap_or_default();
         let of_text: Vec<GroupRole> = of_text.into_iter().filter_map(GroupRole::from_word).collect();
         GroupRole::ALL.into_iter().filter(move |role| match role {
+            // Nothing else is trained.
+            role if has_adapters => *role == GroupRole::Matrix,
             role if of_text.contains(role) => true,
             GroupRole::Positions => positions,
             GroupRole::Head => head,

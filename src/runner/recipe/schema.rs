@@ -34,11 +34,11 @@ use super::until::Until;
 use super::values::WorldSize;
 use crate::expression::Scope;
 use crate::policy::{
-    Activation, Attention, BackgroundSaves, Batching, Communication, Cooldown, CorpusSource, Decay,
-    DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement, OrFormula, Packing,
-    Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit,
-    Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, Shuffle, TextFormat, TrainingDtype,
-    Transport, Validation, WeightsOnly,
+    Activation, AdapterKind, AdapterTarget, Attention, BackgroundSaves, Batching, Communication, Cooldown,
+    CorpusSource, Decay, DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement,
+    OrFormula, Packing, Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode,
+    Reduction, ResidualInit, Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, Shuffle,
+    TextFormat, TrainingDtype, Transport, Validation, WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -63,6 +63,13 @@ const MAX_SAMPLES: u64 = 10_000;
 pub const MAX_SHOTS: u64 = 64;
 /// The ending of a path of a task's definition, which tells it from a name.
 pub const TASK_ENDING: &str = ".toml";
+/// The weights are trained, without adapters.
+const NO_ADAPTER: When = When::Is("adapter.kind", &["\"none\""]);
+/// No trained parameter has initial values that are drawn: all come from folders.
+const NOTHING_DRAWN: [When; 2] = [
+    When::All(&[set("model.init_from"), NO_ADAPTER]),
+    When::All(&[set("model.init_from"), set("adapter.init_from")]),
+];
 /// There are no scores on tasks.
 const NO_TASKS: When = When::Is("evaluation.tasks", &["[]"]);
 /// Most tokens in a generated corpus: it is kept in memory, and this many token ids take 16 GiB.
@@ -273,6 +280,38 @@ sections! {
             Training, Type::NameOrPath(&[]), "\"smollm2-135m\"" => unset("drawn by `init_std` and the seed"), implied(UNSET);
     }
 
+    /// Adapters: small matrices that are trained in place of the model's weights, which stay as
+    /// `model.init_from` has them (docs/fine-tuning.md).
+    adapter: Adapter {
+        /// What is trained: the weights (`none`), or a product of two matrices of low rank beside each matrix
+        /// of `targets` (`lora`).
+        kind: AdapterKind = AdapterKind::None;
+            Training, Type::Word(AdapterKind::WORDS), "\"lora\"" => implied("\"none\"");
+        /// Rank of the products.
+        rank: usize = 16;
+            Training, count(1, 65_536), "64" => implied("16"), idle(&[NO_ADAPTER]), aliases(&["lora_r", "r"]);
+        /// Factor of the products, divided by `rank`.
+        alpha: f64 = 32.0;
+            Training, number(Excluded(0.0), Included(1e6)), "16.0"
+                => implied("32.0"), idle(&[NO_ADAPTER]), aliases(&["lora_alpha"]);
+        /// Divide `alpha` by the square root of the rank, so that the products are of one size at every rank
+        /// (Kalajdzievski, 2023).
+        rslora: bool = false;
+            Training, Type::Bool, "true" => implied("false"), idle(&[NO_ADAPTER]), aliases(&["use_rslora"]);
+        /// The matrices of the blocks that get adapters, by role.
+        targets: Vec<AdapterTarget> = AdapterTarget::ALL.to_vec();
+            Training, Type::Words(AdapterTarget::WORDS), "[\"attention\"]"
+                => implied("[\"attention\", \"feed_forward\"]"), idle(&[NO_ADAPTER]), aliases(&["target_modules"]);
+        /// Probability with which an element of an adapter's input is dropped in training.
+        dropout: f64 = 0.0;
+            Training, number(Included(0.0), Excluded(1.0)), "0.05"
+                => implied("0.0"), idle(&[NO_ADAPTER]), aliases(&["lora_dropout"]);
+        /// Folder of an adapter in PEFT's format, whose weights are the initial values.
+        init_from: Option<String> = None;
+            Training, Type::NameOrPath(&[]), "\"my-adapter\""
+                => unset("products that are zero"), implied(UNSET), idle(&[NO_ADAPTER]);
+    }
+
     /// Length, batch and precision of the training run.
     training: Training {
         /// Length of a sequence.
@@ -339,7 +378,7 @@ sections! {
         /// Seed of the initial values of parameters.
         init: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET),
-                   idle(&[set("model.init_from")]);
+                   idle(&[NOTHING_DRAWN[0], NOTHING_DRAWN[1]]);
         /// Seed of the order in which windows of the corpus are read.
         order: Option<u64> = None;
             Training, count(0, MAX_SEED), "1" => unset("`training.seed`"), implied(UNSET);
@@ -352,7 +391,7 @@ sections! {
         /// key existed.
         scheme: SeedScheme = SeedScheme::Name;
             Training, Type::Word(SeedScheme::WORDS), "\"index\"" => implied("\"index\""),
-                   idle(&[set("model.init_from")]);
+                   idle(&[NOTHING_DRAWN[0], NOTHING_DRAWN[1]]);
     }
 
     /// Optimizer and its hyperparameters.
@@ -430,7 +469,7 @@ sections! {
         /// Exchange only the rows of the embedding's gradient that the batch touches, if that takes fewer
         /// bytes than reducing all of it.
         embedding_exchange: bool = true; Execution, Type::Bool, "false"
-                => idle(&[When::Is("parallelism.world_size", &["1"]), When::Is("engine.communication", &["\"off\""]), When::Is("model.tie_embeddings", &["true"]), When::Is("parallelism.reduction", &["\"grouped\""]), When::Fact(Fact::SeveralMicroSteps)]);
+                => idle(&[When::Is("parallelism.world_size", &["1"]), When::Is("engine.communication", &["\"off\""]), When::Is("model.tie_embeddings", &["true"]), When::Not("adapter.kind", &["\"none\""]), When::Is("parallelism.reduction", &["\"grouped\""]), When::Fact(Fact::SeveralMicroSteps)]);
         /// What is divided among the ranks instead of held in full by each: nothing, or the optimizer's slots
         /// (and, with bf16, the fp32 weights), so that each rank updates only its part. `"auto"` divides the
         /// optimizer's slots among two to four ranks on GPUs of one host, which exchange data by copies.

@@ -65,6 +65,9 @@ pub(super) fn settle(written: &Values, layers: &Merged, world_size: Option<usize
     if let Some(folder) = &written.model.init_from {
         settled.model.init_from = Some(absolute("model.init_from", folder)?);
     }
+    if let Some(folder) = &written.adapter.init_from {
+        settled.adapter.init_from = Some(absolute("adapter.init_from", folder)?);
+    }
     if let Some(file) = &written.data.chat_template {
         settled.data.chat_template = Some(absolute("data.chat_template", file)?);
     }

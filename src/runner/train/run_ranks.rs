@@ -149,7 +149,9 @@ impl OneRank<'_> {
         let start = self.zero.map(|zero| zero.start);
         let shared = &self.job.initial_values;
         if message.restored {
-            return rank.restore(message.from_step, start.and_then(Start::restored));
+            rank.restore(message.from_step, start.and_then(Start::restored))?;
+            let frozen = start.and_then(Start::frozen_weights);
+            return rank.freeze(frozen.map(|weights| weights as &dyn Weights));
         }
         if message.weights {
             let weights = start.and_then(Start::weights);

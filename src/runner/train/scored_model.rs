@@ -1,7 +1,7 @@
 //! Describes a model that is scored, for the files of its evaluation.
 
 use crate::machine::Machine;
-use crate::model::{ScoringShape, parameters};
+use crate::model::{ModelTensors, ScoringShape};
 use crate::plan::Plan;
 use crate::policy::TrainingDtype;
 use crate::task_evaluation::ScoredModel;
@@ -35,8 +35,8 @@ pub(super) fn scored_model(
         .execution
         .gpu
         .map(|gpu| machine.gpu(gpu).map_or_else(|| "GPU".to_owned(), |gpu| gpu.name.clone()));
-    let parameters = parameters(&plan.model, &plan.graph);
-    let elements = parameters.iter().map(|param| param.shape.iter().product::<usize>());
+    let ModelTensors { trained, frozen } = ModelTensors::new(plan);
+    let elements = trained.iter().chain(&frozen).map(|param| param.shape.iter().product::<usize>());
     ScoredModel {
         name: named.name,
         step: named.step,

@@ -1,6 +1,7 @@
 //! Opens a model to score with: a run's checkpoint, or a folder in HuggingFace's form.
 
 use super::import::{MAX_CONTEXT, ModelFolder, OpenedFolder, open};
+use super::run_weights::RunWeights;
 use super::scored_model::{AVERAGE, Named, TRAINING, scored_model};
 use super::trained::{OpenedRun, TrainedRun, engine_with_weights};
 use crate::checkpoint::Loaded;
@@ -9,7 +10,7 @@ use crate::error::{Error, IoContext, Result};
 use crate::forecast::check_scoring_fits;
 use crate::machine::Machine;
 use crate::model::hugging_face::{CONFIG, ImportedWeights};
-use crate::model::{CheckpointWeights, ScoringPrograms, Weights, WeightsKind};
+use crate::model::{ScoringPrograms, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
 use crate::policy::Shard;
 use crate::recipe::{self, Class, Recipe};
@@ -42,6 +43,7 @@ pub struct ScoringModel {
     pub tokenizer: Tokenizer,
     plan: Plan,
     programs: ScoringPrograms,
+    recipe: Recipe,
     weights: OpenedWeights,
 }
 
@@ -136,7 +138,7 @@ impl ScoringModel {
         check_scoring_fits(&plan, &programs, machine)?;
         let dtype = recipe.values().training.dtype;
         let model = scored_model(named, (&plan, dtype), programs.shape, machine, tokenizer.hash());
-        Ok(Self { model, tokenizer, plan, programs, weights })
+        Ok(Self { model, tokenizer, plan, programs, recipe: recipe.clone(), weights })
     }
 
     /// Returns the bytes of device memory that a scorer takes.
@@ -153,7 +155,7 @@ impl ScoringModel {
         let from_checkpoint;
         let weights: &dyn Weights = match weights {
             OpenedWeights::Checkpoint(loaded, kind) => {
-                from_checkpoint = CheckpointWeights::new(loaded, *kind)?;
+                from_checkpoint = RunWeights::open(loaded, *kind, &self.recipe, &plan.model)?;
                 &from_checkpoint
             }
             OpenedWeights::Folder(weights) => &**weights,

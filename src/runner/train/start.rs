@@ -7,7 +7,7 @@ mod origin;
 pub(super) use changes::corpus_files;
 pub(super) use origin::{LossesBefore, run_of};
 
-use super::initial::weights::InitialWeights;
+use super::initial::weights::{InitialWeights, check_same_base};
 use super::job::Job;
 use super::request::{Origin, Request};
 use super::trained::recipe_of;
@@ -80,9 +80,16 @@ impl Start {
         }
         check_until(job, start.step())?;
         fault::check(job.plan.batch.world_size, start.step(), job.steps())?;
-        if start.loaded.is_none() && !start.is_finished {
+        // Checkpoints of adapters do not hold the weights under them.
+        let needs_weights = start.loaded.is_none() || job.plan.adapter.is_some();
+        if needs_weights && !start.is_finished {
             start.initial = InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer)?;
-            origin::check_weights(start.origin.as_ref(), start.initial.as_ref(), &request.origin)?;
+            match (&start.loaded, &start.initial) {
+                (Some(loaded), Some(initial)) => {
+                    check_same_base(&initial.weights.folder, &initial.hash, loaded)?;
+                }
+                _ => origin::check_weights(start.origin.as_ref(), start.initial.as_ref(), &request.origin)?,
+            }
             start.warnings.extend(start.initial.iter().filter_map(|initial| initial.warning.clone()));
         }
         let named = request.algorithms_from.as_deref();
@@ -216,7 +223,12 @@ impl Start {
     pub fn weights(&self) -> Option<&(dyn Weights + Sync)> {
         let imported = self.loaded.as_ref().filter(|loaded| loaded.is_weights_only());
         let imported = imported.map(|loaded| loaded as &(dyn Weights + Sync));
-        imported.or_else(|| Some(&self.initial.as_ref()?.weights))
+        imported.or_else(|| self.frozen_weights())
+    }
+
+    /// Returns the weights of the recipe: those to begin with, or those under the adapters of a checkpoint.
+    pub fn frozen_weights(&self) -> Option<&(dyn Weights + Sync)> {
+        self.initial.as_ref().map(|initial| initial as &(dyn Weights + Sync))
     }
 
     /// Returns a warning if the table of matrix-product algorithms differs from the checkpoint's.

@@ -87,6 +87,7 @@ impl StartMessage {
         // Paths may differ between machines. The hashes below compare the content.
         let is_path = |key: &str| {
             let paths = [
+                "adapter.init_from",
                 "model.init_from",
                 "data.chat_template",
                 "data.corpus",

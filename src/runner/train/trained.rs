@@ -1,8 +1,9 @@
 //! Reads a trained run again: its recipe and tokenizer, verified against its checkpoint, and an engine that
 //! generates with its weights.
 
-use super::initial::weights::{TOKENIZER, write_weights};
+use super::initial::weights::{TOKENIZER, write_frozen, write_weights};
 use super::rank::print_timing_notice;
+use super::run_weights::RunWeights;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
 use crate::data::tokenizer::MAX_JSON_BYTES;
@@ -23,8 +24,9 @@ use crate::results::progress::eprint_line;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The only training key that sampling may change, because weights are stored in fp32 for every training
-/// dtype.
+/// The training keys that sampling may change: weights are stored in fp32 for every training dtype, and the
+/// content of the folder with the frozen weights of adapters is compared.
+const MAY_CHANGE: [&str; 2] = [DTYPE, "model.init_from"];
 const DTYPE: &str = "training.dtype";
 
 /// A trained run to generate with.
@@ -48,6 +50,7 @@ pub(super) struct Trained {
     /// The run's tokenizer.
     pub tokenizer: Tokenizer,
     loaded: Loaded,
+    recipe: Recipe,
     weights: WeightsKind,
 }
 
@@ -98,7 +101,7 @@ impl OpenedRun {
         )?;
         let changes = recipe::diff(trained.values(), recipe.values());
         if let Some(change) =
-            changes.iter().find(|change| change.class == Class::Training && change.key != DTYPE)
+            changes.iter().find(|change| change.class == Class::Training && !MAY_CHANGE.contains(&change.key))
         {
             return Err(Error::usage(format!(
                 "{} is part of what the model was trained with ({}); a trained model can only be used with another \
@@ -144,7 +147,8 @@ impl Trained {
             opened.recipe = opened.recipe.with_overrides(&[samples], &opened.machine)?;
         }
         let plan = opened.plan()?;
-        Ok(Self { plan, tokenizer: opened.tokenizer, loaded: opened.loaded, weights: *weights })
+        let OpenedRun { loaded, recipe, tokenizer, .. } = opened;
+        Ok(Self { plan, tokenizer, loaded, recipe, weights: *weights })
     }
 
     /// Returns the tokens that end a generated text: the end token, and others that the model was imported
@@ -160,7 +164,8 @@ impl Trained {
     /// # Errors
     /// If the device reports an error, or a tensor is missing.
     pub(super) fn engine(&self, generator: &Generator) -> Result<Engine> {
-        generating_engine(&self.plan, generator, &CheckpointWeights::new(&self.loaded, self.weights)?)
+        let weights = RunWeights::open(&self.loaded, self.weights, &self.recipe, &self.plan.model)?;
+        generating_engine(&self.plan, generator, &weights)
     }
 }
 
@@ -192,6 +197,10 @@ pub(super) fn engine_with_weights(
     for param in &state.params {
         report_progress();
         write_weights(&mut engine, param, &weights.read(&param.name, &param.spec.shape)?)?;
+    }
+    for frozen in &state.frozen {
+        report_progress();
+        write_frozen(&mut engine, frozen, &weights.read(&frozen.name, &frozen.spec.shape)?)?;
     }
     Ok(engine)
 }

@@ -1,6 +1,7 @@
 //! Tests whole runs: runs that end, are killed, stopped, resumed or damaged; what they leave, and what they
 //! reject.
 
+mod adapters;
 mod again;
 mod background;
 mod budgets;

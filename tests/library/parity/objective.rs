@@ -9,7 +9,7 @@ use xrun::device::{DType, ProductPrecision};
 use xrun::exec::{Engine, Section};
 use xrun::ir::{Builder, Destination, Mode, Precision, SlotName, Spec, StateBuilder};
 use xrun::ops::cross_entropy::{IGNORED, Objective};
-use xrun::ops::head_loss::HeadLoss;
+use xrun::ops::head_loss::{HeadGradients, HeadLoss};
 use xrun::ops::sum::Factor;
 use xrun::policy::Placement;
 
@@ -62,7 +62,12 @@ fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static s
     // The logits.
     outs.insert(1, Destination::New);
     let scale = Factor::Constant(1.0 / ROWS as f64);
-    let op = HeadLoss { scale, gradients: true, objective, products: ProductPrecision::Native };
+    let op = HeadLoss {
+        scale,
+        gradients: HeadGradients::RowsAndWeight,
+        objective,
+        products: ProductPrecision::Native,
+    };
     b.emit_into("head", Arc::new(op), &inputs, &outs).unwrap();
     let section = Section::new(b.finish());
 

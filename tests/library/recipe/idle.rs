@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use xrun::machine::Machine;
-use xrun::model::{Programs, parameters, schedule_tables};
+use xrun::model::{ModelTensors, Programs, schedule_tables};
 use xrun::plan::{CorpusFacts, Period, Plan, data_spec, is_due};
 use xrun::policy::{CorpusSource, PathList, TextFormat, Validation};
 use xrun::recipe::{self, KEYS, Key, Recipe, Type};
@@ -16,7 +16,7 @@ const BASE: [&str; 4] = ["model.n_layers=1", "training.steps=12", "generation.sa
 
 /// Choices that could make other keys idle, besides every word of every key with words and both values of
 /// every flag.
-const CHOICES: [&[&str]; 54] = [
+const CHOICES: [&[&str]; 56] = [
     &[],
     &["checkpoint.interval=5"],
     &["validation.interval=4"],
@@ -65,6 +65,8 @@ const CHOICES: [&[&str]; 54] = [
     &["model.rope_fraction=0.125"],
     &["model.definition=llama"],
     &["model.init_from=/nosuch/model"],
+    &["model.init_from=/nosuch/model", "adapter.kind=lora"],
+    &["model.init_from=/nosuch/model", "adapter.kind=lora", "adapter.init_from=/nosuch/adapter"],
     &["seeds.init=1", "seeds.order=1"],
     &["seeds.init=1", "seeds.order=1", "compare.on=val_loss"],
     &["ema.decay=0.9"],
@@ -232,11 +234,13 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     if plan.drops_elements() {
         let _ = write!(text, "dropout {}", plan.seeds.dropout);
     }
-    match &values.model.init_from {
+    let _ = write!(text, "from {:?}", values.model.init_from);
+    let from = if plan.adapter.is_some() { &values.adapter.init_from } else { &values.model.init_from };
+    match from {
         Some(from) => _ = write!(text, "from {from}"),
         None => {
             let _ = write!(text, "{:?}", (plan.seeds.init, plan.seeds.scheme));
-            for parameter in parameters(&plan.model, &plan.graph) {
+            for parameter in ModelTensors::new(plan).trained {
                 let _ = write!(text, "{:?}", parameter.init);
             }
         }

@@ -25,24 +25,46 @@ use crate::ir::{
 mod tests;
 
 /// `(x[n, d], W[V, d], targets[n])`, and the count if the [`Factor`] has one, `→ (losses[n], logits[n, V])`.
-/// With `gradients`, `(dx[n, d], dW[V, d])` follow, then z-losses `[n]` and smoothing losses `[n]` if the
+/// The gradients follow, `dx[n, d]` and `dW[V, d]`, then z-losses `[n]` and smoothing losses `[n]` if the
 /// objective has them.
 ///
 /// Losses are in nats and unscaled. The first output is the cross-entropy of the logits `x·W_v` as the
 /// [`Objective`] transforms them; the other terms are separate outputs. All are 0 where the target is
 /// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of
-/// all losses. `logits` is scratch; with `gradients` it ends up with the gradient of the logits. The
+/// all losses. `logits` is scratch; with gradients it ends up with the gradient of the logits. The
 /// vocabulary excludes the padding of `W`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLoss {
     /// The factor of the sum of losses in the objective, such as 1 / tokens of a batch.
     pub scale: Factor,
-    /// True if the gradients are computed.
-    pub gradients: bool,
+    /// The gradients that are computed.
+    pub gradients: HeadGradients,
     /// How logits are transformed, and the terms beyond cross-entropy.
     pub objective: Objective,
     /// Precision of the products.
     pub products: ProductPrecision,
+}
+
+/// The gradients that a [`HeadLoss`] computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadGradients {
+    /// None, outside training.
+    None,
+    /// That of `x`, if `W` is frozen.
+    Rows,
+    /// Those of `x` and `W`.
+    RowsAndWeight,
+}
+
+impl HeadGradients {
+    /// Returns the number of gradients.
+    const fn count(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Rows => 1,
+            Self::RowsAndWeight => 2,
+        }
+    }
 }
 
 /// Index of the output that receives the gradient of `x`.
@@ -53,7 +75,7 @@ pub const DW: usize = 3;
 impl HeadLoss {
     /// Returns the indices of the outputs for z-losses and smoothing losses, if the objective has them.
     fn term_outputs(&self) -> [Option<usize>; 2] {
-        self.objective.places(if self.gradients { 4 } else { 2 })
+        self.objective.places(DX + self.gradients.count())
     }
 }
 
@@ -63,7 +85,11 @@ impl Op for HeadLoss {
     }
 
     fn attributes(&self) -> String {
-        let gradients = if self.gradients { self.scale.attribute() } else { "without gradients".into() };
+        let gradients = match self.gradients {
+            HeadGradients::None => "without gradients".into(),
+            HeadGradients::Rows => self.scale.attribute() + " frozen",
+            HeadGradients::RowsAndWeight => self.scale.attribute(),
+        };
         let further = [self.objective.attributes(), self.products.attribute().to_owned()];
         further.into_iter().filter(|text| !text.is_empty()).fold(gradients, |all, text| all + " " + &text)
     }
@@ -73,9 +99,8 @@ impl Op for HeadLoss {
         let logits = Linear::default().infer(&inputs[..2])?.remove(0);
         let losses = losses_spec(&logits, targets)?;
         let mut outputs = vec![losses.clone(), logits];
-        if self.gradients {
-            outputs.extend([x.clone(), w.with_dtype(w.dtype.accumulator())]);
-        }
+        let gradients = [x.clone(), w.with_dtype(w.dtype.accumulator())];
+        outputs.extend(gradients.into_iter().take(self.gradients.count()));
         outputs.extend(vec![losses; self.objective.terms()]);
         Ok(outputs)
     }
@@ -84,7 +109,7 @@ impl Op for HeadLoss {
     /// its destination.
     fn vjp(&self, v: &mut Vjp<'_>) -> Result<()> {
         require_unit_upstream(v, self)?;
-        if !self.gradients {
+        if self.gradients == HeadGradients::None {
             return Err(crate::Error::failed(format!(
                 "{} in {}: recorded without gradients, so training cannot pass through it",
                 self.name(),
@@ -97,12 +122,12 @@ impl Op for HeadLoss {
 
     fn cost(&self, inputs: &[Spec], outputs: &[Spec]) -> Cost {
         let (logits, d) = (outputs[1].elements() as f64, inputs[1].width() as f64);
-        let products = if self.gradients { 3.0 } else { 1.0 };
+        let products = (1 + self.gradients.count()) as f64;
         Cost::streaming(inputs, outputs).with_flops(products * 2.0 * logits * d)
     }
 
     fn accumulates(&self, output: usize) -> bool {
-        output == DW
+        output == DW && self.gradients == HeadGradients::RowsAndWeight
     }
 
     /// Ends the losses in [`WithGradient`], so that autodiff finds the same gradients as in the fused form.
@@ -112,7 +137,7 @@ impl Op for HeadLoss {
         let logits = b.emit1("logits", Linear { products }, &[x, w])?;
         let losses = b.emit("losses", CrossEntropy(self.objective), &[logits, targets])?;
         let terms = &losses[1..];
-        if !self.gradients {
+        if self.gradients == HeadGradients::None {
             return Ok(Some([&[losses[0], logits], terms].concat()));
         }
         let of = [&losses[..1], count].concat();
@@ -120,9 +145,12 @@ impl Op for HeadLoss {
         let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
         let d_logits = b.emit1("d_logits", CrossEntropyGrad(self.objective), &inputs)?;
         let dx = b.emit1("d_x", LinearInputGrad { products, adds: false }, &[d_logits, w])?;
-        let dw = b.emit1("d_head", LinearWeightGrad { products }, &[x, d_logits, w])?;
+        let mut outputs = vec![logits, dx];
+        if self.gradients == HeadGradients::RowsAndWeight {
+            outputs.push(b.emit1("d_head", LinearWeightGrad { products }, &[x, d_logits, w])?);
+        }
         let with_gradient = b.emit1("losses", WithGradient, &[losses[0], x, dx])?;
-        Ok(Some([&[with_gradient, logits, dx, dw], terms].concat()))
+        Ok(Some([&[with_gradient], &outputs[..], terms].concat()))
     }
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
@@ -146,15 +174,17 @@ impl Op for HeadLoss {
                     losses.slice(r, 1)[0] = found.plain;
                     z_losses.iter().for_each(|to| to.slice(r, 1)[0] = found.z_loss);
                     smoothing.iter().for_each(|to| to.slice(r, 1)[0] = found.smoothing);
-                    if self.gradients {
+                    if self.gradients != HeadGradients::None {
                         scratch.gradient(&found, target, upstreams, row);
                     }
                 }
             });
-            if self.gradients {
-                let d_logits = Matrix::rows(View::from_slice(logits.slice(0, rows * width)), width);
+            let d_logits = Matrix::rows(View::from_slice(logits.slice(0, rows * width)), width);
+            if self.gradients == HeadGradients::RowsAndWeight {
                 let dw = Matrix::rows(cx.output::<A>(DW), d);
                 product(cx.pool, (width, d, rows), d_logits.t(), x, dw, cx.adds(DW));
+            }
+            if self.gradients != HeadGradients::None {
                 let dx = Matrix::rows(cx.output::<E>(DX), d);
                 product(cx.pool, (rows, d, width), d_logits, w, dx, false);
             }
@@ -172,40 +202,45 @@ impl Op for HeadLoss {
         let [z_losses, smoothing] = optional_outputs(cx, self.term_outputs());
         let tensors = [logits.into(), targets.into(), losses.into(), z_losses, smoothing];
         let row_args = (spec, &self.objective);
-        if !self.gradients {
+        if self.gradients == HeadGradients::None {
             return launch_rows(cx, "cross_entropy", row_args, false, &tensors, &[]);
         }
         let (scale, count) = self.scale.kernel_args(cx);
         launch_rows(cx, "head_loss", row_args, true, &tensors, &[(scale as f32).into(), count.into()])?;
-        cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
+        if self.gradients == HeadGradients::RowsAndWeight {
+            cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
+        }
         cx.product((rows, d, width), Operand::plain(logits), Operand::plain(w), DX, self.products)
     }
 
     fn cases(precision: Precision) -> Cases {
+        const TRAINED: HeadGradients = HeadGradients::RowsAndWeight;
         let ignoring = Fill::Values(vec![3.0, f64::from(u32::MAX), 39.0, 0.0, 39.0]);
         let plain = |sizes, vocab, targets: Fill, gradients, mode| {
             case(precision, ("", Objective::PLAIN), sizes, vocab, targets, (gradients, mode), None)
         };
         let mut cases = Vec::new();
-        for (gradients, mode) in [(true, Mode::Write), (true, Mode::Add), (false, Mode::Write)] {
+        let modes = [(TRAINED, Mode::Write), (TRAINED, Mode::Add), (HeadGradients::None, Mode::Write)];
+        for (gradients, mode) in modes {
             cases.push(plain((1, 24), (5, 5), Fill::Below(5), gradients, mode));
             cases.push(plain((17, 32), (300, 320), Fill::Below(300), gradients, mode));
             cases.push(plain((255, 16), (33, 64), Fill::Below(33), gradients, mode));
             cases.push(plain((19, 20), (40, 64), ignoring.clone(), gradients, mode));
         }
-        cases.push(plain((256, 48), (50, 64), Fill::Below(50), true, Mode::Add));
-        cases.push(plain((1000, 8), (10, 10), Fill::Below(10), true, Mode::Write));
+        cases.push(plain((256, 48), (50, 64), Fill::Below(50), TRAINED, Mode::Add));
+        cases.push(plain((1000, 8), (10, 10), Fill::Below(10), TRAINED, Mode::Write));
         let over_a_count = ("over a count", Objective::PLAIN);
         let (sizes, vocab, targets) = ((17, 32), (300, 320), Fill::Below(300));
-        cases.push(case(precision, over_a_count, sizes, vocab, targets, (true, Mode::Write), Some(51)));
+        cases.push(case(precision, over_a_count, sizes, vocab, targets, (TRAINED, Mode::Write), Some(51)));
         for objective in formula::OBJECTIVES {
             let case = |sizes, vocab, targets: Fill, gradients, mode| {
                 case(precision, objective, sizes, vocab, targets, (gradients, mode), None)
             };
-            cases.push(case((1, 24), (5, 5), Fill::Below(5), true, Mode::Write));
-            cases.push(case((17, 32), (300, 320), Fill::Below(300), false, Mode::Write));
-            cases.push(case((19, 20), (40, 64), ignoring.clone(), true, Mode::Write));
-            cases.push(case((37, 20), (300, 320), Fill::Below(300), true, Mode::Add));
+            cases.push(case((1, 24), (5, 5), Fill::Below(5), TRAINED, Mode::Write));
+            cases.push(case((17, 32), (300, 320), Fill::Below(300), HeadGradients::None, Mode::Write));
+            cases.push(case((19, 20), (40, 64), ignoring.clone(), TRAINED, Mode::Write));
+            cases.push(case((19, 20), (40, 64), ignoring.clone(), HeadGradients::Rows, Mode::Write));
+            cases.push(case((37, 20), (300, 320), Fill::Below(300), TRAINED, Mode::Add));
         }
         Cases::Own(cases)
     }
@@ -219,7 +254,7 @@ fn case(
     (n, d): (usize, usize),
     (vocab, pad): (usize, usize),
     targets: Fill,
-    (gradients, mode): (bool, Mode),
+    (gradients, mode): (HeadGradients, Mode),
     count: Option<u32>,
 ) -> Case {
     let scale = count.map_or(Factor::Constant(1.0 / n as f64), |_| Factor::Reciprocal);
@@ -230,11 +265,11 @@ fn case(
         (Spec::new([n], DType::U32), targets),
     ];
     inputs.extend(count.map(|count| (Spec::new([1], DType::U32), Fill::Values(vec![f64::from(count)]))));
-    let outputs = (0..if gradients { 4 } else { 2 }).map(|k| {
+    let outputs = (0..DX + gradients.count()).map(|k| {
         let mode = if k == DW { mode } else { Mode::Write };
         (mode, Fill::Normal(0.0, 0.1))
     });
-    let name = format!("n{n} d{d} v{vocab} gradients {gradients} {mode:?} {name}");
+    let name = format!("n{n} d{d} v{vocab} gradients {gradients:?} {mode:?} {name}");
     let reference = move |inputs: &[Array]| {
         let inputs = if count.is_some() { &inputs[..3] } else { inputs };
         reference(inputs, op, 1.0 / count.map_or(n as f64, f64::from), precision.act_dtype)
@@ -274,9 +309,7 @@ fn reference(inputs: &[Array], op: HeadLoss, scale: f64, act_dtype: DType) -> Ve
     }
     let [plain, z_losses, smoothing] = losses;
     let mut outputs = vec![plain, Array::zeros(&[0])];
-    if op.gradients {
-        outputs.extend([dx, dw]);
-    }
+    outputs.extend([dx, dw].into_iter().take(op.gradients.count()));
     let [has_z_losses, has_smoothing] = op.term_outputs().map(|output| output.is_some());
     outputs.extend(has_z_losses.then_some(z_losses));
     outputs.extend(has_smoothing.then_some(smoothing));

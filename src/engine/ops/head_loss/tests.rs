@@ -53,11 +53,11 @@ fn slot(tensor: &str) -> SlotName {
     SlotName::other("t", tensor)
 }
 
-fn record(state: &Arc<State>, objective: Objective, gradients: bool) -> Program {
+fn record(state: &Arc<State>, objective: Objective, gradients: HeadGradients) -> Program {
     let mut b = Builder::new("head", Arc::clone(state));
     let inputs = ["x", "w", "targets"].map(|name| b.state(slot(name)).unwrap());
     let mut outs = vec![Destination::Into(b.state(slot("losses")).unwrap(), Mode::Write), Destination::New];
-    if gradients {
+    if gradients == HeadGradients::RowsAndWeight {
         outs.extend([Destination::New, Destination::Into(b.state(slot("dw")).unwrap(), Mode::Write)]);
     }
     for (place, name) in objective.places(0).into_iter().zip(TERMS) {
@@ -119,11 +119,11 @@ impl Run {
 fn gradients_agree_with_finite_differences() {
     for objective in objectives() {
         let state = state(DType::F64);
-        let program = record(&state, objective, true);
+        let program = record(&state, objective, HeadGradients::RowsAndWeight);
         let ends = seeds(&program, Upstream::One);
         let mut trained = Run::new(differentiate(program, &ends, true).unwrap());
         let all = trained.objective();
-        let mut evaluated = Run::new(record(&state, objective, false));
+        let mut evaluated = Run::new(record(&state, objective, HeadGradients::None));
         assert_eq!(evaluated.objective(), all, "{objective:?}");
         for (input, gradient) in [("x", "dx"), ("w", "dw")] {
             let (values, gradient) = (evaluated.get(input), trained.get(gradient));
@@ -154,7 +154,7 @@ fn the_unfused_form_gives_the_same_bits() {
     {
         let state = state(dtype);
         let results = [false, true].map(|small| {
-            let program = record(&state, objective, true);
+            let program = record(&state, objective, HeadGradients::RowsAndWeight);
             let program = if small { unfuse(program).unwrap() } else { program };
             let ends = seeds(&program, Upstream::One);
             let program = differentiate(program, &ends, true).unwrap();
@@ -174,12 +174,12 @@ fn the_unfused_form_gives_the_same_bits() {
 #[test]
 fn other_upstreams_are_refused() {
     let state = state(DType::F32);
-    let program = record(&state, Objective::PLAIN, true);
+    let program = record(&state, Objective::PLAIN, HeadGradients::RowsAndWeight);
     let ends = seeds(&program, Upstream::Tensor(program.nodes[0].outputs[0]));
     let error = differentiate(program, &ends, true).unwrap_err();
     assert!(error.message().contains("upstream 1"), "{error}");
 
-    let program = record(&state, Objective::PLAIN, false);
+    let program = record(&state, Objective::PLAIN, HeadGradients::None);
     let ends = seeds(&program, Upstream::One);
     let error = differentiate(program, &ends, true).unwrap_err();
     assert!(error.message().contains("without gradients"), "{error}");

@@ -86,6 +86,11 @@ impl ImportedWeights {
         Ok(Self { folder, parts, repeated, notes })
     }
 
+    /// Returns true if the folder has a parameter of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.parts.contains_key(name)
+    }
+
     /// Returns the values of a parameter, row-major and without padding.
     ///
     /// # Errors

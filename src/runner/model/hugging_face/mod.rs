@@ -18,6 +18,7 @@ mod llama;
 mod name_tests;
 mod names;
 mod nanochat;
+pub mod peft;
 mod qwen3;
 mod resolve;
 mod rope;

@@ -11,7 +11,7 @@ use crate::model::loss_scale::loss_scale;
 use crate::model::purpose::{Losses, PromptShape, Purpose};
 use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
-use crate::ops::head_loss::HeadLoss;
+use crate::ops::head_loss::{HeadGradients, HeadLoss};
 use crate::ops::sample_tokens::SampleTokens;
 use crate::ops::scale::Scale;
 use crate::ops::select_rows::SelectRows;
@@ -142,15 +142,36 @@ impl Recording<'_> {
     fn fused_losses(&self, b: &mut Builder, chunk: &HeadChunk<'_>) -> Result<TensorId> {
         let &HeadChunk { scale, objective, .. } = chunk;
         let products = self.plan.execution.products;
-        let op = HeadLoss { scale, gradients: chunk.gradients.is_some(), objective, products };
         let mut outs = vec![Destination::Into(chunk.losses, Mode::Write), Destination::New];
+        let mut gradients = HeadGradients::None;
         if let Some((d_rows, mode)) = chunk.gradients {
+            gradients = HeadGradients::Rows;
             outs.push(Destination::Into(d_rows, Mode::Write));
-            outs.push(Destination::Into(b.state(FlatBuffer::Grads.param(self.head_name()))?, mode));
+            if let Some(grad) = self.head_gradient(b, self.head_name(), mode)? {
+                gradients = HeadGradients::RowsAndWeight;
+                outs.push(grad);
+            }
         }
+        let op = HeadLoss { scale, gradients, objective, products };
         outs.extend(chunk.terms.iter().map(|&term| Destination::Into(term, Mode::Write)));
         let inputs = [&chunk.inputs, chunk.step_tokens].concat();
         Ok(b.emit_into("logits", Arc::new(op), &inputs, &outs)?[1])
+    }
+
+    /// Returns where the gradient of a parameter of the head goes; `None` if the parameter is frozen.
+    ///
+    /// # Errors
+    /// If the state lacks the gradient.
+    pub(super) fn head_gradient(
+        &self,
+        b: &mut Builder,
+        parameter: &str,
+        mode: Mode,
+    ) -> Result<Option<Destination>> {
+        if self.plan.adapter.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(Destination::Into(b.state(FlatBuffer::Grads.param(parameter))?, mode)))
     }
 
     /// Records the copy of the rows that the head reads into the state.

@@ -4,7 +4,7 @@
 use super::Recording;
 use super::head::HeadChunk;
 use crate::error::Result;
-use crate::ir::{Builder, Destination, FlatBuffer, Mode, Op, TensorId};
+use crate::ir::{Builder, Destination, Mode, Op, TensorId};
 use crate::ops::activate::{Activate, ActivateGrad};
 use crate::ops::add_bias::{AddBias, AddBiasGrad};
 use crate::ops::cross_entropy::{CrossEntropy, CrossEntropyGrad};
@@ -82,16 +82,16 @@ impl Recording<'_> {
             let op = ActivateGrad { of: Activate::new(function.clone()), emits: false };
             d_product = b.emit1("d_product", op, &[products, d_product])?;
         }
-        let grad = |b: &mut Builder, parameter: &str| {
-            Ok(Destination::Into(b.state(FlatBuffer::Grads.param(parameter))?, mode))
-        };
-        if let Some(bias) = self.steps.head.bias {
-            let to = grad(b, &self.plan.graph.parameters[bias].name)?;
+        if let Some(bias) = self.steps.head.bias
+            && let Some(to) = self.head_gradient(b, &self.plan.graph.parameters[bias].name, mode)?
+        {
             b.emit_into("d_bias", Arc::new(AddBiasGrad), &[d_product], &[to])?;
         }
         let products = self.plan.execution.products;
-        let to = grad(b, self.head_name())?;
-        b.emit_into("d_head", Arc::new(LinearWeightGrad { products }), &[rows, d_product, weight], &[to])?;
+        if let Some(to) = self.head_gradient(b, self.head_name(), mode)? {
+            let op = Arc::new(LinearWeightGrad { products });
+            b.emit_into("d_head", op, &[rows, d_product, weight], &[to])?;
+        }
         let to = Destination::Into(d_rows, Mode::Write);
         let op = Arc::new(LinearInputGrad { products, adds: false });
         b.emit_into("d_normed", op, &[d_product, weight], &[to])?;

@@ -5,6 +5,7 @@
 //! ```
 
 mod activations;
+mod adapter;
 mod attention;
 mod attention_forms;
 mod elementwise;
@@ -20,9 +21,12 @@ mod step;
 mod steps;
 mod view;
 
+use super::adapters::{ModelTensors, adapts};
 use super::purpose::{Losses, Purpose};
 use crate::error::{Error, Result};
-use crate::ir::{BatchSlot, Builder, ControlSlot, GenerationSlot, Op, PromptSlot, SlotName, TensorId};
+use crate::ir::{
+    BatchSlot, Builder, ControlSlot, GenerationSlot, Op, ParamRequest, PromptSlot, SlotName, TensorId,
+};
 use crate::model_text::{Graph, Norm, NormKind};
 use crate::ops::activate::Activate;
 use crate::ops::add::Add;
@@ -110,6 +114,8 @@ struct Recording<'a> {
     steps: Steps,
     /// Names of the operations' results.
     names: Vec<String>,
+    /// The weights that have adapters, by name.
+    adapted: BTreeMap<String, ParamRequest>,
 }
 
 /// The tensors of a recording.
@@ -133,7 +139,10 @@ impl<'a> Recording<'a> {
     /// If no op computes a part of the model.
     fn new(plan: &'a Plan, purpose: Purpose) -> Result<Self> {
         let steps = steps(&plan.graph, elementwise::of_activation(&plan.model.activation))?;
-        Ok(Self { plan, purpose, steps, names: names::names(&plan.graph) })
+        let frozen = ModelTensors::new(plan).frozen.into_iter();
+        let adapts = |weight: &ParamRequest| plan.adapter.as_ref().is_some_and(|of| adapts(of, weight.role));
+        let adapted = frozen.filter(adapts).map(|weight| (weight.name.clone(), weight)).collect();
+        Ok(Self { plan, purpose, steps, names: names::names(&plan.graph), adapted })
     }
 
     /// Records everything up to the rows that the head reads, and returns these.
@@ -189,16 +198,15 @@ impl<'a> Recording<'a> {
                 return self.emit(b, step, Arc::new(Embedding), &[ids, table]);
             }
             StepKind::Product { weight, bias } => {
-                let weight = self.param(b, *weight)?;
+                let product = self.product(b, inputs[0], *weight, step.outputs[0])?;
                 let Some(bias) = *bias else {
-                    return self.emit(b, step, Arc::new(self.linear_op()), &[inputs[0], weight]);
+                    b.rename(product, self.names[step.outputs[0]].clone());
+                    return Ok(vec![product]);
                 };
-                let product = self.product(b, inputs[0], weight, step.outputs[0])?;
                 let bias = self.param(b, bias)?;
                 return self.emit(b, step, Arc::new(AddBias), &[product, bias]);
             }
             &StepKind::ActivatedProduct { function, product, weight, bias } => {
-                let weight = self.param(b, weight)?;
                 let line = b.statement.replace(self.plan.graph.nodes[product].statement);
                 let mut read = vec![self.product(b, inputs[0], weight, product)?, self.param(b, bias)?];
                 let separate = self.has_few_rows();
@@ -211,12 +219,19 @@ impl<'a> Recording<'a> {
                 return self.emit(b, step, Arc::new(op), &read);
             }
             StepKind::SumWithProduct { weight } => {
-                let (weight, op) = (self.param(b, *weight)?, self.linear_op());
                 if self.has_few_rows() {
-                    let product = self.product(b, inputs[1], weight, step.outputs[0])?;
+                    let product = self.product(b, inputs[1], *weight, step.outputs[0])?;
                     return self.emit(b, step, Arc::new(Add), &[inputs[0], product]);
                 }
-                return self.emit(b, step, Arc::new(LinearAdd(op)), &[inputs[1], weight, inputs[0]]);
+                let matrix = self.param(b, *weight)?;
+                let op = Arc::new(LinearAdd(self.linear_op()));
+                let sum = self.emit(b, step, op, &[inputs[1], matrix, inputs[0]])?[0];
+                let adapted = self.adapted(b, inputs[1], *weight, (sum, step.outputs[0]))?;
+                if adapted != sum {
+                    b.rename(sum, format!("{}:sum", self.names[step.outputs[0]]));
+                    b.rename(adapted, self.names[step.outputs[0]].clone());
+                }
+                return Ok(vec![adapted]);
             }
             StepKind::Norm(norm) => {
                 let inputs = self.with_vectors(b, inputs, norm)?;
@@ -307,11 +322,12 @@ impl<'a> Recording<'a> {
         Linear { products: self.plan.execution.products }
     }
 
-    /// Records the product that is a part of an operation.
-    fn product(&self, b: &mut Builder, rows: TensorId, weight: TensorId, of: usize) -> Result<TensorId> {
-        let product = b.emit1("product", self.linear_op(), &[rows, weight])?;
+    /// Records the product of rows and a weight, with the weight's adapter, that is a part of an operation.
+    fn product(&self, b: &mut Builder, rows: TensorId, weight: usize, of: usize) -> Result<TensorId> {
+        let matrix = self.param(b, weight)?;
+        let product = b.emit1("product", self.linear_op(), &[rows, matrix])?;
         b.rename(product, format!("{}:product", self.names[of]));
-        Ok(product)
+        self.adapted(b, rows, weight, (product, of))
     }
 
     /// Returns true if products may have few rows. Those have a kernel of their own, which the pass

@@ -1,23 +1,26 @@
 //! Initial weights from a folder in HuggingFace's form (`model.init_from`).
 
 use super::write_parameter;
+use crate::checkpoint::{INITIAL_WEIGHTS, Loaded};
 use crate::data::Tokenizer;
 pub(in crate::train) use crate::data::tokenizer::FILE as TOKENIZER;
 use crate::data::tokenizer::{Begin, MAX_JSON_BYTES, begin_token};
 use crate::device::communicator::Communicator;
-use crate::device::{DType, Real};
+use crate::device::{DType, Elem, Real};
+use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::hugging_face::Folder;
-use crate::ir::Param;
+use crate::ir::{FrozenParam, Param, Spec};
 use crate::liveness::report_progress;
 use crate::machine::Machine;
 use crate::model::Weights;
+use crate::model::hugging_face::peft::AdapterWeights;
 use crate::model::hugging_face::{CONFIG, ImportedWeights, Keys, keys};
 use crate::plan::{Model, Plan};
-use crate::policy::Position;
+use crate::policy::{AdapterKind, Position};
 use crate::recipe::{self, Recipe};
-use bytemuck::NoUninit;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -31,9 +34,11 @@ const MAY_DIFFER: [&str; 5] =
 /// The weights with which a recipe begins.
 #[derive(Debug)]
 pub struct InitialWeights {
-    /// The weights.
+    /// The weights of the model.
     pub weights: ImportedWeights,
-    /// The hash of the weights' folder.
+    /// The weights of its adapters, if the recipe names some (`adapter.init_from`).
+    pub adapter: Option<AdapterWeights>,
+    /// The hash of the folder with the model's weights.
     pub hash: String,
     /// A warning if the recipe begins texts with another token than the folder's tokenizer does.
     pub warning: Option<String>,
@@ -50,12 +55,66 @@ impl InitialWeights {
         plan: &Plan,
         tokenizer: &Tokenizer,
     ) -> Result<Option<Self>> {
-        let Some(weights) = find(recipe, plan)? else { return Ok(None) };
+        let Some(weights) = find(recipe, &plan.model)? else { return Ok(None) };
         check_tokenizer(recipe, &weights.folder, || Ok(tokenizer.clone()))?;
         let warning = begin_warning(&weights.folder, tokenizer)?;
         let hash = weights.folder.content_hash()?;
-        Ok(Some(Self { weights, hash, warning }))
+        let adapter = adapter_weights(recipe, plan, &weights.folder)?;
+        Ok(Some(Self { weights, adapter, hash, warning }))
     }
+}
+
+impl Weights for InitialWeights {
+    fn names(&self) -> Vec<String> {
+        self.weights.names().into_iter().chain(self.adapter.iter().flat_map(Weights::names)).collect()
+    }
+
+    fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
+        match &self.adapter {
+            Some(adapter) if !self.weights.has(name) => adapter.read(name, shape),
+            _ => self.weights.read(name, shape),
+        }
+    }
+}
+
+/// Opens the adapter with which a recipe's adapters begin, on the model in the folder `base`; `None` if the
+/// recipe names none.
+fn adapter_weights(recipe: &Recipe, plan: &Plan, base: &Folder) -> Result<Option<AdapterWeights>> {
+    let (Some(adapter), Some(path)) = (&plan.adapter, &recipe.values().adapter.init_from) else {
+        return Ok(None);
+    };
+    AdapterWeights::open(Path::new(path), adapter, &plan.model, base).map(Some)
+}
+
+/// Opens the folder with the weights that the adapters of a checkpoint were trained on; `None` if it has all
+/// weights itself.
+///
+/// # Errors
+/// A usage error if the folder is gone, or its content has changed.
+pub(in crate::train) fn frozen_weights(
+    recipe: &Recipe,
+    model: &Model,
+    loaded: &Loaded,
+) -> Result<Option<ImportedWeights>> {
+    if recipe.values().adapter.kind == AdapterKind::None {
+        return Ok(None);
+    }
+    let Some(weights) = find(recipe, model)? else { return Ok(None) };
+    check_same_base(&weights.folder, &weights.folder.content_hash()?, loaded)?;
+    Ok(Some(weights))
+}
+
+/// Rejects a folder whose content, of this hash, is not what the adapters of a checkpoint were trained on.
+pub(in crate::train) fn check_same_base(folder: &Folder, hash: &str, loaded: &Loaded) -> Result<()> {
+    if loaded.meta().extra.get(INITIAL_WEIGHTS).is_some_and(|before| before == hash) {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "{} is not the model on which the adapters of {} were trained: its content has changed. Restore the folder, or \
+         name another copy of it with model.init_from=FOLDER",
+        folder.path.display(),
+        loaded.path().display()
+    )))
 }
 
 /// Opens the folder with the initial weights of a recipe, and checks that it holds the plan's model and the
@@ -65,25 +124,26 @@ impl InitialWeights {
 /// With a usage error if the folder is damaged, or if its configuration and the recipe disagree; the error
 /// names every such key with both values.
 pub fn check_initial_weights(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
-    let weights = find(recipe, plan)?;
+    let weights = find(recipe, &plan.model)?;
     if let Some(weights) = &weights {
+        adapter_weights(recipe, plan, &weights.folder)?;
         check_tokenizer(recipe, &weights.folder, || Tokenizer::open(&recipe.values().data.tokenizer))?;
     }
     Ok(weights)
 }
 
 /// Finds the initial weights of a recipe, without a look at tokenizers.
-fn find(recipe: &Recipe, plan: &Plan) -> Result<Option<ImportedWeights>> {
+fn find(recipe: &Recipe, model: &Model) -> Result<Option<ImportedWeights>> {
     let Some(path) = &recipe.values().model.init_from else { return Ok(None) };
     let folder = Folder::open(Path::new(path))?;
     let keys = keys(&folder.config)?;
-    check_keys(recipe, plan, &keys)?;
-    ImportedWeights::new(folder, &plan.model).map(Some)
+    check_keys(recipe, model, &keys)?;
+    ImportedWeights::new(folder, model).map(Some)
 }
 
 /// Rejects a recipe that describes a different model than the configuration. Two ways to write one model,
 /// such as an unset key and its default, are the same.
-fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
+fn check_keys(recipe: &Recipe, planned: &Model, keys: &Keys) -> Result<()> {
     let name = Path::new("config.json");
     let load = |toml: &str, changes: &[String]| {
         recipe::load_str(name, toml, changes, std::iter::empty(), &Machine::none())
@@ -92,8 +152,8 @@ fn check_keys(recipe: &Recipe, plan: &Plan, keys: &Keys) -> Result<()> {
     let theirs = load(&keys.to_toml(), &[]).map_err(|e| keys.explain(&e, &place.display().to_string()))?;
     let model = |recipe: &Recipe| Model::from_keys(&recipe.values().model, keys.vocab_size).canonical();
     let in_folder = model(&theirs);
-    let learned_positions = plan.model.learned_positions;
-    let in_recipe = Model { learned_positions: 0, ..plan.model.canonical() };
+    let learned_positions = planned.learned_positions;
+    let in_recipe = Model { learned_positions: 0, ..planned.canonical() };
     let mut differing = Vec::new();
     if with_initial_values_of(&in_folder, in_recipe.clone()) != in_folder {
         let changes = recipe::diff(recipe.values(), theirs.values()).into_iter();
@@ -171,7 +231,8 @@ fn check_tokenizer(recipe: &Recipe, folder: &Folder, open: impl FnOnce() -> Resu
     ))
 }
 
-/// Sets the parameters to weights that rank 0 reads. Every rank must call it.
+/// Sets the parameters and the frozen tensors to weights that rank 0 reads. Adapters of which it has no
+/// weights keep their values. Every rank must call it.
 ///
 /// # Errors
 /// If a weight cannot be read or has a different shape, or a rank is lost.
@@ -181,16 +242,71 @@ pub(in crate::train) fn write_all_weights(
     weights: Option<&dyn Weights>,
 ) -> Result<()> {
     let layout = Arc::clone(engine.state.layout());
+    let known: BTreeSet<String> = weights.map(Weights::names).unwrap_or_default().into_iter().collect();
     for param in &layout.params {
-        report_progress();
-        let mine = match weights {
-            Some(weights) => weights.read(&param.name, &param.spec.shape)?,
-            None => Vec::new(),
-        };
-        let bytes = if comm.world_size() == 1 { mine } else { comm.broadcast(&param.name, mine)? };
-        write_weights(engine, param, &bytes)?;
+        let has_own = !layout.frozen.is_empty() && !known.contains(&param.name);
+        let weights = weights.filter(|_| !has_own);
+        let bytes = read_on_rank_0(comm, weights, &param.name, &param.spec.shape)?;
+        if layout.frozen.is_empty() || !bytes.is_empty() {
+            write_weights(engine, param, &bytes)?;
+        }
+    }
+    write_all_frozen(engine, comm, weights)
+}
+
+/// Sets the frozen tensors to weights that rank 0 reads. Every rank must call it.
+///
+/// # Errors
+/// If a weight cannot be read or has a different shape, or a rank is lost.
+pub(in crate::train) fn write_all_frozen(
+    engine: &mut Engine,
+    comm: &dyn Communicator,
+    weights: Option<&dyn Weights>,
+) -> Result<()> {
+    let layout = Arc::clone(engine.state.layout());
+    for frozen in &layout.frozen {
+        let bytes = read_on_rank_0(comm, weights, &frozen.name, &frozen.spec.shape)?;
+        write_frozen(engine, frozen, &bytes)?;
     }
     Ok(())
+}
+
+/// Returns the bytes of a weight, which rank 0 reads; none if it has none.
+fn read_on_rank_0(
+    comm: &dyn Communicator,
+    weights: Option<&dyn Weights>,
+    name: &str,
+    shape: &[usize],
+) -> Result<Vec<u8>> {
+    report_progress();
+    let mine = match weights {
+        Some(weights) => weights.read(name, shape)?,
+        None => Vec::new(),
+    };
+    if comm.world_size() == 1 { Ok(mine) } else { comm.broadcast(name, mine) }
+}
+
+/// Writes fp32 bytes without padding as the values of a frozen tensor, rounded to its format.
+///
+/// # Errors
+/// If the number of bytes is wrong, or a copy to the device fails.
+pub(in crate::train) fn write_frozen(engine: &mut Engine, frozen: &FrozenParam, bytes: &[u8]) -> Result<()> {
+    let values = floats(&frozen.name, &frozen.spec, bytes)?;
+    dispatch_float!(frozen.spec.dtype, E => engine.state.write(frozen.read, &padded::<E>(&frozen.spec, &values)))
+}
+
+/// Returns the fp32 values of a tensor without padding.
+///
+/// # Errors
+/// If there are fewer or more than its shape has.
+fn floats(name: &str, spec: &Spec, bytes: &[u8]) -> Result<Vec<f32>> {
+    if bytes.len() != 4 * spec.logical_elements() {
+        return Err(Error::failed(format!(
+            "{name} has {} bytes, which does not match its shape in the model",
+            bytes.len()
+        )));
+    }
+    Ok(bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect())
 }
 
 /// Writes fp32 bytes without padding as the values of a parameter.
@@ -198,26 +314,19 @@ pub(in crate::train) fn write_all_weights(
 /// # Errors
 /// If the number of bytes is wrong, or a copy to the device fails.
 pub(in crate::train) fn write_weights(engine: &mut Engine, param: &Param, bytes: &[u8]) -> Result<()> {
-    let values: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
-    if bytes.len() != 4 * param.spec.logical_elements() {
-        return Err(Error::failed(format!(
-            "{} has {} bytes, which does not match its shape in the model",
-            param.name,
-            bytes.len()
-        )));
-    }
+    let values = floats(&param.name, &param.spec, bytes)?;
     match engine.state.layout().precision.master {
-        DType::F64 => write_parameter(engine, param, padded::<f64>(param, &values)),
-        _ => write_parameter(engine, param, padded::<f32>(param, &values)),
+        DType::F64 => write_parameter(engine, param, padded::<f64>(&param.spec, &values)),
+        _ => write_parameter(engine, param, padded::<f32>(&param.spec, &values)),
     }
 }
 
-/// Returns the values of a parameter in its memory layout, with zeros as padding.
-fn padded<A: Real + NoUninit>(param: &Param, values: &[f32]) -> Vec<A> {
-    let mut padded = vec![A::ZERO; param.spec.elements()];
-    for (from, at, len) in param.spec.runs() {
+/// Returns the values of a tensor in its memory layout, with zeros as padding.
+fn padded<E: Elem>(spec: &Spec, values: &[f32]) -> Vec<E> {
+    let mut padded = vec![E::default(); spec.elements()];
+    for (from, at, len) in spec.runs() {
         for (to, value) in padded[at..at + len].iter_mut().zip(&values[from..from + len]) {
-            *to = A::from_f64(f64::from(*value));
+            *to = E::down(E::Acc::from_f64(f64::from(*value)));
         }
     }
     padded

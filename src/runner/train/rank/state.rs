@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::ir::FlatBuffer;
 use crate::model::Weights;
 use crate::train::held::{CheckpointContents, SnapshotCopy};
-use crate::train::initial::weights::write_all_weights;
+use crate::train::initial::weights::{write_all_frozen, write_all_weights};
 use crate::train::initial::{InitialValues, initialize};
 use crate::train::replicas;
 use crate::train::restore::{broadcast_state, restore, restore_shards, views};
@@ -56,6 +56,14 @@ impl Rank {
         }
         broadcast_state(&mut self.engine, &*self.comm)?;
         self.go_to(step)
+    }
+
+    /// Sets the frozen tensors to weights that rank 0 has; nothing if there are none.
+    ///
+    /// # Errors
+    /// If a weight cannot be read or has a different shape, or a rank is lost.
+    pub(in crate::train) fn freeze(&mut self, weights: Option<&dyn Weights>) -> Result<()> {
+        write_all_frozen(&mut self.engine, &*self.comm, weights)
     }
 
     /// Gathers parameters that other ranks have updated, if ranks divide the optimizer's slots. Call it on

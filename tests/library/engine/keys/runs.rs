@@ -7,27 +7,27 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use xrun::checkpoint::{newest, steps};
+use xrun::checkpoint::{Loaded, newest, steps};
 use xrun::cli::{Cli, Command};
 use xrun::data::Tokenizer;
 use xrun::data::tokenizer::Begin;
 use xrun::machine::Machine;
 use xrun::metrics::DocumentLoss;
-use xrun::model::Programs;
 use xrun::model::hf_export::{self, Dtype, Export};
 use xrun::model::hugging_face::Companions;
+use xrun::model::{Programs, WeightsKind};
 use xrun::passes::Block;
-use xrun::plan::{Model, Plan};
+use xrun::plan::{Adapter, Model, Plan};
 use xrun::ranks::Stop;
 use xrun::ranks::{Launch, LocalRanks};
-use xrun::recipe::Class;
+use xrun::recipe::{Class, Recipe};
 use xrun::results::atomic::read_csv;
 use xrun::results::folder::{CHECKPOINT, ENVIRONMENT, METRICS, RESOLVED, SUMMARY, TIMING, read_summary};
 use xrun::results::progress::Mode;
 use xrun::results::provenance::Environment;
 use xrun::results::rows::{self, Row};
 use xrun::results::{MetricsRow, Phase, RunFolder, Status, Summary, TimingRow};
-use xrun::train::{self, Origin, Rank, Request};
+use xrun::train::{self, Origin, Rank, Request, RunWeights};
 use xrun::{Error, Result};
 
 /// Enough for files: four steps of one block.
@@ -225,23 +225,59 @@ pub fn compare(
 
 /// Exports the model of a run with another seed.
 pub fn export(to: &Path) -> Result<()> {
-    let results = scratch();
-    let settings = small(&["training.seed=9".to_owned()]);
-    let (folder, _) = start(&settings, results.path())?;
-    let loaded = xrun::checkpoint::newest(&folder.path().join(CHECKPOINT))?.expect("it saves at its end");
-    let recipe = recipe(&strs(&settings))?;
-    let tokenizer = Tokenizer::open(&recipe.values().data.tokenizer)?;
-    let export = Export {
-        model: Model::from_recipe(&recipe, tokenizer.vocab_size())?,
-        seq_len: recipe.values().training.seq_len,
-        end_token_id: tokenizer.end_token(),
-        begin: Begin::End,
-        dtype: Dtype::F32,
-        reference: None,
-        companions: Companions::default(),
-        data: None,
+    let trained = Exported::train(&["training.seed=9".to_owned()])?;
+    hf_export::write(to, &trained.export, &trained.loaded, trained.tokenizer.to_json())
+}
+
+/// Exports the adapters of a run on the model in the folder `base`.
+pub fn export_adapter(base: &Path, to: &Path) -> Result<()> {
+    let base = format!("model.init_from={}", base.display());
+    let Exported { recipe, loaded, export, .. } =
+        Exported::train(&["training.seed=9".to_owned(), base, "adapter.kind=lora".to_owned()])?;
+    let adapter = Adapter::from_recipe(&recipe).expect("the recipe has adapters");
+    let weights = RunWeights::open(&loaded, WeightsKind::Training, &recipe, &export.model)?;
+    hf_export::write_adapter(to, &export, &adapter, &weights, None)
+}
+
+/// A finished run with what its export needs.
+struct Exported {
+    recipe: Recipe,
+    loaded: Loaded,
+    export: Export,
+    tokenizer: Tokenizer,
+}
+
+impl Exported {
+    fn train(settings: &[String]) -> Result<Self> {
+        let results = scratch();
+        let settings = small(settings);
+        let (folder, _) = start(&settings, results.path())?;
+        let loaded = newest(&folder.path().join(CHECKPOINT))?.expect("it saves at its end");
+        let recipe = recipe(&strs(&settings))?;
+        let tokenizer = Tokenizer::open(&recipe.values().data.tokenizer)?;
+        let export = Export {
+            model: Model::from_recipe(&recipe, tokenizer.vocab_size())?,
+            seq_len: recipe.values().training.seq_len,
+            end_token_id: tokenizer.end_token(),
+            begin: Begin::End,
+            dtype: Dtype::F32,
+            reference: None,
+            companions: Companions::default(),
+            data: None,
+        };
+        Ok(Self { recipe, loaded, export, tokenizer })
+    }
+}
+
+/// Two runs that begin with the weights of a folder have other losses.
+pub fn trains_otherwise(before: &[String], after: &[String]) -> std::result::Result<(), String> {
+    let losses = |settings| -> std::result::Result<Vec<f32>, String> {
+        Ok(run(settings)?.metrics().iter().map(|row| row.loss).collect())
     };
-    hf_export::write(to, &export, &loaded, tokenizer.to_json())
+    match losses(before)? == losses(after)? {
+        true => Err("every step has the same loss".to_owned()),
+        false => Ok(()),
+    }
 }
 
 /// A run begins with the weights of a folder, names the folder in its summary, and so has another first loss.

@@ -80,6 +80,8 @@ fn items(stories: [&str; 3]) -> String {
 /// Files that cases read.
 pub struct Files {
     folder: tempfile::TempDir,
+    /// Guards the export of a model, which several cases begin with.
+    exported: std::sync::Once,
 }
 
 impl Files {
@@ -113,7 +115,7 @@ impl Files {
                 .expect("a temporary folder takes a folder");
             std::fs::write(path, text).expect("a temporary folder takes a file");
         }
-        Self { folder }
+        Self { folder, exported: std::sync::Once::new() }
     }
 
     fn folder(&self) -> PathBuf {
@@ -154,7 +156,14 @@ impl Files {
     /// Makes a Hugging Face folder of the tiny recipe's model.
     fn model(&self) -> PathBuf {
         let to = self.folder.path().join("model");
-        runs::export(&to).expect("a tiny run is exported");
+        self.exported.call_once(|| runs::export(&to).expect("a tiny run is exported"));
+        to
+    }
+
+    /// Exports the adapters of another run on the model.
+    fn adapter(&self) -> PathBuf {
+        let to = self.folder.path().join("adapter");
+        runs::export_adapter(&self.model(), &to).expect("the adapters of a tiny run are exported");
         to
     }
 
@@ -200,6 +209,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
     let talk = |value, same_bits| on(&[], value, [SingleRank, Program { same_bits }]);
     let refused = |value| on(&[], value, [Shows::Refused(ErrorKind::Usage); 2]);
     let written = |base: &[&str], value, differ| on(base, value, [Shows::Written(differ); 2]);
+    let adapted = |base: &[&str], value: &str| {
+        let model = format!("model.init_from={}", files.model().display());
+        on(&[&[model.as_str()], base].concat(), value, [Special(runs::trains_otherwise); 2])
+    };
     let task = format!("evaluation.tasks={}", files.task());
     let first_items = format!("evaluation.data={}", files.items("first").display());
     let on_task = [task.as_str(), first_items.as_str()];
@@ -267,6 +280,14 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.init_from" => {
             on(&[], &files.model().display().to_string(), [Special(runs::begins_with_weights); 2])
         }
+
+        "adapter.kind" => adapted(&[], "lora"),
+        "adapter.rank" => adapted(&["adapter.kind=lora"], "2"),
+        "adapter.alpha" => adapted(&["adapter.kind=lora"], "64.0"),
+        "adapter.rslora" => adapted(&["adapter.kind=lora"], "true"),
+        "adapter.targets" => adapted(&["adapter.kind=lora"], "[\"attention\"]"),
+        "adapter.dropout" => adapted(&["adapter.kind=lora"], "0.5"),
+        "adapter.init_from" => adapted(&["adapter.kind=lora"], &files.adapter().display().to_string()),
 
         "training.seq_len" => curve("8"),
         "training.local_batch_size" => curve("4"),
