@@ -41,6 +41,39 @@ pub struct Conversation {
     pub trained_from: usize,
 }
 
+/// What a message costs to render beside its text, in bytes of text.
+const MESSAGE_BYTES: u64 = 256;
+
+impl Conversation {
+    /// Returns about how many bytes a template reads to find the answers: all messages once, and those before
+    /// each answer twice.
+    pub fn bytes_to_render(&self) -> u64 {
+        let tools = self.tools.as_ref().map_or(0, text_bytes);
+        let (mut before, mut answers) = (tools, 0);
+        for message in &self.messages {
+            let further: u64 = message.further.values().map(text_bytes).sum();
+            let whole = before + MESSAGE_BYTES + message.content.len() as u64 + further;
+            if message.role == ASSISTANT {
+                answers += before + whole;
+            }
+            before = whole;
+        }
+        before + answers
+    }
+}
+
+/// Returns about how many bytes a value takes as text.
+fn text_bytes(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => text.len() as u64,
+        Value::Array(values) => values.iter().map(text_bytes).sum::<u64>() + 1,
+        Value::Object(fields) => {
+            fields.iter().map(|(key, value)| key.len() as u64 + text_bytes(value)).sum::<u64>() + 1
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => size_of::<f64>() as u64,
+    }
+}
+
 /// Why an example is not trained on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
