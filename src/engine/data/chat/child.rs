@@ -179,14 +179,15 @@ pub fn render_from_stdin() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::conversation::Message;
+    use super::super::message::Message;
     use super::*;
     use std::collections::BTreeMap;
 
     fn times_of(conversations: usize, messages: usize, bytes: usize) -> u64 {
         let message = |i: usize| Message::new(["user", "assistant"][i % 2], "x".repeat(bytes));
+        let trained = (1..messages).step_by(2).collect();
         let messages: Vec<Message> = (0..messages).map(message).collect();
-        let one = Conversation { messages, tools: None, trained_from: 0 };
+        let one = Conversation { messages, tools: None, trained };
         let task = Task::Train(vec![one; conversations]);
         times(&Job { source: String::new(), tokens: BTreeMap::new(), task })
     }

@@ -5,6 +5,8 @@
 mod encoder;
 mod examples;
 mod facts;
+#[cfg(test)]
+mod file_tests;
 mod layout;
 #[cfg(test)]
 mod tests;

@@ -9,22 +9,22 @@ use std::fs;
 use std::sync::Arc;
 
 /// ChatML with the end token of the built-in `byte` tokenizer, so that no other special token is needed.
-const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.role == 'assistant' \
+pub(super) const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.role == 'assistant' \
      %}{{ eos_token }}{% else %}|{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
 
-struct Files {
-    dir: tempfile::TempDir,
+pub(super) struct Files {
+    pub dir: tempfile::TempDir,
 }
 
 impl Files {
-    fn new(lines: &str, template: &str) -> Self {
+    pub fn new(lines: &str, template: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("chat.jsonl"), lines).unwrap();
         fs::write(dir.path().join("t.jinja"), template).unwrap();
         Self { dir }
     }
 
-    fn spec(&self, row_len: usize) -> Spec {
+    pub fn spec(&self, row_len: usize) -> Spec {
         let path = |name: &str| self.dir.path().join(name);
         Spec {
             format: TextFormat::Chat,
