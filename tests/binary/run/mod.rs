@@ -24,6 +24,7 @@ mod lineage;
 mod mixture;
 mod odd_files;
 mod origins;
+mod questions;
 mod ramp;
 mod readers;
 mod results;
