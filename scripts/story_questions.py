@@ -9,6 +9,7 @@ unseen stories and questions that occur in what was trained on.
 """
 
 import argparse
+import array
 import collections
 import json
 import subprocess
@@ -38,6 +39,21 @@ def best_constants(train, unseen):
             counts[kind(asked["content"].splitlines()[-1])][answered["content"]] += 1
     best = {name: counter.most_common(1)[0][0] for name, counter in counts.items()}
     return [best[row["kind"]] == row["answer"] for row in unseen]
+
+
+def pretraining_stories(folder):
+    """The stories of shards of bytes, which the end token separates."""
+    words = array.array("H")
+    for path in sorted(folder.glob("tokens_train_*.bin")):
+        words.frombytes(path.read_bytes()[1024:])
+    stories, story = set(), bytearray()
+    for word in words:
+        if word < 256:
+            story.append(word)
+        elif story:
+            stories.add(story.decode())
+            story = bytearray()
+    return stories
 
 
 def kind(question):
@@ -81,6 +97,10 @@ def main():
     before = score("before", "quickstart")
     run("fine-tune", "story-questions/recipe.toml")
     after = score("after", "recipe")
+    # More of them than the quickstart's two million tokens are.
+    stories = ["--corpus", "stories", "--tokenizer", "byte", "--train-tokens", "9000000", "--out", "stories"]
+    run("stories", "data", *stories)
+    pretrained = pretraining_stories(args.out / "stories")
     folder = args.out / "story-questions"
     train, unseen = lines(folder / "train.jsonl"), lines(folder / "unseen.jsonl")
     first = [conversation["messages"][0]["content"].rsplit("\n", 1)[0] for conversation in train]
@@ -95,6 +115,7 @@ def main():
         "conversations": len(train),
         "unseen_questions": len(unseen),
         "unseen_stories": len(unseen_stories),
+        "stories_pretrained": len(unseen_stories & pretrained) / len(unseen_stories),
         "stories_seen": len(unseen_stories & seen) / len(unseen_stories),
         "questions_seen": sum((row["story"], row["question"]) in trained for row in unseen) / len(unseen),
         "before": accuracy(unseen, before),

@@ -383,7 +383,7 @@ fn load_chat(
     let files = held_out_files(spec)?;
     let (held_out, other) = match (files, spec.held_out(), spec.holds_out_conversations()) {
         (Some(CorpusFiles::Text(held)), _, true) => {
-            (HeldOutText::Conversations(held, spec.for_held_out()), None)
+            (HeldOutText::Conversations(held, Box::new(spec.for_held_out().into_owned())), None)
         }
         (Some(CorpusFiles::Tokens(_)), _, true) => {
             return Err(Error::usage(

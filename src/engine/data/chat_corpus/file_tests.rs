@@ -80,7 +80,7 @@ impl Case {
         let files = Files::new(GOOD, self.template);
         let path = files.dir.path().join("case.jsonl");
         fs::write(&path, &self.bytes).unwrap();
-        let held_out = Validation::at(&files.dir.path().join("chat.jsonl"));
+        let held_out = Validation::at(files.dir.path().join("chat.jsonl"));
         let corpus = path.to_str().unwrap().into();
         let spec = Spec { corpus, validation: held_out, ..files.spec(96) };
         let mut opened = open(&spec, 96, None, None).map_err(|e| e.message().to_owned())?;

@@ -25,15 +25,14 @@ use crate::format::plural;
 use crate::regular;
 use encoder::Encoder;
 use examples::{Example, Examples};
-use std::borrow::Cow;
 use std::path::Path;
 
 /// What is held out.
-pub(super) enum HeldOutText<'s> {
+pub(super) enum HeldOutText {
     /// The share of the conversations that the spec says.
     Share,
     /// These conversations, read by this spec.
-    Conversations(TextFiles, Cow<'s, Spec>),
+    Conversations(TextFiles, Box<Spec>),
     /// Text that is no conversation, which the caller reads.
     Other,
 }
@@ -56,7 +55,7 @@ pub(super) struct LoadedChat {
 /// If there is no chat template, a file is wrong, or nothing is left to train on.
 pub(super) fn load(
     text: &TextFiles,
-    held_out: &HeldOutText<'_>,
+    held_out: &HeldOutText,
     spec: &Spec,
     tokenizer: &Tokenizer,
 ) -> Result<LoadedChat> {

@@ -232,9 +232,9 @@ fn a_mixture_holds_out_conversations_or_text() {
         format: TextFormat::Auto,
         ..files.spec(64)
     };
-    let text = Spec { validation: Validation::at(&path("held.jsonl")), ..mixture.clone() };
+    let text = Spec { validation: Validation::at(path("held.jsonl")), ..mixture.clone() };
     let chat = Spec {
-        validation: Validation::at(&path("held-chat.jsonl")),
+        validation: Validation::at(path("held-chat.jsonl")),
         format: TextFormat::Chat,
         ..mixture.clone()
     };
