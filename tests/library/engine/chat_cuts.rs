@@ -1,5 +1,5 @@
-//! One batch of conversations, cut into ranks and micro-batches, packed or one a row: the same training, up to
-//! the order of sums. A loss that is a mean of the means of its parts is found by the same comparison.
+//! One batch of conversations, cut into ranks and micro-batches, packed or one a row: the same training, up
+//! to the order of sums. A loss that is a mean of the means of its parts is found by the same comparison.
 
 use crate::engine::harness::{Setup, get, relative};
 use std::fmt::Write;

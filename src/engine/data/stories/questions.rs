@@ -1,8 +1,8 @@
-//! Questions about stories whose answers follow from the text: who it is about, what was met. A model that reads
-//! the story can answer all of them, so the best possible accuracy is 1.
+//! Questions about stories whose answers follow from the text: who it is about, what was met. A model that
+//! reads the story can answer all of them, so the best possible accuracy is 1.
 //!
-//! Story `index` is a pure function of (seed, index), drawn apart from the stories of the corpus. Whether it is
-//! to be trained on or unseen follows from its text, so no story is on both sides, whatever the seeds.
+//! Story `index` is a pure function of (seed, index), drawn apart from the stories of the corpus. Whether it
+//! is to be trained on or unseen follows from its text, so no story is on both sides, whatever the seeds.
 
 use super::draw::{Split, below, grammar, key};
 use rand_chacha::ChaCha8Rng;

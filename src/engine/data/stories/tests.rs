@@ -176,7 +176,8 @@ fn answers_follow_from_the_story() {
     assert_eq!(questions("Once there was a brave girl named Lily."), None);
 }
 
-/// Stories with questions are drawn apart from those of the corpus, and their text says on which side they are.
+/// Stories with questions are drawn apart from those of the corpus, and their text says on which side they
+/// are.
 #[test]
 fn stories_with_questions_are_on_one_side() {
     let first: Vec<StoryQuestions> = QuestionStories::new(3).take(400).collect();

@@ -168,7 +168,7 @@ impl DataBefore {
     fn is_moved(&self, change: &recipe::Change) -> bool {
         let same = match change.key {
             "data.corpus" | "data.drop" | "data.tokenizer" | "data.validation" => self.same_corpus,
-            // The tokens of a corpus do not show all of a template: it may treat other conversations otherwise.
+            // Tokens do not show all of a template: it may treat other conversations otherwise.
             "data.chat_template" => self.same_corpus && self.same_template,
             SETS => self.same_sets,
             "evaluation.data" => self.same_tasks,
@@ -185,8 +185,8 @@ pub(super) fn same_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset
     dataset.sets.iter().all(same)
 }
 
-/// Returns true if the file of the chat template that a recipe names has the text that a run kept. A file that
-/// cannot be read has not: the corpus says what is wrong with it.
+/// Returns true if the file of the chat template that a recipe names has the text that a run kept. A file
+/// that cannot be read has not: the corpus says what is wrong with it.
 pub(super) fn same_template(run: &Path, recipe: &Recipe) -> bool {
     let named = recipe.values().data.chat_template.as_deref();
     let named = named.and_then(|path| regular::read_through_link(Path::new(path), MAX_COMPANION_BYTES).ok());
