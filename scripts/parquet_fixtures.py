@@ -95,3 +95,16 @@ options = {
 }
 pq.write_table(pa.Table.from_pylist(nested, schema=schema), FOLDER / "nested.parquet", **options)
 (FOLDER / "nested.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in nested))
+
+# What the test of conversations reads: a list of groups, and of lists of groups, as the hub has them.
+call = {"type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+chats = [
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]},
+    {"messages": None},
+    {"messages": [{"role": "user", "content": "rain?"}, {"role": "assistant", "tool_calls": [call]}]},
+]
+function = pa.struct([("name", pa.string()), ("arguments", pa.string())])
+calls = pa.list_(pa.struct([("type", pa.string()), ("function", function)]))
+message = pa.struct([("role", pa.string()), ("content", pa.string()), ("tool_calls", calls)])
+table = pa.Table.from_pylist(chats, schema=pa.schema([("messages", pa.list_(message)), ("source", pa.string())]))
+pq.write_table(table, FOLDER / "chat.parquet", store_schema=False, write_statistics=False, compression="zstd")

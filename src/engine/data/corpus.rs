@@ -1,6 +1,6 @@
 //! Finds the corpus that a name refers to, and splits it into a training and a held-out part.
 
-use super::chat_corpus::{ChatFacts, LoadedChat};
+use super::chat_corpus::{ChatFacts, HeldOutText, LoadedChat};
 use super::corpus_files::CorpusFiles;
 use super::documents::Documents;
 use super::drop::DropList;
@@ -139,7 +139,10 @@ impl Corpus {
         cache: Option<&TokenCache>,
     ) -> Result<Loaded> {
         if spec.holds_conversations() {
-            return load_chat(text, spec, tokenizer);
+            return load_chat(text, spec, tokenizer, cache);
+        }
+        if spec.holds_out_conversations() {
+            return load_beside_conversations(text, spec, tokenizer, cache);
         }
         let by_content = spec.shuffle == Shuffle::Blocks;
         // An unreadable corpus gets its error from the tokenizing path, so errors are dropped here.
@@ -370,31 +373,81 @@ fn header(location: &CorpusLocation, spec: &Spec) -> Header {
     Header { text, tokenizer, ..Header::default() }
 }
 
-/// Loads both splits of conversations.
-fn load_chat(text: &TextFiles, spec: &Spec, tokenizer: &Tokenizer) -> Result<Loaded> {
-    let held_out = match held_out_files(spec)? {
-        Some(CorpusFiles::Text(held)) => Some((held, spec.for_held_out())),
-        Some(CorpusFiles::Tokens(_)) => {
+/// Loads both splits of conversations. What is held out may be a text of another format.
+fn load_chat(
+    text: &TextFiles,
+    spec: &Spec,
+    tokenizer: &Tokenizer,
+    cache: Option<&TokenCache>,
+) -> Result<Loaded> {
+    let files = held_out_files(spec)?;
+    let (held_out, other) = match (files, spec.held_out(), spec.holds_out_conversations()) {
+        (Some(CorpusFiles::Text(held)), _, true) => {
+            (HeldOutText::Conversations(held, Box::new(spec.for_held_out().into_owned())), None)
+        }
+        (Some(CorpusFiles::Tokens(_)), _, true) => {
             return Err(Error::usage(
                 "data.validation names token files, which do not say what is trained on of a conversation; name files of \
                  conversations",
             ));
         }
-        None => None,
+        (_, Some(location), false) => {
+            let other = Corpus::whole(&location, &spec.for_held_out(), tokenizer, 0, cache)?;
+            (HeldOutText::Other, Some(other))
+        }
+        _ => (HeldOutText::Share, None),
     };
-    let LoadedChat { train, held_out: validation, warnings, description, facts } =
-        chat_corpus::load(text, held_out.as_ref(), spec, tokenizer)?;
+    let is_held_out_apart = !matches!(held_out, HeldOutText::Share);
+    let LoadedChat { train, held_out, mut warnings, description, facts } =
+        chat_corpus::load(text, &held_out, spec, tokenizer)?;
+    let (validation, held_out_bytes, held_out_lost) = match (held_out, other) {
+        (_, Some(Whole { tokens, text_bytes, lost, warnings: found })) => {
+            warnings.extend(found);
+            (tokens, text_bytes, lost)
+        }
+        (held_out, None) => (held_out.unwrap_or_default(), None, Some(LostBytes::default())),
+    };
     Ok(Loaded {
         train,
         validation,
-        is_held_out_apart: held_out.is_some(),
+        is_held_out_apart,
         content: None,
         summary: CorpusSummary {
             warnings,
             description,
             lost: Some(LostBytes::default()),
-            held_out_lost: Some(LostBytes::default()),
+            held_out_bytes,
+            held_out_lost,
             chat: Some(facts),
+            ..CorpusSummary::default()
+        },
+    })
+}
+
+/// Loads a text of which conversations of their own are held out.
+fn load_beside_conversations(
+    text: &TextFiles,
+    spec: &Spec,
+    tokenizer: &Tokenizer,
+    cache: Option<&TokenCache>,
+) -> Result<Loaded> {
+    let Some(location) = spec.held_out() else {
+        return Err(Error::failed(format!("corpus {}: it holds out no text of its own", spec.corpus)));
+    };
+    let train = Corpus::whole(&text.location, spec, tokenizer, 0, cache)?;
+    let held_out = Corpus::whole(&location, &spec.for_held_out(), tokenizer, train.tokens.len(), cache)?;
+    let warnings = [train.warnings, held_out.warnings].concat();
+    Ok(Loaded {
+        train: train.tokens,
+        validation: held_out.tokens,
+        is_held_out_apart: true,
+        content: None,
+        summary: CorpusSummary {
+            warnings: warnings.into_iter().chain(stories_tokenizer_warning(spec)).collect(),
+            description: text.location.to_string(),
+            text_bytes: train.text_bytes,
+            lost: train.lost,
+            held_out_lost: held_out.lost,
             ..CorpusSummary::default()
         },
     })

@@ -182,16 +182,26 @@ fn in_source(name: &str, error: Error) -> Error {
 }
 
 /// Joins held-out text of sources. The end token that closes the text of one also opens the next, so it
-/// stands there once.
+/// stands there once. Conversations come first: they are laid into rows, which windows are cut at.
 fn joined(streams: &[&Stream], tokenizer: &Tokenizer) -> Result<Stream> {
     let end = tokenizer.end_token();
     let mut parts: Vec<Stream> = Vec::with_capacity(streams.len());
-    let mut ends_document = false;
-    for tokens in streams {
-        let is_end = |at: usize| Ok(tokens.tokens(at..tokens.len().min(at + 1))?.first() == Some(&end));
-        let ends_twice = ends_document && is_end(0)?;
-        parts.push(tokens.slice(usize::from(ends_twice)..tokens.len()));
-        ends_document = is_end(tokens.len().saturating_sub(1))?;
+    let (conversations, text): (Vec<&Stream>, Vec<&Stream>) =
+        streams.iter().partition(|stream| stream.is_marked());
+    for tokens in conversations {
+        // The word behind the last row stands for the first one of what follows.
+        if let Some(before) = parts.pop() {
+            parts.push(before.slice(0..before.len().saturating_sub(1)));
+        }
+        parts.push(tokens.clone());
+    }
+    // That word is padding: the token that opens a text, which is not predicted.
+    let mut shared = (!parts.is_empty()).then(|| tokenizer.opening_token());
+    for tokens in text {
+        let token = |at: usize| Ok(tokens.tokens(at..tokens.len().min(at + 1))?.first().copied());
+        let opens_twice = shared.is_some() && token(0)? == shared;
+        parts.push(tokens.slice(usize::from(opens_twice)..tokens.len()));
+        shared = token(tokens.len().saturating_sub(1))?.filter(|last| *last == end);
     }
     Ok(Stream::join(&parts))
 }

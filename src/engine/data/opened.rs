@@ -50,6 +50,7 @@ impl Opened {
     ) -> Result<Self> {
         if let (Corpus::Files(CorpusFiles::Text(text)), Some(cache)) = (corpus, cache)
             && !spec.holds_conversations()
+            && !spec.holds_out_conversations()
             && (opening, spec.shuffle, spec.packing)
                 == (Opening::WhileTokenized, Shuffle::Blocks, Packing::Stream)
             && let Some(opened) = Self::while_tokenized(text, spec, seq_len, tokenizer, cache)?

@@ -192,6 +192,11 @@ impl Spec {
         self.format == TextFormat::Chat
     }
 
+    /// Returns true if the files of what is held out are read as conversations.
+    pub(super) fn holds_out_conversations(&self) -> bool {
+        self.for_held_out().holds_conversations()
+    }
+
     /// Returns where the training text lies; `None` for a generated corpus and for a mixture.
     pub(super) fn location(&self) -> Option<CorpusLocation> {
         match &self.corpus {

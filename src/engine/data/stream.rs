@@ -290,7 +290,11 @@ impl Stream {
         let mut at = start;
         while at < self.len {
             let chunk = self.tokens(at..self.len.min(at + 4096))?;
-            let is_it = |&word: &u32| if self.is_marked { marked::is_first(word) } else { word == token };
+            // A mixture may hold out conversations beside text.
+            let is_it = |&word: &u32| match self.is_marked && marked::is_marked(word) {
+                true => marked::is_first(word),
+                false => word == token,
+            };
             if let Some(i) = chunk.iter().position(is_it) {
                 return Ok(Some(at + i));
             }

@@ -1,7 +1,7 @@
 //! `xrun data`: tokenizes a corpus into shards and prints its statistics.
 
 use super::terminal::{eprint_line, print, print_json};
-use super::{data_cache, data_check, data_show};
+use super::{data_cache, data_check, data_questions, data_show};
 use crate::data::chat::Renderer;
 use crate::data::stories::Split;
 use crate::data::{
@@ -87,6 +87,8 @@ pub struct Args {
 enum Subcommand {
     /// Look for held-out text in the training text of a recipe, and for near duplicates.
     Check(Box<data_check::Args>),
+    /// Write questions about generated stories, as conversations to fine-tune on, and unseen ones to ask.
+    Questions(data_questions::Args),
     /// Show the sources of a recipe's corpus, and what a step trains on.
     Show(Box<data_show::Args>),
 }
@@ -118,6 +120,7 @@ fn missing(word: &str) -> Result<MissingField, String> {
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Some(Subcommand::Check(args)) => return data_check::run(args),
+        Some(Subcommand::Questions(args)) => return data_questions::run(args),
         Some(Subcommand::Show(args)) => return data_show::run(args),
         None => {}
     }

@@ -12,6 +12,7 @@ mod coordinates;
 mod data;
 mod data_cache;
 mod data_check;
+mod data_questions;
 mod data_show;
 mod dispatch;
 mod doctor;

@@ -89,22 +89,19 @@ pub(super) fn beside_tokenizer(name: &str) -> Result<Companions> {
 /// # Errors
 /// If one cannot be read or written.
 pub(super) fn begin(run: &Path, origin: &Origin, recipe: &Recipe, start: &Start) -> Result<()> {
-    let own = match origin {
+    let mut own = match origin {
         Origin::Resume(_) => return Ok(()),
         Origin::Fork { run, .. } => companions(run)?,
-        Origin::Fresh => {
-            let mut own = beside_tokenizer(&recipe.values().data.tokenizer)?;
-            if let Some(template) = &recipe.values().data.chat_template {
-                let path = Path::new(template);
-                let bytes = regular::read_through_link(path, MAX_COMPANION_BYTES);
-                let bytes = bytes.map_err(|e| Error::usage(e.message()))?;
-                own.0.insert(CHAT_TEMPLATE.to_owned(), text(path, bytes)?);
-            }
-            if let Some(initial) = &start.initial {
-                own.0.extend(from_folder(&initial.weights.folder, &OF_MODEL)?.0);
-            }
-            own
-        }
+        Origin::Fresh => beside_tokenizer(&recipe.values().data.tokenizer)?,
     };
+    if let Some(template) = &recipe.values().data.chat_template {
+        let path = Path::new(template);
+        let bytes = regular::read_through_link(path, MAX_COMPANION_BYTES);
+        let bytes = bytes.map_err(|e| Error::usage(e.message()))?;
+        own.0.insert(CHAT_TEMPLATE.to_owned(), text(path, bytes)?);
+    }
+    if let Some(initial) = &start.initial {
+        own.0.extend(from_folder(&initial.weights.folder, &OF_MODEL)?.0);
+    }
     write(run, &own)
 }

@@ -27,6 +27,7 @@ use crate::results::{RunFolder, find, stored};
 use changes::{
     Changes, DataBefore, TokenizerBefore, changed_by_fork, changed_sets, changed_tasks, changes, check_fork,
     check_fork_tokenizer, check_tokenizer, engine_warning, kept_by_fork, other_corpus, same_sets, same_tasks,
+    same_template,
 };
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -150,6 +151,7 @@ impl Start {
             same_corpus,
             same_sets: same_sets(&summary.held_out, dataset),
             same_tasks: same_tasks(&summary.tasks, tasks),
+            same_template: same_template(run, recipe),
         };
         let Changes { changed, moved } = changes(&before, data, recipe, run, place)?;
         let is_own = loaded.is_some();

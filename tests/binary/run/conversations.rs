@@ -85,6 +85,31 @@ fn a_run_on_conversations_resumes_and_talks() {
     talks.succeeds();
 }
 
+/// A resume compares the text of a template, and not where it lies. The tokens of these conversations are the
+/// same with the other one.
+#[test]
+fn a_template_may_move_and_not_change() {
+    let place = place();
+    let settings =
+        [&CHAT[..], &["data.packing=best_fit", "training.steps=4", "checkpoint.interval=2"]].concat();
+    place.xrun(&settings).succeeds();
+    let run = place.run();
+    run.forget_after(2);
+    place.write("moved/same.jinja", TEMPLATE.as_bytes());
+    let other = format!("{TEMPLATE}{{% if tools %}}tools{{% endif %}}");
+    place.write("other.jinja", other.as_bytes());
+    place
+        .xrun(&["resume", run.name(), "data.chat_template=other.jinja"])
+        .ended(2)
+        .says(&["data.chat_template = ", "other.jinja"]);
+    let resumed = place.xrun(&["resume", run.name(), "data.chat_template=moved/same.jinja"]);
+    resumed.succeeds().says(&["same.jinja", "with the same content"]);
+    let fork = ["resume", run.name(), "--fork", "training.steps=5", "data.chat_template=other.jinja"];
+    place.xrun(&fork).succeeds();
+    let forked = place.runs().into_iter().find(|other| other.name() != run.name()).unwrap();
+    assert_eq!(forked.text("chat_template.jinja"), other);
+}
+
 #[test]
 fn what_is_wrong_with_conversations_is_said_before_a_run() {
     let place = place();

@@ -2,6 +2,7 @@
 //! keys.
 
 mod bits;
+mod chat_cuts;
 mod combinations;
 mod ema;
 mod evaluation;

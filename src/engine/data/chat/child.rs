@@ -2,6 +2,7 @@
 //! stack. The interpreter counts instructions, but one instruction may double a list, repeat a text a billion
 //! times or recurse through nested values, and a stack overflow ends a process.
 
+use super::conversation::Conversation;
 use super::rendering::{Done, Job, Task, render};
 use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::threads::spawn_detached;
@@ -31,6 +32,10 @@ const WALL: Duration = Duration::from_secs(15);
 
 /// Conversations to train on for which a child gets that time once more.
 const SHARE: u64 = 64;
+
+/// Bytes to render for which a child gets that time once more: an answer late in a long conversation has all
+/// of the text before it rendered anew.
+const SHARE_BYTES: u64 = 16 << 20;
 
 /// Most bytes of the child's answer that are read.
 const MAX_ANSWER_BYTES: u64 = 512 << 20;
@@ -71,7 +76,10 @@ impl Renderer {
 fn times(job: &Job) -> u64 {
     match &job.task {
         Task::Compile | Task::Prompt(_) => 1,
-        Task::Train(conversations) => 1 + conversations.len() as u64 / SHARE,
+        Task::Train(conversations) => {
+            let bytes: u64 = conversations.iter().map(Conversation::bytes_to_render).sum();
+            1 + conversations.len() as u64 / SHARE + bytes / SHARE_BYTES
+        }
     }
 }
 
@@ -167,4 +175,30 @@ pub fn render_from_stdin() -> Result<()> {
     };
     let answer = serde_json::to_vec(&answer).map_err(|e| failed("encode an answer", &e))?;
     std::io::stdout().write_all(&answer).map_err(|e| failed("answer", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::Message;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn times_of(conversations: usize, messages: usize, bytes: usize) -> u64 {
+        let message = |i: usize| Message::new(["user", "assistant"][i % 2], "x".repeat(bytes));
+        let trained = (1..messages).step_by(2).collect();
+        let messages: Vec<Message> = (0..messages).map(message).collect();
+        let one = Conversation { messages, tools: None, trained };
+        let task = Task::Train(vec![one; conversations]);
+        times(&Job { source: String::new(), tokens: BTreeMap::new(), task })
+    }
+
+    /// A conversation of a million characters has one answer, or five hundred, of which each has all of the
+    /// text before it rendered.
+    #[test]
+    fn the_time_grows_with_what_is_rendered() {
+        assert_eq!([times_of(1, 2, 100), times_of(64, 2, 100)], [1, 2]);
+        assert_eq!(times_of(1, 2, 500_000), 1);
+        let long = [times_of(1, 100, 10_000), times_of(1, 1000, 1000), times_of(10, 100, 10_000)];
+        assert_eq!(long, [4, 38, 32]);
+    }
 }

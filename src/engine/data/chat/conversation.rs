@@ -1,34 +1,10 @@
 //! Conversations as people store them, read from the objects of a file.
 
+use super::drop_reason::DropReason;
 use super::marks::RESERVED;
-use crate::format::{printable, shortened};
+use super::message::{ASSISTANT, Message, Wrong, list, present, quoted, side, text};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-/// Longest part of a value that a message shows, in characters.
-const SHOWN: usize = 60;
-
-/// Most messages of a conversation: each answer is rendered twice more, with all messages before it.
-const MAX_MESSAGES: usize = 1024;
-
-/// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Message {
-    /// `system`, `user`, `assistant` or `tool`.
-    pub role: String,
-    /// The text of the message.
-    pub content: String,
-    /// Further fields that a template may read, such as `tool_calls` and `reasoning_content`.
-    #[serde(flatten)]
-    pub further: Map<String, Value>,
-}
-
-impl Message {
-    /// Makes a message.
-    pub fn new(role: &str, content: impl Into<String>) -> Self {
-        Self { role: role.to_owned(), content: content.into(), further: Map::new() }
-    }
-}
 
 /// A conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,55 +13,41 @@ pub struct Conversation {
     pub messages: Vec<Message>,
     /// Tools that the model may call, as the template gets them.
     pub tools: Option<Value>,
-    /// The first message that may be trained on: those of a prompt are not.
-    pub trained_from: usize,
+    /// The answers to train on, by their places among the messages: none of a prompt, and none that is empty
+    /// or has weight 0.
+    pub trained: Vec<usize>,
 }
 
-/// Why an example is not trained on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DropReason {
-    /// It has no message.
-    Empty,
-    /// It has no text of an assistant to train on.
-    NothingToTrain,
-    /// A message has no role.
-    NoRole,
-    /// A message has a role that is none of the known ones.
-    UnknownRole,
-    /// A message has parts that are no text, such as images.
-    NotText,
-    /// It has more messages than a conversation may have.
-    TooManyMessages,
-    /// It has characters that are reserved for marks ([`RESERVED`](super::RESERVED)).
-    Reserved,
-    /// The template raises an error, as many do for roles that do not alternate.
-    Rejected,
-    /// The template changes earlier messages when others follow, and the last one is no answer.
-    HistoryChanges,
-    /// Its first answer ends behind the longest sequence.
-    TooLong,
-    /// A message has the name of a special token as text, which this tokenizer cannot keep apart from the
-    /// token.
-    ControlTokens,
-}
+/// What a message costs to render beside its text, in bytes of text.
+const MESSAGE_BYTES: u64 = 256;
 
-impl DropReason {
-    /// Returns the reason in words, to stand behind `examples`.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Self::Empty => "without messages",
-            Self::NothingToTrain => "without an answer to train on",
-            Self::NoRole => "with a message without a role",
-            Self::UnknownRole => "with a message of an unknown role",
-            Self::NotText => "with parts that are no text, such as images",
-            Self::TooManyMessages => "with too many messages",
-            Self::Reserved => "with the noncharacters U+FDD0 to U+FDD2",
-            Self::Rejected => "that the chat template rejects",
-            Self::HistoryChanges => "whose answers the chat template changes when messages follow",
-            Self::TooLong => "whose first answer ends behind training.seq_len tokens",
-            Self::ControlTokens => "with names of special tokens in their text",
+impl Conversation {
+    /// Returns about how many bytes a template reads to find the answers: all messages once, and those before
+    /// each answer twice.
+    pub fn bytes_to_render(&self) -> u64 {
+        let tools = self.tools.as_ref().map_or(0, text_bytes);
+        let (mut before, mut answers) = (tools, 0);
+        for (i, message) in self.messages.iter().enumerate() {
+            let further: u64 = message.further.values().map(text_bytes).sum();
+            let whole = before + MESSAGE_BYTES + message.content.len() as u64 + further;
+            if self.trained.contains(&i) {
+                answers += before + whole;
+            }
+            before = whole;
         }
+        before + answers
+    }
+}
+
+/// Returns about how many bytes a value takes as text.
+fn text_bytes(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => text.len() as u64,
+        Value::Array(values) => values.iter().map(text_bytes).sum::<u64>() + 1,
+        Value::Object(fields) => {
+            fields.iter().map(|(key, value)| key.len() as u64 + text_bytes(value)).sum::<u64>() + 1
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => size_of::<f64>() as u64,
     }
 }
 
@@ -97,6 +59,9 @@ pub enum Row {
     /// An example that is left out.
     Dropped(DropReason),
 }
+
+/// Fields that have a list of messages.
+const LISTS: [&str; 2] = ["messages", "conversations"];
 
 /// Reads a conversation from an object with `messages`, `conversations`, `prompt` and `completion`, or
 /// Alpaca's fields.
@@ -121,6 +86,9 @@ pub fn conversation(object: &Map<String, Value>) -> Result<Row, String> {
         (present(object, "instruction"), present(object, "output"))
     {
         alpaca(object, instruction, output).map(|messages| (messages, 0))
+    } else if LISTS.iter().any(|field| object.contains_key(*field)) {
+        // A row of a table has null where an example has nothing.
+        return Ok(Row::Dropped(DropReason::Empty));
     } else {
         let fields: Vec<String> = object.keys().take(8).map(|key| quoted(key)).collect();
         return Err(format!(
@@ -140,112 +108,16 @@ pub fn conversation(object: &Map<String, Value>) -> Result<Row, String> {
     if has_reserved(object) {
         return Ok(Row::Dropped(DropReason::Reserved));
     }
-    let is_trained = |message: &Message| {
-        message.role == ASSISTANT
-            && (!message.content.trim().is_empty() || message.further.contains_key("tool_calls"))
-    };
-    if !messages[trained_from..].iter().any(is_trained) {
+    let mut trained = Vec::new();
+    for (i, message) in messages.iter().enumerate().skip(trained_from) {
+        if message.is_answer()? {
+            trained.push(i);
+        }
+    }
+    if trained.is_empty() {
         return Ok(Row::Dropped(DropReason::NothingToTrain));
     }
-    Ok(Row::Conversation(Conversation { messages, tools, trained_from }))
-}
-
-const ASSISTANT: &str = "assistant";
-
-/// Returns the role of a message by the names that files have for it.
-fn role(name: &str) -> Option<&'static str> {
-    Some(match name.trim().to_ascii_lowercase().as_str() {
-        "system" | "developer" => "system",
-        "user" | "human" | "prompter" => "user",
-        "assistant" | "gpt" | "model" | "bot" | "chatgpt" | "bing" | "bard" => ASSISTANT,
-        "tool" | "function" | "observation" | "function_response" | "ipython" => "tool",
-        _ => return None,
-    })
-}
-
-/// Why messages cannot be read.
-enum Wrong {
-    Dropped(DropReason),
-    Invalid(String),
-}
-
-/// Returns the value of a field; `None` if it is missing or null.
-fn present<'o>(object: &'o Map<String, Value>, field: &str) -> Option<&'o Value> {
-    object.get(field).filter(|value| !value.is_null())
-}
-
-/// Reads a list of messages, whose roles and texts are in these fields, or under the names of the other
-/// layout.
-fn list(value: &Value, field: &str, names: [&str; 2]) -> Result<Vec<Message>, Wrong> {
-    let Some(items) = value.as_array() else {
-        return Err(Wrong::Invalid(format!("{} is {}, not a list of messages", quoted(field), kind(value))));
-    };
-    if items.len() > MAX_MESSAGES {
-        return Err(Wrong::Dropped(DropReason::TooManyMessages));
-    }
-    let message = |item: &Value| -> Result<Message, Wrong> {
-        let Some(fields) = item.as_object() else {
-            return Err(Wrong::Invalid(format!(
-                "{} has {} in place of a message, an object with {} and {}",
-                quoted(field),
-                kind(item),
-                quoted(names[0]),
-                quoted(names[1])
-            )));
-        };
-        let [role_field, text_field] =
-            if fields.contains_key(names[0]) { names } else { other_layout(names) };
-        let role = match present(fields, role_field) {
-            None => return Err(Wrong::Dropped(DropReason::NoRole)),
-            Some(name) => name.as_str().and_then(role).ok_or(Wrong::Dropped(DropReason::UnknownRole))?,
-        };
-        let content = match present(fields, text_field) {
-            None => String::new(),
-            Some(content) => text(content, text_field)?,
-        };
-        let further = fields.iter().filter(|(key, value)| {
-            *key != role_field
-                && *key != text_field
-                && *key != "role"
-                && *key != "content"
-                && !value.is_null()
-        });
-        let further = further.map(|(key, value)| (key.clone(), value.clone())).collect();
-        Ok(Message { role: role.to_owned(), content, further })
-    };
-    items.iter().map(message).collect()
-}
-
-/// Returns the names of roles and texts in the other layout.
-fn other_layout(names: [&str; 2]) -> [&'static str; 2] {
-    if names[0] == "role" { ["from", "value"] } else { ["role", "content"] }
-}
-
-/// Reads a content: a text, or a list of parts that are texts.
-fn text(content: &Value, field: &str) -> Result<String, Wrong> {
-    match content {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
-            let part = |part: &Value| match part {
-                Value::String(text) => Ok(text.clone()),
-                Value::Object(fields) => match fields.get("text").and_then(Value::as_str) {
-                    Some(text) if fields.get("type").is_none_or(|kind| kind == "text") => Ok(text.to_owned()),
-                    _ => Err(Wrong::Dropped(DropReason::NotText)),
-                },
-                _ => Err(Wrong::Dropped(DropReason::NotText)),
-            };
-            parts.iter().map(part).collect::<Result<Vec<String>, Wrong>>().map(|parts| parts.concat())
-        }
-        _ => Err(Wrong::Invalid(format!("{} is {}, not a text", quoted(field), kind(content)))),
-    }
-}
-
-/// Reads one side of a pair: a text of this role, or a list of messages.
-fn side(value: &Value, field: &str, role: &str) -> Result<Vec<Message>, Wrong> {
-    match value {
-        Value::Array(_) => list(value, field, ["role", "content"]),
-        _ => Ok(vec![Message::new(role, text(value, field)?)]),
-    }
+    Ok(Row::Conversation(Conversation { messages, tools, trained }))
 }
 
 /// Reads Alpaca's fields: an instruction with an input, which may be empty, and the output.
@@ -274,22 +146,6 @@ fn has_reserved(object: &Map<String, Value>) -> bool {
         }
     }
     object.values().any(found)
-}
-
-/// Names the kind of a value in a message.
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
-fn quoted(field: &str) -> String {
-    format!("\"{}\"", shortened(&printable(field), SHOWN))
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl Guards {
 
 #[cfg(test)]
 mod tests {
-    use super::super::conversation::Message;
+    use super::super::message::Message;
     use super::*;
     use serde_json::json;
 
@@ -79,7 +79,7 @@ mod tests {
         let content = "a <|end|>x b".to_owned();
         let message = Message { role: "user".to_owned(), content, further };
         let mut conversation =
-            Conversation { messages: vec![message], tools: Some(json!(["<|end|>"])), trained_from: 0 };
+            Conversation { messages: vec![message], tools: Some(json!(["<|end|>"])), trained: Vec::new() };
         assert!(guards.guard(&mut conversation));
         let text = format!("{conversation:?}").replace("\\u{fdd2}", "#");
         assert!(!text.contains("<|end|>") && text.matches("<#|end|>").count() == 3, "{text}");

@@ -3,9 +3,11 @@
 
 mod child;
 mod conversation;
+mod drop_reason;
 mod guards;
 mod json;
 mod marks;
+mod message;
 mod outcome;
 mod rendering;
 mod spans;
@@ -14,8 +16,10 @@ mod template;
 mod tests;
 
 pub use child::{COMMAND, Renderer, render_from_stdin};
-pub use conversation::{Conversation, DropReason, Message, Row, conversation};
+pub use conversation::{Conversation, Row, conversation};
+pub use drop_reason::DropReason;
 pub use guards::Guards;
 pub use marks::RESERVED;
+pub use message::Message;
 pub use outcome::{Outcome, Rendered};
 pub use template::{CHAT_TEMPLATE, ReadFile, Template, TemplateSource, own_template};

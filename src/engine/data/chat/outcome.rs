@@ -1,6 +1,6 @@
 //! What a template makes of a conversation to train on.
 
-use super::conversation::DropReason;
+use super::drop_reason::DropReason;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 

@@ -1,9 +1,10 @@
 //! Renders a chat template. It comes from others, so it is untrusted: it cannot access files, and its size
 //! and steps are bounded here. [`super::child`] bounds what the interpreter does not: depth, memory and time.
 
-use super::conversation::{Conversation, Message};
+use super::conversation::Conversation;
 use super::json::tojson;
 use super::marks::with_generation_marks;
+use super::message::Message;
 use super::outcome::Outcome;
 use super::spans::render_with_spans;
 use crate::error::{Error, Result};

@@ -1,7 +1,9 @@
 //! Finds what of a rendered conversation is trained on: the answers, each with what ends its turn.
 
-use super::conversation::{Conversation, DropReason, Message};
+use super::conversation::Conversation;
+use super::drop_reason::DropReason;
 use super::marks::{BEGIN, END};
+use super::message::{ASSISTANT, Message};
 use super::outcome::{Outcome, Rendered};
 use std::ops::Range;
 
@@ -46,17 +48,27 @@ fn left_out(conversation: &Conversation, rendered: &Rendered) -> Option<String> 
             && !content.is_empty()
             && !rendered.text.contains(content)
     };
-    let (i, message) = conversation.messages.iter().enumerate().find(|(_, message)| lacks(message))?;
-    Some(format!("the chat template leaves out the text of message {} ({})", i + 1, message.role))
+    for (i, message) in conversation.messages.iter().enumerate() {
+        if lacks(message) {
+            return Some(format!(
+                "the chat template leaves out the text of message {} ({})",
+                i + 1,
+                message.role
+            ));
+        }
+        if message.tool_calls().any(|name| !rendered.text.contains(name)) {
+            return Some(format!("the chat template leaves out the tool calls of message {}", i + 1));
+        }
+    }
+    None
 }
 
 fn by_prefixes(conversation: &Conversation, render: &mut Render<'_>) -> Result<Rendered, Outcome> {
     let messages = &conversation.messages;
     let text = render(messages, false).map_err(rejected)?;
-    let is_answer = |i: &usize| messages[*i].role == "assistant";
-    let answers: Vec<usize> = (conversation.trained_from..messages.len()).filter(is_answer).collect();
+    let answers = &conversation.trained;
     let mut trained = Vec::with_capacity(answers.len());
-    for &i in &answers {
+    for &i in answers {
         if let Some(span) = answer(messages, i, &text, render)? {
             trained.push(span);
             continue;
@@ -117,11 +129,22 @@ fn marked(conversation: &Conversation, render: &mut Render<'_>) -> Result<Render
             (None, _) => {}
         }
     }
+    // Answers that are not trained on are generated too, those of a prompt for example.
+    let is_answer = |i: &usize| conversation.messages[*i].role == ASSISTANT;
+    let answers: Vec<usize> = (0..conversation.messages.len()).filter(is_answer).collect();
+    if conversation.trained != answers {
+        if trained.len() != answers.len() {
+            return Err(Outcome::Wrong(format!(
+                "the chat template has {{% generation %}} around {} texts, and the conversation has {} answers, so those to \
+                 train on cannot be told from others",
+                trained.len(),
+                answers.len()
+            )));
+        }
+        let mut places = answers.iter();
+        trained.retain(|_| places.next().is_some_and(|i| conversation.trained.contains(i)));
+    }
     trained.retain(|span| !span.is_empty());
-    // Answers of a prompt are generated too, and are not trained on.
-    let before = conversation.messages[..conversation.trained_from].iter();
-    let skipped = before.filter(|message| message.role == "assistant").count();
-    trained.drain(..skipped.min(trained.len()));
     match trained.is_empty() {
         true => Err(Outcome::Dropped { reason: DropReason::NothingToTrain, says: String::new() }),
         false => Ok(Rendered { text, trained, last_alone: false }),
@@ -141,7 +164,8 @@ mod tests {
             content: (*content).to_owned(),
             further: Map::new(),
         };
-        Conversation { messages: turns.iter().map(message).collect(), tools: None, trained_from: 0 }
+        let trained = (0..turns.len()).filter(|i| turns[*i].0 == ASSISTANT).collect();
+        Conversation { messages: turns.iter().map(message).collect(), tools: None, trained }
     }
 
     /// ChatML.
@@ -186,7 +210,7 @@ mod tests {
             trained(&talk, &mut chatml),
             (vec!["b<|im_end|>".to_owned(), "d<|im_end|>".to_owned()], false)
         );
-        let last = Conversation { trained_from: 3, ..talk };
+        let last = Conversation { trained: vec![4], ..talk };
         assert_eq!(trained(&last, &mut chatml), (vec!["d<|im_end|>".to_owned()], false));
     }
 
@@ -239,7 +263,7 @@ mod tests {
             (rendered.text.as_str(), &rendered.trained[..]),
             ("U:a\nA:b.\nU:c\nA:d.\n", &[6..8, 15..17][..])
         );
-        let prompted = Conversation { trained_from: 3, ..talk };
+        let prompted = Conversation { trained: vec![3], ..talk };
         let Outcome::Rendered(rendered) = render_with_spans(&prompted, true, &mut marks) else { panic!() };
         assert_eq!((rendered.trained.len(), &rendered.trained[0]), (1, &(15..17)));
     }

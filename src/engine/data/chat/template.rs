@@ -2,7 +2,8 @@
 //! the tokenizer.
 
 use super::child::Renderer;
-use super::conversation::{Conversation, Message};
+use super::conversation::Conversation;
+use super::message::Message;
 use super::outcome::Outcome;
 use super::rendering::{Done, Job, Task};
 use crate::data::Tokenizer;

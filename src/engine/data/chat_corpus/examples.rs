@@ -14,8 +14,11 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Conversations that one process renders.
+/// Most conversations that one process renders.
 const TOGETHER: usize = 256;
+
+/// Bytes to render from which on no further conversation joins a process, whose memory is limited.
+const TOGETHER_BYTES: u64 = 32 << 20;
 
 /// A conversation that is trained on.
 #[derive(Clone, Debug)]
@@ -50,6 +53,25 @@ pub(super) struct Examples {
     pub cut: usize,
 }
 
+/// Divides conversations into groups that one process renders each.
+fn groups(conversations: Vec<(usize, Conversation)>) -> Vec<Vec<(usize, Conversation)>> {
+    let (mut groups, mut bytes): (Vec<Vec<_>>, u64) = (Vec::new(), 0);
+    for one in conversations {
+        let more = one.1.bytes_to_render();
+        match groups.last_mut().filter(|group| group.len() < TOGETHER && bytes < TOGETHER_BYTES) {
+            Some(group) => {
+                group.push(one);
+                bytes += more;
+            }
+            None => {
+                groups.push(vec![one]);
+                bytes = more;
+            }
+        }
+    }
+    groups
+}
+
 impl Examples {
     /// Reads the conversations of a file.
     ///
@@ -65,9 +87,13 @@ impl Examples {
                     Row::Dropped(reason) => self.drop(reason, place(line), String::new()),
                 }
             }
-            let encoded = conversations.par_chunks(TOGETHER).map(|some| {
-                let (lines, some): (Vec<usize>, Vec<Conversation>) = some.iter().cloned().unzip();
-                let encoded = encoder.encode(some, spec.row_len)?;
+            let encoded = groups(conversations).into_par_iter().map(|group| {
+                let (lines, some): (Vec<usize>, Vec<Conversation>) = group.into_iter().unzip();
+                let encoded = encoder.encode(some, spec.row_len).map_err(|e| match &lines[..] {
+                    [only] => e.context(place(*only)),
+                    [first, .., last] => e.context(format!("{} to {last}", place(*first))),
+                    [] => e,
+                })?;
                 report_progress();
                 Ok(lines.into_iter().zip(encoded).collect::<Vec<_>>())
             });

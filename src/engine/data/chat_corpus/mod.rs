@@ -5,6 +5,8 @@
 mod encoder;
 mod examples;
 mod facts;
+#[cfg(test)]
+mod file_tests;
 mod layout;
 #[cfg(test)]
 mod tests;
@@ -23,57 +25,66 @@ use crate::format::plural;
 use crate::regular;
 use encoder::Encoder;
 use examples::{Example, Examples};
-use std::borrow::Cow;
 use std::path::Path;
 
-/// A held-out corpus of its own, and how it is read.
-pub(super) type HeldOutText<'s> = (TextFiles, Cow<'s, Spec>);
+/// What is held out.
+pub(super) enum HeldOutText {
+    /// The share of the conversations that the spec says.
+    Share,
+    /// These conversations, read by this spec.
+    Conversations(TextFiles, Box<Spec>),
+    /// Text that is no conversation, which the caller reads.
+    Other,
+}
 
 /// Both splits of a corpus of conversations.
 #[derive(Debug)]
 pub(super) struct LoadedChat {
     pub train: Stream,
-    pub held_out: Stream,
+    /// `None` if other text is held out.
+    pub held_out: Option<Stream>,
     pub warnings: Vec<String>,
     /// One line that describes the corpus.
     pub description: String,
     pub facts: ChatFacts,
 }
 
-/// Loads both splits of a corpus of conversations. What is held out is a corpus of its own, or a share.
+/// Loads both splits of a corpus of conversations.
 ///
 /// # Errors
 /// If there is no chat template, a file is wrong, or nothing is left to train on.
 pub(super) fn load(
     text: &TextFiles,
-    held_out: Option<&HeldOutText<'_>>,
+    held_out: &HeldOutText,
     spec: &Spec,
     tokenizer: &Tokenizer,
 ) -> Result<LoadedChat> {
     let encoder = encoder(spec, tokenizer)?;
     let found = examples(text, spec, &encoder)?;
     let mut warnings = text.warnings(&spec.extensions)?;
+    let all = || (0..found.examples.len()).collect::<Vec<usize>>();
     let (train, held) = match held_out {
-        Some((files, own)) => {
+        HeldOutText::Conversations(files, own) => {
             let held = examples(files, own, &encoder)?;
             warnings.extend(files.warnings(&own.extensions)?);
             warnings.extend(facts::warnings(&held));
-            let all: Vec<usize> = (0..found.examples.len()).collect();
-            (words_of(&found, &all), held.examples.into_iter().map(|example| example.words).collect())
+            let held = held.examples.into_iter().map(|example| example.words).collect();
+            (words_of(&found, &all()), Some(held))
         }
-        None => {
+        HeldOutText::Other => (words_of(&found, &all()), None),
+        HeldOutText::Share => {
             let (train, held) = split(&found, spec)?;
-            (words_of(&found, &train), words_of(&found, &held))
+            (words_of(&found, &train), Some(words_of(&found, &held)))
         }
     };
     warnings.extend(facts::warnings(&found));
     let pad = tokenizer.opening_token();
     let (train, packed) = layout::rows(&train, spec.row_len, spec.packing, pad)?;
-    let (held, _) = layout::rows(&held, spec.row_len, spec.packing, pad)?;
+    let lay = |held: Vec<Vec<u32>>| layout::rows(&held, spec.row_len, spec.packing, pad);
+    let held_out = held.map(lay).transpose()?.map(|(held, _)| Stream::from_words(held));
     let facts = ChatFacts::new(&found, packed, &encoder)?;
     let description = format!("{}: {} conversation{}", text.location, facts.examples, plural(facts.examples));
-    let (train, held_out) = (Stream::from_words(train), Stream::from_words(held));
-    Ok(LoadedChat { train, held_out, warnings, description, facts })
+    Ok(LoadedChat { train: Stream::from_words(train), held_out, warnings, description, facts })
 }
 
 /// Loads all conversations of some files, as a held-out set, and returns warnings about them.

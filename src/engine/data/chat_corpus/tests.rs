@@ -1,29 +1,33 @@
 use super::*;
 use crate::data::chat::Renderer;
-use crate::data::{Batch, IGNORED, LoaderSpec, Ramp, Shuffle, Validation, ValidationBatches, open};
+use crate::data::{
+    Batch, CorpusFacts, Dataset, HeldOut, IGNORED, LoaderSpec, MixtureSource, MixtureStage, Opening, Ramp,
+    Reading, Shuffle, TokenCache, Validation, ValidationBatches, facts, open, open_as,
+};
+use crate::policy::{CorpusSource, TextFormat};
 use std::fs;
 use std::sync::Arc;
 
 /// ChatML with the end token of the built-in `byte` tokenizer, so that no other special token is needed.
-const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.role == 'assistant' \
+pub(super) const TEMPLATE: &str = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.role == 'assistant' \
      %}{{ eos_token }}{% else %}|{% endif %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
 
-struct Files {
-    dir: tempfile::TempDir,
+pub(super) struct Files {
+    pub dir: tempfile::TempDir,
 }
 
 impl Files {
-    fn new(lines: &str, template: &str) -> Self {
+    pub fn new(lines: &str, template: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("chat.jsonl"), lines).unwrap();
         fs::write(dir.path().join("t.jinja"), template).unwrap();
         Self { dir }
     }
 
-    fn spec(&self, row_len: usize) -> Spec {
+    pub fn spec(&self, row_len: usize) -> Spec {
         let path = |name: &str| self.dir.path().join(name);
         Spec {
-            format: crate::policy::TextFormat::Chat,
+            format: TextFormat::Chat,
             packing: Packing::BestFit,
             chat_template: Some(path("t.jinja")),
             row_len,
@@ -36,6 +40,23 @@ impl Files {
     fn facts(&self, row_len: usize) -> Result<ChatFacts> {
         let mut dataset = open(&self.spec(row_len), row_len, None, None)?;
         Ok(dataset.chat.remove("").expect("a corpus of conversations has facts"))
+    }
+}
+
+/// Returns how one rank reads rows of 64 tokens.
+fn loader(local_batch_size: usize, accumulation: usize) -> LoaderSpec {
+    LoaderSpec {
+        seq_len: 64,
+        local_batch_size,
+        accumulation,
+        ramp: Ramp::NONE,
+        world_size: 1,
+        rank: 0,
+        cross_documents: false,
+        seed: 1,
+        shuffle: Shuffle::All,
+        mixture: Vec::new(),
+        start_step: 0,
     }
 }
 
@@ -81,31 +102,18 @@ fn batches_have_the_targets_that_are_trained_on() {
         let dataset = open(&spec, 64, None, None).unwrap();
         let chat = &dataset.chat[""];
         let rows = chat.packed.rows;
-        let loader = |local, accumulation, world_size, rank| LoaderSpec {
-            seq_len: 64,
-            local_batch_size: local,
-            accumulation,
-            ramp: Ramp::NONE,
-            world_size,
-            rank,
-            cross_documents: false,
-            seed: 1,
-            shuffle: Shuffle::All,
-            mixture: Vec::new(),
-            start_step: 0,
-        };
-        let sequences = loader(rows, 1, 1, 0).sequences(&dataset, 0, 0..rows).unwrap();
+        let sequences = loader(rows, 1).sequences(&dataset, 0, 0..rows).unwrap();
         let trained = sequences.iter().flat_map(|sequence| &sequence.pieces);
         let trained: usize = trained
             .map(|piece| piece.trained.iter().flatten().skip(1).filter(|trained| **trained).count())
             .sum();
-        let held: usize = ValidationBatches::new(&dataset, &dataset.validation, loader(1, 1, 1, 0), 0)
+        let held: usize = ValidationBatches::new(&dataset, &dataset.validation, loader(1, 1), 0)
             .unwrap()
             .map(|batch| batch.unwrap().target_count())
             .sum();
         assert_eq!(trained + held, chat.trained_tokens, "{packing}");
         let dataset = Arc::new(dataset);
-        let mut whole = crate::data::Loader::new(Arc::clone(&dataset), loader(rows, 1, 1, 0)).unwrap();
+        let mut whole = crate::data::Loader::new(Arc::clone(&dataset), loader(rows, 1)).unwrap();
         let Batch { targets, step_targets, tokens, spans, .. } = whole.next().unwrap();
         assert_eq!(step_targets, [trained as u64]);
         assert_eq!(targets.iter().filter(|&&target| target != IGNORED).count(), trained);
@@ -117,7 +125,7 @@ fn batches_have_the_targets_that_are_trained_on() {
             let begins = seen.iter().filter(|&&token| token == u32::from(b'[')).count();
             assert!(begins <= 2, "{seen:?}");
         }
-        let mut halves = crate::data::Loader::new(dataset, loader(1, rows, 1, 0)).unwrap();
+        let mut halves = crate::data::Loader::new(dataset, loader(1, rows)).unwrap();
         let counts: Vec<Batch> = (0..rows).map(|_| halves.next().unwrap()).collect();
         assert!(counts.iter().all(|batch| batch.step_targets == [trained as u64]));
         assert_eq!(counts.iter().map(Batch::target_count).sum::<usize>(), trained);
@@ -196,4 +204,84 @@ fn wrong_templates_and_files_are_refused_with_their_place() {
     assert!(open(&dropping, 64, None, None).unwrap_err().message().contains("data.drop lists documents"));
     let none = Spec { chat_template: None, ..files.spec(64) };
     assert!(open(&none, 64, None, None).unwrap_err().message().contains("needs a chat template"));
+}
+
+/// A mixture of conversations and text holds out either, and what a plan says of it is what its run has.
+#[test]
+fn a_mixture_holds_out_conversations_or_text() {
+    let files = Files::new(&two().repeat(4), TEMPLATE);
+    let path = |name: &str| files.dir.path().join(name);
+    let lines = |what: &str| -> String {
+        (0..20).map(|i| format!("{{\"text\": \"{what} {i} {}\"}}\n", "x ".repeat(20))).collect()
+    };
+    for name in ["web", "held"] {
+        fs::write(path(name).with_extension("jsonl"), lines(name)).unwrap();
+    }
+    fs::write(path("held-chat.jsonl"), two()).unwrap();
+    let reading = |format| Reading { format, ..files.spec(64).reading() };
+    let source = |name: &str, format| MixtureSource {
+        reading: Some(reading(format)),
+        ..MixtureSource::at(path(name).as_path())
+    };
+    let sources = [("chats", "chat.jsonl", TextFormat::Chat), ("web", "web.jsonl", TextFormat::Auto)];
+    let sources = sources.map(|(name, file, format)| (name.to_owned(), source(file, format)));
+    let mixture = Spec {
+        corpus: CorpusSource::Mixture,
+        sources: sources.into(),
+        validation: Validation::Fraction(0.3),
+        format: TextFormat::Auto,
+        ..files.spec(64)
+    };
+    let text = Spec { validation: Validation::at(path("held.jsonl")), ..mixture.clone() };
+    let chat = Spec {
+        validation: Validation::at(path("held-chat.jsonl")),
+        format: TextFormat::Chat,
+        ..mixture.clone()
+    };
+    let one_source = |spec: &Spec, name: &str| Spec {
+        sources: spec.sources.clone().into_iter().filter(|(other, _)| other == name).collect(),
+        ..spec.clone()
+    };
+    let cache = TokenCache::new(path("cache"), 1 << 30);
+    let opened = |spec: &Spec| {
+        let planned = facts(spec, 64, None, None).unwrap();
+        let opened = open_as(spec, 64, None, Some(&cache), Opening::WhileTokenized).unwrap();
+        let counts = |facts: &CorpusFacts| (facts.train_tokens, facts.validation_tokens, facts.packed);
+        assert_eq!(counts(&planned), counts(&CorpusFacts::from_dataset(&opened)));
+        opened
+    };
+    let held_out = |dataset: &Dataset| {
+        let tokens = &dataset.validation.tokens;
+        let words = tokens.tokens(0..tokens.len()).unwrap();
+        let trained = words[1..].iter().filter(|&&word| super::super::marked::is_trained(word)).count();
+        (tokens.is_marked(), trained, dataset.validation.document_starts(256).unwrap().len())
+    };
+    // The 20 texts are separated by an end token, of which the first is context only.
+    let tokens = lines("held").lines().map(|line| line.len() - r#"{"text": ""}"#.len() + 1).sum::<usize>();
+    for spec in [text.clone(), one_source(&text, "chats"), Spec { shuffle: Shuffle::Blocks, ..text }] {
+        let dataset = opened(&spec);
+        assert_eq!(held_out(&dataset), (false, tokens, 20));
+        assert!(dataset.train().is_marked() && dataset.chat.contains_key("chats"));
+    }
+    for spec in [chat.clone(), one_source(&chat, "web"), Spec { shuffle: Shuffle::Blocks, ..chat }] {
+        // Each of the two conversations has a row, whose padding begins as they do.
+        assert_eq!(held_out(&opened(&spec)), (true, 4 + 2 + 3, 4));
+    }
+    // Each source holds out a share of its own, which are joined: what is predicted is the same.
+    let mut several = mixture.clone();
+    let again = several.sources["chats"].clone();
+    several.sources.insert("zz-chats".to_owned(), again);
+    for spec in [mixture, several] {
+        let dataset = opened(&spec);
+        let stage = MixtureStage { from: 0, weights: vec![1.0; dataset.sources.len()] };
+        let reading = LoaderSpec { mixture: vec![stage], ..loader(1, 1) };
+        let targets = |set: &HeldOut| -> usize {
+            let batches = ValidationBatches::new(&dataset, set, reading.clone(), 0).unwrap();
+            batches.map(|batch| batch.unwrap().target_count()).sum()
+        };
+        let of_sets: Vec<usize> = dataset.sets.iter().map(targets).collect();
+        assert_eq!(targets(&dataset.validation), of_sets.iter().sum::<usize>(), "{of_sets:?}");
+        let starts = |set: &HeldOut| set.document_starts(256).unwrap().len();
+        assert_eq!(starts(&dataset.validation), dataset.sets.iter().map(starts).sum::<usize>());
+    }
 }

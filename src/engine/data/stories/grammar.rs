@@ -79,12 +79,14 @@ pub struct Derivation {
 }
 
 /// The result of parsing a text.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Parse {
     /// Number of derivations; 1 for every story of an unambiguous grammar.
     pub derivations: usize,
     /// ln p of the first derivation found.
     pub ln_p: f64,
+    /// The value of each class that is mentioned, in the first derivation found.
+    bound: Vec<Option<usize>>,
 }
 
 impl Grammar {
@@ -418,6 +420,15 @@ impl Grammar {
         search.found
     }
 
+    /// Returns a form of the value that a class has in a story; `None` if the story does not mention it, or
+    /// the grammar has no such class or form.
+    pub fn value(&self, story: &Parse, class: &str, form: &str) -> Option<&str> {
+        let at = self.classes.iter().position(|c| c.name == class)?;
+        let Class { forms, values, .. } = &self.classes[at];
+        let form = forms.iter().position(|f| f == form)?;
+        Some(&self.word(values[story.bound[at]?].item[form]).text)
+    }
+
     /// Returns true if `text` is one sentence of the grammar, with no class bound before it.
     pub fn is_sentence(&self, text: &str) -> bool {
         let Some(words) = self.read(text) else { return false };
@@ -516,7 +527,7 @@ impl<'a> Search<'a> {
         }
         match &mut self.found {
             Some(found) => found.derivations += 1,
-            None => self.found = Some(Parse { derivations: 1, ln_p }),
+            None => self.found = Some(Parse { derivations: 1, ln_p, bound: self.bound.clone() }),
         }
     }
 }

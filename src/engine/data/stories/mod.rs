@@ -4,62 +4,21 @@
 //! Story `index` of a split is a pure function of (seed, split, index). Weights are integers and every draw
 //! is exactly uniform, so the stories are the same on every machine, and a story's log-probability is exact.
 
+mod draw;
 mod grammar;
+mod questions;
 #[cfg(test)]
 mod tests;
 
+pub(super) use draw::key;
+pub use draw::{Split, grammar, story};
 pub use grammar::{Derivation, FIRST_WORD, Grammar, Parse};
+pub use questions::{Question, QuestionStories, StoryQuestions, questions};
 
 use super::END_OF_TEXT;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
-use serde::{Deserialize, Serialize};
-use std::sync::OnceLock;
 
-/// One of the two independent streams of stories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Split {
-    /// Stories to train on.
-    Train = 0,
-    /// Held-out stories, whose log-probability gives the floor.
-    Validation = 1,
-}
-
-/// The grammar of the built-in stories.
-pub fn grammar() -> &'static Grammar {
-    static GRAMMAR: OnceLock<Grammar> = OnceLock::new();
-    GRAMMAR.get_or_init(|| {
-        Grammar::compile(include_str!("grammar.txt"))
-            .expect("the grammar in the binary compiles, as tests check")
-    })
-}
-
-/// Returns the ChaCha key of block `index`, for one purpose, split and seed.
-pub(super) fn key(purpose: [u8; 8], seed: u64, split: Split, index: u64) -> [u8; 32] {
-    let mut key = [0; 32];
-    key[..8].copy_from_slice(&seed.to_le_bytes());
-    key[8..16].copy_from_slice(&index.to_le_bytes());
-    key[16] = split as u8;
-    key[24..].copy_from_slice(&purpose);
-    key
-}
-
-/// Draws story `index` of a split with ChaCha8, keyed by seed, split and index.
-pub fn story(seed: u64, split: Split, index: u64) -> Derivation {
-    let key = key(*b"stories\0", seed, split, index);
-    let mut rng = ChaCha8Rng::from_seed(key);
-    grammar().draw(|total| {
-        // Rejection makes every number below the total exactly equally likely.
-        let limit = u32::MAX - u32::MAX % total;
-        loop {
-            let x = rng.next_u32();
-            if x < limit {
-                return x % total;
-            }
-        }
-    })
-}
+/// The chat template of conversations about stories.
+pub const CHAT_TEMPLATE_OF_QUESTIONS: &str = include_str!("chat.jinja");
 
 /// Returns true if `text` is one sentence that the grammar can make, with pronouns that agree within it.
 pub fn parse_sentence(text: &str) -> bool {

@@ -157,3 +157,44 @@ proptest! {
         let _ = judge(&text);
     }
 }
+
+/// The answers of some stories, of every kind.
+#[test]
+fn answers_follow_from_the_story() {
+    let story = "Once there was a brave girl named Lily. One day, she took her red ball to the park. But she lost the \
+                 ball near the tree. Lily looked under the table and in the garden, but it was not there. Then a big \
+                 fox ran to her. The fox looked by the road and found it.";
+    let asked: Vec<_> = questions(story).unwrap().into_iter().map(|q| (q.question, q.answer)).collect();
+    let expected = [
+        ("What is the name of the girl?", "Lily"),
+        ("Is Lily a boy or a girl?", "girl"),
+        ("What kind of girl was there?", "brave"),
+        ("What animal did Lily meet?", "fox"),
+        ("What did Lily lose?", "ball"),
+    ];
+    assert_eq!(asked, expected.map(|(question, answer)| (question.to_owned(), answer.to_owned())));
+    assert_eq!(questions("Once there was a brave girl named Lily."), None);
+}
+
+/// Stories with questions are drawn apart from those of the corpus, and their text says on which side they
+/// are.
+#[test]
+fn stories_with_questions_are_on_one_side() {
+    let first: Vec<StoryQuestions> = QuestionStories::new(3).take(400).collect();
+    assert_eq!(first, QuestionStories::new(3).take(400).collect::<Vec<_>>());
+    assert_ne!(first, QuestionStories::new(4).take(400).collect::<Vec<_>>());
+    let unseen = first.iter().filter(|story| story.is_unseen()).count();
+    assert!((60..140).contains(&unseen), "{unseen}");
+    let corpus: std::collections::HashSet<String> = (0..400)
+        .flat_map(|index| [Split::Train, Split::Validation].map(|split| (split, index)))
+        .map(|(split, index)| grammar().text(&story(3, split, index).words))
+        .collect();
+    for one in &first {
+        assert!(!corpus.contains(&one.story));
+        let kinds: std::collections::BTreeSet<&str> = one.questions.iter().map(|q| q.kind).collect();
+        assert!(kinds.len() == one.questions.len() && kinds.len() >= 4, "{kinds:?}");
+        assert!(one.questions.iter().all(|question| one.story.contains(&question.answer)), "{one:?}");
+    }
+    let firsts: std::collections::BTreeSet<&str> = first.iter().map(|one| one.questions[0].kind).collect();
+    assert_eq!(firsts.len(), 5);
+}

@@ -1,13 +1,16 @@
 //! Finds what differs between a run and the checkpoint that it continues, and rejects what must not differ.
 
 use crate::checkpoint::{END_TOKEN_ID, Loaded};
+use crate::data::chat::own_template;
 use crate::data::tokenizer::SETTINGS;
 use crate::data::{Dataset, FileStamp, HeldOut};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::model::Programs;
+use crate::model::hugging_face::MAX_COMPANION_BYTES;
 use crate::plan::Plan;
 use crate::recipe::{self, Class, Recipe};
+use crate::regular;
 use crate::results::folder::RECIPE;
 use crate::results::held_out::HeldOutSet;
 use crate::results::scored_tasks::ScoredTask;
@@ -156,6 +159,8 @@ pub(super) struct DataBefore {
     pub same_sets: bool,
     /// True if the definition and the files of every task were recorded and are the same.
     pub same_tasks: bool,
+    /// True if the run kept the text of the chat template that the recipe names.
+    pub same_template: bool,
 }
 
 impl DataBefore {
@@ -163,6 +168,8 @@ impl DataBefore {
     fn is_moved(&self, change: &recipe::Change) -> bool {
         let same = match change.key {
             "data.corpus" | "data.drop" | "data.tokenizer" | "data.validation" => self.same_corpus,
+            // Tokens do not show all of a template: it may treat other conversations otherwise.
+            "data.chat_template" => self.same_corpus && self.same_template,
             SETS => self.same_sets,
             "evaluation.data" => self.same_tasks,
             key if recipe::is_source_path(key) => self.same_corpus,
@@ -176,6 +183,15 @@ impl DataBefore {
 pub(super) fn same_sets(before: &BTreeMap<String, HeldOutSet>, dataset: &Dataset) -> bool {
     let same = |set: &HeldOut| before.get(&set.name).and_then(|set| set.hash.as_ref()) == Some(&set.hash);
     dataset.sets.iter().all(same)
+}
+
+/// Returns true if the file of the chat template that a recipe names has the text that a run kept. A file
+/// that cannot be read has not: the corpus says what is wrong with it.
+pub(super) fn same_template(run: &Path, recipe: &Recipe) -> bool {
+    let named = recipe.values().data.chat_template.as_deref();
+    let named = named.and_then(|path| regular::read_through_link(Path::new(path), MAX_COMPANION_BYTES).ok());
+    let kept = own_template(run).ok().flatten();
+    kept.zip(named).is_some_and(|(kept, named)| kept.as_bytes() == named)
 }
 
 /// What a resume changes.
