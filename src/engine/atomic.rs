@@ -12,6 +12,9 @@ use tempfile::NamedTempFile;
 /// Prefix of the names of files that are still being written.
 const TEMPORARY: &str = ".writing-";
 
+/// Bytes read at a time.
+const PART: u64 = 4 << 20;
+
 /// Replaces a file that belongs to the user, such as a page of a report. If `path` is a link, this replaces
 /// its target and keeps the link, unlike [`write`].
 pub fn write_through(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -105,6 +108,23 @@ impl Draft {
     /// If they cannot be written.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.out.write_all(bytes).at("write", &self.path)
+    }
+
+    /// Hands what was appended to `sink`, a few MiB at a time, as the file system returns it.
+    ///
+    /// # Errors
+    /// If it cannot be written or read.
+    pub fn read_back(&mut self, mut sink: impl FnMut(&[u8])) -> Result<()> {
+        self.out.flush().at("write", &self.path)?;
+        let file = self.out.get_ref().0.as_file();
+        let bytes = file.metadata().at("read", &self.path)?.len();
+        let mut part = vec![0; bytes.min(PART) as usize];
+        for at in (0..bytes).step_by(PART as usize) {
+            let part = &mut part[..(bytes - at).min(PART) as usize];
+            interrupts::read_exact_at(file, part, at).at("read", &self.path)?;
+            sink(part);
+        }
+        Ok(())
     }
 
     /// Replaces the first bytes by `head`, and then the file at the path, as [`write`] does.
@@ -220,6 +240,21 @@ mod tests {
         write(&path, b"2").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"2");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_draft_reads_back_what_was_appended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.bin");
+        let bytes: Vec<u8> = (0..PART as u32 / 2 + 3).flat_map(u32::to_le_bytes).collect();
+        let mut draft = Draft::begin(&path).unwrap();
+        bytes.chunks(999_983).for_each(|part| draft.append(part).unwrap());
+        let mut read = Vec::new();
+        draft.read_back(|part| read.extend_from_slice(part)).unwrap();
+        assert!(read == bytes && !path.exists());
+        draft.append(b"end").unwrap();
+        draft.finish(&[]).unwrap();
+        assert!(std::fs::read(&path).unwrap() == [&bytes[..], b"end"].concat());
     }
 
     #[test]

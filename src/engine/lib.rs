@@ -11,6 +11,7 @@ pub mod evaluation;
 pub mod exec;
 pub mod expression;
 pub mod format;
+pub mod gguf;
 pub mod hugging_face;
 pub mod interrupts;
 pub mod ir;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use xrun::checkpoint::{DiskFs, END_TOKEN_ID, Fs, Meta, Snapshot, Store, SyncWrite, TensorView};
 use xrun::data::tokenizer::Begin;
 use xrun::error::ErrorKind;
-use xrun::model::hf_export::{Dtype, Export, Weights, write, write_on};
+use xrun::model::hf_export::{Dtype, Export, Stored, Weights, write, write_on};
 use xrun::model::hugging_face::Companions;
 use xrun::plan::Model;
 use xrun::policy::Norm;
@@ -190,6 +190,35 @@ fn bf16_weights_are_rounded_to_nearest_even() {
     }
     let config = fs::read_to_string(at.path().join("out/config.json")).unwrap();
     assert!(config.contains(r#""torch_dtype": "bfloat16""#));
+}
+
+#[test]
+fn fp16_weights_are_rounded_and_none_overflows() {
+    let at = tempfile::tempdir().unwrap();
+    let mut weights = Tiny::new(&tiny());
+    let export = Export { dtype: Dtype::F16, ..tiny() };
+    let cases = [(1.0 / 3.0, 0x3555u16), (65_519.0, 0x7bff), (-1e-8, 0x8000)];
+    let embedding = &mut weights.0.get_mut("embedding").unwrap().1;
+    cases.iter().zip(embedding.iter_mut()).for_each(|((x, _), e)| *e = *x);
+    exported(&at.path().join("out"), &export, &weights);
+    let file = fs::read(at.path().join("out/model.safetensors")).unwrap();
+    let file = SafeTensors::deserialize(&file).unwrap();
+    let embedding = file.tensor("model.embed_tokens.weight").unwrap();
+    assert_eq!(embedding.dtype(), safetensors::Dtype::F16);
+    for (i, (_, expected)) in cases.iter().enumerate() {
+        assert_eq!(embedding.data()[2 * i..2 * i + 2], expected.to_le_bytes());
+    }
+    let config = fs::read_to_string(at.path().join("out/config.json")).unwrap();
+    assert!(config.contains(r#""torch_dtype": "float16""#));
+
+    weights.0.get_mut("blocks.1.gate_up").unwrap().1[31] = -65_520.0;
+    let error = write(&at.path().join("no"), &export, &weights, TOKENIZER).unwrap_err();
+    let says = "tensor model.layers.1.mlp.up_proj.weight: element 1 is -65520, and fp16 ends at 65504";
+    assert!(error.message().starts_with(says) && error.kind() == ErrorKind::Usage, "{error}");
+    assert!(!at.path().join("no").exists());
+    let stored = Stored { weights: &weights, dtype: Dtype::F16 };
+    let error = stored.read("blocks.1.gate_up", &[2, 5, 6]).unwrap_err();
+    assert!(error.message().starts_with("tensor blocks.1.gate_up: element 31 is -65520"), "{error}");
 }
 
 #[test]

@@ -206,9 +206,11 @@ impl Op for LowRankAdd {
                 (spec([n, outputs]), Fill::Normal(0.3, 1.0)),
             ];
             let of = op.clone();
-            Case::new(format!("n{n} rank{rank} {stacked:?} times {factor}"), op, inputs, move |inputs| of.reference(inputs))
-                .weights(&[1])
-                .depth(n.max(outputs).max(rank))
+            Case::new(format!("n{n} rank{rank} {stacked:?} times {factor}"), op, inputs, move |inputs| {
+                of.reference(inputs)
+            })
+            .weights(&[1])
+            .depth(n.max(outputs).max(rank))
         };
         // Factors that are exact in every format, so that the reference needs no rounding of its own.
         let mut cases = vec![

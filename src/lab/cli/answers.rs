@@ -52,9 +52,14 @@ const ANSWERS: &[Answer] = &[
         next: "xrun export latest --to FOLDER",
     },
     Answer {
-        words: &["quantize", "quantise", "quantization", "gguf", "awq", "gptq", "int8", "int4"],
+        words: &["quantize", "quantise", "quantization", "awq", "gptq", "int8", "int4"],
         says: "xrun quantizes nothing; other programs do, from an exported model",
         next: "xrun export latest --to FOLDER",
+    },
+    Answer {
+        words: &["gguf", "ggml", "llama.cpp", "ollama"],
+        says: "`xrun export --format gguf` writes a run as a file for llama.cpp",
+        next: "xrun export latest --format gguf --to FILE",
     },
     Answer {
         words: &["serve", "server", "api", "deploy", "host"],

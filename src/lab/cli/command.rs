@@ -90,7 +90,7 @@ pub enum Command {
     Tasks(tasks::Args),
     /// Check a text that describes a model, and show what each line costs.
     Model(model::Args),
-    /// Write a trained run as a HuggingFace folder.
+    /// Write a trained run as a HuggingFace folder, or as a file for llama.cpp.
     Export(export::Args),
     /// Create a run from a HuggingFace folder, to sample, export or train further.
     Import(import::Args),

@@ -4,22 +4,35 @@ use super::terminal::eprint_line;
 use super::what::{Results, run_with_checkpoint};
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
-use crate::data::chat::own_template;
+use crate::data::chat::{TemplateSource, own_template};
 use crate::data::tokenizer::GuardedTokenizer;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
+use crate::model::gguf_export::{self, Facts};
 use crate::model::hf_export::{self, CHAT_TEMPLATE, Dtype, Export, Stored};
 use crate::model::hugging_face::Companions;
 use crate::model::{FoldedHead, MergedWeights, Weights, WeightsKind};
 use crate::plan::{Adapter, Model};
 use crate::policy::{AdapterKind, Communication};
 use crate::recipe::{Recipe, WorldSize};
+use crate::regular;
 use crate::results::folder::read_summary;
 use crate::results::names::CHECKPOINT;
+use crate::results::summary::SourceRecord;
 use crate::results::{Summary, find};
 use crate::train::{RunWeights, companions, recipe_of, reference, tokenizer_json};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+/// What an export is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// A folder in HuggingFace's form, which `xrun import` and transformers load.
+    Hf,
+    /// One file in GGUF, which llama.cpp loads.
+    Gguf,
+}
 
 /// Arguments of `xrun export`.
 #[derive(clap::Args, Debug)]
@@ -27,17 +40,20 @@ pub struct Args {
     /// The run: its folder or name, or `latest`, the newest with a checkpoint.
     #[arg(value_name = "RUN")]
     pub run: String,
-    /// The HuggingFace folder to create; it must be empty or not exist.
-    #[arg(long, value_name = "DIR")]
+    /// The HuggingFace folder to create, which must be empty or not exist, or the GGUF file to write.
+    #[arg(long, value_name = "PATH")]
     pub to: PathBuf,
+    /// What to write.
+    #[arg(long, value_enum, default_value = "hf")]
+    pub format: Format,
     /// Where results are.
     #[command(flatten)]
     pub results: Results,
     /// The element type of the weights.
     #[arg(long, value_enum, default_value = "fp32")]
     pub dtype: Dtype,
-    /// Leave out xrun-reference.json, the logits that `xrun import` and other programs check their results
-    /// against.
+    /// Leave out a folder's xrun-reference.json, the logits that `xrun import` and other programs check their
+    /// results against.
     #[arg(long)]
     pub no_reference: bool,
     /// Export the checkpoint of this step [default: the newest complete one].
@@ -59,7 +75,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// If there is no such run, it has no valid checkpoint, or HuggingFace has no class for the model.
+/// If there is no such run, it has no valid checkpoint, or the format cannot express the model.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let run = Path::new(&args.run);
@@ -85,6 +101,11 @@ pub fn run(args: &Args) -> Result<()> {
             merged = MergedWeights::new(&run_weights, adapter, &export.model)?;
             &merged
         }
+        Some(_) if args.format == Format::Gguf => {
+            return Err(Error::usage(
+                "a GGUF file has a whole model: add --merge, since this run trained adapters",
+            ));
+        }
         Some(adapter) => {
             let base = recipe.values().model.init_from.as_deref();
             hf_export::write_adapter(&args.to, &export, &adapter, &run_weights, base)?;
@@ -97,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
     };
     export.companions = companions(&run)?;
-    export.data = training_data(&run, &checkpoint)?;
+    let texts = texts(&run, &checkpoint)?;
     if let Some(template) = own_template(&run)? {
         export.companions.0.insert(CHAT_TEMPLATE.to_owned(), template);
     }
@@ -105,6 +126,20 @@ pub fn run(args: &Args) -> Result<()> {
         export.companions.add_end(export.end_token_id)?;
     }
     let weights = FoldedHead::new(weights, &mut export.model);
+    if args.format == Format::Gguf {
+        let facts = Facts {
+            name: args.to.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+            stops: checkpoint.meta().stop_token_ids(),
+            chat_template: TemplateSource::in_folder(&run, regular::read)?.map(|source| source.text),
+            texts: texts.iter().flat_map(Texts::named).collect(),
+        };
+        for remark in gguf_export::write(&args.to, &export, &facts, &weights, &tokenizer_json)? {
+            eprint_line(&format!("warning: {remark}"));
+        }
+        say(args, &checkpoint);
+        return Ok(());
+    }
+    export.data = texts.map(|texts| texts.to_json());
     if !args.no_reference {
         // Reports a model that no class covers before computing a forward pass.
         hf_export::check(&export)?;
@@ -112,12 +147,17 @@ pub fn run(args: &Args) -> Result<()> {
         export.reference = Some(reference(&recipe, &export.model, &stored, export.end_token_id)?);
     }
     hf_export::write(&args.to, &export, &weights, &tokenizer_json)?;
+    say(args, &checkpoint);
+    Ok(())
+}
+
+/// Says what was exported.
+fn say(args: &Args, checkpoint: &Loaded) {
     let what = match args.weights {
         WeightsKind::Training => "",
         WeightsKind::Ema => "the moving average of the weights in ",
     };
     eprint_line(&format!("exported {what}{} to {}", checkpoint.path().display(), args.to.display()));
-    Ok(())
 }
 
 /// Returns the recipe of a checkpoint, with another folder of the model that its adapters were trained on.
@@ -131,9 +171,31 @@ fn recipe_with_base(checkpoint: &Loaded, base: Option<&Path>) -> Result<Recipe> 
     recipe.with_overrides(&[format!("model.init_from={base}")], &Machine::none())
 }
 
-/// Returns what a run was trained on, as JSON: the sources of a mixture, and the cards that the recipe has.
-/// `None` if there is nothing to say.
-fn training_data(run: &Path, checkpoint: &Loaded) -> Result<Option<String>> {
+/// What a run was trained on: the sources of a mixture, and the cards that the recipe has.
+struct Texts {
+    corpus_hash: Option<String>,
+    card: Option<String>,
+    sources: BTreeMap<String, SourceRecord>,
+}
+
+impl Texts {
+    /// Returns the content of a folder's file.
+    fn to_json(&self) -> String {
+        let Self { corpus_hash, card, sources } = self;
+        let data = json!({ "corpus_hash": corpus_hash, "card": card, "sources": sources });
+        format!("{data:#}\n")
+    }
+
+    /// Returns the texts with their cards. The text of a recipe without sources has no name of its own.
+    fn named(&self) -> Vec<(String, Option<String>)> {
+        let sources = self.sources.iter().map(|(name, source)| (name.clone(), source.card.clone()));
+        let whole = self.card.clone().map(|card| ("corpus".to_owned(), Some(card)));
+        whole.into_iter().chain(sources).collect()
+    }
+}
+
+/// Returns what a run was trained on; `None` if there is nothing to say.
+fn texts(run: &Path, checkpoint: &Loaded) -> Result<Option<Texts>> {
     if !find::has_summary(run) {
         return Ok(None);
     }
@@ -148,8 +210,7 @@ fn training_data(run: &Path, checkpoint: &Loaded) -> Result<Option<String>> {
             checkpoint.path().display()
         )));
     }
-    let data = json!({ "corpus_hash": corpus_hash, "card": card, "sources": sources });
-    Ok(Some(format!("{data:#}\n")))
+    Ok(Some(Texts { corpus_hash, card, sources }))
 }
 
 fn open(run: &Path, step: Option<u64>) -> Result<Loaded> {

@@ -14,9 +14,9 @@ use crate::checkpoint::tensor_file;
 use crate::checkpoint::{DiskFs, Fs, TensorView, write_synced};
 use crate::data::tokenizer::{Begin, GuardedTokenizer, json_beginning_with};
 use crate::error::{Error, IoContext, Result};
+use crate::gguf::Element;
 use crate::hugging_face::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, REFERENCE, Reference};
 use crate::plan::{Adapter, Model};
-use half::bf16;
 use safetensors::Dtype as StoredDtype;
 use serde_json::json;
 use std::borrow::Cow;
@@ -31,8 +31,11 @@ pub const TRAINING_DATA: &str = "xrun-data.json";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Dtype {
     /// The trained values: 4 bytes, exact.
-    #[value(name = "fp32")]
+    #[value(name = "fp32", alias = "f32")]
     F32,
+    /// 2 bytes, rounded to nearest, ties to even. A weight beyond 65504 is refused.
+    #[value(name = "fp16", alias = "f16")]
+    F16,
     /// 2 bytes, rounded to nearest, ties to even.
     #[value(name = "bf16")]
     Bf16,
@@ -61,7 +64,7 @@ pub struct Export {
 
 impl Export {
     /// Returns the token that texts began with in training.
-    fn begin_token_id(&self) -> Option<u32> {
+    pub(super) fn begin_token_id(&self) -> Option<u32> {
         match self.begin {
             Begin::End => Some(self.end_token_id),
             Begin::Token(id) => Some(id),
@@ -85,11 +88,13 @@ impl Weights for Stored<'_> {
 
     fn read(&self, name: &str, shape: &[usize]) -> Result<Vec<u8>> {
         let bytes = self.weights.read(name, shape)?;
-        let round = |&x: &[u8; 4]| bf16::from_f32(f32::from_le_bytes(x)).to_f32().to_le_bytes();
-        Ok(match self.dtype {
-            Dtype::F32 => bytes,
-            Dtype::Bf16 => bytes.as_chunks().0.iter().flat_map(round).collect(),
-        })
+        if self.dtype == Dtype::F32 {
+            return Ok(bytes);
+        }
+        let element = self.dtype.element();
+        let numbers: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+        element.check(&numbers).map_err(|e| e.context(format!("tensor {name}")))?;
+        Ok(numbers.into_iter().flat_map(|number| element.rounded(number).to_le_bytes()).collect())
     }
 }
 
@@ -112,6 +117,21 @@ pub fn check(export: &Export) -> Result<()> {
     express(&export.model, &facts(export)).map(drop)
 }
 
+/// Returns the model in the form of a class of transformers, whose parameters are exactly the weights.
+///
+/// # Errors
+/// Like [`write()`].
+pub(super) fn expressed(export: &Export, weights: &dyn Weights) -> Result<HfModel> {
+    let given = weights.names();
+    let layers = export.model.n_layers;
+    if layers > given.len() {
+        return Err(Error::failed(format!("{layers} layers need more than {} tensors", given.len())));
+    }
+    let hf = express(&export.model, &facts(export))?;
+    check_names(layers, &given, &hf)?;
+    Ok(hf)
+}
+
 /// Returns the facts of a model besides its dimensions.
 fn facts(export: &Export) -> HfFacts {
     HfFacts {
@@ -130,14 +150,8 @@ pub fn write_on(
     weights: &dyn Weights,
     tokenizer_json: &str,
 ) -> Result<()> {
-    let given = weights.names();
-    let layers = export.model.n_layers;
-    if layers > given.len() {
-        return Err(Error::failed(format!("{layers} layers need more than {} tensors", given.len())));
-    }
-    let hf = express(&export.model, &facts(export))?;
+    let hf = expressed(export, weights)?;
     let tokens = tokens(export, tokenizer_json)?;
-    check_names(layers, &given, &hf)?;
     let target = Target::new(dir)?;
 
     let files = files(export, hf.config, &tokens)?;
@@ -194,7 +208,17 @@ impl Dtype {
     fn torch(self) -> &'static str {
         match self {
             Self::F32 => "float32",
+            Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
+        }
+    }
+
+    /// Returns the format of elements.
+    pub(super) fn element(self) -> Element {
+        match self {
+            Self::F32 => Element::F32,
+            Self::F16 => Element::F16,
+            Self::Bf16 => Element::Bf16,
         }
     }
 }
@@ -203,20 +227,19 @@ impl Dtype {
 fn view<'a>(tensor: &'a HfTensor, dtype: Dtype, weights: &'a dyn Weights) -> TensorView<'a> {
     let stored = match dtype {
         Dtype::F32 => StoredDtype::F32,
+        Dtype::F16 => StoredDtype::F16,
         Dtype::Bf16 => StoredDtype::BF16,
     };
     TensorView::lazy(tensor.name.as_str(), stored, tensor.shape.clone(), move || {
         let bytes = weights.read(&tensor.source, &tensor.source_shape)?;
         let parameter: Vec<f32> = bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
         let values = tensor.extract_from(&parameter)?;
-        Ok(Cow::Owned(match dtype {
-            Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
-            Dtype::Bf16 => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
-        }))
+        let encoded = dtype.element().encode(&values);
+        encoded.map(Cow::Owned).map_err(|e| e.context(format!("tensor {}", tensor.name)))
     })
 }
 
-/// Checks that the folder will have exactly the checkpoint's parameters, because an extra one would be lost
+/// Checks that the export will have exactly the checkpoint's parameters, because an extra one would be lost
 /// silently.
 fn check_names(layers: usize, given: &[String], hf: &HfModel) -> Result<()> {
     let given: BTreeSet<_> = given.iter().map(String::as_str).collect();

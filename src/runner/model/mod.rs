@@ -5,6 +5,7 @@ mod flops;
 pub mod formula;
 mod gather;
 mod generation;
+pub mod gguf_export;
 pub mod hf_export;
 pub mod hugging_face;
 mod initial;

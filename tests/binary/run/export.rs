@@ -1,7 +1,8 @@
-//! Exports a trained run as a Hugging Face folder.
+//! Exports a trained run as a Hugging Face folder, and as a file in GGUF.
 
 use crate::place::{Place, UNINTERRUPTED};
 use safetensors::SafeTensors;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -61,6 +62,76 @@ fn a_run_is_exported_the_same_twice_and_unpadded() {
         tensors.tensor("lm_head.weight").unwrap().data(),
         run.newest().read("head", &[vocab, 32]).unwrap()
     );
+}
+
+/// Returns the number of tensors in a file in GGUF, and its keys that are texts, by the published layout.
+fn texts_in_gguf(file: &[u8]) -> (u64, BTreeMap<String, String>) {
+    let number = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let text = |at: usize| String::from_utf8(file[at + 8..at + 8 + number(at) as usize].to_vec()).unwrap();
+    assert_eq!(file[..8], *b"GGUF\x03\0\0\0");
+    let (tensors, keys) = (number(8), number(16));
+    let (mut at, mut found) = (24, BTreeMap::new());
+    for _ in 0..keys {
+        let key = text(at);
+        at += 8 + key.len();
+        let kind = file[at];
+        at += 4;
+        at += match kind {
+            4 | 6 => 4,
+            7 => 1,
+            8 => {
+                found.insert(key, text(at));
+                8 + number(at) as usize
+            }
+            9 => {
+                let (inner, count) = (file[at], number(at + 4) as usize);
+                let size = |from: usize| if inner == 8 { 8 + number(from) as usize } else { 4 };
+                (0..count).fold(12, |size_so_far, _| size_so_far + size(at + size_so_far))
+            }
+            _ => panic!("format {kind}"),
+        };
+    }
+    (tensors, found)
+}
+
+#[test]
+fn a_run_is_exported_for_llama_cpp() {
+    let place = Place::new();
+    let settings = ["data.tokenizer=byte", "training.steps=2", "checkpoint.interval=0", "model.n_kv_heads=1"];
+    place.xrun(&[&["tiny.toml", "data.card=CC0", "model.qk_norm=false"], &settings[..]].concat()).succeeds();
+    let export = |to: &str, options: &[&str]| {
+        place.xrun(&[&["export", "latest", "--format", "gguf", "--to", to], options].concat())
+    };
+    export("a.gguf", &[]).succeeds();
+    let file = |name: &str| std::fs::read(place.path().join(name)).unwrap();
+    let first = file("a.gguf");
+    let (tensors, texts) = texts_in_gguf(&first);
+    assert_eq!(tensors, 3 + 9);
+    for (key, value) in [
+        ("general.architecture", "llama"),
+        ("general.name", "a"),
+        ("general.dataset.0.description", "CC0"),
+        ("tokenizer.ggml.model", "gpt2"),
+        ("tokenizer.ggml.pre", "gpt-2"),
+    ] {
+        assert_eq!(texts.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    export("a.gguf", &[]).succeeds();
+    assert!(file("a.gguf") == first, "the same run gives the same bytes");
+    export("half.gguf", &["--dtype", "fp16"]).succeeds();
+    assert!(file("half.gguf").len() < first.len() * 2 / 3);
+
+    place.write("notes.txt", b"precious");
+    let refused = export("notes.txt", &[]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.stderr.contains("notes.txt exists and is not in GGUF"), "{}", refused.stderr);
+    assert_eq!(file("notes.txt"), b"precious");
+
+    // The tokenizer of the stories splits by an expression of its own.
+    let stories = UNINTERRUPTED.xrun(&["export", "latest", "--format", "gguf", "--to", "no.gguf"]);
+    assert_eq!(stories.code, Some(2));
+    assert!(stories.stderr.contains(r" ?\p{L}+| ?[^\s\p{L}]|\s"), "{}", stories.stderr);
+    assert!(!UNINTERRUPTED.path().join("no.gguf").exists());
 }
 
 /// Under greedy decoding, transformers gives the same text as `xrun sample`. `XRUN_TEST_PYTHON` names a

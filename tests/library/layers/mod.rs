@@ -68,8 +68,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     (
         "model",
-        "evaluation hugging_face expression model_text data checkpoint plan exec passes optim ops ir device policy format \
-         error",
+        "evaluation gguf hugging_face expression model_text data checkpoint plan exec passes optim ops ir device policy \
+         format error",
     ),
     ("generation", "model exec ir error"),
     // The requests of tasks, and the marker of rows without a target.
@@ -85,6 +85,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     ("checkpoint", "interrupts liveness lock regular error"),
     ("hugging_face", "liveness regular error"),
+    ("gguf", "atomic regular error"),
     // The launcher keys of a recipe, and the line on stderr before a process is ended.
     ("ranks", "results recipe machine device policy liveness threads lock error"),
     // The columns of rows, and what was appended to a file that grows.

@@ -18,7 +18,8 @@ mod tests;
 mod timed;
 mod words;
 
-pub(super) use builtin::{byte_chars, byte_level, document};
+pub use builtin::byte_chars;
+pub(super) use builtin::{byte_level, document};
 pub(super) use cut::Cut;
 pub use entries::{Entry, escaped};
 pub use guarded::GuardedTokenizer;
