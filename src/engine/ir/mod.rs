@@ -10,6 +10,7 @@ mod cpu_node;
 mod gpu_node;
 mod names;
 mod op;
+mod param;
 mod print;
 mod program;
 mod role;
@@ -31,11 +32,9 @@ pub use op::{
     Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, InputGrad, MayAlias, Node, Op,
     Program, Reference, SameAs, Upstream, Vjp,
 };
+pub use param::{FrozenParam, Init, LogicalMatrix, Param, ParamRequest};
 pub use role::{Role, Sublayer, UpdateOverride};
 pub use shards::{OwnedRange, Part, Shards};
 pub use spec::Spec;
-pub use state::{
-    FrozenParam, GroupRequest, Init, LogicalMatrix, OptimizerSlot, Param, ParamRequest, Slot, SlotGroup,
-    SlotId, State, StateBuffer, StateBuilder,
-};
+pub use state::{GroupRequest, OptimizerSlot, Slot, SlotGroup, SlotId, State, StateBuffer, StateBuilder};
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};
