@@ -152,6 +152,7 @@ impl Start {
             same_sets: same_sets(&summary.held_out, dataset),
             same_tasks: same_tasks(&summary.tasks, tasks),
             same_template: same_template(run, recipe),
+            compares_weights: plan.adapter.is_some(),
         };
         let Changes { changed, moved } = changes(&before, data, recipe, run, place)?;
         let is_own = loaded.is_some();

@@ -55,7 +55,13 @@ fn adapters_begin_as_the_model_is_and_are_saved_alone() {
     run.forget_after(4);
     place.xrun(&["resume", run.name()]).succeeds().says(&["resuming from step 4 "]);
     assert_eq!(run.text("metrics.csv"), whole);
-    // The model must be the one that they were trained on.
+    // The folder may have moved, but its model must be the one that they were trained on.
+    std::fs::rename(place.path().join("base"), place.path().join("moved")).unwrap();
+    run.forget_after(4);
+    place.xrun(&["resume", run.name()]).ended(2).says(&["base: no such folder"]);
+    place.xrun(&["resume", run.name(), "model.init_from=moved"]).succeeds();
+    assert_eq!(run.text("metrics.csv"), whole);
+    std::fs::rename(place.path().join("moved"), place.path().join("base")).unwrap();
     let weights = place.path().join("base/model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
     let last = bytes.len() - 1;

@@ -161,6 +161,9 @@ pub(super) struct DataBefore {
     pub same_tasks: bool,
     /// True if the run kept the text of the chat template that the recipe names.
     pub same_template: bool,
+    /// True if the run needs the weights under its adapters, so that their content is compared as they are
+    /// read.
+    pub compares_weights: bool,
 }
 
 impl DataBefore {
@@ -170,6 +173,7 @@ impl DataBefore {
             "data.corpus" | "data.drop" | "data.tokenizer" | "data.validation" => self.same_corpus,
             // Tokens do not show all of a template: it may treat other conversations otherwise.
             "data.chat_template" => self.same_corpus && self.same_template,
+            "model.init_from" => self.compares_weights,
             SETS => self.same_sets,
             "evaluation.data" => self.same_tasks,
             key if recipe::is_source_path(key) => self.same_corpus,
