@@ -26,7 +26,7 @@ pub use builder::Destination;
 pub use case::OpType;
 pub use names::{
     BatchSlot, ControlSlot, EvaluationSlot, ExchangeSlot, FlatBuffer, GenerationSlot, PromptSlot,
-    ScoringSlot, SlotName,
+    ScoringSlot, SlotId, SlotName,
 };
 pub use op::{
     Builder, Case, Cases, Cost, CpuNode, Emission, GpuNode, GradDestination, InputGrad, MayAlias, Node, Op,
@@ -36,5 +36,5 @@ pub use param::{FrozenParam, Init, LogicalMatrix, Param, ParamRequest};
 pub use role::{Role, Sublayer, UpdateOverride};
 pub use shards::{OwnedRange, Part, Shards};
 pub use spec::Spec;
-pub use state::{GroupRequest, OptimizerSlot, Slot, SlotGroup, SlotId, State, StateBuffer, StateBuilder};
+pub use state::{GroupRequest, OptimizerSlot, Slot, SlotGroup, State, StateBuffer, StateBuilder};
 pub use tensor::{Home, Mode, Phase, Stream, Tensor, TensorId};

@@ -1,4 +1,4 @@
-//! Names of the slots of a state.
+//! Names and numbers of the slots of a state.
 //!
 //! Names are values of enums, so a misspelled one does not compile. This file alone decides how they print in
 //! programs, errors and tables.
@@ -33,6 +33,10 @@ impl FlatBuffer {
         SlotName::Param(self.clone(), name.into())
     }
 }
+
+/// Identifies a slot of a state: its place among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub usize);
 
 /// A named range of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -6,17 +6,13 @@
 //! generation programs share the state.
 
 use super::{
-    FlatBuffer, FrozenParam, Init, Param, ParamRequest, Role, Shards, SlotName, Spec, UpdateOverride,
+    FlatBuffer, FrozenParam, Init, Param, ParamRequest, Role, Shards, SlotId, SlotName, Spec, UpdateOverride,
 };
 use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::{DType, Precision};
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Identifies a [`Slot`] of a [`State`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SlotId(pub usize);
 
 /// A named range of a state buffer. Slots may overlap: a whole flat buffer is also a slot.
 #[derive(Clone, Debug)]
