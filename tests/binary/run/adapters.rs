@@ -67,7 +67,7 @@ fn adapters_begin_as_the_model_is_and_are_saved_alone() {
     std::fs::write(&weights, bytes).unwrap();
     run.forget_after(4);
     place.xrun(&["resume", run.name()]).ended(2).says(&["its content has changed", "moved"]);
-    place.xrun(&["sample", run.name()]).ended(2).says(&["its content has changed"]);
+    place.xrun(&["sample", run.name(), "model.init_from=moved"]).ended(2).says(&["its content has changed"]);
 }
 
 #[test]
