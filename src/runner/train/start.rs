@@ -84,7 +84,8 @@ impl Start {
         // Checkpoints of adapters do not hold the weights under them.
         let needs_weights = start.loaded.is_none() || job.plan.adapter.is_some();
         if needs_weights && !start.is_finished {
-            start.initial = InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer)?;
+            start.initial =
+                InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer, start.loaded.is_none())?;
             match (&start.loaded, &start.initial) {
                 (Some(loaded), Some(initial)) => {
                     check_same_base(&initial.weights.folder, &initial.hash, loaded)?;

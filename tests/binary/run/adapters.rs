@@ -121,6 +121,14 @@ fn adapters_go_out_in_and_into_the_model() {
     let settings = ["model.init_from=merged", "model.dropout=0", "training.steps=1", "optimizer.lr=0"];
     place.xrun(&[&["tiny.toml"], &settings[..]].concat()).succeeds();
     assert_eq!(sampled("latest"), said);
+
+    // A run that continues needs the adapters that it began with no more.
+    let run = trained(&place, &["adapter.init_from=adapter", "training.steps=8"]);
+    let whole = run.text("metrics.csv");
+    run.forget_after(4);
+    std::fs::remove_dir_all(place.path().join("adapter")).unwrap();
+    place.xrun(&["resume", run.name()]).succeeds();
+    assert_eq!(run.text("metrics.csv"), whole);
 }
 
 #[test]

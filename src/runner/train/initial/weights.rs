@@ -46,7 +46,8 @@ pub struct InitialWeights {
 
 impl InitialWeights {
     /// Opens, checks and hashes the folder with the initial weights of a recipe. Returns `None` if the recipe
-    /// names no folder.
+    /// names no folder. A run that does not begin with them, but continues, reads the weights under its
+    /// adapters and has the adapters.
     ///
     /// # Errors
     /// Fails like [`check_initial_weights`], and if a file cannot be read or a weight is not finite.
@@ -54,12 +55,13 @@ impl InitialWeights {
         recipe: &Recipe,
         plan: &Plan,
         tokenizer: &Tokenizer,
+        begins: bool,
     ) -> Result<Option<Self>> {
         let Some(weights) = find(recipe, &plan.model)? else { return Ok(None) };
         check_tokenizer(recipe, &weights.folder, || Ok(tokenizer.clone()))?;
         let warning = begin_warning(&weights.folder, tokenizer)?;
         let hash = weights.folder.content_hash()?;
-        let adapter = adapter_weights(recipe, plan, &weights.folder)?;
+        let adapter = if begins { adapter_weights(recipe, plan, &weights.folder)? } else { None };
         Ok(Some(Self { weights, adapter, hash, warning }))
     }
 }
