@@ -102,6 +102,16 @@ policy! {
 }
 
 policy! {
+    /// The loss of pairs of answers, of which one is preferred.
+    PairLoss {
+        /// Direct preference optimization (Rafailov et al., 2023).
+        Dpo = "dpo",
+        /// Identity preference optimization (Azar et al., 2023), with log ratios per token.
+        Ipo = "ipo",
+    }
+}
+
+policy! {
     /// The matrices of a model that get adapters.
     AdapterTarget {
         /// Query, key, value and output projections.
@@ -124,6 +134,8 @@ policy! {
         Parquet = "parquet",
         /// Conversations, in JSON lines, a JSON array or Parquet tables.
         Chat = "chat",
+        /// Pairs of answers, of which one is preferred, in such files.
+        Preference = "preference",
     }
 }
 

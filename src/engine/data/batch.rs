@@ -6,7 +6,7 @@ use super::marked;
 pub const IGNORED: u32 = u32::MAX;
 
 /// A micro-batch of B sequences of T tokens, row-major.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Inputs, `[B * T]`.
     pub tokens: Vec<u32>,
@@ -22,6 +22,14 @@ pub struct Batch {
     /// For each sequence, the index of its source in the mixture, `[B]`; empty if the corpus is one source,
     /// and in an evaluation.
     pub sources: Vec<u32>,
+    /// For each sequence, the index of its pair of answers among those that are trained on, `[B]`; empty if
+    /// the corpus has no pairs, and in an evaluation.
+    pub pairs: Vec<u32>,
+    /// Log-probabilities of the answers by the reference model, `[2 * B]`: those of the chosen answers, then
+    /// those of the rejected ones. The loader leaves it empty.
+    pub reference: Vec<f64>,
+    /// Sequences in the whole step, over all micro-batches and ranks; 0 in an evaluation.
+    pub step_sequences: u64,
     /// Targets in the whole step from each source, over all micro-batches and ranks: one number if the corpus
     /// is one source, and none in an evaluation.
     pub step_targets: Vec<u64>,

@@ -81,6 +81,11 @@ impl Dataset {
         self.held_out().try_for_each(|set| set.tokens.check())
     }
 
+    /// Returns true if the corpus is pairs of answers.
+    pub fn holds_pairs(&self) -> bool {
+        self.chat.values().any(|chat| chat.pairs)
+    }
+
     /// Returns every held-out set: the one of `data.validation` first, then the others by name.
     pub fn held_out(&self) -> impl Iterator<Item = &HeldOut> {
         std::iter::once(&self.validation).chain(&self.sets)

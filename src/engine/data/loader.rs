@@ -108,7 +108,10 @@ impl LoaderSpec {
         };
         let source = |&index: &u32| step.part(index as usize) as u32;
         let sources = batch.sequences.iter().filter(|_| !self.mixture.is_empty()).map(source).collect();
-        Ok(Batch { sources, ..batch })
+        let pair = |&index: &u32| Ok(step.row(index as usize)? as u32);
+        let pairs = batch.sequences.iter().filter(|_| dataset.holds_pairs()).map(pair);
+        let pairs = pairs.collect::<Result<_>>()?;
+        Ok(Batch { sources, pairs, ..batch })
     }
 }
 
@@ -164,7 +167,8 @@ impl Loader {
                 let step_targets = sequences.targets();
                 for micro in 0..spec.micro_batches(step) {
                     let batch = step_targets.clone().and_then(|step_targets| {
-                        Ok(Batch { step_targets, ..spec.batch(&dataset, &sequences, micro)? })
+                        let step_sequences = sequences.len() as u64;
+                        Ok(Batch { step_targets, step_sequences, ..spec.batch(&dataset, &sequences, micro)? })
                     });
                     let failed = batch.is_err();
                     // A send fails once the loader is dropped: nobody waits for batches any more.

@@ -249,6 +249,16 @@ impl StepSequences<'_> {
         order.pieces(number)?.into_iter().map(tokens).collect()
     }
 
+    /// Returns the row that sequence `index` reads, of conversations that are laid into rows.
+    ///
+    /// # Errors
+    /// If a text is tokenized and fails.
+    pub fn row(&self, index: usize) -> Result<usize> {
+        let (part, number) = self.drawn[index];
+        let order = &self.orders[part];
+        Ok(order.pieces(number)?.first().map_or(0, |piece| piece.start / order.seq_len))
+    }
+
     /// Returns the number of targets from each part: that of the inputs without padding, and of conversations
     /// that of the tokens that are trained on.
     ///

@@ -187,9 +187,14 @@ impl Spec {
         }
     }
 
-    /// Returns true if the files are read as conversations.
+    /// Returns true if the files are read as conversations, or as pairs of them.
     pub(super) fn holds_conversations(&self) -> bool {
-        self.format == TextFormat::Chat
+        matches!(self.format, TextFormat::Chat | TextFormat::Preference)
+    }
+
+    /// Returns true if the files are read as pairs of answers.
+    pub(super) fn holds_pairs(&self) -> bool {
+        self.format == TextFormat::Preference
     }
 
     /// Returns true if the files of what is held out are read as conversations.

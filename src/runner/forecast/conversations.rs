@@ -13,8 +13,9 @@ pub(super) fn write_chat(f: &mut fmt::Formatter<'_>, source: &str, chat: &ChatFa
     let of = if source.is_empty() { String::new() } else { format!("{source}: ") };
     writeln!(
         f,
-        "  {of}{} conversation{} by {}: {} of {} tokens are trained on ({}); the longest has {} ({})",
+        "  {of}{} {}{} by {}: {} of {} tokens are trained on ({}); the longest has {} ({})",
         thousands(chat.examples),
+        if chat.pairs { "pair" } else { "conversation" },
         plural(chat.examples),
         chat.template,
         thousands(chat.trained_tokens),

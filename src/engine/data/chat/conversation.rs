@@ -136,7 +136,7 @@ fn alpaca(object: &Map<String, Value>, instruction: &Value, output: &Value) -> R
 }
 
 /// Returns true if a text of an example has a reserved character.
-fn has_reserved(object: &Map<String, Value>) -> bool {
+pub(super) fn has_reserved(object: &Map<String, Value>) -> bool {
     fn found(value: &Value) -> bool {
         match value {
             Value::String(text) => text.contains(RESERVED),

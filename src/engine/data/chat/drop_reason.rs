@@ -26,6 +26,10 @@ pub enum DropReason {
     HistoryChanges,
     /// Its first answer ends behind the longest sequence.
     TooLong,
+    /// The answers of a pair are equal.
+    EqualAnswers,
+    /// Both answers of a pair, each with what it answers, do not fit the longest sequence.
+    PairTooLong,
     /// A message has the name of a special token as text, which this tokenizer cannot keep apart from the
     /// token.
     ControlTokens,
@@ -45,6 +49,10 @@ impl DropReason {
             Self::Rejected => "that the chat template rejects",
             Self::HistoryChanges => "whose answers the chat template changes when messages follow",
             Self::TooLong => "whose first answer ends behind training.seq_len tokens",
+            Self::EqualAnswers => "whose answers are equal",
+            Self::PairTooLong => {
+                "whose two answers, each with what it answers, exceed training.seq_len tokens"
+            }
             Self::ControlTokens => "with names of special tokens in their text",
         }
     }

@@ -124,10 +124,12 @@ impl Inner {
         for (i, (id, bytes)) in tokens.iter().enumerate() {
             while spans.next_if(|span| span.end <= bytes.start).is_some() {}
             // A token that an answer shares with the text before it counts to the answer.
-            let is_trained =
+            let is_in_answer =
                 spans.peek().is_some_and(|span| span.start < bytes.end && bytes.start < span.end);
+            // Nothing stands before the first token to predict it from.
+            let is_trained = is_in_answer && i > 0;
             words.push(marked::word(*id, i == 0, is_trained));
-            if is_trained && spans.peek().is_some_and(|span| span.end <= bytes.end) {
+            if is_in_answer && spans.peek().is_some_and(|span| span.end <= bytes.end) {
                 if let Some(says) = self.wrong_end(*id) {
                     return Ok(Encoded::Wrong(says));
                 }

@@ -1,7 +1,7 @@
 //! Reads conversations from files, and turns them into words.
 
 use super::super::Spec;
-use super::super::chat::{Conversation, DropReason, Row, conversation};
+use super::super::chat::{Conversation, DropReason, PairRow, Row, conversation, preference_pair};
 use super::super::parallel::collect_in_order;
 use super::super::row::Row as FileRow;
 use super::super::rows::read_in_groups;
@@ -20,12 +20,12 @@ const TOGETHER: usize = 256;
 /// Bytes to render from which on no further conversation joins a process, whose memory is limited.
 const TOGETHER_BYTES: u64 = 32 << 20;
 
-/// A conversation that is trained on.
+/// A conversation that is trained on, or a pair of answers.
 #[derive(Clone, Debug)]
 pub(super) struct Example {
     /// File and line.
     pub place: String,
-    /// Its words, at most a row.
+    /// Its words, at most a row. Of a pair, the conversation with the chosen answer and then the other one.
     pub words: Vec<u32>,
 }
 
@@ -51,6 +51,26 @@ pub(super) struct Examples {
     pub last_alone: usize,
     /// Number of conversations whose last turns are cut off, because they do not fit a row.
     pub cut: usize,
+}
+
+/// Joins the conversations with the answers of a pair, as one example. A pair is trained on whole or not at
+/// all.
+fn joined(chosen: Encoded, rejected: Option<Encoded>, row_len: usize) -> Encoded {
+    let too_long = Encoded::Dropped { reason: DropReason::PairTooLong, says: String::new() };
+    match (chosen, rejected) {
+        (
+            Encoded::Words { words: chosen, last_alone, is_cut: false },
+            Some(Encoded::Words { words: rejected, last_alone: other_alone, is_cut: false }),
+        ) if chosen.len() + rejected.len() <= row_len => {
+            let words = [chosen, rejected].concat();
+            Encoded::Words { words, last_alone: last_alone || other_alone, is_cut: false }
+        }
+        (Encoded::Words { .. }, Some(Encoded::Words { .. })) => too_long,
+        (Encoded::Dropped { reason: DropReason::TooLong, .. }, _)
+        | (_, Some(Encoded::Dropped { reason: DropReason::TooLong, .. })) => too_long,
+        (Encoded::Words { .. }, Some(other)) => other,
+        (chosen, _) => chosen,
+    }
 }
 
 /// Divides conversations into groups that one process renders each.
@@ -82,10 +102,26 @@ impl Examples {
             let place = |line: usize| format!("{}:{line}", path.display());
             let mut conversations: Vec<(usize, Conversation)> = Vec::with_capacity(rows.len());
             for FileRow { line, fields } in rows {
-                match conversation(&fields).map_err(|e| Error::usage(format!("{}: {e}", place(line))))? {
-                    Row::Conversation(found) => conversations.push((line, found)),
-                    Row::Dropped(reason) => self.drop(reason, place(line), String::new()),
-                }
+                let dropped = match spec.holds_pairs() {
+                    true => match preference_pair(&fields) {
+                        Ok(PairRow::Pair(pair)) => {
+                            conversations.extend(pair.map(|side| (line, side)));
+                            continue;
+                        }
+                        Ok(PairRow::Dropped(reason)) => Ok(reason),
+                        Err(says) => Err(says),
+                    },
+                    false => match conversation(&fields) {
+                        Ok(Row::Conversation(found)) => {
+                            conversations.push((line, found));
+                            continue;
+                        }
+                        Ok(Row::Dropped(reason)) => Ok(reason),
+                        Err(says) => Err(says),
+                    },
+                };
+                let reason = dropped.map_err(|says| Error::usage(format!("{}: {says}", place(line))))?;
+                self.drop(reason, place(line), String::new());
             }
             let encoded = groups(conversations).into_par_iter().map(|group| {
                 let (lines, some): (Vec<usize>, Vec<Conversation>) = group.into_iter().unzip();
@@ -97,8 +133,13 @@ impl Examples {
                 report_progress();
                 Ok(lines.into_iter().zip(encoded).collect::<Vec<_>>())
             });
-            for (line, encoded) in collect_in_order(encoded)?.into_iter().flatten() {
-                match encoded {
+            let mut encoded = collect_in_order(encoded)?.into_iter().flatten();
+            while let Some((line, one)) = encoded.next() {
+                let one = match spec.holds_pairs() {
+                    true => joined(one, encoded.next().map(|(_, other)| other), spec.row_len),
+                    false => one,
+                };
+                match one {
                     Encoded::Words { words, last_alone, is_cut } => {
                         self.last_alone += usize::from(last_alone);
                         self.cut += usize::from(is_cut);

@@ -16,6 +16,8 @@ const SHOWN: usize = 3;
 pub struct ChatFacts {
     /// The file of the chat template.
     pub template: String,
+    /// True if they are pairs of answers, of which each counts as one.
+    pub pairs: bool,
     /// Number of conversations that are trained on or held out.
     pub examples: usize,
     /// Number of their tokens.
@@ -49,7 +51,7 @@ pub struct ShownExample {
 }
 
 impl ChatFacts {
-    pub(super) fn new(found: &Examples, packed: Packed, encoder: &Encoder) -> Result<Self> {
+    pub(super) fn new(found: &Examples, pairs: bool, packed: Packed, encoder: &Encoder) -> Result<Self> {
         let longest = found.examples.iter().max_by_key(|example| example.words.len());
         let trained =
             |example: &Example| example.words.iter().filter(|&&word| marked::is_trained(word)).count();
@@ -57,6 +59,7 @@ impl ChatFacts {
         let shown = found.examples.iter().step_by(apart).map(|example| shown(example, encoder));
         Ok(Self {
             template: encoder.file.clone(),
+            pairs,
             examples: found.examples.len(),
             tokens: found.examples.iter().map(|example| example.words.len()).sum(),
             trained_tokens: found.examples.iter().map(trained).sum(),

@@ -82,8 +82,9 @@ pub(super) fn load(
     let (train, packed) = layout::rows(&train, spec.row_len, spec.packing, pad)?;
     let lay = |held: Vec<Vec<u32>>| layout::rows(&held, spec.row_len, spec.packing, pad);
     let held_out = held.map(lay).transpose()?.map(|(held, _)| Stream::from_words(held));
-    let facts = ChatFacts::new(&found, packed, &encoder)?;
-    let description = format!("{}: {} conversation{}", text.location, facts.examples, plural(facts.examples));
+    let facts = ChatFacts::new(&found, spec.holds_pairs(), packed, &encoder)?;
+    let noun = if facts.pairs { "pair" } else { "conversation" };
+    let description = format!("{}: {} {noun}{}", text.location, facts.examples, plural(facts.examples));
     Ok(LoadedChat { train: Stream::from_words(train), held_out, warnings, description, facts })
 }
 
@@ -110,10 +111,8 @@ fn examples(text: &TextFiles, spec: &Spec, encoder: &Encoder) -> Result<Examples
     if found.examples.is_empty() {
         let reasons: Vec<String> = found.dropped_in_words();
         let reasons = if reasons.is_empty() { "it has none".to_owned() } else { reasons.join("; ") };
-        return Err(Error::usage(format!(
-            "corpus {}: no conversation to train on: {reasons}",
-            text.location
-        )));
+        let noun = if spec.holds_pairs() { "pair of answers" } else { "conversation" };
+        return Err(Error::usage(format!("corpus {}: no {noun} to train on: {reasons}", text.location)));
     }
     Ok(found)
 }
@@ -125,6 +124,13 @@ fn encoder(spec: &Spec, tokenizer: &Tokenizer) -> Result<Encoder> {
             "data.packing = \"stream\" cuts conversations wherever a row ends; set data.packing to \"{}\", or to \"{}\" for a \
              conversation per row",
             Packing::BestFit,
+            Packing::Document
+        )));
+    }
+    if spec.holds_pairs() && spec.packing != Packing::Document {
+        return Err(Error::usage(format!(
+            "data.packing = \"{}\" lays several pairs of answers into a row, and a row has one; set data.packing to \"{}\"",
+            spec.packing,
             Packing::Document
         )));
     }
@@ -150,9 +156,7 @@ fn encoder(spec: &Spec, tokenizer: &Tokenizer) -> Result<Encoder> {
 }
 
 fn no_template(why: &str) -> Error {
-    Error::usage(format!(
-        "data.format = \"chat\" needs a chat template, and {why}: name one with data.chat_template"
-    ))
+    Error::usage(format!("conversations need a chat template, and {why}: name one with data.chat_template"))
 }
 
 /// Splits conversations so that about the share of the spec is held out, by a hash of their texts, as

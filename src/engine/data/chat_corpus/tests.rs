@@ -203,7 +203,7 @@ fn wrong_templates_and_files_are_refused_with_their_place() {
     let dropping = Spec { drop: Some("drop.txt".into()), ..files.spec(64) };
     assert!(open(&dropping, 64, None, None).unwrap_err().message().contains("data.drop lists documents"));
     let none = Spec { chat_template: None, ..files.spec(64) };
-    assert!(open(&none, 64, None, None).unwrap_err().message().contains("needs a chat template"));
+    assert!(open(&none, 64, None, None).unwrap_err().message().contains("need a chat template"));
 }
 
 /// A mixture of conversations and text holds out either, and what a plan says of it is what its run has.

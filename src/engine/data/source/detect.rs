@@ -249,7 +249,9 @@ fn source(content: &dyn Content, path: &Path, rules: &Rules) -> Result<&'static 
         TextFormat::Text => Named::Text,
         TextFormat::JsonLines => Named::JsonLines,
         TextFormat::Parquet => Named::Parquet,
-        TextFormat::Chat => return refuse(" is read as conversations".to_owned()),
+        TextFormat::Chat | TextFormat::Preference => {
+            return refuse(" is read as conversations".to_owned());
+        }
     };
     if let Named::Foreign(what) = named {
         return foreign(what);
