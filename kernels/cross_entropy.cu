@@ -343,18 +343,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 }
 
 // The losses of logits[n, width], which the gradient of scale·Σ of all losses overwrites. If `count` is not
-// null, the scale is 1 / count.
+// null, the scale is 1 / count; if `factors` is not null, each row has a factor of its own in place of it.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab, int width,
           float logit_scale, float inner, float cap, float z_loss, float label_smoothing, float scale,
-          const u32 *count) {
+          const u32 *count, const float *factors) {
     int r = blockIdx.x;
     T *row = logits + i64(r) * width;
     Losses to = losses_of(r, losses, z_losses, smoothing);
     Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
     // Read where it is needed, which saves a register until then.
     auto upstreams = [=] {
-        float factor = count ? float(1.0 / double(*count)) : scale;
+        float factor = factors ? factors[r] : count ? float(1.0 / double(*count)) : scale;
         return Upstreams{factor, factor, factor};
     };
     do_row<(ROUNDS > 0)>(row, row, targets[r], &to, vocab, width, objective, upstreams);

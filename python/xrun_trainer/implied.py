@@ -32,6 +32,8 @@ IMPLIED: Dict[str, Any] = {
     "adapter.rslora": False,
     "adapter.targets": ["attention", "feed_forward"],
     "adapter.dropout": 0.0,
+    "preference.loss": "dpo",
+    "preference.beta": 0.1,
     "training.batch_ramp": [],
     "training.z_loss": 0.0,
     "training.label_smoothing": 0.0,

@@ -7,17 +7,42 @@
 mod documents;
 mod loss;
 mod next_token_accuracy;
+mod preference;
 mod task;
 
 pub use task::{LogitRows, Pass, ReadSlot, Tally, Task};
 
-use crate::policy::EvaluationTask;
+use crate::policy::{EvaluationTask, PairLoss};
 use std::sync::Arc;
 
-/// Returns the evaluation tasks: the loss, for every document too if `documents`, and the tasks that a recipe
-/// names.
-pub fn tasks(documents: bool, named: &[EvaluationTask]) -> Vec<Arc<dyn Task>> {
-    let mut tasks: Vec<Arc<dyn Task>> = vec![Arc::new(loss::Loss { documents })];
+/// What the held-out loss is a mean of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HeldOutLoss {
+    /// The losses of tokens. With `documents`, the loss of every document is reported too.
+    Tokens {
+        /// Report documents.
+        documents: bool,
+    },
+    /// The losses of pairs of answers, one in each row of `seq_len` tokens.
+    Pairs {
+        /// The formula.
+        loss: PairLoss,
+        /// How closely the model is held to the reference.
+        beta: f64,
+        /// Tokens of a row.
+        seq_len: usize,
+    },
+}
+
+/// Returns the evaluation tasks: the loss, and the tasks that a recipe names.
+pub fn tasks(loss: HeldOutLoss, named: &[EvaluationTask]) -> Vec<Arc<dyn Task>> {
+    let loss: Arc<dyn Task> = match loss {
+        HeldOutLoss::Tokens { documents } => Arc::new(loss::Loss { documents }),
+        HeldOutLoss::Pairs { loss, beta, seq_len } => {
+            Arc::new(preference::Preferences { loss, beta, seq_len })
+        }
+    };
+    let mut tasks = vec![loss];
     tasks.extend(named.iter().map(|named| -> Arc<dyn Task> {
         match named {
             EvaluationTask::NextTokenAccuracy => Arc::new(next_token_accuracy::NextTokenAccuracy),

@@ -112,7 +112,7 @@ macro_rules! slots {
 }
 
 slots! {
-    /// The batch of a micro-step, u32.
+    /// The batch of a micro-step, u32 unless stated otherwise.
     BatchSlot: Batch {
         /// Tokens, `[rows]`.
         Tokens = "tokens",
@@ -126,8 +126,12 @@ slots! {
         Sequences = "sequences",
         /// Indices of the sources of the sequences, `[sequences]`; present for a mixture.
         Sources = "sources",
-        /// Tokens of the whole step over all ranks, `[1]`; present when the batch size ramps up.
+        /// What the loss of the step is a mean over: tokens of the whole step over all ranks, or pairs of
+        /// answers, `[1]`; present when the number is not that of all tokens.
         StepTokens = "step_tokens",
+        /// Log-probabilities of the answers of pairs by the reference model, those of all chosen answers
+        /// first, `[2 * sequences]`, f64; present for pairs of answers.
+        Reference = "reference",
         /// The rows after which a token is scored, `[rows]`; present only in programs that score tokens. The
         /// targets are then in this order.
         Scored = "scored",
@@ -149,6 +153,9 @@ slots! {
         SmoothingLoss = "smoothing_loss",
         /// What the sequences of each source of a mixture contribute to the loss on this rank, `[sources]`.
         SourceLosses = "source_losses",
+        /// What the pairs of this rank contribute to the means of the step: rewards of chosen and of
+        /// rejected answers, and the share in which the chosen one has the higher reward, `[3]`.
+        Pairs = "pairs",
         /// The norm of all gradients.
         GradNorm = "grad_norm",
         /// The factor that clips the gradients.
@@ -161,7 +168,7 @@ slots! {
 }
 
 slots! {
-    /// What evaluation tasks write for every row of a micro-batch, `[rows]`.
+    /// What evaluation tasks write for every row of a micro-batch, `[rows]` unless stated otherwise.
     EvaluationSlot: Evaluation {
         /// The loss.
         Losses = "losses",
@@ -169,6 +176,12 @@ slots! {
         Likeliest = "likeliest",
         /// 1 for a row without a most likely token because its logits are not finite, u32.
         Missing = "missing",
+        /// The losses of pairs of answers, `[sequences]`.
+        PairLosses = "pair_losses",
+        /// The rewards of answers, those of all chosen ones first, `[2 * sequences]`.
+        Rewards = "rewards",
+        /// The log-probabilities of answers, likewise, f64.
+        AnswerLogProbs = "answer_log_probs",
     }
 }
 

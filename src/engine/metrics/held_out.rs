@@ -19,10 +19,22 @@ pub struct TaskFigure {
     pub min_effect: f64,
 }
 
+impl TaskFigure {
+    /// Returns true for a figure of pairs of answers alone.
+    pub fn is_of_pairs(&self) -> bool {
+        OF_PAIRS.contains(&self.name)
+    }
+}
+
+/// The figures of pairs of answers alone.
+const OF_PAIRS: [&str; 2] = ["val_preference_accuracy", "val_margin"];
+
 /// Every figure.
 pub const TASK_FIGURES: &[TaskFigure] = &[
     TaskFigure { name: "val_loss", unit: "nats per token", higher_is_better: false, min_effect: 0.01 },
     TaskFigure { name: "val_accuracy", unit: "", higher_is_better: true, min_effect: 0.002 },
+    TaskFigure { name: "val_preference_accuracy", unit: "", higher_is_better: true, min_effect: 0.01 },
+    TaskFigure { name: "val_margin", unit: "nats", higher_is_better: true, min_effect: 0.01 },
 ];
 
 /// Returns the figure with this name.

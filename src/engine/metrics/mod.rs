@@ -7,6 +7,7 @@
 mod document;
 mod held_out;
 mod metric;
+mod preference;
 mod rows;
 mod scores;
 mod sources;
@@ -15,6 +16,7 @@ mod table;
 pub use document::DocumentLoss;
 pub use held_out::{HeldOutColumn, TASK_FIGURES, TaskFigure, task_figure};
 pub use metric::{Metric, SetPath, Source};
+pub use preference::{PAIR_COLUMNS, PairMeans};
 pub use rows::{MetricsRow, Phase, TimingRow};
 pub use scores::{PERPLEXITY, SCORE_FIGURES, ScoreColumn, ScoreFigure, is_task_name, score_figure};
 pub use sources::{source_column, source_of_column};

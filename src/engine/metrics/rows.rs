@@ -3,6 +3,7 @@
 
 use super::held_out::HeldOutColumn;
 use super::metric::{Metric, SetPath, Source};
+use super::preference::PAIR_COLUMNS;
 use super::scores::ScoreColumn;
 use super::sources::source_of_column;
 use serde::{Deserialize, Serialize};
@@ -129,7 +130,7 @@ csv_row! {
     }
     and {
         /// Figures that only some runs have, by column: of held-out sets ([`HeldOutColumn`]), of the sources
-        /// of a mixture ([`source_of_column`]), and of tasks ([`ScoreColumn`]).
+        /// of a mixture ([`source_of_column`]), of tasks ([`ScoreColumn`]), and of pairs ([`PAIR_COLUMNS`]).
         #[serde(skip)]
         further: BTreeMap<String, f32>
     }
@@ -140,7 +141,8 @@ impl MetricsRow {
     pub fn is_further_column(column: &str) -> bool {
         let is_known = HeldOutColumn::parse(column).is_some()
             || source_of_column(column).is_some()
-            || ScoreColumn::parse(column).is_some();
+            || ScoreColumn::parse(column).is_some()
+            || PAIR_COLUMNS.contains(&column);
         is_known && !Self::COLUMNS.contains(&column)
     }
 

@@ -44,6 +44,7 @@ pub mod muon_update;
 pub mod newton_schulz;
 pub mod normalize_neurons;
 pub mod pointwise;
+pub mod preference_loss;
 pub mod qk_norm_rope;
 mod rank_tables;
 pub mod reduce_scatter;
@@ -130,6 +131,7 @@ pub static OPS: &[OpType] = op_types![
     mul::Mul,
     pointwise::Pointwise,
     pointwise::PointwiseGrad,
+    preference_loss::PreferenceLoss,
     qk_norm_rope::QkNormRope,
     qk_norm_rope::QkNormRopeGrad,
     reduce_scatter::ReduceScatter,

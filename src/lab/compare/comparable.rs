@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::evaluation;
+use crate::plan::held_out_loss;
 use crate::recipe::{Change, Recipe, Validation};
 use crate::results::measure::{Measure, MeasuredMetric};
 use crate::suggest::nearest;
@@ -109,10 +110,17 @@ fn check_measured(recipe: &Recipe, measure: &Measure) -> Result<()> {
         ));
     }
     if let MeasuredMetric::Task(figure) = measure.metric()
-        && !evaluation::tasks(false, &values.validation.tasks)
+        && !evaluation::tasks(held_out_loss(recipe), &values.validation.tasks)
             .iter()
             .any(|task| task.figures().contains(&figure.name))
     {
+        if figure.is_of_pairs() {
+            return Err(recipe.error(
+                &["data.format"],
+                format!("{measure}: {} holds out no pairs of answers", recipe.name()),
+                "set data.format = \"preference\" in both arms",
+            ));
+        }
         return Err(recipe.error(
             &["validation.tasks"],
             format!("{measure}: no task in validation.tasks of {} measures {}", recipe.name(), figure.name),

@@ -60,6 +60,8 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
         (BatchSlot::Sequences, u32s(batch)),
     ];
     batch_slots.extend(plan.counts_targets().then(|| (BatchSlot::StepTokens, u32s(1))));
+    let reference = Spec::new([2 * batch], DType::F64);
+    batch_slots.extend(plan.preference.map(|_| (BatchSlot::Reference, reference)));
     batch_slots.extend((plan.source_count() > 0).then(|| (BatchSlot::Sources, u32s(batch))));
     builder.lay_out(batch_slots);
     builder.lay_out(control(plan, &builder.state));
@@ -94,6 +96,7 @@ fn control(plan: &Plan, state: &State) -> Vec<(SlotName, Spec)> {
     let numbers = std::iter::once(ControlSlot::Loss).chain(loss_terms(&plan.objective)).chain(last);
     slots.extend(numbers.map(|slot| (slot, Spec::new([1], master))));
     let sources = plan.source_count();
+    slots.extend(plan.preference.map(|_| (ControlSlot::Pairs, Spec::new([3], master))));
     slots.extend((sources > 0).then(|| (ControlSlot::SourceLosses, Spec::new([sources], master))));
     let mut slots: Vec<_> = slots.into_iter().map(|(slot, spec)| (slot.into(), spec)).collect();
     // Tables for the groups that have parameters.

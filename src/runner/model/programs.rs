@@ -3,7 +3,7 @@
 use super::gather::{gather_rest, gather_updated};
 use super::generation::{Prefill, decode};
 use super::loss_scale::loss_scale;
-use super::purpose::Purpose;
+use super::purpose::{Pairs, Purpose};
 use super::scoring::ScoringPrograms;
 use super::{layout, recording};
 use crate::device::gpu::Collector;
@@ -17,7 +17,7 @@ use crate::ops::advance::Advance;
 use crate::ops::all_reduce::AllReduce;
 use crate::ops::fingerprint::Fingerprint;
 use crate::ops::grad_norm::{GradNorm, GradNormPartials};
-use crate::ops::sum::Sum;
+use crate::ops::sum::{Factor, Sum};
 use crate::ops::sum_by_group::SumByGroup;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
@@ -221,12 +221,15 @@ pub(super) fn record(
             b.emit_into("loss", Arc::new(Sum { scale }), &inputs, &[Destination::Into(to, mode)])
         })
     };
-    sum(losses.losses, ControlSlot::Loss)?;
+    sum(losses.pairs.map_or(losses.losses, |pairs| pairs.losses), ControlSlot::Loss)?;
     if let Some(z_losses) = losses.z_losses {
         sum(z_losses, ControlSlot::ZLoss)?;
     }
     if let Some(smoothing_losses) = losses.smoothing_losses {
         sum(smoothing_losses, ControlSlot::SmoothingLoss)?;
+    }
+    if let Some(pairs) = &losses.pairs {
+        sum_pairs(&mut b, pairs, (scale, &count), mode)?;
     }
     if plan.source_count() > 0 {
         let op = SumByGroup { groups: plan.source_count(), scale };
@@ -238,6 +241,26 @@ pub(super) fn record(
         })?;
     }
     Ok((b.finish(), losses.losses))
+}
+
+/// Records what the pairs of a micro-step contribute to the means of the step: the sums times the factor,
+/// which is given with the count that it reads.
+fn sum_pairs(
+    b: &mut Builder,
+    pairs: &Pairs,
+    (scale, count): (Factor, &[TensorId]),
+    mode: Mode,
+) -> Result<()> {
+    b.scoped("head", |b| {
+        let (to, number) = (b.state(ControlSlot::Pairs)?, b.spec(pairs.correct).elements());
+        let summed =
+            [b.rows(pairs.rewards, 0, number)?, b.rows(pairs.rewards, number, number)?, pairs.correct];
+        for (k, numbers) in summed.into_iter().enumerate() {
+            let (inputs, to) = ([&[numbers], count].concat(), b.rows(to, k, 1)?);
+            b.emit_into("pairs", Arc::new(Sum { scale }), &inputs, &[Destination::Into(to, mode)])?;
+        }
+        Ok(())
+    })
 }
 
 /// Returns the tensors that make up the losses. Each receives a gradient of 1.

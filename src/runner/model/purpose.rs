@@ -68,6 +68,19 @@ impl ActivationKind {
     }
 }
 
+/// What is computed of `P` pairs of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pairs {
+    /// Their losses, `[P]`.
+    pub losses: TensorId,
+    /// The factors of the losses of all rows in the objective, `[rows]`.
+    pub factors: TensorId,
+    /// The rewards of the chosen answers, then of the rejected ones, `[2P]`.
+    pub rewards: TensorId,
+    /// 1 where the chosen answer has the higher reward, `[P]`.
+    pub correct: TensorId,
+}
+
 /// The losses of all rows, as tensors `[rows]` in nats. Gradients are taken of the sum of all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Losses {
@@ -77,4 +90,6 @@ pub struct Losses {
     pub z_losses: Option<TensorId>,
     /// The loss that label smoothing adds to the cross-entropy, if the objective has it.
     pub smoothing_losses: Option<TensorId>,
+    /// What is computed of pairs of answers, in training on them.
+    pub pairs: Option<Pairs>,
 }

@@ -17,7 +17,7 @@ use crate::ir::{BatchSlot, Builder, ControlSlot, Program, Slot, SlotId, State, T
 use crate::machine::Machine;
 use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
-use crate::ops::head_loss::{HeadGradients, HeadLoss};
+use crate::ops::head_loss::{HeadGradients, HeadLoss, RowFactor};
 use crate::ops::sort_tokens::RankInterleaved;
 use crate::ops::sum::{Factor, SumGrad};
 use crate::passes::buckets::Bucket;
@@ -670,7 +670,7 @@ fn a_missing_gradient_is_an_error_of_the_plan() {
         b.emit1(
             "losses",
             HeadLoss {
-                scale: Factor::Constant(1.0),
+                factor: RowFactor::Same(Factor::Constant(1.0)),
                 gradients: HeadGradients::None,
                 objective: Objective::PLAIN,
                 products: ProductPrecision::Native,

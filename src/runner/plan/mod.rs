@@ -9,6 +9,7 @@ mod events;
 mod execution;
 mod mixture;
 mod model;
+mod preference;
 mod recompute_choice;
 mod resolve;
 mod seeds;
@@ -24,6 +25,7 @@ pub use events::{Intervals, Period, is_due, times_due};
 pub use execution::Execution;
 pub use mixture::PlannedSource;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
+pub use preference::{Preference, held_out_loss};
 pub use recompute_choice::{ModeCost, RecomputeChoice};
 pub use seeds::Seeds;
 pub use tasks::{column_metrics, facts_of_tasks, read_tasks, task_facts};
@@ -58,6 +60,8 @@ pub struct Plan {
     pub graph: Arc<Graph>,
     /// What is trained in place of the model's weights; `None` if these are trained.
     pub adapter: Option<Adapter>,
+    /// The loss of pairs of answers; `None` if the corpus has none.
+    pub preference: Option<Preference>,
     /// Sequences per step.
     pub batch: BatchPlan,
     /// Optimizer steps.

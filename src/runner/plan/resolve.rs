@@ -2,7 +2,8 @@
 
 use super::devices::{check_nccl, choose_gpus};
 use super::{
-    Adapter, BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Schedule, Seeds, mixture,
+    Adapter, BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Preference, Schedule,
+    Seeds, held_out_loss, mixture,
 };
 use crate::device::{DType, Precision};
 use crate::error::Result;
@@ -40,6 +41,7 @@ impl Plan {
             model,
             graph,
             adapter: Adapter::from_recipe(recipe),
+            preference: Preference::from_recipe(recipe),
             batch,
             steps: values.training.steps,
             until: values.training.until.clone(),
@@ -62,7 +64,7 @@ impl Plan {
             },
             execution: Execution::from_recipe(recipe, &gpus, machine),
             intervals: Intervals::from_values(values),
-            tasks: tasks(values.validation.documents, &values.validation.tasks),
+            tasks: tasks(held_out_loss(recipe), &values.validation.tasks),
             generation: values.generation.clone(),
             corpus: corpus.clone(),
             mixture: stages,

@@ -8,6 +8,7 @@ use super::length::{self, Fault};
 use super::loaded::Recipe;
 use super::optimizer_checks;
 use super::position_checks;
+use super::preference_checks;
 use super::source_checks;
 use super::sweep_checks;
 use super::until::{STEPS, UNTIL};
@@ -43,6 +44,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     }
     ema(recipe, &mut found);
     adapter(recipe, &mut found);
+    preference_checks::contradictions(recipe, &mut found);
     tasks(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);

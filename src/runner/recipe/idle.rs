@@ -173,7 +173,9 @@ impl<'a> State<'a> {
             }
             Fact::NoConversationIsRead => {
                 let of_sources = data.sources.values().filter_map(|source| source.format);
-                of_sources.chain([data.format]).all(|format| format != TextFormat::Chat)
+                of_sources
+                    .chain([data.format])
+                    .all(|format| !matches!(format, TextFormat::Chat | TextFormat::Preference))
             }
             Fact::NoFileIsRead => {
                 let is_generated = matches!(data.corpus, CorpusSource::Stories | CorpusSource::Random);

@@ -37,6 +37,7 @@ mod optimizer_checks;
 mod phases;
 mod position_checks;
 mod prediction;
+mod preference_checks;
 mod scalars;
 mod schedule;
 mod schema;

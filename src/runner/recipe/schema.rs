@@ -36,7 +36,7 @@ use crate::expression::Scope;
 use crate::policy::{
     Activation, AdapterKind, AdapterTarget, Attention, BackgroundSaves, Batching, Communication, Cooldown,
     CorpusSource, Decay, DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement,
-    OrFormula, Packing, Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode,
+    OrFormula, Packing, PairLoss, Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode,
     Reduction, ResidualInit, Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, Shuffle,
     TextFormat, TrainingDtype, Transport, Validation, WeightsOnly,
 };
@@ -65,6 +65,8 @@ pub const MAX_SHOTS: u64 = 64;
 pub const TASK_ENDING: &str = ".toml";
 /// The weights are trained, without adapters.
 const NO_ADAPTER: When = When::Is("adapter.kind", &["\"none\""]);
+/// The corpus has no pairs of answers.
+const NO_PAIRS: When = When::Not("data.format", &["\"preference\""]);
 /// No trained parameter has initial values that are drawn: all come from folders.
 const NOTHING_DRAWN: [When; 2] = [
     When::All(&[set("model.init_from"), NO_ADAPTER]),
@@ -312,6 +314,19 @@ sections! {
                 => unset("products that are zero"), implied(UNSET), idle(&[NO_ADAPTER]);
     }
 
+    /// Training on pairs of answers (`data.format = "preference"`), with the model of `model.init_from` as the
+    /// reference (docs/fine-tuning.md).
+    preference: Preference {
+        /// The loss of a pair.
+        loss: PairLoss = PairLoss::Dpo;
+            Training, Type::Word(PairLoss::WORDS), "\"ipo\""
+                => implied("\"dpo\""), idle(&[NO_PAIRS]), aliases(&["loss_type"]);
+        /// How closely the model is held to the reference: the larger, the closer.
+        beta: f64 = 0.1;
+            Training, number(Excluded(0.0), Included(1e3)), "0.3"
+                => implied("0.1"), idle(&[NO_PAIRS]), aliases(&["dpo_beta"]);
+    }
+
     /// Length, batch and precision of the training run.
     training: Training {
         /// Length of a sequence.
@@ -537,7 +552,8 @@ sections! {
             Execution, Type::Word(MissingField::WORDS), "\"skip\"" => implied("\"error\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);
         /// What the files of a text corpus are, where their endings and first bytes do not say it. Files are
-        /// unpacked by their endings. `"chat"` are conversations, of which only the answers are trained on.
+        /// unpacked by their endings. `"chat"` are conversations, of which only the answers are trained on, and
+        /// `"preference"` are pairs of answers, of which one is preferred.
         format: TextFormat = TextFormat::Auto;
             Training, Type::Word(TextFormat::WORDS), "\"jsonl\"" => implied("\"auto\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);

@@ -155,8 +155,13 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();
-    let mut rank =
-        Rank::new(Arc::new(plan), Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))?;
+    let mut rank = Rank::for_measurements(
+        Arc::new(plan),
+        Arc::new(programs),
+        Arc::new(dataset),
+        device,
+        Arc::new(SingleRank),
+    )?;
     rank.engine_mut().occupied_multiprocessors = request.held;
     for _ in 0..request.warmup {
         rank.time_step(|_, _, _| {})?;

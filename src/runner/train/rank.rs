@@ -2,6 +2,7 @@
 
 mod evaluate;
 mod non_finite;
+mod preference;
 mod share;
 mod state;
 mod task_share;
@@ -11,7 +12,8 @@ mod timed;
 use super::agreement::{Agreement, StepRequest, StepVote, agree};
 use super::generate::Prompt;
 use super::initial::InitialValues;
-use crate::data::{Batch, Dataset, Loader, LoaderSpec, OpenedSource};
+use super::preference::{ReferenceLogProbs, for_batch};
+use crate::data::{Batch, Dataset, IGNORED, Loader, LoaderSpec, OpenedSource};
 use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase, SingleRank};
 use crate::device::cpu::Pool;
@@ -20,10 +22,12 @@ use crate::error::{Error, Result};
 use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
 use crate::generation::Generating;
 use crate::ir::{BatchSlot, ControlSlot};
+use crate::metrics::PairMeans;
 use crate::model::{Programs, schedule_tables};
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
 pub use evaluate::{Evaluated, Evaluation};
+pub(super) use preference::ReferenceCheck;
 pub(super) use share::print_timing_notice;
 use share::{allocate_state, connect_gpus, prepare_with_shared_algorithms};
 use std::collections::{BTreeMap, VecDeque};
@@ -47,6 +51,8 @@ pub struct StepReport {
     /// Mean loss over the targets of the global batch from each source of a mixture, in nats per token, by
     /// name. A source without a sequence in the batch is left out.
     pub source_losses: BTreeMap<String, f32>,
+    /// Means over the pairs of answers of the global batch; `None` if the corpus has none.
+    pub pairs: Option<PairMeans>,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f32,
     /// Learning rate.
@@ -82,6 +88,8 @@ pub struct Rank {
     queued_steps: VecDeque<QueuedStep>,
     /// What scores tasks; `None` without tasks.
     scoring: Option<Scoring>,
+    /// The reference of a run on pairs of answers, once it is known.
+    reference: Option<Arc<ReferenceLogProbs>>,
 }
 
 /// A step that was launched but not reported.
@@ -103,6 +111,27 @@ fn source_losses(dataset: &Dataset, shares: &[f64], targets: &[u64]) -> BTreeMap
     sources.map(mean).collect()
 }
 
+/// Returns what the answers of a step's micro-batches on this rank contribute to the mean number of tokens
+/// that are trained on, of the chosen and of the rejected answers.
+fn tokens_per_answer(batches: &[Batch]) -> [f64; 2] {
+    let mut tokens = [0u64; 2];
+    for batch in batches {
+        for (&target, span) in batch.targets.iter().zip(batch.spans.chunks(2)) {
+            tokens[usize::from(span[0] != 0)] += u64::from(target != IGNORED);
+        }
+    }
+    let pairs = batches.first().map_or(1, |batch| batch.step_sequences.max(1));
+    tokens.map(|tokens| tokens as f64 / pairs as f64)
+}
+
+/// Returns the means over the pairs of a step from the last numbers that ranks added up.
+fn pair_means(sums: &[f64]) -> Option<PairMeans> {
+    let numbers: &[f64; 5] = sums.last_chunk()?;
+    let [chosen_reward, rejected_reward, accuracy, chosen_tokens, rejected_tokens] =
+        numbers.map(|number| number as f32);
+    Some(PairMeans { chosen_reward, rejected_reward, accuracy, chosen_tokens, rejected_tokens })
+}
+
 /// Status of a rank that queues a step on its device or computes one.
 const COMPUTES: RankPhase = RankPhase::working("computes");
 
@@ -121,18 +150,38 @@ impl Rank {
         device: impl Into<Device>,
         comm: Arc<dyn Communicator>,
     ) -> Result<Self> {
-        let mut rank = Self::with_zeros(plan, programs, dataset, device, comm)?;
-        rank.initialize(&InitialValues::new(1))?;
+        let mut rank = Self::for_measurements(plan, programs, dataset, device, comm)?;
+        if rank.plan.preference.is_some() {
+            let reference = rank.compute_reference()?;
+            rank.set_reference(reference);
+        }
         Ok(rank)
     }
 
-    /// Creates the only rank of a run, on the device of its plan.
+    /// Creates a rank with initial values whose losses of pairs nobody reads: they are compared with zeros.
+    ///
+    /// # Errors
+    /// If memory cannot be allocated.
+    pub(super) fn for_measurements(
+        plan: Arc<Plan>,
+        programs: Arc<Programs>,
+        dataset: Arc<Dataset>,
+        device: impl Into<Device>,
+        comm: Arc<dyn Communicator>,
+    ) -> Result<Self> {
+        let mut rank = Self::with_zeros(plan, programs, dataset, device, comm)?;
+        rank.initialize(&InitialValues::new(1))?;
+        rank.set_reference(ReferenceLogProbs::default());
+        Ok(rank)
+    }
+
+    /// Creates the only rank of a run, on the device of its plan, for measurements.
     ///
     /// # Errors
     /// If the device cannot be opened, or memory cannot be allocated.
     pub fn alone(plan: Arc<Plan>, programs: Programs, dataset: Dataset) -> Result<Self> {
         let device = Device::open(plan.execution.gpu, Arc::new(Pool::new(plan.execution.threads)?))?;
-        Self::new(plan, Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))
+        Self::for_measurements(plan, Arc::new(programs), Arc::new(dataset), device, Arc::new(SingleRank))
     }
 
     /// Creates a rank with zero parameters, for [`Rank::initialize`] or [`Rank::restore`].
@@ -187,6 +236,7 @@ impl Rank {
             gathered: true,
             queued_steps: VecDeque::new(),
             scoring: None,
+            reference: None,
         };
         rank.go_to(0)?;
         Ok(rank)
@@ -247,6 +297,9 @@ impl Rank {
     /// # Errors
     /// If data or a rank is lost.
     pub fn launch_step(&mut self) -> Result<()> {
+        if self.plan.preference.is_some() && self.reference.is_none() {
+            return Err(Error::failed("the log-probabilities of the reference model are not known"));
+        }
         let step = self.done + self.queued_steps() as u64 + 1;
         let micro_steps = self.plan.batch.micro_steps_in_step(step);
         if self.queued_steps.is_empty() {
@@ -312,6 +365,7 @@ impl Rank {
             z_loss: term(ControlSlot::ZLoss)?,
             smoothing_loss: term(ControlSlot::SmoothingLoss)?,
             source_losses: BTreeMap::new(),
+            pairs: None,
             grad_norm: number(ControlSlot::GradNorm)? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,
@@ -323,11 +377,15 @@ impl Rank {
         let waited = report.communicated.map_or(Duration::ZERO, |communicated| communicated.exposed);
         // Ranks that do not exchange gradients may disagree about `bad`, but must stop together.
         let vote = StepVote::new(bad, request, self.agreed.elapsed(), waited);
-        let has_sources = layout.slot(ControlSlot::SourceLosses).is_some();
-        let mine = match has_sources {
-            true => oldest.snapshot.numbers(&layout, ControlSlot::SourceLosses)?,
-            false => Vec::new(),
-        };
+        let mut mine = Vec::new();
+        for slot in [ControlSlot::SourceLosses, ControlSlot::Pairs] {
+            if layout.slot(slot).is_some() {
+                mine.extend(oldest.snapshot.numbers(&layout, slot)?);
+            }
+        }
+        if self.plan.preference.is_some() {
+            mine.extend(tokens_per_answer(&oldest.batches));
+        }
         let shares;
         (report.agreed, shares) = agree(&*self.comm, step, vote, &mine)?;
         self.agreed = Instant::now();
@@ -339,6 +397,7 @@ impl Rank {
             self.done = step;
             let targets = oldest.batches.first().map_or(&[][..], |batch| &batch.step_targets);
             report.source_losses = source_losses(&self.dataset, &shares, targets);
+            report.pairs = self.plan.preference.and_then(|_| pair_means(&shares));
         }
         Ok(report)
     }
@@ -373,10 +432,12 @@ impl Rank {
         if self.loader.is_none() {
             self.loader = Some(Loader::new(Arc::clone(&self.dataset), self.spec())?);
         }
-        match &mut self.loader {
-            Some(loader) => loader.next(),
-            None => Err(Error::failed("this rank has no data loader")),
+        let loader = self.loader.as_mut().ok_or_else(|| Error::failed("this rank has no data loader"))?;
+        let mut batch = loader.next()?;
+        if let Some(reference) = &self.reference {
+            batch.reference = for_batch(&batch.pairs, &reference.train);
         }
+        Ok(batch)
     }
 
     /// Sends the next micro-batch to the device.
@@ -389,7 +450,14 @@ impl Rank {
     /// Sends a micro-batch to the device.
     fn upload(&mut self, batch: &Batch) -> Result<()> {
         // With a batch ramp, early steps have fewer targets, and padding has none.
-        let step_tokens = [u32::try_from(batch.all_step_targets()).unwrap_or(u32::MAX)];
+        let counted = match self.plan.preference {
+            Some(_) => batch.step_sequences,
+            None => batch.all_step_targets(),
+        };
+        let step_tokens = [u32::try_from(counted).unwrap_or(u32::MAX)];
+        // Whatever computes or shows other tensors than losses has no reference.
+        let zeros = vec![0.0; 2 * batch.sequences.len()];
+        let reference = if batch.reference.is_empty() { &zeros } else { &batch.reference };
         let mut tensors: Vec<(BatchSlot, &[u32])> = vec![
             (BatchSlot::Tokens, &batch.tokens),
             (BatchSlot::Targets, &batch.targets),
@@ -399,6 +467,9 @@ impl Rank {
         ];
         if self.plan.counts_targets() {
             tensors.push((BatchSlot::StepTokens, &step_tokens));
+        }
+        if self.plan.preference.is_some() {
+            tensors.push((BatchSlot::Reference, bytemuck::cast_slice(reference)));
         }
         // Evaluations do not read it.
         if !batch.sources.is_empty() {

@@ -4,12 +4,14 @@ use super::gauges::Gauges;
 use super::job::Job;
 use super::rank::Rank;
 use super::recorder::Recorder;
+use super::set_reference::{ReferenceOrigin, set_reference};
 use super::start::Start;
 use super::start_message::StartMessage;
 use super::{Outcome, WRITES, train};
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::device::cpu::Pool;
 use crate::device::cuda::Algorithms;
+use crate::device::gpu::Queue;
 use crate::error::{Error, Result};
 use crate::format::printable;
 use crate::lock::lock;
@@ -104,6 +106,10 @@ impl OneRank<'_> {
         let rank = kept.insert(Rank::with_zeros(plan, programs, dataset, device, Arc::clone(comm))?);
         rank.prepare_tasks(&job.tasks)?;
         self.set_state(rank, &message)?;
+        let of_reference = self.set_reference(rank)?;
+        if let (Some(recorder), Some(says)) = (&mut recorder, of_reference) {
+            recorder.note(&says)?;
+        }
         self.zero.iter().for_each(|zero| zero.start.close());
         if let Some(recorder) = &mut recorder {
             self.begin_record(recorder, rank, took, waited_for_kernels)?;
@@ -158,6 +164,21 @@ impl OneRank<'_> {
             return rank.begin_with(weights.map(|weights| weights as &dyn Weights), shared);
         }
         rank.initialize(shared)
+    }
+
+    /// Sets the reference of a run on pairs of answers, and returns what to log of it.
+    fn set_reference(&self, rank: &mut Rank) -> Result<Option<String>> {
+        let Self { job, .. } = self;
+        let device = rank.engine().gpu().map_or("cpu".to_owned(), |gpu| gpu.properties().name.clone());
+        let data: Vec<&str> = std::iter::once(job.dataset.hash.as_str())
+            .chain(job.dataset.held_out().map(|set| set.hash.as_str()))
+            .collect();
+        let origin = self.zero.map(|zero| ReferenceOrigin {
+            folder: zero.folder,
+            continued: zero.start.continued_run(zero.folder),
+            weights: zero.start.weights_hash(),
+        });
+        set_reference(rank, &job.plan, (&data, &device), origin.as_ref())
     }
 
     /// Records the startup times and the algorithms in use, watches the GPU, and allocates memory for saves.

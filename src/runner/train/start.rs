@@ -223,6 +223,20 @@ impl Start {
         self.loaded.as_ref().filter(|loaded| !loaded.is_weights_only())
     }
 
+    /// Returns the run whose state is continued: the run in `folder` itself, or the one that a fork
+    /// continues; `None` if the run begins with weights or initial values.
+    pub fn continued_run(&self, folder: &Path) -> Option<PathBuf> {
+        let loaded = self.restored()?;
+        let run = if self.is_own { Some(folder) } else { origin::run_of(loaded) };
+        Some(run.unwrap_or(folder).to_owned())
+    }
+
+    /// Returns the hash of the weights that a run begins with; `None` if it is not known.
+    pub fn weights_hash(&self) -> Option<String> {
+        let initial = self.initial.as_ref().filter(|initial| initial.adapter.is_none());
+        initial.filter(|_| self.loaded.is_none()).map(|initial| initial.hash.clone())
+    }
+
     /// Returns the weights to begin with: from a checkpoint that holds nothing else, or from the recipe.
     pub fn weights(&self) -> Option<&(dyn Weights + Sync)> {
         let imported = self.loaded.as_ref().filter(|loaded| loaded.is_weights_only());

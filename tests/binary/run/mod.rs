@@ -25,6 +25,7 @@ mod lineage;
 mod mixture;
 mod odd_files;
 mod origins;
+mod preferences;
 mod questions;
 mod ramp;
 mod readers;

@@ -44,7 +44,7 @@ const MAY_USE: &[(&str, &str)] = &[
     ("device", "atomic liveness lock regular error"),
     ("machine", "device suggest error"),
     ("ir", "device error"),
-    ("ops", "ir device expression lock error"),
+    ("ops", "ir device expression policy lock error"),
     // The words of weight decay.
     ("optim", "ops ir device policy error"),
     ("passes", "ops ir device policy error"),

@@ -9,7 +9,7 @@ use xrun::device::{DType, ProductPrecision};
 use xrun::exec::{Engine, Section};
 use xrun::ir::{Builder, Destination, Mode, Precision, SlotName, Spec, StateBuilder};
 use xrun::ops::cross_entropy::{IGNORED, Objective};
-use xrun::ops::head_loss::{HeadGradients, HeadLoss};
+use xrun::ops::head_loss::{HeadGradients, HeadLoss, RowFactor};
 use xrun::ops::sum::Factor;
 use xrun::policy::Placement;
 
@@ -63,7 +63,7 @@ fn run(fixture: &Fixture, objective: Objective, dtype: DType) -> Vec<(&'static s
     outs.insert(1, Destination::New);
     let scale = Factor::Constant(1.0 / ROWS as f64);
     let op = HeadLoss {
-        scale,
+        factor: RowFactor::Same(scale),
         gradients: HeadGradients::RowsAndWeight,
         objective,
         products: ProductPrecision::Native,

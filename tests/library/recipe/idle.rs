@@ -16,7 +16,7 @@ const BASE: [&str; 4] = ["model.n_layers=1", "training.steps=12", "generation.sa
 
 /// Choices that could make other keys idle, besides every word of every key with words and both values of
 /// every flag.
-const CHOICES: [&[&str]; 56] = [
+const CHOICES: [&[&str]; 57] = [
     &[],
     &["checkpoint.interval=5"],
     &["validation.interval=4"],
@@ -51,6 +51,12 @@ const CHOICES: [&[&str]; 56] = [
         "data.sources.NAME.weight=1.0",
         "data.sources.code.path=/nosuch/code",
         "data.sources.code.weight=1.0",
+    ],
+    &[
+        "data.corpus=/nosuch/text",
+        "data.format=preference",
+        "data.packing=document",
+        "model.init_from=/nosuch/model",
     ],
     &["checkpoint.keep=0"],
     &["checkpoint.interval=0"],
@@ -220,7 +226,8 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         let _ = write!(text, "{:?} {:?} {:?}", spec.field, spec.missing, spec.format);
     }
     let formats = values.data.sources.values().filter_map(|source| source.format).chain([spec.format]);
-    if !read.is_empty() && formats.into_iter().any(|format| format == TextFormat::Chat) {
+    let renders = |format| matches!(format, TextFormat::Chat | TextFormat::Preference);
+    if !read.is_empty() && formats.into_iter().any(renders) {
         let _ = write!(text, "{:?}", spec.chat_template);
     }
     if read.iter().any(|path| !path.exists() || path.is_dir()) {

@@ -24,25 +24,73 @@ use crate::ir::{
 #[cfg(test)]
 mod tests;
 
-/// `(x[n, d], W[V, d], targets[n])`, and the count if the [`Factor`] has one, `→ (losses[n], logits[n, V])`.
-/// The gradients follow, `dx[n, d]` and `dW[V, d]`, then z-losses `[n]` and smoothing losses `[n]` if the
+/// `(x[n, d], W[V, d], targets[n])`, and what the [`RowFactor`] reads, `→ (losses[n], logits[n, V])`. The
+/// gradients follow, `dx[n, d]` and `dW[V, d]`, then z-losses `[n]` and smoothing losses `[n]` if the
 /// objective has them.
 ///
 /// Losses are in nats and unscaled. The first output is the cross-entropy of the logits `x·W_v` as the
 /// [`Objective`] transforms them; the other terms are separate outputs. All are 0 where the target is
-/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of `scale` times the sum of
-/// all losses. `logits` is scratch; with gradients it ends up with the gradient of the logits. The
-/// vocabulary excludes the padding of `W`.
+/// [`IGNORED`](super::cross_entropy::IGNORED). `dx` and `dW` are the gradients of the sum of all losses, each
+/// times the factor of its row. `logits` is scratch; with gradients it ends up with the gradient of the
+/// logits. The vocabulary excludes the padding of `W`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeadLoss {
-    /// The factor of the sum of losses in the objective, such as 1 / tokens of a batch.
-    pub scale: Factor,
+    /// The factors of the losses in the objective, such as 1 / tokens of a batch.
+    pub factor: RowFactor,
     /// The gradients that are computed.
     pub gradients: HeadGradients,
     /// How logits are transformed, and the terms beyond cross-entropy.
     pub objective: Objective,
     /// Precision of the products.
     pub products: ProductPrecision,
+}
+
+/// The factors of the losses of rows in the objective.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowFactor {
+    /// The same for all rows.
+    Same(Factor),
+    /// One for each row. The op's last input is `factors[n]`, in the format of the losses.
+    Each,
+}
+
+impl RowFactor {
+    /// Returns the factors as an attribute of the op.
+    fn attribute(self) -> String {
+        match self {
+            Self::Same(factor) => factor.attribute(),
+            Self::Each => "scale=each".to_owned(),
+        }
+    }
+
+    /// Splits off the input that the factors are read from, and checks it.
+    fn split(self, inputs: &[Spec]) -> Result<&[Spec], String> {
+        match (self, inputs) {
+            (Self::Same(factor), inputs) => factor.split(inputs),
+            (Self::Each, [inputs @ .., factors])
+                if inputs
+                    .first()
+                    .is_some_and(|x| *factors == Spec::new([x.rows()], x.dtype.accumulator())) =>
+            {
+                Ok(inputs)
+            }
+            (Self::Each, _) => Err("the last input must be a factor for each row".into()),
+        }
+    }
+
+    /// Records the upstream gradients of `losses`. `inputs` are what the factors are read from.
+    ///
+    /// # Errors
+    /// If the shapes do not fit.
+    pub fn d_losses(self, b: &mut Builder, losses: TensorId, inputs: &[TensorId]) -> Result<TensorId> {
+        match (self, inputs) {
+            (Self::Each, &[factors]) => Ok(factors),
+            (Self::Each, _) => Err(crate::Error::failed("a factor for each row is one input")),
+            (Self::Same(scale), count) => {
+                b.emit1("d_losses", SumGrad { scale }, &[&[losses], count].concat())
+            }
+        }
+    }
 }
 
 /// The gradients that a [`HeadLoss`] computes.
@@ -87,15 +135,15 @@ impl Op for HeadLoss {
     fn attributes(&self) -> String {
         let gradients = match self.gradients {
             HeadGradients::None => "without gradients".into(),
-            HeadGradients::Rows => self.scale.attribute() + " frozen",
-            HeadGradients::RowsAndWeight => self.scale.attribute(),
+            HeadGradients::Rows => self.factor.attribute() + " frozen",
+            HeadGradients::RowsAndWeight => self.factor.attribute(),
         };
         let further = [self.objective.attributes(), self.products.attribute().to_owned()];
         further.into_iter().filter(|text| !text.is_empty()).fold(gradients, |all, text| all + " " + &text)
     }
 
     fn infer(&self, inputs: &[Spec]) -> Result<Vec<Spec>, String> {
-        let [x, w, targets] = self.scale.split(inputs)? else { return Err("takes x, W and targets".into()) };
+        let [x, w, targets] = self.factor.split(inputs)? else { return Err("takes x, W and targets".into()) };
         let logits = Linear::default().infer(&inputs[..2])?.remove(0);
         let losses = losses_spec(&logits, targets)?;
         let mut outputs = vec![losses.clone(), logits];
@@ -132,7 +180,7 @@ impl Op for HeadLoss {
 
     /// Ends the losses in [`WithGradient`], so that autodiff finds the same gradients as in the fused form.
     fn unfused(&self, b: &mut Builder, inputs: &[TensorId]) -> Result<Option<Vec<TensorId>>> {
-        let &[x, w, targets, ref count @ ..] = inputs else { return Ok(None) };
+        let &[x, w, targets, ref factor @ ..] = inputs else { return Ok(None) };
         let products = self.products;
         let logits = b.emit1("logits", Linear { products }, &[x, w])?;
         let losses = b.emit("losses", CrossEntropy(self.objective), &[logits, targets])?;
@@ -140,8 +188,7 @@ impl Op for HeadLoss {
         if self.gradients == HeadGradients::None {
             return Ok(Some([&[losses[0], logits], terms].concat()));
         }
-        let of = [&losses[..1], count].concat();
-        let d_losses = b.emit1("d_losses", SumGrad { scale: self.scale }, &of)?;
+        let d_losses = self.factor.d_losses(b, losses[0], factor)?;
         let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
         let d_logits = b.emit1("d_logits", CrossEntropyGrad(self.objective), &inputs)?;
         let dx = b.emit1("d_x", LinearInputGrad { products, adds: false }, &[d_logits, w])?;
@@ -164,7 +211,10 @@ impl Op for HeadLoss {
             let (losses, logits) = (cx.output::<A>(0), cx.output::<E>(1));
             let [z_losses, smoothing] = self.term_outputs().map(|k| k.map(|k| cx.output::<A>(k)));
             product(cx.pool, (rows, width, d), x, w.t(), Matrix::rows(logits, width), false);
-            let upstreams = Upstreams::all(A::from_f64(self.scale.value(cx)));
+            let (same, factors) = match self.factor {
+                RowFactor::Same(scale) => (A::from_f64(scale.value(cx)), None),
+                RowFactor::Each => (A::ONE, Some(cx.input::<A>(3))),
+            };
             cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
                 let mut scratch = Row::new(&self.objective, vocab);
                 for (r, &target) in (start..).zip(&targets[start..start + len]) {
@@ -175,7 +225,8 @@ impl Op for HeadLoss {
                     z_losses.iter().for_each(|to| to.slice(r, 1)[0] = found.z_loss);
                     smoothing.iter().for_each(|to| to.slice(r, 1)[0] = found.smoothing);
                     if self.gradients != HeadGradients::None {
-                        scratch.gradient(&found, target, upstreams, row);
+                        let factor = factors.as_ref().map_or(same, |factors| factors.get(r));
+                        scratch.gradient(&found, target, Upstreams::all(factor), row);
                     }
                 }
             });
@@ -205,8 +256,15 @@ impl Op for HeadLoss {
         if self.gradients == HeadGradients::None {
             return launch_rows(cx, "cross_entropy", row_args, false, &tensors, &[]);
         }
-        let (scale, count) = self.scale.kernel_args(cx);
-        launch_rows(cx, "head_loss", row_args, true, &tensors, &[(scale as f32).into(), count.into()])?;
+        let (scale, count, factors) = match self.factor {
+            RowFactor::Same(scale) => {
+                let (scale, count) = scale.kernel_args(cx);
+                (scale, count, 0)
+            }
+            RowFactor::Each => (0.0, 0, cx.input(3)),
+        };
+        let further = [(scale as f32).into(), count.into(), factors.into()];
+        launch_rows(cx, "head_loss", row_args, true, &tensors, &further)?;
         if self.gradients == HeadGradients::RowsAndWeight {
             cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
         }
@@ -217,7 +275,15 @@ impl Op for HeadLoss {
         const TRAINED: HeadGradients = HeadGradients::RowsAndWeight;
         let ignoring = Fill::Values(vec![3.0, f64::from(u32::MAX), 39.0, 0.0, 39.0]);
         let plain = |sizes, vocab, targets: Fill, gradients, mode| {
-            case(precision, ("", Objective::PLAIN), sizes, vocab, targets, (gradients, mode), None)
+            case(
+                precision,
+                ("", Objective::PLAIN),
+                sizes,
+                vocab,
+                targets,
+                (gradients, mode),
+                CaseFactor::Mean,
+            )
         };
         let mut cases = Vec::new();
         let modes = [(TRAINED, Mode::Write), (TRAINED, Mode::Add), (HeadGradients::None, Mode::Write)];
@@ -229,12 +295,20 @@ impl Op for HeadLoss {
         }
         cases.push(plain((256, 48), (50, 64), Fill::Below(50), TRAINED, Mode::Add));
         cases.push(plain((1000, 8), (10, 10), Fill::Below(10), TRAINED, Mode::Write));
-        let over_a_count = ("over a count", Objective::PLAIN);
-        let (sizes, vocab, targets) = ((17, 32), (300, 320), Fill::Below(300));
-        cases.push(case(precision, over_a_count, sizes, vocab, targets, (TRAINED, Mode::Write), Some(51)));
+        for (name, factor) in [("over a count", CaseFactor::Count(51)), ("each row", CaseFactor::Each)] {
+            let (named, sizes, vocab) = ((name, Objective::PLAIN), (17, 32), (300, 320));
+            let trained = (TRAINED, Mode::Write);
+            cases.push(case(precision, named, sizes, vocab, Fill::Below(300), trained, factor));
+        }
+        let each = |gradients, mode, targets| {
+            let named = ("each row", Objective::PLAIN);
+            case(precision, named, (19, 20), (40, 64), targets, (gradients, mode), CaseFactor::Each)
+        };
+        cases.push(each(TRAINED, Mode::Add, ignoring.clone()));
+        cases.push(each(HeadGradients::Rows, Mode::Write, ignoring.clone()));
         for objective in formula::OBJECTIVES {
             let case = |sizes, vocab, targets: Fill, gradients, mode| {
-                case(precision, objective, sizes, vocab, targets, (gradients, mode), None)
+                case(precision, objective, sizes, vocab, targets, (gradients, mode), CaseFactor::Mean)
             };
             cases.push(case((1, 24), (5, 5), Fill::Below(5), TRAINED, Mode::Write));
             cases.push(case((17, 32), (300, 320), Fill::Below(300), HeadGradients::None, Mode::Write));
@@ -246,8 +320,19 @@ impl Op for HeadLoss {
     }
 }
 
+/// The factors of a test case.
+#[derive(Clone, Copy)]
+enum CaseFactor {
+    /// 1 / rows.
+    Mean,
+    /// 1 / this count, which is an input.
+    Count(u32),
+    /// Numbers of either sign, which are an input.
+    Each,
+}
+
 /// Returns a forward-only test case: the generic gradient check uses arbitrary upstream gradients, but this
-/// op accepts only 1. `count` is the input of a [`Factor`] that has one.
+/// op accepts only 1.
 fn case(
     precision: Precision,
     (name, objective): (&str, Objective),
@@ -255,24 +340,38 @@ fn case(
     (vocab, pad): (usize, usize),
     targets: Fill,
     (gradients, mode): (HeadGradients, Mode),
-    count: Option<u32>,
+    factor: CaseFactor,
 ) -> Case {
-    let scale = count.map_or(Factor::Constant(1.0 / n as f64), |_| Factor::Reciprocal);
-    let op = HeadLoss { scale, gradients, objective, products: ProductPrecision::Native };
+    let (factor, input) = match factor {
+        CaseFactor::Mean => (RowFactor::Same(Factor::Constant(1.0 / n as f64)), None),
+        CaseFactor::Count(count) => {
+            let values = Fill::Values(vec![f64::from(count)]);
+            (RowFactor::Same(Factor::Reciprocal), Some((Spec::new([1], DType::U32), values)))
+        }
+        CaseFactor::Each => {
+            let spec = Spec::new([n], precision.act_dtype.accumulator());
+            (RowFactor::Each, Some((spec, Fill::Normal(0.0, 0.1))))
+        }
+    };
+    let op = HeadLoss { factor, gradients, objective, products: ProductPrecision::Native };
     let mut inputs = vec![
         (Spec::new([n, d], precision.act_dtype), Fill::Normal(0.0, 1.0)),
         (Spec::padded([vocab, d], [pad, d], precision.act_dtype), Fill::Normal(0.0, 0.5)),
         (Spec::new([n], DType::U32), targets),
     ];
-    inputs.extend(count.map(|count| (Spec::new([1], DType::U32), Fill::Values(vec![f64::from(count)]))));
+    inputs.extend(input);
     let outputs = (0..DX + gradients.count()).map(|k| {
         let mode = if k == DW { mode } else { Mode::Write };
         (mode, Fill::Normal(0.0, 0.1))
     });
     let name = format!("n{n} d{d} v{vocab} gradients {gradients:?} {mode:?} {name}");
     let reference = move |inputs: &[Array]| {
-        let inputs = if count.is_some() { &inputs[..3] } else { inputs };
-        reference(inputs, op, 1.0 / count.map_or(n as f64, f64::from), precision.act_dtype)
+        let (inputs, before, factors) = match op.factor {
+            RowFactor::Same(Factor::Constant(mean)) => (inputs, inputs.get(3), vec![mean; n]),
+            RowFactor::Same(Factor::Reciprocal) => (inputs, inputs.get(4), vec![1.0 / inputs[3].data[0]; n]),
+            RowFactor::Each => (inputs, inputs.get(4), inputs[3].data.clone()),
+        };
+        reference(&inputs[..3], before, op, &factors, precision.act_dtype)
     };
     Case::new(name.trim_end(), op, inputs, reference)
         .weights(&[1])
@@ -283,13 +382,19 @@ fn case(
 
 /// Computes losses and gradients by plain loops. Logits and their gradients are stored in the activation
 /// format, so the reference rounds them to it.
-fn reference(inputs: &[Array], op: HeadLoss, scale: f64, act_dtype: DType) -> Vec<Array> {
+fn reference(
+    inputs: &[Array],
+    before: Option<&Array>,
+    op: HeadLoss,
+    factors: &[f64],
+    act_dtype: DType,
+) -> Vec<Array> {
     let stored = |value: f64| act_dtype.round(value);
     let (x, w, targets) = (&inputs[0], &inputs[1], &inputs[2]);
     let d = x.width();
     let mut losses = [(); 3].map(|()| Array::zeros(&targets.shape));
     let (mut dx, mut dw) = (Array::zeros(&x.shape), Array::zeros(&w.shape));
-    if let Some(before) = inputs.get(3) {
+    if let Some(before) = before {
         dw.data.clone_from(&before.data);
     }
     for (r, &target) in targets.data.iter().enumerate() {
@@ -300,7 +405,7 @@ fn reference(inputs: &[Array], op: HeadLoss, scale: f64, act_dtype: DType) -> Ve
             to.data[r] = loss;
         }
         for (v, gradient) in formula::gradient(&op.objective, &logits, target).into_iter().enumerate() {
-            let gradient = stored(scale * gradient);
+            let gradient = stored(factors[r] * gradient);
             for (k, x) in row.iter().enumerate() {
                 dx.data[r * d + k] += gradient * w.data[v * d + k];
                 dw.data[v * d + k] += gradient * x;

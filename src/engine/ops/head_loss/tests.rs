@@ -63,8 +63,8 @@ fn record(state: &Arc<State>, objective: Objective, gradients: HeadGradients) ->
     for (place, name) in objective.places(0).into_iter().zip(TERMS) {
         outs.extend(place.map(|_| Destination::Into(b.state(slot(name)).unwrap(), Mode::Write)));
     }
-    let op =
-        HeadLoss { scale: Factor::Constant(SCALE), gradients, objective, products: ProductPrecision::Native };
+    let factor = RowFactor::Same(Factor::Constant(SCALE));
+    let op = HeadLoss { factor, gradients, objective, products: ProductPrecision::Native };
     b.emit_into("head", Arc::new(op), &inputs, &outs).unwrap();
     b.finish()
 }

@@ -8,17 +8,18 @@ use crate::ir::{
     TensorId,
 };
 use crate::model::loss_scale::loss_scale;
-use crate::model::purpose::{Losses, PromptShape, Purpose};
+use crate::model::purpose::{Losses, Pairs, PromptShape, Purpose};
 use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
-use crate::ops::head_loss::{HeadGradients, HeadLoss};
+use crate::ops::head_loss::{HeadGradients, HeadLoss, RowFactor};
+use crate::ops::preference_loss::{self, PreferenceLoss};
 use crate::ops::sample_tokens::SampleTokens;
 use crate::ops::scale::Scale;
 use crate::ops::select_rows::SelectRows;
 use crate::ops::soft_cap::SoftCap;
 use crate::ops::sum::Factor;
 use crate::ops::token_scores::TokenScores;
-use crate::plan::Generation;
+use crate::plan::{Generation, Preference};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,6 +30,9 @@ const HEAD_ROWS: [usize; 3] = [8192, 4096, 2048];
 
 /// Maximum size of a chunk's logits in bytes, except for chunks with the fewest rows.
 const LOGITS_BYTES: usize = 512 << 20;
+
+/// The factor of an evaluation's losses.
+const UNSCALED: Factor = Factor::Constant(1.0);
 
 /// Maximum number of chunks of the head, so that programs stay short.
 const HEAD_CHUNKS: usize = 64;
@@ -44,10 +48,10 @@ fn head_chunk(rows: usize, row_bytes: usize) -> usize {
 pub(super) struct HeadChunk<'a> {
     /// The rows that the head reads, the head's matrix and the targets.
     pub inputs: [TensorId; 3],
-    /// The factor of the losses.
-    pub scale: Factor,
-    /// The count that the factor reads, if it reads one.
-    pub step_tokens: &'a [TensorId],
+    /// The factors of the losses.
+    pub factor: RowFactor,
+    /// What the factors are read from.
+    pub factor_inputs: &'a [TensorId],
     /// The objective.
     pub objective: Objective,
     /// Where the losses go.
@@ -82,23 +86,62 @@ impl Recording<'_> {
         }
     }
 
-    /// Records the losses of all rows, in chunks of rows. In training, also records the gradients of the rows
-    /// and of the head.
+    /// Records the losses of all rows. In training, also records the gradients of the rows and of the head.
     ///
     /// # Errors
     /// If the plan's numbers do not fit an op.
     pub(super) fn head_loss(&self, b: &mut Builder, normed: TensorId) -> Result<Losses> {
+        let trains = matches!(self.purpose, Purpose::Train { .. });
+        match (trains, self.plan.preference) {
+            (true, Some(preference)) => {
+                // The factors of rows follow from the losses of all of them, so these are computed twice.
+                let first = self.losses_in_chunks(b, normed, None)?;
+                let pairs = self.pairs(b, preference, first.losses)?;
+                let factors = Some((RowFactor::Each, vec![pairs.factors]));
+                Ok(Losses { pairs: Some(pairs), ..self.losses_in_chunks(b, normed, factors)? })
+            }
+            (true, None) => {
+                let (scale, count) = loss_scale(self.plan, b)?;
+                self.losses_in_chunks(b, normed, Some((RowFactor::Same(scale), count)))
+            }
+            (false, _) => self.losses_in_chunks(b, normed, None),
+        }
+    }
+
+    /// Records the loss of pairs of answers from the losses of their tokens.
+    fn pairs(&self, b: &mut Builder, preference: Preference, losses: TensorId) -> Result<Pairs> {
+        let (scale, count) = loss_scale(self.plan, b)?;
+        let Preference { loss, beta } = preference;
+        b.scoped("head", |b| {
+            let slots = [BatchSlot::Targets, BatchSlot::Spans, BatchSlot::Reference];
+            let read = slots.map(|slot| b.state(slot)).into_iter().collect::<Result<Vec<_>>>()?;
+            let inputs = [&[losses], &read[..], &count[..]].concat();
+            let op = PreferenceLoss { loss, beta, scale };
+            let outputs = b.emit("pairs", op, &inputs)?;
+            Ok(Pairs {
+                losses: outputs[preference_loss::LOSSES],
+                factors: outputs[preference_loss::FACTORS],
+                rewards: outputs[preference_loss::REWARDS],
+                correct: outputs[preference_loss::CORRECT],
+            })
+        })
+    }
+
+    /// Records the losses of all rows, in chunks of rows. With `factors` of the losses and what these are
+    /// read from, also records the gradients.
+    fn losses_in_chunks(
+        &self,
+        b: &mut Builder,
+        normed: TensorId,
+        factors: Option<(RowFactor, Vec<TensorId>)>,
+    ) -> Result<Losses> {
         let plan = self.plan;
         let rows = plan.batch.rows();
         let head = self.head_name();
-        let gradients = matches!(self.purpose, Purpose::Train { .. });
         let objective = self.objective();
         b.scoped("head", |b| {
-            let (scale, step_tokens) = match gradients {
-                true => loss_scale(plan, b)?,
-                // An evaluation's losses are unscaled.
-                false => (Factor::Constant(1.0), Vec::new()),
-            };
+            let gradients = factors.is_some();
+            let (factor, factor_inputs) = factors.unwrap_or((RowFactor::Same(UNSCALED), Vec::new()));
             let (weight, targets) = (b.param(head)?, b.state(BatchSlot::Targets)?);
             let chunk = head_chunk(rows, b.spec(weight).alloc[0] * plan.precision.act_dtype.size());
             let losses = b.buffer("losses", Spec::new([rows], plan.precision.master));
@@ -113,10 +156,14 @@ impl Recording<'_> {
                 let first = matches!(self.purpose, Purpose::Train { first: true }) && start == 0;
                 let mode = if first { Mode::Write } else { Mode::Add };
                 let terms = [z_losses, smoothing_losses].into_iter().flatten();
+                let factor_inputs = match (factor, &factor_inputs[..]) {
+                    (RowFactor::Each, &[factors]) => vec![b.rows(factors, start, count)?],
+                    (_, same) => same.to_vec(),
+                };
                 let chunk = HeadChunk {
                     inputs: [b.rows(normed, start, count)?, weight, b.rows(targets, start, count)?],
-                    scale,
-                    step_tokens: &step_tokens,
+                    factor,
+                    factor_inputs: &factor_inputs,
                     objective,
                     losses: b.rows(losses, start, count)?,
                     terms: terms.map(|term| b.rows(term, start, count)).collect::<Result<_>>()?,
@@ -134,13 +181,13 @@ impl Recording<'_> {
                     plan.tasks.iter().try_for_each(|task| task.record_logits(b, &chunk))?;
                 }
             }
-            Ok(Losses { losses, z_losses, smoothing_losses })
+            Ok(Losses { losses, z_losses, smoothing_losses, pairs: None })
         })
     }
 
     /// Records the losses of a chunk as one op. Returns the products of the head.
     fn fused_losses(&self, b: &mut Builder, chunk: &HeadChunk<'_>) -> Result<TensorId> {
-        let &HeadChunk { scale, objective, .. } = chunk;
+        let &HeadChunk { factor, objective, .. } = chunk;
         let products = self.plan.execution.products;
         let mut outs = vec![Destination::Into(chunk.losses, Mode::Write), Destination::New];
         let mut gradients = HeadGradients::None;
@@ -152,9 +199,9 @@ impl Recording<'_> {
                 outs.push(grad);
             }
         }
-        let op = HeadLoss { scale, gradients, objective, products };
+        let op = HeadLoss { factor, gradients, objective, products };
         outs.extend(chunk.terms.iter().map(|&term| Destination::Into(term, Mode::Write)));
-        let inputs = [&chunk.inputs, chunk.step_tokens].concat();
+        let inputs = [&chunk.inputs, chunk.factor_inputs].concat();
         Ok(b.emit_into("logits", Arc::new(op), &inputs, &outs)?[1])
     }
 

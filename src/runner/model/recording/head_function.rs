@@ -9,7 +9,6 @@ use crate::ops::activate::{Activate, ActivateGrad};
 use crate::ops::add_bias::{AddBias, AddBiasGrad};
 use crate::ops::cross_entropy::{CrossEntropy, CrossEntropyGrad};
 use crate::ops::linear::{LinearInputGrad, LinearWeightGrad};
-use crate::ops::sum::SumGrad;
 use crate::ops::with_gradient::WithGradient;
 use std::sync::Arc;
 
@@ -74,8 +73,7 @@ impl Recording<'_> {
             b.emit_into("losses", Arc::new(CrossEntropy(chunk.objective)), &[logits, targets], &outs)?;
         let Some((d_rows, mode)) = chunk.gradients else { return Ok(logits) };
 
-        let of = [&losses[..1], chunk.step_tokens].concat();
-        let d_losses = b.emit1("d_losses", SumGrad { scale: chunk.scale }, &of)?;
+        let d_losses = chunk.factor.d_losses(b, losses[0], chunk.factor_inputs)?;
         let inputs = [&[logits, targets][..], &vec![d_losses; losses.len()]].concat();
         let mut d_product = b.emit1("d_logits", CrossEntropyGrad(chunk.objective), &inputs)?;
         if let Some(function) = &self.steps.head.function {

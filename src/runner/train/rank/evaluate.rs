@@ -8,6 +8,7 @@ use crate::evaluation::{Pass, Tally, Task};
 use crate::exec::Section;
 use crate::ir::SlotName;
 use crate::metrics::DocumentLoss;
+use crate::train::preference::for_batch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -128,8 +129,8 @@ impl Rank {
         };
         let mut open_sets = Vec::new();
         let mut documents = Vec::new();
-        for (set, batches) in sets {
-            let mut open = self.evaluate_set(set, batches, pass, &mut see_next)?;
+        for (index, (set, batches)) in sets.into_iter().enumerate() {
+            let mut open = self.evaluate_set((index, set), batches, pass, &mut see_next)?;
             for tally in &mut open.tallies {
                 documents.extend(tally.documents(&*self.comm)?);
             }
@@ -147,10 +148,11 @@ impl Rank {
         Ok(Evaluation { sets, ema: Vec::new(), documents })
     }
 
-    /// Runs this rank's batches of a held-out set and tallies them. Calls `on_batch` before each.
+    /// Runs this rank's batches of a held-out set, given with its index, and tallies them. Calls `on_batch`
+    /// before each.
     fn evaluate_set(
         &mut self,
-        set: &HeldOut,
+        (index, set): (usize, &HeldOut),
         batches: ValidationBatches<'_>,
         pass: Pass,
         on_batch: &mut dyn FnMut(),
@@ -161,12 +163,18 @@ impl Rank {
         let mut open = OpenSet {
             tallies: self.plan.tasks.iter().map(begin).collect::<Result<_>>()?,
             tokens: 0,
-            counted: Some(0),
-            whole: set.text.whole_bytes().filter(|_| batches.takes_all),
+            // The loss of pairs is none per byte.
+            counted: self.plan.preference.is_none().then_some(0),
+            whole: set.text.whole_bytes().filter(|_| batches.takes_all && self.plan.preference.is_none()),
         };
+        let reference = self.reference.clone();
+        let reference = reference.as_ref().and_then(|reference| reference.held_out.get(index));
         for batch in batches {
             on_batch();
-            let batch = batch?;
+            let mut batch = batch?;
+            if let Some(reference) = reference {
+                batch.reference = for_batch(&batch.sequences, reference);
+            }
             self.comm.set_status(self.done, EVALUATES);
             self.upload(&batch)?;
             self.engine.run_all(&[&programs.evaluate], 0)?;

@@ -19,7 +19,7 @@ use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::forecast::Saving;
 use crate::forecast::memory::peak_bytes;
-use crate::metrics::{HeldOutColumn, source_column};
+use crate::metrics::{HeldOutColumn, PairMeans, source_column};
 use crate::plan::Plan;
 use crate::policy::CorpusSource;
 use crate::results::folder::{ALGORITHMS, DOCUMENTS, METRICS, SUMMARY, TIMING};
@@ -271,6 +271,8 @@ impl Recorder {
         };
         let of_sources = report.source_losses.iter().map(|(source, &loss)| (source_column(source), loss));
         row.further.extend(of_sources);
+        let of_pairs = report.pairs.iter().flat_map(PairMeans::columns);
+        row.further.extend(of_pairs.map(|(column, value)| (column.to_owned(), value)));
         if let Some(evaluation) = evaluation {
             for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
                 for ((set, known), found) in self.summary.held_out.iter_mut().zip(evaluated) {

@@ -106,6 +106,14 @@ impl Files {
                     .map(|i| format!("{{\"prompt\": \"{i}\", \"completion\": \"{}\"}}\n", i * i % 97))
                     .collect(),
             ),
+            (
+                "pairs.jsonl",
+                (0..400)
+                    .map(|i| {
+                        format!("{{\"prompt\": \"{i}\", \"chosen\": \"{}\", \"rejected\": \"no\"}}\n", i % 97)
+                    })
+                    .collect(),
+            ),
             ("short.jinja", TEMPLATE.to_owned()),
             ("long.jinja", TEMPLATE.replace("{{ m.content }}", "{{ m.content }}.")),
             ("lines.jsonl", (0..400).map(line).chain(["{\"text\": \"the last\"}\n".to_owned()]).collect()),
@@ -144,6 +152,19 @@ impl Files {
             format!("data.chat_template={}", path("short.jinja")),
             "data.format=chat".to_owned(),
             "data.packing=best_fit".to_owned(),
+            "data.tokenizer=byte".to_owned(),
+            "data.validation=0.3".to_owned(),
+        ]
+    }
+
+    /// Returns settings of a corpus of pairs of answers.
+    fn pairs(&self) -> Vec<String> {
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        vec![
+            format!("data.corpus={}", path("pairs.jsonl")),
+            format!("data.chat_template={}", path("short.jinja")),
+            "data.format=preference".to_owned(),
+            "data.packing=document".to_owned(),
             "data.tokenizer=byte".to_owned(),
             "data.validation=0.3".to_owned(),
         ]
@@ -288,6 +309,12 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "adapter.targets" => adapted(&["adapter.kind=lora"], "[\"attention\"]"),
         "adapter.dropout" => adapted(&["adapter.kind=lora"], "0.5"),
         "adapter.init_from" => adapted(&["adapter.kind=lora"], &files.adapter().display().to_string()),
+
+        "preference.loss" | "preference.beta" => {
+            let settings = files.pairs();
+            let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+            adapted(&settings, if key == "preference.loss" { "ipo" } else { "0.5" })
+        }
 
         "training.seq_len" => curve("8"),
         "training.local_batch_size" => curve("4"),
