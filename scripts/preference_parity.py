@@ -30,13 +30,14 @@ from pathlib import Path
 
 # The first import of all: it sets what trl reads when it is imported.
 from sft_trl_parity import (
-    BATCH, DECAY, END, EPS, LINES, PLAIN, SEQ, SGD, SGD_RATE, UNTAGGED, WORDS, Watch, arguments_of, byte_tokenizer, common,
+    BATCH, DECAY, EPS, LINES, PLAIN, SEQ, SGD, SGD_RATE, UNTAGGED, WORDS, Watch, arguments_of, common,
     differing, marked, optimizer_keys, quietly, shown, talk,
 )
 
 import torch
 import transformers
 from adapter_parity import CLASSES, RATE, RECIPE, SIZES, STEPS, Place, distance, weights_in
+from byte_tokenizer import END, byte_tokenizer
 from datasets import Dataset
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForCausalLM

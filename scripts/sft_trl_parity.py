@@ -39,9 +39,9 @@ os.environ |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 import torch
 import transformers
 from adapter_parity import CLASSES, RATE, RECIPE, SIZES, STEPS, Place, distance, weights_in
+from byte_tokenizer import END, byte_tokenizer
 from datasets import Dataset
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 SEQ = 160
@@ -51,7 +51,6 @@ DECAY = 0.1
 EPS = 1e-5
 # A step of SGD leaves the gradient in the weights; at a high rate, rounding them takes little of it away.
 SGD_RATE = 8.0
-END = "<|endoftext|>"
 WORDS = "why how sea two Ünïcode 東京 3.14 a,b don't — yes".split(" ")
 
 HEAD = "{% for m in messages %}[{{ m.role }}]"
@@ -66,18 +65,6 @@ UNTAGGED = HEAD + "{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{
 LINES = TAGGED.replace("{% endgeneration %}", "{% endgeneration %}{{ '\\n' }}")
 # Contents alone: what trl makes of a prompt and a completion that are texts.
 PLAIN = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-
-
-def byte_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """Returns xrun's tokenizer of bytes: a token for each byte, then one for the end."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = [byte for byte in range(256) if byte not in plain]
-    letters = {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(rest)}
-    words = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    words.decoder = decoders.ByteLevel()
-    words.add_special_tokens([AddedToken(END, normalized=False, special=True)])
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token=END, pad_token=END, chat_template=template)
 
 
 def arguments_of(steps: int, accumulation: int, clip: float, batch: int = BATCH, **more) -> dict:
