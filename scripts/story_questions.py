@@ -93,7 +93,6 @@ def main():
     if not (args.out / "results/quickstart").exists():
         run("pretrain", "quickstart")
     run("questions", "data", "questions", "--out", "story-questions", "--unseen", str(args.unseen))
-    run("export", "export", "quickstart", "--to", "story-questions/model")
     before = score("before", "quickstart")
     run("fine-tune", "story-questions/recipe.toml")
     after = score("after", "recipe")

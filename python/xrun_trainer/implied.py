@@ -26,6 +26,7 @@ IMPLIED: Dict[str, Any] = {
     "model.residual_init": "depth_scaled",
     "model.head_init": "normal",
     "model.parametrization": "standard",
+    "model.init_optimizer": False,
     "adapter.kind": "none",
     "adapter.rank": 16,
     "adapter.alpha": 32.0,

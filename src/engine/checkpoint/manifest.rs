@@ -58,7 +58,20 @@ const VALIDATION_LOSS: &str = "validation_loss";
 /// between.
 const STOP_TOKEN_IDS: &str = "stop_token_ids";
 
+/// Key in [`Meta::extra`] for the updates that the optimizer's state had seen before the run's first step.
+const UPDATES_BEFORE: &str = "updates_before";
+
 impl Meta {
+    /// Returns how many updates the optimizer's state had seen before the run's first step.
+    pub fn updates_before(&self) -> u64 {
+        self.extra.get(UPDATES_BEFORE).and_then(|updates| updates.parse().ok()).unwrap_or(0)
+    }
+
+    /// Sets how many updates the optimizer's state had seen before the run's first step.
+    pub fn set_updates_before(&mut self, updates: u64) {
+        set(&mut self.extra, UPDATES_BEFORE, (updates > 0).then(|| updates.to_string()));
+    }
+
     /// Returns true if the checkpoint was saved without optimizer state.
     pub fn is_weights_only(&self) -> bool {
         self.extra.contains_key(WEIGHTS_ONLY)

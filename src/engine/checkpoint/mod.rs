@@ -32,7 +32,8 @@ pub use writer::{BackgroundWriter, HeldState, Write, Written};
 /// Key in [`Meta::extra`] for the id of the token that ends a document, in decimal.
 pub const END_TOKEN_ID: &str = "end_token_id";
 
-/// Key in [`Meta::extra`] for the hash of the folder with the run's initial weights.
+/// Key in [`Meta::extra`] for the hash of the run's initial weights: of a folder, or of a checkpoint's
+/// state.
 pub const INITIAL_WEIGHTS: &str = "initial_weights";
 
 const MODEL: &str = "model.safetensors";

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 /// Keys of `[model]` that count for every model: its size, what its context and vocabulary follow from, and
 /// how initial values are found.
-const ALWAYS: [&str; 6] =
-    ["definition", "init_from", "n_layers", "parametrization", "base_dim", "vocab_size"];
+const ALWAYS: [&str; 7] =
+    ["definition", "init_from", "init_optimizer", "n_layers", "parametrization", "base_dim", "vocab_size"];
 
 /// Keys that a rotation reads unless its arguments replace them, and those arguments.
 const OF_ROPE: [(&str, &str); 3] =

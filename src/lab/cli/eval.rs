@@ -1,7 +1,7 @@
 //! `xrun eval MODEL --tasks TASKS --data DIR`.
 
 use super::terminal::{eprint_line, print, print_json, print_value};
-use super::what::{Results, run_and_keys, run_with_checkpoint};
+use super::what::{Results, run_and_keys};
 use crate::checkpoint::step_of;
 use crate::error::{Error, Result};
 use crate::eval::{Contamination, EvalRequest, Out, Progress, evaluate, noise};
@@ -9,7 +9,7 @@ use crate::model::WeightsKind;
 use crate::results::find;
 use crate::results::names::CHECKPOINT;
 use crate::tasks::select;
-use crate::train::{ModelFolder, ModelSource, TrainedRun, is_model_folder};
+use crate::train::{ModelFolder, ModelSource, TrainedRun, is_model_folder, run_with_checkpoint};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
 

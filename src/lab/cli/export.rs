@@ -1,7 +1,7 @@
 //! `xrun export`.
 
 use super::terminal::eprint_line;
-use super::what::{Results, run_with_checkpoint};
+use super::what::Results;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
 use crate::data::chat::{TemplateSource, own_template};
@@ -20,7 +20,7 @@ use crate::results::folder::read_summary;
 use crate::results::names::CHECKPOINT;
 use crate::results::summary::SourceRecord;
 use crate::results::{Summary, find};
-use crate::train::{RunWeights, companions, recipe_of, reference, tokenizer_json};
+use crate::train::{RunWeights, companions, recipe_of, reference, run_with_checkpoint, tokenizer_json};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

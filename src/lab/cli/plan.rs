@@ -13,7 +13,10 @@ use crate::model::Programs;
 use crate::plan::{Plan, corpus_facts};
 use crate::policy::Batching;
 use crate::recipe::{self, Recipe};
-use crate::train::{check_initial_weights, check_planned_prompt, cpu_fallback_warning, cpu_pace};
+use crate::train::{
+    check_initial_optimizer, check_initial_weights, check_planned_prompt, cpu_fallback_warning, cpu_pace,
+    with_begun_run,
+};
 use serde_json::json;
 use std::slice;
 
@@ -67,6 +70,7 @@ pub fn run(args: &Args) -> Result<()> {
         let recipe = if recipe.awaits_clock() { recipe } else { with_steps_of_budget(recipe, &here)? };
         return explain(&recipe, args.json);
     }
+    let recipe = with_begun_run(recipe, &args.what.results.folder, &here)?;
     let machines: Vec<Machine> = args.on.iter().map(|name| Machine::named(name)).collect::<Result<_>>()?;
     let corpus = corpus_facts(&recipe)?;
     let Planned { recipe, plan, programs } =
@@ -83,8 +87,9 @@ pub fn run(args: &Args) -> Result<()> {
         return model_lines(&plan, &programs, machines, here, args.json);
     }
     check_planned_prompt(&recipe, &plan)?;
-    if let Some(weights) = check_initial_weights(&recipe, &plan)? {
-        eprint_line(&format!("begins with the weights of {}", weights.folder.path.display()));
+    if let Some(base) = check_initial_weights(&recipe, &plan)? {
+        check_initial_optimizer(&recipe, &base, &programs.state)?;
+        eprint_line(&format!("begins with the weights of {}", base.path().display()));
     }
     let own = plan.unreached_tokens().into_iter().chain(cpu_fallback_warning(&recipe, &plan, &here));
     for warning in plan.corpus.warnings.iter().cloned().chain(own) {

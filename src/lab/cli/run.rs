@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::ranks::{Launch, environment};
 use crate::results::progress::{Mode, eprint_line};
 use crate::results::{find, provenance};
-use crate::train::{Origin, Request, with_timed_length};
+use crate::train::{Origin, Request, with_begun_run, with_timed_length};
 use std::path::{Path, PathBuf};
 
 /// Arguments of `xrun run`.
@@ -55,6 +55,11 @@ pub fn request(args: &Args) -> Result<(Launch, Request)> {
     let machine = environment::machine();
     let (recipe, results) = (args.what.load(&machine)?, args.what.results.folder.clone());
     let launch = Launch::from_recipe(&recipe, environment::variables())?;
+    // Only rank 0 reads the weights; other machines may not have the run.
+    let recipe = match launch.has_rank_zero() {
+        true => with_begun_run(recipe, &results, &machine)?,
+        false => recipe,
+    };
     let recipe = with_timed_length(recipe, &machine, eprint_line)?;
     let algorithms_from = algorithms_from(&launch, args.algos_from.as_deref(), &results)?;
     let (progress, command) = (args.show.mode(), provenance::this_command());

@@ -2,11 +2,11 @@
 
 use super::chat;
 use super::terminal::{eprint_line, print_exact, print_json_line};
-use super::what::{Results, run_and_keys, run_with_checkpoint};
+use super::what::{Results, run_and_keys};
 use crate::error::Result;
 use crate::model::WeightsKind;
 use crate::results::find;
-use crate::train::{GenerationTime, Sampled, TrainedRun, bench_generation, sample};
+use crate::train::{GenerationTime, Sampled, TrainedRun, bench_generation, run_with_checkpoint, sample};
 use std::io::IsTerminal;
 
 /// Arguments of `xrun sample`.

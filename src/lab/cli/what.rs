@@ -1,12 +1,10 @@
 //! Arguments that several commands share: a recipe with its changes, the seed, the results folder.
 
-use super::terminal::eprint_line;
-use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::recipe::{self, Recipe, builtin};
 use crate::results::find;
-use crate::results::folder::{CHECKPOINT, RESOLVED, SUMMARY, recipe_in_run};
+use crate::results::folder::recipe_in_run;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use std::path::{Path, PathBuf};
 
@@ -118,52 +116,5 @@ pub fn recipe_path(argument: &Path, results: &Path) -> Result<PathBuf> {
             find::find_by_id(results, name)?.map_or_else(|| Ok(itself()), |run| recipe_in_run(&run))
         }
         _ => Ok(itself()),
-    }
-}
-
-/// Returns the run called `name` that has a checkpoint. If `name` is `latest` or a recipe, this is the newest
-/// run that has one, and a newer run without one is reported.
-///
-/// # Errors
-/// If [`find::find`] fails, or if the run has no checkpoint: the message says why, and which run has one.
-pub fn run_with_checkpoint(results: &Path, name: &str) -> Result<PathBuf> {
-    // A folder that cannot be read has its own error, which whoever reads the checkpoint reports.
-    let has_checkpoint =
-        |run: &Path| checkpoint::steps(&run.join(CHECKPOINT)).map_or(true, |steps| !steps.is_empty());
-    if let Some(damaged) = find::find_without_summary(results, name)?.filter(|run| has_checkpoint(run)) {
-        eprint_line(&format!("warning: {} has no {SUMMARY}; its checkpoint is used", damaged.display()));
-        return Ok(damaged);
-    }
-    let run = find::find_where(results, name, has_checkpoint)?;
-    let newest = find::find(results, name)?;
-    if has_checkpoint(&run) {
-        if run != newest {
-            eprint_line(&format!(
-                "{} has no checkpoint{}; using {} instead",
-                newest.display(),
-                why_none(&newest),
-                run.display()
-            ));
-        }
-        return Ok(run);
-    }
-    let other = find::runs(results)?.into_iter().find(|run| has_checkpoint(run));
-    Err(Error::usage(format!(
-        "{} has no checkpoint{}; {}",
-        run.display(),
-        why_none(&run),
-        match other {
-            Some(other) => format!("the newest run that has one is {}", other.display()),
-            None => format!("no run in {} has one", results.display()),
-        }
-    )))
-}
-
-/// Returns why a run has no checkpoint, if its recipe tells.
-fn why_none(run: &Path) -> &'static str {
-    let recipe = recipe::load(&run.join(RESOLVED), &[], std::iter::empty(), &Machine::none());
-    match recipe.is_ok_and(|recipe| recipe.values().checkpoint.keep == 0) {
-        true => " (it ran with checkpoint.keep = 0, as sweeps and comparisons do)",
-        false => "",
     }
 }

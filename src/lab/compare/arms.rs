@@ -12,6 +12,7 @@ use crate::results::labels::{Labeled, labels};
 use crate::results::provenance::own_binary_hash;
 use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
+use crate::train::{begun_run_setting, with_begun_run};
 use std::path::{Path, PathBuf};
 
 /// The largest binary that is copied into a comparison, in bytes.
@@ -108,7 +109,7 @@ impl Arms {
             ));
         };
         let own = own_binary()?;
-        let base = load(path, &request.common)?;
+        let base = load(path, &request.common, results)?;
         let (second, changes) = match request.candidate.split_first() {
             Some((first, rest)) if !first.contains('=') => (Some(PathBuf::from(first)), rest.to_vec()),
             _ => (None, request.candidate.clone()),
@@ -131,8 +132,8 @@ impl Arms {
             )));
         }
         let settings = merged_settings(&request.common, &changes);
-        let candidate = xrun(&own, &own, second.as_deref().unwrap_or(path), &settings, &changes)?;
-        let baseline = baseline(request, path, &own)?;
+        let candidate = xrun(results, &own, &own, second.as_deref().unwrap_or(path), &settings, &changes)?;
+        let baseline = baseline(request, path, (&own, results))?;
         let mut arms = Self::from_planned(baseline, candidate);
         arms.refuse_idle_changes()?;
         if other_program {
@@ -332,7 +333,7 @@ pub(super) fn changes_between(baseline: &Recipe, candidate: &Recipe) -> Vec<Chan
 }
 
 /// Prepares the baseline. `own` is the path of this binary.
-fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedArm> {
+fn baseline(request: &ArmsRequest, recipe: &Path, (own, results): (&Path, &Path)) -> Result<PlannedArm> {
     if let Some(command) = &request.before_cmd {
         return Ok(PlannedArm {
             label: command.split_whitespace().next().unwrap_or("command").to_owned(),
@@ -357,7 +358,7 @@ fn baseline(request: &ArmsRequest, recipe: &Path, own: &Path) -> Result<PlannedA
         }
         (None, None) => (own.to_owned(), None),
     };
-    let mut baseline = xrun(own, &program, recipe, &request.common, &[])?;
+    let mut baseline = xrun(results, own, &program, recipe, &request.common, &[])?;
     if let Some(name) = name {
         baseline.command = format!("{} with {name}", baseline.command);
         baseline.label = name;
@@ -383,23 +384,24 @@ pub fn hash_file(path: &Path) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-fn load(path: &Path, settings: &[String]) -> Result<Recipe> {
-    with_steps_of_budget(
-        recipe::load(path, settings, recipe::environment(), &Machine::none())?,
-        &Machine::none(),
-    )
+/// Loads the recipe of an arm. The run whose weights it begins with is found in `results`.
+fn load(path: &Path, settings: &[String], results: &Path) -> Result<Recipe> {
+    let machine = Machine::none();
+    let recipe = recipe::load(path, settings, recipe::environment(), &machine)?;
+    with_steps_of_budget(with_begun_run(recipe, results, &machine)?, &machine)
 }
 
 /// Plans an arm that runs `binary` (`own` is this binary) with a recipe and settings. `changes`, if any,
 /// label the arm.
 fn xrun(
+    results: &Path,
     own: &Path,
     binary: &Path,
     path: &Path,
     settings: &[String],
     changes: &[String],
 ) -> Result<PlannedArm> {
-    let recipe = load(path, settings)?;
+    let recipe = load(path, settings, results)?;
     let hash = match own_binary_hash().filter(|_| binary == own) {
         Some(hash) => hash.to_owned(),
         None => hash_file(binary)?,
@@ -411,6 +413,9 @@ fn xrun(
     let trial_settings = merged_settings(&defaults, settings);
     // A trial is always a run from the start.
     let trial_settings = merged_settings(&trial_settings, &[NO_RESUME.to_owned()]);
+    // All trials begin with one checkpoint, even if its run is trained further meanwhile.
+    let trial_settings =
+        merged_settings(&trial_settings, &begun_run_setting(&recipe).into_iter().collect::<Vec<_>>());
     let command = std::iter::once(path.to_string_lossy().into_owned()).chain(settings.iter().cloned());
     let label = if changes.is_empty() { recipe.name().to_owned() } else { changes.join(" ") };
     Ok(PlannedArm {

@@ -52,7 +52,7 @@ impl<'a> PairRuns<'a> {
         let requests: Vec<CellRequest> = requests.collect();
         let measures = question.findings.iter().map(|asked| asked.measure.clone()).collect();
         Ok(Self {
-            batch: CellBatch::new(&requests)?,
+            batch: CellBatch::new(&requests, setting.results)?,
             pairs: seeds.len(),
             measures,
             take_turns: question.is_timed(),

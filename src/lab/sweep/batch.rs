@@ -90,11 +90,11 @@ pub struct CellEnd<'a> {
 }
 
 impl CellBatch {
-    /// Resolves and plans cells.
+    /// Resolves and plans cells. Runs whose weights they begin with are found in `results`.
     ///
     /// # Errors
     /// If a recipe is wrong or a corpus cannot be opened.
-    pub fn new(requests: &[CellRequest]) -> Result<Self> {
+    pub fn new(requests: &[CellRequest], results: &Path) -> Result<Self> {
         let build = build_name();
         let machine = environment::machine();
         let mut corpora = Corpora::default();
@@ -106,8 +106,13 @@ impl CellBatch {
             let settings = request.settings.iter().map(read).collect::<Result<_>>()?;
             let point = GridPoint { settings, excluded: None };
             let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), &machine)?;
-            let source =
-                Source { path: &request.recipe, name: base.name(), machine: &machine, checkpoints: 0 };
+            let source = Source {
+                path: &request.recipe,
+                name: base.name(),
+                machine: &machine,
+                results,
+                checkpoints: 0,
+            };
             let cell = Cell::new(&source, &point, &build, &mut corpora);
             cell.work.as_ref().map_err(Error::clone)?;
             cells.push(cell);
@@ -286,7 +291,7 @@ mod tests {
         std::fs::write(&recipe, RECIPE).unwrap();
         let requests = ["training.seed=1", "training.seed=2"]
             .map(|seed| CellRequest { recipe: recipe.clone(), settings: vec![seed.to_owned()] });
-        let mut batch = CellBatch::new(&requests).unwrap();
+        let mut batch = CellBatch::new(&requests, dir.path()).unwrap();
         // Without a machine, no CPU speed is measured to predict times.
         let works = batch.cells.iter_mut().filter_map(|cell| cell.work.as_mut().ok());
         works.for_each(|work| work.machine = Machine::none());

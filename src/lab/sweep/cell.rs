@@ -14,7 +14,9 @@ use crate::ranks::{Launch, environment};
 use crate::recipe::{self, NO_PLOTS, Recipe, TaskRuns, Values, merged_settings};
 use crate::results::configurations::Settings;
 use crate::results::provenance::{Build, Cpu, gpu_class, own_binary_hash};
-use crate::train::{check_initial_weights, check_planned_prompt};
+use crate::train::{
+    begun_run_setting, check_initial_optimizer, check_initial_weights, check_planned_prompt, with_begun_run,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -58,6 +60,8 @@ pub struct Source<'a> {
     pub name: &'a str,
     /// The machine that the cells run on.
     pub machine: &'a Machine,
+    /// The results folder, which may have the run whose weights cells begin with.
+    pub results: &'a Path,
     /// Number of checkpoints that a cell keeps unless its settings say otherwise.
     pub checkpoints: usize,
 }
@@ -150,14 +154,16 @@ impl Cell {
     fn prepare(&mut self, recipe: &Source<'_>, build: &str, corpora: &mut Corpora) -> Result<Box<Work>> {
         let arguments = self.arguments(&Assignment::default());
         let machine = recipe.machine.clone();
+        let results = recipe.results;
         let recipe = recipe::load(recipe.path, &arguments, recipe::environment(), &machine)?;
+        let recipe = with_begun_run(recipe, results, &machine)?;
         Launch::from_recipe(&recipe, environment::variables())?;
         self.recipe_hash = Some(recipe.hash());
         self.measuring = recipe.measuring();
         let OpenedCorpus { hash: corpus_hash, held_out, facts } = corpora.open(&recipe, &machine)?;
         self.corpus_hash = Some(corpus_hash.clone());
         self.held_out = held_out;
-        let Planned { recipe, plan, .. } = Planned::new(&recipe, &facts, &machine)?;
+        let Planned { recipe, plan, programs } = Planned::new(&recipe, &facts, &machine)?;
         self.recipe_hash = Some(recipe.hash());
         let device = device_class(&plan)?;
         // Hash the number of ranks that `"auto"` resolves to, so that a cell that sets that number has the
@@ -166,8 +172,9 @@ impl Cell {
         let mut parts = vec![recipe_hash.as_str(), &corpus_hash, build, &device, &measuring];
         // The recipe names a folder of weights, like a corpus, by its path alone, so hash the contents too.
         check_planned_prompt(&recipe, &plan)?;
-        let weights = check_initial_weights(&recipe, &plan)?;
-        let weights = weights.map(|weights| weights.folder.content_hash()).transpose()?;
+        let base = check_initial_weights(&recipe, &plan)?;
+        base.iter().try_for_each(|base| check_initial_optimizer(&recipe, base, &programs.state))?;
+        let weights = base.map(|base| base.content_hash()).transpose()?;
         parts.extend(weights.as_deref());
         // Neither does it name the contents of further held-out sets, on which figures are measured.
         let sets: Vec<String> =
@@ -187,8 +194,15 @@ impl Cell {
         let own: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let mut arguments = merged_settings(&cell_defaults(self.checkpoints), &own);
         arguments = merged_settings(&arguments, &self.saving());
+        arguments = merged_settings(&arguments, &self.beginning());
         arguments.extend(assignment.arguments());
         arguments
+    }
+
+    /// Returns the argument that names the checkpoint with which every run of the cell begins, even if its
+    /// run is trained further meanwhile; none if the cell was not prepared or names no run.
+    fn beginning(&self) -> Vec<String> {
+        self.work.iter().filter_map(|work| begun_run_setting(&work.recipe)).collect()
     }
 
     /// Returns the argument that sets the steps to keep checkpoints of; none if no other cell needs one.
@@ -271,7 +285,8 @@ mod tests {
         std::fs::write(&recipe, TINY).unwrap();
         let settings = settings.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         let machine = Machine::here();
-        let source = Source { path: &recipe, name: "tiny", machine: &machine, checkpoints: 0 };
+        let source =
+            Source { path: &recipe, name: "tiny", machine: &machine, results: folder, checkpoints: 0 };
         Cell::new(&source, &GridPoint { settings, excluded: None }, build, &mut Corpora::default())
     }
 
@@ -395,7 +410,8 @@ mod tests {
         let point = GridPoint { settings: Settings::new(), excluded: Some(set) };
         let recipe = dir.path().join("tiny.toml");
         let machine = Machine::none();
-        let source = Source { path: &recipe, name: "tiny", machine: &machine, checkpoints: 0 };
+        let source =
+            Source { path: &recipe, name: "tiny", machine: &machine, results: dir.path(), checkpoints: 0 };
         let excluded = Cell::new(&source, &point, "build", &mut Corpora::default());
         assert_eq!(excluded.work.as_ref().unwrap_err().message(), "excluded: model.dim=32");
         assert_ne!(excluded.key, good.key);

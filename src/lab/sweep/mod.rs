@@ -119,7 +119,13 @@ impl Sweep {
         let rungs = base.values().sweep.rungs.as_deref().unwrap_or_default();
         let has_cooldowns = base.values().sweep.cooldowns.is_some();
         let checkpoints = usize::from(!rungs.is_empty() || has_cooldowns);
-        let recipe = Source { path: request.recipe, name: base.name(), machine: &machine, checkpoints };
+        let recipe = Source {
+            path: request.recipe,
+            name: base.name(),
+            machine: &machine,
+            results: request.results,
+            checkpoints,
+        };
         let cell = |point| Cell::new(&recipe, point, &build, &mut corpora);
         let mut cells: Vec<Cell> = axes.points.iter().map(cell).collect();
         let mut remarks: Vec<String> = Vec::new();
@@ -238,7 +244,13 @@ fn conclude(
         return Ok(outcome);
     }
     let machine = environment::machine();
-    let source = Source { path: request.recipe, name: policy.name, machine: &machine, checkpoints: 0 };
+    let source = Source {
+        path: request.recipe,
+        name: policy.name,
+        machine: &machine,
+        results: request.results,
+        checkpoints: 0,
+    };
     let seeds = (sweep.last_seed(), count);
     let Some(contest) = Contest::new(&found, &sweep.cells, &ledger, seeds, (&source, &sweep.build))? else {
         display.warn("nothing is confirmed: that takes two configurations, and there are fewer");

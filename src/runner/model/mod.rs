@@ -35,5 +35,5 @@ pub use programs::{Programs, schedule_tables};
 pub use purpose::{ActivationKind, PromptShape, Purpose};
 pub use recording::{Head, activations, check_recording, head_of};
 pub use scoring::{ScoringPrograms, ScoringShape};
-pub use weights::{CheckpointWeights, FoldedHead, Weights, WeightsKind};
+pub use weights::{CheckpointWeights, FoldedHead, Weights, WeightsKind, is_of_average};
 pub use window::attended_tokens;

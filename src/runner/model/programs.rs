@@ -376,20 +376,21 @@ fn fingerprints(state: &Arc<State>) -> Result<Program> {
 }
 
 /// Returns the schedule of all steps for each group's optimizer, with the slot that holds it: one row per
-/// step, with row 0 unused.
-pub fn schedule_tables(plan: &Plan, state: &State) -> Vec<(SlotName, Vec<f64>)> {
+/// step, with row 0 unused. `updates_before` is the number of updates that the optimizer's state has seen
+/// before the first step.
+pub fn schedule_tables(plan: &Plan, state: &State, updates_before: u64) -> Vec<(SlotName, Vec<f64>)> {
     let groups = state.groups.iter().zip(&plan.update_groups).filter(|(group, _)| !group.params.is_empty());
-    groups.map(|(group, rule)| (group.schedule(), schedule_table(plan, rule))).collect()
+    groups.map(|(group, rule)| (group.schedule(), schedule_table(plan, rule, updates_before))).collect()
 }
 
-fn schedule_table(plan: &Plan, group: &UpdateGroup) -> Vec<f64> {
+fn schedule_table(plan: &Plan, group: &UpdateGroup, updates_before: u64) -> Vec<f64> {
     let width = group.optimizer.schedule_width();
     let [rate, share] = [group.lr, 1.0].map(|peak| plan.schedule.clone().with_peak(peak));
     let mut table = Vec::with_capacity((plan.steps + 1) * width);
     table.resize(width, 0.0);
     for t in 1..=plan.steps {
         let rates = group.rates(rate.at(t), share.at(t));
-        table.extend(group.optimizer.schedule_row(rates, t as u64));
+        table.extend(group.optimizer.schedule_row(rates, updates_before + t as u64));
     }
     table
 }

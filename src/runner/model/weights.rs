@@ -34,6 +34,12 @@ pub enum WeightsKind {
     Ema,
 }
 
+/// Returns true if a tensor of a checkpoint, by its name or its prefix, is of the moving average of the
+/// weights.
+pub fn is_of_average(name: &str) -> bool {
+    name.starts_with(EMA_PREFIX)
+}
+
 /// Weights of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckpointWeights<'a> {

@@ -45,6 +45,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     ema(recipe, &mut found);
     adapter(recipe, &mut found);
     preference_checks::contradictions(recipe, &mut found);
+    initial_optimizer(recipe, &mut found);
     tasks(recipe, &mut found);
     engine(recipe, &mut found);
     sweep_checks::contradictions(recipe, &mut found);
@@ -79,7 +80,7 @@ fn adapter(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         found.push(recipe.diagnostic(
             &["adapter.kind", "model.init_from"],
             "adapters are trained in place of the weights, which would stay as they were drawn",
-            "set model.init_from to the folder of a trained model, or leave adapter.kind out",
+            "set model.init_from to the folder of a trained model or to a run, or leave adapter.kind out",
         ));
     }
     if adapter.targets.is_empty() {
@@ -94,6 +95,28 @@ fn adapter(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             &["adapter.kind", "model.parametrization"],
             "muP says how matrices of the model's width are trained, and adapters have another width",
             "leave model.parametrization out",
+        ));
+    }
+}
+
+/// Reports an optimizer's state to begin with that no run has, or that adapters do not have.
+fn initial_optimizer(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
+    let (adapter, model) = (&recipe.values().adapter, &recipe.values().model);
+    if !model.init_optimizer {
+        return;
+    }
+    if model.init_from.is_none() {
+        found.push(recipe.diagnostic(
+            &["model.init_optimizer", "model.init_from"],
+            "no run is named whose optimizer's state could be taken",
+            "set model.init_from to a run, or leave model.init_optimizer out",
+        ));
+    }
+    if adapter.kind != AdapterKind::None {
+        found.push(recipe.diagnostic(
+            &["model.init_optimizer", "adapter.kind"],
+            "the optimizer's state of a run belongs to its weights, and adapters are trained in their place",
+            "leave model.init_optimizer out",
         ));
     }
 }

@@ -276,10 +276,13 @@ sections! {
                    idle(&[When::Is("model.parametrization", &["\"standard\""])]);
         /// Use one matrix for the embedding and the head.
         tie_embeddings: bool = false; Training, Type::Bool, "true" => aliases(&["tie_word_embeddings"]);
-        /// Folder of a model in HuggingFace format, whose weights are the initial values of the parameters.
-        /// All other model keys must agree with its `config.json`; `xrun import` prints them.
+        /// Folder of a model in HuggingFace format, a run, or a checkpoint of one, whose weights are the
+        /// initial values of the parameters. All other model keys must agree with it; `xrun import` prints
+        /// those of a folder. A run is named as for `xrun resume`, and begins with its newest checkpoint.
         init_from: Option<String> = None;
             Training, Type::NameOrPath(&[]), "\"smollm2-135m\"" => unset("drawn by `init_std` and the seed"), implied(UNSET);
+        /// Begin with the optimizer's state of the run that `init_from` names, too.
+        init_optimizer: bool = false; Training, Type::Bool, "true" => implied("false");
     }
 
     /// Adapters: small matrices that are trained in place of the model's weights, which stay as

@@ -79,7 +79,7 @@ fn defaults_pass_their_own_checks() {
 fn required_settings(key: &Key) -> Vec<&'static str> {
     match key.path {
         "model.n_heads" => vec!["model.head_dim=32"],
-        "adapter.kind" => vec!["model.init_from=model"],
+        "adapter.kind" | "model.init_optimizer" => vec!["model.init_from=model"],
         "ema.evaluate" => vec!["ema.decay=0.9"],
         "engine.devices" => vec!["parallelism.world_size=2"],
         "training.global_batch_size" => vec!["training.local_batch_size=8"],

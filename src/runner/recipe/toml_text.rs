@@ -123,11 +123,20 @@ fn json_as_toml(value: &Json) -> Option<String> {
 }
 
 /// Returns the value of a key as the hash of a recipe covers it. Of a path, that is the name of the file or
-/// folder: where it lies does not matter, and its content has a hash of its own.
+/// folder, and of a checkpoint also the run: where it lies does not matter, and its content has a hash of its
+/// own.
 pub(super) fn hashed_text<'v>(key: &Key, value: &'v str) -> Cow<'v, str> {
     let name = |path: &String| {
-        let name = Path::new(path).file_name().unwrap_or_default();
-        quote(&format!("./{}", name.to_string_lossy()))
+        let path = Path::new(path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Checkpoints are named after their step alone, so the name of the run counts too.
+        let checkpoints = path.parent().filter(|folder| folder.ends_with("checkpoint"));
+        match checkpoints.and_then(Path::parent).and_then(Path::file_name) {
+            Some(run) if name.starts_with("step-") => {
+                quote(&format!("./{}/checkpoint/{name}", run.to_string_lossy()))
+            }
+            _ => quote(&format!("./{name}")),
+        }
     };
     match paths_in(key, value).as_deref() {
         None => Cow::Borrowed(value),

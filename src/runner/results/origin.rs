@@ -34,12 +34,16 @@ pub struct Origin {
 pub enum BeganFrom {
     /// The initial values that follow from the recipe.
     InitialValues,
-    /// The weights of a folder in HuggingFace's form.
+    /// The weights of a folder in HuggingFace's form, or of a checkpoint of another run, at step 0.
     Weights {
-        /// Path of the folder.
+        /// Path of the folder or of the checkpoint.
         folder: String,
         /// BLAKE3 of its content, in hexadecimal.
         blake3: String,
+        /// BLAKE3 of the folder with the weights of adapters; `None` if adapters began with none, and in runs
+        /// of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        adapter: Option<String>,
     },
     /// A checkpoint of another run.
     Checkpoint {
@@ -141,7 +145,11 @@ mod tests {
     use crate::results::summary::{BegunWith, ForkedFrom};
 
     fn origins() -> [Origin; 3] {
-        let weights = BeganFrom::Weights { folder: "/m".to_owned(), blake3: "w".to_owned() };
+        let weights = BeganFrom::Weights {
+            folder: "/m".to_owned(),
+            blake3: "w".to_owned(),
+            adapter: Some("a".to_owned()),
+        };
         let checkpoint = BeganFrom::Checkpoint {
             folder: "/results/r/p".to_owned(),
             run: "p".to_owned(),
@@ -165,7 +173,7 @@ mod tests {
         summary.corpus_hash = Some("c".to_owned());
         match &origin.began_from {
             BeganFrom::InitialValues => {}
-            BeganFrom::Weights { folder, blake3 } => {
+            BeganFrom::Weights { folder, blake3, .. } => {
                 summary.begun_with = Some(BegunWith { folder: folder.clone(), blake3: blake3.clone() });
             }
             BeganFrom::Checkpoint { .. } => {

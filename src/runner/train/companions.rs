@@ -101,7 +101,12 @@ pub(super) fn begin(run: &Path, origin: &Origin, recipe: &Recipe, start: &Start)
         own.0.insert(CHAT_TEMPLATE.to_owned(), text(path, bytes)?);
     }
     if let Some(initial) = &start.initial {
-        own.0.extend(from_folder(&initial.weights.folder, &OF_MODEL)?.0);
+        let of_model = match (initial.base.folder(), initial.base.run()) {
+            (Some(folder), _) => from_folder(folder, &OF_MODEL)?,
+            (None, Some(run)) => companions(run)?,
+            (None, None) => Companions::default(),
+        };
+        own.0.extend(of_model.0.into_iter().filter(|(name, _)| OF_MODEL.contains(&name.as_str())));
     }
     write(run, &own)
 }

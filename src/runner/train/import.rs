@@ -1,11 +1,10 @@
 //! Imports a folder in HuggingFace's form as a run with a checkpoint.
 
 use super::companions;
-use super::initial::weights::TOKENIZER;
 use super::reference::logits;
 use crate::checkpoint::{END_TOKEN_ID, INITIAL_WEIGHTS, Meta, Snapshot, Store, TensorView};
 use crate::data::Tokenizer;
-use crate::data::tokenizer::{BUILT_IN, Begin, MAX_JSON_BYTES, begin_token};
+use crate::data::tokenizer::{BUILT_IN, Begin, FILE as TOKENIZER, MAX_JSON_BYTES, begin_token};
 use crate::error::{Error, IoContext, Result};
 use crate::format::shortened;
 use crate::hugging_face::{Folder, REFERENCE, Reference};
@@ -345,6 +344,7 @@ impl Source<'_> {
             began_from: BeganFrom::Weights {
                 folder: shown(&weights.folder.path)?,
                 blake3: (*hash).to_owned(),
+                adapter: None,
             },
         };
         origin.write(run.path())?;

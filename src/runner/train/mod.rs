@@ -4,6 +4,7 @@
 //! part of the data, and runs the loop, [`train`]. Rank 0 also has a [`Recorder`], which writes results.
 
 mod agreement;
+mod begun_run;
 mod calibrate;
 mod chat;
 mod companions;
@@ -19,6 +20,7 @@ mod initial;
 mod inspect;
 mod job;
 mod model_checks;
+mod of_checkpoint;
 mod preference;
 mod profile;
 mod rank;
@@ -42,6 +44,7 @@ mod timed_length;
 mod trained;
 
 pub use agreement::StepRequest;
+pub use begun_run::{begun_run_setting, run_with_checkpoint, with_begun_run};
 pub use calibrate::cpu_pace;
 pub use chat::Chat;
 pub use companions::companions;
@@ -49,11 +52,14 @@ pub use conclude::{Ended, mark_failed};
 pub use gauges::environment;
 pub use generate::{Prompt, check_planned_prompt};
 pub use import::{ImportRequest, Imported, ModelFolder, import};
+pub use initial::base::BaseModel;
+pub use initial::optimizer::check_initial_optimizer;
 pub use initial::weights::{InitialWeights, check_initial_weights};
 pub use initial::{InitialValues, initialize, refresh_compute_copy};
 pub use inspect::inspect;
 pub use job::{RunData, prepare, prepare_early};
 pub use model_checks::{MAX_CHECKED_PARAMETERS, ModelChecks, check_model};
+pub use of_checkpoint::{recipe_of, tokenizer_json, tokenizer_of};
 pub use profile::{OpTime, Profile, ProfileRequest, Span, profile};
 pub use rank::{Evaluated, Evaluation, Rank, ScoredWeights, StepReport};
 pub use recorder::Recorder;
@@ -65,7 +71,7 @@ pub use sample::{GenerationTime, Sampled, bench_generation, sample};
 pub use scoring_model::{ModelSource, ScoringModel, is_model_folder};
 pub use time_left::TimeLeft;
 pub use timed_length::with_timed_length;
-pub use trained::{TrainedRun, recipe_of, tokenizer_json, tokenizer_of};
+pub use trained::TrainedRun;
 
 use crate::device::communicator::RankPhase;
 use crate::error::Result;

@@ -23,7 +23,7 @@ use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
 use crate::generation::Generating;
 use crate::ir::{BatchSlot, ControlSlot};
 use crate::metrics::PairMeans;
-use crate::model::{Programs, schedule_tables};
+use crate::model::Programs;
 use crate::plan::Plan;
 use crate::ranks::{TimedCommunicator, fault};
 pub use evaluate::{Evaluated, Evaluation};
@@ -216,9 +216,6 @@ impl Rank {
             gpu.attribute_memory(MemoryCause::Other);
         }
         engine.use_graphs(execution.cuda_graphs);
-        for (slot, table) in schedule_tables(&plan, &programs.state) {
-            engine.state.set_values(engine.state.slot(slot)?, &table)?;
-        }
         if let Some(ema) = plan.ema {
             let weights = engine.state.slot(ControlSlot::EmaWeights)?;
             engine.state.set_values(weights, &ema.weights(plan.steps))?;
@@ -238,6 +235,7 @@ impl Rank {
             scoring: None,
             reference: None,
         };
+        rank.count_updates_before(0)?;
         rank.go_to(0)?;
         Ok(rank)
     }

@@ -1,13 +1,16 @@
 //! Reads the state of a checkpoint into an engine, and broadcasts it from rank 0.
 
 use super::initial::{refresh_compute_copy, write_parameter};
-use super::shards::{CheckpointBuffer, checkpoint_buffers, request_tensor, whole_spec, write_tensor};
+use super::shards::{
+    CheckpointBuffer, checkpoint_buffers, optimizer_buffers, request_tensor, whole_spec, write_tensor,
+};
 use crate::checkpoint::{Loaded, TensorView};
 use crate::device::DType;
 use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::{Engine, StateCopy};
-use crate::ir::{FlatBuffer, Param, Spec};
+use crate::ir::{FlatBuffer, Param, Spec, State};
+use crate::liveness::report_progress;
 use bytemuck::pod_collect_to_vec;
 use half::bf16;
 use safetensors::Dtype;
@@ -76,14 +79,7 @@ pub(super) fn restore_shards(
     let layout = Arc::clone(engine.state.layout());
     for buffer in checkpoint_buffers(&layout) {
         for param in buffer.params(&layout) {
-            let spec = whole_spec(&layout, &buffer.name, param)?;
-            let name = format!("{}{}", buffer.prefix, param.name);
-            let mine = match loaded {
-                Some(loaded) => from_stored(&spec, loaded.read(&name, &spec.shape)?),
-                None => Vec::new(),
-            };
-            let bytes = comm.broadcast(&name, mine)?;
-            check_length(param, bytes.len(), spec.bytes())?;
+            let bytes = from_rank_0(comm, loaded, (&layout, &buffer), param)?;
             // Masters of a sharded state are fp32.
             match &buffer.name {
                 FlatBuffer::Params => write_parameter(engine, param, pod_collect_to_vec::<u8, f32>(&bytes))?,
@@ -92,6 +88,46 @@ pub(super) fn restore_shards(
         }
     }
     Ok(())
+}
+
+/// Sets the optimizer's slots to those of a checkpoint that rank 0 reads. The parameters and their moving
+/// average stay as they are. Every rank must call it.
+///
+/// # Errors
+/// If a tensor is missing or has a different shape, or a rank is lost or plans a different model.
+pub(super) fn restore_optimizer(
+    engine: &mut Engine,
+    comm: &dyn Communicator,
+    loaded: Option<&Loaded>,
+) -> Result<()> {
+    let layout = Arc::clone(engine.state.layout());
+    for buffer in optimizer_buffers(&layout) {
+        for param in buffer.params(&layout) {
+            let bytes = from_rank_0(comm, loaded, (&layout, &buffer), param)?;
+            write_tensor(engine, &buffer.name, buffer.shards, param, &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a parameter's whole tensor in a state buffer, including padding, which rank 0 reads from its
+/// checkpoint.
+fn from_rank_0(
+    comm: &dyn Communicator,
+    loaded: Option<&Loaded>,
+    (layout, buffer): (&State, &CheckpointBuffer<'_>),
+    param: &Param,
+) -> Result<Vec<u8>> {
+    report_progress();
+    let spec = whole_spec(layout, &buffer.name, param)?;
+    let name = format!("{}{}", buffer.prefix, param.name);
+    let mine = match loaded {
+        Some(loaded) => from_stored(&spec, loaded.read(&name, &spec.shape)?),
+        None => Vec::new(),
+    };
+    let bytes = if comm.world_size() == 1 { mine } else { comm.broadcast(&name, mine)? };
+    check_length(param, bytes.len(), spec.bytes())?;
+    Ok(bytes)
 }
 
 fn check_length(param: &Param, bytes: usize, expected: usize) -> Result<()> {

@@ -154,6 +154,7 @@ impl OneRank<'_> {
     fn set_state(&self, rank: &mut Rank, message: &StartMessage) -> Result<()> {
         let start = self.zero.map(|zero| zero.start);
         let shared = &self.job.initial_values;
+        rank.count_updates_before(message.updates_before)?;
         if message.restored {
             rank.restore(message.from_step, start.and_then(Start::restored))?;
             let frozen = start.and_then(Start::frozen_weights);
@@ -161,7 +162,11 @@ impl OneRank<'_> {
         }
         if message.weights {
             let weights = start.and_then(Start::weights);
-            return rank.begin_with(weights.map(|weights| weights as &dyn Weights), shared);
+            rank.begin_with(weights.map(|weights| weights as &dyn Weights), shared)?;
+            return match message.optimizer {
+                true => rank.begin_with_optimizer(start.and_then(Start::optimizer)),
+                false => Ok(()),
+            };
         }
         rank.initialize(shared)
     }

@@ -1,10 +1,10 @@
 //! The weights of a run, wherever they are stored: in its checkpoint and, if adapters are trained, in the
-//! folder that it began with.
+//! folder or the checkpoint that it began with.
 
+use super::initial::base::BaseModel;
 use super::initial::weights::frozen_weights;
 use crate::checkpoint::Loaded;
 use crate::error::Result;
-use crate::model::hugging_face::ImportedWeights;
 use crate::model::{CheckpointWeights, Weights, WeightsKind};
 use crate::plan::Model;
 use crate::recipe::Recipe;
@@ -14,15 +14,15 @@ pub struct RunWeights<'a> {
     /// What was trained.
     pub trained: CheckpointWeights<'a>,
     /// The frozen weights; `None` if all weights were trained.
-    pub frozen: Option<ImportedWeights>,
+    pub frozen: Option<BaseModel>,
 }
 
 impl<'a> RunWeights<'a> {
-    /// Opens the weights of a checkpoint, and the folder with the frozen ones.
+    /// Opens the weights of a checkpoint, and the frozen ones.
     ///
     /// # Errors
-    /// If the average is requested but the run kept none, or the folder is gone or was changed since the run
-    /// began.
+    /// If the average is requested but the run kept none, or the frozen weights are gone or were changed
+    /// since the run began.
     pub fn open(loaded: &'a Loaded, kind: WeightsKind, recipe: &Recipe, model: &Model) -> Result<Self> {
         let frozen = frozen_weights(recipe, model, loaded)?;
         Ok(Self { trained: CheckpointWeights::new(loaded, kind)?, frozen })

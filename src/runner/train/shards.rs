@@ -4,6 +4,7 @@ use crate::device::communicator::Communicator;
 use crate::error::{Error, Result};
 use crate::exec::Engine;
 use crate::ir::{FlatBuffer, Param, Shards, Spec, State};
+use crate::model::is_of_average;
 use std::sync::Arc;
 
 /// A tensor of a checkpoint: the index of its buffer among the checkpoint's, and the index of its parameter.
@@ -49,6 +50,14 @@ pub(super) fn checkpoint_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
             shards: layout.shards.as_ref().map(|_| &group.places),
         }));
     }
+    buffers
+}
+
+/// Returns the buffers of [`checkpoint_buffers`] that hold the optimizer's state: neither the parameters nor
+/// their moving average.
+pub(super) fn optimizer_buffers(layout: &State) -> Vec<CheckpointBuffer<'_>> {
+    let mut buffers = checkpoint_buffers(layout);
+    buffers.retain(|buffer| buffer.name != FlatBuffer::Params && !is_of_average(buffer.prefix));
     buffers
 }
 

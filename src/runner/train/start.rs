@@ -5,12 +5,13 @@ mod changes;
 mod origin;
 
 pub(super) use changes::corpus_files;
-pub(super) use origin::{LossesBefore, run_of};
+pub(super) use origin::LossesBefore;
 
+use super::initial::optimizer::check_initial_optimizer;
 use super::initial::weights::{InitialWeights, check_same_base};
 use super::job::Job;
+use super::of_checkpoint::{recipe_of, run_of};
 use super::request::{Origin, Request};
-use super::trained::recipe_of;
 use crate::checkpoint::{self, Loaded};
 use crate::device::cuda::{self, Algorithms, Gpu};
 use crate::error::{Error, Result};
@@ -88,9 +89,12 @@ impl Start {
                 InitialWeights::open(&job.recipe, &job.plan, &job.dataset.tokenizer, start.loaded.is_none())?;
             match (&start.loaded, &start.initial) {
                 (Some(loaded), Some(initial)) => {
-                    check_same_base(&initial.weights.folder, &initial.hash, loaded)?;
+                    check_same_base(&initial.base, &initial.hash, loaded)?;
                 }
                 _ => origin::check_weights(start.origin.as_ref(), start.initial.as_ref(), &request.origin)?,
+            }
+            if let (None, Some(initial)) = (&start.loaded, &start.initial) {
+                check_initial_optimizer(&job.recipe, &initial.base, &job.programs.state)?;
             }
             start.warnings.extend(start.initial.iter().filter_map(|initial| initial.warning.clone()));
         }
@@ -212,10 +216,26 @@ impl Start {
         if self.is_own { self.step() } else { 0 }
     }
 
-    /// Closes the files of the checkpoint once the state is set. The run removes old checkpoints, and on some
+    /// Closes the files of checkpoints once the state is set. The run removes old checkpoints, and on some
     /// file systems a folder with open files cannot be removed.
     pub fn close(&self) {
         self.loaded.iter().for_each(Loaded::close);
+        self.initial.iter().for_each(InitialWeights::close);
+    }
+
+    /// Returns the checkpoint with the optimizer's state to begin with; `None` if it begins at zero, or if
+    /// the whole state is restored.
+    pub fn optimizer(&self) -> Option<&Loaded> {
+        self.initial.as_ref().filter(|_| self.loaded.is_none())?.optimizer()
+    }
+
+    /// Returns how many updates the optimizer's state has seen before the run's first step.
+    pub fn updates_before(&self) -> u64 {
+        match (&self.loaded, self.optimizer()) {
+            (Some(loaded), _) => loaded.meta().updates_before(),
+            (None, Some(other)) => other.meta().updates_before() + other.meta().step,
+            (None, None) => 0,
+        }
     }
 
     /// Returns the checkpoint whose whole state is restored, if there is one.
@@ -267,10 +287,9 @@ impl Start {
 fn weights_only_error(loaded: &Loaded, what: &str) -> Error {
     Error::usage(format!(
         "{} has only weights, without the optimizer's state (checkpoint.weights_only), so a {what} cannot continue from it. \
-         `xrun export RUN --checkpoint {} --to DIR` and `xrun RECIPE model.init_from=DIR` begin a new run with these weights; \
-         `xrun sample RUN` generates with them",
+         `xrun RECIPE model.init_from={}` begins a new run with these weights; `xrun sample RUN` generates with them",
         loaded.path().display(),
-        loaded.meta().step
+        loaded.path().display()
     ))
 }
 
@@ -306,7 +325,7 @@ fn algorithms(
         Origin::Resume(run) | Origin::Fork { run, .. } => Some(run.join(ALGORITHMS)),
         Origin::Fresh => None,
     };
-    let of_checkpoint = loaded.and_then(|loaded| Some(origin::run_of(loaded)?.join(ALGORITHMS)));
+    let of_checkpoint = loaded.and_then(|loaded| Some(run_of(loaded)?.join(ALGORITHMS)));
     let own = own.filter(|path| path.exists()).or(of_checkpoint);
     let table = match (named, own) {
         (Some(run), _) => read_algorithms(&run.join(ALGORITHMS))?,

@@ -35,6 +35,10 @@ pub(super) struct StartMessage {
     pub restored: bool,
     /// True if rank 0 has initial weights, which it will send.
     pub weights: bool,
+    /// True if rank 0 has the optimizer's state to begin with, which it will send.
+    pub optimizer: bool,
+    /// Number of updates that the optimizer's state has seen before the run's first step.
+    pub updates_before: u64,
     /// True if nothing is left to train.
     pub finished: bool,
     /// Table of matrix-product algorithms for all ranks, as JSON.
@@ -54,6 +58,8 @@ impl StartMessage {
             from_step: start.map_or(job.steps(), Start::step),
             restored: start.is_some_and(|start| start.restored().is_some()),
             weights: start.is_some_and(|start| start.weights().is_some()),
+            optimizer: start.is_some_and(|start| start.optimizer().is_some()),
+            updates_before: start.map_or(0, Start::updates_before),
             finished: start.is_none(),
             algorithms: start.and_then(|start| start.algorithms.as_ref()).map(Algorithms::to_json),
         }

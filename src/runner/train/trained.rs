@@ -1,12 +1,12 @@
 //! Reads a trained run again: its recipe and tokenizer, verified against its checkpoint, and an engine that
 //! generates with its weights.
 
-use super::initial::weights::{TOKENIZER, write_frozen, write_weights};
+use super::initial::weights::{write_frozen, write_weights};
+use super::of_checkpoint::{recipe_of, tokenizer_of};
 use super::rank::print_timing_notice;
 use super::run_weights::RunWeights;
 use crate::checkpoint::{self, Loaded};
 use crate::data::Tokenizer;
-use crate::data::tokenizer::MAX_JSON_BYTES;
 use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
@@ -18,7 +18,6 @@ use crate::machine::Machine;
 use crate::model::{CheckpointWeights, Generator, Weights, WeightsKind};
 use crate::plan::{CorpusFacts, Plan};
 use crate::recipe::{self, Class, Recipe};
-use crate::regular;
 use crate::results::names::CHECKPOINT;
 use crate::results::progress::eprint_line;
 use std::path::{Path, PathBuf};
@@ -203,60 +202,4 @@ pub(super) fn engine_with_weights(
         write_frozen(&mut engine, frozen, &weights.read(&frozen.name, &frozen.spec.shape)?)?;
     }
     Ok(engine)
-}
-
-/// Returns the recipe that a checkpoint was trained with.
-///
-/// # Errors
-/// If the recipe does not load.
-pub fn recipe_of(loaded: &Loaded) -> Result<Recipe> {
-    let name = Path::new("the checkpoint's recipe");
-    recipe::load_resolved(name, &loaded.meta().resolved_recipe_toml, &[], &Machine::none())
-}
-
-/// Returns the tokenizer.json of a run.
-///
-/// # Errors
-/// Fails like [`tokenizer_of`].
-pub fn tokenizer_json(run: &Path, loaded: &Loaded) -> Result<String> {
-    Ok(tokenizer_of(run, loaded)?.to_json().to_owned())
-}
-
-/// Opens the tokenizer of a run, with the end token that its checkpoint names.
-///
-/// # Errors
-/// If its tokenizer.json cannot be read, or is not the one that the checkpoint was trained with.
-pub fn tokenizer_of(run: &Path, loaded: &Loaded) -> Result<Tokenizer> {
-    let path = run.join(TOKENIZER);
-    let bytes = regular::read(&path, MAX_JSON_BYTES).map_err(|e| Error::usage(e.message()))?;
-    let json = String::from_utf8(bytes).map_err(|e| {
-        Error::failed(format!(
-            "{} was changed since the run: it is not UTF-8 ({}). Restore the file",
-            path.display(),
-            e.utf8_error()
-        ))
-    })?;
-    let (meta, at) = (loaded.meta(), loaded.path().display());
-    let changed = |hash: &str| {
-        Error::failed(format!(
-            "{} was changed since the run: its hash with the end token is {hash}, but {at} was trained with {}. Restore \
-             the file",
-            path.display(),
-            meta.tokenizer_hash
-        ))
-    };
-    let end = match meta.extra.get(checkpoint::END_TOKEN_ID) {
-        Some(id) => Some(id.parse().map_err(|_| {
-            Error::failed(format!(
-                "the end token {id:?} in {at} is not a token id; the checkpoint is damaged"
-            ))
-        })?),
-        None => None,
-    };
-    let tokenizer = match Tokenizer::from_run(json, end) {
-        Ok(tokenizer) => tokenizer,
-        Err(e) => return Err(changed("unknown").context(e.message())),
-    };
-    let hash = tokenizer.hash();
-    if hash == meta.tokenizer_hash { Ok(tokenizer) } else { Err(changed(&hash)) }
 }

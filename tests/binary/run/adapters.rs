@@ -137,7 +137,10 @@ fn adapters_that_cannot_be_are_refused() {
     let refused = |more: &[&str], says: &str| {
         place.xrun(&[&["plan"], more].concat()).ended(2).says(&[says]);
     };
-    refused(&["tiny.toml", "adapter.kind=lora"], "set model.init_from to the folder of a trained model");
+    refused(
+        &["tiny.toml", "adapter.kind=lora"],
+        "set model.init_from to the folder of a trained model or to a run",
+    );
     let with = |more: &[&'static str]| [&LORA[..], more].concat();
     refused(&with(&["adapter.targets=[]"]), "no matrix gets an adapter");
     let run = trained(&place, &["training.steps=1"]);

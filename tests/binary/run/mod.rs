@@ -18,6 +18,7 @@ mod ema;
 mod eval;
 mod export;
 mod failures;
+mod from_run;
 mod hostile;
 mod in_run;
 mod kills;

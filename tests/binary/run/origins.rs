@@ -59,6 +59,7 @@ fn origins(place: &Place, parent: &Run, imported: &Run) -> Vec<(&'static str, Ru
     vec![
         ("initial values", to(&["tiny.toml"])),
         ("a folder", to(&[&["tiny.toml"], &FROM_FOLDER[..]].concat())),
+        ("a run", to(&["tiny.toml", WARMUP, &format!("model.init_from={}", parent.name())])),
         ("the newest checkpoint", Run { path: fork.path.clone() }),
         ("an earlier checkpoint", to(&["resume", parent.name(), "--fork", "--at", "5"])),
         (
@@ -146,6 +147,7 @@ fn a_run_whose_origin_is_gone_or_changed_is_refused() {
     let step = |run: &Run, step: u64| run.checkpoints().join(xrun::checkpoint::folder_name(step));
     for (origin, own, another) in [
         ("a folder", weights("hf"), weights("hf-other")),
+        ("a run", step(&parent, 10), step(&other, 10)),
         ("the newest checkpoint", step(&parent, 10), step(&other, 10)),
         ("an earlier checkpoint", step(&parent, 5), step(&other, 5)),
         ("an imported model", step(&imported, 0), step(&other_import, 0)),

@@ -47,6 +47,6 @@ fn questions_are_written_trained_on_and_asked() {
     place.xrun(&asked).succeeds();
     let scored = lines(&read("scores/story_questions-0-shot.jsonl"));
     assert_eq!(scored.len(), unseen.len());
-    // The recipe beside the files is one: it misses only the model that it begins from.
-    place.xrun(&["plan", "a/recipe.toml"]).ended(2).says(&["model"]);
+    // The recipe beside the files is one: it misses only the run that it begins with.
+    place.xrun(&["plan", "a/recipe.toml"]).ended(2).says(&["no run `quickstart` in results"]);
 }

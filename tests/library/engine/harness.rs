@@ -96,7 +96,7 @@ impl Setup {
         let mut engine =
             Engine::new(pool, &self.programs.state, Arc::new(SingleRank), placement, arena, poison).unwrap();
         initialize(&mut engine, &self.plan.seeds, &InitialValues::new(1)).unwrap();
-        for (slot, table) in schedule_tables(&self.plan, &self.programs.state) {
+        for (slot, table) in schedule_tables(&self.plan, &self.programs.state, 0) {
             set(&mut engine, &slot.to_string(), &table);
         }
         set(&mut engine, "control.step", &[1.0]);

@@ -123,7 +123,7 @@ impl Subject {
         }
         refresh_compute_copy(&mut engine).unwrap();
         let mut subject = Self { windows: None, plan, programs, engine };
-        for (slot, table) in schedule_tables(&subject.plan, &subject.programs.state) {
+        for (slot, table) in schedule_tables(&subject.plan, &subject.programs.state, 0) {
             subject.set(&slot.to_string(), &table);
         }
         subject.set("control.step", &[1.0]);

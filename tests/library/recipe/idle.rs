@@ -71,6 +71,7 @@ const CHOICES: [&[&str]; 57] = [
     &["model.rope_fraction=0.125"],
     &["model.definition=llama"],
     &["model.init_from=/nosuch/model"],
+    &["model.init_from=/nosuch/model", "model.init_optimizer=true"],
     &["model.init_from=/nosuch/model", "adapter.kind=lora"],
     &["model.init_from=/nosuch/model", "adapter.kind=lora", "adapter.init_from=/nosuch/adapter"],
     &["seeds.init=1", "seeds.order=1"],
@@ -241,7 +242,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
     if plan.drops_elements() {
         let _ = write!(text, "dropout {}", plan.seeds.dropout);
     }
-    let _ = write!(text, "from {:?}", values.model.init_from);
+    let _ = write!(text, "from {:?} {}", values.model.init_from, values.model.init_optimizer);
     let from = if plan.adapter.is_some() { &values.adapter.init_from } else { &values.model.init_from };
     match from {
         Some(from) => _ = write!(text, "from {from}"),
@@ -349,7 +350,7 @@ fn programs(plan: &Plan) -> String {
     for section in programs.sections() {
         let _ = writeln!(text, "{}", section.program);
     }
-    for (slot, table) in schedule_tables(plan, &programs.state) {
+    for (slot, table) in schedule_tables(plan, &programs.state, 0) {
         let few: Vec<u32> = table.iter().take(2000).map(|x| (*x as f32).to_bits()).collect();
         let _ = writeln!(text, "{slot} {few:?}");
     }

@@ -24,6 +24,15 @@ pub(super) static CLASSES: [&dyn Class; 4] = [&Qwen3, &Llama, &Gpt2, &NanoChat];
 /// # Errors
 /// If no class can express it, with the unsupported keys of each class; or if products of sizes overflow.
 pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
+    let class = class_of(m)?;
+    Ok(HfModel { class: class.name(), config: config_json(class, m, facts), tensors: class.tensors(m) })
+}
+
+/// Returns the first class that can express a model.
+///
+/// # Errors
+/// If none can, with the unsupported keys of each class; or if products of sizes overflow.
+pub(super) fn class_of(m: &Model) -> Result<&'static dyn Class> {
     if m.definition.is_some() {
         return Err(Error::usage(
             "a model with a text of its own (model.definition) has no class in HuggingFace's transformers; models that \
@@ -35,8 +44,7 @@ pub fn express(m: &Model, facts: &HfFacts) -> Result<HfModel> {
     for class in CLASSES {
         let UnsupportedKeys(lacks) = class.unsupported_keys(m);
         if lacks.is_empty() {
-            let (config, tensors) = (config_json(class, m, facts), class.tensors(m));
-            return Ok(HfModel { class: class.name(), config, tensors });
+            return Ok(class);
         }
         refusals.push(format!("\n  {}: {}", class.name(), lacks.join("; ")));
     }

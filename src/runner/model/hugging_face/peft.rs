@@ -1,7 +1,7 @@
 //! Adapters in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`, which hold the two
 //! matrices of every adapted module.
 
-use super::classes::class_for;
+use super::classes::{class_for, class_of};
 use super::tensor::HfTensor;
 use crate::error::{Error, Result};
 use crate::hugging_face::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Folder};
@@ -122,13 +122,13 @@ pub struct AdapterWeights {
 }
 
 impl AdapterWeights {
-    /// Opens an adapter's folder for the adapters of a plan, on a model with the configuration of `base`.
-    /// Reads only headers.
+    /// Opens an adapter's folder for the adapters of a plan, on a model with the configuration of `base`, or
+    /// of the class in which the model would be exported. Reads only headers.
     ///
     /// # Errors
     /// A usage error that names what differs: the rank, the factor, a module, or a kind of adapter that xrun
     /// does not have.
-    pub fn open(path: &Path, adapter: &Adapter, model: &Model, base: &Folder) -> Result<Self> {
+    pub fn open(path: &Path, adapter: &Adapter, model: &Model, base: Option<&Folder>) -> Result<Self> {
         let folder = Folder::open_adapter(path)?;
         let config = &folder.config;
         for (key, value, instead) in required() {
@@ -147,7 +147,7 @@ impl AdapterWeights {
                 factor * rank as f64,
             )));
         }
-        let class = class_for(&base.config)?;
+        let class = base.map_or_else(|| class_of(model), |base| class_for(&base.config))?;
         let wanted = tensors(model, adapter, &class.tensors(model))?;
         let known: BTreeSet<&str> = wanted.iter().map(|tensor| tensor.name.as_str()).collect();
         if let Some((name, _)) = folder.tensors().find(|(name, _)| !known.contains(name)) {

@@ -2,6 +2,9 @@
 //! decides which property of the parameter is used ([`Seeds::initial_values_key`]). The ranks of a process
 //! share the values.
 
+pub(super) mod base;
+pub(super) mod optimizer;
+mod same_model;
 pub(super) mod weights;
 
 use super::shards::{whole_spec, write_tensor};

@@ -6,12 +6,12 @@ use crate::checkpoint::{self, Loaded, TensorView};
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
 use crate::ir::FlatBuffer;
-use crate::model::Weights;
+use crate::model::{Weights, schedule_tables};
 use crate::train::held::{CheckpointContents, SnapshotCopy};
 use crate::train::initial::weights::{write_all_frozen, write_all_weights};
 use crate::train::initial::{InitialValues, initialize};
 use crate::train::replicas;
-use crate::train::restore::{broadcast_state, restore, restore_shards, views};
+use crate::train::restore::{broadcast_state, restore, restore_optimizer, restore_shards, views};
 use crate::train::shards::{answer_requests, checkpoint_buffers, end_requests};
 use std::sync::Arc;
 
@@ -39,6 +39,27 @@ impl Rank {
     ) -> Result<()> {
         initialize(&mut self.engine, &self.plan.seeds, shared)?;
         write_all_weights(&mut self.engine, &*self.comm, weights)
+    }
+
+    /// Writes the schedule of every step for optimizers whose state has seen this many updates before the
+    /// first one, by which AdamW corrects the bias of its moments.
+    ///
+    /// # Errors
+    /// If a copy to the device fails.
+    pub(in crate::train) fn count_updates_before(&mut self, updates: u64) -> Result<()> {
+        for (slot, table) in schedule_tables(&self.plan, &self.programs.state, updates) {
+            let slot = self.engine.state.slot(slot)?;
+            self.engine.state.set_values(slot, &table)?;
+        }
+        Ok(())
+    }
+
+    /// Loads the optimizer's slots, which rank 0 reads from a checkpoint.
+    ///
+    /// # Errors
+    /// If a tensor is missing or has a different shape, or a rank is lost.
+    pub(in crate::train) fn begin_with_optimizer(&mut self, loaded: Option<&Loaded>) -> Result<()> {
+        restore_optimizer(&mut self.engine, &*self.comm, loaded)
     }
 
     /// Loads the state after `step`, which rank 0 reads from a checkpoint.

@@ -28,9 +28,10 @@ use crate::train::gauges::{engine_name, environment};
 use crate::train::import::{shown, untrained_meta};
 use crate::train::initial::weights::InitialWeights;
 use crate::train::job::Job;
+use crate::train::of_checkpoint::run_of;
 use crate::train::recorder::{Recorder, task_entries};
 use crate::train::run_ranks::announce_finished;
-use crate::train::start::{LossesBefore, Start, corpus_files, run_of};
+use crate::train::start::{LossesBefore, Start, corpus_files};
 use std::path::Path;
 
 /// Returns the folder of a run with its summary: either `resumed`, or a new one with a copy of the recipe.
@@ -131,9 +132,11 @@ fn write_origin(folder: &RunFolder, job: &Job, start: &Start) -> Result<()> {
             tokens_seen: fork.tokens_seen,
             state: loaded.state_hash().to_owned(),
         },
-        (_, _, Some(InitialWeights { weights, hash, .. })) => {
-            BeganFrom::Weights { folder: shown(&weights.folder.path)?, blake3: hash.clone() }
-        }
+        (_, _, Some(InitialWeights { base, hash, adapter_hash, .. })) => BeganFrom::Weights {
+            folder: shown(base.path())?,
+            blake3: hash.clone(),
+            adapter: adapter_hash.clone(),
+        },
         _ => BeganFrom::InitialValues,
     };
     let origin = Origin {
@@ -230,8 +233,8 @@ pub(super) fn describe(mut summary: Summary, job: &Job, start: &Start) -> Result
             losses.losses_before = sources.get(source).cloned().unwrap_or_default();
         }
     }
-    if let Some(InitialWeights { weights, hash, .. }) = &start.initial {
-        let folder = shown(&weights.folder.path)?;
+    if let Some(InitialWeights { base, hash, .. }) = &start.initial {
+        let folder = shown(base.path())?;
         summary.begun_with = Some(BegunWith { folder, blake3: hash.clone() });
     }
     summary.notes.extend(start.kept.iter().cloned());
@@ -259,6 +262,7 @@ pub(super) fn meta(job: &Job, start: &Start) -> Meta {
     };
     let stops = start.loaded.as_ref().map(|loaded| loaded.meta().stop_token_ids());
     meta.set_stop_token_ids(&stops.unwrap_or_default());
+    meta.set_updates_before(start.updates_before());
     meta
 }
 
@@ -274,9 +278,10 @@ pub(super) fn write_notes(
     needs: Option<&RunNeeds>,
 ) -> Result<()> {
     write_start(recorder, job, start, launch)?;
-    if let Some(InitialWeights { weights, hash, .. }) = &start.initial {
-        let folder = weights.folder.path.display();
-        recorder.note(&format!("begins with the weights of {folder}, content {}", &hash[..8]))?;
+    if let Some(InitialWeights { base, hash, .. }) = &start.initial {
+        let what = if start.optimizer().is_some() { "weights and the optimizer's state" } else { "weights" };
+        let place = base.path().display();
+        recorder.note(&format!("begins with the {what} of {place}, content {}", &hash[..8]))?;
     }
     needs.map_or(Ok(()), |needs| write_needs(recorder, &job.plan, needs))
 }

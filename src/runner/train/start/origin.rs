@@ -14,15 +14,11 @@ use crate::results::progress::eprint_line;
 use crate::results::rows::{self, MetricsRow, SavedRows};
 use crate::results::summary::SourceLosses;
 use crate::results::{Summary, find};
+use crate::train::initial::base::content_hash_at;
 use crate::train::initial::weights::InitialWeights;
 use crate::train::request;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// Returns the folder of the run that a checkpoint belongs to.
-pub(in crate::train) fn run_of(loaded: &Loaded) -> Option<&Path> {
-    loaded.path().parent()?.parent()
-}
 
 /// Returns the error for a run of which neither a checkpoint nor its origin is left.
 pub(super) fn unknown(run: &Path) -> Error {
@@ -64,28 +60,35 @@ pub(super) fn reopen(run: &Path, origin: &Origin) -> Result<Option<Loaded>> {
     )))
 }
 
-/// Rejects initial weights other than those that a run began with, if it begins again.
+/// Rejects initial weights, of the model or of its adapters, other than those that a run began with, if it
+/// begins again.
 ///
 /// # Errors
-/// A usage error with both hashes.
+/// A usage error with both hashes, which names the key.
 pub(super) fn check_weights(
     origin: Option<&Origin>,
     initial: Option<&InitialWeights>,
     request: &request::Origin,
 ) -> Result<()> {
     let (Some(origin), request::Origin::Resume(run)) = (origin, request) else { return Ok(()) };
-    let before = match &origin.began_from {
-        BeganFrom::Weights { blake3, .. } => Some(blake3),
-        BeganFrom::InitialValues | BeganFrom::Checkpoint { .. } => None,
+    let (before, adapter_before) = match &origin.began_from {
+        BeganFrom::Weights { blake3, adapter, .. } => (Some(blake3), adapter.as_ref()),
+        BeganFrom::InitialValues | BeganFrom::Checkpoint { .. } => (None, None),
     };
     let now = initial.map(|initial| &initial.hash);
-    if before == now {
+    let adapter_now = initial.and_then(|initial| initial.adapter_hash.as_ref());
+    let (key, now, before) = if before != now {
+        ("model.init_from", now, before)
+    } else if adapter_before.is_some() && adapter_before != adapter_now {
+        // Runs of earlier versions did not record the adapter.
+        ("adapter.init_from", adapter_now, adapter_before)
+    } else {
         return Ok(());
-    }
+    };
     let short = |hash: Option<&String>| hash.map_or("none".to_owned(), |hash| hash.chars().take(8).collect());
     Err(Error::usage(format!(
-        "{} has no checkpoint, so it begins again, but the content of model.init_from has changed since it began: its hash \
-         is {} (was {}). Restore the folder, or train the recipe in a new run",
+        "{} has no checkpoint, so it begins again, but the content of {key} has changed since it began: its hash is {} \
+         (was {}). Restore the folder, or train the recipe in a new run",
         run.display(),
         short(now),
         short(before)
@@ -93,7 +96,7 @@ pub(super) fn check_weights(
 }
 
 /// Returns true if a run began as a new run of the recipe would: with its initial values, or with the present
-/// content of `model.init_from`.
+/// content of `model.init_from` and `adapter.init_from`.
 pub(super) fn began_alike(run: &Path, recipe: &Recipe) -> bool {
     let origin = match Origin::read(run) {
         Ok(Some(origin)) => origin,
@@ -103,12 +106,16 @@ pub(super) fn began_alike(run: &Path, recipe: &Recipe) -> bool {
             return false;
         }
     };
-    let named = &recipe.values().model.init_from;
-    match (origin.began_from, named) {
+    let values = recipe.values();
+    match (origin.began_from, &values.model.init_from) {
         (BeganFrom::InitialValues, None) => true,
-        (BeganFrom::Weights { blake3, .. }, Some(folder)) => {
-            let now = Folder::open(Path::new(folder)).and_then(|folder| folder.content_hash());
-            now.is_ok_and(|now| now == blake3)
+        (BeganFrom::Weights { blake3, adapter, .. }, Some(base)) => {
+            let named = values.adapter.init_from.as_ref().filter(|_| adapter.is_some());
+            let same_adapter = named.is_none_or(|folder| {
+                let now = Folder::open_adapter(Path::new(folder)).and_then(|folder| folder.content_hash());
+                now.is_ok_and(|now| Some(now) == adapter)
+            });
+            same_adapter && content_hash_at(Path::new(base)).is_ok_and(|now| now == blake3)
         }
         _ => false,
     }

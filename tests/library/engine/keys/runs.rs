@@ -229,6 +229,12 @@ pub fn export(to: &Path) -> Result<()> {
     hf_export::write(to, &trained.export, &trained.loaded, trained.tokenizer.to_json())
 }
 
+/// Trains a run with another seed in a results folder, and returns its folder.
+pub fn keep(results: &Path) -> Result<PathBuf> {
+    let (folder, _) = start(&small(&["training.seed=9".to_owned()]), results)?;
+    Ok(folder.path().to_owned())
+}
+
 /// Exports the adapters of a run on the model in the folder `base`.
 pub fn export_adapter(base: &Path, to: &Path) -> Result<()> {
     let base = format!("model.init_from={}", base.display());

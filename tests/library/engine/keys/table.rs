@@ -181,6 +181,11 @@ impl Files {
         to
     }
 
+    /// Trains a run of the tiny recipe, which keeps a checkpoint.
+    fn run(&self) -> PathBuf {
+        runs::keep(&self.folder.path().join("results")).expect("a tiny run is trained")
+    }
+
     /// Exports the adapters of another run on the model.
     fn adapter(&self) -> PathBuf {
         let to = self.folder.path().join("adapter");
@@ -300,6 +305,11 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "model.definition" => curve("llama"),
         "model.init_from" => {
             on(&[], &files.model().display().to_string(), [Special(runs::begins_with_weights); 2])
+        }
+
+        "model.init_optimizer" => {
+            let run = format!("model.init_from={}", files.run().display());
+            on(&[run.as_str()], "true", [Special(runs::trains_otherwise); 2])
         }
 
         "adapter.kind" => adapted(&[], "lora"),
