@@ -261,6 +261,10 @@ def hostile_text(browser, runs):
     for part in ["</script><script>", "␛[2J", "⟨U+202E⟩txet", "\"quoted\" &amp; <b>bold</b>"]:
         browser.check("hostile", part in sample, f"the sample does not show {part} as text")
     browser.check("hostile", folder.HOSTILE[3] in sample, "the prompt is not shown as it was written")
+    cells = page.locator(".before-after tbody td")
+    browser.check("hostile", cells.count() == 2, "the samples before and after are not one row of two")
+    browser.check("hostile", all("</script><script>" in text for text in cells.all_inner_texts()), "the table does not show a sample as text")
+    browser.check("hostile", page.locator(".before-after th").all_inner_texts() == ["before training", "after step 60"], "the table does not say when its samples were taken")
     browser.check("hostile", folder.HOSTILE[0] in page.locator(".runs tbody").inner_text(), "the table does not show the note as text")
     browser.picture(page, "hostile")
     for tab in ["overview", "log", "recipe"]:

@@ -81,7 +81,7 @@ def hostile(xrun, run):
     train(xrun, run.parent.parent, "runs", "note", run.name, note)
 
     def change(summary):
-        summary["samples"] = [{"step": 60, "prompt": prompt, "text": SAMPLE}]
+        summary["samples"] = [{"step": step, "prompt": prompt, "text": SAMPLE} for step in (0, 30, 60)]
         summary["notes"] = [reason]
 
     rewrite(run / "summary.json", change)

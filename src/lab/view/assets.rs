@@ -62,6 +62,7 @@ pub const ASSETS: &[Asset] = &[
     asset!(Script, "repetitions.js"),
     asset!(Script, "curves.js"),
     asset!(Script, "run_details.js"),
+    asset!(Script, "samples.js"),
     asset!(Script, "differences.js"),
     asset!(Script, "model.js"),
     asset!(Script, "memory.js"),

@@ -114,6 +114,12 @@ impl OneRank<'_> {
         if let Some(recorder) = &mut recorder {
             self.begin_record(recorder, rank, took, waited_for_kernels)?;
         }
+        let begins_with_weights = message.weights && !message.restored && message.from_step == 0;
+        if let Some(recorder) = recorder.as_deref_mut().filter(|_| begins_with_weights) {
+            // The other ranks wait in the first collective of the first step.
+            comm.set_status(0, WRITES);
+            recorder.generate_before(rank)?;
+        }
         let trained = train(rank, &job.plan, job.until, &job.stop, recorder.as_deref_mut());
         match &trained {
             Ok(outcome) => log.line(&format!("{outcome:?} after step {}", rank.done())),

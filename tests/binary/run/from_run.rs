@@ -276,3 +276,32 @@ fn a_changed_adapter_is_refused_when_a_run_begins_again() {
     place.xrun(&["resume", run.name()]).succeeds();
     assert_eq!(run.text("metrics.csv"), whole);
 }
+
+/// What the model writes before its first step is kept beside what it writes at the end.
+#[test]
+fn samples_are_taken_before_and_after() {
+    let place = place();
+    let writes = ["generation.samples=2", "generation.tokens=4", "generation.prompt=ab"];
+    let base = made(&place, &[&["tiny.toml", "training.steps=4"], &writes]);
+    let steps = |run: &Run| run.summary().samples.iter().map(|sample| sample.step).collect::<Vec<u64>>();
+    assert_eq!(steps(&base), [4, 4], "initial values have nothing to say");
+    let from = format!("model.init_from={}", base.name());
+    let run = made(&place, &[&["tiny.toml", "training.steps=8", &from], &writes]);
+    assert_eq!(steps(&run), [0, 0, 8, 8]);
+    let texts = |run: &Run| run.summary().samples.into_iter().map(|sample| sample.text).collect::<Vec<_>>();
+    assert_eq!(texts(&run)[..2], texts(&base)[..], "they are those of the run that it begins with");
+    // Training is the same without them.
+    let silent = made(&place, &[&["tiny.toml", "training.steps=8", &from]]);
+    assert_eq!(run.text("metrics.csv"), silent.text("metrics.csv"));
+    // A run that begins again, or continues, has them once.
+    let samples = run.summary().samples;
+    run.forget_after(4);
+    place.xrun(&["resume", run.name()]).succeeds();
+    assert_eq!(run.summary().samples, samples);
+    kill_before_saves(&run);
+    place.xrun(&["resume", run.name()]).succeeds();
+    assert_eq!(run.summary().samples, samples);
+    let divided = ["training.local_batch_size=2", "parallelism.world_size=2", "parallelism.shard=optimizer"];
+    let run = made(&place, &[&["tiny.toml", "training.steps=4", &from], &writes, &divided]);
+    assert_eq!(texts(&run)[..2], texts(&base)[..]);
+}

@@ -1,4 +1,4 @@
-/** One run in words: figures, remarks, samples, the end of its log. */
+/** One run in words: figures, remarks, the end of its log. */
 (() => {
   'use strict';
 
@@ -124,39 +124,6 @@
   }
 
   /**
-   * Returns the samples of a run, newest first: the prompt, and what the model wrote.
-   * @param {Object} run the response of `api/run`
-   * @returns {HTMLElement}
-   */
-  function samples(run) {
-    if (run.samples.length === 0)
-      return element(
-        'p',
-        { class: 'muted' },
-        'The run has no samples. generation.interval sets how often it writes some.',
-      );
-    return element(
-      'div',
-      {},
-      [...run.samples]
-        .reverse()
-        .map((sample) =>
-          element(
-            'figure',
-            { class: 'sample' },
-            element('figcaption', { class: 'muted' }, `after step ${sample.step}`),
-            element(
-              'pre',
-              { class: 'text', dir: 'ltr' },
-              element('span', { class: 'prompt' }, visibleLines(sample.prompt)),
-              visibleLines(sample.text),
-            ),
-          ),
-        ),
-    );
-  }
-
-  /**
    * Returns the end of a log.
    * @param {{lines: string[], more: boolean}} log
    * @returns {HTMLElement}
@@ -192,5 +159,5 @@
       : null;
   }
 
-  xrun.run_details = { logTail, overview, recipeText, samples };
+  xrun.run_details = { logTail, overview, recipeText };
 })();

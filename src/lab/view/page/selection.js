@@ -9,7 +9,8 @@
   const { MemoryView } = xrun.memory;
   const { modelNode } = xrun.model;
   const { ProfileView } = xrun.profile;
-  const { logTail, overview, recipeText, samples } = xrun.run_details;
+  const { logTail, overview, recipeText } = xrun.run_details;
+  const { samples } = xrun.samples;
   const { MAX_RUNS, alone, differencesNode, selectRuns } = xrun.differences;
   const { PLAN_DOCUMENTS } = xrun.run_documents;
 

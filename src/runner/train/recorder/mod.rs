@@ -332,6 +332,15 @@ impl Recorder {
         self.stop_on_error(written)
     }
 
+    /// Generates samples before the first step, to be compared with those after it. A run that begins again
+    /// has them already.
+    pub(super) fn generate_before(&mut self, rank: &mut Rank) -> Result<()> {
+        match self.summary.samples.is_empty() {
+            true => self.generate(rank),
+            false => Ok(()),
+        }
+    }
+
     /// Generates samples and writes them to the run's folder.
     pub(super) fn generate(&mut self, rank: &mut Rank) -> Result<()> {
         let started = Instant::now();
