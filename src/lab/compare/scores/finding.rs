@@ -1,5 +1,6 @@
 //! The finding on a task, or on the mean of several.
 
+use super::wins::WinCounts;
 use crate::statistics::{CrossedDifference, Direction, VISIBLE_POWER, Verdict, bonferroni, verdict};
 use crate::tasks::Metric;
 use serde::Serialize;
@@ -26,6 +27,9 @@ pub struct ScoreFinding {
     /// Number of items, and of clusters of them.
     pub items: usize,
     pub clusters: usize,
+    /// Items that one model has right and the other wrong; `None` unless the figure is an accuracy of one
+    /// model a side.
+    pub counts: Option<WinCounts>,
     /// The mean figure of each side, the baseline's first.
     pub means: [f64; 2],
     /// Candidate - baseline.
@@ -53,6 +57,7 @@ pub(super) struct Judged {
     pub metric: Option<Metric>,
     pub items: usize,
     pub clusters: usize,
+    pub counts: Option<WinCounts>,
     pub means: [f64; 2],
     pub difference: CrossedDifference,
     pub is_within_chance: bool,
@@ -67,7 +72,7 @@ pub(super) struct Rule {
 
 impl Judged {
     pub fn finding(self, rule: &Rule) -> ScoreFinding {
-        let Self { name, metric, items, clusters, means, difference, is_within_chance } = self;
+        let Self { name, metric, items, clusters, counts, means, difference, is_within_chance } = self;
         let confidence = bonferroni(rule.confidence, rule.questions);
         let interval = difference.interval(confidence);
         let direction = match metric.is_none_or(Metric::is_accuracy) {
@@ -80,6 +85,7 @@ impl Judged {
             metric: metric.map(Metric::word),
             items,
             clusters,
+            counts,
             means,
             difference: difference.estimate,
             error: difference.parts.error(),

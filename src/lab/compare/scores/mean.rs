@@ -44,6 +44,7 @@ pub(super) fn mean_above_chance(tasks: &[SharedTask], pairing: Pairing) -> Optio
         metric: None,
         items: items.iter().map(|task| task.clusters.len()).sum(),
         clusters: items.iter().map(TaskItems::distinct_clusters).sum(),
+        counts: None,
         means: [&sides[0], &sides[1]]
             .map(|models| mean(&models.iter().map(|model| model.value).collect::<Vec<_>>())),
         difference: crossed_difference([&sides[0], &sides[1]], &items, pairing)?,

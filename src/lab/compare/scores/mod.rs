@@ -11,6 +11,7 @@ mod side;
 #[cfg(test)]
 mod tests;
 mod text;
+mod wins;
 
 pub use finding::{ScoreFinding, Units};
 pub use side::stored_recipe;

@@ -2,6 +2,7 @@
 
 use super::finding::Judged;
 use super::side::{Side, StoredEvaluation};
+use super::wins::WinCounts;
 use crate::error::{Error, Result};
 use crate::format::{shortened, thousands};
 use crate::statistics::{ModelFigure, Pairing, TaskItems, crossed_difference, mean};
@@ -23,6 +24,9 @@ pub(super) struct SharedTask {
     pub items: TaskItems,
     /// The figures of both sides' models, the baseline's first.
     pub figures: [Vec<ModelFigure>; 2],
+    /// Items that one model has right and the other wrong; `None` unless the figure is an accuracy of one
+    /// model a side.
+    counts: Option<WinCounts>,
     /// True if no model is better than chance.
     pub is_within_chance: bool,
 }
@@ -192,7 +196,11 @@ impl SharedTask {
             ))
         })?;
         let rows = first.rows()?;
-        let mut figures = [Vec::new(), Vec::new()];
+        let clusters: Vec<usize> = rows.iter().map(|row| row.cluster).collect();
+        let items =
+            TaskItems { step: if metric.is_accuracy() { 1.0 / rows.len() as f64 } else { 0.0 }, clusters };
+        let shares_passages = items.distinct_clusters() < rows.len();
+        let (mut figures, mut counts) = ([Vec::new(), Vec::new()], None);
         for (index, one) in stored.iter().enumerate() {
             one.check_asked_alike(&first)?;
             let own;
@@ -213,6 +221,9 @@ impl SharedTask {
                 return Err(one.refuse(&first, &what, &a.item, &b.item, "files"));
             }
             figures[usize::from(index >= baselines)].push(one.figure(metric, own)?);
+            if metric.is_accuracy() && (baselines, stored.len(), index) == (1, 2, 1) {
+                counts = Some(WinCounts::of_items(&rows, own, shares_passages));
+            }
         }
         let within = |one: &StoredTask<'_>| {
             one.task.headline().is_some_and(|figure| figure.within_chance == Some(true))
@@ -225,11 +236,9 @@ impl SharedTask {
                 .headline()
                 .and_then(|figure| figure.chance)
                 .filter(|chance| chance.is_finite()),
-            items: TaskItems {
-                clusters: rows.iter().map(|row| row.cluster).collect(),
-                step: if metric.is_accuracy() { 1.0 / rows.len() as f64 } else { 0.0 },
-            },
+            items,
             figures,
+            counts,
             is_within_chance: stored.iter().all(within),
         })
     }
@@ -252,6 +261,7 @@ impl SharedTask {
             metric: Some(self.metric),
             items: self.items.clusters.len(),
             clusters: self.items.distinct_clusters(),
+            counts: self.counts,
             means: sides.map(|models| mean(&models.iter().map(|model| model.value).collect::<Vec<_>>())),
             difference,
             is_within_chance: self.is_within_chance,

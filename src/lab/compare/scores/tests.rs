@@ -162,6 +162,49 @@ fn checkpoints_and_seeds_have_their_own_verdicts() {
 }
 
 #[test]
+fn wins_are_items_that_only_the_candidate_has_right() {
+    let place = tempfile::tempdir().unwrap();
+    let results = place.path();
+    // Of 12 items, 5 are right in both, 6 only in the candidate, and 1 only in the baseline.
+    let right = |ranges: [std::ops::Range<usize>; 2]| {
+        (0..12).map(|item| f64::from(u8::from(ranges.iter().any(|range| range.contains(&item))))).collect()
+    };
+    Planted::new("before", vec![("one", 0.25, right([0..5, 11..12]))]).write(results);
+    Planted { step: 6, ..Planted::new("after", vec![("one", 0.25, right([0..5, 5..11]))]) }.write(results);
+    let found = compared(results, ["before", "after"], None).unwrap();
+    let counts = found.tasks[0].counts.unwrap();
+    assert_eq!((counts.wins, counts.ties, counts.losses), (6, 5, 1));
+    // 2 · (1 + 7) / 2⁷.
+    assert!((counts.p.unwrap() - 0.125).abs() < 1e-12, "{counts:?}");
+    let text = found.to_string();
+    let row = text.lines().skip_while(|line| !line.contains("ties")).nth(1).expect("a row of counts");
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["one", "6", "5", "1", "0.12"], "{text}");
+    assert!(text.contains("an item is a win if the candidate's answer is right and the baseline's wrong"));
+    let back = compared(results, ["after", "before"], None).unwrap().tasks[0].counts.unwrap();
+    assert_eq!((back.wins, back.ties, back.losses, back.p), (1, 5, 6, counts.p));
+    // Items of one passage are not independent.
+    for name in ["before", "after"] {
+        let folder = results.join("evaluations").join(name);
+        let rows = folder.join("one-0-shot.jsonl");
+        let shared = std::fs::read_to_string(&rows).unwrap().replace("\"cluster\":1,", "\"cluster\":0,");
+        std::fs::write(&rows, &shared).unwrap();
+        let summary = folder.join("evaluation.json");
+        let mut record: EvaluationRecord = serde_json::from_slice(&std::fs::read(&summary).unwrap()).unwrap();
+        record.tasks[0].rows_blake3 = blake3::hash(shared.as_bytes()).to_hex().to_string();
+        std::fs::write(&summary, serde_json::to_vec(&record).unwrap()).unwrap();
+    }
+    let shared = compared(results, ["before", "after"], None).unwrap();
+    assert_eq!((shared.tasks[0].clusters, shared.tasks[0].counts.unwrap().p), (11, None));
+    // Seeds of two recipes have no counts: an item has several answers a side.
+    for name in ["a1", "a2", "b1", "b2"] {
+        Planted::new(name, vec![("one", 0.25, answers(10, 7))]).write(results);
+    }
+    let seeds = compared(results, ["a1,a2", "b1,b2"], None).unwrap();
+    assert_eq!(seeds.tasks[0].counts, None);
+    assert!(!seeds.to_string().contains("ties"), "{seeds}");
+}
+
+#[test]
 fn what_was_asked_differently_is_not_compared() {
     let place = tempfile::tempdir().unwrap();
     let results = place.path();

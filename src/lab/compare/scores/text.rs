@@ -1,5 +1,6 @@
 //! Prints a comparison of evaluations.
 
+use super::wins::{RULE, WinCounts};
 use super::{ScoreComparison, ScoreFinding, Units};
 use crate::format::{Column, Table, significant, thousands};
 use crate::statistics::Verdict;
@@ -28,6 +29,9 @@ impl fmt::Display for ScoreComparison {
             ]);
         }
         writeln!(f, "{}", table.render(0))?;
+        if self.tasks.iter().any(|finding| finding.counts.is_some()) {
+            writeln!(f, "{}", self.wins().render(0))?;
+        }
         let mut line = |name: &str, text: &str| writeln!(f, "{name:<12}{text}");
         let [baselines, candidates] = [0, 1].map(|side| self.sides[side].len());
         line(
@@ -48,6 +52,9 @@ impl fmt::Display for ScoreComparison {
                 }
             },
         )?;
+        if self.tasks.iter().any(|finding| finding.counts.is_some()) {
+            line("wins", RULE)?;
+        }
         for finding in self.findings() {
             line("verdict", &format!("{}: {}", finding.task, self.in_words(finding)))?;
         }
@@ -56,6 +63,19 @@ impl fmt::Display for ScoreComparison {
 }
 
 impl ScoreComparison {
+    /// Returns the table of wins, ties and losses.
+    fn wins(&self) -> Table {
+        use Column::{Left, Right};
+        let mut table = Table::new(&[Left, Right, Right, Right, Right]);
+        table.row(["task", "wins", "ties", "losses", "p"]);
+        for finding in &self.tasks {
+            let Some(WinCounts { wins, ties, losses, p }) = finding.counts else { continue };
+            let [wins, ties, losses] = [wins, ties, losses].map(thousands);
+            table.row([finding.task.clone(), wins, ties, losses, p.map(p_in_words).unwrap_or_default()]);
+        }
+        table
+    }
+
     /// Describes a finding in a sentence, without naming the task.
     fn in_words(&self, finding: &ScoreFinding) -> String {
         let is_share =
