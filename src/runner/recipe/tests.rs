@@ -203,6 +203,18 @@ fn a_stored_recipe_without_a_key_has_its_implied_value() {
     assert_eq!(scheme(load_resolved_text("seeds.scheme = \"name\"").unwrap()), SeedScheme::Name);
 }
 
+/// Checkpoints are named after their step alone, so their run is part of what a recipe names.
+#[test]
+fn a_checkpoint_is_hashed_with_its_run_and_wherever_it_lies() {
+    let hash = |path: &str| load_over("", &[&format!("model.init_from={path}")], &[]).expect("valid").hash();
+    let own = hash("/a/tiny/first/checkpoint/step-000004");
+    assert_eq!(own, hash("/b/c/first/checkpoint/step-000004"));
+    for other in ["/a/tiny/second/checkpoint/step-000004", "/a/tiny/first/checkpoint/step-000008"] {
+        assert_ne!(own, hash(other), "{other}");
+    }
+    assert_eq!(hash("/a/first/model"), hash("/a/second/model"), "a folder has a name of its own");
+}
+
 #[test]
 fn the_hash_follows_what_runs_and_nothing_else() {
     let base = load_text("").expect("defaults");

@@ -305,3 +305,35 @@ fn samples_are_taken_before_and_after() {
     let run = made(&place, &[&["tiny.toml", "training.steps=4", &from], &writes, &divided]);
     assert_eq!(texts(&run)[..2], texts(&base)[..]);
 }
+
+/// All cells of a sweep and all runs of a comparison begin with one checkpoint, and are known again by it.
+#[test]
+fn sweeps_and_comparisons_begin_with_one_checkpoint() {
+    let place = place();
+    let base = made(&place, &[&["tiny.toml", "training.steps=4"]]);
+    let text =
+        format!("{EVEN}[job]\ndescription = \"next\"\n").replace("[model]", "[model]\ninit_from = \"tiny\"");
+    place.write("next.toml", text.as_bytes());
+    let newest = base.checkpoints().join(checkpoint::folder_name(4));
+    let begun = |count: usize| {
+        let runs: Vec<_> =
+            fs::read_dir(place.path().join("results/next")).unwrap().map(|run| run.unwrap().path()).collect();
+        assert_eq!(runs.len(), count);
+        for path in runs {
+            let summary = Run { path }.summary();
+            assert_eq!(summary.begun_with.unwrap().folder, newest.to_string_lossy());
+        }
+    };
+    let sweep = ["sweep", "next.toml", "training.steps=4", "optimizer.lr=1e-3,3e-3"];
+    place.xrun(&sweep).succeeds();
+    begun(2);
+    place.xrun(&sweep).succeeds().says(&["2 done, 0 to run"]);
+    let compare = ["compare", "next.toml", "optimizer.lr=1e-3", "--on", "val_loss", "--seeds", "2"];
+    let compared = place.xrun(&[&compare[..], &["--set", "training.steps=4"]].concat());
+    assert!(matches!(compared.code, Some(0 | 3)), "{}", compared.stderr);
+    begun(6);
+    // A checkpoint with another content makes other cells.
+    let another = made(&place, &[&["tiny.toml", "training.steps=4", "training.seed=9"]]);
+    let named = format!("model.init_from={}", another.name());
+    place.xrun(&[&sweep[..], &[&named]].concat()).succeeds().says(&["0 done, 2 to run"]);
+}
