@@ -41,7 +41,7 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
         report(
             "model.init_from",
             "the loss of pairs compares the model with the one that the run begins with, which is not trained",
-            "set model.init_from to the folder of a trained model",
+            "set model.init_from to the folder of a trained model or to a run",
         );
     }
     if data.packing != Packing::Document {

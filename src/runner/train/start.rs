@@ -247,7 +247,7 @@ impl Start {
     /// continues; `None` if the run begins with weights or initial values.
     pub fn continued_run(&self, folder: &Path) -> Option<PathBuf> {
         let loaded = self.restored()?;
-        let run = if self.is_own { Some(folder) } else { origin::run_of(loaded) };
+        let run = if self.is_own { Some(folder) } else { run_of(loaded) };
         Some(run.unwrap_or(folder).to_owned())
     }
 

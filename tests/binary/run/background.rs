@@ -125,7 +125,10 @@ fn weights_alone_are_sampled_exported_and_not_resumed() {
         .xrun(&["export", run.name(), "--checkpoint", "7", "--to", "average", "--weights", "ema"])
         .succeeds();
     let says = "has only weights, without the optimizer's state (checkpoint.weights_only), so a fork cannot continue from it";
-    place.xrun(&["resume", run.name(), "--fork", "--at", "7"]).ended(2).says(&[says, "model.init_from=DIR"]);
+    place
+        .xrun(&["resume", run.name(), "--fork", "--at", "7"])
+        .ended(2)
+        .says(&[says, "xrun RECIPE model.init_from="]);
     // Killed between the two, the run continues from the checkpoint that can be resumed.
     run.forget_after(7);
     place.xrun(&["resume"]).succeeds();

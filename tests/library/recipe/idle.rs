@@ -16,7 +16,7 @@ const BASE: [&str; 4] = ["model.n_layers=1", "training.steps=12", "generation.sa
 
 /// Choices that could make other keys idle, besides every word of every key with words and both values of
 /// every flag.
-const CHOICES: [&[&str]; 57] = [
+const CHOICES: [&[&str]; 58] = [
     &[],
     &["checkpoint.interval=5"],
     &["validation.interval=4"],
