@@ -72,6 +72,7 @@ def main():
     parser.add_argument("xrun", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--unseen", type=int, default=1000, help="stories whose questions are left unseen")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the stories that are asked about")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     xrun = args.xrun.resolve()
@@ -92,7 +93,7 @@ def main():
 
     if not (args.out / "results/quickstart").exists():
         run("pretrain", "quickstart")
-    run("questions", "data", "questions", "--out", "story-questions", "--unseen", str(args.unseen))
+    run("questions", "data", "questions", "--out", "story-questions", "--unseen", str(args.unseen), "--seed", str(args.seed))
     before = score("before", "quickstart")
     run("fine-tune", "story-questions/recipe.toml")
     after = score("after", "recipe")

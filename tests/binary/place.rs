@@ -171,6 +171,12 @@ impl Place {
         self.start_with(arguments, input.into()).ends()
     }
 
+    /// Returns the run that a command says it has written. Names of runs of one second are in no order.
+    pub fn run_of(&self, done: &Done) -> Run {
+        let folder = done.stdout.lines().find_map(|line| line.strip_prefix("results in "));
+        Run { path: self.path().join(folder.unwrap_or_else(|| panic!("no run in:\n{}", done.stdout))) }
+    }
+
     /// Returns the run folders, sorted by name.
     pub fn runs(&self) -> Vec<Run> {
         let mut runs: Vec<PathBuf> = fs::read_dir(self.path().join("results/tiny"))

@@ -30,8 +30,7 @@ fn rows(run: &Run) -> Vec<MetricsRow> {
 }
 
 fn trained(place: &Place, more: &[&str]) -> Run {
-    place.xrun(&[&LORA[..], more].concat()).succeeds();
-    place.runs().pop().unwrap()
+    place.run_of(&place.xrun(&[&LORA[..], more].concat()).succeeds())
 }
 
 #[test]
@@ -39,8 +38,7 @@ fn adapters_begin_as_the_model_is_and_are_saved_alone() {
     let place = place();
     let run = trained(&place, &["training.steps=8"]);
     let unmoved = ["model.init_from=base", "model.dropout=0", "training.steps=1", "optimizer.lr=0"];
-    place.xrun(&[&["tiny.toml"], &unmoved[..]].concat()).succeeds();
-    let full = place.runs().pop().unwrap();
+    let full = place.run_of(&place.xrun(&[&["tiny.toml"], &unmoved[..]].concat()).succeeds());
     assert_eq!(rows(&run)[0].loss, rows(&full)[0].loss, "adapters are zero before the first step");
     assert!(rows(&run)[7].val_loss < rows(&full)[0].val_loss);
 

@@ -235,7 +235,7 @@ fn signature(recipe: &Recipe, plan: &Plan) -> String {
         let _ = write!(text, "{:?}", spec.extensions);
     }
     if spec.corpus != CorpusSource::Random {
-        let _ = write!(text, "{}", values.data.cross_documents);
+        let _ = write!(text, "{}", plan.cross_documents);
     }
     // Seeds and initial values.
     let _ = write!(text, "order {}", plan.seeds.order);

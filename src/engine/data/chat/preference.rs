@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 pub enum PairRow {
     /// The conversation with the chosen answer, and the one with the rejected answer. Of each, what follows
     /// their common messages is trained on.
-    Pair([Conversation; 2]),
+    Pair(Box<[Conversation; 2]>),
     /// A pair that is left out.
     Dropped(DropReason),
 }
@@ -64,7 +64,9 @@ pub fn preference_pair(object: &Map<String, Value>) -> Result<PairRow, String> {
         }
         found.push(Conversation { messages, tools: tools.cloned(), trained });
     }
-    <[Conversation; 2]>::try_from(found).map(PairRow::Pair).map_err(|_| "a pair has two answers".to_owned())
+    <[Conversation; 2]>::try_from(found)
+        .map(|pair| PairRow::Pair(Box::new(pair)))
+        .map_err(|_| "a pair has two answers".to_owned())
 }
 
 /// Reads the messages before both answers.
@@ -113,7 +115,7 @@ mod tests {
     /// Returns the roles and texts of both sides, an answer that is trained on in capitals.
     fn sides(json: &str) -> [String; 2] {
         let PairRow::Pair(pair) = read(json).unwrap() else { panic!("{json}") };
-        pair.map(|Conversation { messages, trained, .. }| {
+        (*pair).map(|Conversation { messages, trained, .. }| {
             let shown = messages.iter().enumerate().map(|(i, Message { role, content, .. })| {
                 let content = if trained.contains(&i) { content.to_uppercase() } else { content.clone() };
                 format!("{}:{content}", &role[..1])

@@ -105,7 +105,7 @@ impl Examples {
                 let dropped = match spec.holds_pairs() {
                     true => match preference_pair(&fields) {
                         Ok(PairRow::Pair(pair)) => {
-                            conversations.extend(pair.map(|side| (line, side)));
+                            conversations.extend((*pair).map(|side| (line, side)));
                             continue;
                         }
                         Ok(PairRow::Dropped(reason)) => Ok(reason),

@@ -165,6 +165,8 @@ impl Files {
             format!("data.chat_template={}", path("short.jinja")),
             "data.format=preference".to_owned(),
             "data.packing=document".to_owned(),
+            // Named and not read: the initial values are the reference.
+            "model.init_from=model".to_owned(),
             "data.tokenizer=byte".to_owned(),
             "data.validation=0.3".to_owned(),
         ]
@@ -323,7 +325,7 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "preference.loss" | "preference.beta" => {
             let settings = files.pairs();
             let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-            adapted(&settings, if key == "preference.loss" { "ipo" } else { "0.5" })
+            curve_of(&settings, if key == "preference.loss" { "ipo" } else { "0.5" })
         }
 
         "training.seq_len" => curve("8"),
