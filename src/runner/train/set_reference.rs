@@ -60,7 +60,7 @@ pub(super) fn set_reference(
         Some(origin) => match &origin.continued {
             // A fork may begin with a run on other data, whose state is then the reference.
             Some(run) if run == origin.folder || run.join(REFERENCE).exists() => {
-                Some((Source::Run, ReferenceLogProbs::of_run(run, count, &held_out)?))
+                Some((Source::Run, ReferenceLogProbs::of_run(run, &key)?))
             }
             Some(_) => None,
             None => entry

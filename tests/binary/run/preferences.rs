@@ -153,7 +153,7 @@ fn the_reference_is_computed_once_kept_and_verified() {
     start(&["training.steps=1"]).succeeds().says(&["reference model: computed"]);
     assert_eq!(std::fs::read(&entry).unwrap(), bytes);
     let mut other = bytes[..bytes.len() - 32].to_vec();
-    (56..other.len()).step_by(16).for_each(|at| other[at + 6] ^= 1);
+    (88..other.len()).step_by(16).for_each(|at| other[at + 6] ^= 1);
     let hash = blake3::hash(&other);
     other.extend(hash.as_bytes());
     std::fs::write(&entry, other).unwrap();
@@ -168,6 +168,10 @@ fn the_reference_is_computed_once_kept_and_verified() {
     let done = place.xrun(&["resume", run.name(), "--fork", "--at", "4", "optimizer.lr=1e-4"]).succeeds();
     let fork = place.run_of(&done.says(&["by the reference model: as the run has them"]));
     assert_eq!(value(&rows(&fork)[0], "margin"), value(&rows(&run)[4], "margin"));
+    let lines = std::fs::read_to_string(place.path().join("pairs.jsonl")).unwrap();
+    place.write("others.jsonl", lines.replace("yes", "yea").as_bytes());
+    let fork = ["resume", run.name(), "--fork", "data.corpus=others.jsonl", "training.steps=12"];
+    place.xrun(&fork).ended(2).says(&["reference.bin is of other pairs", "Begin a new run"]);
     std::fs::remove_file(run.path.join("reference.bin")).unwrap();
     run.forget_after(4);
     place.xrun(&["resume", run.name()]).ended(2).says(&["reference.bin cannot be read", "Begin a new run"]);
