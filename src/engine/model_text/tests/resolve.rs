@@ -455,6 +455,7 @@ fn a_text_says_which_keys_it_reads() {
         "definition",
         "dim",
         "init_from",
+        "init_optimizer",
         "init_std",
         "n_layers",
         "parametrization",
