@@ -21,21 +21,18 @@ Needs torch, transformers, peft, safetensors, trl and datasets; tested with trl 
 import argparse
 import csv
 import json
-import logging
 import random
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 # The first import of all: it sets what trl reads when it is imported.
 from sft_trl_parity import (
     BATCH, DECAY, EPS, LINES, PLAIN, SEQ, SGD, SGD_RATE, UNTAGGED, WORDS, Watch, arguments_of, common,
-    differing, marked, optimizer_keys, quietly, shown, talk,
+    differing, marked, optimizer_keys, quietly, shown, silence_libraries, talk,
 )
 
 import torch
-import transformers
 from adapter_parity import CLASSES, RATE, RECIPE, SIZES, STEPS, Place, distance, weights_in
 from byte_tokenizer import END, byte_tokenizer
 from datasets import Dataset
@@ -420,10 +417,7 @@ def main() -> None:
     parser.add_argument("xrun", nargs="?", type=lambda path: str(Path(path).resolve()))
     parser.add_argument("--out", type=Path, help="write the tables to this file")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("trl").setLevel(logging.ERROR)
+    silence_libraries()
     lines = ["| model | loss | micro-batches | compared | figure | distance | bound |", "|---" * 7 + "|"]
     steps = ["", "Figures of trl:", "", f"| model | loss | step | {' | '.join(FIGURES)} |"]
     steps.append("|---" * (3 + len(FIGURES)) + "|")

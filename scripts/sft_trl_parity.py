@@ -139,6 +139,14 @@ class Watch(TrainerCallback):
         self.keep(model)
 
 
+def silence_libraries() -> None:
+    """Leaves out the warnings and progress bars of libraries."""
+    warnings.simplefilter("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("trl").setLevel(logging.ERROR)
+
+
 def quietly(make):
     """Runs a function without what trainers print."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -401,10 +409,7 @@ def main() -> None:
     parser.add_argument("xrun", type=lambda path: str(Path(path).resolve()))
     parser.add_argument("--out", type=Path, help="write the tables to this file")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("trl").setLevel(logging.ERROR)
+    silence_libraries()
     lines, failed = ["| model | data | figure | distance | bound |", "|---|---|---|---|---|"], False
     for family in CLASSES:
         for case in cases():

@@ -56,6 +56,9 @@ fn text_bytes(value: &Value) -> u64 {
 pub enum Row {
     /// An example to train on.
     Conversation(Conversation),
+    /// The conversation with the chosen answer, and the one with the rejected answer. Of each, what follows
+    /// their common messages is trained on.
+    Pair(Box<[Conversation; 2]>),
     /// An example that is left out.
     Dropped(DropReason),
 }
@@ -90,11 +93,10 @@ pub fn conversation(object: &Map<String, Value>) -> Result<Row, String> {
         // A row of a table has null where an example has nothing.
         return Ok(Row::Dropped(DropReason::Empty));
     } else {
-        let fields: Vec<String> = object.keys().take(8).map(|key| quoted(key)).collect();
         return Err(format!(
             "no conversation: an example has \"messages\", \"conversations\", \"prompt\" and \"completion\", or \"instruction\" and \
              \"output\"; this one has {}",
-            if fields.is_empty() { "nothing".to_owned() } else { fields.join(", ") }
+            fields_of(object)
         ));
     };
     let (messages, trained_from) = match read {
@@ -108,12 +110,7 @@ pub fn conversation(object: &Map<String, Value>) -> Result<Row, String> {
     if has_reserved(object) {
         return Ok(Row::Dropped(DropReason::Reserved));
     }
-    let mut trained = Vec::new();
-    for (i, message) in messages.iter().enumerate().skip(trained_from) {
-        if message.is_answer()? {
-            trained.push(i);
-        }
-    }
+    let trained = answers_from(&messages, trained_from)?;
     if trained.is_empty() {
         return Ok(Row::Dropped(DropReason::NothingToTrain));
     }
@@ -128,11 +125,34 @@ fn alpaca(object: &Map<String, Value>, instruction: &Value, output: &Value) -> R
         asked += "\n\n";
         asked += &input;
     }
-    let system = present(object, "system").map(|system| text(system, "system")).transpose()?;
-    let system =
-        system.filter(|system| !system.trim().is_empty()).map(|system| Message::new("system", system));
     let turns = [Message::new("user", asked), Message::new(ASSISTANT, text(output, "output")?)];
-    Ok(system.into_iter().chain(turns).collect())
+    Ok(system_message(object)?.into_iter().chain(turns).collect())
+}
+
+/// Reads the field `system`, which may be empty.
+pub(super) fn system_message(object: &Map<String, Value>) -> Result<Option<Message>, Wrong> {
+    let system = present(object, "system").map(|system| text(system, "system")).transpose()?;
+    Ok(system.filter(|system| !system.trim().is_empty()).map(|system| Message::new("system", system)))
+}
+
+/// Returns the places of the messages from `from` on that are answers to train on.
+///
+/// # Errors
+/// If the weight of one is neither 0 nor 1.
+pub(super) fn answers_from(messages: &[Message], from: usize) -> Result<Vec<usize>, String> {
+    let mut answers = Vec::new();
+    for (i, message) in messages.iter().enumerate().skip(from) {
+        if message.is_answer()? {
+            answers.push(i);
+        }
+    }
+    Ok(answers)
+}
+
+/// Names the fields of an object, for messages.
+pub(super) fn fields_of(object: &Map<String, Value>) -> String {
+    let fields: Vec<String> = object.keys().take(8).map(|key| quoted(key)).collect();
+    if fields.is_empty() { "nothing".to_owned() } else { fields.join(", ") }
 }
 
 /// Returns true if a text of an example has a reserved character.
@@ -159,7 +179,7 @@ mod tests {
     fn roles_and_texts(json: &str) -> Vec<(String, String)> {
         match read(json).unwrap() {
             Row::Conversation(found) => found.messages.into_iter().map(|m| (m.role, m.content)).collect(),
-            Row::Dropped(reason) => panic!("{json}: {reason:?}"),
+            other => panic!("{json}: {other:?}"),
         }
     }
 

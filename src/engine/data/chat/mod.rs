@@ -23,5 +23,5 @@ pub use guards::Guards;
 pub use marks::RESERVED;
 pub use message::Message;
 pub use outcome::{Outcome, Rendered};
-pub use preference::{PairRow, preference_pair};
+pub use preference::preference_pair;
 pub use template::{CHAT_TEMPLATE, ReadFile, Template, TemplateSource, own_template};

@@ -1,19 +1,9 @@
 //! Pairs of answers, of which one is preferred, as people store them.
 
-use super::conversation::{Conversation, has_reserved};
+use super::conversation::{Conversation, Row, answers_from, fields_of, has_reserved, system_message};
 use super::drop_reason::DropReason;
-use super::message::{ASSISTANT, Message, Wrong, present, quoted, side, text};
+use super::message::{ASSISTANT, Message, Wrong, present, quoted, side};
 use serde_json::{Map, Value};
-
-/// What an object with two answers is.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PairRow {
-    /// The conversation with the chosen answer, and the one with the rejected answer. Of each, what follows
-    /// their common messages is trained on.
-    Pair(Box<[Conversation; 2]>),
-    /// A pair that is left out.
-    Dropped(DropReason),
-}
 
 /// Fields of what the answers answer, if these do not have it themselves.
 const QUESTIONS: [&str; 2] = ["prompt", "question"];
@@ -23,12 +13,11 @@ const QUESTIONS: [&str; 2] = ["prompt", "question"];
 ///
 /// # Errors
 /// If a field is missing, or of a type that it cannot have. The text says which.
-pub fn preference_pair(object: &Map<String, Value>) -> Result<PairRow, String> {
+pub fn preference_pair(object: &Map<String, Value>) -> Result<Row, String> {
     let (Some(chosen), Some(rejected)) = (present(object, "chosen"), present(object, "rejected")) else {
-        let fields: Vec<String> = object.keys().take(8).map(|key| quoted(key)).collect();
         return Err(format!(
             "no pair of answers: one has \"chosen\" and \"rejected\", and \"prompt\" if these are texts; this one has {}",
-            if fields.is_empty() { "nothing".to_owned() } else { fields.join(", ") }
+            fields_of(object)
         ));
     };
     let read = before(object).and_then(|before| {
@@ -37,44 +26,36 @@ pub fn preference_pair(object: &Map<String, Value>) -> Result<PairRow, String> {
     });
     let sides = match read {
         Ok(sides) => sides,
-        Err(Wrong::Dropped(reason)) => return Ok(PairRow::Dropped(reason)),
+        Err(Wrong::Dropped(reason)) => return Ok(Row::Dropped(reason)),
         Err(Wrong::Invalid(text)) => return Err(text),
     };
     if sides.iter().any(Vec::is_empty) {
-        return Ok(PairRow::Dropped(DropReason::Empty));
+        return Ok(Row::Dropped(DropReason::Empty));
     }
     if has_reserved(object) {
-        return Ok(PairRow::Dropped(DropReason::Reserved));
+        return Ok(Row::Dropped(DropReason::Reserved));
     }
     if sides[0] == sides[1] {
-        return Ok(PairRow::Dropped(DropReason::EqualAnswers));
+        return Ok(Row::Dropped(DropReason::EqualAnswers));
     }
     let common = sides[0].iter().zip(&sides[1]).take_while(|(a, b)| a == b).count();
     let tools = object.get("tools").filter(|tools| !tools.is_null());
     let mut found = Vec::with_capacity(2);
     for messages in sides {
-        let mut trained = Vec::new();
-        for (i, message) in messages.iter().enumerate().skip(common) {
-            if message.is_answer()? {
-                trained.push(i);
-            }
-        }
+        let trained = answers_from(&messages, common)?;
         if trained.is_empty() {
-            return Ok(PairRow::Dropped(DropReason::NothingToTrain));
+            return Ok(Row::Dropped(DropReason::NothingToTrain));
         }
         found.push(Conversation { messages, tools: tools.cloned(), trained });
     }
     <[Conversation; 2]>::try_from(found)
-        .map(|pair| PairRow::Pair(Box::new(pair)))
+        .map(|pair| Row::Pair(Box::new(pair)))
         .map_err(|_| "a pair has two answers".to_owned())
 }
 
 /// Reads the messages before both answers.
 fn before(object: &Map<String, Value>) -> Result<Vec<Message>, Wrong> {
-    let system = present(object, "system").map(|system| text(system, "system")).transpose()?;
-    let system = system.filter(|system| !system.trim().is_empty());
-    let mut messages: Vec<Message> =
-        system.map(|system| Message::new("system", system)).into_iter().collect();
+    let mut messages: Vec<Message> = system_message(object)?.into_iter().collect();
     if let Some((field, question)) =
         QUESTIONS.iter().find_map(|field| Some((*field, present(object, field)?)))
     {
@@ -108,13 +89,13 @@ fn answer(before: &[Message], value: &Value, field: &str) -> Result<Vec<Message>
 mod tests {
     use super::*;
 
-    fn read(json: &str) -> Result<PairRow, String> {
+    fn read(json: &str) -> Result<Row, String> {
         preference_pair(serde_json::from_str::<Value>(json).unwrap().as_object().unwrap())
     }
 
     /// Returns the roles and texts of both sides, an answer that is trained on in capitals.
     fn sides(json: &str) -> [String; 2] {
-        let PairRow::Pair(pair) = read(json).unwrap() else { panic!("{json}") };
+        let Row::Pair(pair) = read(json).unwrap() else { panic!("{json}") };
         (*pair).map(|Conversation { messages, trained, .. }| {
             let shown = messages.iter().enumerate().map(|(i, Message { role, content, .. })| {
                 let content = if trained.contains(&i) { content.to_uppercase() } else { content.clone() };
@@ -160,7 +141,7 @@ mod tests {
             (r#"{"chosen": [], "rejected": [{"role": "assistant", "content": "b"}]}"#, DropReason::Empty),
             (r#"{"prompt": "q", "chosen": [{"content": "a"}], "rejected": "b"}"#, DropReason::NoRole),
         ] {
-            assert_eq!(read(json), Ok(PairRow::Dropped(reason)), "{json}");
+            assert_eq!(read(json), Ok(Row::Dropped(reason)), "{json}");
         }
         for (json, says) in [
             ("{}", "this one has nothing"),

@@ -1,7 +1,7 @@
 //! Reads conversations from files, and turns them into words.
 
 use super::super::Spec;
-use super::super::chat::{Conversation, DropReason, PairRow, Row, conversation, preference_pair};
+use super::super::chat::{Conversation, DropReason, Row, conversation, preference_pair};
 use super::super::parallel::collect_in_order;
 use super::super::row::Row as FileRow;
 use super::super::rows::read_in_groups;
@@ -102,26 +102,15 @@ impl Examples {
             let place = |line: usize| format!("{}:{line}", path.display());
             let mut conversations: Vec<(usize, Conversation)> = Vec::with_capacity(rows.len());
             for FileRow { line, fields } in rows {
-                let dropped = match spec.holds_pairs() {
-                    true => match preference_pair(&fields) {
-                        Ok(PairRow::Pair(pair)) => {
-                            conversations.extend((*pair).map(|side| (line, side)));
-                            continue;
-                        }
-                        Ok(PairRow::Dropped(reason)) => Ok(reason),
-                        Err(says) => Err(says),
-                    },
-                    false => match conversation(&fields) {
-                        Ok(Row::Conversation(found)) => {
-                            conversations.push((line, found));
-                            continue;
-                        }
-                        Ok(Row::Dropped(reason)) => Ok(reason),
-                        Err(says) => Err(says),
-                    },
+                let row = match spec.holds_pairs() {
+                    true => preference_pair(&fields),
+                    false => conversation(&fields),
                 };
-                let reason = dropped.map_err(|says| Error::usage(format!("{}: {says}", place(line))))?;
-                self.drop(reason, place(line), String::new());
+                match row.map_err(|says| Error::usage(format!("{}: {says}", place(line))))? {
+                    Row::Conversation(found) => conversations.push((line, found)),
+                    Row::Pair(pair) => conversations.extend((*pair).map(|side| (line, side))),
+                    Row::Dropped(reason) => self.drop(reason, place(line), String::new()),
+                }
             }
             let encoded = groups(conversations).into_par_iter().map(|group| {
                 let (lines, some): (Vec<usize>, Vec<Conversation>) = group.into_iter().unzip();
