@@ -14,7 +14,9 @@ use xrun::device::gpu::{
     TensorMap, consecutive_addresses,
 };
 use xrun::device::{DType, ProductPrecision};
-use xrun::ir::{Cases, CpuNode, ExchangeSlot, GpuNode, Home, Node, Op, Precision, Program, Spec, TensorId};
+use xrun::ir::{
+    Cases, CpuNode, ExchangeSlot, GpuNode, Home, Node, Op, Precision, Program, Spec, Stream, TensorId,
+};
 use xrun::machine::Machine;
 use xrun::model::Programs;
 use xrun::plan::{Plan, corpus_facts};
@@ -36,6 +38,8 @@ struct FakeQueue<'a> {
     calls: Cell<usize>,
     /// True if the node reads what other ranks share.
     reads_ranks: Cell<bool>,
+    /// True if the node is on the stream of collectives, which takes no products and copies.
+    beside: bool,
     precisions: RefCell<Vec<ProductPrecision>>,
     problems: RefCell<Vec<String>>,
 }
@@ -43,6 +47,12 @@ struct FakeQueue<'a> {
 impl FakeQueue<'_> {
     fn problem(&self, text: impl Into<String>) {
         self.problems.borrow_mut().push(text.into());
+    }
+
+    fn not_beside(&self, what: &str) {
+        if self.beside {
+            self.problem(format!("{what} is on the stream of collectives"));
+        }
     }
 
     /// Checks that bytes lie within one tensor of the node.
@@ -122,6 +132,7 @@ impl Queue for FakeQueue<'_> {
 
     fn product(&self, product: &Product) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
+        self.not_beside("a product");
         let ProductShape { m, n, k, input, output, precision, .. } = product.shape;
         let batch = product.shape.batch.unwrap_or(1);
         self.precisions.borrow_mut().push(precision);
@@ -142,6 +153,7 @@ impl Queue for FakeQueue<'_> {
 
     fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
+        self.not_beside("a copy");
         self.access("the source of a copy", from, bytes, false);
         self.access("the target of a copy", to, bytes, true);
         Ok(())
@@ -220,6 +232,7 @@ fn queue<'a>(
         touched: RefCell::default(),
         calls: Cell::new(0),
         reads_ranks: Cell::new(false),
+        beside: node.stream == Stream::Communication,
         precisions: RefCell::default(),
         problems: RefCell::default(),
     };

@@ -119,7 +119,7 @@ impl Gpu {
 
 /// The queue of collectives that overlap with the model's queue.
 ///
-/// It accepts kernels, from nodes that touch only the state. It accepts no products, because they would share
+/// It accepts kernels and fills, from nodes that touch only the state. It accepts no products, because they would share
 /// the workspace with the model's products.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveQueue<'a> {
@@ -139,7 +139,7 @@ impl CollectiveQueue<'_> {
 
 fn refused(what: &str) -> Result<()> {
     Err(Error::failed(format!(
-        "{what} was queued on the stream of collectives, which accepts collectives and kernels"
+        "{what} was queued on the stream of collectives, which accepts collectives, kernels and fills"
     )))
 }
 
@@ -160,8 +160,8 @@ impl Queue for CollectiveQueue<'_> {
         refused("a product")
     }
 
-    fn fill(&self, _address: DevicePtr, _byte: u8, _bytes: usize) -> Result<()> {
-        refused("a fill")
+    fn fill(&self, address: DevicePtr, byte: u8, bytes: usize) -> Result<()> {
+        self.collectives.stream.fill(address, byte, bytes)
     }
 
     fn copy(&self, _to: DevicePtr, _from: DevicePtr, _bytes: usize) -> Result<()> {
