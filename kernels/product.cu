@@ -1,9 +1,9 @@
 // C = factor·A·B, with ADD plus a factor of other matrices. It serves the few shapes for which the library
 // has no algorithm, such as odd widths in bf16. It is not tuned. Sums are in fp32, in the order of k.
 //
-// Definitions: IN, OUT (formats), AT, BT (factors are stored transposed), ADD, SIDE and ROWS (a block
-// computes SIDE × SIDE elements of C with SIDE × ROWS threads).
-#include "common.cuh"
+// Definitions: LEFT, RIGHT, OUT (formats), AT, BT (factors are stored transposed), ADD, SCALED (A and B have
+// scales), SIDE and ROWS (a block computes SIDE × SIDE elements of C with SIDE × ROWS threads).
+#include "fp8.cuh"
 
 constexpr int DEPTH = SIDE; // Terms summed at a time: a thread column loads one column of A's tile.
 
@@ -13,12 +13,13 @@ template <bool transposed> __device__ __forceinline__ i64 place(int row, int col
     return transposed ? i64(column) * rows + row : i64(row) * columns + column;
 }
 
-// c = factor·a·b, with ADD plus addend_factor·addend, which may be c. Each z of the grid is one product of a
-// batch.
-extern "C" __global__ void product(const IN *a /* (m, k), or (k, m) with AT */,
-                                   const IN *b /* (k, n), or (n, k) with BT */, OUT *c /* (m, n) */,
+// c = factor·a·b, with ADD plus addend_factor·addend, which may be c. With SCALED, the factors also have
+// scales of their own. Each z of the grid is one product of a batch.
+extern "C" __global__ void product(const LEFT *a /* (m, k), or (k, m) with AT */,
+                                   const RIGHT *b /* (k, n), or (n, k) with BT */, OUT *c /* (m, n) */,
                                    const OUT *addend /* (m, n) */, int m, int n, int k, float factor,
-                                   float addend_factor) {
+                                   float addend_factor, const float *a_scale, const float *b_scale) {
+    if (SCALED) factor *= *a_scale * *b_scale;
     __shared__ float left[SIDE][DEPTH + 1], right[DEPTH][SIDE + 1];
     i64 index = blockIdx.z;
     a += index * m * k, b += index * k * n, c += index * m * n, addend += index * m * n;

@@ -84,6 +84,37 @@ policy! {
 }
 
 policy! {
+    /// The products that read 8-bit floats, by the role of their weights.
+    Fp8Products {
+        /// Those of the query, key, value and output projections.
+        Attention = "attention",
+        /// Those of the feed-forward layers.
+        FeedForward = "feed_forward",
+    }
+}
+
+policy! {
+    /// The 8-bit format of gradients.
+    Fp8Gradients {
+        /// 2 bits of mantissa and numbers down to 2⁻¹⁶.
+        E5m2 = "e5m2",
+        /// 3 bits of mantissa and numbers down to 2⁻⁹.
+        E4m3 = "e4m3",
+    }
+}
+
+policy! {
+    /// Where the scale of a matrix of 8-bit floats comes from.
+    Fp8Scaling {
+        /// It follows from the matrix's largest magnitude in the step before.
+        Delayed = "delayed",
+        /// It puts the largest magnitude of the matrix itself at the largest number of the format, which
+        /// takes one more pass over the matrix.
+        Current = "current",
+    }
+}
+
+policy! {
     /// What evaluations measure on held-out sets besides the loss.
     EvaluationTask {
         /// The share of tokens that the model finds likeliest.

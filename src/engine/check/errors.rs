@@ -58,7 +58,9 @@ pub(super) fn forward_bound(precision: Precision, depth: usize) -> f64 {
     match precision.act_dtype {
         DType::F64 => 8.0 * 2f64.powi(-53) * sums,
         DType::F32 => 4.0 * 2f64.powi(-24) * sums,
-        DType::Bf16 | DType::U32 => 2.0 * 2f64.powi(-9) + 4.0 * 2f64.powi(-24) * sums,
+        DType::Bf16 | DType::E4m3 | DType::E5m2 | DType::U32 => {
+            2.0 * 2f64.powi(-9) + 4.0 * 2f64.powi(-24) * sums
+        }
     }
 }
 
@@ -69,7 +71,9 @@ pub(super) fn gradient_bound(precision: Precision, depth: usize) -> f64 {
     match precision.act_dtype {
         DType::F64 => 16.0 * 2f64.powi(-53) * sums,
         DType::F32 => 16.0 * 2f64.powi(-24) * sums,
-        DType::Bf16 | DType::U32 => 6.0 * 2f64.powi(-9) + 16.0 * 2f64.powi(-24) * sums,
+        DType::Bf16 | DType::E4m3 | DType::E5m2 | DType::U32 => {
+            6.0 * 2f64.powi(-9) + 16.0 * 2f64.powi(-24) * sums
+        }
     }
 }
 

@@ -11,6 +11,10 @@ pub enum DType {
     F32,
     /// bfloat16: activations and product weights of bf16 programs.
     Bf16,
+    /// 8-bit float with 3 bits of mantissa: factors of products in fp8 programs.
+    E4m3,
+    /// 8-bit float with 2 bits of mantissa and a wider range: gradients that such products read.
+    E5m2,
     /// 32-bit unsigned: token ids, positions, counters, flags.
     U32,
 }
@@ -22,28 +26,26 @@ impl DType {
             DType::F64 => 8,
             DType::F32 | DType::U32 => 4,
             DType::Bf16 => 2,
+            DType::E4m3 | DType::E5m2 => 1,
         }
     }
 
-    /// Returns true for all formats except integers.
+    /// Returns true for the formats in which ops compute: all except integers and 8-bit floats, which only
+    /// products read.
     pub const fn is_float(self) -> bool {
-        !matches!(self, DType::U32)
+        matches!(self, DType::F64 | DType::F32 | DType::Bf16)
     }
 
-    /// Returns the number that a tensor of this format stores for a value.
-    pub fn round(self, value: f64) -> f64 {
-        match self {
-            DType::F64 => value,
-            DType::F32 => f64::from(value as f32),
-            DType::Bf16 => half::bf16::from_f64(value).to_f64(),
-            DType::U32 => value.trunc(),
-        }
+    /// Returns true for 8-bit floats.
+    pub const fn is_fp8(self) -> bool {
+        matches!(self, DType::E4m3 | DType::E5m2)
     }
 
-    /// Returns the format in which sums over this format are accumulated: fp32 for bf16, itself otherwise.
+    /// Returns the format in which sums over this format are accumulated: fp32 for narrower floats, itself
+    /// otherwise.
     pub const fn accumulator(self) -> DType {
         match self {
-            DType::Bf16 => DType::F32,
+            DType::Bf16 | DType::E4m3 | DType::E5m2 => DType::F32,
             other => other,
         }
     }
@@ -55,6 +57,8 @@ impl fmt::Display for DType {
             DType::F64 => "f64",
             DType::F32 => "f32",
             DType::Bf16 => "bf16",
+            DType::E4m3 => "e4m3",
+            DType::E5m2 => "e5m2",
             DType::U32 => "u32",
         })
     }

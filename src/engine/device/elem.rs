@@ -294,7 +294,7 @@ fn turned_sin_f32(x: f32, quarters: u64) -> f32 {
 
 /// Runs generic code for a runtime float format: `dispatch_float!(dtype, E => expression)`.
 ///
-/// Panics for `U32`, which `infer` of every floating-point op rejects at plan time.
+/// Panics for integers and 8-bit floats, which `infer` of every floating-point op rejects at plan time.
 #[macro_export]
 macro_rules! dispatch_float {
     ($dtype:expr, $elem:ident => $body:expr) => {
@@ -311,7 +311,7 @@ macro_rules! dispatch_float {
                 type $elem = half::bf16;
                 $body
             }
-            $crate::device::DType::U32 => unreachable!("infer rejects integer tensors here"),
+            other => unreachable!("infer rejects {other} tensors here"),
         }
     };
 }

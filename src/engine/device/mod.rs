@@ -8,11 +8,14 @@ pub mod cpu;
 pub mod cuda;
 pub mod dtype;
 pub mod elem;
+pub mod fp8;
 pub mod gpu;
 pub mod host_allocator;
 pub mod philox;
+mod rounding;
 pub mod vectors;
 
 pub use backend::{Device, Memory};
 pub use dtype::{DType, Precision, ProductPrecision};
 pub use elem::{Elem, Real};
+pub use fp8::{E4m3, E5m2};

@@ -5,7 +5,7 @@ use crate::device::communicator::Communicator;
 use crate::device::cuda::{Gpu, SharedMemory};
 use crate::device::gpu::{DevicePtr, area_capacity};
 use crate::error::{Error, Result};
-use crate::ir::{ExchangeSlot, FlatBuffer, State};
+use crate::ir::{ExchangeSlot, FlatBuffer, Fp8Slot, State};
 
 /// Fails if the GPU is connected with a different rank or number of ranks than the communicator's: its sums
 /// would miss ranks.
@@ -30,7 +30,8 @@ pub fn shared_buffers(layout: &State) -> Vec<usize> {
     // A rank whose masters are sharded shares a copy of them with the others.
     let masters = (!layout.masters_are_sharded()).then_some(FlatBuffer::Params);
     let read = [FlatBuffer::ComputeCopy, FlatBuffer::Vectors].into_iter().chain(masters);
-    let slots = std::iter::once(sums).chain(read.filter_map(|buffer| layout.slot(buffer)));
+    let read = read.filter_map(|buffer| layout.slot(buffer)).chain(layout.slot(Fp8Slot::AllMaxima));
+    let slots = std::iter::once(sums).chain(read);
     slots.map(|slot| layout.get(slot).buffer).collect()
 }
 

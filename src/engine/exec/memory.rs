@@ -1,9 +1,9 @@
 //! The memory of the state, and typed access to it between programs.
 
-use crate::device::{DType, Device, Elem, Memory, Real};
-use crate::dispatch_float;
+use crate::device::{DType, Device, E4m3, E5m2, Elem, Memory, Real};
 use crate::error::{Error, Result};
 use crate::ir::{SlotId, SlotName, Spec, State, StateBuffer};
+use crate::{dispatch_float, dispatch_fp8};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -239,6 +239,8 @@ pub fn padded_bytes(spec: &Spec, values: &[f64]) -> Vec<u8> {
         DType::F64 => padded(spec, values, f64::to_ne_bytes),
         DType::F32 => padded(spec, values, |v| (v as f32).to_ne_bytes()),
         DType::Bf16 => padded(spec, values, |v| half::bf16::from_f64(v).to_ne_bytes()),
+        DType::E4m3 => padded(spec, values, |v| [E4m3::down(v as f32).0]),
+        DType::E5m2 => padded(spec, values, |v| [E5m2::down(v as f32).0]),
     }
 }
 
@@ -257,6 +259,11 @@ fn padded<const SIZE: usize>(spec: &Spec, values: &[f64], element: impl Fn(f64) 
 pub fn widened_bytes(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     if dtype == DType::U32 {
         return bytemuck::pod_collect_to_vec::<u8, u32>(bytes).into_iter().map(f64::from).collect();
+    }
+    if dtype.is_fp8() {
+        return dispatch_fp8!(dtype, E => {
+            bytes.iter().map(|&byte| f64::from(E::from_bits(byte).up())).collect()
+        });
     }
     dispatch_float!(dtype, E => {
         let values: Vec<E> = bytemuck::pod_collect_to_vec(bytes);

@@ -19,8 +19,7 @@ impl Case {
         inputs: Vec<(Spec, Fill)>,
         reference: impl Fn(&[Array]) -> Vec<Array> + Send + Sync + 'static,
     ) -> Self {
-        let differentiable =
-            (0..inputs.len()).filter(|&i| inputs[i].0.dtype != crate::device::DType::U32).collect();
+        let differentiable = (0..inputs.len()).filter(|&i| inputs[i].0.dtype.is_float()).collect();
         Self {
             name: name.into(),
             op: Arc::new(op),
@@ -31,6 +30,7 @@ impl Case {
             differentiable,
             upstream: vec![0],
             depth: 1,
+            narrow_sums: false,
         }
     }
 
@@ -65,6 +65,13 @@ impl Case {
     #[must_use]
     pub fn depth(mut self, depth: usize) -> Self {
         self.depth = depth;
+        self
+    }
+
+    /// Declares that GPUs sum in fewer bits than fp32 has.
+    #[must_use]
+    pub fn narrow_sums(mut self) -> Self {
+        self.narrow_sums = true;
         self
     }
 

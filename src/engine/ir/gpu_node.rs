@@ -66,8 +66,9 @@ impl<'a> GpuNode<'a> {
         self.queue.product(&Product { addend, ..Product::new(shape, a.address, b.address, self.output(0)) })
     }
 
-    /// Returns the shape of a product into an output, to which it may add.
-    fn product_shape(
+    /// Returns the shape of a product into an output, to which it may add, of factors in the format of input
+    /// 0.
+    pub fn product_shape(
         &self,
         (m, n, k): (usize, usize, usize),
         [a, b]: [Operand; 2],
@@ -81,7 +82,7 @@ impl<'a> GpuNode<'a> {
             k,
             a_transposed: a.transposed,
             b_transposed: b.transposed,
-            input: self.input_spec(0).dtype,
+            inputs: [self.input_spec(0).dtype; 2],
             output: self.output_spec(output).dtype,
             accumulate,
             precision,

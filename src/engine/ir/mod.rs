@@ -7,6 +7,8 @@ mod array;
 mod builder;
 mod case;
 mod cpu_node;
+mod fp8;
+mod fp8_layout;
 mod gpu_node;
 mod names;
 mod op;
@@ -24,8 +26,9 @@ pub use crate::device::Precision;
 pub use array::{Array, Fill};
 pub use builder::Destination;
 pub use case::OpType;
+pub use fp8::{FP8_HEALTH, Fp8State, Fp8Weight, INVERSE, SCALES_ROW, SITE_KINDS, Scales, SiteKind};
 pub use names::{
-    BatchSlot, ControlSlot, EvaluationSlot, ExchangeSlot, FlatBuffer, GenerationSlot, PromptSlot,
+    BatchSlot, ControlSlot, EvaluationSlot, ExchangeSlot, FlatBuffer, Fp8Slot, GenerationSlot, PromptSlot,
     ScoringSlot, SlotId, SlotName,
 };
 pub use op::{

@@ -77,6 +77,15 @@ pub enum SlotName {
     Exchange(ExchangeSlot),
     /// Fingerprints of all parameters.
     Fingerprints,
+    /// A table of the sites of fp8 programs.
+    Fp8(Fp8Slot),
+    /// The parameter with this name as a matrix of 8-bit floats, or the transpose of it.
+    Fp8Weight {
+        /// Name of the parameter.
+        param: String,
+        /// True for the transpose.
+        transposed: bool,
+    },
     /// A tensor in a buffer laid out by hand.
     Other {
         /// The buffer's name.
@@ -160,6 +169,9 @@ slots! {
         GradNorm = "grad_norm",
         /// The factor that clips the gradients.
         Clip = "clip",
+        /// How 8-bit floats served the step: saturated and flushed elements of inputs, of gradients and of
+        /// weights on this rank, then the largest ratio of a maximum to that of the step before, `[7]`.
+        Fp8Health = "fp8_health",
         /// The loss of an evaluated batch.
         EvalLoss = "eval_loss",
         /// The weight of each step in the moving average of the weights, `[steps + 1]`.
@@ -218,6 +230,20 @@ slots! {
         Tokens = "tokens",
         /// Positions, `[rows]`.
         Positions = "positions",
+    }
+}
+
+slots! {
+    /// The tables of sites of fp8 programs.
+    Fp8Slot: Fp8 {
+        /// The scale of each site and its inverse, `[sites, 8]`, f32.
+        Scales = "scales",
+        /// The largest magnitude of each site in this step, `[sites]`, f32.
+        Maxima = "maxima",
+        /// How many elements of each site were saturated and flushed in this step, `[sites, 2]`, f64.
+        Counts = "counts",
+        /// The maxima of all ranks, `[ranks · sites]`.
+        AllMaxima = "all_maxima",
     }
 }
 
@@ -282,6 +308,11 @@ impl SlotName {
             Self::Evaluation(slot) => ("evaluation", slot.to_string()),
             Self::Scoring(slot) => ("scoring", slot.to_string()),
             Self::Exchange(slot) => ("exchange", slot.to_string()),
+            Self::Fp8(slot) => ("fp8", slot.to_string()),
+            Self::Fp8Weight { param, transposed } => {
+                let layout = if *transposed { "e4m3_transposed" } else { "e4m3" };
+                return (FlatBuffer::ComputeCopy.to_string(), format!("{param}.{layout}"));
+            }
             Self::Fingerprints => ("replicas", "fingerprints".to_owned()),
             Self::Other { buffer, tensor } => (&**buffer, tensor.clone()),
         };

@@ -338,6 +338,8 @@ pub struct Case {
     pub upstream: Vec<usize>,
     /// The number of terms in the op's longest sum: errors may grow with its square root.
     pub depth: usize,
+    /// True if GPUs sum in fewer bits than fp32 has, as their tensor cores sum products of 8-bit floats.
+    pub narrow_sums: bool,
 }
 
 /// How an op is tested. Every op must declare it.

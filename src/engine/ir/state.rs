@@ -6,7 +6,8 @@
 //! generation programs share the state.
 
 use super::{
-    FlatBuffer, FrozenParam, Init, Param, ParamRequest, Role, Shards, SlotId, SlotName, Spec, UpdateOverride,
+    FlatBuffer, Fp8Slot, Fp8State, FrozenParam, Init, Param, ParamRequest, Role, Shards, SlotId, SlotName,
+    Spec, UpdateOverride,
 };
 use crate::device::cpu::buffer::ALIGNMENT;
 use crate::device::{DType, Precision};
@@ -113,15 +114,18 @@ pub struct State {
     /// The rank that updates each element of the flat buffers, if each rank keeps optimizer slots only for
     /// its own elements; `None` if every rank has all of them.
     pub shards: Option<Arc<Shards>>,
+    /// What fp8 programs keep; `None` for other programs.
+    pub fp8: Option<Fp8State>,
     by_name: HashMap<SlotName, SlotId>,
 }
 
 impl State {
-    /// Returns the flat buffers whose tensors go into checkpoints: the parameters and, for training, what the
-    /// optimizers of all groups keep.
+    /// Returns the slots whose tensors go into checkpoints: the parameters and, for training, what the
+    /// optimizers of all groups keep, and the scales of 8-bit floats.
     pub fn saved_slots(&self) -> Vec<SlotId> {
         let kept = self.groups.iter().flat_map(|group| group.slots.iter().map(|slot| group.buffer(slot)));
-        std::iter::once(FlatBuffer::Params).chain(kept).filter_map(|buffer| self.slot(buffer)).collect()
+        let buffers = std::iter::once(FlatBuffer::Params).chain(kept).map(SlotName::from);
+        buffers.chain([Fp8Slot::Scales.into()]).filter_map(|name| self.slot(name)).collect()
     }
 
     /// Returns the slot with this name; `None` if it was not laid out.
@@ -285,6 +289,7 @@ impl StateBuilder {
             flat_len: 0,
             groups: Vec::new(),
             shards: None,
+            fp8: None,
             by_name: HashMap::new(),
         };
         Self { state }
@@ -479,7 +484,7 @@ impl StateBuilder {
         self.state.buffers.len() - 1
     }
 
-    fn add_slot(&mut self, buffer: usize, name: SlotName, spec: Spec, offset: usize) -> SlotId {
+    pub(super) fn add_slot(&mut self, buffer: usize, name: SlotName, spec: Spec, offset: usize) -> SlotId {
         let id = SlotId(self.state.slots.len());
         self.state.by_name.insert(name.clone(), id);
         self.state.slots.push(Slot { name, spec, buffer, offset });

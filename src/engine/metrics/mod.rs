@@ -5,6 +5,7 @@
 //! ledgers, report tables and the tables in `docs/results.md` and `docs/reports.md` are derived from it.
 
 mod document;
+mod fp8;
 mod held_out;
 mod metric;
 mod preference;
@@ -14,6 +15,7 @@ mod sources;
 mod table;
 
 pub use document::DocumentLoss;
+pub use fp8::{FP8_COLUMNS, Fp8Health};
 pub use held_out::{HeldOutColumn, TASK_FIGURES, TaskFigure, task_figure};
 pub use metric::{Metric, SetPath, Source};
 pub use preference::{PAIR_COLUMNS, PairMeans};

@@ -1,6 +1,7 @@
 //! The rows of `metrics.csv` and `timing.csv`. Their types are the files' schema, and their columns are
 //! entries in the table of metrics.
 
+use super::fp8::FP8_COLUMNS;
 use super::held_out::HeldOutColumn;
 use super::metric::{Metric, SetPath, Source};
 use super::preference::PAIR_COLUMNS;
@@ -130,7 +131,8 @@ csv_row! {
     }
     and {
         /// Figures that only some runs have, by column: of held-out sets ([`HeldOutColumn`]), of the sources
-        /// of a mixture ([`source_of_column`]), of tasks ([`ScoreColumn`]), and of pairs ([`PAIR_COLUMNS`]).
+        /// of a mixture ([`source_of_column`]), of tasks ([`ScoreColumn`]), of pairs ([`PAIR_COLUMNS`]), and
+        /// of 8-bit floats ([`FP8_COLUMNS`]).
         #[serde(skip)]
         further: BTreeMap<String, f32>
     }
@@ -142,7 +144,8 @@ impl MetricsRow {
         let is_known = HeldOutColumn::parse(column).is_some()
             || source_of_column(column).is_some()
             || ScoreColumn::parse(column).is_some()
-            || PAIR_COLUMNS.contains(&column);
+            || PAIR_COLUMNS.contains(&column)
+            || FP8_COLUMNS.contains(&column);
         is_known && !Self::COLUMNS.contains(&column)
     }
 

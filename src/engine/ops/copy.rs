@@ -2,9 +2,9 @@
 
 use super::lanes::{launch_copy, launch_elementwise, map, map2};
 use crate::device::DType;
-use crate::dispatch_float;
 use crate::error::{Error, Result};
 use crate::ir::{Array, Case, Cases, CpuNode, Fill, GpuNode, MayAlias, Mode, Op, Precision, Spec, Vjp};
+use crate::{dispatch_float, dispatch_fp8};
 
 /// `y (+)= x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,12 +46,22 @@ impl Op for Copy {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         check_addition(cx.input_spec(0), cx.adds(0))?;
-        if cx.input_spec(0).dtype == DType::U32 {
+        let dtype = cx.input_spec(0).dtype;
+        if dtype.is_fp8() && cx.inputs[0] != cx.outputs[0] {
+            dispatch_fp8!(dtype, E => {
+                let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
+                y.slice(0, x.len()).copy_from_slice(x.slice(0, x.len()));
+            });
+        }
+        if dtype.is_fp8() {
+            return Ok(());
+        }
+        if dtype == DType::U32 {
             let (x, y) = (cx.input_u32(0), cx.output_u32(0));
             y.slice(0, x.len()).copy_from_slice(x);
             return Ok(());
         }
-        dispatch_float!(cx.input_spec(0).dtype, E => {
+        dispatch_float!(dtype, E => {
             let (x, y) = (cx.input::<E>(0), cx.output::<E>(0));
             if cx.adds(0) {
                 map2(cx.pool, x, y.as_view(), y, #[inline(always)] |x, old| x + old);

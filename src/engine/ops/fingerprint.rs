@@ -136,6 +136,7 @@ fn reference(spec: &Spec, x: &Array) -> Array {
             DType::F64 => &value.to_le_bytes(),
             DType::F32 => &(value as f32).to_le_bytes(),
             DType::Bf16 => &half::bf16::from_f64(value).to_le_bytes(),
+            other => unreachable!("no case has {other}"),
         };
         memory[at * size..(at + 1) * size].copy_from_slice(bytes);
     }

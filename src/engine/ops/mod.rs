@@ -25,6 +25,7 @@ mod erfc;
 pub mod fingerprint;
 pub mod formula;
 pub mod gated;
+pub mod gated_quantize;
 pub mod gather_rows;
 pub mod grad_norm;
 pub mod half;
@@ -43,18 +44,23 @@ pub mod muon_momentum;
 pub mod muon_update;
 pub mod newton_schulz;
 pub mod normalize_neurons;
+pub mod observe;
+mod parts;
 pub mod pointwise;
 pub mod preference_loss;
 pub mod qk_norm_rope;
+pub mod quantize;
 mod rank_tables;
 pub mod reduce_scatter;
 pub mod reshape;
 pub mod rms_norm;
 pub mod rope;
 pub mod rotary;
+pub mod round_masters;
 pub mod row_norm;
 pub mod sample_tokens;
 pub mod scale;
+pub mod scaled_product;
 pub mod segments;
 pub mod select_rows;
 pub mod share_rows;
@@ -66,6 +72,7 @@ pub mod sum;
 pub mod sum_by_group;
 pub mod swap_ema;
 pub mod token_scores;
+pub mod update_scales;
 pub mod window_spans;
 pub mod with_gradient;
 
@@ -110,6 +117,8 @@ pub static OPS: &[OpType] = op_types![
     fingerprint::Fingerprint,
     gated::Gated,
     gated::GatedGrad,
+    gated_quantize::GatedQuantize,
+    gated_quantize::GatedGradQuantize,
     gather_rows::GatherRows,
     grad_norm::GradNorm,
     grad_norm::GradNormPartials,
@@ -129,20 +138,24 @@ pub static OPS: &[OpType] = op_types![
     low_rank::LowRankInputGrad,
     low_rank::LowRankWeightGrad,
     mul::Mul,
+    observe::Observe,
     pointwise::Pointwise,
     pointwise::PointwiseGrad,
     preference_loss::PreferenceLoss,
     qk_norm_rope::QkNormRope,
     qk_norm_rope::QkNormRopeGrad,
+    quantize::Quantize,
     reduce_scatter::ReduceScatter,
     reshape::Reshape,
     rms_norm::RmsNorm,
     row_norm::NormGrad<rms_norm::RmsNorm>,
     rope::Rope,
+    round_masters::RoundMasters,
     row_norm::ResidualNorm<layer_norm::LayerNorm>,
     row_norm::ResidualNorm<rms_norm::RmsNorm>,
     sample_tokens::SampleTokens,
     scale::Scale,
+    scaled_product::ScaledProduct,
     select_rows::SelectRows,
     share_rows::ShareRows,
     shift::CachedShift,
@@ -158,6 +171,7 @@ pub static OPS: &[OpType] = op_types![
     sum_by_group::SumByGroup,
     swap_ema::SwapEma,
     token_scores::TokenScores,
+    update_scales::UpdateScales,
     window_spans::WindowSpans,
     with_gradient::WithGradient,
 ];

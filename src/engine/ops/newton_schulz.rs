@@ -141,7 +141,7 @@ impl Op for NewtonSchulz {
                 k,
                 a_transposed: a.transposed,
                 b_transposed: b.transposed,
-                input: spec.dtype,
+                inputs: [spec.dtype; 2],
                 output: spec.dtype,
                 accumulate: addend.is_some(),
                 precision: ProductPrecision::Native,

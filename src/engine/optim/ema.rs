@@ -72,7 +72,7 @@ impl WeightEma {
     /// If the state has no average.
     pub fn record(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program.state);
-        let op = Ema { segments: segments(&state), precision: state.precision };
+        let op = Ema { segments: all_segments(&state), precision: state.precision };
         let control = [ControlSlot::EmaWeights, ControlSlot::Step, ControlSlot::Bad].map(SlotName::Control);
         let inputs = std::iter::once(FlatBuffer::Params.into()).chain(control).map(|name| b.state(name));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
@@ -87,7 +87,7 @@ impl WeightEma {
     /// If the state has no average.
     pub fn record_swap(self, b: &mut Builder) -> Result<()> {
         let state = Arc::clone(&b.program.state);
-        let op = SwapEma { segments: segments(&state), precision: state.precision };
+        let op = SwapEma { segments: all_segments(&state), precision: state.precision };
         let mut outputs = vec![b.state(FlatBuffer::Params)?, b.state(AVERAGE)?];
         if state.precision.has_compute_copy() {
             outputs.push(b.state(FlatBuffer::ComputeCopy)?);
@@ -98,8 +98,8 @@ impl WeightEma {
     }
 }
 
-/// Returns the ranges of the flat buffers that each rank averages: all, or only those it owns.
-fn segments(state: &State) -> Segments {
+/// Returns the ranges of the flat buffers that each rank averages or rounds: all, or only those it owns.
+pub fn all_segments(state: &State) -> Segments {
     let all = [(0..state.flat_len, false)];
     match &state.shards {
         Some(shards) => Segments::new(&all, shards, state.master_shards(), state.flat_len),

@@ -21,7 +21,7 @@ mod sgd;
 mod width;
 
 pub use elementwise::{Elementwise, ElementwiseUpdate, Rule, Scalars, Slot};
-pub use ema::{CHECKPOINT_PREFIX as EMA_PREFIX, WeightEma};
+pub use ema::{CHECKPOINT_PREFIX as EMA_PREFIX, WeightEma, all_segments};
 pub use groups::{RoleRule, UpdateGroup};
 pub use hyperparameters::{Form, Hyperparameter, Value, Values};
 pub use muon::Muon;

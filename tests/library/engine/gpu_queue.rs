@@ -133,12 +133,18 @@ impl Queue for FakeQueue<'_> {
     fn product(&self, product: &Product) -> Result<()> {
         self.calls.set(self.calls.get() + 1);
         self.not_beside("a product");
-        let ProductShape { m, n, k, input, output, precision, .. } = product.shape;
+        let ProductShape { m, n, k, inputs: [left, right], output, precision, .. } = product.shape;
         let batch = product.shape.batch.unwrap_or(1);
         self.precisions.borrow_mut().push(precision);
-        self.access("factor A of a product", product.a, batch * m * k * input.size(), false);
-        self.access("factor B of a product", product.b, batch * k * n * input.size(), false);
+        self.access("factor A of a product", product.a, batch * m * k * left.size(), false);
+        self.access("factor B of a product", product.b, batch * k * n * right.size(), false);
         self.access("the result of a product", product.c, batch * m * n * output.size(), true);
+        for scale in product.scales.into_iter().flatten() {
+            self.access("the scale of a factor", scale, size_of::<f32>(), false);
+            if !scale.is_multiple_of(16) {
+                self.problem(format!("a scale is at {scale:#x}, no multiple of 16"));
+            }
+        }
         if let Some(addend) = product.addend {
             self.access("what is added to a product", addend.address, batch * m * n * output.size(), false);
         }

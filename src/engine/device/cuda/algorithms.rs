@@ -79,9 +79,10 @@ pub struct Algorithms {
 /// bits in all of them.
 pub fn key(shape: &ProductShape) -> String {
     let order = |transposed| if transposed { 't' } else { 'n' };
-    let input = match (shape.precision, shape.input) {
-        (ProductPrecision::Tf32, DType::F32) => "tf32".to_string(),
-        (_, format) => format.to_string(),
+    let input = match (shape.precision, shape.inputs) {
+        (ProductPrecision::Tf32, [DType::F32, _]) => "tf32".to_string(),
+        (_, [a, b]) if a == b => a.to_string(),
+        (_, [a, b]) => format!("{a}*{b}"),
     };
     let batched = if shape.batch.is_some() { "batched " } else { "" };
     format!(

@@ -33,11 +33,48 @@ unsafe impl Sync for Cublaslt {}
 /// there are few.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
+    kind: OperationKind,
+    /// The operation without scales.
     operation: sys::cublasLtMatmulDesc_t,
     /// The library's A, B, C, which are our B, A, C, because it is column-major.
     matrices: [sys::cublasLtMatrixLayout_t; 3],
     /// True for a batch of products.
     batched: bool,
+}
+
+/// What the library computes, apart from its matrices.
+#[derive(Clone, Copy, Debug)]
+struct OperationKind {
+    compute: sys::cublasComputeType_t,
+    /// Whether the library's A and B are stored transposed.
+    transposed: [bool; 2],
+}
+
+impl OperationKind {
+    /// Creates the library's description. `scales` are the addresses of the numbers by which the library's A
+    /// and B are multiplied.
+    ///
+    /// 8-bit floats are summed with the library's accurate accumulation, which is on unless the description
+    /// says otherwise.
+    fn describe(self, scales: Option<[DevicePtr; 2]>) -> Result<sys::cublasLtMatmulDesc_t> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let operation = result::create_matmul_desc(self.compute, sys::cudaDataType_t::CUDA_R_32F);
+        let operation = checked(operation, "describe a product")?;
+        let set = |which, (value, size)| {
+            // SAFETY: the attributes are integers and addresses of these types.
+            let set = unsafe { result::set_matmul_desc_attribute(operation, which, value, size) };
+            checked(set, "describe a product")
+        };
+        // cublasOperation_t: 0 means as stored, 1 transposed.
+        let [a, b] = self.transposed.map(i32::from);
+        set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, attribute(&a))?;
+        set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, attribute(&b))?;
+        if let Some([a, b]) = scales {
+            set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, attribute(&a))?;
+            set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, attribute(&b))?;
+        }
+        Ok(operation)
+    }
 }
 
 // SAFETY: descriptions are only read after their creation.
@@ -53,14 +90,20 @@ impl Cublaslt {
         Ok(Self { handle, workspace })
     }
 
-    /// Puts a product into a stream.
+    /// Puts a product into a stream, and returns whether the library took it.
+    ///
+    /// # Errors
+    /// If the product cannot be described to the library.
     pub(super) fn multiply(
         &self,
         stream: &Stream,
         product: &Product,
         layout: &Layout,
         algorithm: &sys::cublasLtMatmulAlgo_t,
-    ) -> cublasStatus_t {
+    ) -> Result<cublasStatus_t> {
+        // The addresses of scales are part of the operation's description, so it is made for this product.
+        let scaled = product.scales.map(|[a, b]| layout.kind.describe(Some([b, a]))).transpose()?;
+        let operation = scaled.unwrap_or(layout.operation);
         // With a factor of 0 the library does not read the addend.
         let addend = product.addend.unwrap_or(Addend { address: product.c, factor: 0.0 });
         let (alpha, beta) = (product.factor, addend.factor);
@@ -68,10 +111,10 @@ impl Cublaslt {
         let [a, b, c] = layout.matrices;
         // SAFETY: the layouts describe the memory at the addresses, which the executor keeps alive for the
         // node; the scalars are read before the call returns (host pointer mode).
-        unsafe {
+        let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle,
-                layout.operation,
+                operation,
                 (&raw const alpha).cast(),
                 pointer(product.b),
                 a,
@@ -87,7 +130,13 @@ impl Cublaslt {
                 WORKSPACE,
                 stream.raw.cast(),
             )
+        };
+        if let Some(operation) = scaled {
+            // SAFETY: created above; the library has read it.
+            let destroyed = unsafe { result::destroy_matmul_desc(operation) };
+            checked(destroyed, "forget a product")?;
         }
+        Ok(status)
     }
 
     /// Returns the algorithms that the library proposes, best guess first. Excludes algorithms that split the
@@ -154,28 +203,17 @@ impl Layout {
     /// Describes a product to the library. The library is column-major: a row-major `[r, c]` is its `c × r`.
     /// So `C = A·B` is requested as `Cᵀ = Bᵀ·Aᵀ`, and no data moves.
     pub(super) fn new(shape: &ProductShape) -> Result<Self> {
-        use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        let compute = match (shape.precision, shape.input) {
+        let compute = match (shape.precision, shape.inputs[0]) {
             (ProductPrecision::Tf32, DType::F32) => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
         };
-        let operation = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F);
-        let operation = checked(operation, "describe a product")?;
-        for (which, transposed) in [
-            (Attribute::CUBLASLT_MATMUL_DESC_TRANSA, shape.b_transposed),
-            (Attribute::CUBLASLT_MATMUL_DESC_TRANSB, shape.a_transposed),
-        ] {
-            // cublasOperation_t: 0 means as stored, 1 transposed.
-            let transposed = i32::from(transposed);
-            let (value, size) = attribute(&transposed);
-            // SAFETY: the attribute is an integer of this type.
-            let set = unsafe { result::set_matmul_desc_attribute(operation, which, value, size) };
-            checked(set, "describe a product")?;
-        }
+        let kind = OperationKind { compute, transposed: [shape.b_transposed, shape.a_transposed] };
         let matrix = |rows: usize, columns: usize, dtype: DType| -> Result<sys::cublasLtMatrixLayout_t> {
             let format = match dtype {
                 DType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
                 DType::F32 => sys::cudaDataType_t::CUDA_R_32F,
+                DType::E4m3 => sys::cudaDataType_t::CUDA_R_8F_E4M3,
+                DType::E5m2 => sys::cudaDataType_t::CUDA_R_8F_E5M2,
                 other => return Err(Error::failed(format!("products of {other} do not run on a GPU"))),
             };
             let layout = result::create_matrix_layout(format, columns as u64, rows as u64, columns as i64);
@@ -189,10 +227,11 @@ impl Layout {
         let (ar, ac) = stored(shape.m, shape.k, shape.a_transposed);
         let (br, bc) = stored(shape.k, shape.n, shape.b_transposed);
         Ok(Self {
-            operation,
+            kind,
+            operation: kind.describe(None)?,
             matrices: [
-                matrix(br, bc, shape.input)?,
-                matrix(ar, ac, shape.input)?,
+                matrix(br, bc, shape.inputs[1])?,
+                matrix(ar, ac, shape.inputs[0])?,
                 matrix(shape.m, shape.n, shape.output)?,
             ],
             batched: shape.batch.is_some(),

@@ -39,7 +39,7 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision) -> Result<
         k: SIDE,
         a_transposed: false,
         b_transposed: true,
-        input: format,
+        inputs: [format; 2],
         output: format,
         accumulate: false,
         precision,

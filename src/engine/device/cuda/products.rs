@@ -174,7 +174,7 @@ impl Products {
         let ready = lock(&self.inner).ready.get(shape).copied();
         match ready {
             Some(Some((layout, algorithm))) => {
-                let status = self.library.multiply(stream, product, &layout, &algorithm);
+                let status = self.library.multiply(stream, product, &layout, &algorithm)?;
                 check(status, &format!("multiply {}", key(shape)))
             }
             Some(None) => kernels.launch(stream, fallback_kernel(product)),

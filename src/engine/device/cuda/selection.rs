@@ -6,8 +6,8 @@ use super::kernels::Kernels;
 use super::memory::{Allocator, DeviceBuffer};
 use super::monitor::SETTLING;
 use super::stream::Stream;
-use crate::device::DType;
 use crate::device::gpu::{Arg, Grid, Kernel, Product, ProductShape};
+use crate::device::{DType, E4m3, Elem};
 use crate::error::Result;
 use crate::liveness::report_progress;
 use cudarc::cublaslt::sys::{cublasLtMatmulHeuristicResult_t, cublasStatus_t};
@@ -115,7 +115,7 @@ impl Trial<'_, '_> {
     /// Returns the first proposed algorithm that runs and gives the same bits twice.
     fn first_proposed(&self) -> Result<Algorithm> {
         for candidate in self.library.candidates(self.layout)? {
-            if self.runs(&candidate) && self.is_deterministic(&candidate)? {
+            if self.runs(&candidate)? && self.is_deterministic(&candidate)? {
                 return Ok(Algorithm::new(&candidate.algo.data, candidate.workspaceSize, 0.0));
             }
         }
@@ -123,20 +123,20 @@ impl Trial<'_, '_> {
     }
 
     /// Runs an algorithm once.
-    fn run(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> cublasStatus_t {
+    fn run(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> Result<cublasStatus_t> {
         self.library.multiply(self.matrices.bench.stream, &self.product, self.layout, &candidate.algo)
     }
 
     /// Runs an algorithm once; returns true if the library accepted it.
-    fn runs(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> bool {
-        self.run(candidate) == cublasStatus_t::CUBLAS_STATUS_SUCCESS
+    fn runs(&self, candidate: &cublasLtMatmulHeuristicResult_t) -> Result<bool> {
+        Ok(self.run(candidate)? == cublasStatus_t::CUBLAS_STATUS_SUCCESS)
     }
 
     /// Returns the algorithms that run, sorted by the mean time of [`RUNS`] runs, fastest first.
     fn candidates_by_time(&self) -> Result<Vec<Timed>> {
         let mut timed = Vec::new();
         for candidate in self.library.candidates(self.layout)? {
-            if self.runs(&candidate) {
+            if self.runs(&candidate)? {
                 timed.push((self.milliseconds(&candidate, RUNS)?, candidate));
             }
         }
@@ -149,7 +149,7 @@ impl Trial<'_, '_> {
         let mut sums = [0u64; 2];
         for sum in &mut sums {
             self.matrices.clear_result(self.shape)?;
-            check(self.run(candidate), "check a product")?;
+            check(self.run(candidate)?, "check a product")?;
             *sum = self.matrices.checksum(self.shape)?;
         }
         Ok(sums[0] == sums[1])
@@ -173,7 +173,7 @@ impl Trial<'_, '_> {
 
     /// Returns the mean time of `runs` runs, in milliseconds.
     fn milliseconds(&self, candidate: &cublasLtMatmulHeuristicResult_t, runs: usize) -> Result<f32> {
-        let run_all = || (0..runs).try_for_each(|_| check(self.run(candidate), "time a product"));
+        let run_all = || (0..runs).try_for_each(|_| check(self.run(candidate)?, "time a product"));
         Ok(self.matrices.bench.stream.milliseconds(run_all)? / runs as f32)
     }
 }
@@ -188,12 +188,17 @@ pub(super) struct Matrices<'a> {
     numbers: DeviceBuffer,
     result: DeviceBuffer,
     sum: DeviceBuffer,
+    /// The number 1 in fp32.
+    scale: DeviceBuffer,
 }
 
 impl<'a> Matrices<'a> {
     pub(super) fn new(bench: Bench<'a>) -> Result<Self> {
+        let scale = bench.allocator.allocate(4)?;
+        scale.write(0, &1f32.to_le_bytes())?;
         Ok(Self {
             bench,
+            scale,
             numbers: bench.allocator.allocate(0)?,
             result: bench.allocator.allocate(0)?,
             sum: bench.allocator.allocate(8)?,
@@ -204,8 +209,8 @@ impl<'a> Matrices<'a> {
     fn product(&mut self, shape: &ProductShape) -> Result<Product> {
         let align = |bytes: usize| bytes.next_multiple_of(256);
         let batch = shape.batch.unwrap_or(1);
-        let a = align(batch * shape.m * shape.k * shape.input.size());
-        let b = align(batch * shape.k * shape.n * shape.input.size());
+        let a = align(batch * shape.m * shape.k * shape.inputs[0].size());
+        let b = align(batch * shape.k * shape.n * shape.inputs[1].size());
         let c = align(result_bytes(shape));
         if self.numbers.len() < a + b {
             self.numbers = self.bench.allocator.allocate(a + b)?;
@@ -213,10 +218,11 @@ impl<'a> Matrices<'a> {
         if self.result.len() < c {
             self.result = self.bench.allocator.allocate(c)?;
         }
-        randomize(self.bench.stream, &self.numbers, shape.input)?;
+        randomize(self.bench.stream, &self.numbers, shape.inputs[0])?;
         self.clear_result(shape)?;
         let (first, second) = (self.numbers.address(), self.numbers.address() + a as u64);
-        Ok(Product::new(*shape, first, second, self.result.address()))
+        let scales = shape.inputs[0].is_fp8().then(|| [self.scale.address(); 2]);
+        Ok(Product { scales, ..Product::new(*shape, first, second, self.result.address()) })
     }
 
     fn clear_result(&self, shape: &ProductShape) -> Result<()> {
@@ -263,6 +269,9 @@ fn pattern(dtype: DType) -> Vec<u8> {
     let count = PATTERN / dtype.size();
     match dtype {
         DType::Bf16 => (0..count).flat_map(|_| half::bf16::from_f32(next()).to_le_bytes()).collect(),
+        // The bits of a number of one 8-bit format are a number of the other with half or double its
+        // exponent.
+        DType::E4m3 | DType::E5m2 => (0..count).map(|_| E4m3::down(next()).0).collect(),
         _ => (0..count).flat_map(|_| next().to_le_bytes()).collect(),
     }
 }

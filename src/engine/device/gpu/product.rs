@@ -49,6 +49,9 @@ pub struct Product {
     pub factor: f32,
     /// The term added to the product; `None` unless the shape accumulates.
     pub addend: Option<Addend>,
+    /// Addresses of the numbers, in fp32, by which A and B are multiplied; `None` unless they are 8-bit
+    /// floats.
+    pub scales: Option<[DevicePtr; 2]>,
 }
 
 /// A product without addresses and factors: the key by which an algorithm is chosen.
@@ -66,8 +69,8 @@ pub struct ProductShape {
     pub a_transposed: bool,
     /// True if B is stored transposed.
     pub b_transposed: bool,
-    /// Format of both factors.
-    pub input: DType,
+    /// Formats of A and B. They differ only if both are 8-bit floats.
+    pub inputs: [DType; 2],
     /// Format of the result.
     pub output: DType,
     /// True if something is added to the product.
@@ -81,23 +84,25 @@ impl Product {
     /// accumulates.
     pub fn new(shape: ProductShape, a: DevicePtr, b: DevicePtr, c: DevicePtr) -> Self {
         let addend = shape.accumulate.then_some(Addend { address: c, factor: 1.0 });
-        Self { shape, a, b, c, factor: 1.0, addend }
+        Self { shape, a, b, c, factor: 1.0, addend, scales: None }
     }
 }
 
 /// Returns our own kernel for a product, with its launch. It computes products for which the back end's
 /// library has no algorithm.
-pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 9]) {
+pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 11]) {
     /// Rows and columns of C per block, then rows of threads per block.
     const SIDE: usize = 32;
     const ROWS: usize = 8;
     let shape = &product.shape;
     let kernel = Kernel::new("product", "product")
-        .with("IN", shape.input)
+        .with("LEFT", shape.inputs[0])
+        .with("RIGHT", shape.inputs[1])
         .with("OUT", shape.output)
         .with("AT", shape.a_transposed)
         .with("BT", shape.b_transposed)
         .with("ADD", shape.accumulate)
+        .with("SCALED", product.scales.is_some())
         .with("SIDE", SIDE)
         .with("ROWS", ROWS);
     let blocks = [shape.n.div_ceil(SIDE), shape.m.div_ceil(SIDE), shape.batch.unwrap_or(1)];
@@ -106,7 +111,8 @@ pub fn fallback_kernel(product: &Product) -> (Kernel, Grid, [Arg; 9]) {
     let sizes = [shape.m, shape.n, shape.k].map(Arg::from);
     let factors = [product.factor, addend.factor].map(Arg::from);
     let ([a, b, c, to], [m, n, k], [factor, addend_factor]) = (pointers, sizes, factors);
+    let [a_scale, b_scale] = product.scales.unwrap_or_default().map(Arg::from);
     let blocks = blocks.map(|n| n as u32);
     let grid = Grid { blocks, threads: (SIDE * ROWS) as u32, shared: 0 };
-    (kernel, grid, [a, b, c, to, m, n, k, factor, addend_factor])
+    (kernel, grid, [a, b, c, to, m, n, k, factor, addend_factor, a_scale, b_scale])
 }

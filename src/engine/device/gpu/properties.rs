@@ -40,6 +40,11 @@ impl Properties {
         }
     }
 
+    /// Returns true if the GPU multiplies 8-bit floats: from compute capability 8.9 (Ada) on.
+    pub fn multiplies_fp8(&self) -> bool {
+        self.capability >= (8, 9)
+    }
+
     /// Returns the compiler's name for the architecture. Instructions that only Hopper has need the suffix
     /// `a`.
     pub fn architecture(&self) -> String {
