@@ -76,6 +76,8 @@ policy! {
     TrainingDtype {
         /// bfloat16 activations, fp32 accumulation.
         Bf16 = "bf16",
+        /// As bf16, but products of the blocks read 8-bit floats.
+        Fp8 = "fp8",
         /// IEEE single precision throughout.
         Fp32 = "fp32",
         /// fp32 storage; products read TF32 inputs on devices that have them.

@@ -281,6 +281,7 @@ impl TrainingForecast {
 /// Summarizes how a plan is executed.
 fn execution(plan: &Plan) -> String {
     let dtype = match plan.act_dtype() {
+        _ if plan.fp8.is_some() => "fp8",
         DType::Bf16 => "bf16",
         _ if plan.execution.products == ProductPrecision::Tf32 => "tf32",
         _ => "fp32",

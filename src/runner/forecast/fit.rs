@@ -49,6 +49,7 @@ pub fn fit_local_batch(plan: &Plan, budget: &Budget) -> Result<Vec<FitRow>> {
         for &mode in Recompute::ALL {
             let mut plan = plan.clone();
             plan.precision = Precision::for_act_dtype(act_dtype);
+            plan.fp8 = None;
             plan.execution.recompute = mode;
             rows.push(fit_row(&plan, budget, dtype, mode.word())?);
         }

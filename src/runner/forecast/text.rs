@@ -365,6 +365,9 @@ fn on(f: &mut fmt::Formatter<'_>, v: &DeviceFit, memory: &Memory) -> fmt::Result
     if let Some(step) = &v.step {
         time(f, step)?;
     }
+    if let Some(gain) = &v.fp8 {
+        writeln!(f, "  {}", gain.sentence())?;
+    }
     if let Some(h) = &v.hardware {
         if let Some(l) = h.limits {
             writeln!(

@@ -1,6 +1,7 @@
 //! Decides whether a plan fits a budget; nothing else does.
 
 use super::fit::{self, Advice};
+use super::fp8_gain::Fp8Gain;
 use super::memory::peak_bytes;
 use super::time::StepTime;
 use super::{Budget, Saving};
@@ -52,12 +53,16 @@ pub struct DeviceFit {
     pub advice: Vec<Advice>,
     /// Predicted time, if the device's limits are known.
     pub step: Option<StepTime>,
+    /// What 8-bit floats would change, if the device has them.
+    pub fp8: Option<Fp8Gain>,
 }
 
 impl DeviceFit {
     pub(super) fn new(plan: &Plan, programs: &Programs, peak: usize, budget: &Budget) -> Result<Self> {
         let fits = budget.bytes.map(|_| budget.holds(peak));
         let limits = budget.hardware.and_then(|h| h.limits);
+        let step = limits.map(|limits| StepTime::new(plan, programs, &limits));
+        let fp8 = step.as_ref().zip(budget.hardware).and_then(|(step, on)| Fp8Gain::new(plan, step, on));
         Ok(Self {
             on: budget.name,
             hardware: budget.hardware.copied(),
@@ -66,7 +71,8 @@ impl DeviceFit {
             fits,
             spare_bytes: budget.bytes.map(|b| b as i64 - peak as i64),
             advice: if fits == Some(false) { fit::advise(plan, budget)? } else { Vec::new() },
-            step: limits.map(|limits| StepTime::new(plan, programs, &limits)),
+            step,
+            fp8,
         })
     }
 }

@@ -1,18 +1,20 @@
 //! Lays out the state of a plan.
 
 use super::adapters::ModelTensors;
+use super::fp8_weights::fp8_weights;
 use super::purpose::PromptShape;
 use super::recording::{head_of, packed_heads};
 use crate::device::DType;
 use crate::device::gpu::{MAX_RANKS, STAGING_STEP, area_words};
 use crate::error::{Error, Result};
 use crate::ir::{
-    BatchSlot, ControlSlot, ExchangeSlot, FlatBuffer, GenerationSlot, GroupRequest, OwnedRange, Param, Part,
-    PromptSlot, Role, ScoringSlot, Shards, SlotName, Spec, State, StateBuilder,
+    BatchSlot, ControlSlot, ExchangeSlot, FP8_HEALTH, FlatBuffer, GenerationSlot, GroupRequest, OwnedRange,
+    Param, Part, PromptSlot, Role, ScoringSlot, Shards, SlotName, Spec, State, StateBuilder,
 };
 use crate::model_text::{Operation, Parameter, ParameterKind};
 use crate::ops::attention::Mask;
 use crate::ops::grad_norm;
+use crate::ops::quantize::SIDE;
 use crate::ops::sort_tokens::{RankInterleaved, scratch_words};
 use crate::passes::DividedRows;
 use crate::passes::buckets::{Bucket, buckets};
@@ -48,7 +50,10 @@ fn trained_params(plan: &Plan) -> (StateBuilder, Vec<Bucket>) {
 }
 
 /// Returns the state of a plan and its gradient buckets.
-pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
+///
+/// # Errors
+/// If an op rejects the plan's numbers.
+pub fn state(plan: &Plan) -> Result<(State, Vec<Bucket>)> {
     let precision = plan.precision;
     let (batch, seq_len) = (plan.batch.micro, plan.batch.seq_len);
     let (mut builder, buckets) = trained_params(plan);
@@ -81,7 +86,19 @@ pub fn state(plan: &Plan) -> (State, Vec<Bucket>) {
     for bucket in &buckets {
         builder.range(FlatBuffer::Grads, bucket.slot.clone(), bucket.start, bucket.len);
     }
-    (builder.finish(), buckets)
+    if let Some(fp8) = &plan.fp8 {
+        let weights = fp8_weights(plan, &builder.state)?;
+        if weights.is_empty() {
+            return Err(Error::usage(format!(
+                "training.dtype = \"fp8\": no product of the blocks can read 8-bit floats. The widths of its input and its \
+                 output and the tokens of a micro-step ({}) must be multiples of {SIDE}",
+                plan.batch.rows()
+            )));
+        }
+        let ranks = if plan.exchanges_gradients() { plan.batch.world_size } else { 1 };
+        builder.lay_out_fp8(&weights, fp8.gradients, ranks);
+    }
+    Ok((builder.finish(), buckets))
 }
 
 fn u32s(n: usize) -> Spec {
@@ -95,6 +112,7 @@ fn control(plan: &Plan, state: &State) -> Vec<(SlotName, Spec)> {
     let last = [ControlSlot::GradNorm, ControlSlot::Clip, ControlSlot::EvalLoss];
     let numbers = std::iter::once(ControlSlot::Loss).chain(loss_terms(&plan.objective)).chain(last);
     slots.extend(numbers.map(|slot| (slot, Spec::new([1], master))));
+    slots.extend(plan.fp8.as_ref().map(|_| (ControlSlot::Fp8Health, Spec::new([FP8_HEALTH], DType::F32))));
     let sources = plan.source_count();
     slots.extend(plan.preference.map(|_| (ControlSlot::Pairs, Spec::new([3], master))));
     slots.extend((sources > 0).then(|| (ControlSlot::SourceLosses, Spec::new([sources], master))));

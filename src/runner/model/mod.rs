@@ -3,6 +3,8 @@
 mod adapters;
 mod flops;
 pub mod formula;
+mod fp8;
+mod fp8_weights;
 mod gather;
 mod generation;
 pub mod gguf_export;
@@ -27,6 +29,7 @@ mod window;
 pub use adapters::{ModelTensors, first_matrix, second_matrix, stacked_rows};
 pub use flops::flops_per_token;
 pub use formula::Formula;
+pub use fp8::{ScaleSearch, counted_elements};
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, prompt_shapes, state};
 pub use merge::MergedWeights;

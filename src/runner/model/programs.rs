@@ -1,5 +1,6 @@
 //! All programs of a plan, with passes applied and memory planned.
 
+use super::fp8::{ScaleSearch, record_scales, restore_copy, scale_search};
 use super::gather::{gather_rest, gather_updated};
 use super::generation::{Prefill, decode};
 use super::loss_scale::loss_scale;
@@ -21,9 +22,12 @@ use crate::ops::sum::{Factor, Sum};
 use crate::ops::sum_by_group::SumByGroup;
 use crate::optim::{UpdateGroup, WeightEma};
 use crate::passes::buckets::Bucket;
-use crate::passes::{append_group, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
+use crate::passes::{
+    append_group, differentiate, exchange_rows, fuse_quantize, insert_all_reduces, observe_products,
+    quantize_products, recompute, unfuse,
+};
 use crate::plan::Plan;
-use crate::policy::Reduction;
+use crate::policy::{Recompute, Reduction};
 use std::sync::Arc;
 
 /// The programs of a plan. They share one state and one transient arena.
@@ -52,6 +56,10 @@ pub struct Programs {
     /// Gathers parameters from the ranks that updated them, except for the ones that the updating program
     /// gathers itself. `None` unless the optimizer is sharded.
     pub gather: Option<Section>,
+    /// Finds the scales of 8-bit floats for the first steps; `None` if there are none to find.
+    pub scale_search: Option<ScaleSearch>,
+    /// Puts the rounded masters back into the compute copy; `None` unless 8-bit weights take its memory.
+    pub restore_copy: Option<Section>,
     /// Score the items of tasks, with the weights of this state; `None` without tasks.
     pub scoring: Option<ScoringPrograms>,
 }
@@ -62,7 +70,7 @@ impl Programs {
     /// # Errors
     /// If an op rejects the plan's numbers.
     pub fn new(plan: &Plan) -> Result<Self> {
-        let (state, buckets) = layout::state(plan);
+        let (state, buckets) = layout::state(plan)?;
         let state = Arc::new(state);
         let section = |program: Result<Program>| program.map(Section::new);
         let micro = |variant| Ok((variant, section(micro_step(plan, &state, &buckets, variant))?));
@@ -76,8 +84,23 @@ impl Programs {
         let replicas = plan.exchanges_gradients().then(|| section(fingerprints(&state))).transpose()?;
         let gather = state.shards.as_ref().map(|_| section(gather_rest(plan, &state))).transpose()?;
         let step_end = section(step_end(plan, &state))?;
+        let scale_search = scale_search(plan, &state, || measured_step(plan, &state))?;
+        let restore_copy = restore_copy(plan, &state)?;
         let scoring = Self::scoring(plan)?;
-        Ok(Self { state, micro, step_end, evaluate, swap_ema, prefill, generate, replicas, gather, scoring })
+        Ok(Self {
+            state,
+            micro,
+            step_end,
+            evaluate,
+            swap_ema,
+            prefill,
+            generate,
+            replicas,
+            gather,
+            scale_search,
+            restore_copy,
+            scoring,
+        })
     }
 
     /// Records the programs that score tasks; `None` if the plan has no tasks.
@@ -106,6 +129,8 @@ impl Programs {
         all.extend(&self.generate);
         all.extend(&self.replicas);
         all.extend(&self.gather);
+        all.extend(&self.restore_copy);
+        all.extend(self.scale_search.iter().flat_map(|search| [&search.measure, &search.end]));
         all.extend(self.scoring.iter().flat_map(ScoringPrograms::sections));
         all
     }
@@ -184,13 +209,14 @@ fn micro_step(
     buckets: &[Bucket],
     (first, last): (bool, bool),
 ) -> Result<Program> {
-    let (mut program, losses) = record(plan, state, (first, last))?;
-    if !plan.execution.fused {
-        program = unfuse(program)?;
-    }
-    let seeds = loss_views(&program, losses);
-    let program = differentiate(program, &seeds, first)?;
+    let program = differentiated(plan, state, (first, last))?;
     let mut program = recompute(program, plan.execution.recompute)?;
+    if let Some(fp8) = &plan.fp8 {
+        program = quantize_products(program, first, fp8.scaling)?;
+        if plan.execution.fused {
+            program = fuse_quantize(program);
+        }
+    }
     let embedding = state.params.iter().find(|param| param.role == Role::Embedding);
     if let (Some(interleaving), Some(embedding)) = (layout::rank_interleaving(plan), embedding) {
         let divided = layout::divided_rows(plan, state)?;
@@ -203,6 +229,24 @@ fn micro_step(
         Reduction::Bucketed => insert_all_reduces(program, buckets, plan.execution.overlap),
         Reduction::Grouped => append_group(program),
     }
+}
+
+/// Records forward and backward of a micro-step.
+fn differentiated(plan: &Plan, state: &Arc<State>, (first, last): (bool, bool)) -> Result<Program> {
+    let (mut program, losses) = record(plan, state, (first, last))?;
+    if !plan.execution.fused {
+        program = unfuse(program)?;
+    }
+    let seeds = loss_views(&program, losses);
+    differentiate(program, &seeds, first)
+}
+
+/// Records a micro-step in bf16 that measures the maxima of what products of 8-bit floats read. It recomputes
+/// all that it can, so that it needs no more memory than other micro-steps.
+fn measured_step(plan: &Plan, state: &Arc<State>) -> Result<Program> {
+    let program = differentiated(plan, state, (true, false))?;
+    let program = recompute(program, Recompute::Full)?;
+    Ok(Program { name: "measure_maxima".to_owned(), ..observe_products(program)? })
 }
 
 /// Records the forward of a micro-step. Returns it with the tensor of its losses.
@@ -316,6 +360,8 @@ fn step_end(plan: &Plan, state: &Arc<State>) -> Result<Program> {
     let update = |b: &mut Builder, range| {
         updated().try_for_each(|(at, _)| plan.update_groups[at].record(b, at, &range))
     };
+    record_scales(plan, &mut b)?;
+    b.phase = Phase::Optimizer;
     for (at, first) in layout::updated_first(plan, state).into_iter().enumerate() {
         update(&mut b, first.clone())?;
         gather_updated(plan, &mut b, &first, at == 0)?;

@@ -21,9 +21,12 @@ use crate::ops::head_loss::{HeadGradients, HeadLoss, RowFactor};
 use crate::ops::sort_tokens::RankInterleaved;
 use crate::ops::sum::{Factor, SumGrad};
 use crate::passes::buckets::Bucket;
-use crate::passes::{MemoryPlan, differentiate, exchange_rows, insert_all_reduces, recompute, unfuse};
+use crate::passes::{
+    MemoryPlan, differentiate, exchange_rows, fuse_quantize, insert_all_reduces, observe_products,
+    quantize_products, recompute, unfuse,
+};
 use crate::plan::{CorpusFacts, Plan};
-use crate::policy::Recompute;
+use crate::policy::{Fp8Scaling, Recompute};
 use crate::recipe;
 use insta::assert_snapshot;
 use std::collections::BTreeSet;
@@ -77,6 +80,10 @@ fn plan(overrides: &[&str]) -> Plan {
     plan
 }
 
+/// Products of the feed-forward layer read 8-bit floats, which takes 16 rows.
+const FP8: [&str; 3] =
+    ["training.dtype=fp8", "training.local_batch_size=4", "fp8.products=[\"feed_forward\"]"];
+
 /// Makes ranks exchange the rows of the embedding's gradient instead of reducing all of it.
 const BY_ROWS: &str = "parallelism.embedding_exchange=true";
 
@@ -92,7 +99,7 @@ struct Passes {
 impl Passes {
     fn new(overrides: &[&str]) -> Self {
         let plan = plan(overrides);
-        let (state, buckets) = layout::state(&plan);
+        let (state, buckets) = layout::state(&plan).unwrap();
         let state = Arc::new(state);
         let (recorded, losses) = record(&plan, &state, (true, true)).unwrap();
         Self { plan, state, buckets, recorded, losses }
@@ -134,7 +141,7 @@ fn changes(before: &Program, after: &Program) -> String {
 
 #[test]
 fn a_block_has_one_matrix_per_product() {
-    let (state, _) = layout::state(&plan(&[]));
+    let (state, _) = layout::state(&plan(&[])).unwrap();
     let matrices = |name: &str| -> Vec<_> {
         let param = state.param(name).unwrap();
         // Logical shape, allocated shape, and index of the first element in the parameter.
@@ -378,6 +385,90 @@ fn recomputing_blocks() {
 /// Shows where gradients are written and exchanged. With overlap, a bucket is exchanged right after its last
 /// gradient is written; for the head's bucket that is before the backward. Without overlap, all buckets are
 /// exchanged at the end.
+/// Each matrix is rounded before the first product that reads it, and a weight in the first micro-step.
+#[test]
+fn rounding_to_8_bits() {
+    let passes = Passes::new(&FP8);
+    let before = passes.recomputed(Recompute::Emitted);
+    let after = quantize_products(before.clone(), true, Fp8Scaling::Delayed).unwrap();
+    assert_snapshot!(changes(&before, &after), @r"
+    -program micro(first=true, last=true) (35 nodes)
+    -  %23:bf16[16,2,24→64] = linear(%21, compute_copy.blocks.0.gate_up)  @blocks.0
+    -  %26:bf16[16,16] = linear(%24, compute_copy.blocks.0.down)  @blocks.0
+    -  %47:bf16[16,24→64] = linear_input_grad(%45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    -  grads.blocks.0.down = linear_weight_grad(%75, %45, compute_copy.blocks.0.down)  @blocks.0 ∇
+    -  %50:bf16[16,16] = linear_input_grad(%48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    -  grads.blocks.0.gate_up = linear_weight_grad(%76, %48, compute_copy.blocks.0.gate_up)  @blocks.0 ∇
+    +program micro(first=true, last=true) (45 nodes)
+     …
+    +  %78:bf16[2,24→64,16] = copy(compute_copy.blocks.0.gate_up)  @blocks.0
+    +  compute_copy.blocks.0.gate_up.e4m3, compute_copy.blocks.0.gate_up.e4m3_transposed, fp8.scales+160B, +fp8.maxima+20B, +fp8.counts+80B, %87:f32[1] = quantize(%78) to=e4m3 layouts=rows+transposed scaling=current  @blocks.0
+    +  %91:e4m3[16,16], +fp8.maxima+12B, +fp8.counts+48B = quantize(%21, fp8.scales+96B) to=e4m3 layouts=rows  @blocks.0
+    +  %23:bf16[16,2,24→64] = scaled_product(%91, compute_copy.blocks.0.gate_up.e4m3, fp8.scales+96B, fp8.scales+160B)  @blocks.0
+     …
+    +  %94:bf16[16,24→64] = copy(compute_copy.blocks.0.down)  @blocks.0
+    +  compute_copy.blocks.0.down.e4m3, compute_copy.blocks.0.down.e4m3_transposed, fp8.scales+64B, +fp8.maxima+8B, +fp8.counts+32B, %100:f32[1] = quantize(%94) to=e4m3 layouts=rows+transposed scaling=current  @blocks.0
+    +  %104:e4m3[16,64], +fp8.maxima+0B, +fp8.counts+0B = quantize(%24, fp8.scales+0B) to=e4m3 layouts=rows  @blocks.0
+    +  %26:bf16[16,16] = scaled_product(%104, compute_copy.blocks.0.down.e4m3, fp8.scales+0B, fp8.scales+64B)  @blocks.0
+     …
+    +  %110:e5m2[16,16], %111:e5m2[16,16], +fp8.maxima+4B, +fp8.counts+16B = quantize(%45, fp8.scales+32B) to=e5m2 layouts=rows+transposed  @blocks.0 ∇
+    +  %47:bf16[16,24→64] = scaled_product(%110, compute_copy.blocks.0.down.e4m3_transposed, fp8.scales+32B, fp8.scales+64B)  @blocks.0 ∇
+     …
+    +  %116:e4m3[64,16] = quantize(%75, fp8.scales+0B) to=e4m3 layouts=transposed  @blocks.0 ∇
+    +  grads.blocks.0.down = scaled_product(%111, %116, fp8.scales+32B, fp8.scales+0B)  @blocks.0 ∇
+    +  %121:e5m2[16,128], %122:e5m2[128,16], +fp8.maxima+16B, +fp8.counts+64B = quantize(%48, fp8.scales+128B) to=e5m2 layouts=rows+transposed  @blocks.0 ∇
+    +  %50:bf16[16,16] = scaled_product(%121, compute_copy.blocks.0.gate_up.e4m3_transposed, fp8.scales+128B, fp8.scales+160B)  @blocks.0 ∇
+     …
+    +  %127:e4m3[16,16] = quantize(%76, fp8.scales+96B) to=e4m3 layouts=transposed  @blocks.0 ∇
+    +  grads.blocks.0.gate_up = scaled_product(%122, %127, fp8.scales+128B, fp8.scales+96B)  @blocks.0 ∇
+     …
+    ");
+}
+
+#[test]
+fn rounding_within_gated_activations() {
+    let passes = Passes::new(&FP8);
+    let before = passes.recomputed(Recompute::Emitted);
+    let before = quantize_products(before, false, Fp8Scaling::Delayed).unwrap();
+    assert_snapshot!(changes(&before, &fuse_quantize(before.clone())), @r"
+    -program micro(first=true, last=true) (41 nodes)
+    -  %24:bf16[16,24→64] = swiglu(%23)  @blocks.0
+    -  %92:e4m3[16,64], +fp8.maxima+0B, +fp8.counts+0B = quantize(%24, fp8.scales+0B) to=e4m3 layouts=rows  @blocks.0
+    -  %48:bf16[16,2,24→64], %75:bf16[16,24→64] = swiglu_grad(%23, %47) emits=y  @blocks.0 ∇
+    -  %106:e4m3[64,16] = quantize(%75, fp8.scales+0B) to=e4m3 layouts=transposed  @blocks.0 ∇
+    -  %111:e5m2[16,128], %112:e5m2[128,16], +fp8.maxima+16B, +fp8.counts+64B = quantize(%48, fp8.scales+128B) to=e5m2 layouts=rows+transposed  @blocks.0 ∇
+    +program micro(first=true, last=true) (38 nodes)
+     …
+    +  %92:e4m3[16,64], +fp8.maxima+0B, +fp8.counts+0B = gated_quantize(%23, fp8.scales+0B) swiglu to=e4m3 layouts=rows  @blocks.0
+     …
+    +  %111:e5m2[16,128], %112:e5m2[128,16], +fp8.maxima+16B, +fp8.counts+64B, %106:e4m3[64,16] = gated_grad_quantize(%23, %47, fp8.scales+128B, fp8.scales+0B) swiglu_grad to=e5m2 layouts=rows+transposed y: to=e4m3 layouts=transposed  @blocks.0 ∇
+     …
+    ");
+}
+
+#[test]
+fn measuring_maxima() {
+    let passes = Passes::new(&FP8);
+    let before = passes.recomputed(Recompute::Emitted);
+    assert_snapshot!(changes(&before, &observe_products(before.clone()).unwrap()), @r"
+    -program micro(first=true, last=true) (35 nodes)
+    +program micro(first=true, last=true) (41 nodes)
+     …
+    +  +fp8.maxima+12B = observe(%21)  @blocks.0
+     …
+    +  +fp8.maxima+0B = observe(%24)  @blocks.0
+     …
+    +  +fp8.maxima+4B = observe(%45)  @blocks.0 ∇
+     …
+    +  +fp8.maxima+0B = observe(%75)  @blocks.0 ∇
+     …
+    +  +fp8.maxima+16B = observe(%48)  @blocks.0 ∇
+     …
+    +  +fp8.maxima+12B = observe(%76)  @blocks.0 ∇
+     …
+    ");
+}
+
 #[test]
 fn with_all_reduces() {
     let passes = Passes::new(&[]);
@@ -631,7 +722,7 @@ fn every_slot_is_found_by_its_name_and_no_two_print_alike() {
     let sharded = ["parallelism.world_size=2", "parallelism.shard=optimizer", "training.dtype=bf16"];
     for more in [&[][..], &["ema.decay=0.9", "generation.samples=2"], &["optimizer.name=muon"]] {
         for base in [&[][..], &sharded] {
-            let (state, _) = layout::state(&plan(&[base, more].concat()));
+            let (state, _) = layout::state(&plan(&[base, more].concat())).unwrap();
             let printed: BTreeSet<String> = state.slots.iter().map(|slot| slot.name.to_string()).collect();
             assert_eq!(printed.len(), state.slots.len());
             for (index, Slot { name, buffer, .. }) in state.slots.iter().enumerate() {

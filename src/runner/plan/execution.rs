@@ -91,7 +91,7 @@ impl Execution {
             threads: engine.threads.unwrap_or_else(|| (machine.threads / machine.processes).max(1)),
             products: match training.dtype {
                 TrainingDtype::Tf32 => ProductPrecision::Tf32,
-                TrainingDtype::Fp32 | TrainingDtype::Bf16 => ProductPrecision::Native,
+                TrainingDtype::Fp32 | TrainingDtype::Bf16 | TrainingDtype::Fp8 => ProductPrecision::Native,
             },
             placement: engine.placement,
             cuda_graphs: engine.cuda_graphs.unwrap_or(engine.placement == Placement::Arena),

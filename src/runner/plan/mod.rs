@@ -7,6 +7,7 @@ mod corpus;
 mod devices;
 mod events;
 mod execution;
+mod fp8;
 mod mixture;
 mod model;
 mod preference;
@@ -23,6 +24,7 @@ pub use corpus::{corpus_facts, data_spec};
 pub use devices::choose_gpus;
 pub use events::{Intervals, Period, is_due, times_due};
 pub use execution::Execution;
+pub use fp8::{Fp8, fp8_fault};
 pub use mixture::PlannedSource;
 pub use model::{Model, PADDING, QkNormOptions, RopeOptions};
 pub use preference::{Preference, held_out_loss};
@@ -72,6 +74,8 @@ pub struct Plan {
     pub seeds: Seeds,
     /// Number formats.
     pub precision: Precision,
+    /// Which products read 8-bit floats; `None` if none does.
+    pub fp8: Option<Fp8>,
     /// Terms of the objective besides the cross-entropy.
     pub objective: Objective,
     /// True if tokens attend to other documents in their window.

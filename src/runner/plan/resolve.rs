@@ -2,7 +2,7 @@
 
 use super::devices::{check_nccl, choose_gpus};
 use super::{
-    Adapter, BatchPlan, CorpusFacts, Execution, Intervals, Model, Objective, Plan, Preference, Schedule,
+    Adapter, BatchPlan, CorpusFacts, Execution, Fp8, Intervals, Model, Objective, Plan, Preference, Schedule,
     Seeds, held_out_loss, mixture,
 };
 use crate::device::{DType, Precision};
@@ -29,8 +29,9 @@ impl Plan {
         check_size(recipe, &model, &batch)?;
         let graph = Arc::new(model.graph(batch.seq_len)?);
         check_text_size(recipe, &graph, &batch)?;
+        let fp8 = Fp8::from_recipe(recipe, &graph, machine)?;
         let act_dtype = match values.training.dtype {
-            TrainingDtype::Bf16 => DType::Bf16,
+            TrainingDtype::Bf16 | TrainingDtype::Fp8 => DType::Bf16,
             TrainingDtype::Fp32 | TrainingDtype::Tf32 => DType::F32,
         };
         let update_groups = update_groups(recipe, &model)?;
@@ -47,6 +48,7 @@ impl Plan {
             until: values.training.until.clone(),
             seeds: Seeds::from_values(values),
             precision: Precision::for_act_dtype(act_dtype),
+            fp8,
             objective: Objective {
                 z_loss: values.training.z_loss,
                 label_smoothing: values.training.label_smoothing,

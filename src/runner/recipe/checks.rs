@@ -3,6 +3,7 @@
 use super::batch;
 use super::derived;
 use super::diagnostic::Diagnostic;
+use super::fp8_checks;
 use super::idle;
 use super::length::{self, Fault};
 use super::loaded::Recipe;
@@ -45,6 +46,7 @@ pub(super) fn contradictions(recipe: &Recipe, open_world: bool) -> Vec<Diagnosti
     ema(recipe, &mut found);
     adapter(recipe, &mut found);
     preference_checks::contradictions(recipe, &mut found);
+    fp8_checks::contradictions(recipe, &mut found);
     initial_optimizer(recipe, &mut found);
     tasks(recipe, &mut found);
     engine(recipe, &mut found);

@@ -20,6 +20,7 @@ pub mod derived;
 mod diagnostic;
 mod diff;
 mod files;
+mod fp8_checks;
 mod groups;
 mod home;
 mod idle;

@@ -35,10 +35,11 @@ use super::values::WorldSize;
 use crate::expression::Scope;
 use crate::policy::{
     Activation, AdapterKind, AdapterTarget, Attention, BackgroundSaves, Batching, Communication, Cooldown,
-    CorpusSource, Decay, DeviceChoice, EvaluationTask, HeadInit, Launcher, MissingField, Norm, NormPlacement,
-    OrFormula, Packing, PairLoss, Parametrization, PathList, Placement, Position, QkNormPlace, RecomputeMode,
-    Reduction, ResidualInit, Resume, RopeDirection, RopeScaling, Sampler, SeedScheme, Shard, Shuffle,
-    TextFormat, TrainingDtype, Transport, Validation, WeightsOnly,
+    CorpusSource, Decay, DeviceChoice, EvaluationTask, Fp8Gradients, Fp8Products, Fp8Scaling, HeadInit,
+    Launcher, MissingField, Norm, NormPlacement, OrFormula, Packing, PairLoss, Parametrization, PathList,
+    Placement, Position, QkNormPlace, RecomputeMode, Reduction, ResidualInit, Resume, RopeDirection,
+    RopeScaling, Sampler, SeedScheme, Shard, Shuffle, TextFormat, TrainingDtype, Transport, Validation,
+    WeightsOnly,
 };
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included};
@@ -65,6 +66,8 @@ pub const MAX_SHOTS: u64 = 64;
 pub const TASK_ENDING: &str = ".toml";
 /// The weights are trained, without adapters.
 const NO_ADAPTER: When = When::Is("adapter.kind", &["\"none\""]);
+/// Products read the format of activations.
+const NO_FP8: When = When::Not("training.dtype", &["\"fp8\""]);
 /// The corpus has no pairs of answers.
 const NO_PAIRS: When = When::Not("data.format", &["\"preference\""]);
 /// No trained parameter has initial values that are drawn: all come from folders.
@@ -317,8 +320,8 @@ sections! {
                 => unset("products that are zero"), implied(UNSET), idle(&[NO_ADAPTER]);
     }
 
-    /// Training on pairs of answers (`data.format = "preference"`), with the model of `model.init_from` as the
-    /// reference (docs/fine-tuning.md).
+    /// Training on pairs of answers (`data.format = "preference"`), with the model of `model.init_from` as
+    /// the reference (docs/fine-tuning.md).
     preference: Preference {
         /// The loss of a pair.
         loss: PairLoss = PairLoss::Dpo;
@@ -328,6 +331,27 @@ sections! {
         beta: f64 = 0.1;
             Training, number(Excluded(0.0), Included(1e3)), "0.3"
                 => implied("0.1"), idle(&[NO_PAIRS]), aliases(&["dpo_beta"]);
+    }
+
+    /// 8-bit floats in products (`training.dtype = "fp8"`, docs/fp8.md).
+    fp8: Fp8 {
+        /// The products that read 8-bit floats, by the role of their weights. All others stay in bf16, as do
+        /// evaluation and generation.
+        products: Vec<Fp8Products> = Fp8Products::ALL.to_vec();
+            Training, Type::Words(Fp8Products::WORDS), "[\"attention\"]"
+                => implied("[\"attention\", \"feed_forward\"]"), idle(&[NO_FP8]);
+        /// The format of gradients. Inputs and weights are in e4m3.
+        gradients: Fp8Gradients = Fp8Gradients::E5m2;
+            Training, Type::Word(Fp8Gradients::WORDS), "\"e4m3\"" => implied("\"e5m2\""), idle(&[NO_FP8]);
+        /// Where the scale of a matrix comes from.
+        scaling: Fp8Scaling = Fp8Scaling::Delayed;
+            Training, Type::Word(Fp8Scaling::WORDS), "\"current\"" => implied("\"delayed\""), idle(&[NO_FP8]);
+        /// How many blocks at the beginning stay in bf16.
+        bf16_first: usize = 0;
+            Training, count(0, 65_536), "1" => unit("blocks"), implied("0"), idle(&[NO_FP8]);
+        /// How many blocks at the end stay in bf16.
+        bf16_last: usize = 0;
+            Training, count(0, 65_536), "1" => unit("blocks"), implied("0"), idle(&[NO_FP8]);
     }
 
     /// Length, batch and precision of the training run.
@@ -555,8 +579,8 @@ sections! {
             Execution, Type::Word(MissingField::WORDS), "\"skip\"" => implied("\"error\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);
         /// What the files of a text corpus are, where their endings and first bytes do not say it. Files are
-        /// unpacked by their endings. `"chat"` are conversations, of which only the answers are trained on, and
-        /// `"preference"` are pairs of answers, of which one is preferred.
+        /// unpacked by their endings. `"chat"` are conversations, of which only the answers are trained on,
+        /// and `"preference"` are pairs of answers, of which one is preferred.
         format: TextFormat = TextFormat::Auto;
             Training, Type::Word(TextFormat::WORDS), "\"jsonl\"" => implied("\"auto\""),
                    idle(&[When::Fact(Fact::NoFileIsRead)]);

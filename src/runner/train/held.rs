@@ -1,11 +1,14 @@
 //! A copy of the training state that is written to a checkpoint while training continues.
 
+use super::rank::views_of_table;
 use super::restore::views_of_copy;
 use super::shards::checkpoint_buffers;
 use crate::checkpoint::{HeldState, Snapshot, TensorView};
 use crate::error::Result;
 use crate::exec::{Engine, StateCopy};
+use crate::ir::Fp8Slot;
 use safetensors::Dtype;
+use std::borrow::Cow;
 
 /// Which tensors a checkpoint holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +103,12 @@ impl HeldState for SnapshotCopy {
             CopyMemory::Copy(copy) => {
                 let buffers = checkpoint_buffers(&copy.layout);
                 let mut tensors = buffers.iter().map(|buffer| views_of_copy(copy, buffer));
-                Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
+                let parameters = tensors.next().unwrap_or_default();
+                let scales = copy
+                    .layout
+                    .slot(Fp8Slot::Scales)
+                    .map(|slot| views_of_table(&copy.layout, move || copy.read(slot).map(Cow::into_owned)));
+                Snapshot::new(parameters, tensors.flatten().chain(scales.into_iter().flatten()))
             }
             CopyMemory::Gathered { tensors, parameters } => {
                 let (parameters, optimizer) = tensors.split_at(*parameters);

@@ -1,6 +1,7 @@
 //! One rank of a run: its engine, its part of the data, and a training step.
 
 mod evaluate;
+mod fp8;
 mod non_finite;
 mod preference;
 mod share;
@@ -18,15 +19,17 @@ use crate::device::Device;
 use crate::device::communicator::{Communicator, RankPhase, SingleRank};
 use crate::device::cpu::Pool;
 use crate::device::cuda::MemoryCause;
+use crate::device::gpu::Queue;
 use crate::error::{Error, Result};
 use crate::exec::{CommunicationTime, Engine, NonFiniteTensor, Snapshot};
 use crate::generation::Generating;
 use crate::ir::{BatchSlot, ControlSlot};
-use crate::metrics::PairMeans;
+use crate::metrics::{Fp8Health, PairMeans};
 use crate::model::Programs;
-use crate::plan::Plan;
+use crate::plan::{Plan, fp8_fault};
 use crate::ranks::{TimedCommunicator, fault};
 pub use evaluate::{Evaluated, Evaluation};
+pub(super) use fp8::views_of_table;
 pub(super) use preference::ReferenceCheck;
 pub(super) use share::print_timing_notice;
 use share::{allocate_state, connect_gpus, prepare_with_shared_algorithms};
@@ -53,6 +56,8 @@ pub struct StepReport {
     pub source_losses: BTreeMap<String, f32>,
     /// Means over the pairs of answers of the global batch; `None` if the corpus has none.
     pub pairs: Option<PairMeans>,
+    /// How 8-bit floats served the step; `None` without any.
+    pub fp8: Option<Fp8Health>,
     /// Global norm of the gradient before clipping.
     pub grad_norm: f32,
     /// Learning rate.
@@ -90,6 +95,8 @@ pub struct Rank {
     scoring: Option<Scoring>,
     /// The reference of a run on pairs of answers, once it is known.
     reference: Option<Arc<ReferenceLogProbs>>,
+    /// True if the scales of 8-bit floats follow from the maxima of earlier steps.
+    scales_known: bool,
 }
 
 /// A step that was launched but not reported.
@@ -198,6 +205,12 @@ impl Rank {
         let (device, execution) = (device.into(), plan.execution.clone());
         let mut kernels_took = None;
         if let Some(gpu) = device.gpu() {
+            let fault = plan.fp8.as_ref().and_then(|_| fp8_fault(gpu.properties()));
+            if let Some(fault) = fault {
+                return Err(Error::usage(format!(
+                    "training.dtype = \"fp8\": {fault}. Set training.dtype = \"bf16\""
+                )));
+            }
             let began = Instant::now();
             prepare_with_shared_algorithms(&device, &programs, &*comm)?;
             kernels_took = Some(began.elapsed());
@@ -234,6 +247,7 @@ impl Rank {
             queued_steps: VecDeque::new(),
             scoring: None,
             reference: None,
+            scales_known: false,
         };
         rank.count_updates_before(0)?;
         rank.go_to(0)?;
@@ -311,10 +325,18 @@ impl Rank {
         let mut batches = Vec::with_capacity(micro_steps);
         let mut data_wait = Duration::ZERO;
         let programs = Arc::clone(&self.programs);
-        for micro in 0..micro_steps {
+        if self.needs_scales(step) {
             let waiting = Instant::now();
-            batches.push(self.next_batch()?);
+            batches = (0..micro_steps).map(|_| self.next_batch()).collect::<Result<_>>()?;
             data_wait += waiting.elapsed();
+            self.find_scales(&batches)?;
+        }
+        for micro in 0..micro_steps {
+            if micro == batches.len() {
+                let waiting = Instant::now();
+                batches.push(self.next_batch()?);
+                data_wait += waiting.elapsed();
+            }
             self.upload(&batches[micro])?;
             let mut sections = Vec::with_capacity(3);
             sections.extend(programs.gather.iter().filter(|_| !self.gathered));
@@ -364,6 +386,7 @@ impl Rank {
             smoothing_loss: term(ControlSlot::SmoothingLoss)?,
             source_losses: BTreeMap::new(),
             pairs: None,
+            fp8: None,
             grad_norm: number(ControlSlot::GradNorm)? as f32,
             lr: self.plan.schedule.at(step as usize),
             data_wait: oldest.data_wait,
@@ -376,11 +399,15 @@ impl Rank {
         // Ranks that do not exchange gradients may disagree about `bad`, but must stop together.
         let vote = StepVote::new(bad, request, self.agreed.elapsed(), waited);
         let mut mine = Vec::new();
-        for slot in [ControlSlot::SourceLosses, ControlSlot::Pairs] {
-            if layout.slot(slot).is_some() {
-                mine.extend(oldest.snapshot.numbers(&layout, slot)?);
-            }
-        }
+        let numbers = |slot: ControlSlot| {
+            layout.slot(slot).map_or(Ok(Vec::new()), |_| oldest.snapshot.numbers(&layout, slot))
+        };
+        mine.extend(numbers(ControlSlot::SourceLosses)?);
+        let health = numbers(ControlSlot::Fp8Health)?;
+        let counts = self.fp8_counts(&health, oldest.batches.len());
+        let counted = mine.len()..mine.len() + counts.len();
+        mine.extend(counts);
+        mine.extend(numbers(ControlSlot::Pairs)?);
         if self.plan.preference.is_some() {
             mine.extend(tokens_per_answer(&oldest.batches));
         }
@@ -396,6 +423,7 @@ impl Rank {
             let targets = oldest.batches.first().map_or(&[][..], |batch| &batch.step_targets);
             report.source_losses = source_losses(&self.dataset, &shares, targets);
             report.pairs = self.plan.preference.and_then(|_| pair_means(&shares));
+            report.fp8 = self.fp8_health(&shares[counted], &health);
         }
         Ok(report)
     }
@@ -513,9 +541,14 @@ impl Rank {
     /// nothing.
     pub(super) fn run_gradients(&mut self) -> Result<Batch> {
         let step = self.done + 1;
-        let batch = self.upload_next()?;
+        let batch = self.next_batch()?;
+        if self.needs_scales(step) {
+            self.find_scales(std::slice::from_ref(&batch))?;
+        }
+        self.upload(&batch)?;
         let programs = Arc::clone(&self.programs);
         self.engine.run(programs.micro_step(0, self.plan.batch.micro_steps_in_step(step)))?;
+        self.restore_compute_copy()?;
         Ok(batch)
     }
 

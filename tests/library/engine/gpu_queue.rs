@@ -309,7 +309,9 @@ fn programs_on(machine: &Machine, overrides: &[&str]) -> Programs {
 
 #[test]
 fn every_node_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
-    let variants: [&[&str]; 8] = [
+    let variants: [&[&str]; 10] = [
+        &["training.dtype=fp8", "training.batch_ramp=[[1, 16]]"],
+        &["training.dtype=fp8", "engine.fused=false", "fp8.scaling=current"],
         &["training.dtype=bf16", "training.batch_ramp=[[1, 16]]"],
         &["training.dtype=fp32", "engine.fused=false", "training.batch_ramp=[[1, 16]]"],
         &["training.dtype=bf16"],
@@ -344,13 +346,14 @@ fn every_node_of_every_part_of_a_model_puts_work_on_its_own_tensors_into_the_que
 fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue() {
     let sharded =
         ["parallelism.shard=optimizer", "parallelism.world_size=2", "training.global_batch_size=32"];
-    let variants: [&[&str]; 5] = [
+    let variants: [&[&str]; 6] = [
         &["training.dtype=bf16", "parallelism.launcher=process"],
         &["training.dtype=fp32", "model.tie_embeddings=true", "optimizer.name=sgd"],
         &["training.dtype=bf16", "parallelism.transport=nccl", "parallelism.overlap=false"],
         &["training.dtype=fp32", "parallelism.embedding_exchange=false"],
         // Wide enough that both ranks own some of every group.
         &[MIXED, &["model.dim=256", "training.seq_len=256"]].concat(),
+        &["training.dtype=fp8"],
     ];
     for (k, overrides) in variants.into_iter().enumerate() {
         let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());

@@ -8,6 +8,7 @@ mod ema;
 mod evaluation;
 mod exchange;
 mod formulas;
+mod fp8;
 mod generation;
 mod gpu_queue;
 mod gradient;

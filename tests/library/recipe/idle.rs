@@ -16,7 +16,7 @@ const BASE: [&str; 4] = ["model.n_layers=1", "training.steps=12", "generation.sa
 
 /// Choices that could make other keys idle, besides every word of every key with words and both values of
 /// every flag.
-const CHOICES: [&[&str]; 58] = [
+const CHOICES: [&[&str]; 59] = [
     &[],
     &["checkpoint.interval=5"],
     &["validation.interval=4"],
@@ -65,6 +65,7 @@ const CHOICES: [&[&str]; 58] = [
     &["generation.temperature=0"],
     &["generation.top_k=1"],
     &["model.dropout=0.5"],
+    &["training.dtype=fp8"],
     &["model.window=4"],
     &["model.window=4", "model.global_interval=1"],
     &["model.window=64"],

@@ -11,6 +11,7 @@ impl Rank {
     /// Replays a step that was not finite. Every rank replays all of it, so that collectives still match, and
     /// every rank names the same tensor: the first one of the step on any rank.
     pub(super) fn find_bad(&mut self, batches: &[Batch]) -> Result<NonFiniteTensor> {
+        self.restore_compute_copy()?;
         let programs = Arc::clone(&self.programs);
         let section = |at: usize| match at {
             at if at < batches.len() => programs.micro_step(at, batches.len()),

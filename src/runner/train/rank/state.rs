@@ -2,6 +2,7 @@
 //! hold.
 
 use super::Rank;
+use super::fp8::scale_views;
 use crate::checkpoint::{self, Loaded, TensorView};
 use crate::device::communicator::{Communicator, RankPhase};
 use crate::error::Result;
@@ -67,6 +68,7 @@ impl Rank {
     /// # Errors
     /// If a tensor is missing or has a different shape, or a rank is lost.
     pub fn restore(&mut self, step: u64, loaded: Option<&Loaded>) -> Result<()> {
+        self.restore_scales(loaded)?;
         if self.programs.gather.is_some() {
             restore_shards(&mut self.engine, &*self.comm, loaded)?;
             self.gathered = true;
@@ -127,7 +129,8 @@ impl Rank {
         let buffers = checkpoint_buffers(self.engine.state.layout());
         let mut tensors =
             buffers.iter().map(|buffer| views(&self.engine, &buffer.name, buffer.prefix, &buffer.params));
-        checkpoint::Snapshot::new(tensors.next().unwrap_or_default(), tensors.flatten())
+        let parameters = tensors.next().unwrap_or_default();
+        checkpoint::Snapshot::new(parameters, tensors.flatten().chain(scale_views(&self.engine)))
     }
 
     /// Allocates memory for copies of the state, for saves beside training. Does nothing if ranks hold parts

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::FileRecord;
 use crate::error::{Error, Result};
-use crate::metrics::{HeldOutColumn, PAIR_COLUMNS, ScoreColumn, score_figure, source_column};
+use crate::metrics::{FP8_COLUMNS, HeldOutColumn, PAIR_COLUMNS, ScoreColumn, score_figure, source_column};
 use crate::plan::Plan;
 use crate::ranks::fault;
 use crate::results::folder::{METRICS, TIMING};
@@ -179,6 +179,9 @@ fn extra_columns(plan: &Plan, summary: &Summary) -> Vec<String> {
     columns.extend(summary.source_losses.keys().map(|source| source_column(source)));
     if plan.preference.is_some() {
         columns.extend(PAIR_COLUMNS.map(str::to_owned));
+    }
+    if plan.fp8.is_some() {
+        columns.extend(FP8_COLUMNS.map(str::to_owned));
     }
     for (task, entry) in &summary.tasks {
         let own = entry.figures.keys().filter_map(|figure| score_figure(figure));

@@ -19,7 +19,7 @@ use crate::device::cuda::Algorithms;
 use crate::error::{Error, Result};
 use crate::forecast::Saving;
 use crate::forecast::memory::peak_bytes;
-use crate::metrics::{HeldOutColumn, PairMeans, source_column};
+use crate::metrics::{Fp8Health, HeldOutColumn, PairMeans, source_column};
 use crate::plan::Plan;
 use crate::policy::CorpusSource;
 use crate::results::folder::{ALGORITHMS, DOCUMENTS, METRICS, SUMMARY, TIMING};
@@ -87,6 +87,8 @@ pub struct Recorder {
     last_summary: Instant,
     /// When the last progress line was logged.
     last_logged: Instant,
+    /// The first step that may bring the next warning of 8-bit floats.
+    next_saturation_warning: u64,
     /// The first error of writing rows, samples or the log. The run stops after one last save.
     pub(super) write_error: Option<Error>,
 }
@@ -142,6 +144,7 @@ impl Recorder {
             start_step_and_tokens: (step, start.tokens()),
             last_summary: Instant::now(),
             last_logged: Instant::now(),
+            next_saturation_warning: 0,
             write_error: None,
         };
         recorder.note_rows(&earlier, start)?;
@@ -273,6 +276,10 @@ impl Recorder {
         row.further.extend(of_sources);
         let of_pairs = report.pairs.iter().flat_map(PairMeans::columns);
         row.further.extend(of_pairs.map(|(column, value)| (column.to_owned(), value)));
+        row.further.extend(
+            report.fp8.iter().flat_map(Fp8Health::columns).map(|(name, value)| (name.to_owned(), value)),
+        );
+        self.warn_of_saturation(report)?;
         if let Some(evaluation) = evaluation {
             for (is_average, evaluated) in [(false, &evaluation.sets), (true, &evaluation.ema)] {
                 for ((set, known), found) in self.summary.held_out.iter_mut().zip(evaluated) {
@@ -306,6 +313,17 @@ impl Recorder {
             self.log(&line)?;
         }
         self.update_summary(&row, is_evaluated)
+    }
+
+    /// Warns of a step whose numbers did not fit into 8-bit floats: of the first one, and then after twice as
+    /// many steps each time.
+    fn warn_of_saturation(&mut self, report: &StepReport) -> Result<()> {
+        let Some(fault) = report.fp8.as_ref().and_then(Fp8Health::fault) else { return Ok(()) };
+        if report.step < self.next_saturation_warning {
+            return Ok(());
+        }
+        self.next_saturation_warning = 2 * report.step;
+        self.warn(&format!("step {}: {fault}", report.step))
     }
 
     /// Updates the summary, so that others can see the progress of the run.

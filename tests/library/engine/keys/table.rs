@@ -322,6 +322,10 @@ pub fn case(key: &str, files: &Files) -> Option<Case> {
         "adapter.dropout" => adapted(&["adapter.kind=lora"], "0.5"),
         "adapter.init_from" => adapted(&["adapter.kind=lora"], &files.adapter().display().to_string()),
 
+        "fp8.products" => curve_of(&["training.dtype=fp8"], "[\"attention\"]"),
+        "fp8.gradients" => curve_of(&["training.dtype=fp8"], "e4m3"),
+        "fp8.scaling" => curve_of(&["training.dtype=fp8"], "current"),
+        "fp8.bf16_first" | "fp8.bf16_last" => curve_of(&["training.dtype=fp8", "model.n_layers=2"], "1"),
         "preference.loss" | "preference.beta" => {
             let settings = files.pairs();
             let settings: Vec<&str> = settings.iter().map(String::as_str).collect();

@@ -180,7 +180,7 @@ dim = 0
 layers = 12
 
 [training]
-dtype = "fp8"
+dtype = "double"
 "#, &["data.seed=x"], &[]), @r###"
     model.dim cannot be 0
      --> wrong.toml:2:7
@@ -198,13 +198,13 @@ dtype = "fp8"
       |
       = help: did you mean `n_layers`?
 
-    error: training.dtype cannot be "fp8"
+    error: training.dtype cannot be "double"
      --> wrong.toml:6:9
       |
-    6 | dtype = "fp8"
-      |         ^^^^^ unknown value
+    6 | dtype = "double"
+      |         ^^^^^^^^ unknown value
       |
-      = help: training.dtype is one of "bf16", "fp32", "tf32"
+      = help: training.dtype is one of "bf16", "fp8", "fp32", "tf32"
 
     error: data.seed cannot be "x"
      --> command line:1:11
