@@ -119,8 +119,8 @@ impl Gpu {
 
 /// The queue of collectives that overlap with the model's queue.
 ///
-/// It accepts kernels and fills, from nodes that touch only the state. It accepts no products, because they would share
-/// the workspace with the model's products.
+/// It accepts kernels and fills, from nodes that touch only the state. It accepts no products, because they
+/// would share the workspace with the model's products.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveQueue<'a> {
     gpu: &'a Gpu,
