@@ -15,6 +15,15 @@ use crate::plan::Plan;
 use crate::policy::Fp8Scaling;
 use std::sync::Arc;
 
+/// Prefix of the tensors in checkpoints that hold the scales of a weight's matrices: those of its layer's
+/// input and of the gradient of the output, each followed by its inverse.
+pub const SCALES_PREFIX: &str = "fp8.scales.";
+
+/// Returns true if a tensor of a checkpoint, by its name, holds scales of 8-bit floats.
+pub fn is_of_scales(name: &str) -> bool {
+    name.starts_with(SCALES_PREFIX)
+}
+
 /// Records, at the end of a step, the scales of the next step from the maxima of all ranks. `bad` is set if a
 /// maximum is not finite. Records nothing without 8-bit floats.
 ///

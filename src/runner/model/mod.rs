@@ -29,7 +29,7 @@ mod window;
 pub use adapters::{ModelTensors, first_matrix, second_matrix, stacked_rows};
 pub use flops::flops_per_token;
 pub use formula::Formula;
-pub use fp8::{ScaleSearch, counted_elements};
+pub use fp8::{SCALES_PREFIX, ScaleSearch, counted_elements, is_of_scales};
 pub use generation::{Generator, Prefill};
 pub use layout::{prompt_rows, prompt_shape, prompt_shapes, state};
 pub use merge::MergedWeights;

@@ -161,6 +161,16 @@ fn the_optimizer_continues_by_choice() {
     }
     // The moving average is no state of the optimizer and begins anew.
     made(&place, &[&["tiny.toml"], &with_state, &["ema.decay=0.9"]]);
+    // Nor are the scales of 8-bit floats, which a run in another format has no use for.
+    let fp8 = made(&place, &[&["tiny.toml"], &["training.dtype=fp8", "training.steps=4"]]);
+    let from_fp8 = format!("model.init_from={}", fp8.name());
+    for dtype in ["bf16", "fp8"] {
+        let keys = [from_fp8.as_str(), "model.init_optimizer=true", "training.steps=4"];
+        let run = made(&place, &[&["tiny.toml"], &keys, &[&format!("training.dtype={dtype}")]]);
+        for (mine, other) in losses(&run).into_iter().zip(&losses(&whole)[4..]) {
+            assert!((mine / other - 1.0).abs() < 2e-2, "{dtype}: {mine} and not {other}");
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::base::BaseModel;
 use super::same_model::{INIT_FROM, INIT_OPTIMIZER};
 use crate::error::Result;
 use crate::ir::State;
-use crate::model::is_of_average;
+use crate::model::{is_of_average, is_of_scales};
 use crate::recipe::Recipe;
 use crate::train::shards::optimizer_buffers;
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ pub fn check_initial_optimizer(recipe: &Recipe, base: &BaseModel, state: &State)
         .collect();
     let weights: BTreeSet<&str> = loaded.parameter_names().collect();
     let mut stored = loaded.names();
-    stored.retain(|name| !weights.contains(name) && !is_of_average(name));
+    stored.retain(|name| !weights.contains(name) && !is_of_average(name) && !is_of_scales(name));
     let lacks = wanted.iter().find(|name| !stored.contains(&name.as_str()));
     let left = stored.iter().find(|name| !wanted.contains(**name));
     let help = "use its optimizer.name and [optimizer.groups], or leave model.init_optimizer out";

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::exec::Engine;
 use crate::ir::{FP8_HEALTH, Fp8Slot, INVERSE, SCALES_ROW, SITE_KINDS, SiteKind, State};
 use crate::metrics::Fp8Health;
-use crate::model::counted_elements;
+use crate::model::{SCALES_PREFIX, counted_elements};
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,10 +19,6 @@ const FINDS_SCALES: RankPhase = RankPhase::working("finds the scales of 8-bit fl
 /// In the first steps, maxima grow fast or are zero until some weights have moved, so their scales are found
 /// by running each of these steps twice.
 const MEASURED_STEPS: u64 = 4;
-
-/// Prefix of the tensors in checkpoints that hold the scales of a weight's matrices: those of its layer's
-/// input and of the gradient of the output, each followed by its inverse.
-const PREFIX: &str = "fp8.scales.";
 
 /// The kinds of sites whose scales follow from earlier steps, in the order of a checkpoint's tensors.
 const DELAYED: [SiteKind; 2] = [SiteKind::Input, SiteKind::Gradient];
@@ -132,7 +128,7 @@ impl Rank {
 /// Returns the names of a checkpoint's tensors of scales, one for each 8-bit weight.
 fn names(layout: &State) -> impl Iterator<Item = String> {
     let weights = layout.fp8.iter().flat_map(|fp8| &fp8.weights);
-    weights.map(|weight| format!("{PREFIX}{}", layout.params[weight.param].name))
+    weights.map(|weight| format!("{SCALES_PREFIX}{}", layout.params[weight.param].name))
 }
 
 /// Returns the tensors of a checkpoint that hold scales; none in a state without 8-bit floats.
