@@ -32,7 +32,9 @@ use crate::ir::{Array, Case, OpType, Precision, State};
 use crate::policy::Placement;
 use bench::{Bench, Data};
 use differences::worst_difference;
-use errors::{forward_bound, gradient_bound, unequal_bits, worst_output, worst_tensor};
+use errors::{
+    element_bound, forward_bound, gradient_bound, unequal_bits, worst_element, worst_output, worst_tensor,
+};
 use programs::Layout;
 use std::fmt;
 use std::sync::Arc;
@@ -195,6 +197,12 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
     let narrow = case.narrow_sums && matches!(target, Target::Gpu(_));
     let bound = forward_bound(precision, case.depth) + if narrow { NARROW_SUMS } else { 0.0 };
     findings.push(finding("forward", error, bound));
+    if let Some(magnitudes) = &case.magnitudes {
+        let magnitudes = magnitudes(&reference_inputs(case, &data));
+        let [of_value, of_terms] = element_bound(precision, case.depth, narrow);
+        let error = worst_element(&outputs, &reference, &magnitudes, [of_value, of_terms]);
+        findings.push(finding("elements", error, 1.0));
+    }
 
     // A different number of threads, or on a GPU a second run in different memory.
     let mut one = Bench::new(case, precision, target.device(1)?)?;

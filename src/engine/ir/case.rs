@@ -31,6 +31,7 @@ impl Case {
             upstream: vec![0],
             depth: 1,
             narrow_sums: false,
+            magnitudes: None,
         }
     }
 
@@ -72,6 +73,14 @@ impl Case {
     #[must_use]
     pub fn narrow_sums(mut self) -> Self {
         self.narrow_sums = true;
+        self
+    }
+
+    /// Sets how the sums of the magnitudes of the terms of every element are computed, so that elements are
+    /// compared one by one.
+    #[must_use]
+    pub fn magnitudes(mut self, of: impl Fn(&[Array]) -> Vec<Array> + Send + Sync + 'static) -> Self {
+        self.magnitudes = Some(Arc::new(of));
         self
     }
 

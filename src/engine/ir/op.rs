@@ -340,6 +340,9 @@ pub struct Case {
     pub depth: usize,
     /// True if GPUs sum in fewer bits than fp32 has, as their tensor cores sum products of 8-bit floats.
     pub narrow_sums: bool,
+    /// For each output, the sum of the magnitudes of the terms of every element, which bounds the error of
+    /// the element. `None` if only whole tensors are compared.
+    pub magnitudes: Option<Reference>,
 }
 
 /// How an op is tested. Every op must declare it.

@@ -166,7 +166,12 @@ fn case([m, n, k]: [usize; 3], formats: (DType, DType), sum: Sum, precision: Pre
     let op = ScaledProduct { output, adds: sum == Sum::Addend };
     let name = format!("m{m} n{n} k{k} {}*{} {sum:?}", formats.0, formats.1);
     let case = Case::new(name, op, inputs, move |inputs| reference(inputs, [m, n, k]));
-    let case = case.without_gradient().depth(k).narrow_sums();
+    let magnitudes = move |inputs: &[Array]| {
+        let size =
+            |array: &Array| Array { data: array.data.iter().map(|x| x.abs()).collect(), ..array.clone() };
+        reference(&inputs.iter().map(size).collect::<Vec<_>>(), [m, n, k])
+    };
+    let case = case.without_gradient().depth(k).narrow_sums().magnitudes(magnitudes);
     if sum == Sum::Added { case.outputs(vec![(Mode::Add, addend)]) } else { case }
 }
 
