@@ -128,10 +128,12 @@ fn table(found: &Profile) -> String {
     table.row(["all", "", "", &ms(total)]);
     let mut text = String::new();
     if let Some(limits) = found.limits {
+        let fp8 = limits.fp8_flops.map(|flops| format!(", {:.1} TFLOP/s (product in fp8)", flops / 1e12));
         text += &format!(
-            "this card: {:.0} GB/s (copy), {:.1} TFLOP/s (product), measured now; budgets are at these limits\n",
+            "this card: {:.0} GB/s (copy), {:.1} TFLOP/s (product){}, measured now; budgets are at these limits\n",
             limits.bandwidth / 1e9,
-            limits.flops / 1e12
+            limits.flops / 1e12,
+            fp8.unwrap_or_default()
         );
     }
     text += &table.render(0);
@@ -173,6 +175,7 @@ fn as_json(found: &Profile) -> Value {
         "tokens": found.tokens,
         "copy_bytes_per_s": found.limits.map(|l| l.bandwidth),
         "product_flops_per_s": found.limits.map(|l| l.flops),
+        "fp8_product_flops_per_s": found.limits.and_then(|l| l.fp8_flops),
         "ops": found.ops.iter().map(op).collect::<Vec<_>>(),
     })
 }

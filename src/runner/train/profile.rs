@@ -4,10 +4,10 @@ use super::agreement::StepRequest;
 use super::gauges::environment;
 use super::job::prepare;
 use super::rank::{Rank, STEPS_AHEAD};
-use crate::device::Device;
 use crate::device::communicator::SingleRank;
 use crate::device::cpu::Pool;
 use crate::device::cuda::limits::{self, Limits};
+use crate::device::{DType, Device};
 use crate::error::{Error, Result};
 use crate::exec::UnderLoad;
 use crate::forecast::{Planned, with_steps_of_budget};
@@ -151,7 +151,10 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         }
     }
     let limits = match device.gpu() {
-        Some(gpu) => Some(limits::measure(gpu, plan.precision.act_dtype, plan.execution.products)?),
+        Some(gpu) => {
+            let fp8 = plan.fp8.is_some();
+            Some(limits::measure(gpu, plan.precision.act_dtype, plan.execution.products, fp8)?)
+        }
         None => None,
     };
     let tokens = plan.batch.tokens_per_step();
@@ -184,8 +187,7 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
                 op.calls += 1;
                 op.product_flops += cost.product_flops;
                 op.bytes += cost.bytes;
-                op.budget +=
-                    limits.map_or(0.0, |l| (cost.bytes / l.bandwidth).max(cost.product_flops / l.flops));
+                op.budget += limits.map_or(0.0, |l| budget(&l, program, node));
             }
             let scope = node.scope.to_string();
             spans.push(Span { op: node.op.name(), scope, phase: node.phase, start, time });
@@ -209,6 +211,13 @@ pub fn profile(recipe: &Recipe, machine: &Machine, request: ProfileRequest) -> R
         .collect();
     ops.sort_by_key(|t| std::cmp::Reverse(t.time));
     Ok(Profile { ops, step, tokens, limits, spans, device: class })
+}
+
+/// Returns the time that a node takes at the limits of the GPU, in seconds.
+fn budget(limits: &Limits, program: &Program, node: &Node) -> f64 {
+    let cost = program.cost(node);
+    let format = node.inputs.first().map_or(DType::F32, |&input| program.tensor(input).spec.dtype);
+    (cost.bytes / limits.bandwidth).max(cost.product_flops / limits.product_flops(format))
 }
 
 /// Returns the mean time of whole training steps after a warmup.
