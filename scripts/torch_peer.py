@@ -5,6 +5,7 @@
     torch_peer.py --model dim768 --pad --mode graphs --recompute
     torch_peer.py --model base-160m --seq 1024 --batch 16 --pad --mode graphs --attention cudnn
     torch_peer.py --model 768,18,12,12,64,2048 --seq 512 --batch 24 --precision fp32
+    torch_peer.py --model base-160m --seq 1024 --batch 16 --pad --mode graphs --fp8
     torch_peer.py --model dim384 --turns                           # measures once per line on stdin
     torch_peer.py --model dim384 --rows                            # a line per step, for `xrun compare --before-cmd`
     torchrun --nproc_per_node 4 torch_peer.py --model dim768       # DDP: --batch sequences on each of 4 GPUs
@@ -12,7 +13,8 @@
 
 This is what a PyTorch user would write: fp32 master weights, autocast to bf16, SDPA, RMSNorm and cross-entropy from
 torch.nn, fused AdamW, clipping by the global norm. Embedding and head are not tied. With --pad, FFN and vocabulary are
-rounded up to multiples of 64, as xrun pads them in memory.
+rounded up to multiples of 64, as xrun pads them in memory. With --fp8, the linear layers of the blocks multiply 8-bit
+floats, scaled by their own largest number; a layer with a side that is no multiple of 16 stays in bf16.
 """
 
 import argparse
@@ -29,6 +31,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -152,6 +155,77 @@ class Model(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def rounded(x: Tensor, dtype: torch.dtype, rowwise: bool) -> tuple[Tensor, Tensor]:
+    """Rounds a matrix to 8-bit floats, and returns them and the factor that undoes their scale, or one for each row."""
+    largest = torch.finfo(dtype).max
+    size = x.abs().amax(1, keepdim=True) if rowwise else x.abs().amax()
+    # In fp64, so that compiled scales are those of eager mode.
+    scale = (largest / size.double().clamp(min=1e-12)).float()
+    return (x.float() * scale).clamp(-largest, largest).to(dtype), scale.reciprocal()
+
+
+def multiplied(a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor) -> Tensor:
+    """Multiplies the rows of 8-bit matrices with accurate accumulation. Hopper needs the rows of both in one piece."""
+    a, b = a.contiguous(), b.contiguous().t()
+    return torch._scaled_mm(a, b, a_scale, b_scale.t(), out_dtype=torch.bfloat16, use_fast_accum=False)
+
+
+# Traced by Dynamo instead, products would be kept despite --recompute in PyTorch 2.11.
+@torch.compiler.allow_in_graph
+class Product8(torch.autograd.Function):
+    """The product of a linear layer in 8-bit floats, with its gradients. Rowwise, that of the weight stays in bf16."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight: Tensor, rowwise: bool) -> Tensor:
+        a, b = rounded(x, torch.float8_e4m3fn, rowwise), rounded(weight, torch.float8_e4m3fn, rowwise)
+        ctx.rowwise = rowwise
+        ctx.save_for_backward(*((x, weight) if rowwise else (*a, *b)))
+        return multiplied(*a, *b)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        g, g_scale = rounded(gradient, torch.float8_e5m2, ctx.rowwise)
+        if ctx.rowwise:
+            x, weight = ctx.saved_tensors
+            b = rounded(weight.t(), torch.float8_e4m3fn, ctx.rowwise)
+            return multiplied(g, g_scale, *b), gradient.t() @ x, None
+        a, a_scale, b, b_scale = ctx.saved_tensors
+        return multiplied(g, g_scale, b.t(), b_scale), multiplied(g.t(), g_scale, a.t(), a_scale), None
+
+
+class Linear8(nn.Module):
+    """A linear layer that multiplies 8-bit floats."""
+
+    def __init__(self, layer: nn.Linear, rowwise: bool):
+        super().__init__()
+        self.weight, self.rowwise = layer.weight, rowwise
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = Product8.apply(x.flatten(0, -2).bfloat16(), self.weight, self.rowwise)
+        return y.unflatten(0, x.shape[:-1])
+
+
+def fits(layer: nn.Module) -> bool:
+    """Tells whether this is a linear layer that 8-bit products can take."""
+    return isinstance(layer, nn.Linear) and layer.in_features % 16 == layer.out_features % 16 == 0
+
+
+def convert(blocks: nn.ModuleList, how: str) -> None:
+    """Lets the linear layers of the blocks multiply 8-bit floats."""
+    if how == "torchao":
+        try:
+            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        except ImportError as error:
+            sys.exit(f"--fp8 torchao needs the package torchao: {error}")
+        config = Float8LinearConfig.from_recipe_name("tensorwise")
+        convert_to_float8_training(blocks, config=config, module_filter_fn=lambda layer, _: fits(layer))
+        return
+    for module in list(blocks.modules()):
+        for name, layer in list(module.named_children()):
+            if fits(layer):
+                setattr(module, name, Linear8(layer, how == "rowwise"))
+
+
 def sharded(model: Model, args: argparse.Namespace) -> nn.Module:
     """Applies FSDP2 to each block and to the rest.
 
@@ -178,6 +252,8 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
         torch.backends.cuda.enable_mem_efficient_sdp(False)
         torch.backends.cuda.enable_math_sdp(False)
     model = Model(shape, args.seq, args.recompute).to(args.device)
+    if args.fp8:
+        convert(model.blocks, args.fp8)
     fsdp = WORLD > 1 and args.parallel == "fsdp2"
     network = sharded(model, args) if fsdp else model
     decayed = [p for p in model.parameters() if p.dim() > 1]
@@ -271,6 +347,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mode", default="compile", choices=["eager", *COMPILED])
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32", "tf32"])
     parser.add_argument(
+        "--fp8",
+        nargs="?",
+        const="tensorwise",
+        choices=["tensorwise", "rowwise", "torchao"],
+        help="let the blocks multiply 8-bit floats, with a scale per matrix (the default) or per row and accurate "
+        "accumulation everywhere, or with torchao's tensorwise recipe, which accumulates the forward pass fast",
+    )
+    parser.add_argument(
         "--attention", default="auto", choices=["auto", *ATTENTION], help="force one attention kernel instead of PyTorch's choice"
     )
     parser.add_argument("--batch", type=int, default=32, help="sequences per GPU")
@@ -285,7 +369,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--turns", action="store_true", help="measure once for every line on stdin")
     parser.add_argument("--rows", action="store_true", help="print a JSON line per measured step instead of one in total")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.fp8 and args.precision != "bf16":
+        parser.error("--fp8 needs --precision bf16")
+    if args.fp8 and args.batch * args.seq % 16:
+        parser.error("--fp8 needs a multiple of 16 tokens per step")
+    return args
 
 
 def main() -> None:
