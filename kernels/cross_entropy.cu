@@ -342,14 +342,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                          [=] { return d; });
 }
 
-// The losses of logits[n, width], which the gradient of scale·Σ of all losses overwrites. If `count` is not
-// null, the scale is 1 / count; if `factors` is not null, each row has a factor of its own in place of it.
+// The losses of logits[n, width], and the gradient of scale·Σ of all losses, which may overwrite the logits.
+// If `count` is not null, the scale is 1 / count; if `factors` is not null, each row has a factor of its own
+// in place of it.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *smoothing, int vocab, int width,
-          float logit_scale, float inner, float cap, float z_loss, float label_smoothing, float scale,
-          const u32 *count, const float *factors) {
+    cross_entropy_with_grad(const T *logits, T *d_logits, const u32 *targets, float *losses, float *z_losses,
+                            float *smoothing, int vocab, int width, float logit_scale, float inner, float cap,
+                            float z_loss, float label_smoothing, float scale, const u32 *count,
+                            const float *factors) {
     int r = blockIdx.x;
-    T *row = logits + i64(r) * width;
+    i64 at = i64(r) * width;
     Losses to = losses_of(r, losses, z_losses, smoothing);
     Objective objective = {logit_scale, inner, cap, z_loss, label_smoothing};
     // Read where it is needed, which saves a register until then.
@@ -357,7 +359,7 @@ head_loss(T *logits, const u32 *targets, float *losses, float *z_losses, float *
         float factor = factors ? factors[r] : count ? float(1.0 / double(*count)) : scale;
         return Upstreams{factor, factor, factor};
     };
-    do_row<(ROUNDS > 0)>(row, row, targets[r], &to, vocab, width, objective, upstreams);
+    do_row<(ROUNDS > 0)>(logits + at, d_logits + at, targets[r], &to, vocab, width, objective, upstreams);
 }
 
 // The log-probabilities of the targets of logits[n, width], and 1 where no word has a larger logit than the

@@ -108,6 +108,7 @@ pub static OPS: &[OpType] = op_types![
     copy::Copy,
     cross_entropy::CrossEntropy,
     cross_entropy::CrossEntropyGrad,
+    cross_entropy::CrossEntropyWithGrad,
     dropout::Dropout,
     ema::Ema,
     embedding::Embedding,

@@ -8,8 +8,8 @@ use xrun::device::cpu::Pool;
 use xrun::device::{DType, ProductPrecision};
 use xrun::exec::{Engine, Section};
 use xrun::ir::{Builder, Destination, Mode, Precision, SlotName, Spec, StateBuilder};
-use xrun::ops::cross_entropy::{IGNORED, Objective};
-use xrun::ops::head_loss::{HeadGradients, HeadLoss, RowFactor};
+use xrun::ops::cross_entropy::{IGNORED, Objective, RowFactor};
+use xrun::ops::head_loss::{HeadGradients, HeadLoss};
 use xrun::ops::sum::Factor;
 use xrun::policy::Placement;
 

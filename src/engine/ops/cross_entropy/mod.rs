@@ -3,6 +3,7 @@
 pub(super) mod cases;
 mod objective;
 mod rows;
+mod with_grad;
 
 use super::lanes::{rows_per_task, vector_width};
 use super::sum::{Factor, SumGrad};
@@ -14,6 +15,8 @@ use crate::ir::Upstream;
 use crate::ir::{Cases, CpuNode, GpuNode, MayAlias, Op, Precision, Spec, Vjp};
 pub use objective::{IGNORED, Objective};
 pub(super) use rows::{Row, Upstreams};
+pub(super) use with_grad::LossRows;
+pub use with_grad::{CrossEntropyWithGrad, RowFactor};
 
 /// `(logits[n, V], targets[n]) → losses[n]`, then z-losses `[n]` and smoothing losses `[n]` if the
 /// [`Objective`] has them. All are in nats.

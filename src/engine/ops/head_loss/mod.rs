@@ -5,16 +5,16 @@
 
 use super::cross_entropy::cases as formula;
 use super::cross_entropy::{
-    CrossEntropy, CrossEntropyGrad, Objective, Row, Upstreams, launch_rows, losses_spec, optional_outputs,
+    CrossEntropy, CrossEntropyGrad, LossRows, Objective, RowFactor, launch_rows, losses_spec,
+    optional_outputs,
 };
-use super::lanes::rows_per_task;
 use super::linear::{Linear, LinearInputGrad, LinearWeightGrad};
-use super::sum::{Factor, SumGrad};
+use super::sum::Factor;
 use super::with_gradient::{WithGradient, require_unit_upstream};
 use crate::device::cpu::matmul::product;
 use crate::device::cpu::{Matrix, View};
 use crate::device::gpu::Operand;
-use crate::device::{DType, Elem, ProductPrecision, Real};
+use crate::device::{DType, Elem, ProductPrecision};
 use crate::dispatch_float;
 use crate::error::Result;
 use crate::ir::{
@@ -45,54 +45,6 @@ pub struct HeadLoss {
     pub products: ProductPrecision,
 }
 
-/// The factors of the losses of rows in the objective.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RowFactor {
-    /// The same for all rows.
-    Same(Factor),
-    /// One for each row. The op's last input is `factors[n]`, in the format of the losses.
-    Each,
-}
-
-impl RowFactor {
-    /// Returns the factors as an attribute of the op.
-    fn attribute(self) -> String {
-        match self {
-            Self::Same(factor) => factor.attribute(),
-            Self::Each => "scale=each".to_owned(),
-        }
-    }
-
-    /// Splits off the input that the factors are read from, and checks it.
-    fn split(self, inputs: &[Spec]) -> Result<&[Spec], String> {
-        match (self, inputs) {
-            (Self::Same(factor), inputs) => factor.split(inputs),
-            (Self::Each, [inputs @ .., factors])
-                if inputs
-                    .first()
-                    .is_some_and(|x| *factors == Spec::new([x.rows()], x.dtype.accumulator())) =>
-            {
-                Ok(inputs)
-            }
-            (Self::Each, _) => Err("the last input must be a factor for each row".into()),
-        }
-    }
-
-    /// Records the upstream gradients of `losses`. `inputs` are what the factors are read from.
-    ///
-    /// # Errors
-    /// If the shapes do not fit.
-    pub fn d_losses(self, b: &mut Builder, losses: TensorId, inputs: &[TensorId]) -> Result<TensorId> {
-        match (self, inputs) {
-            (Self::Each, &[factors]) => Ok(factors),
-            (Self::Each, _) => Err(crate::Error::failed("a factor for each row is one input")),
-            (Self::Same(scale), count) => {
-                b.emit1("d_losses", SumGrad { scale }, &[&[losses], count].concat())
-            }
-        }
-    }
-}
-
 /// The gradients that a [`HeadLoss`] computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadGradients {
@@ -106,7 +58,7 @@ pub enum HeadGradients {
 
 impl HeadGradients {
     /// Returns the number of gradients.
-    const fn count(self) -> usize {
+    pub const fn count(self) -> usize {
         match self {
             Self::None => 0,
             Self::Rows => 1,
@@ -115,6 +67,8 @@ impl HeadGradients {
     }
 }
 
+/// Index of the output that holds the logits.
+pub const LOGITS: usize = 1;
 /// Index of the output that receives the gradient of `x`.
 pub const DX: usize = 2;
 /// Index of the output that receives the gradient of `W`.
@@ -208,28 +162,15 @@ impl Op for HeadLoss {
         dispatch_float!(logits.dtype, E => {
             type A = <E as Elem>::Acc;
             let (x, w) = (Matrix::rows(cx.input::<E>(0), d), Matrix::rows(cx.input::<E>(1), d));
-            let (losses, logits) = (cx.output::<A>(0), cx.output::<E>(1));
-            let [z_losses, smoothing] = self.term_outputs().map(|k| k.map(|k| cx.output::<A>(k)));
+            let logits = cx.output::<E>(1);
             product(cx.pool, (rows, width, d), x, w.t(), Matrix::rows(logits, width), false);
-            let (same, factors) = match self.factor {
-                RowFactor::Same(scale) => (A::from_f64(scale.value(cx)), None),
-                RowFactor::Each => (A::ONE, Some(cx.input::<A>(3))),
+            let of_rows = LossRows {
+                logits: logits.as_view(),
+                gradient: (self.gradients != HeadGradients::None).then_some(logits),
+                losses: cx.output::<A>(0),
+                terms: self.term_outputs().map(|k| k.map(|k| cx.output::<A>(k))),
             };
-            cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
-                let mut scratch = Row::new(&self.objective, vocab);
-                for (r, &target) in (start..).zip(&targets[start..start + len]) {
-                    let row = logits.slice(r * width, width);
-                    scratch.logits.iter_mut().zip(&*row).for_each(|(wide, logit)| *wide = logit.up());
-                    let found = scratch.losses(target);
-                    losses.slice(r, 1)[0] = found.plain;
-                    z_losses.iter().for_each(|to| to.slice(r, 1)[0] = found.z_loss);
-                    smoothing.iter().for_each(|to| to.slice(r, 1)[0] = found.smoothing);
-                    if self.gradients != HeadGradients::None {
-                        let factor = factors.as_ref().map_or(same, |factors| factors.get(r));
-                        scratch.gradient(&found, target, Upstreams::all(factor), row);
-                    }
-                }
-            });
+            of_rows.compute(cx, (vocab, width), targets, &self.objective, self.factor);
             let d_logits = Matrix::rows(View::from_slice(logits.slice(0, rows * width)), width);
             if self.gradients == HeadGradients::RowsAndWeight {
                 let dw = Matrix::rows(cx.output::<A>(DW), d);
@@ -251,20 +192,13 @@ impl Op for HeadLoss {
         let losses = cx.output(0);
         cx.product((rows, width, d), Operand::plain(x), Operand::transposed(w), 1, self.products)?;
         let [z_losses, smoothing] = optional_outputs(cx, self.term_outputs());
-        let tensors = [logits.into(), targets.into(), losses.into(), z_losses, smoothing];
         let row_args = (spec, &self.objective);
         if self.gradients == HeadGradients::None {
+            let tensors = [logits.into(), targets.into(), losses.into(), z_losses, smoothing];
             return launch_rows(cx, "cross_entropy", row_args, false, &tensors, &[]);
         }
-        let (scale, count, factors) = match self.factor {
-            RowFactor::Same(scale) => {
-                let (scale, count) = scale.kernel_args(cx);
-                (scale, count, 0)
-            }
-            RowFactor::Each => (0.0, 0, cx.input(3)),
-        };
-        let further = [(scale as f32).into(), count.into(), factors.into()];
-        launch_rows(cx, "head_loss", row_args, true, &tensors, &further)?;
+        let tensors = [logits.into(), logits.into(), targets.into(), losses.into(), z_losses, smoothing];
+        launch_rows(cx, "cross_entropy_with_grad", row_args, true, &tensors, &self.factor.kernel_args(cx))?;
         if self.gradients == HeadGradients::RowsAndWeight {
             cx.product((width, d, rows), Operand::transposed(logits), Operand::plain(x), DW, self.products)?;
         }
