@@ -35,7 +35,6 @@ IMPLIED: Dict[str, Any] = {
     "adapter.dropout": 0.0,
     "preference.loss": "dpo",
     "preference.beta": 0.1,
-    "fp8.products": ["attention", "feed_forward"],
     "fp8.gradients": "e5m2",
     "fp8.scaling": "delayed",
     "fp8.bf16_first": 0,

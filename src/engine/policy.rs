@@ -92,6 +92,18 @@ policy! {
         Attention = "attention",
         /// Those of the feed-forward layers.
         FeedForward = "feed_forward",
+        /// Those of the projection to the vocabulary.
+        Head = "head",
+    }
+}
+
+impl Fp8Products {
+    /// Width from which on all products gain on an H200 (docs/fp8.md).
+    const WIDTH_OF_ALL: usize = 384;
+
+    /// Returns the products that a model of a width gains from.
+    pub fn for_width(dim: usize) -> Vec<Self> {
+        if dim >= Self::WIDTH_OF_ALL { Self::ALL.to_vec() } else { vec![Self::FeedForward] }
     }
 }
 

@@ -31,21 +31,34 @@ pub enum SiteKind {
 /// Number of kinds of sites.
 pub const SITE_KINDS: usize = 3;
 
-/// Numbers in [`ControlSlot::Fp8Health`](super::ControlSlot::Fp8Health): two counts for each kind, and a
-/// ratio.
-pub const FP8_HEALTH: usize = 2 * SITE_KINDS + 1;
+/// Number of roles of weights whose scales are reported apart: attention, feed-forward layers, the head.
+pub const FP8_ROLES: usize = 3;
+
+/// Numbers in [`ControlSlot::Fp8Health`](super::ControlSlot::Fp8Health): two counts for each kind, a ratio,
+/// and for each role one scale of each kind.
+pub const FP8_HEALTH: usize = 2 * SITE_KINDS + 1 + FP8_ROLES * SITE_KINDS;
 
 impl SiteKind {
     /// Every kind, in the order of the tables.
     pub const ALL: [Self; SITE_KINDS] = [Self::Input, Self::Gradient, Self::Weight];
 }
 
+/// A parameter whose products can read 8-bit floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fp8Param {
+    /// Index of the parameter among those of the state.
+    pub index: usize,
+    /// True if other ops read its compute copy, as the embedding reads that of a tied head.
+    pub keeps_copy: bool,
+}
+
 /// A weight that products read as 8-bit floats.
 #[derive(Clone, Copy, Debug)]
 pub struct Fp8Weight {
-    /// Index of the parameter among those of the state.
-    pub param: usize,
-    /// The weight as a matrix of 8-bit floats, `[outputs, inputs]`, in the memory of its compute copy.
+    /// The parameter.
+    pub param: Fp8Param,
+    /// The weight as a matrix of 8-bit floats, `[outputs, inputs]`, in the memory of its compute copy unless
+    /// the copy is kept.
     pub rows: SlotId,
     /// Its transpose, likewise.
     pub transposed: SlotId,

@@ -26,7 +26,9 @@ pub use crate::device::Precision;
 pub use array::{Array, Fill};
 pub use builder::Destination;
 pub use case::OpType;
-pub use fp8::{FP8_HEALTH, Fp8State, Fp8Weight, INVERSE, SCALES_ROW, SITE_KINDS, Scales, SiteKind};
+pub use fp8::{
+    FP8_HEALTH, FP8_ROLES, Fp8Param, Fp8State, Fp8Weight, INVERSE, SCALES_ROW, SITE_KINDS, Scales, SiteKind,
+};
 pub use names::{
     BatchSlot, ControlSlot, EvaluationSlot, ExchangeSlot, FlatBuffer, Fp8Slot, GenerationSlot, PromptSlot,
     ScoringSlot, SlotId, SlotName,

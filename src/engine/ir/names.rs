@@ -170,7 +170,8 @@ slots! {
         /// The factor that clips the gradients.
         Clip = "clip",
         /// How 8-bit floats served the step: saturated and flushed elements of inputs, of gradients and of
-        /// weights on this rank, then the largest ratio of a maximum to that of the step before, `[7]`.
+        /// weights on this rank; the largest ratio of a maximum to that of the step before; then for each
+        /// role the smallest scales of inputs, of gradients and of weights, `[16]`.
         Fp8Health = "fp8_health",
         /// The loss of an evaluated batch.
         EvalLoss = "eval_loss",

@@ -479,7 +479,7 @@ impl StateBuilder {
         self.state
     }
 
-    fn buffer(&mut self, name: String, bytes: usize) -> usize {
+    pub(super) fn buffer(&mut self, name: String, bytes: usize) -> usize {
         self.state.buffers.push(StateBuffer { name, bytes });
         self.state.buffers.len() - 1
     }

@@ -1,5 +1,8 @@
 //! The columns of `metrics.csv` for training with 8-bit floats.
 
+/// Number of roles of weights whose scales have columns.
+const ROLES: usize = 3;
+
 /// How 8-bit floats served a step, over all ranks and micro-steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fp8Health {
@@ -14,15 +17,24 @@ pub struct Fp8Health {
     /// The largest ratio of a matrix's maximum to that of the step before; `None` if scales do not follow
     /// from the step before.
     pub growth: Option<f32>,
+    /// For attention, feed-forward layers and the head, the smallest scales of their inputs and of their
+    /// gradients after the step; `None` for a role without 8-bit floats.
+    pub scales: [[Option<f32>; 2]; ROLES],
 }
 
 /// The columns.
-pub const FP8_COLUMNS: [&str; 5] = [
+pub const FP8_COLUMNS: [&str; 11] = [
     "fp8_saturated_inputs",
     "fp8_saturated_gradients",
     "fp8_flushed_inputs",
     "fp8_flushed_gradients",
     "fp8_growth",
+    "fp8_scale_inputs/attention",
+    "fp8_scale_gradients/attention",
+    "fp8_scale_inputs/feed_forward",
+    "fp8_scale_gradients/feed_forward",
+    "fp8_scale_inputs/head",
+    "fp8_scale_gradients/head",
 ];
 
 /// Share of saturated elements above which a step is worth a warning. Scales leave room for larger maxima
@@ -39,6 +51,7 @@ impl Fp8Health {
             Some(self.flushed_gradients),
             self.growth,
         ];
+        let values = values.into_iter().chain(self.scales.into_iter().flatten());
         FP8_COLUMNS.into_iter().zip(values).filter_map(|(column, value)| Some((column, value?)))
     }
 
@@ -64,6 +77,7 @@ mod tests {
         flushed_inputs: 0.01,
         flushed_gradients: 0.2,
         growth: Some(1.5),
+        scales: [[Some(60.0), Some(7e6)], [Some(12.5), Some(8e6)], [None, None]],
     };
 
     #[test]
@@ -79,7 +93,9 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_has_no_column() {
-        assert_eq!(HEALTHY.columns().map(|(column, _)| column).collect::<Vec<_>>(), FP8_COLUMNS);
-        assert_eq!(Fp8Health { growth: None, ..HEALTHY }.columns().count(), 4);
+        assert_eq!(HEALTHY.columns().map(|(column, _)| column).collect::<Vec<_>>(), FP8_COLUMNS[..9]);
+        let by_head = Fp8Health { growth: None, scales: [[None; 2], [None; 2], [Some(3.0); 2]], ..HEALTHY };
+        let columns: Vec<&str> = by_head.columns().map(|(column, _)| column).skip(4).collect();
+        assert_eq!(columns, ["fp8_scale_inputs/head", "fp8_scale_gradients/head"]);
     }
 }

@@ -5,13 +5,15 @@
 //! keeps one scale through forward, recomputation and backward. A weight is rounded in the first micro-step
 //! of a step, at its first product, into the memory of its compute copy.
 
+use super::fp8_head::split_heads;
 use crate::device::DType;
 use crate::error::{Error, Result};
 use crate::ir::{
-    Builder, Destination, Fp8Slot, Fp8State, Home, Mode, Node, Op, Phase, Program, SiteKind, SlotId, Spec,
-    TensorId,
+    Builder, Destination, Fp8Param, Fp8Slot, Fp8State, Home, Mode, Node, Op, Param, Phase, Program, SiteKind,
+    SlotId, Spec, TensorId,
 };
 use crate::ops::copy::Copy;
+use crate::ops::head_loss::{HeadLoss, LOGITS};
 use crate::ops::linear::{Linear, LinearInputGrad, LinearWeightGrad};
 use crate::ops::linear_add::LinearAdd;
 use crate::ops::observe::Observe;
@@ -32,6 +34,7 @@ use std::sync::Arc;
 /// If another op reads such a weight, or a matrix does not have the sides of a product.
 pub fn quantize_products(program: Program, first: bool, scaling: Fp8Scaling) -> Result<Program> {
     let Some(fp8) = program.state.fp8.clone() else { return Ok(program) };
+    let program = split_heads(program)?;
     let uses = uses(&program)?;
     let mut builder = Builder::resume(program);
     let nodes = builder.take_nodes();
@@ -49,6 +52,7 @@ pub fn quantize_products(program: Program, first: bool, scaling: Fp8Scaling) -> 
 /// If another op reads a weight that the state holds as 8-bit floats.
 pub fn observe_products(program: Program) -> Result<Program> {
     let Some(fp8) = program.state.fp8.clone() else { return Ok(program) };
+    let program = split_heads(program)?;
     let uses = uses(&program)?;
     let mut builder = Builder::resume(program);
     let nodes = builder.take_nodes();
@@ -72,34 +76,42 @@ pub fn observe_products(program: Program) -> Result<Program> {
     Ok(builder.finish())
 }
 
-/// Returns the indices of the parameters that a program reads only in products which can read them as 8-bit
-/// floats.
-pub fn fp8_params(program: &Program) -> Vec<usize> {
-    let fits = |node: &Node, slot: SlotId| {
+/// Returns the parameters that a program reads in products, all of which can read them as 8-bit floats.
+pub fn fp8_params(program: &Program) -> Vec<Fp8Param> {
+    let is_product_of = |node: &Node, slot: SlotId| {
         let weight = program.tensors.iter().position(|tensor| tensor.home == Home::State(slot));
         let is_weight = |input: &TensorId| Some(input.0) == weight;
+        product_output(node).is_some() && node.inputs.iter().position(is_weight) == Some(1)
+    };
+    let fits = |node: &Node| {
         let sides = |id: TensorId| {
             let spec = program.spec(id);
             let rows = spec.alloc.first().copied().unwrap_or(0);
             [rows, spec.elements() / rows.max(1)]
         };
-        let is_product = downcast::<Linear>(&node.op).is_some() || downcast::<LinearAdd>(&node.op).is_some();
-        is_product
-            && node.inputs.iter().position(is_weight) == Some(1)
-            && [node.inputs[0], node.outputs[0]]
-                .into_iter()
-                .flat_map(sides)
-                .all(|side| side.is_multiple_of(SIDE))
+        let output = product_output(node).map(|output| node.outputs[output]);
+        let mut sides = [Some(node.inputs[0]), output].into_iter().flatten().flat_map(sides);
+        sides.all(|side| side.is_multiple_of(SIDE))
     };
     let read_at = |node: &Node, slot: SlotId| {
         node.inputs.iter().any(|&input| program.tensor(program.base(input)).home == Home::State(slot))
     };
-    let eligible = |slot: SlotId| {
-        let mut readers = program.nodes.iter().filter(|node| read_at(node, slot)).peekable();
-        readers.peek().is_some() && readers.all(|node| fits(node, slot))
-    };
     let params = program.state.params.iter().enumerate();
-    params.filter(|(_, param)| eligible(param.read)).map(|(index, _)| index).collect()
+    let eligible = params.filter_map(|(index, Param { read, .. })| {
+        let readers = program.nodes.iter().filter(|node| read_at(node, *read));
+        let (products, others): (Vec<&Node>, Vec<&Node>) =
+            readers.partition(|node| is_product_of(node, *read));
+        let all_fit = !products.is_empty() && products.into_iter().all(fits);
+        all_fit.then_some(Fp8Param { index, keeps_copy: !others.is_empty() })
+    });
+    eligible.collect()
+}
+
+/// Returns which output of a node holds its product, if the node can be a product of 8-bit floats.
+fn product_output(node: &Node) -> Option<usize> {
+    let is_linear = downcast::<Linear>(&node.op).is_some() || downcast::<LinearAdd>(&node.op).is_some();
+    let is_head = || downcast::<HeadLoss>(&node.op).is_some();
+    if is_linear { Some(0) } else { is_head().then_some(LOGITS) }
 }
 
 /// A product of a weight, or of its gradients.
@@ -176,6 +188,8 @@ fn product_of(program: &Program, node: &Node) -> Result<Option<WeightProduct>> {
         ([factor(0, Gradient, false), factor(1, Weight, true)], grad.adds.then_some(2))
     } else if downcast::<LinearWeightGrad>(&node.op).is_some() && input == 2 {
         ([factor(1, Gradient, true), factor(0, Input, true)], None)
+    } else if program.state.fp8.as_ref().is_some_and(|fp8| fp8.weights[weight].param.keeps_copy) {
+        return Ok(None);
     } else {
         let name = &program.tensor(node.inputs[input]).name;
         return Err(Error::failed(format!("{} reads {name}, which is held as 8-bit floats", node.op.name())));
@@ -242,11 +256,13 @@ impl Pass {
         Matrix { rows, transposed, site: self.fp8.site(weight, SiteKind::Weight) }
     }
 
-    /// Records the rounding of a weight from its compute copy, in whose memory the result lies.
+    /// Records the rounding of a weight from its compute copy, in whose memory the result lies unless the
+    /// copy is kept.
     fn round_weight(&mut self, weight: usize) -> Result<()> {
-        let param = self.builder.program.state.params[self.fp8.weights[weight].param].clone();
+        let Fp8Param { index, keeps_copy } = self.fp8.weights[weight].param;
+        let param = self.builder.program.state.params[index].clone();
         let copy = self.builder.state_slot(param.read);
-        let staged = self.builder.emit1("weight", Copy, &[copy])?;
+        let staged = if keeps_copy { copy } else { self.builder.emit1("weight", Copy, &[copy])? };
         let matrix = self.weight(weight);
         let to = [matrix.rows, matrix.transposed].into_iter().flatten();
         let mut outs: Vec<Destination> = to.map(|id| Destination::Into(id, Mode::Write)).collect();

@@ -10,6 +10,7 @@ pub mod exchange;
 pub mod few_rows;
 pub mod fp8;
 pub mod fp8_fuse;
+mod fp8_head;
 pub mod memory;
 pub mod recompute;
 pub mod unfuse;

@@ -32,7 +32,7 @@ impl Fp8Gain {
         let mut other = plan.clone();
         let blocks = plan.graph.nodes.iter().filter_map(|node| node.block).max()? + 1;
         let with_defaults = || Fp8 {
-            products: Fp8Products::ALL.to_vec(),
+            products: Fp8Products::for_width(plan.model.dim),
             blocks: 0..blocks,
             gradients: DType::E5m2,
             scaling: Fp8Scaling::Delayed,

@@ -1,5 +1,6 @@
 //! The programs and parts of programs that only fp8 runs have.
 
+use super::fp8_weights::fp8_role;
 use super::gather::gather_updated;
 use super::layout;
 use crate::error::Result;
@@ -46,7 +47,8 @@ pub(super) fn record_scales(plan: &Plan, b: &mut Builder) -> Result<()> {
     let given = |kind: SiteKind| {
         (planned.scaling == Fp8Scaling::Delayed && kind != SiteKind::Weight).then(|| fp8.format(kind))
     };
-    let op = UpdateScales { sites, formats: SiteKind::ALL.map(given) };
+    let roles = fp8.weights.iter().map(|weight| fp8_role(state.params[weight.param.index].role) as usize);
+    let op = UpdateScales { sites, formats: SiteKind::ALL.map(given), roles: roles.collect() };
     let mut outs = Vec::new();
     outs.push(Destination::Into(b.state(ControlSlot::Bad)?, Mode::Add));
     for table in [Fp8Slot::Scales, Fp8Slot::Maxima, Fp8Slot::Counts] {

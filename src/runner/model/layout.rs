@@ -90,7 +90,7 @@ pub fn state(plan: &Plan) -> Result<(State, Vec<Bucket>)> {
         let weights = fp8_weights(plan, &builder.state)?;
         if weights.is_empty() {
             return Err(Error::usage(format!(
-                "training.dtype = \"fp8\": no product of the blocks can read 8-bit floats. The widths of its input and its \
+                "training.dtype = \"fp8\": no product can read 8-bit floats. The widths of its input and its \
                  output and the tokens of a micro-step ({}) must be multiples of {SIDE}",
                 plan.batch.rows()
             )));

@@ -17,7 +17,8 @@ use crate::ir::{BatchSlot, Builder, ControlSlot, Program, Slot, SlotId, State, T
 use crate::machine::Machine;
 use crate::ops::copy::Copy;
 use crate::ops::cross_entropy::Objective;
-use crate::ops::head_loss::{HeadGradients, HeadLoss, RowFactor};
+use crate::ops::cross_entropy::RowFactor;
+use crate::ops::head_loss::{HeadGradients, HeadLoss};
 use crate::ops::sort_tokens::RankInterleaved;
 use crate::ops::sum::{Factor, SumGrad};
 use crate::passes::buckets::Bucket;
@@ -421,6 +422,33 @@ fn rounding_to_8_bits() {
      …
     +  %127:e4m3[16,16] = quantize(%76, fp8.scales+96B) to=e4m3 layouts=transposed  @blocks.0 ∇
     +  grads.blocks.0.gate_up = scaled_product(%122, %127, fp8.scales+128B, fp8.scales+96B)  @blocks.0 ∇
+     …
+    ");
+}
+
+/// A tied head keeps the copy of the embedding, which other ops read.
+#[test]
+fn rounding_the_products_of_a_head() {
+    let passes = Passes::new(&[
+        "training.dtype=fp8",
+        "training.local_batch_size=4",
+        "fp8.products=[\"head\"]",
+        "model.tie_embeddings=true",
+    ]);
+    let before = passes.recomputed(Recompute::None);
+    let after = quantize_products(before.clone(), true, Fp8Scaling::Delayed).unwrap();
+    assert_snapshot!(changes(&before, &after), @r"
+    -program micro(first=true, last=true) (35 nodes)
+    -  %32+0B, %39:bf16[16,50→64], %33+0B, grads.embedding = head_loss(%30+0B, compute_copy.embedding, batch.targets+0B) scale=3.125e-2  @head
+    +program micro(first=true, last=true) (41 nodes)
+     …
+    +  compute_copy.embedding.e4m3, compute_copy.embedding.e4m3_transposed, fp8.scales+64B, +fp8.maxima+8B, +fp8.counts+32B, %82:f32[1] = quantize(compute_copy.embedding) to=e4m3 layouts=rows+transposed scaling=current  @head
+    +  %86:e4m3[16,16], %87:e4m3[16,16], +fp8.maxima+0B, +fp8.counts+0B = quantize(%30+0B, fp8.scales+0B) to=e4m3 layouts=rows+transposed  @head
+    +  %39:bf16[16,50→64] = scaled_product(%86, compute_copy.embedding.e4m3, fp8.scales+0B, fp8.scales+64B)  @head
+    +  %32+0B, %73:bf16[16,50→64] = cross_entropy_with_grad(%39, batch.targets+0B) scale=3.125e-2  @head
+    +  %93:e5m2[16,64], %94:e5m2[64,16], +fp8.maxima+4B, +fp8.counts+16B = quantize(%73, fp8.scales+32B) to=e5m2 layouts=rows+transposed  @head
+    +  grads.embedding = scaled_product(%94, %87, fp8.scales+32B, fp8.scales+0B)  @head
+    +  %33+0B = scaled_product(%93, compute_copy.embedding.e4m3_transposed, fp8.scales+32B, fp8.scales+64B)  @head
      …
     ");
 }

@@ -59,7 +59,7 @@ impl Fp8 {
             ));
         }
         Ok(Some(Self {
-            products: fp8.products.clone(),
+            products: fp8.products.clone().unwrap_or_else(|| Fp8Products::for_width(values.model.dim)),
             blocks: first..blocks - last,
             gradients: match fp8.gradients {
                 Fp8Gradients::E5m2 => DType::E5m2,

@@ -22,7 +22,7 @@ pub(super) fn contradictions(recipe: &Recipe, found: &mut Vec<Diagnostic>) {
             "set training.dtype = \"bf16\"",
         );
     }
-    if values.fp8.products.is_empty() {
+    if values.fp8.products.as_ref().is_some_and(Vec::is_empty) {
         report(
             "fp8.products",
             "no product would read 8-bit floats",

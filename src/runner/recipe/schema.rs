@@ -337,9 +337,9 @@ sections! {
     fp8: Fp8 {
         /// The products that read 8-bit floats, by the role of their weights. All others stay in bf16, as do
         /// evaluation and generation.
-        products: Vec<Fp8Products> = Fp8Products::ALL.to_vec();
+        products: Option<Vec<Fp8Products>> = None;
             Training, Type::Words(Fp8Products::WORDS), "[\"attention\"]"
-                => implied("[\"attention\", \"feed_forward\"]"), idle(&[NO_FP8]);
+                => unset("all of them from `model.dim` = 384 on, else `[\"feed_forward\"]`"), implied(UNSET), idle(&[NO_FP8]);
         /// The format of gradients. Inputs and weights are in e4m3.
         gradients: Fp8Gradients = Fp8Gradients::E5m2;
             Training, Type::Word(Fp8Gradients::WORDS), "\"e4m3\"" => implied("\"e5m2\""), idle(&[NO_FP8]);

@@ -8,27 +8,42 @@ const STEPS: usize = 7;
 
 const FP8: &str = "training.dtype=fp8";
 
+/// The products of the blocks, which a wide model has by default.
+const BLOCKS: &str = "fp8.products=[\"attention\", \"feed_forward\"]";
+
+/// Also the products of a head whose weight is the embedding.
+const TIED_HEAD: [&str; 2] =
+    ["fp8.products=[\"attention\", \"feed_forward\", \"head\"]", "model.tie_embeddings=true"];
+
 fn setup(settings: &[&str]) -> Setup {
-    Setup::new(&[&[FP8], settings].concat())
+    let says = settings.iter().any(|setting| setting.starts_with("fp8.products="));
+    let blocks = if says { None } else { Some(BLOCKS) };
+    let settings = settings.iter().copied();
+    Setup::new(&[FP8].into_iter().chain(blocks).chain(settings).collect::<Vec<_>>())
 }
 
 #[test]
 fn bits_do_not_depend_on_recomputation_or_placement() {
-    let whole = setup(&["activation_checkpoint.mode=none"]).train_one(STEPS);
-    for settings in [
-        ["activation_checkpoint.mode=emitted", "engine.threads=1"],
-        ["activation_checkpoint.mode=selective", "engine.placement=caching"],
-        ["activation_checkpoint.mode=full", "engine.poison=true"],
-    ] {
-        let other = setup(&settings).train_one(STEPS);
-        assert_eq!(whole.difference(&other), None, "{settings:?}");
+    for with in [&[][..], &TIED_HEAD] {
+        let setup = |settings: &[&str]| setup(&[with, settings].concat());
+        let whole = setup(&["activation_checkpoint.mode=none"]).train_one(STEPS);
+        for settings in [
+            ["activation_checkpoint.mode=emitted", "engine.threads=1"],
+            ["activation_checkpoint.mode=selective", "engine.placement=caching"],
+            ["activation_checkpoint.mode=full", "engine.poison=true"],
+        ] {
+            let other = setup(&settings).train_one(STEPS);
+            assert_eq!(whole.difference(&other), None, "{with:?} {settings:?}");
+        }
     }
 }
 
 #[test]
 fn the_loss_follows_that_of_bf16() {
-    let ways: [&[&str]; 7] = [
+    let ways: [&[&str]; 9] = [
         &[],
+        &TIED_HEAD,
+        &["fp8.products=[\"head\"]", "training.z_loss=1e-3"],
         &["fp8.gradients=e4m3"],
         &["fp8.scaling=current"],
         &["engine.fused=false"],
@@ -103,8 +118,9 @@ fn continued(before: &Setup, from: u64, after: &Setup) -> Vec<(f32, f32)> {
 
 #[test]
 fn a_resumed_run_has_the_bits_of_one_that_went_on() {
-    let ways: [&[&str]; 3] = [
+    let ways: [&[&str]; 4] = [
         &[],
+        &TIED_HEAD,
         &["training.local_batch_size=4", "parallelism.world_size=2"],
         &["training.local_batch_size=4", "parallelism.world_size=2", "parallelism.shard=optimizer"],
     ];

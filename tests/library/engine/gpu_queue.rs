@@ -297,6 +297,9 @@ fn check_all(programs: &Programs, properties: &Properties) {
 const ARCHITECTURES: [(u32, u32); 3] = [(8, 0), (9, 0), (12, 0)];
 
 /// Plans for a GPU without having one: the machine is not asked.
+/// All products that can read 8-bit floats.
+const FP8: [&str; 2] = ["training.dtype=fp8", "fp8.products=[\"attention\", \"feed_forward\", \"head\"]"];
+
 fn programs(overrides: &[&str]) -> Programs {
     programs_on(&Machine::none(), overrides)
 }
@@ -310,8 +313,8 @@ fn programs_on(machine: &Machine, overrides: &[&str]) -> Programs {
 #[test]
 fn every_node_of_a_model_puts_work_on_its_own_tensors_into_the_queue() {
     let variants: [&[&str]; 10] = [
-        &["training.dtype=fp8", "training.batch_ramp=[[1, 16]]"],
-        &["training.dtype=fp8", "engine.fused=false", "fp8.scaling=current"],
+        &[&FP8[..], &["training.batch_ramp=[[1, 16]]"]].concat(),
+        &[&FP8[..], &["engine.fused=false", "fp8.scaling=current", "model.tie_embeddings=true"]].concat(),
         &["training.dtype=bf16", "training.batch_ramp=[[1, 16]]"],
         &["training.dtype=fp32", "engine.fused=false", "training.batch_ramp=[[1, 16]]"],
         &["training.dtype=bf16"],
@@ -353,7 +356,7 @@ fn every_node_of_a_sharded_optimizer_puts_work_on_its_own_tensors_into_the_queue
         &["training.dtype=fp32", "parallelism.embedding_exchange=false"],
         // Wide enough that both ranks own some of every group.
         &[MIXED, &["model.dim=256", "training.seq_len=256"]].concat(),
-        &["training.dtype=fp8"],
+        &FP8,
     ];
     for (k, overrides) in variants.into_iter().enumerate() {
         let programs = programs_on(&Machine::named("h200").unwrap(), &[overrides, &sharded[..]].concat());

@@ -50,12 +50,18 @@ impl Rank {
             Some((counts[which] / counts[2]) as f32)
         };
         let is_delayed = self.programs.scale_search.is_some();
+        let (growth, scales) = health.get(2 * SITE_KINDS..)?.split_first()?;
+        let scale = |role: usize, kind: SiteKind| {
+            let scale = *scales.get(role * SITE_KINDS + kind as usize)?;
+            (scale > 0.0).then_some(scale as f32)
+        };
         Some(Fp8Health {
             saturated_inputs: share(SiteKind::Input, 0)?,
             saturated_gradients: share(SiteKind::Gradient, 0)?,
             flushed_inputs: share(SiteKind::Input, 1)?,
             flushed_gradients: share(SiteKind::Gradient, 1)?,
-            growth: health.last().filter(|_| is_delayed).map(|&growth| growth as f32),
+            growth: is_delayed.then_some(*growth as f32),
+            scales: std::array::from_fn(|role| DELAYED.map(|kind| scale(role, kind))),
         })
     }
 
@@ -128,7 +134,7 @@ impl Rank {
 /// Returns the names of a checkpoint's tensors of scales, one for each 8-bit weight.
 fn names(layout: &State) -> impl Iterator<Item = String> {
     let weights = layout.fp8.iter().flat_map(|fp8| &fp8.weights);
-    weights.map(|weight| format!("{SCALES_PREFIX}{}", layout.params[weight.param].name))
+    weights.map(|weight| format!("{SCALES_PREFIX}{}", layout.params[weight.param.index].name))
 }
 
 /// Returns the tensors of a checkpoint that hold scales; none in a state without 8-bit floats.
