@@ -67,25 +67,28 @@ fn the_loss_follows_that_of_bf16() {
 /// differ by the rounding of sums, which 8-bit floats enlarge.
 #[test]
 fn scales_do_not_depend_on_how_a_batch_is_cut() {
-    let whole = setup(&[]).train_one(STEPS);
     let cuts: [&[&str]; 4] = [
         &["training.local_batch_size=4", "training.global_batch_size=8"],
         &["training.local_batch_size=2", "training.global_batch_size=8"],
         &["training.local_batch_size=4", "parallelism.world_size=2"],
         &["training.local_batch_size=4", "parallelism.world_size=2", "parallelism.shard=optimizer"],
     ];
-    let trained: Vec<Trained> = cuts.iter().map(|cut| setup(cut).train(STEPS).remove(0)).collect();
-    for (cut, trained) in cuts.iter().zip(&trained) {
-        let first = |curve: &[(f32, f32)]| curve[0];
-        let ((a, a_norm), (b, b_norm)) = (first(&trained.curve), first(&whole.curve));
-        assert!(relative(a.into(), b.into()) < 1e-6, "{cut:?}: {a}, {b}");
-        assert!(relative(a_norm.into(), b_norm.into()) < 1e-5, "{cut:?}: {a_norm}, {b_norm}");
-        for (a, b) in trained.losses().into_iter().zip(whole.losses()) {
-            assert!(relative(a, b) < 2e-3, "{cut:?}: {a}, {b}");
+    for with in [&[][..], &TIED_HEAD] {
+        let whole = setup(with).train_one(STEPS);
+        let train = |cut: &&[&str]| setup(&[with, *cut].concat()).train(STEPS).remove(0);
+        let trained: Vec<Trained> = cuts.iter().map(train).collect();
+        for (cut, trained) in cuts.iter().zip(&trained) {
+            let first = |curve: &[(f32, f32)]| curve[0];
+            let ((a, a_norm), (b, b_norm)) = (first(&trained.curve), first(&whole.curve));
+            assert!(relative(a.into(), b.into()) < 1e-6, "{with:?} {cut:?}: {a}, {b}");
+            assert!(relative(a_norm.into(), b_norm.into()) < 1e-5, "{with:?} {cut:?}: {a_norm}, {b_norm}");
+            for (a, b) in trained.losses().into_iter().zip(whole.losses()) {
+                assert!(relative(a, b) < 2e-3, "{with:?} {cut:?}: {a}, {b}");
+            }
         }
+        let [whole, divided] = [&trained[2], &trained[3]].map(|trained| &trained.curve);
+        assert_eq!(whole, divided, "{with:?}: a divided optimizer changes no bit");
     }
-    let [whole, divided] = [&trained[2], &trained[3]].map(|trained| &trained.curve);
-    assert_eq!(whole, divided, "a divided optimizer changes no bit");
 }
 
 /// Trains `from` steps of one setup and saves, then continues with another up to [`STEPS`]. Returns losses
@@ -138,14 +141,16 @@ fn a_resumed_run_has_the_bits_of_one_that_went_on() {
 /// A checkpoint of a bf16 run has no scales: they are measured before the first step.
 #[test]
 fn checkpoints_are_exchanged_with_bf16() {
-    let (fp8, bf16) = (setup(&[]), Setup::new(&["training.dtype=bf16"]));
     let losses =
         |curve: Vec<(f32, f32)>| curve.into_iter().map(|(loss, _)| f64::from(loss)).collect::<Vec<_>>();
-    let whole = bf16.train_one(STEPS).losses();
-    for (before, after) in [(&fp8, &bf16), (&bf16, &fp8)] {
-        let rest = losses(continued(before, 5, after));
-        for (a, b) in rest.iter().zip(&whole[5..]) {
-            assert!(relative(*a, *b) < 0.01, "{rest:?}, {whole:?}");
+    for tied in ["model.tie_embeddings=false", "model.tie_embeddings=true"] {
+        let (fp8, bf16) = (setup(&[TIED_HEAD[0], tied]), Setup::new(&["training.dtype=bf16", tied]));
+        let whole = bf16.train_one(STEPS).losses();
+        for (before, after) in [(&fp8, &bf16), (&bf16, &fp8)] {
+            let rest = losses(continued(before, 5, after));
+            for (a, b) in rest.iter().zip(&whole[5..]) {
+                assert!(relative(*a, *b) < 0.01, "{tied}: {rest:?}, {whole:?}");
+            }
         }
     }
 }
