@@ -2,12 +2,11 @@
 //
 // Definitions: SITES, RANKS, LARGEST_NUMBERS (of the formats of consecutive sites; 0 for a site that keeps
 // its scales), MARGINS (how many times larger than before their maxima may be), ROLES (of weights, which have
-// one site of each format). One block.
+// one site of each format), MOST_ROLES. One block.
 #include "common.cuh"
 
 constexpr float LARGEST[] = LARGEST_NUMBERS, MARGIN[] = MARGINS;
 constexpr int KINDS = sizeof(LARGEST) / sizeof(float);
-constexpr int MOST_ROLES = 3;
 __constant__ u8 ROLE[] = ROLES;
 constexpr int ROW = 8; // Numbers in a row: a scale begins it, and its inverse the second half.
 

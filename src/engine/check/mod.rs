@@ -191,14 +191,15 @@ fn check(case: &Case, wide: &Case, precision: Precision, target: &Target) -> Res
     };
     let mut findings = Vec::new();
 
-    let reference = (case.reference)(&reference_inputs(case, &data));
+    let inputs = reference_inputs(case, &data);
+    let reference = (case.reference)(&inputs);
     let outputs = bench.run_forward(&data)?;
     let error = worst_output(&outputs, &reference);
     let narrow = case.narrow_sums && matches!(target, Target::Gpu(_));
     let bound = forward_bound(precision, case.depth) + if narrow { NARROW_SUMS } else { 0.0 };
     findings.push(finding("forward", error, bound));
     if let Some(magnitudes) = &case.magnitudes {
-        let magnitudes = magnitudes(&reference_inputs(case, &data));
+        let magnitudes = magnitudes(&inputs);
         let [of_value, of_terms] = element_bound(precision, case.depth, narrow);
         let error = worst_element(&outputs, &reference, &magnitudes, [of_value, of_terms]);
         findings.push(finding("elements", error, 1.0));

@@ -143,7 +143,8 @@ impl Op for UpdateScales {
             .with("RANKS", cx.input_spec(0).elements() / self.sites)
             .with("MARGINS", list(margins))
             .with("LARGEST_NUMBERS", list(largest))
-            .with("ROLES", format!("{{{}}}", roles.join(",")));
+            .with("ROLES", format!("{{{}}}", roles.join(",")))
+            .with("MOST_ROLES", FP8_ROLES);
         let args = [cx.input(0), cx.output(0), cx.output(1), cx.output(2), cx.output(3), cx.output(4)];
         cx.queue.launch(kernel, Grid::new(1, THREADS), &args.map(Into::into))
     }

@@ -1,6 +1,6 @@
 //! Divides heads into their products and what lies between them, so that the products can read 8-bit floats.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ir::{Builder, Destination, Home, Mode, Node, Op, Program};
 use crate::ops::cross_entropy::CrossEntropyWithGrad;
 use crate::ops::head_loss::{DW, DX, HeadGradients, HeadLoss, LOGITS};
@@ -35,7 +35,9 @@ fn head_of_fp8_weight(program: &Program, node: &Node) -> Option<HeadLoss> {
 /// Records the parts of a head, which write its outputs.
 fn split(b: &mut Builder, head: HeadLoss, node: &Node) -> Result<()> {
     let HeadLoss { factor, gradients, objective, products } = head;
-    let [x, weight, targets, factors @ ..] = &node.inputs[..] else { return Ok(()) };
+    let [x, weight, targets, factors @ ..] = &node.inputs[..] else {
+        return Err(Error::failed("a head reads x, W and targets"));
+    };
     let to = |output: usize| Destination::Into(node.outputs[output], node.modes[output]);
     let mut emit = |name: &str, op: Arc<dyn Op>, inputs: &[_], outs: &[Destination]| {
         b.set_scope_of(node);

@@ -130,7 +130,8 @@ fn table(found: &Profile) -> String {
     if let Some(limits) = found.limits {
         let fp8 = limits.fp8_flops.map(|flops| format!(", {:.1} TFLOP/s (product in fp8)", flops / 1e12));
         text += &format!(
-            "this card: {:.0} GB/s (copy), {:.1} TFLOP/s (product){}, measured now; budgets are at these limits\n",
+            "this card: {:.0} GB/s (copy), {:.1} TFLOP/s (product){}, measured now; budgets are at these \
+             limits\n",
             limits.bandwidth / 1e9,
             limits.flops / 1e12,
             fp8.unwrap_or_default()

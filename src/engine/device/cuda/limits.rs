@@ -42,6 +42,7 @@ pub fn measure(gpu: &Gpu, format: DType, precision: ProductPrecision, fp8: bool)
     gpu.make_current()?;
     let memory = gpu.allocate(2 * COPY_BYTES)?;
     let (first, second) = (memory.address(), memory.address() + COPY_BYTES as u64);
+    super::selection::randomize(&gpu.stream, &memory, format)?;
     let copied = seconds(gpu, || gpu.copy(second, first, COPY_BYTES))?;
     Ok(Limits {
         bandwidth: 2.0 * COPY_BYTES as f64 / copied,

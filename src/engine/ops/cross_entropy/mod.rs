@@ -109,22 +109,15 @@ impl Op for CrossEntropy {
 
     fn cpu(&self, cx: &CpuNode<'_>) -> Result<()> {
         let logits = cx.input_spec(0);
-        let (rows, vocab, width) = (logits.rows(), logits.shape[1], logits.width());
-        let targets = cx.input_u32(1);
+        let sizes = (logits.shape[1], logits.width());
         dispatch_float!(logits.dtype, E => {
-            type A = <E as Elem>::Acc;
-            let (logits, losses) = (cx.input::<E>(0), cx.output::<A>(0));
-            let [z_losses, smoothing] = self.0.places(1).map(|k| k.map(|k| cx.output::<A>(k)));
-            cx.pool.chunks(rows, rows_per_task(width), #[inline(always)] |start, len| {
-                let mut row = Row::new(&self.0, vocab);
-                for (r, &target) in (start..).zip(&targets[start..start + len]) {
-                    logits.load(r * width, &mut row.logits);
-                    let found = row.losses(target);
-                    losses.slice(r, 1)[0] = found.plain;
-                    z_losses.iter().for_each(|to| to.slice(r, 1)[0] = found.z_loss);
-                    smoothing.iter().for_each(|to| to.slice(r, 1)[0] = found.smoothing);
-                }
-            });
+            let rows = LossRows::<E> {
+                logits: cx.input(0),
+                gradient: None,
+                losses: cx.output(0),
+                terms: self.0.places(1).map(|place| place.map(|at| cx.output(at))),
+            };
+            rows.compute(cx, sizes, cx.input_u32(1), &self.0);
         });
         Ok(())
     }

@@ -75,12 +75,13 @@ impl RowFactor {
     }
 }
 
-/// Rows of logits on the CPU, whose losses and gradients are wanted.
+/// Rows of logits on the CPU, whose losses are wanted, and perhaps their gradients.
 pub(in crate::ops) struct LossRows<'a, E: Elem> {
     /// `logits[n, V]`.
     pub logits: View<'a, E>,
-    /// Where their gradient goes, if it is wanted. It may be the memory of the logits.
-    pub gradient: Option<ViewMut<'a, E>>,
+    /// Where their gradient goes, if it is wanted, and the factors of the losses in the objective. It may be
+    /// the memory of the logits.
+    pub gradient: Option<(ViewMut<'a, E>, RowFactor)>,
     /// Where the losses go, `[n]`.
     pub losses: ViewMut<'a, E::Acc>,
     /// Where z-losses and smoothing losses go, `[n]`, if the objective has them.
@@ -88,20 +89,23 @@ pub(in crate::ops) struct LossRows<'a, E: Elem> {
 }
 
 impl<E: Elem> LossRows<'_, E> {
-    /// Computes losses and gradients. `vocab` is the size of the vocabulary without and with padding.
+    /// Computes losses and gradients. `vocab` and `width` are the size of the vocabulary without and with
+    /// padding.
     pub fn compute(
         &self,
         cx: &CpuNode<'_>,
         (vocab, width): (usize, usize),
         targets: &[u32],
         objective: &Objective,
-        factor: RowFactor,
     ) {
         let Self { logits, gradient, losses, terms: [z_losses, smoothing] } = *self;
-        let (same, factors) = match factor {
-            RowFactor::Same(scale) => (E::Acc::from_f64(scale.value(cx)), None),
-            RowFactor::Each => (E::Acc::ONE, Some(cx.input::<E::Acc>(cx.inputs.len() - 1))),
-        };
+        let gradient = gradient.map(|(gradient, factor)| {
+            let (same, factors) = match factor {
+                RowFactor::Same(scale) => (E::Acc::from_f64(scale.value(cx)), None),
+                RowFactor::Each => (E::Acc::ONE, Some(cx.input::<E::Acc>(cx.inputs.len() - 1))),
+            };
+            (gradient, same, factors)
+        });
         cx.pool.chunks(
             targets.len(),
             rows_per_task(width),
@@ -114,8 +118,8 @@ impl<E: Elem> LossRows<'_, E> {
                     losses.slice(r, 1)[0] = found.plain;
                     z_losses.iter().for_each(|to| to.slice(r, 1)[0] = found.z_loss);
                     smoothing.iter().for_each(|to| to.slice(r, 1)[0] = found.smoothing);
-                    if let Some(gradient) = gradient {
-                        let factor = factors.as_ref().map_or(same, |factors| factors.get(r));
+                    if let Some((gradient, same, factors)) = gradient {
+                        let factor = factors.map_or(same, |factors| factors.get(r));
                         row.gradient(
                             &found,
                             target,
@@ -177,11 +181,11 @@ impl Op for CrossEntropyWithGrad {
         dispatch_float!(logits.dtype, E => {
             let rows = LossRows::<E> {
                 logits: cx.input(0),
-                gradient: Some(cx.output(1)),
+                gradient: Some((cx.output(1), self.factor)),
                 losses: cx.output(0),
                 terms: self.objective.places(TERMS).map(|place| place.map(|at| cx.output(at))),
             };
-            rows.compute(cx, sizes, cx.input_u32(1), &self.objective, self.factor);
+            rows.compute(cx, sizes, cx.input_u32(1), &self.objective);
         });
         Ok(())
     }

@@ -166,11 +166,11 @@ impl Op for HeadLoss {
             product(cx.pool, (rows, width, d), x, w.t(), Matrix::rows(logits, width), false);
             let of_rows = LossRows {
                 logits: logits.as_view(),
-                gradient: (self.gradients != HeadGradients::None).then_some(logits),
+                gradient: (self.gradients != HeadGradients::None).then_some((logits, self.factor)),
                 losses: cx.output::<A>(0),
                 terms: self.term_outputs().map(|k| k.map(|k| cx.output::<A>(k))),
             };
-            of_rows.compute(cx, (vocab, width), targets, &self.objective, self.factor);
+            of_rows.compute(cx, (vocab, width), targets, &self.objective);
             let d_logits = Matrix::rows(View::from_slice(logits.slice(0, rows * width)), width);
             if self.gradients == HeadGradients::RowsAndWeight {
                 let dw = Matrix::rows(cx.output::<A>(DW), d);
