@@ -64,10 +64,7 @@ class Arm:
         """Trains from the given weights; returns the seconds that it took."""
         args = self.args
         self.model.load_state_dict(weights)
-        decayed = [p for p in self.model.parameters() if p.dim() > 1]
-        vectors = [p for p in self.model.parameters() if p.dim() == 1]
-        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=True)
+        optimizer = torch_peer.adamw(self.model, args.lr)
         order = torch.randperm(len(text), generator=torch.Generator().manual_seed(seed))
         began = time.perf_counter()
         for step in range(args.steps):

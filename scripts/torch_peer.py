@@ -242,6 +242,14 @@ def sharded(model: Model, args: argparse.Namespace) -> nn.Module:
     return fully_shard(model, mp_policy=policy, reshard_after_forward=False)
 
 
+def adamw(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """Returns the optimizer of a model, which decays matrices alone."""
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=True)
+
+
 def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
     """Returns a function that takes one optimizer step and returns its loss, still on the device."""
     torch.manual_seed(0)
@@ -256,10 +264,7 @@ def trainer(args: argparse.Namespace, shape: Shape) -> Callable[[], Tensor]:
         convert(model.blocks, args.fp8)
     fsdp = WORLD > 1 and args.parallel == "fsdp2"
     network = sharded(model, args) if fsdp else model
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
+    optimizer = adamw(model, 3e-4)
     if WORLD > 1 and not fsdp:
         views = {"static_graph": True, "gradient_as_bucket_view": True}
         network = DistributedDataParallel(model, device_ids=[LOCAL_RANK] if args.device == "cuda" else None, **views)
