@@ -190,6 +190,15 @@ pub fn clear_leftovers(folder: &Path, age: Duration) -> Vec<String> {
     stay
 }
 
+/// Makes sure that the next listing of a folder has everything in it now. A client of a network file system
+/// lists a folder as it was up to a minute ago, unless it has itself changed it.
+///
+/// # Errors
+/// If no file can be created in the folder.
+pub fn expire_listing(folder: &Path) -> Result<()> {
+    create_temporary(&folder.join("listing")).map(drop)
+}
+
 /// Makes the entries of a folder durable, so that a file renamed into it survives a power cut.
 pub fn sync_folder(folder: &Path) -> Result<()> {
     // Only Unix opens folders as files; elsewhere the rename itself is as durable as it gets.

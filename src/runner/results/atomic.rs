@@ -1,6 +1,8 @@
 //! Writes result files whole, and formats the JSON and the CSV in them.
 
-pub use crate::atomic::{clear_leftovers, sync_folder, write, write_new, write_through, write_with};
+pub use crate::atomic::{
+    clear_leftovers, expire_listing, sync_folder, write, write_new, write_through, write_with,
+};
 use crate::error::{Error, Result};
 use crate::format::harmless_json;
 use crate::regular;

@@ -20,6 +20,7 @@ mod writer;
 
 pub use super::names::{LEDGER, LEDGERS, SWEEPS};
 use crate::error::{Error, Result};
+use crate::results::atomic;
 pub use attempt::{Attempt, CellStatus, Measured};
 use claims::Claims;
 pub use question::{AskedArm, QuestionLine};
@@ -129,6 +130,7 @@ impl Ledger {
     /// # Errors
     /// If a line is damaged or a file cannot be read.
     pub fn refresh(&mut self) -> Result<()> {
+        let mut new: Vec<(Place, Attempt)> = Vec::new();
         for (name, path) in writer::files(&self.folder)? {
             if self.writer.as_ref().is_some_and(|own| own.name == name) {
                 continue;
@@ -137,9 +139,10 @@ impl Ledger {
             let lines = source.read()?;
             let asked = source.take_questions().into_iter().map(|(seq, line)| ((seq, name.clone()), line));
             self.questions.extend(asked);
-            self.news.extend(lines.iter().map(|(_, attempt)| attempt.clone()));
-            self.merge(&name, lines);
+            new.extend(lines.into_iter().map(|(seq, attempt)| ((seq, name.clone()), attempt)));
         }
+        self.news.extend(new.iter().map(|(_, attempt)| attempt.clone()));
+        self.merge(new);
         self.questions.sort_by(|(one, _), (other, _)| one.cmp(other));
         Ok(())
     }
@@ -150,17 +153,22 @@ impl Ledger {
         std::mem::take(&mut self.news)
     }
 
-    fn merge(&mut self, writer: &str, lines: Vec<(u64, Attempt)>) {
-        if lines.is_empty() {
-            return;
+    /// Adds lines of other processes in their places.
+    fn merge(&mut self, mut new: Vec<(Place, Attempt)>) {
+        new.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let Some((first, _)) = new.first() else { return };
+        let known = self.attempts.len();
+        let is_behind = self.order.last().is_none_or(|last| last < first);
+        if !is_behind {
+            new.extend(self.order.drain(..).zip(self.attempts.drain(..)));
+            new.sort_by(|(one, _), (other, _)| one.cmp(other));
+            (self.last, self.shown) = Default::default();
         }
-        let known = std::mem::take(&mut self.order).into_iter().zip(std::mem::take(&mut self.attempts));
-        let new = lines.into_iter().map(|(seq, attempt)| ((seq, writer.to_owned()), attempt));
-        let mut all: Vec<((u64, String), Attempt)> = known.chain(new).collect();
-        all.sort_by(|(one, _), (other, _)| one.cmp(other));
-        (self.order, self.attempts) = all.into_iter().unzip();
-        (self.last, self.shown) = Default::default();
-        (0..self.attempts.len()).for_each(|at| self.index(at));
+        for (place, attempt) in new {
+            self.order.push(place);
+            self.attempts.push(attempt);
+        }
+        (if is_behind { known } else { 0 }..self.attempts.len()).for_each(|at| self.index(at));
     }
 
     /// Takes a line into account, as the last one of its cell and, perhaps, as the one that tables show.
@@ -242,10 +250,17 @@ impl Ledger {
     pub fn claim(&mut self, name: &str) -> Result<bool> {
         let writer = self.writer()?.name.clone();
         let is_claimed = self.claims.take(name, &writer)?;
-        if is_claimed {
-            self.refresh()?;
+        if is_claimed && let Err(e) = self.refresh_after_claim() {
+            self.release(name);
+            return Err(e);
         }
         Ok(is_claimed)
+    }
+
+    /// Reads what other processes have written, even if the file system is a network's.
+    fn refresh_after_claim(&mut self) -> Result<()> {
+        atomic::expire_listing(&self.folder)?;
+        self.refresh()
     }
 
     /// Gives a claim back.
@@ -503,6 +518,19 @@ mod tests {
             }
         });
         assert!(taken.into_inner() > 0);
+    }
+
+    #[test]
+    fn what_the_last_holder_wrote_cannot_be_missed_unnoticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(dir.path()).unwrap();
+        assert!(ledger.claim("a").unwrap());
+        ledger.release("a");
+        std::fs::remove_dir_all(folder(dir.path())).unwrap();
+        let error = ledger.claim("a").unwrap_err();
+        assert!(error.message().contains("cannot create"), "{error}");
+        let claims = dir.path().join(SWEEPS).join(CLAIMS);
+        assert_eq!(std::fs::read_dir(claims).unwrap().count(), 0, "the claim is given back");
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(super) struct Claims {
     held: BTreeMap<String, u64>,
     /// The last sign of life from each writer on another machine, and when it was first seen.
     seen: HashMap<String, (SignOfLife, Instant)>,
+    /// Creates a file, unless there is one.
+    create: fn(&Path, &[u8]) -> Result<()>,
 }
 
 /// Writers of a claim, by generation.
@@ -39,7 +41,7 @@ type Generations = BTreeMap<u64, String>;
 impl Claims {
     pub fn new(folder: &Path, ledger: &Path) -> Self {
         let (folder, ledger) = (folder.to_owned(), ledger.to_owned());
-        Self { folder, ledger, held: BTreeMap::new(), seen: HashMap::new() }
+        Self { folder, ledger, held: BTreeMap::new(), seen: HashMap::new(), create: atomic::write_new }
     }
 
     /// Claims a name. Returns false while another live writer has it.
@@ -48,18 +50,21 @@ impl Claims {
             return Ok(true);
         }
         std::fs::create_dir_all(&self.folder).at("create", &self.folder)?;
-        let before = self.generations(name)?;
-        if before.values().any(|owner| self.is_alive(owner)) {
+        let mut expected = self.generations(name)?;
+        if expected.values().any(|owner| self.is_alive(owner)) {
             return Ok(false);
         }
-        let generation = before.keys().next_back().map_or(1, |last| last + 1);
-        let path = self.path(name, generation);
-        match atomic::write_new(&path, writer.as_bytes()) {
-            // Another writer was faster.
-            Err(e) if e.kind() == ErrorKind::Usage => return Ok(false),
+        let generation = expected.keys().next_back().map_or(1, |last| last + 1);
+        match (self.create)(&self.path(name, generation), writer.as_bytes()) {
+            // Another writer was faster, unless the file is this writer's: a network file system repeats a
+            // request whose answer was lost, and finds the file that it created.
+            Err(e) if e.kind() == ErrorKind::Usage => {
+                if self.generations(name)?.get(&generation).is_none_or(|owner| owner != writer) {
+                    return Ok(false);
+                }
+            }
             written => written?,
         }
-        let mut expected = before;
         expected.insert(generation, writer.to_owned());
         self.held.insert(name.to_owned(), generation);
         if self.generations(name)? != expected {
@@ -84,7 +89,7 @@ impl Claims {
     /// Returns the names that other live writers have claimed.
     pub fn held_by_others(&mut self, writer: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        for (name, _, owner) in self.all()? {
+        for (name, _, owner) in self.find(|_| true)? {
             if owner != writer && self.is_alive(&owner) {
                 names.push(name);
             }
@@ -103,13 +108,14 @@ impl Claims {
     }
 
     fn generations(&self, name: &str) -> Result<Generations> {
-        let all = self.all()?.into_iter().filter(|(of, ..)| of == name);
-        Ok(all.map(|(_, generation, owner)| (generation, owner)).collect())
+        let found = self.find(|other| other == name)?;
+        Ok(found.into_iter().map(|(_, generation, owner)| (generation, owner)).collect())
     }
 
-    /// Returns the name, generation and writer of every claim. Skips claims that vanish meanwhile. Only a
-    /// missing folder means that there are none: a cell whose claim cannot be read must not run twice.
-    fn all(&self) -> Result<Vec<(String, u64, String)>> {
+    /// Returns the name, generation and writer of the claims with a wanted name. Skips claims that vanish
+    /// meanwhile. Only a missing folder means that there are none: a cell whose claim cannot be read must not
+    /// run twice.
+    fn find(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, u64, String)>> {
         let entries = match std::fs::read_dir(&self.folder) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.at("read", &self.folder)?,
@@ -119,6 +125,9 @@ impl Claims {
             let entry = entry.at("read", &self.folder)?;
             let file = entry.file_name().to_string_lossy().into_owned();
             let Some((name, generation)) = file.rsplit_once('.') else { continue };
+            if !is_wanted(name) {
+                continue;
+            }
             let Ok(generation) = generation.parse() else { continue };
             if let Ok(owner) = regular::read(&entry.path(), MAX_NAME) {
                 all.push((name.to_owned(), generation, String::from_utf8_lossy(&owner).into_owned()));
@@ -146,6 +155,27 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As on a network file system that repeats a request whose answer was lost.
+    #[test]
+    fn a_claim_that_was_created_without_an_answer_is_its_writers() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(".claims");
+        let claims = || Claims::new(&folder, dir.path());
+        let mut own = claims();
+        own.create = |path, bytes| {
+            atomic::write_new(path, bytes)?;
+            atomic::write_new(path, bytes)
+        };
+        assert!(own.take("a", "own").unwrap());
+        own.release("a", "own");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+        own.create = |path, _| {
+            atomic::write_new(path, b"other")?;
+            atomic::write_new(path, b"own")
+        };
+        assert!(!own.take("a", "own").unwrap(), "another writer was faster");
+    }
 
     #[test]
     fn only_a_missing_folder_has_no_claims() {
