@@ -1,6 +1,7 @@
 //! Shares cells and GPUs with other processes, and takes over attempts whose process is gone.
 
 use super::{Claim, Schedule};
+use crate::device::cuda::Gpu;
 use crate::error::Result;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
 use crate::sweep::attempt::{AttemptResult, RunningAttempt, output_name};
@@ -140,7 +141,8 @@ impl Schedule<'_> {
     }
 }
 
-/// Names the claim of a GPU on this machine.
+/// Names the claim of a GPU on this machine, by its UUID if the driver reports one: tasks of a batch system, or
+/// processes with different `CUDA_VISIBLE_DEVICES`, see different GPUs under the same number.
 fn gpu_claim(gpu: usize) -> String {
-    machine_claim(&format!("gpu{gpu}"))
+    machine_claim(&format!("gpu{}", Gpu::uuid_of(gpu).unwrap_or_else(|| gpu.to_string())))
 }
