@@ -36,6 +36,8 @@ pub struct Stop(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     requested: AtomicBool,
+    /// True if the first signal announced the end, rather than asked for it.
+    announced: AtomicBool,
     /// Leader of a process group that a second signal also kills; 0 if there is none.
     group: AtomicU32,
 }
@@ -75,6 +77,9 @@ impl Stop {
         let listen = move || {
             let (mut first, mut is_acknowledged): (Option<Instant>, bool) = (None, false);
             for signal in signals.forever() {
+                if !for_thread.requested() && NOTICES.contains(&signal) {
+                    for_thread.0.announced.store(true, Ordering::SeqCst);
+                }
                 for_thread.request();
                 // Only signals count as a second request, not requests from other ranks.
                 let before = first;
@@ -104,6 +109,12 @@ impl Stop {
     /// Returns true if a stop was requested.
     pub fn requested(&self) -> bool {
         self.0.requested.load(Ordering::SeqCst)
+    }
+
+    /// Returns true if the first signal announced the end of the time, as Slurm's `--signal` does. After a
+    /// request by a person or a program it returns false.
+    pub fn was_announced(&self) -> bool {
+        self.0.announced.load(Ordering::SeqCst)
     }
 
     /// Makes a second signal also kill the process group of `leader`, for a caller that waits for it.
