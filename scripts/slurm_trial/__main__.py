@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Runs a sweep on a Slurm cluster that loses runs, tasks and nodes, and compares it with an undisturbed local one.
+
+    python3 scripts/slurm_trial --xrun target/release/xrun --out dist --cells 300
+
+It needs Debian's packages slurm-wlm and munge, and to be root; a cluster of four nodes runs on this machine. A tenth of the
+cells lose their process, a fifth of the tasks are preempted (requeued or signalled), two nodes fail, and the shell that
+submits is killed at random moments. Afterwards the rows of both sweeps must be equal in all columns but times, the number of
+attempts and the name of the run, and only cells that were disturbed may have run again.
+"""
+
+import argparse
+import csv
+import random
+import re
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from cluster import Cluster, kill, missing
+
+RECIPE = """\
+[model]
+dim = 32
+n_heads = 2
+n_layers = 1
+ffn_dim = 64
+[training]
+seq_len = 32
+steps = {steps}
+[lr_scheduler]
+warmup_steps = 0
+[data]
+train_tokens = 20_000
+validation_tokens = 600
+[validation]
+interval = 1000
+steps = 1
+[checkpoint]
+interval = {interval}
+[engine]
+device = "cpu"
+threads = 1
+"""
+SETTINGS = "[executor.slurm]\ncpus = 1\nmemory_mib = 300\ncells_per_task = {per_task}\nthrottle = 64\nminutes = 5\n"
+# Columns that depend on the machine and on what happened, not on the cell.
+DIFFER = {"tok_s", "step_ms", "mfu_pct", "contended", "attempts", "run"}
+
+
+def rows(results: Path) -> dict[str, dict[str, str]]:
+    """Returns the rows of the only sweep in a results folder by cell."""
+    (table,) = results.glob("sweeps/*/table.csv")
+    with table.open(newline="") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+class Trial:
+    """A submitted sweep, and what is done to it."""
+
+    def __init__(self, args, cluster: Cluster, folder: Path):
+        self.args, self.cluster, self.folder = args, cluster, folder
+        self.random = random.Random(args.seed)
+        self.done = Counter()
+        rates = ",".join(f"{1e-4 * (at + 1):.4g}" for at in range(args.cells // 10))
+        self.sweep = ["sweep", "tiny.toml", f"optimizer.lr={rates}", "training.seed=1,2,3,4,5,6,7,8,9,10"]
+
+    def xrun(self, *arguments: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [self.args.xrun, *arguments], cwd=self.folder, env=self.cluster.environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )
+
+    def queued(self) -> list[tuple[str, str]]:
+        """Returns the tasks that have not ended, each with its state."""
+        lines = self.cluster.run("squeue", "-h", "-r", "-o", "%i %T", check=False).splitlines()
+        return [(task, state) for task, state in (line.split() for line in lines)]
+
+    def submit(self) -> None:
+        """Submits the sweep with a shell that is killed at random moments, until a command ends by itself."""
+        for _ in range(self.args.killed_shells):
+            command = self.xrun(*self.sweep, "--results", "cluster", "--executor", "slurm")
+            time.sleep(self.random.uniform(0.05, 3))
+            command.kill()
+            command.wait()
+            self.done["shells killed"] += 1
+        command = self.xrun(*self.sweep, "--results", "cluster", "--executor", "slurm")
+        said = command.communicate()[0]
+        if command.returncode:
+            raise SystemExit(f"the submission failed: {said}")
+        print(said.strip().splitlines()[-1], flush=True)
+
+    def disturb(self) -> None:
+        """Does one more thing of those that are still to be done."""
+        left = {
+            "crashes": self.args.cells // 10,
+            "requeued": self.args.cells // self.args.per_task // 10,
+            "signalled": self.args.cells // self.args.per_task // 10,
+            "nodes": self.args.nodes,
+        }
+        open_kinds = [kind for kind, count in left.items() if self.done[kind] < count]
+        if not open_kinds:
+            return
+        kind = self.random.choice(open_kinds)
+        running = [task for task, state in self.queued() if state == "RUNNING"]
+        if kind == "crashes":
+            runs = self.cluster.processes(lambda command: b"run" in command[:5] and b"--json" in command)
+            if runs:
+                kill([self.random.choice(runs)])
+                self.done[kind] += 1
+        elif kind == "nodes" and running:
+            node = self.random.choice(self.cluster.nodes)
+            self.cluster.fail_node(node)
+            time.sleep(12)
+            self.cluster.start_node(node)
+            self.done[kind] += 1
+        elif running:
+            task = self.random.choice(running)
+            signals = ["scancel", "--full", f"--signal={self.random.choice(['USR2', 'TERM'])}"]
+            self.cluster.run(*(["scontrol", "requeue"] if kind == "requeued" else signals), task, check=False)
+            self.done[kind] += 1
+
+    def run(self) -> None:
+        """Submits and disturbs until every cell is done."""
+        for _ in range(10):
+            self.submit()
+            while self.queued():
+                self.disturb()
+                time.sleep(self.random.uniform(0.1, 0.8))
+            command = self.xrun("sweep", "--status", "tiny", "--results", "cluster")
+            said = command.communicate()[0]
+            print(said.strip(), flush=True)
+            states = dict((words, int(count)) for count, words in re.findall(r"^ +(\d+)  (.+)$", said, re.M))
+            if states.keys() == {"ok"}:
+                return
+            self.done["further submissions"] += 1
+        raise SystemExit("some cells are not done after ten submissions")
+
+    def compare(self) -> None:
+        """Compares the rows with those of the local sweep."""
+        reference, disturbed = rows(self.folder / "local"), rows(self.folder / "cluster")
+        if reference.keys() != disturbed.keys():
+            raise SystemExit("the sweeps have different cells")
+        for cell, row in reference.items():
+            other = disturbed[cell]
+            differ = [key for key in row if key not in DIFFER and row[key] != other[key]]
+            if differ:
+                raise SystemExit(f"cell {cell} differs in {differ}: {[(row[key], other[key]) for key in differ]}")
+        attempts = Counter(int(row["attempts"]) for row in disturbed.values())
+        again = sum(count * (number - 1) for number, count in attempts.items())
+        strikes = sum(self.done[kind] for kind in ("crashes", "requeued", "signalled"))
+        # A node runs as many tasks as it has processors.
+        most = strikes + self.done["nodes"] * self.args.cpus
+        print(f"{len(reference)} rows are equal; done to them: {dict(self.done)}; attempts: {dict(attempts)}")
+        if again > most:
+            raise SystemExit(f"{again} further attempts, but only {most} cells were disturbed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--xrun", required=True, type=lambda path: str(Path(path).resolve()))
+    parser.add_argument("--cells", type=int, default=300)
+    parser.add_argument("--per-task", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--interval", type=int, default=100)
+    parser.add_argument("--nodes", type=int, default=2, help="nodes that fail")
+    parser.add_argument("--cpus", type=int, default=2, help="processors of a node")
+    parser.add_argument("--killed-shells", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    if missing():
+        print(f"skipped: {', '.join(missing())} not installed (Debian: apt-get install slurm-wlm munge)")
+        return
+    with tempfile.TemporaryDirectory(prefix="xrun-slurm-") as scratch:
+        folder = Path(scratch)
+        (folder / "tiny.toml").write_text(RECIPE.format(steps=args.steps, interval=args.interval))
+        (folder / "xrun.toml").write_text(SETTINGS.format(per_task=args.per_task))
+        cluster = Cluster(folder / "slurm", cpus=args.cpus)
+        cluster.start()
+        try:
+            trial = Trial(args, cluster, folder)
+            began = time.monotonic()
+            local = trial.xrun(*trial.sweep, "--results", "local", "--jobs", "2")
+            said = local.communicate()[0]
+            print(said.strip().splitlines()[-2], f"{time.monotonic() - began:.0f} s", flush=True)
+            began = time.monotonic()
+            trial.run()
+            print(f"{time.monotonic() - began:.0f} s on the cluster")
+            trial.compare()
+        finally:
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    main()
