@@ -11,6 +11,7 @@ use super::{
 use crate::data::chat::COMMAND as RENDER_COMMAND;
 use crate::ranks;
 use crate::results::provenance::Build;
+use crate::sweep::TASK_COMMAND;
 use clap::{Parser, Subcommand};
 use std::sync::LazyLock;
 
@@ -116,6 +117,9 @@ pub enum Command {
     /// Render a chat template within limits; only xrun starts it.
     #[command(hide = true, name = RENDER_COMMAND)]
     RenderTemplate,
+    /// Run a task of a submitted sweep; only its job starts it.
+    #[command(hide = true, name = TASK_COMMAND)]
+    SweepTask(sweep::TaskArgs),
     /// Run one rank of a training whose launcher is `process`; only xrun starts it.
     #[command(hide = true, name = ranks::process::WORKER)]
     Worker,

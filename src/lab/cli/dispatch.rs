@@ -75,6 +75,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Sample(a) => sample::run(&a),
         Command::Schema => schema::run(),
         Command::Sweep(a) => sweep::run(&a),
+        Command::SweepTask(a) => sweep::run_task(&a),
         Command::Tasks(a) => tasks::run(&a),
         Command::Tokenizer(a) => tokenizer::run(&a),
         #[cfg(feature = "view")]

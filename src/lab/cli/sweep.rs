@@ -4,7 +4,8 @@ use super::run::Show;
 use super::terminal::{print, print_json_text, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
-use crate::executor::Limits;
+use crate::executor::{Limits, Slurm, SlurmSettings};
+use crate::format::plural;
 use crate::report::sweep_plots;
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};
@@ -44,6 +45,33 @@ pub struct Args {
     /// How progress is shown.
     #[command(flatten)]
     pub show: Show,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+}
+
+/// Where the cells run.
+#[derive(clap::Args, Debug)]
+struct ClusterArgs {
+    /// Where cells run: in processes of this machine, or as jobs of Slurm, which this command submits without
+    /// waiting for them.
+    #[arg(long, value_enum, default_value_t = ExecutorName::Local)]
+    executor: ExecutorName,
+    /// Settings of the executor, in place of those of `xrun.toml` here or in the configuration folder.
+    #[arg(long, value_name = "FILE")]
+    executor_settings: Option<PathBuf>,
+    /// Print how far a submitted sweep is; RECIPE is the sweep, such as sweeps/RECIPE.
+    #[arg(long, conflicts_with_all = ["dry_run", "cancel"])]
+    status: bool,
+    /// End the tasks of a submitted sweep, and remove those that wait; RECIPE is the sweep.
+    #[arg(long, conflicts_with = "dry_run")]
+    cancel: bool,
+}
+
+/// Where the cells of a sweep run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ExecutorName {
+    Local,
+    Slurm,
 }
 
 /// Runs the command.
@@ -52,6 +80,9 @@ pub struct Args {
 /// If [`sweep::run`] fails or the plots cannot be drawn.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
+    if args.cluster.status || args.cluster.cancel {
+        return look_at_submitted(args);
+    }
     let recipe = recipe_path(&args.recipe, results)?;
     if args.retry.contains(&CellStatus::Running) {
         return Err(Error::usage("--retry running: a running cell cannot be run again"));
@@ -69,8 +100,51 @@ pub fn run(args: &Args) -> Result<()> {
         let show = if args.show.json { print_json_text } else { print };
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
+    if args.cluster.executor == ExecutorName::Slurm {
+        let settings = args.cluster.settings()?;
+        let submitted = sweep::submit(&request, &settings, &Slurm::new(settings.clone()))?;
+        return print(&format!("{}\n", submitted.in_words()));
+    }
     let ended = sweep::run(&request)?;
     let drawn = sweep_plots::render(&ended.folder);
     ended.outcome?;
     drawn.map_err(|e| Error::failed(format!("the sweep is complete, but its plots cannot be drawn: {e}")))
+}
+
+/// Prints how far a submitted sweep is, or cancels it.
+fn look_at_submitted(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
+    let name = args.recipe.to_string_lossy();
+    let folder = sweep::find(results, &name)?.ok_or_else(|| {
+        Error::usage(format!("{} has no sweep {name:?}; name one of its folder sweeps/", results.display()))
+    })?;
+    let system = Slurm::new(args.cluster.settings()?);
+    if args.cluster.status {
+        return print(&sweep::status(results, &folder, &system)?);
+    }
+    let count = sweep::cancel(results, &folder, &system)?;
+    print(&format!("ended {count} task{}\n", plural(count)))
+}
+
+impl ClusterArgs {
+    fn settings(&self) -> Result<SlurmSettings> {
+        SlurmSettings::load(self.executor_settings.as_deref())
+    }
+}
+
+/// Arguments of the command that runs a task of a submitted sweep.
+#[derive(clap::Args, Debug)]
+pub struct TaskArgs {
+    /// The folder of the submission.
+    submission: PathBuf,
+    /// The number of the task.
+    task: usize,
+}
+
+/// Runs a task of a submitted sweep.
+///
+/// # Errors
+/// If [`sweep::run_task`] fails.
+pub fn run_task(args: &TaskArgs) -> Result<()> {
+    sweep::run_task(&args.submission, args.task, &Slurm::new(SlurmSettings::default()))
 }

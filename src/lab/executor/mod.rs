@@ -7,14 +7,19 @@
 //! An executor starts runs, returns their output and exit status, and passes on signals. The callers set time
 //! limits, interpret the output and use the results, so a new executor needs only one file.
 
+pub mod batch_system;
 mod local;
+mod settings;
 #[cfg(test)]
 pub mod simulation;
+mod slurm;
 mod stopping;
 mod supervise;
 
 use crate::error::Result;
 pub use local::{ATTEMPTS, LocalProcesses, kept_output};
+pub use settings::SlurmSettings;
+pub use slurm::Slurm;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;

@@ -174,6 +174,8 @@ impl CellBatch {
                 limits: policy.limits,
                 build: &self.build,
                 comparison: Some(policy.name),
+                resumes: false,
+                retried: None,
             };
             let schedule =
                 Schedule::new(&sweep, cells, &Design::Grid, ledger, executor, &mut output, display);

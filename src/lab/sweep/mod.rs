@@ -15,6 +15,7 @@ mod attempt;
 mod axes;
 mod batch;
 mod cell;
+mod cluster;
 mod configuration_table;
 mod confirm;
 mod cooldowns;
@@ -50,6 +51,8 @@ pub use attempt::output_path;
 use axes::Axes;
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name};
+use cluster::SUBMITTED;
+pub use cluster::{Submitted, TASK_COMMAND, cancel, run_task, status, submit};
 use configuration_table::Measure;
 use confirm::{CELLS_FOLDER, Contest};
 use design::Design;
@@ -174,7 +177,11 @@ impl Sweep {
 /// written. [`Ended`] tells how the cells ended.
 pub fn run(request: &Request<'_>) -> Result<Ended> {
     // The display itself acknowledges a signal.
-    let stop = Stop::on_signals(None)?;
+    run_until(request, &Stop::on_signals(None)?)
+}
+
+/// Like [`run`], for a caller that handles signals.
+fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
     let sweep = Sweep::new(request)?;
     prepare(request.results)?;
     let ledger = Ledger::open(request.results)?;
@@ -192,15 +199,17 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
         limits: request.limits,
         build: &sweep.build,
         comparison: None,
+        resumes: false,
+        retried: None,
     };
     let table = tables.markdown_path();
-    let mut executor = LocalProcesses::new(request.results, request.jobs, &stop);
+    let mut executor = LocalProcesses::new(request.results, request.jobs, stop);
     let Sweep { cells, design, .. } = &sweep;
     let mut schedule = Schedule::new(&policy, cells, design, ledger, &mut executor, &mut tables, display);
-    let outcome = schedule.run(&table, &stop);
+    let outcome = schedule.run(&table, stop);
     let (ledger, display) = schedule.into_parts();
     let outcome =
-        conclude(request, &sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, &stop))?;
+        conclude(request, &sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, stop))?;
     Ok(Ended { folder, outcome })
 }
 
@@ -208,7 +217,7 @@ pub fn run(request: &Request<'_>) -> Result<Ended> {
 fn prepare(results: &Path) -> Result<()> {
     let folder = results.join(SWEEPS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
-    atomic::write(&folder.join(".gitignore"), format!("/{ATTEMPTS}/\n/{CLAIMS}/\n").as_bytes())
+    atomic::write(&folder.join(".gitignore"), format!("/{ATTEMPTS}/\n/{CLAIMS}/\n/{SUBMITTED}/\n").as_bytes())
 }
 
 /// Compares the configurations of a sweep that ended with `outcome` and, if that is `Ok`, confirms the best

@@ -49,6 +49,11 @@ pub struct SweepPolicy<'a> {
     pub build: &'a str,
     /// The comparison that the cells are for; `None` for a sweep.
     pub comparison: Option<&'a str>,
+    /// True if a stopped cell continues from its checkpoint in every design.
+    pub resumes: bool,
+    /// The done cells that run again, by key, with the number of their last attempt; `None` for those that
+    /// `retry` chooses when the sweep begins.
+    pub retried: Option<&'a BTreeMap<String, u64>>,
 }
 
 /// Something that is rewritten from the ledger after every line.
@@ -456,6 +461,9 @@ impl<'a> Schedule<'a> {
 
     /// Returns true if the user asked to rerun the cell of this line, and it has not been rerun yet.
     fn is_retried(&self, line: &Attempt) -> bool {
+        if let Some(retried) = self.policy.retried {
+            return retried.get(&line.key) == Some(&line.attempt);
+        }
         let was_before = self.last_before.get(&line.key) == Some(&line.attempt);
         was_before && self.policy.retry.contains(&line.status)
     }

@@ -1,5 +1,6 @@
 //! Sweeps that are killed and continued, shared, retried, limited, or rejected.
 
+mod cluster;
 mod configurations;
 mod cooldowns;
 mod grid;

@@ -99,8 +99,8 @@ const MAY_USE: &[(&str, &str)] = &[
     ),
     // The tokens and figures of tasks, what scores them, files and their lock.
     ("task_evaluation", "tasks scoring results atomic regular format error"),
-    // The binary and the process groups of runs, the number of GPUs.
-    ("executor", "ranks results device regular error"),
+    // The binary and the process groups of runs, the number of GPUs, scripts of batch systems.
+    ("executor", "ranks results device atomic regular error"),
     // Which sampler draws the points.
     (
         "sweep",

@@ -89,10 +89,11 @@ impl Schedule<'_> {
     }
 
     /// Returns the newest run of a cell if the cell continues from its checkpoint. That is so in a sweep with
-    /// rungs or cooldowns, and in any sweep if the run was halted at a rung.
+    /// rungs or cooldowns and on a cluster, and in any sweep if the run was halted at a rung.
     pub(super) fn stopped_run(&self, key: &str) -> Option<String> {
         let was_halted = |line: &Attempt| matches!(line.status, CellStatus::Halted | CellStatus::Dropped);
-        if matches!(self.design, Design::Grid) && !self.ledger.last(key).is_some_and(was_halted) {
+        let is_grid = matches!(self.design, Design::Grid) && !self.policy.resumes;
+        if is_grid && !self.ledger.last(key).is_some_and(was_halted) {
             return None;
         }
         let run = self.cell_lines(key).rev().find_map(|line| line.run.clone())?;

@@ -74,6 +74,8 @@ impl TestSweep {
             limits: self.limits,
             build: "build",
             comparison: None,
+            resumes: false,
+            retried: None,
         };
         let display = Display::new(Mode::Quiet, &[], self.sweep.cells.len());
         let (ledger, mut output) = (Ledger::open(&results).unwrap(), NoOutput);

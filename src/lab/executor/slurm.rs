@@ -1,0 +1,180 @@
+//! Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol`.
+
+use super::batch_system::{ArrayJob, BatchSystem, JobId, QueuedTask, TaskState};
+use super::settings::SlurmSettings;
+use crate::error::{Error, Result};
+use crate::results::atomic;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Slurm's limit if its configuration does not name one.
+const DEFAULT_MAX_ARRAY_SIZE: usize = 1001;
+
+/// Seconds between the signal to save and the end of a task's time. Saving takes a step and the time to write
+/// a checkpoint.
+const NOTICE_S: u64 = 120;
+
+/// Fields of a line of `squeue`, separated by `|`: job, index in the array, name, state, reason, nodes.
+const QUEUE_FORMAT: &str = "%F|%K|%j|%T|%r|%N";
+
+/// Variables that Slurm sets in a task.
+const ARRAY_JOB: &str = "SLURM_ARRAY_JOB_ID";
+const ARRAY_INDEX: &str = "SLURM_ARRAY_TASK_ID";
+const RESTARTS: &str = "SLURM_RESTART_COUNT";
+
+/// A Slurm cluster.
+#[derive(Clone, Debug)]
+pub struct Slurm {
+    settings: SlurmSettings,
+}
+
+impl Slurm {
+    /// Uses the cluster that this machine belongs to, with the settings of `[executor.slurm]`.
+    pub fn new(settings: SlurmSettings) -> Self {
+        Self { settings }
+    }
+
+    /// Returns the script of a job. Every word of the command is quoted for the shell.
+    fn script(&self, job: &ArrayJob) -> Result<String> {
+        let SlurmSettings { partition, account, qos, constraint, gpu_type, throttle, .. } = &self.settings;
+        let needs = &job.needs;
+        let mut text = "#!/bin/sh\n".to_owned();
+        let mut line = |option: &str, value: &str| _ = writeln!(text, "#SBATCH --{option}={value}");
+        line("job-name", &job.name);
+        line("array", &format!("0-{}%{throttle}", job.count.max(1) - 1));
+        // A percent sign begins one of Slurm's patterns.
+        line("output", &format!("\"{}/%A_%a.log\"", utf8(&job.folder)?.replace('%', "%%")));
+        line("open-mode", "append");
+        line("nodes", "1");
+        line("ntasks", "1");
+        line("cpus-per-task", &needs.cpus.to_string());
+        line("mem", &format!("{}M", needs.memory_mib));
+        let minutes = needs.time.as_secs().div_ceil(60).max(1);
+        line("time", &minutes.to_string());
+        line("signal", &format!("B:USR2@{}", NOTICE_S.min(minutes * 30)));
+        if needs.gpus > 0 {
+            let kind = gpu_type.as_ref().map(|kind| format!("{kind}:")).unwrap_or_default();
+            line("gres", &format!("gpu:{kind}{}", needs.gpus));
+        }
+        for (option, value) in
+            [("partition", partition), ("account", account), ("qos", qos), ("constraint", constraint)]
+        {
+            if let Some(value) = value {
+                line(option, value);
+            }
+        }
+        if !job.after.is_empty() {
+            let ids: Vec<&str> = job.after.iter().map(|job| job.0.as_str()).collect();
+            line("dependency", &format!("afterany:{}", ids.join(":")));
+        }
+        text += "#SBATCH --requeue\n";
+        for extra in &self.settings.extra {
+            let _ = writeln!(text, "#SBATCH {extra}");
+        }
+        for setup in &self.settings.setup {
+            let _ = writeln!(text, "{setup}");
+        }
+        let word = |word: &OsString| utf8(word.as_ref()).map(|word| quoted(&word));
+        let words: Vec<String> = job.command.iter().map(word).collect::<Result<_>>()?;
+        // The process of the script becomes xrun, because Slurm's signal reaches only this one.
+        let _ = writeln!(text, "exec {} $(({} + {ARRAY_INDEX}))", words.join(" "), job.first);
+        Ok(text)
+    }
+}
+
+impl BatchSystem for Slurm {
+    fn most_tasks(&self) -> Result<usize> {
+        let shown = output("scontrol", ["show", "config"])?;
+        let limit = shown.lines().find_map(|line| line.trim().strip_prefix("MaxArraySize"));
+        let limit = limit.and_then(|rest| rest.trim_start_matches([' ', '=']).trim().parse().ok());
+        // The limit is above the highest index.
+        Ok(limit.unwrap_or(DEFAULT_MAX_ARRAY_SIZE).saturating_sub(1).max(1))
+    }
+
+    fn submit(&self, job: &ArrayJob) -> Result<JobId> {
+        let script = job.folder.join(format!("{}.sh", job.name));
+        atomic::write(&script, self.script(job)?.as_bytes())?;
+        let printed = output("sbatch", [OsStr::new("--parsable"), script.as_os_str()])?;
+        // With several clusters, the name of the cluster follows the id.
+        let id = printed.trim().split(';').next().unwrap_or_default();
+        if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(Error::failed(format!(
+                "sbatch printed {printed:?} where the id of a job was expected"
+            )));
+        }
+        Ok(JobId(id.to_owned()))
+    }
+
+    fn queued(&self, names: &[String]) -> Result<Vec<QueuedTask>> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names = format!("--name={}", names.join(","));
+        let printed = output("squeue", [&names, "--noheader", "--array", "--format", QUEUE_FORMAT])?;
+        Ok(printed.lines().filter_map(parse_queued).collect())
+    }
+
+    fn cancel(&self, jobs: &[JobId]) -> Result<()> {
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        output("scancel", jobs.iter().map(|job| job.0.as_str())).map(drop)
+    }
+
+    fn requeue_own_task(&self, most: usize) -> Result<bool> {
+        let variable = |name: &str| {
+            std::env::var(name)
+                .map_err(|_| Error::failed(format!("{name} is not set, so this is no task of Slurm")))
+        };
+        let restarts: usize = std::env::var(RESTARTS).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
+        if restarts >= most {
+            return Ok(false);
+        }
+        // The id of the array would restart all of its tasks.
+        let own = format!("{}_{}", variable(ARRAY_JOB)?, variable(ARRAY_INDEX)?);
+        output("scontrol", ["requeue", &own]).map(|_| true)
+    }
+}
+
+/// Parses a line of `squeue`. `None` if the job is no array or the line is not understood.
+fn parse_queued(line: &str) -> Option<QueuedTask> {
+    let mut fields = line.split('|');
+    let (job, index, name, state, reason, nodes) =
+        (fields.next()?, fields.next()?, fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    let index = index.parse().ok()?;
+    let state = match state {
+        "RUNNING" | "COMPLETING" | "SUSPENDED" | "CONFIGURING" => TaskState::Running(nodes.to_owned()),
+        _ => TaskState::Waiting(reason.to_owned()),
+    };
+    Some(QueuedTask { job: JobId(job.to_owned()), name: name.to_owned(), index, state })
+}
+
+/// Runs a command of Slurm and returns what it prints.
+fn output<S: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = S>) -> Result<String> {
+    let ran = Command::new(program).args(arguments).stdin(Stdio::null()).output().map_err(|e| {
+        Error::failed(format!(
+            "cannot run {program}: {e}; Slurm's commands are needed, as on a login node of a cluster"
+        ))
+    })?;
+    if !ran.status.success() {
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let said = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("no message").to_owned();
+        return Err(Error::failed(format!("{program} failed: {said}")));
+    }
+    Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+}
+
+/// Quotes a word for a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// Returns a path or a word as text.
+fn utf8(path: &Path) -> Result<String> {
+    let text = path.to_str().filter(|text| !text.contains(['\n', '"']));
+    text.map(str::to_owned).ok_or_else(|| {
+        Error::usage(format!("{:?} cannot stand in a script of Slurm: it is not UTF-8, or it has a line break or a double quote", path))
+    })
+}

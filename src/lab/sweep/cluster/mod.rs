@@ -1,0 +1,21 @@
+//! Runs the cells of a sweep on the nodes of a cluster, without a process that waits for them.
+//!
+//! ```text
+//! xrun sweep … --executor slurm ─▶ Submission (files) ─▶ BatchSystem ─▶ xrun sweep-task, one per task
+//!                                  cells.json                             │ claims, runs, ledger lines
+//! xrun sweep --status ◀── ledger ◀───────────────────────────────────────┘
+//! ```
+//!
+//! All cells are planned before anything is queued. A task plans its cells again on its node, claims each of
+//! them and appends to the ledger, as a local sweep does. After the last task, one more runs what is left and
+//! compares the configurations. Nothing but the files in the results folder connects these processes.
+
+mod status;
+mod submission;
+mod submit;
+mod task;
+
+pub use status::{cancel, status};
+pub use submission::SUBMITTED;
+pub use submit::{Submitted, TASK_COMMAND, submit};
+pub use task::run_task;

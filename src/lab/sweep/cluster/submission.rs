@@ -1,0 +1,187 @@
+//! The files of a submission, from which its tasks know what to run.
+//!
+//! ```text
+//! sweeps/.submitted/SWEEP/ID/submission.json   the cells of each task
+//! sweeps/.submitted/SWEEP/ID/RECIPE.toml       the recipe as it was submitted, all layers in one
+//! sweeps/.submitted/SWEEP/ID/*.sh, *.log       the scripts of its jobs and the output of their tasks
+//! sweeps/.submitted/programs/HASH/xrun         the program that submitted, which the tasks run
+//! ```
+
+use crate::error::{Error, IoContext, Result};
+use crate::executor::batch_system::QueuedTask;
+use crate::ranks::process::own_program;
+use crate::regular;
+use crate::results::atomic;
+use crate::results::ledger::SWEEPS;
+use crate::results::provenance::own_binary_hash;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// The folder of submissions, inside the folder of sweeps.
+pub const SUBMITTED: &str = ".submitted";
+
+/// The folder of the programs that tasks run, inside the folder of submissions.
+const PROGRAMS: &str = "programs";
+
+const FILE: &str = "submission.json";
+
+/// A submission and its folder.
+#[derive(Debug)]
+pub struct Submission {
+    /// Its folder, an absolute path.
+    pub folder: PathBuf,
+    /// Its content.
+    pub content: Content,
+}
+
+/// What `submission.json` says.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Content {
+    /// Name of the sweep's folder.
+    pub sweep: String,
+    /// Name of the recipe's file in the folder of the submission.
+    pub recipe: String,
+    /// The arguments of the sweep after the recipe.
+    pub arguments: Vec<String>,
+    /// The done cells that run again, by key, with the number of their last attempt.
+    pub retried: BTreeMap<String, u64>,
+    /// The longest time without a row, in seconds.
+    pub hang_s: Option<f64>,
+    /// The longest time of a cell, in seconds.
+    pub timeout_s: Option<f64>,
+    /// How often a task is queued again whose time runs out.
+    pub most_requeues: usize,
+    /// The cells of each task, as indices in the sweep's `cells.json`.
+    pub tasks: Vec<Vec<usize>>,
+    /// The jobs that the tasks are divided into.
+    pub jobs: Vec<SubmittedJob>,
+}
+
+/// Consecutive tasks that are one job of the batch system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubmittedJob {
+    /// Its name in the batch system, which no other job has.
+    pub name: String,
+    /// Its first task.
+    pub first: usize,
+    /// Its number of tasks.
+    pub count: usize,
+}
+
+impl Submission {
+    /// Returns the folder of the submissions of a sweep.
+    fn above(results: &Path, sweep: &str) -> PathBuf {
+        results.join(SWEEPS).join(SUBMITTED).join(sweep)
+    }
+
+    /// Creates the folder of a new submission of a sweep, called `id`.
+    ///
+    /// # Errors
+    /// If it cannot be created.
+    pub fn create_folder(results: &Path, sweep: &str, id: &str) -> Result<PathBuf> {
+        let above = std::path::absolute(Self::above(results, sweep)).at("find", results)?;
+        let folder = above.join(id);
+        std::fs::create_dir_all(&above).at("create", &above)?;
+        std::fs::create_dir(&folder).at("create", &folder)?;
+        Ok(folder)
+    }
+
+    /// Writes `submission.json`.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self) -> Result<()> {
+        atomic::write(&self.folder.join(FILE), &atomic::json(&self.content)?)
+    }
+
+    /// Reads the submission in a folder.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not a submission.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let folder = std::path::absolute(folder).at("find", folder)?;
+        let path = folder.join(FILE);
+        let bytes = regular::read(&path, regular::MAX_TEXT)?;
+        let content: Content = atomic::parse_json(&path, &bytes, "a submission")?;
+        Ok(Self { folder, content })
+    }
+
+    /// Returns the submissions of a sweep, the oldest first. Leaves out folders without `submission.json`: the
+    /// command that wrote them ended before it submitted anything.
+    ///
+    /// # Errors
+    /// If one cannot be read.
+    pub fn all(results: &Path, sweep: &str) -> Result<Vec<Self>> {
+        let above = Self::above(results, sweep);
+        let entries = match std::fs::read_dir(&above) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.at("read", &above)?,
+        };
+        let mut folders: Vec<PathBuf> = Vec::new();
+        for entry in entries {
+            folders.push(entry.at("read", &above)?.path());
+        }
+        folders.sort();
+        folders.iter().filter(|folder| folder.join(FILE).is_file()).map(|folder| Self::read(folder)).collect()
+    }
+
+    /// Copies this program beside the submissions and returns the copy's path. Tasks run the copy, because the
+    /// program may be built anew while they wait, and its cells would be others.
+    ///
+    /// # Errors
+    /// If it cannot be copied.
+    pub fn keep_program(&self) -> Result<PathBuf> {
+        let (running, name) = own_program()?;
+        let hash = own_binary_hash().ok_or_else(|| {
+            Error::failed(format!("cannot read {}, the program that is to run the tasks", name.display()))
+        })?;
+        let above = self.folder.ancestors().nth(2).unwrap_or(&self.folder);
+        let folder = above.join(PROGRAMS).join(hash.get(..16).unwrap_or(hash));
+        let program = folder.join("xrun");
+        std::fs::create_dir_all(&folder).at("create", &folder)?;
+        if !regular::is_file(&program) {
+            let mut own = regular::open_through_link(&running)?;
+            atomic::write_with(&program, |out| std::io::copy(&mut own, out).map(drop))?;
+        }
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).at("write", &program)?;
+        Ok(program)
+    }
+
+    /// Returns the results folder that the submission is in.
+    ///
+    /// # Errors
+    /// If it is in none.
+    pub fn results(&self) -> Result<&Path> {
+        // RESULTS/sweeps/.submitted/SWEEP/ID
+        self.folder.ancestors().nth(4).ok_or_else(|| {
+            Error::usage(format!("{} is not in the folder of a sweep's submissions", self.folder.display()))
+        })
+    }
+
+    /// Returns the file of the recipe.
+    pub fn recipe(&self) -> PathBuf {
+        self.folder.join(&self.content.recipe)
+    }
+
+    /// Returns the job of the last task, which runs what the others left.
+    pub fn last_job(&self) -> SubmittedJob {
+        let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!("xrun-{}-{name}-last", self.content.sweep);
+        SubmittedJob { name, first: self.content.tasks.len(), count: 1 }
+    }
+
+    /// Returns the names of all jobs, the last one included.
+    pub fn job_names(&self) -> Vec<String> {
+        let last = self.last_job();
+        self.content.jobs.iter().map(|job| job.name.clone()).chain([last.name]).collect()
+    }
+
+    /// Returns the cells of a task; none for the last one, which runs what is left, and for unknown tasks.
+    pub fn cells_of(&self, task: &QueuedTask) -> &[usize] {
+        let job = self.content.jobs.iter().find(|job| job.name == task.name);
+        let cells = job.and_then(|job| self.content.tasks.get(job.first + task.index));
+        cells.map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,210 @@
+//! Sweeps that are submitted to Slurm. The commands of Slurm here are scripts that run the tasks at once, or
+//! hold them; `scripts/slurm_trial` uses a real cluster.
+
+use super::grid::{count, lines, place, runs, table};
+use crate::place::{Done, Place};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use xrun::results::ledger::CellStatus;
+
+/// Runs every task of the submitted script, one after another, unless the file `hold` exists.
+const SBATCH: &str = r#"#!/bin/sh
+[ -f refuse ] && { echo "sbatch: error: Invalid account" >&2; exit 1; }
+job=$(($(cat jobs 2>/dev/null || echo 0) + 1))
+echo $job >jobs
+last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)%.*/\1/p' "$2")
+[ -f hold ] || for index in $(seq 0 "$last"); do
+    SLURM_ARRAY_JOB_ID=$job SLURM_ARRAY_TASK_ID=$index sh "$2" >>log 2>&1
+done
+echo $job
+"#;
+const SQUEUE: &str = "#!/bin/sh\necho \"$@\" >>asked\n[ ! -f queue ] || cat queue\n";
+const SCANCEL: &str = "#!/bin/sh\necho \"$@\" >>canceled\n";
+/// Arrays have at most two tasks: the limit is above the highest index.
+const SCONTROL: &str =
+    "#!/bin/sh\n[ \"$1\" = requeue ] && echo \"$2\" >>requeued\necho 'MaxArraySize            = 3'\n";
+
+/// The cells: five seeds.
+const SWEEP: [&str; 3] = ["sweep", "grid.toml", "training.seed=1,2,3,4,5"];
+
+/// Submits them.
+const SUBMIT: [&str; 5] = [SWEEP[0], SWEEP[1], SWEEP[2], "--executor", "slurm"];
+
+/// Makes a folder with a recipe and the commands of Slurm.
+fn cluster() -> Place {
+    use std::os::unix::fs::PermissionsExt;
+    let place = place("");
+    for (name, text) in [("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL), ("scontrol", SCONTROL)]
+    {
+        let path = place.write(&format!("bin/{name}"), text.as_bytes());
+        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    place.write(
+        "xrun.toml",
+        b"[executor.slurm]\nminutes = 3\npartition = \"short\"\nextra = [\"--exclusive\"]\n",
+    );
+    place
+}
+
+const PATH: &str = "PATH=$PWD/bin:/usr/bin:/bin; export PATH";
+
+/// Runs xrun where it finds the commands of Slurm.
+fn xrun(place: &Place, arguments: &[&str]) -> Done {
+    place.start_under(PATH, arguments).ends()
+}
+
+fn submit(place: &Place) -> Done {
+    xrun(place, &SUBMIT)
+}
+
+/// Returns the folder of the only submission.
+fn submission(place: &Place) -> PathBuf {
+    let only = |folder: PathBuf| {
+        let mut found: Vec<PathBuf> =
+            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        found.retain(|path| !path.ends_with("programs"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.remove(0)
+    };
+    only(only(place.path().join("results/sweeps/.submitted")))
+}
+
+/// Returns the columns of a table that depend on the cell alone, by its digits.
+fn figures(place: &Place) -> BTreeMap<String, Vec<String>> {
+    let columns =
+        ["training.seed", "status", "steps", "train_loss", "loss", "val_loss", "planned_mib", "reason"];
+    let row = |row: BTreeMap<String, String>| {
+        (row["cell"].clone(), columns.map(|column| row[column].clone()).to_vec())
+    };
+    table(place, 5).into_iter().map(row).collect()
+}
+
+#[test]
+fn a_submitted_sweep_has_the_rows_of_a_local_one() {
+    let place = cluster();
+    let said = submit(&place).succeeds();
+    assert!(
+        said.stdout
+            .contains("submitted 5 cells in 5 tasks, 0 done or not to run, 0 queued before; jobs 1, 2, 3, 4"),
+        "{}",
+        said.stdout
+    );
+    assert!(said.stderr.contains("-1: 2 tasks, each with 1 CPU, "), "{}", said.stderr);
+    let local = super::grid::place("");
+    local.xrun(&SWEEP).succeeds();
+    assert_eq!(figures(&place), figures(&local));
+    let lines = lines(&place);
+    assert_eq!((lines.len(), count(&lines, CellStatus::Ok), runs(&place)), (10, 5, 5));
+
+    let folder = submission(&place);
+    let script = |end: &str| {
+        let mut found = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        let path = found.find(|path| path.to_string_lossy().ends_with(end)).unwrap();
+        fs::read_to_string(path).unwrap()
+    };
+    let second = script("-2.sh");
+    for option in ["array=0-1%256", "partition=short", "time=3", "signal=B:USR2@90", "requeue", "exclusive"] {
+        assert!(second.contains(&format!("#SBATCH --{option}\n")), "{second}");
+    }
+    assert!(second.ends_with(" $((2 + SLURM_ARRAY_TASK_ID))\n"), "{second}");
+    assert!(script("-3.sh").contains("--array=0-0%256\n"));
+    let last = script("-last.sh");
+    assert!(last.contains("#SBATCH --dependency=afterany:1:2:3\n"), "{last}");
+    assert!(
+        fs::read_to_string(place.path().join("log")).unwrap().contains("5 done, 0 to run"),
+        "the last task"
+    );
+
+    let again = submit(&place).succeeds();
+    assert_eq!(again.stdout, "nothing to submit: 5 done or not to run, 0 queued before\n");
+    let status = xrun(&place, &["sweep", "--status", "grid"]).succeeds();
+    assert!(status.stdout.contains("5 cells\n       5  ok\nno task is queued\n"), "{}", status.stdout);
+}
+
+#[test]
+fn a_task_whose_time_ends_saves_is_queued_again_and_continues_to_the_bit() {
+    let place = cluster();
+    place.write("hold", b"");
+    let sweep = ["sweep", "grid.toml", "training.steps=3000", "--executor", "slurm"];
+    xrun(&place, &sweep).succeeds();
+    let folder = submission(&place);
+    let task = ["sweep-task", folder.to_str().unwrap(), "0"];
+    let environment = format!(
+        "{PATH}; SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=0; export SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID"
+    );
+    let mut first = place.start_under(&environment, &task);
+    let has_rows = || {
+        let runs = fs::read_dir(place.path().join("results/grid")).into_iter().flatten().flatten();
+        runs.into_iter().any(|run| {
+            fs::read_to_string(run.path().join("metrics.csv")).is_ok_and(|rows| rows.lines().count() > 5)
+        })
+    };
+    assert!(first.until(has_rows), "the task ended before it was signalled");
+    first.signal("USR2");
+    first.ends().ended(75).says(&["it is queued again and continues"]);
+    assert_eq!(fs::read_to_string(place.path().join("requeued")).unwrap(), "7_0\n");
+    assert_eq!(lines(&place).last().unwrap().status, CellStatus::Killed);
+    let waiting = xrun(&place, &["sweep", "--status", "grid"]).succeeds();
+    assert!(waiting.stdout.contains("       1  killed\n"), "{}", waiting.stdout);
+
+    place.start_under(&environment, &task).ends().succeeds();
+    let end = lines(&place).pop().unwrap();
+    assert_eq!((end.status, end.attempt, runs(&place)), (CellStatus::Ok, 2, 1), "the run was resumed");
+    let local = super::grid::place("");
+    local.xrun(&sweep[..3]).succeeds();
+    assert_eq!(end.rows, lines(&local).pop().unwrap().rows, "the rows have the same bits");
+    assert!(end.rows.is_some());
+}
+
+#[test]
+fn the_status_tells_what_waits_and_runs_and_cancel_ends_it() {
+    let place = cluster();
+    place.write("hold", b"");
+    submit(&place).succeeds();
+    let name = fs::read_to_string(submission(&place).join("submission.json")).unwrap();
+    let name = name.split('"').find(|word| word.starts_with("xrun-grid")).unwrap().to_owned();
+    let queue = format!("11|0|{name}|RUNNING|None|n3\n11|1|{name}|PENDING|Priority|\n");
+    place.write("queue", queue.as_bytes());
+    let status = xrun(&place, &["sweep", "--status", "sweeps/grid"]).succeeds();
+    let said = "5 cells\n       3  left by a task that ended\n       1  next in a running task\n       1  waiting in the queue\n\
+                1 task runs on 1 node, 1 waits (Priority)\n";
+    assert!(status.stdout.contains(said), "{}", status.stdout);
+    assert!(fs::read_to_string(place.path().join("asked")).unwrap().contains(&format!("--name={name},")));
+
+    let more = submit(&place).succeeds();
+    assert!(
+        more.stdout.contains("submitted 3 cells in 3 tasks, 0 done or not to run, 2 queued before"),
+        "{}",
+        more.stdout
+    );
+    let ended = xrun(&place, &["sweep", "--cancel", "grid"]).succeeds();
+    assert_eq!(ended.stdout, "ended 2 tasks\n");
+    assert_eq!(fs::read_to_string(place.path().join("canceled")).unwrap(), "11\n");
+}
+
+#[test]
+fn what_slurm_refuses_is_said_with_the_next_step() {
+    let place = cluster();
+    place.write("refuse", b"");
+    submit(&place)
+        .ended(1)
+        .says(&["sbatch failed: sbatch: error: Invalid account", "submitted before: none"]);
+    let without_slurm = place.start_under("PATH=/nowhere; export PATH", &SUBMIT).ends();
+    without_slurm.ended(1).says(&["cannot run squeue", "as on a login node"]);
+    place.write("xrun.toml", b"[executor.slurm]\nmintes = 3\n");
+    submit(&place).ended(2).says(&["xrun.toml:2: unknown field `mintes`"]);
+    place.xrun(&["sweep", "--status", "grid"]).ended(2);
+    place.write("xrun.toml", b"");
+    place.xrun(&["sweep", "--status", "other"]).ended(2).says(&["has no sweep \"other\""]);
+    let halving = [
+        "sweep",
+        "grid.toml",
+        "sweep.rungs=[10]",
+        "validation.interval=10",
+        "training.seed=1,2",
+        "--executor",
+        "slurm",
+    ];
+    place.xrun(&halving).ended(2).says(&["not submitted to a cluster"]);
+}
