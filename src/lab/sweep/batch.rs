@@ -174,8 +174,7 @@ impl CellBatch {
                 limits: policy.limits,
                 build: &self.build,
                 comparison: Some(policy.name),
-                resumes: false,
-                retried: None,
+                task: None,
             };
             let schedule =
                 Schedule::new(&sweep, cells, &Design::Grid, ledger, executor, &mut output, display);

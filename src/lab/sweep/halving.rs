@@ -86,6 +86,17 @@ pub struct HalvingProgress {
     pub dropped: Vec<(usize, String)>,
 }
 
+/// A part of the training of a sweep with rungs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalvingStage {
+    /// The step that cells are trained from.
+    pub from: u64,
+    /// The rung that they are trained to; `None` for the end of training.
+    pub rung: Option<u64>,
+    /// The number of cells.
+    pub cells: usize,
+}
+
 impl Halving {
     /// Checks the rungs of a sweep; `None` if it has none.
     ///
@@ -142,6 +153,18 @@ impl Halving {
         HalvingProgress { rung: None, open: open(&continuing, None), dropped }
     }
 
+    /// Returns the rungs and the end of training, each with the step from which and the number of cells that
+    /// are trained to it if every configuration has a loss.
+    pub fn stages(&self) -> Vec<HalvingStage> {
+        let seeds = self.configurations.first().map_or(1, Vec::len);
+        let (mut count, mut from, mut stages) = (self.configurations.len(), 0, Vec::new());
+        for rung in self.rungs.iter().copied().map(Some).chain([None]) {
+            stages.push(HalvingStage { from, rung, cells: count * seeds });
+            (count, from) = (self.continuing_count(count), rung.unwrap_or(from));
+        }
+        stages
+    }
+
     /// Returns how many of `count` configurations continue from a rung.
     fn continuing_count(&self, count: usize) -> usize {
         (count / self.eta).max(1).min(count)
@@ -156,15 +179,15 @@ impl Halving {
         let whole: u64 = self.configurations.iter().map(|one| steps_of(one)).sum();
         let seeds = self.configurations.first().map_or(1, Vec::len) as u64;
         let mean_steps = whole / (self.configurations.len().max(1) as u64 * seeds).max(1);
-        let (mut count, mut from, mut trained) = (self.configurations.len(), 0, 0);
-        let mut parts = Vec::new();
-        for &rung in &self.rungs {
-            trained += count as u64 * seeds * (rung - from);
-            parts.push(format!("{count} to step {rung}"));
-            (count, from) = (self.continuing_count(count), rung);
+        let (mut trained, mut parts) = (0, Vec::new());
+        for HalvingStage { from, rung, cells } in self.stages() {
+            let count = cells as u64 / seeds.max(1);
+            trained += cells as u64 * rung.unwrap_or(mean_steps).saturating_sub(from);
+            parts.push(match rung {
+                Some(rung) => format!("{count} to step {rung}"),
+                None => format!("{count} to the end"),
+            });
         }
-        trained += count as u64 * seeds * mean_steps.saturating_sub(from);
-        parts.push(format!("{count} to the end"));
         format!(
             "configurations: {}; {:.0} % of the steps of the whole grid",
             parts.join(", "),

@@ -61,7 +61,8 @@ pub use dry_run::dry_run;
 use halving::Halving;
 pub use keep::{cells, find, keep};
 pub use membership::Memberships;
-use schedule::{Output, Schedule, SweepPolicy};
+use schedule::{Output, Schedule, SweepPolicy, TaskPolicy};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use table::Tables;
 pub use table::{CELLS, SweepCell, TABLE};
@@ -85,6 +86,8 @@ pub struct Request<'a> {
     pub limits: Limits,
     /// How to show progress.
     pub progress: Mode,
+    /// True for the last task of a submitted sweep, in which stopped cells continue from their checkpoints.
+    pub is_task: bool,
 }
 
 /// A sweep that has ended.
@@ -121,7 +124,7 @@ impl Sweep {
         let machine = environment::machine();
         let rungs = base.values().sweep.rungs.as_deref().unwrap_or_default();
         let has_cooldowns = base.values().sweep.cooldowns.is_some();
-        let checkpoints = usize::from(!rungs.is_empty() || has_cooldowns);
+        let checkpoints = usize::from(!rungs.is_empty() || has_cooldowns || request.is_task);
         let recipe = Source {
             path: request.recipe,
             name: base.name(),
@@ -192,6 +195,7 @@ fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
     let name = sweep.base.name();
     let mut tables = Tables::new(request.results, name, &sweep.axes, &sweep.cells)?;
     let folder = tables.folder.clone();
+    let none = BTreeMap::new();
     let policy = SweepPolicy {
         name,
         results: request.results,
@@ -199,8 +203,7 @@ fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
         limits: request.limits,
         build: &sweep.build,
         comparison: None,
-        resumes: false,
-        retried: None,
+        task: request.is_task.then_some(TaskPolicy { retried: &none, stage: None }),
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, stop);

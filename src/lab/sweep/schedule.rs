@@ -5,6 +5,7 @@
 
 mod branches;
 mod messages;
+mod policy;
 mod rungs;
 mod shared;
 #[cfg(test)]
@@ -20,10 +21,11 @@ use super::rerun;
 use super::trunk::StartPoint;
 use super::work::Work;
 use crate::error::{Error, Result};
-use crate::executor::{Executor, Limits, Output as RunOutput, RunSpec, Task};
+use crate::executor::{Executor, Output as RunOutput, RunSpec, Task};
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, machine_claim};
 use crate::results::measure::rows_hash;
+pub use policy::{SweepPolicy, TaskPolicy, TaskStage};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -33,28 +35,6 @@ const PLANNED: &str = "planned_bytes";
 
 /// How often to check what other processes did.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The settings of a sweep.
-#[derive(Debug)]
-pub struct SweepPolicy<'a> {
-    /// The sweep's name.
-    pub name: &'a str,
-    /// The results folder.
-    pub results: &'a Path,
-    /// Cells that are done with one of these statuses run again.
-    pub retry: &'a [CellStatus],
-    /// Time limits of each attempt.
-    pub limits: Limits,
-    /// Name of the program that runs the cells.
-    pub build: &'a str,
-    /// The comparison that the cells are for; `None` for a sweep.
-    pub comparison: Option<&'a str>,
-    /// True if a stopped cell continues from its checkpoint in every design.
-    pub resumes: bool,
-    /// The done cells that run again, by key, with the number of their last attempt; `None` for those that
-    /// `retry` chooses when the sweep begins.
-    pub retried: Option<&'a BTreeMap<String, u64>>,
-}
 
 /// Something that is rewritten from the ledger after every line.
 pub trait Output {
@@ -86,6 +66,8 @@ pub struct Schedule<'a> {
     design: &'a Design,
     /// The step that the waiting cells are trained to; `None` for the last step.
     until: Option<u64>,
+    /// True if cells that other processes train are left to them.
+    leaves_claimed: bool,
     /// Keys of cells that were started here, and the step they were to reach.
     started: HashSet<(String, Option<u64>)>,
     /// Number of the last attempt at each cell before the sweep began.
@@ -129,6 +111,7 @@ impl<'a> Schedule<'a> {
             refreshed: None,
             design,
             until: None,
+            leaves_claimed: false,
             started: HashSet::new(),
             last_before: HashMap::new(),
         }
@@ -295,7 +278,9 @@ impl<'a> Schedule<'a> {
                 }
                 Claim::Elsewhere => {
                     self.waiting.remove(at);
-                    self.elsewhere.push(index);
+                    if !self.leaves_claimed {
+                        self.elsewhere.push(index);
+                    }
                 }
                 Claim::Done => _ = self.waiting.remove(at),
                 Claim::NoDevice => at += 1,
@@ -461,8 +446,8 @@ impl<'a> Schedule<'a> {
 
     /// Returns true if the user asked to rerun the cell of this line, and it has not been rerun yet.
     fn is_retried(&self, line: &Attempt) -> bool {
-        if let Some(retried) = self.policy.retried {
-            return retried.get(&line.key) == Some(&line.attempt);
+        if let Some(task) = self.policy.task {
+            return task.retried.get(&line.key) == Some(&line.attempt);
         }
         let was_before = self.last_before.get(&line.key) == Some(&line.attempt);
         was_before && self.policy.retry.contains(&line.status)

@@ -70,14 +70,11 @@ fn submission(place: &Place) -> PathBuf {
     only(only(place.path().join("results/sweeps/.submitted")))
 }
 
-/// Returns the columns of a table that depend on the cell alone, by its digits.
-fn figures(place: &Place) -> BTreeMap<String, Vec<String>> {
-    let columns =
-        ["training.seed", "status", "steps", "train_loss", "loss", "val_loss", "planned_mib", "reason"];
-    let row = |row: BTreeMap<String, String>| {
-        (row["cell"].clone(), columns.map(|column| row[column].clone()).to_vec())
-    };
-    table(place, 5).into_iter().map(row).collect()
+/// Returns the columns of the table of `count` cells that depend on the cell alone, by its digits.
+fn figures(place: &Place, count: usize) -> BTreeMap<String, Vec<String>> {
+    let columns = ["status", "steps", "train_loss", "loss", "val_loss", "planned_mib", "reason"];
+    let figures = |row: &BTreeMap<String, String>| columns.map(|column| row[column].clone()).to_vec();
+    table(place, count).iter().map(|row| (row["cell"].clone(), figures(row))).collect()
 }
 
 #[test]
@@ -93,7 +90,7 @@ fn a_submitted_sweep_has_the_rows_of_a_local_one() {
     assert!(said.stderr.contains("-1: 2 tasks, each with 1 CPU, "), "{}", said.stderr);
     let local = super::grid::place("");
     local.xrun(&SWEEP).succeeds();
-    assert_eq!(figures(&place), figures(&local));
+    assert_eq!(figures(&place, 5), figures(&local, 5));
     let lines = lines(&place);
     assert_eq!((lines.len(), count(&lines, CellStatus::Ok), runs(&place)), (10, 5, 5));
 
@@ -120,6 +117,52 @@ fn a_submitted_sweep_has_the_rows_of_a_local_one() {
     assert_eq!(again.stdout, "nothing to submit: 5 done or not to run, 0 queued before\n");
     let status = xrun(&place, &["sweep", "--status", "grid"]).succeeds();
     assert!(status.stdout.contains("5 cells\n       5  ok\nno task is queued\n"), "{}", status.stdout);
+}
+
+#[test]
+fn cells_that_depend_on_each_other_end_as_in_a_local_sweep() {
+    let halving = [
+        "optimizer.lr=1e-3,3e-3,1e-2",
+        "training.seed=1,2",
+        "validation.interval=10",
+        "sweep.rungs=[10, 20]",
+    ];
+    let cooldowns = [
+        "training.seed=1,2",
+        "lr_scheduler.decay=wsd",
+        "lr_scheduler.decay_ratio=0.5",
+        "lr_scheduler.warmup_steps=2",
+        "sweep.cooldowns=[10, 20]",
+    ];
+    let stages =
+        "submitted 6 cells in 10 tasks, 0 done or not to run, 0 queued before; jobs 1, 2, 3, 4, 5, 6\n";
+    for (arguments, cells, said) in [
+        (&halving[..], 6, stages),
+        (&cooldowns, 4, "submitted 4 cells in 2 tasks, 0 done or not to run, 0 queued before; jobs 1, 2\n"),
+    ] {
+        let place = cluster();
+        let sweep = [&["sweep", "grid.toml"], arguments].concat();
+        let done = xrun(&place, &[&sweep[..], &["--executor", "slurm"]].concat()).succeeds();
+        assert_eq!(
+            done.stdout
+                .split_inclusive("; `xrun")
+                .next()
+                .map(|said| said.replace("; `xrun", "\n"))
+                .as_deref(),
+            Some(said)
+        );
+        let local = super::grid::place("");
+        local.xrun(&sweep).succeeds();
+        assert_eq!(figures(&place, cells), figures(&local, cells));
+        assert_eq!(runs(&place), runs(&local), "no cell was trained twice");
+        let log = fs::read_to_string(place.path().join("log")).unwrap();
+        assert!(
+            log.contains(&format!("{cells} done, 0 to run")),
+            "nothing was left for the last task: {log}"
+        );
+        let checkpoints = |run: fs::DirEntry| run.path().join("checkpoint").exists();
+        assert!(!fs::read_dir(place.path().join("results/grid")).unwrap().flatten().any(checkpoints));
+    }
 }
 
 #[test]
@@ -197,14 +240,4 @@ fn what_slurm_refuses_is_said_with_the_next_step() {
     place.xrun(&["sweep", "--status", "grid"]).ended(2);
     place.write("xrun.toml", b"");
     place.xrun(&["sweep", "--status", "other"]).ended(2).says(&["has no sweep \"other\""]);
-    let halving = [
-        "sweep",
-        "grid.toml",
-        "sweep.rungs=[10]",
-        "validation.interval=10",
-        "training.seed=1,2",
-        "--executor",
-        "slurm",
-    ];
-    place.xrun(&halving).ended(2).says(&["not submitted to a cluster"]);
 }

@@ -10,6 +10,7 @@
 //! them and appends to the ledger, as a local sweep does. After the last task, one more runs what is left and
 //! compares the configurations. Nothing but the files in the results folder connects these processes.
 
+mod division;
 mod status;
 mod submission;
 mod submit;

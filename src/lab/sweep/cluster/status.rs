@@ -25,8 +25,12 @@ pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result
     let queued = system.queued(&names);
     let mut text = format!("{name}: {} cell{}\n", listed.len(), plural(listed.len()));
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
-    let submitted = submissions.iter().flat_map(|one| one.content.tasks.iter().flatten()).copied().collect();
-    let waiting = waiting_cells(&submissions, tasks);
+    let submitted = submissions
+        .iter()
+        .flat_map(|one| &one.content.tasks)
+        .flat_map(|work| work.cells(listed.len()))
+        .collect();
+    let waiting = waiting_cells(&submissions, tasks, listed.len());
     for (words, count) in counts(&listed, &ledger, &submitted, &waiting) {
         let _ = writeln!(text, "{count:>8}  {words}");
     }
@@ -38,11 +42,15 @@ pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result
 }
 
 /// Returns the cells of waiting tasks, with the reason why the task waits.
-fn waiting_cells<'a>(submissions: &[Submission], tasks: &'a [QueuedTask]) -> HashMap<usize, &'a TaskState> {
+fn waiting_cells<'a>(
+    submissions: &[Submission],
+    tasks: &'a [QueuedTask],
+    count: usize,
+) -> HashMap<usize, &'a TaskState> {
     let mut cells = HashMap::new();
     for submission in submissions {
         for task in tasks {
-            cells.extend(submission.cells_of(task).iter().map(|&cell| (cell, &task.state)));
+            cells.extend(submission.cells_of(task, count).into_iter().map(|cell| (cell, &task.state)));
         }
     }
     cells

@@ -14,6 +14,7 @@ use crate::regular;
 use crate::results::atomic;
 use crate::results::ledger::SWEEPS;
 use crate::results::provenance::own_binary_hash;
+use crate::sweep::schedule::TaskStage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -53,8 +54,8 @@ pub struct Content {
     pub timeout_s: Option<f64>,
     /// How often a task is queued again whose time runs out.
     pub most_requeues: usize,
-    /// The cells of each task, as indices in the sweep's `cells.json`.
-    pub tasks: Vec<Vec<usize>>,
+    /// What each task runs.
+    pub tasks: Vec<TaskWork>,
     /// The jobs that the tasks are divided into.
     pub jobs: Vec<SubmittedJob>,
 }
@@ -68,6 +69,18 @@ pub struct SubmittedJob {
     pub first: usize,
     /// Its number of tasks.
     pub count: usize,
+    /// Its tasks start when those of all jobs with a lower stage have ended.
+    pub stage: usize,
+}
+
+/// What a task runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskWork {
+    /// These cells, as indices in the sweep's `cells.json`.
+    Cells(Vec<usize>),
+    /// Cells that the ledger chooses when the task runs, in a sweep with rungs.
+    Stage(TaskStage),
 }
 
 impl Submission {
@@ -169,7 +182,8 @@ impl Submission {
     pub fn last_job(&self) -> SubmittedJob {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let name = format!("xrun-{}-{name}-last", self.content.sweep);
-        SubmittedJob { name, first: self.content.tasks.len(), count: 1 }
+        let stage = self.content.jobs.iter().map(|job| job.stage + 1).max().unwrap_or(0);
+        SubmittedJob { name, first: self.content.tasks.len(), count: 1, stage }
     }
 
     /// Returns the names of all jobs, the last one included.
@@ -178,10 +192,21 @@ impl Submission {
         self.content.jobs.iter().map(|job| job.name.clone()).chain([last.name]).collect()
     }
 
-    /// Returns the cells of a task; none for the last one, which runs what is left, and for unknown tasks.
-    pub fn cells_of(&self, task: &QueuedTask) -> &[usize] {
+    /// Returns the cells, of `count` in the sweep, that a task may run; none for the last task, which runs what
+    /// is left, and for unknown tasks.
+    pub fn cells_of(&self, task: &QueuedTask, count: usize) -> Vec<usize> {
         let job = self.content.jobs.iter().find(|job| job.name == task.name);
-        let cells = job.and_then(|job| self.content.tasks.get(job.first + task.index));
-        cells.map_or(&[], Vec::as_slice)
+        let work = job.and_then(|job| self.content.tasks.get(job.first + task.index));
+        work.map(|work| work.cells(count)).unwrap_or_default()
+    }
+}
+
+impl TaskWork {
+    /// Returns the cells, of `count` in the sweep, that the task may run.
+    pub fn cells(&self, count: usize) -> Vec<usize> {
+        match self {
+            Self::Cells(cells) => cells.clone(),
+            Self::Stage(_) => (0..count).collect(),
+        }
     }
 }

@@ -1,21 +1,22 @@
 //! Runs a task of a submission on a node.
 
-use super::submission::{Content, Submission};
+use super::submission::{Content, Submission, TaskWork};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::batch_system::BatchSystem;
 use crate::executor::{Limits, LocalProcesses};
 use crate::ranks::{Stop, environment};
 use crate::recipe;
 use crate::results::configurations::Settings;
-use crate::results::ledger::{CellStatus, Ledger, SWEEPS};
+use crate::results::ledger::{Ledger, SWEEPS};
 use crate::results::progress::{Mode, eprint_line};
 use crate::sweep::axes::GridPoint;
 use crate::sweep::cell::{Cell, Corpora, Source, build_name};
 use crate::sweep::design::Design;
 use crate::sweep::display::Display;
-use crate::sweep::schedule::{Output, Schedule, SweepPolicy};
+use crate::sweep::schedule::{Output, Schedule, SweepPolicy, TaskPolicy, TaskStage};
 use crate::sweep::table::SweepCell;
-use crate::sweep::{Request, cells, run_until};
+use crate::sweep::trunk::Trunks;
+use crate::sweep::{Request, Sweep, cells, run_until};
 use std::path::Path;
 use std::time::Duration;
 
@@ -42,7 +43,8 @@ pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<
     let submission = Submission::read(folder)?;
     let stop = Stop::on_signals(None)?;
     let ended = match submission.content.tasks.get(task) {
-        Some(own) => run_cells(&submission, own, &stop),
+        Some(TaskWork::Cells(own)) => run_cells(&submission, own, &stop),
+        Some(TaskWork::Stage(stage)) => run_stage(&submission, *stage, &stop),
         None if task == submission.content.tasks.len() => run_rest(&submission, &stop),
         None => Err(Error::usage(format!(
             "{} has {} tasks; there is no task {task}",
@@ -98,34 +100,71 @@ fn run_cells(submission: &Submission, own: &[usize], stop: &Stop) -> Result<()> 
         limits: limits(&submission.content),
         build: &build,
         comparison: None,
-        resumes: true,
-        retried: Some(retried),
+        task: Some(TaskPolicy { retried, stage: None }),
     };
-    let mut executor = LocalProcesses::new(results, 1, stop);
-    let keys = differing_keys(&listed);
-    let display = Display::new(Mode::Plain, &keys, planned.len());
-    let (ledger, mut output) = (Ledger::open(results)?, NoTables);
-    let mut schedule =
-        Schedule::new(&policy, &planned, &Design::Grid, ledger, &mut executor, &mut output, display);
-    schedule.run(&folder, stop)
+    // The cells of one trunk are in one task.
+    let design = if base.values().sweep.cooldowns.is_some() {
+        Design::Cooldowns(Trunks::new(&mut planned)?)
+    } else {
+        Design::Grid
+    };
+    run_schedule(&policy, (&planned, &design), &differing_keys(&listed), &folder, stop)
+}
+
+/// Trains cells of a sweep with rungs up to a rung. Which ones follows from the ledger alone, so every task
+/// finds the same, whenever it starts and however often.
+fn run_stage(submission: &Submission, stage: TaskStage, stop: &Stop) -> Result<()> {
+    let results = submission.results()?;
+    let path = submission.recipe();
+    let whole = Sweep::new(&request(submission, &path, results))?;
+    let folder = results.join(SWEEPS).join(&submission.content.sweep);
+    for (cell, listed) in whole.cells.iter().zip(cells(&folder)?).filter(|(cell, _)| cell.work.is_ok()) {
+        check_key(cell, &listed.key, &listed.settings)?;
+    }
+    let policy = SweepPolicy {
+        name: &submission.content.sweep,
+        results,
+        retry: &[],
+        limits: limits(&submission.content),
+        build: &whole.build,
+        comparison: None,
+        task: Some(TaskPolicy { retried: &submission.content.retried, stage: Some(stage) }),
+    };
+    run_schedule(&policy, (&whole.cells, &whole.design), &whole.axes.keys, &folder, stop)
+}
+
+/// Runs cells in processes of this node, one at a time.
+fn run_schedule(
+    policy: &SweepPolicy<'_>,
+    (cells, design): (&[Cell], &Design),
+    keys: &[String],
+    folder: &Path,
+    stop: &Stop,
+) -> Result<()> {
+    let mut executor = LocalProcesses::new(policy.results, 1, stop);
+    let display = Display::new(Mode::Plain, keys, cells.len());
+    let (ledger, mut output) = (Ledger::open(policy.results)?, NoTables);
+    Schedule::new(policy, cells, design, ledger, &mut executor, &mut output, display).run(folder, stop)
 }
 
 /// Runs what other tasks left, and compares the configurations, as the sweep would on one machine.
 fn run_rest(submission: &Submission, stop: &Stop) -> Result<()> {
     let path = submission.recipe();
-    let ended = run_until(
-        &Request {
-            recipe: &path,
-            arguments: &submission.content.arguments,
-            results: submission.results()?,
-            jobs: 1,
-            retry: &[CellStatus::Killed; 0],
-            limits: limits(&submission.content),
-            progress: Mode::Plain,
-        },
-        stop,
-    )?;
-    ended.outcome
+    run_until(&request(submission, &path, submission.results()?), stop)?.outcome
+}
+
+/// Makes the request of the whole sweep. `path` is its recipe.
+fn request<'a>(submission: &'a Submission, path: &'a Path, results: &'a Path) -> Request<'a> {
+    Request {
+        recipe: path,
+        arguments: &submission.content.arguments,
+        results,
+        jobs: 1,
+        retry: &[],
+        limits: limits(&submission.content),
+        progress: Mode::Plain,
+        is_task: true,
+    }
 }
 
 fn limits(content: &Content) -> Limits {

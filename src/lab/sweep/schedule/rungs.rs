@@ -24,14 +24,28 @@ impl Schedule<'_> {
         for (at, why) in dropped {
             self.drop_cell(at, why)?;
         }
+        // The end of training comes after every rung.
+        let last = |rung: Option<u64>| rung.unwrap_or(u64::MAX);
+        let stage = self.policy.task.and_then(|task| task.stage);
+        if stage.is_some_and(|stage| last(rung) > last(stage.rung) || self.started.len() >= stage.cells) {
+            return Ok(false);
+        }
+        self.leaves_claimed = stage.is_some_and(|stage| stage.rung == rung);
+        let claimed = if self.leaves_claimed { self.ledger.claimed_by_others()? } else { Vec::new() };
         let mut queued = HashSet::new();
         for at in open {
             let cell = &self.cells[at];
+            if claimed.contains(&cell.key) {
+                continue;
+            }
             // A cell that was started here but did not get there is left to the next sweep.
             let was_started = self.started.contains(&(cell.key.clone(), rung));
             if !was_started && !self.is_running(cell) && queued.insert(&cell.key) {
                 self.waiting.push_back(at);
             }
+        }
+        if let Some(stage) = stage {
+            self.waiting.truncate(stage.cells - self.started.len());
         }
         Ok(!self.waiting.is_empty())
     }
@@ -92,7 +106,7 @@ impl Schedule<'_> {
     /// rungs or cooldowns and on a cluster, and in any sweep if the run was halted at a rung.
     pub(super) fn stopped_run(&self, key: &str) -> Option<String> {
         let was_halted = |line: &Attempt| matches!(line.status, CellStatus::Halted | CellStatus::Dropped);
-        let is_grid = matches!(self.design, Design::Grid) && !self.policy.resumes;
+        let is_grid = matches!(self.design, Design::Grid) && self.policy.task.is_none();
         if is_grid && !self.ledger.last(key).is_some_and(was_halted) {
             return None;
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::executor::Capacity;
 use crate::executor::simulation::{Fate, Simulation};
+use crate::executor::{Capacity, Limits};
 use crate::machine::Machine;
 use crate::results::names::{LEDGERS, SWEEPS};
 use crate::results::progress::Mode;
@@ -48,6 +48,7 @@ impl TestSweep {
             retry: &[],
             limits: Limits::default(),
             progress: Mode::Quiet,
+            is_task: false,
         };
         let mut sweep = Sweep::new(&request).unwrap();
         // Without a machine, no CPU speed is measured to predict times.
@@ -74,8 +75,7 @@ impl TestSweep {
             limits: self.limits,
             build: "build",
             comparison: None,
-            resumes: false,
-            retried: None,
+            task: None,
         };
         let display = Display::new(Mode::Quiet, &[], self.sweep.cells.len());
         let (ledger, mut output) = (Ledger::open(&results).unwrap(), NoOutput);
