@@ -72,7 +72,7 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
 class Cluster:
     """A cluster whose files are in `folder`. It needs to be started as root."""
 
-    def __init__(self, folder: Path, nodes: int = 4, cpus: int = 2, port: int = 16817, extra: str = ""):
+    def __init__(self, folder: Path, nodes: int = 4, cpus: int = 2, port: int = 0, extra: str = ""):
         self.folder, self.nodes = folder, [f"n{at + 1}" for at in range(nodes)]
         self.environment = os.environ | {
             "SLURM_CONF": str(folder / "slurm.conf"),
@@ -82,6 +82,7 @@ class Cluster:
         (folder / "state").mkdir(exist_ok=True)
         for node in self.nodes:
             (folder / f"spool.{node}").mkdir(exist_ok=True)
+        port = port or 20_000 + os.getpid() % 20_000
         ports = {"port": port, "first": port + 1, "last": port + nodes}
         text = CONFIGURATION.format(folder=folder, user="root", nodes=nodes, cpus=cpus, extra=extra, **ports)
         (folder / "slurm.conf").write_text(text)
