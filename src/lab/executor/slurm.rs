@@ -178,3 +178,80 @@ fn utf8(path: &Path) -> Result<String> {
         Error::usage(format!("{:?} cannot stand in a script of Slurm: it is not UTF-8, or it has a line break or a double quote", path))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::batch_system::TaskNeeds;
+    use std::time::Duration;
+
+    fn job(folder: &str, command: &[&str]) -> ArrayJob {
+        ArrayJob {
+            name: "xrun-a-1".to_owned(),
+            command: command.iter().map(OsString::from).collect(),
+            first: 40,
+            count: 3,
+            needs: TaskNeeds { gpus: 2, cpus: 16, memory_mib: 9000, time: Duration::from_secs(601) },
+            after: vec![JobId("7".to_owned()), JobId("8".to_owned())],
+            folder: folder.into(),
+        }
+    }
+
+    #[test]
+    fn a_script_asks_for_what_a_task_needs_and_quotes_every_word() {
+        let settings = SlurmSettings {
+            partition: Some("gpu".to_owned()),
+            gpu_type: Some("h100".to_owned()),
+            extra: vec!["--exclude=n7".to_owned()],
+            setup: vec!["module load cuda".to_owned()],
+            throttle: 4,
+            ..SlurmSettings::default()
+        };
+        let script = Slurm::new(settings).script(&job("/r/50% off", &["/p/x run", "it's $HOME"])).unwrap();
+        insta::assert_snapshot!(script, @r#"
+        #!/bin/sh
+        #SBATCH --job-name=xrun-a-1
+        #SBATCH --array=0-2%4
+        #SBATCH --output="/r/50%% off/%A_%a.log"
+        #SBATCH --open-mode=append
+        #SBATCH --nodes=1
+        #SBATCH --ntasks=1
+        #SBATCH --cpus-per-task=16
+        #SBATCH --mem=9000M
+        #SBATCH --time=11
+        #SBATCH --signal=B:USR2@120
+        #SBATCH --gres=gpu:h100:2
+        #SBATCH --partition=gpu
+        #SBATCH --dependency=afterany:7:8
+        #SBATCH --requeue
+        #SBATCH --exclude=n7
+        module load cuda
+        exec '/p/x run' 'it'\''s $HOME' $((40 + SLURM_ARRAY_TASK_ID))
+        "#);
+    }
+
+    #[test]
+    fn a_path_that_a_script_cannot_hold_is_refused() {
+        for folder in ["/r/a\"b", "/r/a\nb"] {
+            let error = Slurm::new(SlurmSettings::default()).script(&job(folder, &["x"])).unwrap_err();
+            assert!(error.message().contains("cannot stand in a script"), "{error}");
+        }
+    }
+
+    #[test]
+    fn lines_of_the_queue_are_read_and_others_left_out() {
+        let task = |index, state| {
+            let (job, name) = (JobId("12".to_owned()), "xrun-a-1".to_owned());
+            Some(QueuedTask { job, name, index, state })
+        };
+        assert_eq!(
+            parse_queued("12|3|xrun-a-1|RUNNING|None|n4"),
+            task(3, TaskState::Running("n4".to_owned()))
+        );
+        let waiting = TaskState::Waiting("Priority".to_owned());
+        assert_eq!(parse_queued("12|0|xrun-a-1|PENDING|Priority|"), task(0, waiting));
+        // A job that is no array, and a line that is cut off.
+        assert_eq!(parse_queued("12|N/A|other|RUNNING|None|n4"), None);
+        assert_eq!(parse_queued("12|0|xrun"), None);
+    }
+}

@@ -17,12 +17,14 @@ use std::path::Path;
 /// # Errors
 /// If the sweep or the ledger cannot be read.
 pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result<String> {
-    let (listed, ledger) = (cells(folder)?, Ledger::read(results)?);
+    let listed = cells(folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let submissions = Submission::all(results, &name)?;
     let names: Vec<String> = submissions.iter().flat_map(Submission::job_names).collect();
+    // Ask for the queue before reading the ledger: a task that ends between the two has ended its cells too.
     // Without an answer of the batch system, the ledger still says what is done.
     let queued = system.queued(&names);
+    let ledger = Ledger::read(results)?;
     let mut text = format!("{name}: {} cell{}\n", listed.len(), plural(listed.len()));
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
     let submitted = submissions
