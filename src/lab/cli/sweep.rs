@@ -9,7 +9,7 @@ use crate::format::plural;
 use crate::report::sweep_plots;
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Arguments of `xrun sweep`.
@@ -107,8 +107,13 @@ pub fn run(args: &Args) -> Result<()> {
         return print(&format!("{}\n", submitted.in_words()));
     }
     let ended = sweep::run(&request)?;
-    let drawn = sweep_plots::render(&ended.folder);
+    let drawn = draw(&ended.folder);
     ended.outcome?;
+    drawn
+}
+
+fn draw(sweep: &Path) -> Result<()> {
+    let drawn = sweep_plots::render(sweep);
     drawn.map_err(|e| Error::failed(format!("the sweep is complete, but its plots cannot be drawn: {e}")))
 }
 
@@ -145,7 +150,8 @@ pub struct TaskArgs {
 /// Runs a task of a submitted sweep.
 ///
 /// # Errors
-/// If [`sweep::run_task`] fails.
+/// If [`sweep::run_task`] fails or the plots cannot be drawn.
 pub fn run_task(args: &TaskArgs) -> Result<()> {
-    sweep::run_task(&args.submission, args.task, &Slurm::new(SlurmSettings::default()))
+    let ended = sweep::run_task(&args.submission, args.task, &Slurm::new(SlurmSettings::default()))?;
+    ended.map_or(Ok(()), |sweep| draw(&sweep))
 }

@@ -3,7 +3,7 @@
 
 use super::grid::{count, lines, place, runs, table};
 use crate::place::{Done, Place};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use xrun::results::ledger::CellStatus;
@@ -75,6 +75,21 @@ fn figures(place: &Place, count: usize) -> BTreeMap<String, Vec<String>> {
     let columns = ["status", "steps", "train_loss", "loss", "val_loss", "planned_mib", "reason"];
     let figures = |row: &BTreeMap<String, String>| columns.map(|column| row[column].clone()).to_vec();
     table(place, count).iter().map(|row| (row["cell"].clone(), figures(row))).collect()
+}
+
+/// Returns the names of the files in the folder of the only sweep and below.
+fn files(place: &Place) -> BTreeSet<PathBuf> {
+    let mut sweeps =
+        fs::read_dir(place.path().join("results/sweeps")).unwrap().map(|entry| entry.unwrap().path());
+    let sweep = sweeps.find(|path| path.join("table.csv").exists()).unwrap();
+    let (mut folders, mut found) = (vec![sweep.clone()], BTreeSet::new());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            found.insert(path.strip_prefix(&sweep).unwrap().to_owned());
+            folders.extend(path.is_dir().then_some(path));
+        }
+    }
+    found
 }
 
 #[test]
@@ -155,6 +170,7 @@ fn cells_that_depend_on_each_other_end_as_in_a_local_sweep() {
         local.xrun(&sweep).succeeds();
         assert_eq!(figures(&place, cells), figures(&local, cells));
         assert_eq!(runs(&place), runs(&local), "no cell was trained twice");
+        assert_eq!(files(&place), files(&local), "the last task completes tables and plots");
         let log = fs::read_to_string(place.path().join("log")).unwrap();
         assert!(
             log.contains(&format!("{cells} done, 0 to run")),

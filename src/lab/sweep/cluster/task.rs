@@ -17,14 +17,13 @@ use crate::sweep::schedule::{Output, Schedule, SweepPolicy, TaskPolicy, TaskStag
 use crate::sweep::table::SweepCell;
 use crate::sweep::trunk::Trunks;
 use crate::sweep::{Request, Sweep, cells, run_until};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Checkpoints that a cell keeps until it is done, to continue after an interruption.
 const CHECKPOINTS: usize = 1;
 
-/// The tables of a sweep are written by the commands that look at it: a thousand tasks would each write them
-/// after every line.
+/// Writes no tables: a thousand tasks would each write them after every line. The last task does.
 struct NoTables;
 
 impl Output for NoTables {
@@ -34,18 +33,19 @@ impl Output for NoTables {
 }
 
 /// Runs the cells of a task that are not done. If the batch system announces the end of the task's time, the
-/// cells save their state and the task is queued again.
+/// cells save their state and the task is queued again. Returns the sweep's folder if the task was the last one,
+/// which completes the tables.
 ///
 /// # Errors
 /// [`ErrorKind::Interrupted`] after a signal. Fails if a cell ends badly, if the submission cannot be read, or
 /// if the ledger cannot be written.
-pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<()> {
+pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<Option<PathBuf>> {
     let submission = Submission::read(folder)?;
     let stop = Stop::on_signals(None)?;
     let ended = match submission.content.tasks.get(task) {
-        Some(TaskWork::Cells(own)) => run_cells(&submission, own, &stop),
-        Some(TaskWork::Stage(stage)) => run_stage(&submission, *stage, &stop),
-        None if task == submission.content.tasks.len() => run_rest(&submission, &stop),
+        Some(TaskWork::Cells(own)) => run_cells(&submission, own, &stop).map(|()| None),
+        Some(TaskWork::Stage(stage)) => run_stage(&submission, *stage, &stop).map(|()| None),
+        None if task == submission.content.tasks.len() => run_rest(&submission, &stop).map(Some),
         None => Err(Error::usage(format!(
             "{} has {} tasks; there is no task {task}",
             submission.folder.display(),
@@ -148,9 +148,10 @@ fn run_schedule(
 }
 
 /// Runs what other tasks left, and compares the configurations, as the sweep would on one machine.
-fn run_rest(submission: &Submission, stop: &Stop) -> Result<()> {
+fn run_rest(submission: &Submission, stop: &Stop) -> Result<PathBuf> {
     let path = submission.recipe();
-    run_until(&request(submission, &path, submission.results()?), stop)?.outcome
+    let ended = run_until(&request(submission, &path, submission.results()?), stop)?;
+    ended.outcome.map(|()| ended.folder)
 }
 
 /// Makes the request of the whole sweep. `path` is its recipe.
