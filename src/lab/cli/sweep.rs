@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<()> {
         retry: &args.retry,
         limits: Limits { hang: args.hang, timeout: args.timeout },
         progress: args.show.mode(),
-        is_task: false,
+        is_task: args.cluster.executor == ExecutorName::Slurm,
     };
     if args.dry_run {
         let show = if args.show.json { print_json_text } else { print };

@@ -86,7 +86,7 @@ pub struct Request<'a> {
     pub limits: Limits,
     /// How to show progress.
     pub progress: Mode,
-    /// True for the last task of a submitted sweep, in which stopped cells continue from their checkpoints.
+    /// True if the cells run as tasks of a batch system, where stopped cells continue from their checkpoints.
     pub is_task: bool,
 }
 
