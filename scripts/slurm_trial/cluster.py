@@ -34,7 +34,6 @@ SlurmdTimeout=10
 SlurmctldTimeout=10
 KillWait=5
 MinJobAge=300
-{extra}
 NodeName=n[1-{nodes}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} RealMemory=4000
 PartitionName=main Nodes=n[1-{nodes}] Default=YES MaxTime=INFINITE State=UP
 """
@@ -60,11 +59,11 @@ def processes(wanted) -> list[int]:
     return found
 
 
-def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
-    """Sends a signal to processes that may have ended."""
+def kill(pids: list[int]) -> None:
+    """Kills processes, which may have ended."""
     for pid in pids:
         try:
-            os.kill(pid, number)
+            os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
 
@@ -72,7 +71,7 @@ def kill(pids: list[int], number: int = signal.SIGKILL) -> None:
 class Cluster:
     """A cluster whose files are in `folder`. It needs to be started as root."""
 
-    def __init__(self, folder: Path, nodes: int = 4, cpus: int = 2, port: int = 0, extra: str = ""):
+    def __init__(self, folder: Path, nodes: int = 4, cpus: int = 2, port: int = 0):
         self.folder, self.nodes = folder, [f"n{at + 1}" for at in range(nodes)]
         self.environment = os.environ | {
             "SLURM_CONF": str(folder / "slurm.conf"),
@@ -84,7 +83,7 @@ class Cluster:
             (folder / f"spool.{node}").mkdir(exist_ok=True)
         port = port or 20_000 + os.getpid() % 20_000
         ports = {"port": port, "first": port + 1, "last": port + nodes}
-        text = CONFIGURATION.format(folder=folder, user="root", nodes=nodes, cpus=cpus, extra=extra, **ports)
+        text = CONFIGURATION.format(folder=folder, user="root", nodes=nodes, cpus=cpus, **ports)
         (folder / "slurm.conf").write_text(text)
 
     def run(self, *command: str, check: bool = True) -> str:

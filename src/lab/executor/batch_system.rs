@@ -83,7 +83,7 @@ pub trait BatchSystem {
     /// Submits a job.
     ///
     /// # Errors
-    /// If it is refused, or if no answer came. In that case [`queued`](Self::queued) tells whether it is there.
+    /// If it is refused, or if no answer came. Then [`queued`](Self::queued) tells whether it is there.
     fn submit(&self, job: &ArrayJob) -> Result<JobId>;
 
     /// Returns the tasks of the jobs with these names that have not ended.

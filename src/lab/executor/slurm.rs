@@ -175,7 +175,10 @@ fn quoted(word: &str) -> String {
 fn utf8(path: &Path) -> Result<String> {
     let text = path.to_str().filter(|text| !text.contains(['\n', '"']));
     text.map(str::to_owned).ok_or_else(|| {
-        Error::usage(format!("{:?} cannot stand in a script of Slurm: it is not UTF-8, or it has a line break or a double quote", path))
+        Error::usage(format!(
+            "{path:?} cannot stand in a script of Slurm: it is not UTF-8, or it has a line break or a double \
+             quote"
+        ))
     })
 }
 

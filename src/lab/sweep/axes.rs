@@ -6,7 +6,7 @@ use super::samples::{self, Samples};
 use crate::error::{Error, Result};
 use crate::recipe::{Layer, Recipe, value_text};
 use crate::results::configurations::{SEED, Settings};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of cells; a larger sweep is rejected as a mistake.
 const MAX_CELLS: usize = 10_000;
@@ -156,6 +156,17 @@ fn texts(table: &toml::Table) -> Settings {
 /// Names a cell after the values that vary, in the order of the columns.
 pub fn name_of(keys: &[String], settings: &Settings) -> String {
     format_settings(keys.iter().filter_map(|key| settings.get_key_value(key)))
+}
+
+/// Returns the keys that name cells: those whose values differ between the cells, and the seed.
+pub fn naming_keys<'a>(cells: impl Iterator<Item = &'a Settings> + Clone) -> Vec<String> {
+    let keys: BTreeSet<&String> = cells.clone().flat_map(BTreeMap::keys).collect();
+    let differs = |key: &&String| {
+        let mut values = cells.clone().map(|settings| settings.get(*key));
+        let first = values.next().flatten();
+        *key == SEED || values.any(|value| value != first)
+    };
+    keys.into_iter().filter(differs).cloned().collect()
 }
 
 /// Formats settings as `model.dim=64 optimizer.lr=0.001`.

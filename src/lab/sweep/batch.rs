@@ -1,6 +1,6 @@
 //! Runs cells for other modules: any recipes with any settings, recorded like the cells of a sweep.
 
-use super::axes::GridPoint;
+use super::axes::{GridPoint, naming_keys};
 use super::cell::{Cell, Corpora, Source, build_name};
 use super::design::Design;
 use super::display::Display;
@@ -11,11 +11,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Executor, Limits, LocalProcesses};
 use crate::ranks::{Stop, environment};
 use crate::recipe;
-use crate::results::configurations::SEED;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
 use crate::results::progress::Mode;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -166,7 +165,11 @@ impl CellBatch {
         let mut retry = if policy.rerun_done { &all[..] } else { &MACHINE_FAULTS };
         let mut output = EndReporter::new(range.start, cells, &ledger, retry, ended);
         for _ in 0..=RETRIES {
-            let display = Display::new(policy.progress, &display_keys(cells), cells.len());
+            let display = Display::new(
+                policy.progress,
+                &naming_keys(cells.iter().map(|cell| &cell.settings)),
+                cells.len(),
+            );
             let sweep = SweepPolicy {
                 name: policy.name,
                 results: policy.results,
@@ -208,17 +211,6 @@ fn claim_machine(ledger: &mut Ledger) -> Result<()> {
         "another sweep or comparison runs in this results folder, and speeds must be measured alone; wait \
          for it to end, or stop it",
     ))
-}
-
-/// Returns the keys whose values differ between the cells; they name the cells.
-fn display_keys(cells: &[Cell]) -> Vec<String> {
-    let keys: BTreeSet<&String> = cells.iter().flat_map(|cell| cell.settings.keys()).collect();
-    let differs = |key: &&String| {
-        let mut values = cells.iter().map(|cell| cell.settings.get(*key));
-        let first = values.next().flatten();
-        *key == SEED || values.any(|value| value != first)
-    };
-    keys.into_iter().filter(differs).cloned().collect()
 }
 
 /// Reports to a caller how cells end.

@@ -123,8 +123,8 @@ fn by_shape<'a>(
     shapes.into_values().map(group).collect()
 }
 
-/// Makes the tasks of every rung, and of the end of training. They start before anybody knows which cells they
-/// will train, so there are as many as cells can get there.
+/// Makes the tasks of every rung, and of the end of training. When they are submitted, nobody knows which
+/// cells they will train, so there are as many as cells can get there.
 fn by_stage(
     sweep: &Sweep,
     halving: &Halving,

@@ -20,10 +20,9 @@ pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result
     let listed = cells(folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let submissions = Submission::all(results, &name)?;
-    let names: Vec<String> = submissions.iter().flat_map(Submission::job_names).collect();
     // Ask for the queue before reading the ledger: a task that ends between the two has ended its cells too.
     // Without an answer of the batch system, the ledger still says what is done.
-    let queued = system.queued(&names);
+    let queued = Submission::queued(&submissions, system);
     let ledger = Ledger::read(results)?;
     let mut text = format!("{name}: {} cell{}\n", listed.len(), plural(listed.len()));
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
@@ -120,8 +119,7 @@ fn queue_in_words(tasks: &[QueuedTask]) -> String {
 pub fn cancel(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result<usize> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let submissions = Submission::all(results, &name)?;
-    let names: Vec<String> = submissions.iter().flat_map(Submission::job_names).collect();
-    let queued = system.queued(&names)?;
+    let queued = Submission::queued(&submissions, system)?;
     let jobs: BTreeSet<JobId> = queued.iter().map(|task| task.job.clone()).collect();
     system.cancel(&jobs.into_iter().collect::<Vec<_>>())?;
     Ok(queued.len())

@@ -8,7 +8,7 @@
 //! ```
 
 use crate::error::{Error, IoContext, Result};
-use crate::executor::batch_system::QueuedTask;
+use crate::executor::batch_system::{BatchSystem, QueuedTask};
 use crate::ranks::process::own_program;
 use crate::regular;
 use crate::results::atomic;
@@ -121,8 +121,8 @@ impl Submission {
         Ok(Self { folder, content })
     }
 
-    /// Returns the submissions of a sweep, the oldest first. Leaves out folders without `submission.json`: the
-    /// command that wrote them ended before it submitted anything.
+    /// Returns the submissions of a sweep, the oldest first. Leaves out folders without `submission.json`,
+    /// because the command that wrote them ended before it submitted anything.
     ///
     /// # Errors
     /// If one cannot be read.
@@ -140,8 +140,8 @@ impl Submission {
         folders.iter().filter(|folder| folder.join(FILE).is_file()).map(|folder| Self::read(folder)).collect()
     }
 
-    /// Copies this program beside the submissions and returns the copy's path. Tasks run the copy, because the
-    /// program may be built anew while they wait, and its cells would be others.
+    /// Copies this program beside the submissions and returns the copy's path. Tasks run the copy: if the
+    /// program were built anew while they wait, their cells would have other keys.
     ///
     /// # Errors
     /// If it cannot be copied.
@@ -173,6 +173,14 @@ impl Submission {
         })
     }
 
+    /// Returns the folder of the sweep, with its cells and tables.
+    ///
+    /// # Errors
+    /// The same as for [`results`](Self::results).
+    pub fn sweep_folder(&self) -> Result<PathBuf> {
+        Ok(self.results()?.join(SWEEPS).join(&self.content.sweep))
+    }
+
     /// Returns the file of the recipe.
     pub fn recipe(&self) -> PathBuf {
         self.folder.join(&self.content.recipe)
@@ -187,13 +195,22 @@ impl Submission {
     }
 
     /// Returns the names of all jobs, the last one included.
-    pub fn job_names(&self) -> Vec<String> {
+    fn job_names(&self) -> Vec<String> {
         let last = self.last_job();
         self.content.jobs.iter().map(|job| job.name.clone()).chain([last.name]).collect()
     }
 
-    /// Returns the cells, of `count` in the sweep, that a task may run; none for the last task, which runs what
-    /// is left, and for unknown tasks.
+    /// Returns the tasks of submissions that have not ended.
+    ///
+    /// # Errors
+    /// If the batch system does not answer.
+    pub fn queued(submissions: &[Self], system: &dyn BatchSystem) -> Result<Vec<QueuedTask>> {
+        let names: Vec<String> = submissions.iter().flat_map(Self::job_names).collect();
+        system.queued(&names)
+    }
+
+    /// Returns the cells, of `count` in the sweep, that a task may run; none for unknown tasks and for the
+    /// last one, which runs what is left.
     pub fn cells_of(&self, task: &QueuedTask, count: usize) -> Vec<usize> {
         let job = self.content.jobs.iter().find(|job| job.name == task.name);
         let work = job.and_then(|job| self.content.tasks.get(job.first + task.index));

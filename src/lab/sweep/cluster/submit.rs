@@ -51,7 +51,8 @@ impl Submitted {
         }
         let ids: Vec<&str> = jobs.iter().map(|job| job.0.as_str()).collect();
         format!(
-            "submitted {cells} cell{} in {tasks} task{}, {rest}; job{} {}; `xrun sweep --status {sweep}` shows how far they are",
+            "submitted {cells} cell{} in {tasks} task{}, {rest}; job{} {}; `xrun sweep --status {sweep}` shows how \
+             far they are",
             plural(*cells),
             plural(*tasks),
             plural(jobs.len()),
@@ -127,7 +128,7 @@ pub fn submit(
             job.name,
             job.count,
             plural(job.count),
-            in_words(needs)
+            in_words(needs, settings)
         ));
     }
     submitted.jobs = submit_jobs(&submission, &needs, system)?;
@@ -186,23 +187,28 @@ fn queued_cells(
     system: &dyn BatchSystem,
 ) -> Result<HashSet<usize>> {
     let submissions = Submission::all(results, sweep)?;
-    let names: Vec<String> = submissions.iter().flat_map(Submission::job_names).collect();
-    let queued = system.queued(&names)?;
+    let queued = Submission::queued(&submissions, system)?;
     let cells =
         |one: &Submission| queued.iter().flat_map(|task| one.cells_of(task, count)).collect::<Vec<_>>();
     Ok(submissions.iter().flat_map(cells).collect())
 }
 
 /// Describes what a task needs.
-fn in_words(needs: &TaskNeeds) -> String {
+fn in_words(needs: &TaskNeeds, settings: &SlurmSettings) -> String {
     let gpus =
         if needs.gpus > 0 { format!("{} GPU{}, ", needs.gpus, plural(needs.gpus)) } else { String::new() };
+    let time_from = match settings.minutes {
+        Some(_) => "as executor.slurm.minutes sets".to_owned(),
+        None => {
+            let start = wall_time(START_TIME.as_secs_f64());
+            format!("the prediction times {TIME_MARGIN}, and {start} to start")
+        }
+    };
     format!(
-        "{gpus}{} CPU{}, {} of memory, {} (the prediction times {TIME_MARGIN}, and {} to start)",
+        "{gpus}{} CPU{}, {} of memory, {} ({time_from})",
         needs.cpus,
         plural(needs.cpus),
         binary((needs.memory_mib << 20) as usize),
-        wall_time(needs.time.as_secs_f64()),
-        wall_time(START_TIME.as_secs_f64())
+        wall_time(needs.time.as_secs_f64())
     )
 }

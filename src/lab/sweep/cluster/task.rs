@@ -7,9 +7,9 @@ use crate::executor::{Limits, LocalProcesses};
 use crate::ranks::{Stop, environment};
 use crate::recipe;
 use crate::results::configurations::Settings;
-use crate::results::ledger::{Ledger, SWEEPS};
+use crate::results::ledger::Ledger;
 use crate::results::progress::{Mode, eprint_line};
-use crate::sweep::axes::GridPoint;
+use crate::sweep::axes::{GridPoint, format_settings, naming_keys};
 use crate::sweep::cell::{Cell, Corpora, Source, build_name};
 use crate::sweep::design::Design;
 use crate::sweep::display::Display;
@@ -33,8 +33,8 @@ impl Output for NoTables {
 }
 
 /// Runs the cells of a task that are not done. If the batch system announces the end of the task's time, the
-/// cells save their state and the task is queued again. Returns the sweep's folder if the task was the last one,
-/// which completes the tables.
+/// cells save their state and the task is queued again. Returns the sweep's folder if the task was the last
+/// one, which completes the tables.
 ///
 /// # Errors
 /// [`ErrorKind::Interrupted`] after a signal. Fails if a cell ends badly, if the submission cannot be read, or
@@ -69,9 +69,8 @@ pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<
 
 /// Runs the cells of a task, given by their indices.
 fn run_cells(submission: &Submission, own: &[usize], stop: &Stop) -> Result<()> {
-    let Content { sweep, retried, .. } = &submission.content;
     let results = submission.results()?;
-    let folder = results.join(SWEEPS).join(sweep);
+    let folder = submission.sweep_folder()?;
     let listed = cells(&folder)?;
     let path = submission.recipe();
     let machine = environment::machine();
@@ -93,22 +92,14 @@ fn run_cells(submission: &Submission, own: &[usize], stop: &Stop) -> Result<()> 
         check_key(&cell, key, settings)?;
         planned.push(cell);
     }
-    let policy = SweepPolicy {
-        name: sweep,
-        results,
-        retry: &[],
-        limits: limits(&submission.content),
-        build: &build,
-        comparison: None,
-        task: Some(TaskPolicy { retried, stage: None }),
-    };
     // The cells of one trunk are in one task.
     let design = if base.values().sweep.cooldowns.is_some() {
         Design::Cooldowns(Trunks::new(&mut planned)?)
     } else {
         Design::Grid
     };
-    run_schedule(&policy, (&planned, &design), &differing_keys(&listed), &folder, stop)
+    let keys = naming_keys(listed.iter().map(|cell| &cell.settings));
+    run_schedule(submission, (&planned, &design), &keys, (&build, None), stop)
 }
 
 /// Trains cells of a sweep with rungs up to a rung. Which ones follows from the ledger alone, so every task
@@ -117,34 +108,38 @@ fn run_stage(submission: &Submission, stage: TaskStage, stop: &Stop) -> Result<(
     let results = submission.results()?;
     let path = submission.recipe();
     let whole = Sweep::new(&request(submission, &path, results))?;
-    let folder = results.join(SWEEPS).join(&submission.content.sweep);
+    let folder = submission.sweep_folder()?;
     for (cell, listed) in whole.cells.iter().zip(cells(&folder)?).filter(|(cell, _)| cell.work.is_ok()) {
         check_key(cell, &listed.key, &listed.settings)?;
     }
+    let Sweep { cells, design, axes, build, .. } = &whole;
+    run_schedule(submission, (cells, design), &axes.keys, (build, Some(stage)), stop)
+}
+
+/// Runs cells in processes of this node, one at a time. `keys` name them in the output.
+fn run_schedule(
+    submission: &Submission,
+    (cells, design): (&[Cell], &Design),
+    keys: &[String],
+    (build, stage): (&str, Option<TaskStage>),
+    stop: &Stop,
+) -> Result<()> {
+    let Content { sweep, retried, .. } = &submission.content;
+    let results = submission.results()?;
     let policy = SweepPolicy {
-        name: &submission.content.sweep,
+        name: sweep,
         results,
         retry: &[],
         limits: limits(&submission.content),
-        build: &whole.build,
+        build,
         comparison: None,
-        task: Some(TaskPolicy { retried: &submission.content.retried, stage: Some(stage) }),
+        task: Some(TaskPolicy { retried, stage }),
     };
-    run_schedule(&policy, (&whole.cells, &whole.design), &whole.axes.keys, &folder, stop)
-}
-
-/// Runs cells in processes of this node, one at a time.
-fn run_schedule(
-    policy: &SweepPolicy<'_>,
-    (cells, design): (&[Cell], &Design),
-    keys: &[String],
-    folder: &Path,
-    stop: &Stop,
-) -> Result<()> {
-    let mut executor = LocalProcesses::new(policy.results, 1, stop);
+    let mut executor = LocalProcesses::new(results, 1, stop);
     let display = Display::new(Mode::Plain, keys, cells.len());
-    let (ledger, mut output) = (Ledger::open(policy.results)?, NoTables);
-    Schedule::new(policy, cells, design, ledger, &mut executor, &mut output, display).run(folder, stop)
+    let (ledger, mut output) = (Ledger::open(results)?, NoTables);
+    Schedule::new(&policy, cells, design, ledger, &mut executor, &mut output, display)
+        .run(&submission.sweep_folder()?, stop)
 }
 
 /// Runs what other tasks left, and compares the configurations, as the sweep would on one machine.
@@ -175,7 +170,7 @@ fn limits(content: &Content) -> Limits {
 
 /// Checks that a cell is on this node what it was when it was submitted.
 fn check_key(cell: &Cell, expected: &str, settings: &Settings) -> Result<()> {
-    let named = crate::sweep::axes::format_settings(settings);
+    let named = format_settings(settings);
     if let Err(e) = &cell.work {
         return Err(Error::failed(format!("{} {named} cannot run on this node: {e}", cell.name)));
     }
@@ -189,12 +184,4 @@ fn check_key(cell: &Cell, expected: &str, settings: &Settings) -> Result<()> {
         cell.name,
         cell.device.as_deref().unwrap_or("unknown"),
     )))
-}
-
-/// Returns the keys by which the cells of a sweep differ, which name them in the output.
-fn differing_keys(cells: &[SweepCell]) -> Vec<String> {
-    let Some(first) = cells.first() else { return Vec::new() };
-    let differs =
-        |key: &&String| cells.iter().any(|cell| cell.settings.get(*key) != first.settings.get(*key));
-    first.settings.keys().filter(differs).cloned().collect()
 }
