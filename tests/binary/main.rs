@@ -13,6 +13,8 @@ mod quality;
 mod replay;
 mod report;
 mod run;
+mod slurm;
+mod submitted_comparisons;
 mod sweep;
 mod tutorial;
 #[cfg(feature = "view")]

@@ -1,5 +1,6 @@
 //! The commands and their arguments.
 
+use super::cluster::TaskArgs;
 #[cfg(feature = "man")]
 use super::man;
 #[cfg(feature = "view")]
@@ -11,7 +12,6 @@ use super::{
 use crate::data::chat::COMMAND as RENDER_COMMAND;
 use crate::ranks;
 use crate::results::provenance::Build;
-use crate::sweep::TASK_COMMAND;
 use clap::{Parser, Subcommand};
 use std::sync::LazyLock;
 
@@ -118,8 +118,11 @@ pub enum Command {
     #[command(hide = true, name = RENDER_COMMAND)]
     RenderTemplate,
     /// Run a task of a submitted sweep; only its job starts it.
-    #[command(hide = true, name = TASK_COMMAND)]
-    SweepTask(sweep::TaskArgs),
+    #[command(hide = true, name = crate::sweep::TASK_COMMAND)]
+    SweepTask(TaskArgs),
+    /// Run a task of a submitted comparison; only its job starts it.
+    #[command(hide = true, name = crate::compare::TASK_COMMAND)]
+    CompareTask(TaskArgs),
     /// Run one rank of a training whose launcher is `process`; only xrun starts it.
     #[command(hide = true, name = ranks::process::WORKER)]
     Worker,

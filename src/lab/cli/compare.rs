@@ -1,12 +1,15 @@
 //! `xrun compare`: speed in alternating trials, quality in pairs with the same seed, or stored scores on
 //! tasks.
 
+use super::cluster::{ClusterArgs, TaskArgs};
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::compare::{
-    self, Arms, ArmsRequest, FinishedComparison, Options, Question, ScoresRequest, Setting,
+    self, Arms, ArmsRequest, ComparisonRequest, EndedTask, FinishedComparison, Options, Question,
+    ScoresRequest, Setting,
 };
 use crate::error::{Error, Result};
+use crate::executor::{Slurm, SlurmSettings};
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::format::plural;
 use crate::machine::Machine;
@@ -68,6 +71,8 @@ pub struct Args {
     /// Print the comparison as JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    cluster: ClusterArgs,
 }
 
 impl Args {
@@ -77,11 +82,13 @@ impl Args {
             jobs: self.jobs.into(),
             timeout: self.timeout,
             pilot: self.pilot.unwrap_or(0).into(),
+            is_task: false,
             algorithms_from: None,
         }
     }
 
-    fn arms(&self) -> Result<Arms> {
+    /// Returns what the arms are, with the paths of their recipes.
+    fn arms_request(&self) -> Result<ArmsRequest> {
         let results = self.results.folder.as_path();
         let mut request = self.arms.clone();
         if let Some(recipe) = &mut request.recipe {
@@ -91,7 +98,11 @@ impl Args {
             *second = recipe_path(Path::new(second.as_str()), results)?.to_string_lossy().into_owned();
         }
         request.common = self.seed.on(&request.common);
-        Arms::new(&request, results)
+        Ok(request)
+    }
+
+    fn arms(&self) -> Result<Arms> {
+        Arms::new(&self.arms_request()?, &self.results.folder)
     }
 
     /// Returns the first given option that applies only to new pairs of runs, so neither to stored runs nor
@@ -142,6 +153,12 @@ fn say_needs(question: &Question) {
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     let options = &args.options;
+    if args.cluster.looks() {
+        return look_at_submitted(args);
+    }
+    if args.cluster.is_batch() {
+        return submit(args);
+    }
     if let Some([baseline, candidate]) = args.evaluations.as_deref() {
         return compare_evaluations(args, [baseline, candidate]);
     }
@@ -179,6 +196,58 @@ pub fn run(args: &Args) -> Result<()> {
         say_needs(&question);
     }
     conclude(results, compare::run(&question, args.setting())?, args.json)
+}
+
+/// Submits the comparison to a batch system.
+fn submit(args: &Args) -> Result<()> {
+    let local = [
+        ("--evaluations", args.evaluations.is_some()),
+        ("--jobs", args.jobs > 1),
+        ("--plan", args.plan),
+        ("--pilot", args.pilot.is_some()),
+        ("--json", args.json),
+    ];
+    if let Some((option, _)) = local.iter().find(|(_, given)| *given) {
+        return Err(Error::usage(format!(
+            "{option} is for runs on this machine; leave it out, or --executor"
+        )));
+    }
+    let settings = args.cluster.settings()?;
+    let request = ComparisonRequest {
+        arms: args.arms_request()?,
+        options: args.options.clone(),
+        confirmed: args.confirm.clone(),
+        timeout: args.timeout,
+    };
+    let system = Slurm::new(settings.clone());
+    let submitted = compare::submit(&request, &args.results.folder, &settings, &system)?;
+    print(&format!("{}\n", submitted.in_words()))
+}
+
+/// Prints how far a submitted comparison is, or cancels it.
+fn look_at_submitted(args: &Args) -> Result<()> {
+    let results = args.results.folder.as_path();
+    let name = args.arms.recipe.as_ref().map(|name| name.to_string_lossy());
+    let name =
+        name.ok_or_else(|| Error::usage("name the submitted comparison, as in xrun compare --status NAME"))?;
+    let system = Slurm::new(args.cluster.settings()?);
+    if args.cluster.status {
+        return print(&compare::status(results, &name, &system)?);
+    }
+    let count = compare::cancel(results, &name, &system)?;
+    print(&format!("ended {count} task{}\n", plural(count)))
+}
+
+/// Runs a task of a submitted comparison.
+///
+/// # Errors
+/// If [`compare::run_task`] fails, or as for [`run`] if the task answers the question.
+pub fn run_task(args: &TaskArgs) -> Result<()> {
+    let system = Slurm::new(SlurmSettings::default());
+    match compare::run_task(&args.submission, args.task, &system)? {
+        EndedTask::Runs => Ok(()),
+        EndedTask::Answered { results, comparison } => conclude(&results, *comparison, false),
+    }
 }
 
 /// Compares stored scores.

@@ -74,6 +74,7 @@ pub fn dispatch(cli: Cli) -> Result<Next> {
         Command::Runs(a) => runs::run(&a),
         Command::Sample(a) => sample::run(&a),
         Command::Schema => schema::run(),
+        Command::CompareTask(a) => compare::run_task(&a),
         Command::Sweep(a) => sweep::run(&a),
         Command::SweepTask(a) => sweep::run_task(&a),
         Command::Tasks(a) => tasks::run(&a),

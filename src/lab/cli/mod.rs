@@ -3,6 +3,7 @@
 mod answers;
 mod arguments;
 mod chat;
+mod cluster;
 mod command;
 mod compare;
 mod compile;

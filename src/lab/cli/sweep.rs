@@ -1,5 +1,6 @@
 //! `xrun sweep`: runs every combination of some values once.
 
+use super::cluster::{ClusterArgs, TaskArgs};
 use super::run::Show;
 use super::terminal::{print, print_json_text, seconds};
 use super::what::{Results, Seed, recipe_path};
@@ -22,7 +23,7 @@ pub struct Args {
     #[arg(value_name = "KEY=VALUES")]
     pub arguments: Vec<String>,
     /// Print the cells with their plans and run nothing.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["status", "cancel"])]
     pub dry_run: bool,
     /// Cells at once on the CPU; on a GPU cells go one at a time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
@@ -49,38 +50,13 @@ pub struct Args {
     cluster: ClusterArgs,
 }
 
-/// Where the cells run.
-#[derive(clap::Args, Debug)]
-struct ClusterArgs {
-    /// Where cells run: in processes of this machine, or as jobs of Slurm, which this command submits without
-    /// waiting for them.
-    #[arg(long, value_enum, default_value_t = ExecutorName::Local)]
-    executor: ExecutorName,
-    /// Settings of the executor, in place of those of `xrun.toml` here or in the configuration folder.
-    #[arg(long, value_name = "FILE")]
-    executor_settings: Option<PathBuf>,
-    /// Print how far a submitted sweep is; RECIPE is the sweep, such as sweeps/RECIPE.
-    #[arg(long, conflicts_with_all = ["dry_run", "cancel"])]
-    status: bool,
-    /// End the tasks of a submitted sweep, and remove those that wait; RECIPE is the sweep.
-    #[arg(long, conflicts_with = "dry_run")]
-    cancel: bool,
-}
-
-/// Where the cells of a sweep run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum ExecutorName {
-    Local,
-    Slurm,
-}
-
 /// Runs the command.
 ///
 /// # Errors
 /// If [`sweep::run`] fails or the plots cannot be drawn.
 pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
-    if args.cluster.status || args.cluster.cancel {
+    if args.cluster.looks() {
         return look_at_submitted(args);
     }
     let recipe = recipe_path(&args.recipe, results)?;
@@ -95,13 +71,13 @@ pub fn run(args: &Args) -> Result<()> {
         retry: &args.retry,
         limits: Limits { hang: args.hang, timeout: args.timeout },
         progress: args.show.mode(),
-        is_task: args.cluster.executor == ExecutorName::Slurm,
+        is_task: args.cluster.is_batch(),
     };
     if args.dry_run {
         let show = if args.show.json { print_json_text } else { print };
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
-    if args.cluster.executor == ExecutorName::Slurm {
+    if args.cluster.is_batch() {
         let settings = args.cluster.settings()?;
         let submitted = sweep::submit(&request, &settings, &Slurm::new(settings.clone()))?;
         return print(&format!("{}\n", submitted.in_words()));
@@ -128,23 +104,9 @@ fn look_at_submitted(args: &Args) -> Result<()> {
     if args.cluster.status {
         return print(&sweep::status(results, &folder, &system)?);
     }
-    let count = sweep::cancel(results, &folder, &system)?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let count = sweep::cancel(results, &name, &system)?;
     print(&format!("ended {count} task{}\n", plural(count)))
-}
-
-impl ClusterArgs {
-    fn settings(&self) -> Result<SlurmSettings> {
-        SlurmSettings::load(self.executor_settings.as_deref())
-    }
-}
-
-/// Arguments of the command that runs a task of a submitted sweep.
-#[derive(clap::Args, Debug)]
-pub struct TaskArgs {
-    /// The folder of the submission.
-    submission: PathBuf,
-    /// The number of the task.
-    task: usize,
 }
 
 /// Runs a task of a submitted sweep.

@@ -13,13 +13,14 @@ use crate::results::provenance::own_binary_hash;
 use crate::results::verify::{self, RunFiles};
 use crate::results::{atomic, find};
 use crate::train::{begun_run_setting, with_begun_run};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// The largest binary that is copied into a comparison, in bytes.
 const MAX_BINARY: u64 = 4 << 30;
 
 /// What the user asked to compare, on the command line.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ArmsRequest {
     /// The recipe of the baseline: a file, a built-in recipe, or a run whose recipe is used again.
     #[arg(conflicts_with = "runs")]
@@ -92,6 +93,17 @@ pub struct Arms {
     pub candidate: PlannedArm,
     /// Keys that differ between the recipes.
     pub changes: Vec<Change>,
+    /// Recipes that are read from a copy. Records name what was copied.
+    pub copies: Vec<RecipeCopy>,
+}
+
+/// A copy of a recipe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecipeCopy {
+    /// The recipe, as the user named it.
+    pub recipe: PathBuf,
+    /// The copy.
+    pub copy: PathBuf,
 }
 
 impl Arms {
@@ -151,7 +163,7 @@ impl Arms {
             (Some(baseline), Some(candidate)) => changes_between(baseline, candidate),
             _ => Vec::new(),
         };
-        let mut arms = Self { baseline, candidate, changes };
+        let mut arms = Self { baseline, candidate, changes, copies: Vec::new() };
         if let Some([baseline, candidate]) = arms.short_labels() {
             (arms.baseline.label, arms.candidate.label) = (baseline, candidate);
         }
@@ -200,6 +212,17 @@ impl Arms {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Returns what a record says of an arm: its recipe, if xrun runs it, and its command.
+    pub fn recorded_names(&self, arm: &PlannedArm) -> (Option<String>, String) {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let Some((recipe, _)) = arm.recipe_and_settings() else { return (None, arm.command.clone()) };
+        let Some(RecipeCopy { recipe: named, copy }) = self.copies.iter().find(|one| one.copy == recipe)
+        else {
+            return (Some(text(&recipe)), arm.command.clone());
+        };
+        (Some(text(named)), arm.command.replacen(&text(copy), &text(named), 1))
     }
 
     /// Returns both arms, the baseline first.

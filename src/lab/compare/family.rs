@@ -207,7 +207,12 @@ impl Family {
             let answer = experiment.finished.then(|| answer_in_words(experiment));
             earlier.push(EarlierQuestion { line, place: None, answer, relation: words, shares_error });
         }
+        // Every process that makes runs for a comparison asks its question.
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
         for (place, line) in ledger.questions().iter().filter(|(_, line)| line.answer.is_none()) {
+            if !seen.insert(&line.comparison) {
+                continue;
+            }
             let Some(Relation { words, shares_error }) = relation(arms, &line.arms) else { continue };
             let answers = ledger.questions().iter().filter(|(_, other)| other.comparison == line.comparison);
             let answer = answers.filter_map(|(_, other)| other.answer.clone()).next_back();

@@ -10,6 +10,7 @@ use super::trials::turns;
 use crate::error::{Error, Result};
 use crate::executor::Limits;
 use crate::ranks::Stop;
+use crate::recipe::NO_CHECKPOINTS;
 use crate::results::experiment::ExperimentRun;
 use crate::results::ledger::{Attempt, CellStatus, Ledger};
 use crate::results::measure::{Clock, Measure, MeasureValue, MeasuredRun};
@@ -45,14 +46,17 @@ impl<'a> PairRuns<'a> {
             .map(|arm| arm.recipe_and_settings().ok_or_else(external))
             .collect::<Result<_>>()?;
         let cells = seeds.iter().flat_map(|pair| arms.iter().zip(pair));
+        // A task keeps the checkpoint that it continues from, until the run is done.
+        let stays = |key_value: &&String| !setting.is_task || *key_value != NO_CHECKPOINTS;
         let requests = cells.map(|((recipe, settings), seed)| {
-            let settings = [&settings[..], &[format!("training.seed={seed}")]].concat();
+            let seed = format!("training.seed={seed}");
+            let settings = settings.iter().filter(stays).cloned().chain([seed]).collect();
             CellRequest { recipe: recipe.clone(), settings }
         });
         let requests: Vec<CellRequest> = requests.collect();
         let measures = question.findings.iter().map(|asked| asked.measure.clone()).collect();
         Ok(Self {
-            batch: CellBatch::new(&requests, setting.results)?,
+            batch: CellBatch::new(&requests, setting.results, usize::from(setting.is_task))?,
             pairs: seeds.len(),
             measures,
             take_turns: question.is_timed(),
@@ -77,17 +81,31 @@ impl<'a> PairRuns<'a> {
         Ok(())
     }
 
+    /// Returns the cells, pair by pair, with whether each is already stored and will be reused.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    pub fn cells(&self) -> Result<Vec<(PlannedCell<'_>, bool)>> {
+        let ledger = Ledger::read(self.setting.results)?;
+        let cells = (0..2 * self.pairs).filter_map(|at| self.batch.get(at));
+        let is_stored = |cell: &PlannedCell<'_>| !self.take_turns && self.usable(ledger.last(cell.key));
+        Ok(cells.map(|cell| (cell, is_stored(&cell))).collect())
+    }
+
     /// Returns how many runs are already stored and will be reused.
     ///
     /// # Errors
     /// If the ledger cannot be read.
     pub fn stored(&self) -> Result<usize> {
-        if self.take_turns {
-            return Ok(0);
-        }
-        let ledger = Ledger::read(self.setting.results)?;
-        let cells = (0..2 * self.pairs).filter_map(|at| self.batch.get(at));
-        Ok(cells.filter(|cell| self.usable(ledger.last(cell.key))).count())
+        Ok(self.cells()?.iter().filter(|(_, is_stored)| *is_stored).count())
+    }
+
+    /// Runs some runs, by their indices, unless they are done. Waits for those that other processes run.
+    ///
+    /// # Errors
+    /// After a signal, or if the ledger cannot be written.
+    pub fn run_some(&self, runs: &[usize], stop: &Stop) -> Result<()> {
+        runs.iter().try_for_each(|at| self.start(*at..at + 1, false, stop, &mut |_| Ok(())))
     }
 
     /// Runs a range of pairs. Calls `ended` for every run that ends, with its index in the list of planned
@@ -141,6 +159,7 @@ impl<'a> PairRuns<'a> {
             jobs: self.setting.jobs,
             rerun_done: again,
             needs_idle_machine: self.take_turns,
+            is_task: self.setting.is_task,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: Mode::Auto,
         };

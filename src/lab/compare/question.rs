@@ -13,9 +13,10 @@ use crate::results::experiment::{Design, Finding};
 use crate::results::folder::folder_name;
 use crate::results::measure::{self, Measure};
 use crate::statistics::{FIRST_LOOK, SequentialDesign, bonferroni, smallest_rank_p};
+use serde::{Deserialize, Serialize};
 
 /// What the user asked to judge, on the command line. An unset option falls back to the recipe's `[compare]`.
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Options {
     /// Trials of each arm; with one there is no verdict [default: `compare.repeats`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]

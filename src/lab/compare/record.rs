@@ -1,7 +1,7 @@
 //! Creates the record of a comparison and its folder before the first run, and tells whether an earlier
 //! record asks the same.
 
-use super::arms::{PlannedArm, Program};
+use super::arms::{Arms, PlannedArm, Program};
 use super::basis;
 use super::judge;
 use super::question::Question;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// If the hash of a recipe cannot be computed.
 pub fn from_question(question: &Question, runs: Vec<ExperimentRun>) -> Result<Experiment> {
-    let mut arms = question.arms.both().map(planned_arm).to_vec();
+    let mut arms = question.arms.both().map(|arm| planned_arm(&question.arms, arm)).to_vec();
     if !matches!(question.design, Design::Trials { .. }) {
         for (arm, hash) in arms.iter_mut().zip(question.change()?) {
             arm.seedless_hash = Some(hash);
@@ -78,14 +78,14 @@ fn keys_set(question: &Question) -> Option<usize> {
 }
 
 /// Records an arm before it runs.
-fn planned_arm(planned: &PlannedArm) -> Arm {
+fn planned_arm(arms: &Arms, planned: &PlannedArm) -> Arm {
     let is_xrun = matches!(&planned.program, Program::Xrun { .. });
-    let (recipe, settings) = planned.recipe_and_settings().unzip();
+    let (recipe, command) = arms.recorded_names(planned);
     Arm {
         label: planned.label.clone(),
-        command: planned.command.clone(),
-        recipe: recipe.map(|recipe| recipe.to_string_lossy().into_owned()),
-        settings: settings.unwrap_or_default(),
+        command,
+        recipe,
+        settings: planned.recipe_and_settings().map(|(_, settings)| settings).unwrap_or_default(),
         recipe_hash: planned.recipe.as_ref().map(Recipe::hash),
         commit: is_xrun.then(|| Build::current().commit).flatten(),
         binary: planned.binary.clone(),

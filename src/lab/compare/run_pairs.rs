@@ -13,6 +13,7 @@ use crate::forecast::shared_randomness;
 use crate::ranks::Stop;
 use crate::results::experiment::{Design, Experiment};
 use crate::results::folder;
+use crate::results::ledger::Place;
 use crate::results::progress::eprint_line;
 use crate::statistics::FIRST_LOOK;
 use crate::sweep::PlannedCell;
@@ -38,14 +39,23 @@ pub fn plan(question: &Question, setting: &Setting<'_>) -> Result<Experiment> {
 /// record cannot be written, if a stored run that would be used again was changed, and after a signal; the
 /// same command then continues.
 pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<FinishedComparison> {
-    let stored = history::stored(setting.results)?;
-    let asking = Asking::new(question, setting.results, &stored)?;
+    answer(question, setting, &history::stored(setting.results)?, None, stop)
+}
+
+/// Runs the pairs of a question and judges them. If it is `continued`, it must continue this comparison.
+fn answer(
+    question: &Question,
+    setting: &Setting<'_>,
+    stored: &[StoredExperiment],
+    continued: Option<&str>,
+    stop: &Stop,
+) -> Result<FinishedComparison> {
+    let asking = Asking::new(question, setting.results, stored)?;
     history::check_peeking(&asking.question, &asking.arms, &asking.family)?;
-    let mut running = RunningPairs::prepare(&asking, setting, &stored, stop)?;
-    let _held = running.create_folder(&stored)?;
-    running.write()?;
-    let since = asking.ask(setting.results, &running.experiment)?;
-    running.run_pairs(stop)?;
+    let mut running = RunningPairs::prepare(&asking, setting, stored, stop)?;
+    continued.map_or(Ok(()), |name| running.check_continues(stored, name))?;
+    let (_held, since) = running.ask(&asking, stored)?;
+    running.run_pairs(question.seeds.len(), true, stop)?;
     running.experiment.finished = true;
     record::note_runs(setting.results, &mut running.experiment)?;
     if question.is_timed() {
@@ -59,9 +69,79 @@ pub fn run(question: &Question, setting: &Setting<'_>, stop: &Stop) -> Result<Fi
     Ok(FinishedComparison { folder: running.folder, experiment: running.experiment, failed: None })
 }
 
+/// Stores a question and its prediction, to be answered later, and calls `asked` with the record and the
+/// runs.
+///
+/// # Errors
+/// The same as for [`run`] before its first run.
+pub fn ask<T>(
+    question: &Question,
+    setting: &Setting<'_>,
+    stop: &Stop,
+    asked: impl FnOnce(&Experiment, &PairRuns<'_>) -> Result<T>,
+) -> Result<T> {
+    let stored = history::stored(setting.results)?;
+    let asking = Asking::new(question, setting.results, &stored)?;
+    history::check_peeking(&asking.question, &asking.arms, &asking.family)?;
+    let mut running = RunningPairs::prepare(&asking, setting, &stored, stop)?;
+    let (held, _) = running.ask(&asking, &stored)?;
+    // The process that answers takes the lock, and may begin before this one has ended.
+    drop(held);
+    asked(&running.experiment, &running.runs)
+}
+
+/// Runs some runs of a stored question, by their indices, and judges nothing. In a sequential design it first
+/// runs what is left of earlier pairs, and runs nothing more if they decide the question.
+///
+/// # Errors
+/// The same as for [`run`], and if the question is not that of the unfinished comparison `name`.
+pub fn run_some(
+    question: &Question,
+    setting: &Setting<'_>,
+    name: &str,
+    runs: &[usize],
+    stop: &Stop,
+) -> Result<()> {
+    let stored = history::stored(setting.results)?;
+    let named = stored.iter().find(|one| one.experiment.full_name() == name);
+    if named.is_some_and(|one| one.experiment.finished) {
+        return Ok(());
+    }
+    let asking = Asking::new(question, setting.results, &stored)?;
+    let mut running = RunningPairs::prepare(&asking, setting, &stored, stop)?;
+    running.check_continues(&stored, name)?;
+    // Runs count as made for the question if the process that makes them has asked it.
+    asking.ask(setting.results, &running.experiment)?;
+    let is_sequential = matches!(running.experiment.design, Design::Sequential { .. });
+    let first = runs.first().map_or(0, |run| run / 2);
+    if is_sequential && first >= FIRST_LOOK && running.run_pairs(first, false, stop)? {
+        return Ok(());
+    }
+    running.runs.run_some(runs, stop)
+}
+
+/// Like [`run`], but only as a continuation of the stored comparison `name`.
+///
+/// # Errors
+/// The same as for [`run`], and if the question is not that of the unfinished comparison `name`.
+pub fn finish(
+    question: &Question,
+    setting: &Setting<'_>,
+    name: &str,
+    stop: &Stop,
+) -> Result<FinishedComparison> {
+    let stored = history::stored(setting.results)?;
+    if let Some(StoredExperiment { folder, experiment }) =
+        stored.iter().find(|one| one.experiment.full_name() == name && one.experiment.finished)
+    {
+        let (folder, experiment) = (folder.clone(), experiment.clone());
+        return Ok(FinishedComparison { folder, experiment, failed: None });
+    }
+    answer(question, setting, &stored, Some(name), stop)
+}
+
 /// Pairs in progress.
 struct RunningPairs<'a> {
-    question: &'a Question,
     setting: &'a Setting<'a>,
     runs: PairRuns<'a>,
     /// Empty until the folder is created.
@@ -114,17 +194,44 @@ impl<'a> RunningPairs<'a> {
             eprint_line(&line);
         }
         experiment.plan = Some(planned);
-        Ok(Self { question, setting, runs, folder: PathBuf::new(), experiment })
+        Ok(Self { setting, runs, folder: PathBuf::new(), experiment })
+    }
+
+    /// Creates the folder and stores the question, or continues an unfinished comparison that asked the same.
+    /// Returns the folder's lock, and where the question counts as asked.
+    fn ask(&mut self, asking: &Asking, stored: &[StoredExperiment]) -> Result<(File, Place)> {
+        let held = self.create_folder(stored)?;
+        self.write()?;
+        Ok((held, asking.ask(self.setting.results, &self.experiment)?))
+    }
+
+    /// Returns the unfinished comparison that asked the same.
+    fn unfinished<'s>(&self, stored: &'s [StoredExperiment]) -> Option<&'s StoredExperiment> {
+        stored
+            .iter()
+            .rev()
+            .find(|one| !one.experiment.finished && record::asks_the_same(&one.experiment, &self.experiment))
+    }
+
+    /// Checks that this continues the comparison `name`, and takes its id.
+    fn check_continues(&mut self, stored: &[StoredExperiment], name: &str) -> Result<()> {
+        let unfinished = self.unfinished(stored).filter(|one| one.experiment.full_name() == name);
+        let Some(StoredExperiment { experiment, .. }) = unfinished else {
+            let device = self.experiment.provenance.device.as_deref().unwrap_or("unknown");
+            return Err(Error::failed(format!(
+                "on this machine the question is not that of {name}, because its device ({device}), its corpus, the \
+                 program or the results folder differs; submit from a machine with the same devices, or choose nodes \
+                 like it with executor.slurm.constraint"
+            )));
+        };
+        self.experiment.id.clone_from(&experiment.id);
+        Ok(())
     }
 
     /// Creates the folder, or reuses the folder of an unfinished comparison that asked the same. Returns the
     /// folder's lock.
     fn create_folder(&mut self, stored: &[StoredExperiment]) -> Result<File> {
-        let unfinished = stored
-            .iter()
-            .rev()
-            .find(|one| !one.experiment.finished && record::asks_the_same(&one.experiment, &self.experiment));
-        let Some(StoredExperiment { folder, experiment }) = unfinished else {
+        let Some(StoredExperiment { folder, experiment }) = self.unfinished(stored) else {
             let (folder, lock) = record::create_folder(self.setting.results, &mut self.experiment)?;
             self.folder = folder;
             return Ok(lock);
@@ -146,10 +253,9 @@ impl<'a> RunningPairs<'a> {
         self.experiment.write(&self.folder)
     }
 
-    /// Runs all pairs. A sequential design first runs the pairs of its first look, then one pair at a time
-    /// until it is decided.
-    fn run_pairs(&mut self, stop: &Stop) -> Result<()> {
-        let all = self.question.seeds.len();
+    /// Runs the first `all` pairs. A sequential design first runs the pairs of its first look, then one pair
+    /// at a time until it is decided. Returns whether it is. The record is written if `writes`.
+    fn run_pairs(&mut self, all: usize, writes: bool, stop: &Stop) -> Result<bool> {
         let is_sequential = matches!(self.experiment.design, Design::Sequential { .. });
         let (first, step) = if is_sequential { (FIRST_LOOK.min(all), 1) } else { (all, all) };
         let (mut from, mut to) = (0, first);
@@ -157,20 +263,22 @@ impl<'a> RunningPairs<'a> {
             let (experiment, folder) = (&mut self.experiment, &self.folder);
             self.runs.run(from..to, stop, &mut |at, run| {
                 experiment.runs[at] = run;
-                experiment.write(folder)
+                if writes { experiment.write(folder) } else { Ok(()) }
             })?;
             if is_sequential {
                 judge::judge(&mut self.experiment);
-                self.write()?;
+                if writes {
+                    self.write()?;
+                }
                 if judge::is_decided(&self.experiment) {
                     // The remaining pairs were not needed and have not run.
                     self.experiment.runs.truncate(2 * to);
-                    break;
+                    return Ok(true);
                 }
             }
             (from, to) = (to, (to + step).min(all));
         }
-        Ok(())
+        Ok(false)
     }
 }
 

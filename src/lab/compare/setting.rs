@@ -16,6 +16,8 @@ pub struct Setting<'a> {
     pub timeout: Option<Duration>,
     /// Number of pilot pairs, from which the plan estimates the deviation.
     pub pilot: usize,
+    /// True in a task of a batch system: a run that was stopped continues from its checkpoint.
+    pub is_task: bool,
     /// A run whose matrix-product algorithms all trials use; if unset, they use the first trial's.
     pub algorithms_from: Option<PathBuf>,
 }

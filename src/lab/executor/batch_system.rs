@@ -44,6 +44,8 @@ pub struct TaskNeeds {
     pub memory_mib: u64,
     /// Time, after which the task is ended.
     pub time: Duration,
+    /// Whether nothing else may run on the node, because times are measured.
+    pub exclusive: bool,
 }
 
 /// The id of a submitted job.

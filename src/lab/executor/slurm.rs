@@ -54,6 +54,10 @@ impl Slurm {
         let minutes = needs.time.as_secs().div_ceil(60).max(1);
         line("time", &minutes.to_string());
         line("signal", &format!("B:USR2@{}", NOTICE_S.min(minutes * 30)));
+        if needs.exclusive {
+            text += "#SBATCH --exclusive\n";
+        }
+        let mut line = |option: &str, value: &str| _ = writeln!(text, "#SBATCH --{option}={value}");
         if needs.gpus > 0 {
             let kind = gpu_type.as_ref().map(|kind| format!("{kind}:")).unwrap_or_default();
             line("gres", &format!("gpu:{kind}{}", needs.gpus));
@@ -194,7 +198,13 @@ mod tests {
             command: command.iter().map(OsString::from).collect(),
             first: 40,
             count: 3,
-            needs: TaskNeeds { gpus: 2, cpus: 16, memory_mib: 9000, time: Duration::from_secs(601) },
+            needs: TaskNeeds {
+                gpus: 2,
+                cpus: 16,
+                memory_mib: 9000,
+                time: Duration::from_secs(601),
+                exclusive: true,
+            },
             after: vec![JobId("7".to_owned()), JobId("8".to_owned())],
             folder: folder.into(),
         }
@@ -223,6 +233,7 @@ mod tests {
         #SBATCH --mem=9000M
         #SBATCH --time=11
         #SBATCH --signal=B:USR2@120
+        #SBATCH --exclusive
         #SBATCH --gres=gpu:h100:2
         #SBATCH --partition=gpu
         #SBATCH --dependency=afterany:7:8

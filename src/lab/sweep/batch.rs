@@ -5,7 +5,7 @@ use super::cell::{Cell, Corpora, Source, build_name};
 use super::design::Design;
 use super::display::Display;
 use super::prepare;
-use super::schedule::{Output, Schedule, SweepPolicy};
+use super::schedule::{Output, Schedule, SweepPolicy, TaskPolicy};
 use super::work::Work;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Executor, Limits, LocalProcesses};
@@ -71,6 +71,8 @@ pub struct BatchPolicy<'a> {
     pub rerun_done: bool,
     /// True if nothing else may run on this machine meanwhile, because times are judged.
     pub needs_idle_machine: bool,
+    /// True in a task of a batch system: a cell that was stopped continues from its checkpoint.
+    pub is_task: bool,
     /// Time limits of each run.
     pub limits: Limits,
     /// How to show progress.
@@ -89,11 +91,12 @@ pub struct CellEnd<'a> {
 }
 
 impl CellBatch {
-    /// Resolves and plans cells. Runs whose weights they begin with are found in `results`.
+    /// Resolves and plans cells, which keep `checkpoints` checkpoints until they are done. Runs whose weights
+    /// they begin with are found in `results`.
     ///
     /// # Errors
     /// If a recipe is wrong or a corpus cannot be opened.
-    pub fn new(requests: &[CellRequest], results: &Path) -> Result<Self> {
+    pub fn new(requests: &[CellRequest], results: &Path, checkpoints: usize) -> Result<Self> {
         let build = build_name();
         let machine = environment::machine();
         let mut corpora = Corpora::default();
@@ -105,13 +108,8 @@ impl CellBatch {
             let settings = request.settings.iter().map(read).collect::<Result<_>>()?;
             let point = GridPoint { settings, excluded: None };
             let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), &machine)?;
-            let source = Source {
-                path: &request.recipe,
-                name: base.name(),
-                machine: &machine,
-                results,
-                checkpoints: 0,
-            };
+            let source =
+                Source { path: &request.recipe, name: base.name(), machine: &machine, results, checkpoints };
             let cell = Cell::new(&source, &point, &build, &mut corpora);
             cell.work.as_ref().map_err(Error::clone)?;
             cells.push(cell);
@@ -163,6 +161,7 @@ impl CellBatch {
         }
         let all = [&[CellStatus::Ok, CellStatus::Diverged][..], &MACHINE_FAULTS].concat();
         let mut retry = if policy.rerun_done { &all[..] } else { &MACHINE_FAULTS };
+        let none = BTreeMap::new();
         let mut output = EndReporter::new(range.start, cells, &ledger, retry, ended);
         for _ in 0..=RETRIES {
             let display = Display::new(
@@ -177,7 +176,7 @@ impl CellBatch {
                 limits: policy.limits,
                 build: &self.build,
                 comparison: Some(policy.name),
-                task: None,
+                task: policy.is_task.then_some(TaskPolicy { retried: &none, stage: None }),
             };
             let schedule =
                 Schedule::new(&sweep, cells, &Design::Grid, ledger, executor, &mut output, display);
@@ -284,7 +283,7 @@ mod tests {
         std::fs::write(&recipe, RECIPE).unwrap();
         let requests = ["training.seed=1", "training.seed=2"]
             .map(|seed| CellRequest { recipe: recipe.clone(), settings: vec![seed.to_owned()] });
-        let mut batch = CellBatch::new(&requests, dir.path()).unwrap();
+        let mut batch = CellBatch::new(&requests, dir.path(), 0).unwrap();
         // Without a machine, no CPU speed is measured to predict times.
         let works = batch.cells.iter_mut().filter_map(|cell| cell.work.as_mut().ok());
         works.for_each(|work| work.machine = Machine::none());
@@ -300,6 +299,7 @@ mod tests {
             jobs: 1,
             rerun_done: false,
             needs_idle_machine: false,
+            is_task: false,
             limits: Limits::default(),
             progress: Mode::Quiet,
         };

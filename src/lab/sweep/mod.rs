@@ -51,8 +51,11 @@ pub use attempt::output_path;
 use axes::Axes;
 pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name};
-use cluster::SUBMITTED;
-pub use cluster::{Submitted, TASK_COMMAND, cancel, run_task, status, submit};
+pub use cluster::{
+    Parts, START_TIME, SUBMITTED, Submission, Submitted, SubmittedCell, TASK_COMMAND, TaskGroup, TaskWork,
+    cancel, create_folder, divide_independent, has_queued_tasks, needs_of, queued_cells, run_task, status,
+    status_of_cells, submit, submit_parts,
+};
 use configuration_table::Measure;
 use confirm::{CELLS_FOLDER, Contest};
 use design::Design;
@@ -217,7 +220,10 @@ fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
 }
 
 /// Creates the folder of sweeps and its `.gitignore`.
-fn prepare(results: &Path) -> Result<()> {
+///
+/// # Errors
+/// If they cannot be written.
+pub fn prepare(results: &Path) -> Result<()> {
     let folder = results.join(SWEEPS);
     std::fs::create_dir_all(&folder).at("create", &folder)?;
     atomic::write(&folder.join(".gitignore"), format!("/{ATTEMPTS}/\n/{CLAIMS}/\n/{SUBMITTED}/\n").as_bytes())

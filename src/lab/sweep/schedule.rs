@@ -446,8 +446,8 @@ impl<'a> Schedule<'a> {
 
     /// Returns true if the user asked to rerun the cell of this line, and it has not been rerun yet.
     fn is_retried(&self, line: &Attempt) -> bool {
-        if let Some(task) = self.policy.task {
-            return task.retried.get(&line.key) == Some(&line.attempt);
+        if self.policy.task.is_some_and(|task| task.retried.get(&line.key) == Some(&line.attempt)) {
+            return true;
         }
         let was_before = self.last_before.get(&line.key) == Some(&line.attempt);
         was_before && self.policy.retry.contains(&line.status)

@@ -1,29 +1,12 @@
-//! Sweeps that are submitted to Slurm. The commands of Slurm here are scripts that run the tasks at once, or
-//! hold them; `scripts/slurm_trial` uses a real cluster.
+//! Sweeps that are submitted to Slurm.
 
 use super::grid::{count, lines, place, runs, table};
 use crate::place::{Done, Place};
+use crate::slurm::{self, TASK_PATH, submission, xrun};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use xrun::results::ledger::CellStatus;
-
-/// Runs every task of the submitted script, one after another, unless the file `hold` exists.
-const SBATCH: &str = r#"#!/bin/sh
-[ -f refuse ] && { echo "sbatch: error: Invalid account" >&2; exit 1; }
-job=$(($(cat jobs 2>/dev/null || echo 0) + 1))
-echo $job >jobs
-last=$(sed -n 's/^#SBATCH --array=0-\([0-9]*\)%.*/\1/p' "$2")
-[ -f hold ] || for index in $(seq 0 "$last"); do
-    SLURM_ARRAY_JOB_ID=$job SLURM_ARRAY_TASK_ID=$index sh "$2" >>log 2>&1
-done
-echo $job
-"#;
-const SQUEUE: &str = "#!/bin/sh\necho \"$@\" >>asked\n[ ! -f queue ] || cat queue\n";
-const SCANCEL: &str = "#!/bin/sh\necho \"$@\" >>canceled\n";
-/// Arrays have at most two tasks: the limit is above the highest index.
-const SCONTROL: &str =
-    "#!/bin/sh\n[ \"$1\" = requeue ] && echo \"$2\" >>requeued\necho 'MaxArraySize            = 3'\n";
 
 /// The cells: five seeds.
 const SWEEP: [&str; 3] = ["sweep", "grid.toml", "training.seed=1,2,3,4,5"];
@@ -31,43 +14,15 @@ const SWEEP: [&str; 3] = ["sweep", "grid.toml", "training.seed=1,2,3,4,5"];
 /// Submits them.
 const SUBMIT: [&str; 5] = [SWEEP[0], SWEEP[1], SWEEP[2], "--executor", "slurm"];
 
-/// Makes a folder with a recipe and the commands of Slurm.
+/// Makes a folder with a recipe on a cluster.
 fn cluster() -> Place {
-    use std::os::unix::fs::PermissionsExt;
     let place = place("");
-    for (name, text) in [("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL), ("scontrol", SCONTROL)]
-    {
-        let path = place.write(&format!("bin/{name}"), text.as_bytes());
-        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-    }
-    place.write(
-        "xrun.toml",
-        b"[executor.slurm]\nminutes = 3\npartition = \"short\"\nextra = [\"--exclusive\"]\n",
-    );
+    slurm::add_to(&place);
     place
-}
-
-const PATH: &str = "PATH=$PWD/bin:/usr/bin:/bin; export PATH";
-
-/// Runs xrun where it finds the commands of Slurm.
-fn xrun(place: &Place, arguments: &[&str]) -> Done {
-    place.start_under(PATH, arguments).ends()
 }
 
 fn submit(place: &Place) -> Done {
     xrun(place, &SUBMIT)
-}
-
-/// Returns the folder of the only submission.
-fn submission(place: &Place) -> PathBuf {
-    let only = |folder: PathBuf| {
-        let mut found: Vec<PathBuf> =
-            fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        found.retain(|path| !path.ends_with("programs"));
-        assert_eq!(found.len(), 1, "{found:?}");
-        found.remove(0)
-    };
-    only(only(place.path().join("results/sweeps/.submitted")))
 }
 
 /// Returns the columns of the table of `count` cells that depend on the cell alone, by its digits.
@@ -116,7 +71,9 @@ fn a_submitted_sweep_has_the_rows_of_a_local_one() {
         fs::read_to_string(path).unwrap()
     };
     let second = script("-2.sh");
-    for option in ["array=0-1%256", "partition=short", "time=3", "signal=B:USR2@90", "requeue", "exclusive"] {
+    for option in
+        ["array=0-1%256", "partition=short", "time=3", "signal=B:USR2@90", "requeue", "comment=tests"]
+    {
         assert!(second.contains(&format!("#SBATCH --{option}\n")), "{second}");
     }
     assert!(second.ends_with(" $((2 + SLURM_ARRAY_TASK_ID))\n"), "{second}");
@@ -189,10 +146,7 @@ fn a_task_whose_time_ends_saves_is_queued_again_and_continues_to_the_bit() {
     xrun(&place, &sweep).succeeds();
     let folder = submission(&place);
     let task = ["sweep-task", folder.to_str().unwrap(), "0"];
-    let environment = format!(
-        "{PATH}; SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=0; export SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID"
-    );
-    let mut first = place.start_under(&environment, &task);
+    let mut first = place.start_under(TASK_PATH, &task);
     let has_rows = || {
         let runs = fs::read_dir(place.path().join("results/grid")).into_iter().flatten().flatten();
         runs.into_iter().any(|run| {
@@ -207,7 +161,7 @@ fn a_task_whose_time_ends_saves_is_queued_again_and_continues_to_the_bit() {
     let waiting = xrun(&place, &["sweep", "--status", "grid"]).succeeds();
     assert!(waiting.stdout.contains("       1  killed\n"), "{}", waiting.stdout);
 
-    place.start_under(&environment, &task).ends().succeeds();
+    place.start_under(TASK_PATH, &task).ends().succeeds();
     let end = lines(&place).pop().unwrap();
     assert_eq!((end.status, end.attempt, runs(&place)), (CellStatus::Ok, 2, 1), "the run was resumed");
     let local = super::grid::place("");

@@ -1,16 +1,14 @@
 //! Divides the cells of a sweep into tasks, and says what each task needs, from the plans of the cells.
 
-use super::submission::{SubmittedJob, TaskWork};
+use super::submission::TaskWork;
 use crate::error::{Error, Result};
 use crate::executor::SlurmSettings;
 use crate::executor::batch_system::TaskNeeds;
 use crate::sweep::Sweep;
-use crate::sweep::axes::format_settings;
-use crate::sweep::cell::Cell;
 use crate::sweep::design::Design;
 use crate::sweep::halving::{Halving, HalvingStage};
 use crate::sweep::schedule::TaskStage;
-use crate::sweep::work::CellFit;
+use crate::sweep::work::{CellFit, Work};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -35,7 +33,7 @@ const MOST_TASKS: usize = 1000;
 
 /// A cell to submit.
 #[derive(Clone, Copy, Debug)]
-pub struct PlannedCell {
+pub struct SubmittedCell {
     /// Its index among the cells of the sweep.
     pub at: usize,
     /// What it needs if it is alone in a task. The time is that of training, with the margin.
@@ -53,22 +51,24 @@ pub struct TaskGroup {
     pub stage: usize,
 }
 
-/// Returns what a cell needs; `None` if it cannot run, which a task records.
+/// Returns what the run of a plan needs; `None` if it does not fit, which a task records. `name` is for
+/// messages.
 ///
 /// # Errors
 /// A usage error if the time is neither predicted nor set.
-pub fn needs_of(cell: &Cell, settings: &SlurmSettings) -> Result<Option<TaskNeeds>> {
-    let Ok(work) = &cell.work else { return Ok(None) };
+pub fn needs_of(
+    work: &Work,
+    settings: &SlurmSettings,
+    name: impl FnOnce() -> String,
+) -> Result<Option<TaskNeeds>> {
     let CellFit { planned_bytes, refusal: None, needs } = work.fit()? else { return Ok(None) };
     let execution = &work.plan.execution;
     let gpus = execution.gpus().count();
     let predicted = needs.time.map(|time| Duration::from_secs_f64(time.total_s * TIME_MARGIN));
     let time = predicted.or(settings.minutes.map(|_| Duration::ZERO)).ok_or_else(|| {
         Error::usage(format!(
-            "no time is predicted for {} ({}), because the speed of the device is unknown; set \
-             executor.slurm.minutes",
-            cell.name,
-            format_settings(&cell.settings)
+            "no time is predicted for {}, because the speed of the device is unknown; set executor.slurm.minutes",
+            name()
         ))
     })?;
     let memory_mib = match gpus {
@@ -80,43 +80,53 @@ pub fn needs_of(cell: &Cell, settings: &SlurmSettings) -> Result<Option<TaskNeed
         cpus: settings.cpus.unwrap_or(if gpus == 0 { execution.threads } else { CPUS_WITH_GPU * gpus }),
         memory_mib: settings.memory_mib.unwrap_or(memory_mib),
         time,
+        exclusive: false,
     }))
 }
 
 /// Divides cells into tasks.
-pub fn divide(sweep: &Sweep, wanted: &[PlannedCell], settings: &SlurmSettings) -> Vec<TaskGroup> {
-    let per_task = |count: usize| settings.cells_per_task.unwrap_or(count.div_ceil(MOST_TASKS)).max(1);
+pub fn divide(sweep: &Sweep, wanted: &[SubmittedCell], settings: &SlurmSettings) -> Vec<TaskGroup> {
     match &sweep.design {
-        Design::Grid => by_shape(wanted.chunks(1), per_task(wanted.len()), settings),
+        Design::Grid => divide_independent(wanted, settings),
         Design::Cooldowns(trunks) => {
             // Cells of one trunk share its steps, so they are in one task.
-            let trunk = |cell: &PlannedCell| trunks.on_same_trunk(cell.at).next().map(|(first, _)| first);
-            let mut by_trunk: BTreeMap<Option<usize>, Vec<PlannedCell>> = BTreeMap::new();
+            let trunk = |cell: &SubmittedCell| trunks.on_same_trunk(cell.at).next().map(|(first, _)| first);
+            let mut by_trunk: BTreeMap<Option<usize>, Vec<SubmittedCell>> = BTreeMap::new();
             for cell in wanted {
                 by_trunk.entry(trunk(cell)).or_default().push(*cell);
             }
             by_shape(by_trunk.values().map(Vec::as_slice), 1, settings)
         }
-        Design::Halving(halving) => by_stage(sweep, halving, wanted, per_task, settings),
+        Design::Halving(halving) => by_stage(sweep, halving, wanted, settings),
     }
+}
+
+/// Divides cells that do not depend on each other into tasks.
+pub fn divide_independent(wanted: &[SubmittedCell], settings: &SlurmSettings) -> Vec<TaskGroup> {
+    by_shape(wanted.chunks(1), per_task(wanted.len(), settings), settings)
+}
+
+/// Returns how many of `count` cells a task runs.
+fn per_task(count: usize, settings: &SlurmSettings) -> usize {
+    settings.cells_per_task.unwrap_or(count.div_ceil(MOST_TASKS)).max(1)
 }
 
 /// Makes tasks of units that stay together, `per_task` units in each, group by group of units that need the
 /// same devices.
 fn by_shape<'a>(
-    units: impl Iterator<Item = &'a [PlannedCell]>,
+    units: impl Iterator<Item = &'a [SubmittedCell]>,
     per_task: usize,
     settings: &SlurmSettings,
 ) -> Vec<TaskGroup> {
-    let mut shapes: BTreeMap<(usize, usize), Vec<&[PlannedCell]>> = BTreeMap::new();
+    let mut shapes: BTreeMap<(usize, usize), Vec<&[SubmittedCell]>> = BTreeMap::new();
     for unit in units {
         let most = |get: fn(&TaskNeeds) -> usize| unit.iter().map(|cell| get(&cell.needs)).max().unwrap_or(0);
         shapes.entry((most(|needs| needs.gpus), most(|needs| needs.cpus))).or_default().push(unit);
     }
-    let group = |units: Vec<&[PlannedCell]>| {
-        let tasks: Vec<Vec<PlannedCell>> = units.chunks(per_task).map(|units| units.concat()).collect();
-        let time = |task: &Vec<PlannedCell>| task.iter().map(|cell| cell.needs.time).sum::<Duration>();
-        let needs = largest(&units.concat(), tasks.iter().map(time).max().unwrap_or_default(), settings);
+    let group = |units: Vec<&[SubmittedCell]>| {
+        let tasks: Vec<Vec<SubmittedCell>> = units.chunks(per_task).map(|units| units.concat()).collect();
+        let time = |task: &Vec<SubmittedCell>| task.iter().map(|cell| cell.needs.time).sum::<Duration>();
+        let needs = task_needs(&units.concat(), tasks.iter().map(time).max().unwrap_or_default(), settings);
         let tasks = tasks.iter().map(|task| TaskWork::Cells(task.iter().map(|cell| cell.at).collect()));
         TaskGroup { needs, tasks: tasks.collect(), stage: 0 }
     };
@@ -128,48 +138,41 @@ fn by_shape<'a>(
 fn by_stage(
     sweep: &Sweep,
     halving: &Halving,
-    wanted: &[PlannedCell],
-    per_task: impl Fn(usize) -> usize,
+    wanted: &[SubmittedCell],
     settings: &SlurmSettings,
 ) -> Vec<TaskGroup> {
     let steps =
-        |cell: &PlannedCell| sweep.cells[cell.at].work.as_ref().map_or(1, |work| work.plan.steps as u64);
+        |cell: &SubmittedCell| sweep.cells[cell.at].work.as_ref().map_or(1, |work| work.plan.steps as u64);
     let group = |(stage, HalvingStage { from, rung, cells }): (usize, HalvingStage)| {
-        let per_task = per_task(cells);
-        let time = |cell: &PlannedCell| {
+        let per_task = per_task(cells, settings);
+        let time = |cell: &SubmittedCell| {
             let share = rung.unwrap_or(steps(cell)).saturating_sub(from) as f64 / steps(cell).max(1) as f64;
             cell.needs.time.mul_f64(share)
         };
         let longest = wanted.iter().map(time).max().unwrap_or_default();
-        let needs = largest(wanted, longest * per_task as u32, settings);
+        let needs = task_needs(wanted, longest * per_task as u32, settings);
         let work = TaskWork::Stage(TaskStage { rung, cells: per_task });
         TaskGroup { needs, tasks: vec![work; cells.div_ceil(per_task)], stage }
     };
     halving.stages().into_iter().enumerate().map(group).collect()
 }
 
-/// Returns what a task needs that may run any of these cells and trains for `time`.
-fn largest(cells: &[PlannedCell], time: Duration, settings: &SlurmSettings) -> TaskNeeds {
-    let all = || cells.iter().map(|cell| &cell.needs);
+/// Returns what a task needs that may run any of the cells with these needs and trains for `time`.
+fn task_needs(cells: &[SubmittedCell], time: Duration, settings: &SlurmSettings) -> TaskNeeds {
+    let each: Vec<TaskNeeds> = cells.iter().map(|cell| cell.needs).collect();
     TaskNeeds {
-        gpus: all().map(|needs| needs.gpus).max().unwrap_or(0),
-        cpus: all().map(|needs| needs.cpus).max().unwrap_or(1),
-        memory_mib: all().map(|needs| needs.memory_mib).max().unwrap_or(0),
         time: settings.minutes.map_or(time + START_TIME, |minutes| Duration::from_secs(minutes * 60)),
+        ..largest_needs(&each)
     }
 }
 
-/// Divides the tasks of every group into jobs of at most `most` tasks, named after `name`. Returns the jobs,
-/// and what a task of each needs.
-pub fn jobs(groups: &[TaskGroup], name: &str, most: usize) -> (Vec<SubmittedJob>, Vec<TaskNeeds>) {
-    let (mut jobs, mut all_needs, mut first) = (Vec::new(), Vec::new(), 0);
-    for TaskGroup { needs, tasks, stage } in groups {
-        for chunk in tasks.chunks(most) {
-            let name = format!("{name}-{}", jobs.len() + 1);
-            jobs.push(SubmittedJob { name, first, count: chunk.len(), stage: *stage });
-            all_needs.push(*needs);
-            first += chunk.len();
-        }
+/// Returns what is enough for each of several tasks.
+pub fn largest_needs(each: &[TaskNeeds]) -> TaskNeeds {
+    TaskNeeds {
+        gpus: each.iter().map(|needs| needs.gpus).max().unwrap_or(0),
+        cpus: each.iter().map(|needs| needs.cpus).max().unwrap_or(1),
+        memory_mib: each.iter().map(|needs| needs.memory_mib).max().unwrap_or(0),
+        time: each.iter().map(|needs| needs.time).max().unwrap_or_default(),
+        exclusive: each.iter().any(|needs| needs.exclusive),
     }
-    (jobs, all_needs)
 }

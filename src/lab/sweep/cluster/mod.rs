@@ -11,12 +11,16 @@
 //! compares the configurations. Nothing but the files in the results folder connects these processes.
 
 mod division;
+mod jobs;
 mod status;
 mod submission;
 mod submit;
+mod submitted_sweep;
 mod task;
 
-pub use status::{cancel, status};
-pub use submission::SUBMITTED;
-pub use submit::{Submitted, TASK_COMMAND, submit};
+pub use division::{START_TIME, SubmittedCell, TaskGroup, divide_independent, needs_of};
+pub use jobs::{Parts, Submitted, has_queued_tasks, queued_cells, submit_parts};
+pub use status::{cancel, status, status_of_cells};
+pub use submission::{SUBMITTED, Submission, TaskWork, create_folder};
+pub use submit::{TASK_COMMAND, submit};
 pub use task::run_task;

@@ -1,4 +1,4 @@
-//! Tells how far a submitted sweep is, from the ledger and the queue, and cancels it.
+//! Tells how far a submitted sweep or comparison is, from the ledger and the queue, and cancels it.
 
 use super::submission::Submission;
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::executor::batch_system::{BatchSystem, JobId, QueuedTask, TaskState};
 use crate::format::plural;
 use crate::results::ledger::{CellStatus, Ledger};
 use crate::sweep::cells;
-use crate::sweep::table::SweepCell;
+use serde::de::IgnoredAny;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write;
 use std::path::Path;
@@ -17,22 +17,37 @@ use std::path::Path;
 /// # Errors
 /// If the sweep or the ledger cannot be read.
 pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result<String> {
-    let listed = cells(folder)?;
+    let keys: Vec<String> = cells(folder)?.into_iter().map(|cell| cell.key).collect();
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let submissions = Submission::all(results, &name)?;
+    let counted = status_of_cells(results, &name, &keys, system)?;
+    Ok(format!("{name}: {} cell{}\n{counted}", keys.len(), plural(keys.len())))
+}
+
+/// Counts the cells with these keys of a sweep or comparison by what is known about them, and its tasks by
+/// what they do. `name` is that of the folder of its submissions.
+///
+/// # Errors
+/// If the submissions or the ledger cannot be read.
+pub fn status_of_cells(
+    results: &Path,
+    name: &str,
+    keys: &[String],
+    system: &dyn BatchSystem,
+) -> Result<String> {
+    let submissions = Submission::<IgnoredAny>::all(results, name)?;
     // Ask for the queue before reading the ledger: a task that ends between the two has ended its cells too.
     // Without an answer of the batch system, the ledger still says what is done.
     let queued = Submission::queued(&submissions, system);
     let ledger = Ledger::read(results)?;
-    let mut text = format!("{name}: {} cell{}\n", listed.len(), plural(listed.len()));
+    let mut text = String::new();
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
     let submitted = submissions
         .iter()
         .flat_map(|one| &one.content.tasks)
-        .flat_map(|work| work.cells(listed.len()))
+        .flat_map(|work| work.cells(keys.len()))
         .collect();
-    let waiting = waiting_cells(&submissions, tasks, listed.len());
-    for (words, count) in counts(&listed, &ledger, &submitted, &waiting) {
+    let waiting = waiting_cells(&submissions, tasks, keys.len());
+    for (words, count) in counts(keys, &ledger, &submitted, &waiting) {
         let _ = writeln!(text, "{count:>8}  {words}");
     }
     match &queued {
@@ -44,7 +59,7 @@ pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result
 
 /// Returns the cells of waiting tasks, with the reason why the task waits.
 fn waiting_cells<'a>(
-    submissions: &[Submission],
+    submissions: &[Submission<IgnoredAny>],
     tasks: &'a [QueuedTask],
     count: usize,
 ) -> HashMap<usize, &'a TaskState> {
@@ -60,14 +75,14 @@ fn waiting_cells<'a>(
 /// Returns the number of cells by what is known about them. `submitted` are those of any task, and `queued`
 /// those of tasks that have not ended.
 fn counts(
-    cells: &[SweepCell],
+    keys: &[String],
     ledger: &Ledger,
     submitted: &HashSet<usize>,
     queued: &HashMap<usize, &TaskState>,
 ) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    for (at, cell) in cells.iter().enumerate() {
-        let last = ledger.last(&cell.key).map(|last| last.status);
+    for (at, key) in keys.iter().enumerate() {
+        let last = ledger.last(key).map(|last| last.status);
         let words = match (last, queued.get(&at).copied()) {
             (Some(status), _) if status.is_final() => status.to_string(),
             (_, Some(TaskState::Waiting(_))) => "waiting in the queue".to_owned(),
@@ -112,13 +127,13 @@ fn queue_in_words(tasks: &[QueuedTask]) -> String {
     text + "\n"
 }
 
-/// Ends the tasks of a sweep that are queued or running. Returns how many tasks that were.
+/// Ends the tasks of a sweep or comparison that are queued or running. `name` is that of the folder of its
+/// submissions. Returns how many tasks that were.
 ///
 /// # Errors
 /// If the submissions cannot be read, or the batch system does not answer.
-pub fn cancel(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result<usize> {
-    let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let submissions = Submission::all(results, &name)?;
+pub fn cancel(results: &Path, name: &str, system: &dyn BatchSystem) -> Result<usize> {
+    let submissions = Submission::<IgnoredAny>::all(results, name)?;
     let queued = Submission::queued(&submissions, system)?;
     let jobs: BTreeSet<JobId> = queued.iter().map(|task| task.job.clone()).collect();
     system.cancel(&jobs.into_iter().collect::<Vec<_>>())?;

@@ -1,11 +1,13 @@
 //! The files of a submission, from which its tasks know what to run.
 //!
 //! ```text
-//! sweeps/.submitted/SWEEP/ID/submission.json   the cells of each task
-//! sweeps/.submitted/SWEEP/ID/RECIPE.toml       the recipe as it was submitted, all layers in one
-//! sweeps/.submitted/SWEEP/ID/*.sh, *.log       the scripts of its jobs and the output of their tasks
-//! sweeps/.submitted/programs/HASH/xrun         the program that submitted, which the tasks run
+//! sweeps/.submitted/NAME/ID/submission.json   the cells of each task
+//! sweeps/.submitted/NAME/ID/*.toml            the recipes as they were submitted, all layers in one
+//! sweeps/.submitted/NAME/ID/*.sh, *.log       the scripts of its jobs and the output of their tasks
+//! sweeps/.submitted/programs/HASH/xrun        the program that submitted, which the tasks run
 //! ```
+//!
+//! NAME is a sweep's, or a comparison's after `compare+`, which no sweep's name has.
 
 use crate::error::{Error, IoContext, Result};
 use crate::executor::batch_system::{BatchSystem, QueuedTask};
@@ -13,10 +15,11 @@ use crate::ranks::process::own_program;
 use crate::regular;
 use crate::results::atomic;
 use crate::results::ledger::SWEEPS;
+use crate::results::progress::eprint_line;
 use crate::results::provenance::own_binary_hash;
 use crate::sweep::schedule::TaskStage;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -28,30 +31,22 @@ const PROGRAMS: &str = "programs";
 
 const FILE: &str = "submission.json";
 
-/// A submission and its folder.
+/// A submission and its folder. `W` is what was submitted.
 #[derive(Debug)]
-pub struct Submission {
+pub struct Submission<W> {
     /// Its folder, an absolute path.
     pub folder: PathBuf,
     /// Its content.
-    pub content: Content,
+    pub content: Content<W>,
 }
 
 /// What `submission.json` says.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Content {
-    /// Name of the sweep's folder.
-    pub sweep: String,
-    /// Name of the recipe's file in the folder of the submission.
-    pub recipe: String,
-    /// The arguments of the sweep after the recipe.
-    pub arguments: Vec<String>,
-    /// The done cells that run again, by key, with the number of their last attempt.
-    pub retried: BTreeMap<String, u64>,
-    /// The longest time without a row, in seconds.
-    pub hang_s: Option<f64>,
-    /// The longest time of a cell, in seconds.
-    pub timeout_s: Option<f64>,
+pub struct Content<W> {
+    /// Name of the folder above the submission's.
+    pub name: String,
+    /// What was submitted.
+    pub work: W,
     /// How often a task is queued again whose time runs out.
     pub most_requeues: usize,
     /// What each task runs.
@@ -83,24 +78,25 @@ pub enum TaskWork {
     Stage(TaskStage),
 }
 
-impl Submission {
-    /// Returns the folder of the submissions of a sweep.
-    fn above(results: &Path, sweep: &str) -> PathBuf {
-        results.join(SWEEPS).join(SUBMITTED).join(sweep)
-    }
+/// Returns the folder of the submissions of a sweep or comparison.
+fn above(results: &Path, name: &str) -> PathBuf {
+    results.join(SWEEPS).join(SUBMITTED).join(name)
+}
 
-    /// Creates the folder of a new submission of a sweep, called `id`.
-    ///
-    /// # Errors
-    /// If it cannot be created.
-    pub fn create_folder(results: &Path, sweep: &str, id: &str) -> Result<PathBuf> {
-        let above = std::path::absolute(Self::above(results, sweep)).at("find", results)?;
-        let folder = above.join(id);
-        std::fs::create_dir_all(&above).at("create", &above)?;
-        std::fs::create_dir(&folder).at("create", &folder)?;
-        Ok(folder)
-    }
+/// Creates the folder of a new submission of the sweep or comparison `name`, and returns its path.
+///
+/// # Errors
+/// If it cannot be created.
+pub fn create_folder(results: &Path, name: &str) -> Result<PathBuf> {
+    let above = std::path::absolute(above(results, name)).at("find", results)?;
+    let id = format!("{}-{}", crate::format::now().strftime("%Y%m%dT%H%M%SZ"), std::process::id());
+    let folder = above.join(id);
+    std::fs::create_dir_all(&above).at("create", &above)?;
+    std::fs::create_dir(&folder).at("create", &folder)?;
+    Ok(folder)
+}
 
+impl<W: Serialize> Submission<W> {
     /// Writes `submission.json`.
     ///
     /// # Errors
@@ -108,7 +104,9 @@ impl Submission {
     pub fn write(&self) -> Result<()> {
         atomic::write(&self.folder.join(FILE), &atomic::json(&self.content)?)
     }
+}
 
+impl<W: DeserializeOwned> Submission<W> {
     /// Reads the submission in a folder.
     ///
     /// # Errors
@@ -117,17 +115,17 @@ impl Submission {
         let folder = std::path::absolute(folder).at("find", folder)?;
         let path = folder.join(FILE);
         let bytes = regular::read(&path, regular::MAX_TEXT)?;
-        let content: Content = atomic::parse_json(&path, &bytes, "a submission")?;
+        let content: Content<W> = atomic::parse_json(&path, &bytes, "a submission")?;
         Ok(Self { folder, content })
     }
 
-    /// Returns the submissions of a sweep, the oldest first. Leaves out folders without `submission.json`,
+    /// Returns the submissions of a sweep or comparison, the oldest first. Leaves out folders without `submission.json`,
     /// because the command that wrote them ended before it submitted anything.
     ///
     /// # Errors
     /// If one cannot be read.
-    pub fn all(results: &Path, sweep: &str) -> Result<Vec<Self>> {
-        let above = Self::above(results, sweep);
+    pub fn all(results: &Path, name: &str) -> Result<Vec<Self>> {
+        let above = above(results, name);
         let entries = match std::fs::read_dir(&above) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.at("read", &above)?,
@@ -139,7 +137,9 @@ impl Submission {
         folders.sort();
         folders.iter().filter(|folder| folder.join(FILE).is_file()).map(|folder| Self::read(folder)).collect()
     }
+}
 
+impl<W> Submission<W> {
     /// Copies this program beside the submissions and returns the copy's path. Tasks run the copy: if the
     /// program were built anew while they wait, their cells would have other keys.
     ///
@@ -173,25 +173,41 @@ impl Submission {
         })
     }
 
-    /// Returns the folder of the sweep, with its cells and tables.
-    ///
-    /// # Errors
-    /// The same as for [`results`](Self::results).
-    pub fn sweep_folder(&self) -> Result<PathBuf> {
-        Ok(self.results()?.join(SWEEPS).join(&self.content.sweep))
-    }
-
-    /// Returns the file of the recipe.
-    pub fn recipe(&self) -> PathBuf {
-        self.folder.join(&self.content.recipe)
-    }
-
     /// Returns the job of the last task, which runs what the others left.
     pub fn last_job(&self) -> SubmittedJob {
-        let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
-        let name = format!("xrun-{}-{name}-last", self.content.sweep);
+        let name = format!("{}-last", job_name(&self.content.name, &self.folder));
         let stage = self.content.jobs.iter().map(|job| job.stage + 1).max().unwrap_or(0);
         SubmittedJob { name, first: self.content.tasks.len(), count: 1, stage }
+    }
+
+    /// Returns what a task runs; `None` for the last task.
+    ///
+    /// # Errors
+    /// If there is no such task.
+    pub fn work_of(&self, task: usize) -> Result<Option<&TaskWork>> {
+        let tasks = &self.content.tasks;
+        if task > tasks.len() {
+            return Err(Error::usage(format!(
+                "{} has {} tasks; there is no task {task}",
+                self.folder.display(),
+                tasks.len()
+            )));
+        }
+        Ok(tasks.get(task))
+    }
+
+    /// Queues the task of this process again, whose time ends, and says whether it is.
+    pub fn requeue(&self, system: &dyn BatchSystem) {
+        match system.requeue_own_task(self.content.most_requeues) {
+            Ok(true) => eprint_line("the time of this task ends; it is queued again and continues"),
+            Ok(false) => eprint_line(
+                "the time of this task ends, and it was queued again as often as executor.slurm.most_requeues allows; \
+                 submit again to continue",
+            ),
+            Err(e) => {
+                eprint_line(&format!("warning: the task is not queued again: {e}; submit again to continue"))
+            }
+        }
     }
 
     /// Returns the names of all jobs, the last one included.
@@ -216,6 +232,12 @@ impl Submission {
         let work = job.and_then(|job| self.content.tasks.get(job.first + task.index));
         work.map(|work| work.cells(count)).unwrap_or_default()
     }
+}
+
+/// Returns the beginning of the names of the jobs of a submission. No other submission has it.
+pub fn job_name(name: &str, folder: &Path) -> String {
+    let id = folder.file_name().unwrap_or_default().to_string_lossy();
+    format!("xrun-{name}-{id}")
 }
 
 impl TaskWork {

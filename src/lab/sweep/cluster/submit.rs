@@ -1,65 +1,26 @@
 //! Submits the cells of a sweep that are not done: plans them, divides them into tasks, and queues the tasks.
 
-use super::division::{PlannedCell, START_TIME, TIME_MARGIN, divide, jobs, needs_of};
-use super::submission::{Content, Submission, SubmittedJob};
-use crate::error::{Error, Result};
+use super::division::{SubmittedCell, divide, needs_of};
+use super::jobs::{Parts, Submitted, queued_cells, submit_parts};
+use super::submission::create_folder;
+use super::submitted_sweep::SubmittedSweep;
+use crate::error::Result;
 use crate::executor::SlurmSettings;
-use crate::executor::batch_system::{ArrayJob, BatchSystem, JobId, TaskNeeds};
-use crate::format::{binary, plural, wall_time};
+use crate::executor::batch_system::{BatchSystem, TaskNeeds};
 use crate::results::atomic;
 use crate::results::ledger::Ledger;
 use crate::results::names::file_part;
 use crate::results::progress::eprint_line;
+use crate::sweep::axes::format_settings;
+use crate::sweep::cell::Cell;
 use crate::sweep::schedule::Output;
 use crate::sweep::table::Tables;
 use crate::sweep::{Request, Sweep, prepare};
 use std::collections::{BTreeMap, HashSet};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The hidden command that runs a task.
 pub const TASK_COMMAND: &str = "sweep-task";
-
-/// What was submitted.
-#[derive(Debug, Default)]
-pub struct Submitted {
-    /// The folder of the sweep.
-    pub folder: PathBuf,
-    /// The folder of the submission; `None` if every cell is done or queued.
-    pub submission: Option<PathBuf>,
-    /// The jobs, in order.
-    pub jobs: Vec<JobId>,
-    /// The number of cells that were submitted.
-    pub cells: usize,
-    /// The number of tasks that run them.
-    pub tasks: usize,
-    /// The number of cells that wait or run in earlier submissions.
-    pub queued: usize,
-    /// The number of cells that are done, or cannot run.
-    pub done: usize,
-}
-
-impl Submitted {
-    /// Describes what was submitted, and how to follow it.
-    pub fn in_words(&self) -> String {
-        let Self { cells, tasks, queued, done, jobs, .. } = self;
-        let sweep = self.folder.display();
-        let rest = format!("{done} done or not to run, {queued} queued before");
-        if self.submission.is_none() {
-            return format!("nothing to submit: {rest}");
-        }
-        let ids: Vec<&str> = jobs.iter().map(|job| job.0.as_str()).collect();
-        format!(
-            "submitted {cells} cell{} in {tasks} task{}, {rest}; job{} {}; `xrun sweep --status {sweep}` shows how \
-             far they are",
-            plural(*cells),
-            plural(*tasks),
-            plural(jobs.len()),
-            ids.join(", ")
-        )
-    }
-}
 
 /// Submits the cells of a sweep that are neither done nor queued, and returns at once.
 ///
@@ -79,7 +40,8 @@ pub fn submit(
     tables.write(&sweep.cells, &ledger)?;
     let name = tables.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let queued = queued_cells(request.results, &name, sweep.cells.len(), system)?;
-    let mut submitted = Submitted { folder: tables.folder.clone(), ..Submitted::default() };
+    let status_command = format!("xrun sweep --status {}", tables.folder.display());
+    let mut submitted = Submitted { status_command, ..Submitted::default() };
     let (mut seen, mut wanted, mut retried) = (HashSet::new(), Vec::new(), BTreeMap::new());
     for (at, cell) in sweep.cells.iter().enumerate() {
         let last = ledger.last(&cell.key);
@@ -89,8 +51,8 @@ pub fn submit(
             submitted.queued += 1;
         } else if !seen.insert(&cell.key) || is_done && again.is_none() {
             submitted.done += 1;
-        } else if let Some(needs) = needs_of(cell, settings)? {
-            wanted.push(PlannedCell { at, needs });
+        } else if let Some(needs) = planned_needs(cell, settings)? {
+            wanted.push(SubmittedCell { at, needs });
             retried.extend(again.map(|last| (cell.key.clone(), last.attempt)));
         } else {
             submitted.done += 1;
@@ -102,113 +64,24 @@ pub fn submit(
     submitted.cells = wanted.len();
     let groups = divide(&sweep, &wanted, settings);
     submitted.tasks = groups.iter().map(|group| group.tasks.len()).sum();
-    let id = format!("{}-{}", crate::format::now().strftime("%Y%m%dT%H%M%SZ"), std::process::id());
-    let folder = Submission::create_folder(request.results, &name, &id)?;
+    let folder = create_folder(request.results, &name)?;
     let recipe = format!("{}.toml", file_part(sweep.base.name()));
     atomic::write(&folder.join(&recipe), sweep.base.copy().as_bytes())?;
-    let (jobs, needs) = jobs(&groups, &format!("xrun-{name}-{id}"), system.most_tasks()?);
-    let submission = Submission {
-        content: Content {
-            sweep: name,
-            recipe,
-            arguments: request.arguments.to_vec(),
-            retried,
-            hang_s: request.limits.hang.map(|limit| limit.as_secs_f64()),
-            timeout_s: request.limits.timeout.map(|limit| limit.as_secs_f64()),
-            most_requeues: settings.most_requeues,
-            tasks: groups.into_iter().flat_map(|group| group.tasks).collect(),
-            jobs,
-        },
-        folder,
+    let limit = |limit: Option<Duration>| limit.map(|limit| limit.as_secs_f64());
+    let work = SubmittedSweep {
+        recipe,
+        arguments: request.arguments.to_vec(),
+        retried,
+        hang_s: limit(request.limits.hang),
+        timeout_s: limit(request.limits.timeout),
     };
-    submission.write()?;
-    for (job, needs) in submission.content.jobs.iter().zip(&needs) {
-        eprint_line(&format!(
-            "{}: {} task{}, each with {}",
-            job.name,
-            job.count,
-            plural(job.count),
-            in_words(needs, settings)
-        ));
-    }
-    submitted.jobs = submit_jobs(&submission, &needs, system)?;
-    submitted.submission = Some(submission.folder);
+    let parts = Parts { name, folder, work, groups, last: None, task_command: TASK_COMMAND };
+    submitted.jobs = submit_parts(parts, settings, system)?;
     Ok(submitted)
 }
 
-/// Submits the jobs of a submission, and one more that runs what is left after them.
-fn submit_jobs(submission: &Submission, needs: &[TaskNeeds], system: &dyn BatchSystem) -> Result<Vec<JobId>> {
-    let program = submission.keep_program()?;
-    let command: Vec<OsString> = vec![program.into(), TASK_COMMAND.into(), submission.folder.clone().into()];
-    let mut ids: Vec<JobId> = Vec::new();
-    let job = |job: &SubmittedJob, needs: TaskNeeds, after: Vec<JobId>| ArrayJob {
-        name: job.name.clone(),
-        command: command.clone(),
-        first: job.first,
-        count: job.count,
-        needs,
-        after,
-        folder: submission.folder.clone(),
-    };
-    let submitted = |one: Result<JobId>, ids: &[JobId]| {
-        one.map_err(|e| {
-            let ids: Vec<&str> = ids.iter().map(|job| job.0.as_str()).collect();
-            let before = if ids.is_empty() { "none".to_owned() } else { ids.join(", ") };
-            Error::failed(format!(
-                "{}; submitted before: {before}; the same command submits the rest",
-                e.message()
-            ))
-        })
-    };
-    let jobs = &submission.content.jobs;
-    for (one, needs) in jobs.iter().zip(needs) {
-        // Those of the stage before have waited for earlier ones.
-        let before = jobs.iter().zip(&ids).filter(|(other, _)| other.stage + 1 == one.stage);
-        let after = before.map(|(_, id)| id.clone()).collect();
-        ids.push(submitted(system.submit(&job(one, *needs, after)), &ids)?);
-    }
-    let last = submission.last_job();
-    let most = |get: fn(&TaskNeeds) -> u64| needs.iter().map(get).max().unwrap_or(1);
-    let needs = TaskNeeds {
-        gpus: most(|needs| needs.gpus as u64) as usize,
-        cpus: most(|needs| needs.cpus as u64) as usize,
-        memory_mib: most(|needs| needs.memory_mib),
-        time: Duration::from_secs(most(|needs| needs.time.as_secs())),
-    };
-    ids.push(submitted(system.submit(&job(&last, needs, ids.clone())), &ids)?);
-    Ok(ids)
-}
-
-/// Returns the cells, of `count` in a sweep, that wait or run in earlier submissions.
-fn queued_cells(
-    results: &Path,
-    sweep: &str,
-    count: usize,
-    system: &dyn BatchSystem,
-) -> Result<HashSet<usize>> {
-    let submissions = Submission::all(results, sweep)?;
-    let queued = Submission::queued(&submissions, system)?;
-    let cells =
-        |one: &Submission| queued.iter().flat_map(|task| one.cells_of(task, count)).collect::<Vec<_>>();
-    Ok(submissions.iter().flat_map(cells).collect())
-}
-
-/// Describes what a task needs.
-fn in_words(needs: &TaskNeeds, settings: &SlurmSettings) -> String {
-    let gpus =
-        if needs.gpus > 0 { format!("{} GPU{}, ", needs.gpus, plural(needs.gpus)) } else { String::new() };
-    let time_from = match settings.minutes {
-        Some(_) => "as executor.slurm.minutes sets".to_owned(),
-        None => {
-            let start = wall_time(START_TIME.as_secs_f64());
-            format!("the prediction times {TIME_MARGIN}, and {start} to start")
-        }
-    };
-    format!(
-        "{gpus}{} CPU{}, {} of memory, {} ({time_from})",
-        needs.cpus,
-        plural(needs.cpus),
-        binary((needs.memory_mib << 20) as usize),
-        wall_time(needs.time.as_secs_f64())
-    )
+/// Returns what a cell needs; `None` if it cannot run, which a task records.
+fn planned_needs(cell: &Cell, settings: &SlurmSettings) -> Result<Option<TaskNeeds>> {
+    let Ok(work) = &cell.work else { return Ok(None) };
+    needs_of(work, settings, || format!("{} ({})", cell.name, format_settings(&cell.settings)))
 }

@@ -1,14 +1,15 @@
 //! Runs a task of a submission on a node.
 
 use super::submission::{Content, Submission, TaskWork};
+use super::submitted_sweep::SubmittedSweep;
 use crate::error::{Error, ErrorKind, Result};
+use crate::executor::LocalProcesses;
 use crate::executor::batch_system::BatchSystem;
-use crate::executor::{Limits, LocalProcesses};
 use crate::ranks::{Stop, environment};
 use crate::recipe;
 use crate::results::configurations::Settings;
 use crate::results::ledger::Ledger;
-use crate::results::progress::{Mode, eprint_line};
+use crate::results::progress::Mode;
 use crate::sweep::axes::{GridPoint, format_settings, naming_keys};
 use crate::sweep::cell::{Cell, Corpora, Source, build_name};
 use crate::sweep::design::Design;
@@ -16,9 +17,8 @@ use crate::sweep::display::Display;
 use crate::sweep::schedule::{Output, Schedule, SweepPolicy, TaskPolicy, TaskStage};
 use crate::sweep::table::SweepCell;
 use crate::sweep::trunk::Trunks;
-use crate::sweep::{Request, Sweep, cells, run_until};
+use crate::sweep::{Sweep, cells, run_until};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Checkpoints that a cell keeps until it is done, to continue after an interruption.
 const CHECKPOINTS: usize = 1;
@@ -42,33 +42,19 @@ impl Output for NoTables {
 pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<Option<PathBuf>> {
     let submission = Submission::read(folder)?;
     let stop = Stop::on_signals(None)?;
-    let ended = match submission.content.tasks.get(task) {
+    let ended = match submission.work_of(task)? {
         Some(TaskWork::Cells(own)) => run_cells(&submission, own, &stop).map(|()| None),
         Some(TaskWork::Stage(stage)) => run_stage(&submission, *stage, &stop).map(|()| None),
-        None if task == submission.content.tasks.len() => run_rest(&submission, &stop).map(Some),
-        None => Err(Error::usage(format!(
-            "{} has {} tasks; there is no task {task}",
-            submission.folder.display(),
-            submission.content.tasks.len()
-        ))),
+        None => run_rest(&submission, &stop).map(Some),
     };
     if stop.was_announced() && ended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Interrupted) {
-        match system.requeue_own_task(submission.content.most_requeues) {
-            Ok(true) => eprint_line("the time of this task ends; it is queued again and continues"),
-            Ok(false) => eprint_line(
-                "the time of this task ends, and it was queued again as often as executor.slurm.most_requeues allows; \
-                 submit the sweep again to continue",
-            ),
-            Err(e) => eprint_line(&format!(
-                "warning: the task is not queued again: {e}; submit the sweep again to continue"
-            )),
-        }
+        submission.requeue(system);
     }
     ended
 }
 
 /// Runs the cells of a task, given by their indices.
-fn run_cells(submission: &Submission, own: &[usize], stop: &Stop) -> Result<()> {
+fn run_cells(submission: &Submission<SubmittedSweep>, own: &[usize], stop: &Stop) -> Result<()> {
     let results = submission.results()?;
     let folder = submission.sweep_folder()?;
     let listed = cells(&folder)?;
@@ -104,10 +90,10 @@ fn run_cells(submission: &Submission, own: &[usize], stop: &Stop) -> Result<()> 
 
 /// Trains cells of a sweep with rungs up to a rung. Which ones follows from the ledger alone, so every task
 /// finds the same, whenever it starts and however often.
-fn run_stage(submission: &Submission, stage: TaskStage, stop: &Stop) -> Result<()> {
+fn run_stage(submission: &Submission<SubmittedSweep>, stage: TaskStage, stop: &Stop) -> Result<()> {
     let results = submission.results()?;
     let path = submission.recipe();
-    let whole = Sweep::new(&request(submission, &path, results))?;
+    let whole = Sweep::new(&submission.request(&path, results))?;
     let folder = submission.sweep_folder()?;
     for (cell, listed) in whole.cells.iter().zip(cells(&folder)?).filter(|(cell, _)| cell.work.is_ok()) {
         check_key(cell, &listed.key, &listed.settings)?;
@@ -118,22 +104,22 @@ fn run_stage(submission: &Submission, stage: TaskStage, stop: &Stop) -> Result<(
 
 /// Runs cells in processes of this node, one at a time. `keys` name them in the output.
 fn run_schedule(
-    submission: &Submission,
+    submission: &Submission<SubmittedSweep>,
     (cells, design): (&[Cell], &Design),
     keys: &[String],
     (build, stage): (&str, Option<TaskStage>),
     stop: &Stop,
 ) -> Result<()> {
-    let Content { sweep, retried, .. } = &submission.content;
+    let Content { name, work, .. } = &submission.content;
     let results = submission.results()?;
     let policy = SweepPolicy {
-        name: sweep,
+        name,
         results,
         retry: &[],
-        limits: limits(&submission.content),
+        limits: work.limits(),
         build,
         comparison: None,
-        task: Some(TaskPolicy { retried, stage }),
+        task: Some(TaskPolicy { retried: &work.retried, stage }),
     };
     let mut executor = LocalProcesses::new(results, 1, stop);
     let display = Display::new(Mode::Plain, keys, cells.len());
@@ -143,29 +129,10 @@ fn run_schedule(
 }
 
 /// Runs what other tasks left, and compares the configurations, as the sweep would on one machine.
-fn run_rest(submission: &Submission, stop: &Stop) -> Result<PathBuf> {
+fn run_rest(submission: &Submission<SubmittedSweep>, stop: &Stop) -> Result<PathBuf> {
     let path = submission.recipe();
-    let ended = run_until(&request(submission, &path, submission.results()?), stop)?;
+    let ended = run_until(&submission.request(&path, submission.results()?), stop)?;
     ended.outcome.map(|()| ended.folder)
-}
-
-/// Makes the request of the whole sweep. `path` is its recipe.
-fn request<'a>(submission: &'a Submission, path: &'a Path, results: &'a Path) -> Request<'a> {
-    Request {
-        recipe: path,
-        arguments: &submission.content.arguments,
-        results,
-        jobs: 1,
-        retry: &[],
-        limits: limits(&submission.content),
-        progress: Mode::Plain,
-        is_task: true,
-    }
-}
-
-fn limits(content: &Content) -> Limits {
-    let limit = |seconds: Option<f64>| seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    Limits { hang: limit(content.hang_s), timeout: limit(content.timeout_s) }
 }
 
 /// Checks that a cell is on this node what it was when it was submitted.
