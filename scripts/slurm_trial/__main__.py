@@ -3,16 +3,18 @@
 
     python3 scripts/slurm_trial --xrun target/release/xrun --cells 300
     python3 scripts/slurm_trial --xrun target/release/xrun --cells 60 --rungs 40,120
+    python3 scripts/slurm_trial --xrun target/release/xrun --pairs 8
 
 It needs Debian's packages slurm-wlm and munge, and to be root; a cluster of four nodes runs on this machine. A tenth of the
 cells lose their process, a fifth of the tasks are preempted (requeued or signalled), two nodes fail, and the shell that
-submits is killed at random moments. With --rungs, tasks decide which cells continue, and are disturbed as well. Afterwards
-the rows of both sweeps must be equal in all columns but times, the number of attempts and the name of the run, and only
+submits is killed at random moments. With --rungs, tasks decide which cells continue, and are disturbed as well; with --pairs
+a sequential comparison of so many pairs is submitted, and a process of each of its jobs is killed. Afterwards the rows of both sweeps must be equal in all columns but times, the number of attempts and the name of the run, and only
 cells that were disturbed may have run again.
 """
 
 import argparse
 import csv
+import json
 import random
 import re
 import subprocess
@@ -58,8 +60,16 @@ def rows(results: Path) -> dict[str, dict[str, str]]:
         return {row["cell"]: row for row in csv.DictReader(file)}
 
 
+def answer(results: Path) -> tuple[list, list]:
+    """Returns the values of the runs and the findings of the only comparison in a results folder."""
+    (record,) = results.glob("comparisons/*/*/experiment.json")
+    content = json.loads(record.read_text())
+    values = [(run["arm"], run["seed"], run["values"]) for run in content["runs"]]
+    return values, [content["findings"], content["standing"]]
+
+
 class Trial:
-    """A submitted sweep, and what is done to it."""
+    """A submitted sweep or comparison, and what is done to it."""
 
     def __init__(self, args, cluster: Cluster, folder: Path):
         self.args, self.cluster, self.folder = args, cluster, folder
@@ -67,7 +77,11 @@ class Trial:
         self.done = Counter()
         rates = ",".join(f"{1e-4 * (at + 1):.4g}" for at in range(args.cells // 10))
         self.sweep = ["sweep", "tiny.toml", f"optimizer.lr={rates}", "training.seed=1,2,3,4,5,6,7,8,9,10"]
-        if args.rungs:
+        self.killed_jobs: set[bytes] = set()
+        if args.pairs:
+            self.sweep = ["compare", "tiny.toml", "optimizer.betas=[0.9,0.98]", "--on", "val_loss", "--sequential"]
+            self.sweep += ["--seeds", str(args.pairs), "--min-effect", "val_loss=0.005"]
+        elif args.rungs:
             self.sweep += [f"sweep.rungs=[{args.rungs}]", f"validation.interval={args.rungs.split(',')[0]}"]
 
     def xrun(self, *arguments: str) -> subprocess.Popen:
@@ -103,6 +117,8 @@ class Trial:
             "signalled": self.args.cells // self.args.per_task // 10,
             "nodes": self.args.nodes,
         }
+        if self.args.pairs:
+            self.kill_a_task()
         open_kinds = [kind for kind, count in left.items() if self.done[kind] < count]
         if not open_kinds:
             return
@@ -125,6 +141,26 @@ class Trial:
             self.cluster.run(*(["scontrol", "requeue"] if kind == "requeued" else signals), task, check=False)
             self.done[kind] += 1
 
+    def kill_a_task(self) -> None:
+        """Kills the process of a task, of a job none of whose tasks was killed."""
+        tasks = self.cluster.processes(lambda command: b"compare-task" in command[:5])
+        for process in tasks:
+            job = Path(f"/proc/{process}/environ").read_bytes().split(b"SLURM_ARRAY_JOB_ID=")[-1].split(b"\0")[0]
+            if job not in self.killed_jobs and self.random.random() < 0.5:
+                self.killed_jobs.add(job)
+                kill([process])
+                self.done["tasks killed"] += 1
+
+    def is_done(self) -> bool:
+        """Prints how far the sweep or comparison is, and tells whether it is done."""
+        command = self.xrun(self.sweep[0], "--status", "tiny", "--results", "cluster")
+        said = command.communicate()[0]
+        print(said.strip(), flush=True)
+        if self.args.pairs:
+            return ": answered" in said
+        states = {words for _, words in re.findall(r"^ +(\d+)  (.+)$", said, re.M)}
+        return states <= {"ok", "dropped"}
+
     def run(self) -> None:
         """Submits and disturbs until every cell is done."""
         for _ in range(10):
@@ -132,17 +168,18 @@ class Trial:
             while self.queued():
                 self.disturb()
                 time.sleep(self.random.uniform(0.02, 0.4))
-            command = self.xrun("sweep", "--status", "tiny", "--results", "cluster")
-            said = command.communicate()[0]
-            print(said.strip(), flush=True)
-            states = dict((words, int(count)) for count, words in re.findall(r"^ +(\d+)  (.+)$", said, re.M))
-            if states.keys() <= {"ok", "dropped"}:
+            if self.is_done():
                 return
             self.done["further submissions"] += 1
         raise SystemExit("some cells are not done after ten submissions")
 
     def compare(self) -> None:
-        """Compares the rows with those of the local sweep."""
+        """Compares the rows with those of the local sweep, or the answer with that of the local comparison."""
+        if self.args.pairs:
+            if answer(self.folder / "local") != answer(self.folder / "cluster"):
+                raise SystemExit("the comparisons differ in their runs, findings or standing")
+            print(f"both comparisons say the same; done to the one on the cluster: {dict(self.done)}")
+            return
         reference, disturbed = rows(self.folder / "local"), rows(self.folder / "cluster")
         if reference.keys() != disturbed.keys():
             raise SystemExit("the sweeps have different cells")
@@ -169,6 +206,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--interval", type=int, default=100)
     parser.add_argument("--rungs", help="steps of successive halving, such as 40,80; multiples of the first")
+    parser.add_argument("--pairs", type=int, help="pairs of a sequential comparison, in place of a sweep")
     parser.add_argument("--nodes", type=int, default=2, help="nodes that fail")
     parser.add_argument("--cpus", type=int, default=2, help="processors of a node")
     parser.add_argument("--killed-shells", type=int, default=5)
@@ -188,6 +226,8 @@ def main() -> None:
             began = time.monotonic()
             local = trial.xrun(*trial.sweep, "--results", "local", "--jobs", "2")
             said = local.communicate()[0]
+            if local.returncode:
+                raise SystemExit(f"on this machine: {said}")
             print(said.strip().splitlines()[-2], f"{time.monotonic() - began:.0f} s", flush=True)
             began = time.monotonic()
             trial.run()

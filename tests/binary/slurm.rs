@@ -23,12 +23,17 @@ const SCANCEL: &str = "#!/bin/sh\necho \"$@\" >>canceled\n";
 const SCONTROL: &str =
     "#!/bin/sh\n[ \"$1\" = requeue ] && echo \"$2\" >>requeued\necho 'MaxArraySize            = 3'\n";
 
+/// Adds a command of Slurm to a folder.
+pub fn add_command(place: &Place, name: &str, text: &str) {
+    let path = place.write(&format!("bin/{name}"), text.as_bytes());
+    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
 /// Adds the commands of Slurm and the settings of its site to a folder.
 pub fn add_to(place: &Place) {
     for (name, text) in [("sbatch", SBATCH), ("squeue", SQUEUE), ("scancel", SCANCEL), ("scontrol", SCONTROL)]
     {
-        let path = place.write(&format!("bin/{name}"), text.as_bytes());
-        fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+        add_command(place, name, text);
     }
     place.write(
         "xrun.toml",
@@ -41,7 +46,7 @@ pub const PATH: &str = "PATH=$PWD/bin:/usr/bin:/bin; export PATH";
 
 /// Lets a task know its number.
 pub const TASK_PATH: &str = "PATH=$PWD/bin:/usr/bin:/bin; SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=0; \
-                             export PATH SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID";
+                             XRUN_BATCH_TASK=7_0; export PATH SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID XRUN_BATCH_TASK";
 
 /// Runs xrun where it finds the commands of Slurm.
 pub fn xrun(place: &Place, arguments: &[&str]) -> Done {

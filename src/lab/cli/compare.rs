@@ -82,7 +82,7 @@ impl Args {
             jobs: self.jobs.into(),
             timeout: self.timeout,
             pilot: self.pilot.unwrap_or(0).into(),
-            is_task: false,
+            batch: None,
             algorithms_from: None,
         }
     }

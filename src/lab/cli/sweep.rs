@@ -5,6 +5,7 @@ use super::run::Show;
 use super::terminal::{print, print_json_text, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
+use crate::executor::batch_system::BatchSystem;
 use crate::executor::{Limits, Slurm, SlurmSettings};
 use crate::format::plural;
 use crate::report::sweep_plots;
@@ -63,6 +64,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.retry.contains(&CellStatus::Running) {
         return Err(Error::usage("--retry running: a running cell cannot be run again"));
     }
+    let settings = args.cluster.is_batch().then(|| args.cluster.settings()).transpose()?;
+    let system = settings.clone().map(Slurm::new);
     let request = Request {
         recipe: &recipe,
         arguments: &args.seed.on(&args.arguments),
@@ -71,15 +74,14 @@ pub fn run(args: &Args) -> Result<()> {
         retry: &args.retry,
         limits: Limits { hang: args.hang, timeout: args.timeout },
         progress: args.show.mode(),
-        is_task: args.cluster.is_batch(),
+        batch: system.as_ref().map(|system| system as &dyn BatchSystem),
     };
     if args.dry_run {
         let show = if args.show.json { print_json_text } else { print };
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
-    if args.cluster.is_batch() {
-        let settings = args.cluster.settings()?;
-        let submitted = sweep::submit(&request, &settings, &Slurm::new(settings.clone()))?;
+    if let (Some(settings), Some(system)) = (&settings, &system) {
+        let submitted = sweep::submit(&request, settings, system)?;
         return print(&format!("{}\n", submitted.in_words()));
     }
     let ended = sweep::run(&request)?;

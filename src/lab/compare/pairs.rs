@@ -47,7 +47,7 @@ impl<'a> PairRuns<'a> {
             .collect::<Result<_>>()?;
         let cells = seeds.iter().flat_map(|pair| arms.iter().zip(pair));
         // A task keeps the checkpoint that it continues from, until the run is done.
-        let stays = |key_value: &&String| !setting.is_task || *key_value != NO_CHECKPOINTS;
+        let stays = |key_value: &&String| setting.batch.is_none() || *key_value != NO_CHECKPOINTS;
         let requests = cells.map(|((recipe, settings), seed)| {
             let seed = format!("training.seed={seed}");
             let settings = settings.iter().filter(stays).cloned().chain([seed]).collect();
@@ -56,7 +56,7 @@ impl<'a> PairRuns<'a> {
         let requests: Vec<CellRequest> = requests.collect();
         let measures = question.findings.iter().map(|asked| asked.measure.clone()).collect();
         Ok(Self {
-            batch: CellBatch::new(&requests, setting.results, usize::from(setting.is_task))?,
+            batch: CellBatch::new(&requests, setting.results, usize::from(setting.batch.is_some()))?,
             pairs: seeds.len(),
             measures,
             take_turns: question.is_timed(),
@@ -159,7 +159,7 @@ impl<'a> PairRuns<'a> {
             jobs: self.setting.jobs,
             rerun_done: again,
             needs_idle_machine: self.take_turns,
-            is_task: self.setting.is_task,
+            batch: self.setting.batch,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: Mode::Auto,
         };

@@ -1,6 +1,7 @@
 //! The settings of a comparison, and its result.
 
 use crate::error::Error;
+use crate::executor::batch_system::BatchSystem;
 use crate::results::experiment::Experiment;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,8 +17,8 @@ pub struct Setting<'a> {
     pub timeout: Option<Duration>,
     /// Number of pilot pairs, from which the plan estimates the deviation.
     pub pilot: usize,
-    /// True in a task of a batch system: a run that was stopped continues from its checkpoint.
-    pub is_task: bool,
+    /// The batch system if this is one of its tasks: a run that was stopped continues from its checkpoint.
+    pub batch: Option<&'a dyn BatchSystem>,
     /// A run whose matrix-product algorithms all trials use; if unset, they use the first trial's.
     pub algorithms_from: Option<PathBuf>,
 }

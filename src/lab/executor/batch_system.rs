@@ -74,8 +74,21 @@ pub enum TaskState {
     Running(String),
 }
 
+/// How a task ended that left no word itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskEnd {
+    /// The batch system took its node for another job, or somebody queued or ended it.
+    Preempted,
+    /// Its node failed.
+    NodeFailed,
+    /// Its time ended.
+    TimeLimit,
+    /// It needed more host memory than it had asked for.
+    OutOfMemory,
+}
+
 /// Runs array jobs on the nodes of a cluster.
-pub trait BatchSystem {
+pub trait BatchSystem: std::fmt::Debug {
     /// Returns the most tasks of one job.
     ///
     /// # Errors
@@ -99,6 +112,10 @@ pub trait BatchSystem {
     /// # Errors
     /// If the batch system does not answer.
     fn cancel(&self, jobs: &[JobId]) -> Result<()>;
+
+    /// Returns how a task ended that is named as the ledger names it; `None` if that is not known, because the
+    /// task runs or no accounting is kept.
+    fn end_of_task(&self, task: &str) -> Option<TaskEnd>;
 
     /// Puts the task that this process runs back into the queue, which ends this process soon. Returns false
     /// if it has been queued again `most` times.

@@ -4,6 +4,7 @@
 //! the last process that has the file open. A later process can therefore tell whether the run is still
 //! going, and reads on.
 
+use super::host_memory::oom_kills;
 use super::{Capacity, Executor, Output, Polled, RunEnd, RunId, RunSpec, StopSignal, Task};
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Result};
@@ -16,6 +17,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -26,6 +28,9 @@ pub const ATTEMPTS: &str = ".attempts";
 
 /// Time between two rounds of polls.
 const TICK: Duration = Duration::from_millis(20);
+
+/// The signal with which the kernel kills a process when memory runs out.
+const SIGKILL: i32 = 9;
 
 /// Executes runs as processes of this machine.
 #[derive(Debug)]
@@ -44,6 +49,8 @@ pub struct LocalProcesses {
 struct LocalRun {
     /// `None` if another process started it.
     process: Option<Child>,
+    /// How many processes had been killed for memory when it started.
+    oom_kills_before: Option<u64>,
     stdout: File,
     stderr: Stderr,
     /// True after a stop was requested.
@@ -166,12 +173,14 @@ impl Executor for LocalProcesses {
                 (stdout, shown_or_captured)
             }
         };
+        let oom_kills_before = oom_kills();
         let process = command.spawn().map_err(|e| failed("start", e))?;
         let is_captured = matches!(spec.output, Output::Captured { .. });
         let killed_together = is_captured.then(|| self.stop.kill_together(process.id()));
         let process = Some(process);
         Ok(self.add(LocalRun {
             process,
+            oom_kills_before,
             stdout,
             stderr,
             stop_requested: false,
@@ -185,7 +194,14 @@ impl Executor for LocalProcesses {
             return Ok(None);
         }
         let (stdout, stderr) = (regular::open(&path)?, Stderr::Kept(path));
-        let run = LocalRun { process: None, stdout, stderr, stop_requested: false, _killed_together: None };
+        let run = LocalRun {
+            process: None,
+            oom_kills_before: None,
+            stdout,
+            stderr,
+            stop_requested: false,
+            _killed_together: None,
+        };
         Ok(Some(self.add(run)))
     }
 
@@ -206,7 +222,12 @@ impl Executor for LocalProcesses {
                 Stderr::Captured(file) => read_present(file, &mut stderr)?,
                 Stderr::Shown => {}
             }
-            polled.end = Some(RunEnd { exit, stderr: String::from_utf8_lossy(&stderr).into_owned() });
+            let was_killed = exit.is_some_and(|exit| exit.signal() == Some(SIGKILL));
+            polled.end = Some(RunEnd {
+                exit,
+                stderr: String::from_utf8_lossy(&stderr).into_owned(),
+                host_memory_ran_out: was_killed && oom_kills() > run.oom_kills_before,
+            });
         }
         Ok(polled)
     }

@@ -8,6 +8,7 @@
 //! limits, interpret the output and use the results, so a new executor needs only one file.
 
 pub mod batch_system;
+mod host_memory;
 mod local;
 mod settings;
 #[cfg(test)]
@@ -119,6 +120,8 @@ pub struct RunEnd {
     pub exit: Option<ExitStatus>,
     /// What the run printed to stderr, if it was kept or captured.
     pub stderr: String,
+    /// True if it was killed while the memory of the host had run out.
+    pub host_memory_ran_out: bool,
 }
 
 /// How a run is asked to end.

@@ -223,7 +223,7 @@ impl SimulatedRun {
     }
 
     fn end_with(&mut self, exit: ExitStatus) {
-        self.end = Some(RunEnd { exit: Some(exit), stderr: String::new() });
+        self.end = Some(RunEnd { exit: Some(exit), ..RunEnd::default() });
     }
 
     fn write_summary(&self) {

@@ -1,9 +1,10 @@
 //! Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol`.
 
-use super::batch_system::{ArrayJob, BatchSystem, JobId, QueuedTask, TaskState};
+use super::batch_system::{ArrayJob, BatchSystem, JobId, QueuedTask, TaskEnd, TaskState};
 use super::settings::SlurmSettings;
 use crate::error::{Error, Result};
 use crate::results::atomic;
+use crate::results::ledger::TASK_VARIABLE;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::path::Path;
@@ -82,6 +83,7 @@ impl Slurm {
         }
         let word = |word: &OsString| utf8(word.as_ref()).map(|word| quoted(&word));
         let words: Vec<String> = job.command.iter().map(word).collect::<Result<_>>()?;
+        let _ = writeln!(text, "export {TASK_VARIABLE}=\"${{{ARRAY_JOB}}}_${ARRAY_INDEX}\"");
         // The process of the script becomes xrun, because Slurm's signal reaches only this one.
         let _ = writeln!(text, "exec {} $(({} + {ARRAY_INDEX}))", words.join(" "), job.first);
         Ok(text)
@@ -127,6 +129,20 @@ impl BatchSystem for Slurm {
         output("scancel", jobs.iter().map(|job| job.0.as_str())).map(drop)
     }
 
+    fn end_of_task(&self, task: &str) -> Option<TaskEnd> {
+        // With duplicates: a task that was queued again has a line for each time.
+        let job = format!("--jobs={task}");
+        let ends = ["--noheader", "--parsable2", "--allocations", "--duplicates", "--format=State", &job];
+        if let Ok(printed) = output("sacct", ends)
+            && let Some(end) = printed.lines().rev().find_map(parse_end)
+        {
+            return Some(end);
+        }
+        // The controller knows a task for some minutes after its end.
+        let printed = output("scontrol", ["show", "job", "--oneliner", task]).ok()?;
+        printed.split_whitespace().find_map(|word| parse_end(word.strip_prefix("JobState=")?))
+    }
+
     fn requeue_own_task(&self, most: usize) -> Result<bool> {
         let variable = |name: &str| {
             std::env::var(name)
@@ -153,6 +169,18 @@ fn parse_queued(line: &str) -> Option<QueuedTask> {
         _ => TaskState::Waiting(reason.to_owned()),
     };
     Some(QueuedTask { job: JobId(job.to_owned()), name: name.to_owned(), index, state })
+}
+
+/// Parses the state of a task that has ended. `None` if it ended by itself or has not ended.
+fn parse_end(state: &str) -> Option<TaskEnd> {
+    // Who canceled it may follow.
+    match state.split_whitespace().next()? {
+        "PREEMPTED" | "REQUEUED" | "CANCELLED" => Some(TaskEnd::Preempted),
+        "NODE_FAIL" | "BOOT_FAIL" => Some(TaskEnd::NodeFailed),
+        "TIMEOUT" | "DEADLINE" => Some(TaskEnd::TimeLimit),
+        "OUT_OF_MEMORY" => Some(TaskEnd::OutOfMemory),
+        _ => None,
+    }
 }
 
 /// Runs a command of Slurm and returns what it prints.
@@ -240,6 +268,7 @@ mod tests {
         #SBATCH --requeue
         #SBATCH --exclude=n7
         module load cuda
+        export XRUN_BATCH_TASK="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
         exec '/p/x run' 'it'\''s $HOME' $((40 + SLURM_ARRAY_TASK_ID))
         "#);
     }
@@ -250,6 +279,14 @@ mod tests {
             let error = Slurm::new(SlurmSettings::default()).script(&job(folder, &["x"])).unwrap_err();
             assert!(error.message().contains("cannot stand in a script"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_task_is_told_from_its_state() {
+        let ends = ["CANCELLED by 1000", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY"].map(parse_end);
+        let expected = [TaskEnd::Preempted, TaskEnd::NodeFailed, TaskEnd::TimeLimit, TaskEnd::OutOfMemory];
+        assert_eq!(ends, expected.map(Some));
+        assert_eq!(["RUNNING", "PENDING", "COMPLETED", "FAILED", ""].map(parse_end), [None; 5]);
     }
 
     #[test]

@@ -24,6 +24,17 @@ pub enum StopCause {
     Timeout(Duration),
     /// This process was told to stop.
     Signal,
+    /// The batch system told this task to end.
+    Preempted,
+    /// The batch system announced the end of this task's time.
+    TimeLimit,
+}
+
+impl StopCause {
+    /// Returns true if this process was told to stop, and the run did nothing wrong.
+    fn came_from_outside(self) -> bool {
+        matches!(self, Self::Signal | Self::Preempted | Self::TimeLimit)
+    }
 }
 
 /// Tracks how far the end of a run has come.
@@ -61,7 +72,8 @@ impl Stopping {
     /// Requests the end. The first cause is kept, except that a hang or a timeout during a save replaces a
     /// signal.
     pub fn request(&mut self, cause: StopCause) {
-        let is_later_limit = self.cause() == Some(StopCause::Signal) && cause != StopCause::Signal;
+        let is_later_limit =
+            self.cause().is_some_and(StopCause::came_from_outside) && !cause.came_from_outside();
         if self.cause.is_none() || is_later_limit {
             self.cause = Some((cause, Instant::now()));
         }
@@ -73,7 +85,9 @@ impl Stopping {
         let grace = match cause {
             StopCause::Hang(_) => Some(Duration::ZERO),
             StopCause::Timeout(_) => Some(GRACE),
-            StopCause::Signal => self.kills_after_signal.then_some(GRACE),
+            StopCause::Signal | StopCause::Preempted | StopCause::TimeLimit => {
+                self.kills_after_signal.then_some(GRACE)
+            }
         };
         if !self.sent_save && grace != Some(Duration::ZERO) {
             self.sent_save = true;

@@ -48,7 +48,9 @@ pub fn run_to_end(spec: &RunSpec, timeout: Option<Duration>, stop: &Stop) -> Res
 
 fn error(cause: StopCause) -> Error {
     match cause {
-        StopCause::Signal => Error::new(ErrorKind::Interrupted, "stopped by a signal"),
+        StopCause::Signal | StopCause::Preempted | StopCause::TimeLimit => {
+            Error::new(ErrorKind::Interrupted, "stopped by a signal")
+        }
         StopCause::Timeout(limit) | StopCause::Hang(limit) => {
             Error::failed(format!("it took more than {} s and was stopped", limit.as_secs_f64()))
         }

@@ -104,7 +104,7 @@ pub(super) fn replay(
         jobs: 1,
         timeout: setting.timeout,
         pilot: 0,
-        is_task: false,
+        batch: None,
         algorithms_from: first.and_then(algorithms_for),
     };
     let FinishedComparison { folder, experiment: new, failed } =

@@ -3,6 +3,8 @@
 
 mod status;
 
+pub use status::ENDED_WITH_SWEEP;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Executor, Limits, RunEnd, RunId, RunSpec, StopCause, Stopping, kept_output};
 use crate::results::Summary;
@@ -32,6 +34,8 @@ pub struct RunningAttempt {
     /// Bytes in the row files when they last grew, and the time at which they did.
     rows: (u64, Instant),
     stopping: Stopping,
+    /// How the sweep ended that started it, and in words; `None` if it was this one.
+    owner_ended: Option<(CellStatus, String)>,
 }
 
 /// What a sweep writes about an attempt before its run begins, so that another sweep can take it over.
@@ -122,14 +126,21 @@ impl RunningAttempt {
     }
 
     /// Attaches to an attempt that another sweep started `ago`, and reads what it has printed so far, the
-    /// header first. `None` if its output is gone.
+    /// header first. `None` if its output is gone. `owner_ended` tells how that sweep ended, in case that the
+    /// run ended with it.
     ///
     /// # Errors
     /// If the output cannot be read.
-    pub fn reattach(executor: &mut dyn Executor, name: &str, ago: Duration) -> Result<Option<Self>> {
+    pub fn reattach(
+        executor: &mut dyn Executor,
+        name: &str,
+        ago: Duration,
+        owner_ended: &(CellStatus, String),
+    ) -> Result<Option<Self>> {
         let now = Instant::now();
         let Some(id) = executor.reattach(name)? else { return Ok(None) };
         let mut attempt = Self::new(id, now.checked_sub(ago).unwrap_or(now));
+        attempt.owner_ended = Some(owner_ended.clone());
         attempt.read(&executor.poll(id)?.stdout);
         Ok(Some(attempt))
     }
@@ -145,6 +156,7 @@ impl RunningAttempt {
             began,
             rows: (0, Instant::now()),
             stopping: Stopping::new(false),
+            owner_ended: None,
         }
     }
 
@@ -174,9 +186,9 @@ impl RunningAttempt {
         Ok(None)
     }
 
-    /// Asks the run to save its state and end.
-    pub fn stop(&mut self, executor: &mut dyn Executor) {
-        self.stopping.request(StopCause::Signal);
+    /// Asks the run to save its state and end, because this process was told to stop.
+    pub fn stop(&mut self, cause: StopCause, executor: &mut dyn Executor) {
+        self.stopping.request(cause);
         self.stopping.send_due(executor, self.id);
     }
 

@@ -8,6 +8,7 @@ use super::prepare;
 use super::schedule::{Output, Schedule, SweepPolicy, TaskPolicy};
 use super::work::Work;
 use crate::error::{Error, ErrorKind, Result};
+use crate::executor::batch_system::BatchSystem;
 use crate::executor::{Executor, Limits, LocalProcesses};
 use crate::ranks::{Stop, environment};
 use crate::recipe;
@@ -19,8 +20,17 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Statuses that the machine may have caused; the cell may end well if it runs again.
-const MACHINE_FAULTS: [CellStatus; 5] =
-    [CellStatus::Oom, CellStatus::Killed, CellStatus::Unsaved, CellStatus::Hang, CellStatus::Failed];
+const MACHINE_FAULTS: [CellStatus; 9] = [
+    CellStatus::Oom,
+    CellStatus::HostOom,
+    CellStatus::Killed,
+    CellStatus::Preempted,
+    CellStatus::TimeLimit,
+    CellStatus::NodeFailed,
+    CellStatus::Unsaved,
+    CellStatus::Hang,
+    CellStatus::Failed,
+];
 
 /// How often a run that the machine ended (memory, disk, a signal) is run again with its seed.
 const RETRIES: usize = 2;
@@ -71,8 +81,8 @@ pub struct BatchPolicy<'a> {
     pub rerun_done: bool,
     /// True if nothing else may run on this machine meanwhile, because times are judged.
     pub needs_idle_machine: bool,
-    /// True in a task of a batch system: a cell that was stopped continues from its checkpoint.
-    pub is_task: bool,
+    /// The batch system if this is one of its tasks: a cell that was stopped continues from its checkpoint.
+    pub batch: Option<&'a dyn BatchSystem>,
     /// Time limits of each run.
     pub limits: Limits,
     /// How to show progress.
@@ -176,7 +186,7 @@ impl CellBatch {
                 limits: policy.limits,
                 build: &self.build,
                 comparison: Some(policy.name),
-                task: policy.is_task.then_some(TaskPolicy { retried: &none, stage: None }),
+                task: policy.batch.map(|system| TaskPolicy { system, retried: &none, stage: None }),
             };
             let schedule =
                 Schedule::new(&sweep, cells, &Design::Grid, ledger, executor, &mut output, display);
@@ -299,7 +309,7 @@ mod tests {
             jobs: 1,
             rerun_done: false,
             needs_idle_machine: false,
-            is_task: false,
+            batch: None,
             limits: Limits::default(),
             progress: Mode::Quiet,
         };

@@ -34,6 +34,7 @@ mod trunk;
 mod work;
 
 use crate::error::{Error, IoContext, Result};
+use crate::executor::batch_system::BatchSystem;
 use crate::executor::{ATTEMPTS, Executor, Limits, LocalProcesses};
 use crate::machine::Machine;
 use crate::ranks::Stop;
@@ -89,8 +90,9 @@ pub struct Request<'a> {
     pub limits: Limits,
     /// How to show progress.
     pub progress: Mode,
-    /// True if the cells run as tasks of a batch system, where stopped cells continue from their checkpoints.
-    pub is_task: bool,
+    /// The batch system whose tasks run the cells; stopped cells then continue from their checkpoints. `None`
+    /// for cells that run on this machine.
+    pub batch: Option<&'a dyn BatchSystem>,
 }
 
 /// A sweep that has ended.
@@ -127,7 +129,7 @@ impl Sweep {
         let machine = environment::machine();
         let rungs = base.values().sweep.rungs.as_deref().unwrap_or_default();
         let has_cooldowns = base.values().sweep.cooldowns.is_some();
-        let checkpoints = usize::from(!rungs.is_empty() || has_cooldowns || request.is_task);
+        let checkpoints = usize::from(!rungs.is_empty() || has_cooldowns || request.batch.is_some());
         let recipe = Source {
             path: request.recipe,
             name: base.name(),
@@ -206,7 +208,7 @@ fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
         limits: request.limits,
         build: &sweep.build,
         comparison: None,
-        task: request.is_task.then_some(TaskPolicy { retried: &none, stage: None }),
+        task: request.batch.map(|system| TaskPolicy { system, retried: &none, stage: None }),
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, stop);

@@ -21,7 +21,7 @@ use super::rerun;
 use super::trunk::StartPoint;
 use super::work::Work;
 use crate::error::{Error, Result};
-use crate::executor::{Executor, Output as RunOutput, RunSpec, Task};
+use crate::executor::{Executor, Output as RunOutput, RunSpec, StopCause, Task};
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, machine_claim};
 use crate::results::measure::rows_hash;
@@ -189,7 +189,12 @@ impl<'a> Schedule<'a> {
                 has_notified = true;
                 self.waiting.clear();
                 self.elsewhere.clear();
-                self.running.iter_mut().for_each(|(_, run)| run.stop(self.executor));
+                let cause = match self.policy.task {
+                    None => StopCause::Signal,
+                    Some(_) if stop.was_announced() => StopCause::TimeLimit,
+                    Some(_) => StopCause::Preempted,
+                };
+                self.running.iter_mut().for_each(|(_, run)| run.stop(cause, self.executor));
             } else if self.refreshed.is_none_or(|looked| looked.elapsed() >= REFRESH_INTERVAL) {
                 self.refresh()?;
             }

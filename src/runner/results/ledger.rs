@@ -26,6 +26,7 @@ use claims::Claims;
 pub use question::{AskedArm, QuestionLine};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
+pub use writer::TASK_VARIABLE;
 use writer::{LEASE, Liveness, SignOfLife, Source, Writer};
 
 /// The merged lines of the ledger's files, and the file that this process writes.
@@ -331,6 +332,12 @@ impl Ledger {
         let Some((_, writer)) = self.last.get(key).map(|&at| &self.order[at]) else { return false };
         let owner = self.sources.get(writer).and_then(|source| source.owner.as_ref());
         owner.is_none_or(|owner| owner.machine == writer::machine_and_boot())
+    }
+
+    /// Returns the task of a batch system that wrote the last line of a cell, if it was one.
+    pub fn task_of(&self, key: &str) -> Option<&str> {
+        let (_, writer) = self.last.get(key).map(|&at| &self.order[at])?;
+        self.sources.get(writer)?.owner.as_ref()?.task.as_deref()
     }
 }
 

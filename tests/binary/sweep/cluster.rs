@@ -1,6 +1,7 @@
 //! Sweeps that are submitted to Slurm.
 
 use super::grid::{count, lines, place, runs, table};
+use super::kills::{process_of, sent};
 use crate::place::{Done, Place};
 use crate::slurm::{self, TASK_PATH, submission, xrun};
 use std::collections::{BTreeMap, BTreeSet};
@@ -157,9 +158,9 @@ fn a_task_whose_time_ends_saves_is_queued_again_and_continues_to_the_bit() {
     first.signal("USR2");
     first.ends().ended(75).says(&["it is queued again and continues"]);
     assert_eq!(fs::read_to_string(place.path().join("requeued")).unwrap(), "7_0\n");
-    assert_eq!(lines(&place).last().unwrap().status, CellStatus::Killed);
+    assert_eq!(lines(&place).last().unwrap().status, CellStatus::TimeLimit);
     let waiting = xrun(&place, &["sweep", "--status", "grid"]).succeeds();
-    assert!(waiting.stdout.contains("       1  killed\n"), "{}", waiting.stdout);
+    assert!(waiting.stdout.contains("       1  time_limit\n"), "{}", waiting.stdout);
 
     place.start_under(TASK_PATH, &task).ends().succeeds();
     let end = lines(&place).pop().unwrap();
@@ -168,6 +169,41 @@ fn a_task_whose_time_ends_saves_is_queued_again_and_continues_to_the_bit() {
     local.xrun(&sweep[..3]).succeeds();
     assert_eq!(end.rows, lines(&local).pop().unwrap().rows, "the rows have the same bits");
     assert!(end.rows.is_some());
+}
+
+#[test]
+fn the_ledger_says_how_a_task_ended_that_left_no_word() {
+    let place = cluster();
+    place.write("hold", b"");
+    xrun(&place, &["sweep", "grid.toml", "training.steps=100000", "--executor", "slurm"]).succeeds();
+    let folder = submission(&place);
+    let task = ["sweep-task", folder.to_str().unwrap(), "0"];
+    let ends = [
+        (None, CellStatus::Killed, "ended with the task 7_0, which left no word"),
+        (Some("NODE_FAIL"), CellStatus::NodeFailed, "whose node failed"),
+        (Some("PREEMPTED"), CellStatus::Preempted, "which was preempted"),
+        (Some("TIMEOUT"), CellStatus::TimeLimit, "whose time ended"),
+        (Some("OUT_OF_MEMORY"), CellStatus::HostOom, "which needed more host memory"),
+    ];
+    let last = |attempt: u64| lines(&place).into_iter().rfind(|line| line.attempt == attempt);
+    let mut running = place.start_under(TASK_PATH, &task);
+    for (attempt, (state, status, reason)) in (1..).zip(ends) {
+        assert!(running.until(|| last(attempt).is_some_and(|line| process_of(&place, &line).is_some())));
+        let run = process_of(&place, &last(attempt).unwrap()).unwrap();
+        running.kill();
+        assert!(sent("KILL", run));
+        if let Some(state) = state {
+            let states = format!("#!/bin/sh\nprintf 'COMPLETED\\n{state}\\nRUNNING\\n'\n");
+            slurm::add_command(&place, "sacct", &states);
+        }
+        // The next task records the end.
+        running = place.start_under(TASK_PATH, &task);
+        assert!(running.until(|| last(attempt).is_some_and(|line| line.status != CellStatus::Running)));
+        let line = last(attempt).unwrap();
+        assert_eq!(line.status, status);
+        assert!(line.reason.as_ref().is_some_and(|said| said.contains(reason)), "{line:?}");
+    }
+    running.ends().ended(1).says(&["some cells did not end well; `--retry host_oom` runs them again"]);
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn killed_when(place: &Place, enough: impl Fn(&[Attempt]) -> bool) -> Vec<Attemp
 }
 
 /// Returns the process id of an attempt's run, once the run has begun.
-fn process_of(place: &Place, attempt: &Attempt) -> Option<u64> {
+pub fn process_of(place: &Place, attempt: &Attempt) -> Option<u64> {
     let name = format!("results/sweeps/.attempts/{}-{}.jsonl", &attempt.key[..16], attempt.attempt);
     let text = fs::read_to_string(place.path().join(name)).ok()?;
     let mut events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
@@ -56,7 +56,7 @@ fn has_begun(place: &Place, lines: &[Attempt]) -> bool {
 }
 
 /// Sends a signal to a process and returns whether that worked.
-fn sent(signal: &str, pid: u64) -> bool {
+pub fn sent(signal: &str, pid: u64) -> bool {
     let kill = format!("kill -{signal} {pid}");
     Command::new("sh").args(["-c", &kill]).stderr(Stdio::null()).status().unwrap().success()
 }

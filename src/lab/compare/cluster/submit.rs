@@ -77,7 +77,7 @@ pub fn submit(
         return submit_timed(&question, work, results, settings, system);
     }
     let stop = Stop::default();
-    let setting = work.setting(results);
+    let setting = work.setting(results, system);
     run_pairs::ask(&question, &setting, &stop, |experiment, runs| {
         submit_pairs(experiment, runs, work, results, settings, system)
     })

@@ -4,6 +4,7 @@ use crate::compare::arms::RecipeCopy;
 use crate::compare::question::SeedChoice;
 use crate::compare::{Arms, ArmsRequest, Options, Question, Setting, confirm};
 use crate::error::{IoContext, Result};
+use crate::executor::batch_system::BatchSystem;
 use crate::machine::Machine;
 use crate::recipe;
 use crate::results::atomic;
@@ -89,13 +90,13 @@ impl SubmittedComparison {
     }
 
     /// Returns how a task answers the question.
-    pub fn setting<'a>(&self, results: &'a Path) -> Setting<'a> {
+    pub fn setting<'a>(&self, results: &'a Path, system: &'a dyn BatchSystem) -> Setting<'a> {
         Setting {
             results,
             jobs: 1,
             timeout: self.timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             pilot: 0,
-            is_task: true,
+            batch: Some(system),
             algorithms_from: None,
         }
     }

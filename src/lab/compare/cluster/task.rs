@@ -36,7 +36,7 @@ pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<
     let work = &submission.content.work;
     let own = submission.work_of(task)?;
     let question = work.question(results, &submission.folder)?;
-    let setting = work.setting(results);
+    let setting = work.setting(results, system);
     let answered = |comparison: FinishedComparison| EndedTask::Answered {
         results: results.to_owned(),
         comparison: Box::new(comparison),

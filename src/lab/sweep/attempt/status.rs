@@ -6,6 +6,9 @@ use crate::executor::{RunEnd, StopCause};
 use crate::results::ledger::CellStatus;
 use crate::results::{Status, Summary};
 
+/// Why a run ended that left no word, if nothing else is known.
+pub const ENDED_WITH_SWEEP: &str = "ended with an earlier sweep";
+
 impl RunningAttempt {
     /// Returns the status of an ended attempt, and the reason unless it is `ok`.
     pub(super) fn status(&self, summary: Option<&Summary>, end: &RunEnd) -> (CellStatus, Option<String>) {
@@ -35,6 +38,13 @@ impl RunningAttempt {
             (_, Some(StopCause::Signal)) => {
                 (CellStatus::Killed, Some("the sweep was stopped by a signal".to_owned()))
             }
+            (_, Some(StopCause::Preempted)) => {
+                let reason = "the batch system told the task to end, for another job or because somebody did";
+                (CellStatus::Preempted, Some(reason.to_owned()))
+            }
+            (_, Some(StopCause::TimeLimit)) => {
+                (CellStatus::TimeLimit, Some("the time of its task ended".to_owned()))
+            }
             (Some(Status::Failed), None) => (CellStatus::Failed, reason),
             (Some(Status::Unsaved), None) => (CellStatus::Unsaved, reason),
             (Some(Status::Interrupted), None) => (CellStatus::Killed, reason),
@@ -54,8 +64,14 @@ impl RunningAttempt {
             return (status, Some(message.clone()));
         }
         let Some(exit) = end.exit else {
-            return (CellStatus::Killed, Some("ended with an earlier sweep".to_owned()));
+            let ended = self.owner_ended.clone();
+            let (status, reason) = ended.unwrap_or((CellStatus::Killed, ENDED_WITH_SWEEP.to_owned()));
+            return (status, Some(reason));
         };
+        if end.host_memory_ran_out {
+            let reason = "killed when the memory of the host, or of its task, ran out";
+            return (CellStatus::HostOom, Some(reason.to_owned()));
+        }
         let Some(code) = exit.code() else { return (CellStatus::Killed, Some(format!("ended by {exit}"))) };
         let last = end.stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
         (CellStatus::Failed, Some(format!("exit code {code}: {last}")))

@@ -3,6 +3,7 @@
 use super::submission::Submission;
 use crate::error::Result;
 use crate::executor::Limits;
+use crate::executor::batch_system::BatchSystem;
 use crate::results::ledger::SWEEPS;
 use crate::results::progress::Mode;
 use crate::sweep::Request;
@@ -50,7 +51,12 @@ impl Submission<SubmittedSweep> {
     }
 
     /// Makes the request of the whole sweep. `path` is its recipe.
-    pub fn request<'a>(&'a self, path: &'a Path, results: &'a Path) -> Request<'a> {
+    pub fn request<'a>(
+        &'a self,
+        path: &'a Path,
+        results: &'a Path,
+        system: &'a dyn BatchSystem,
+    ) -> Request<'a> {
         Request {
             recipe: path,
             arguments: &self.content.work.arguments,
@@ -59,7 +65,7 @@ impl Submission<SubmittedSweep> {
             retry: &[],
             limits: self.content.work.limits(),
             progress: Mode::Plain,
-            is_task: true,
+            batch: Some(system),
         }
     }
 }

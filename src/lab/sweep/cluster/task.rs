@@ -43,9 +43,9 @@ pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<
     let submission = Submission::read(folder)?;
     let stop = Stop::on_signals(None)?;
     let ended = match submission.work_of(task)? {
-        Some(TaskWork::Cells(own)) => run_cells(&submission, own, &stop).map(|()| None),
-        Some(TaskWork::Stage(stage)) => run_stage(&submission, *stage, &stop).map(|()| None),
-        None => run_rest(&submission, &stop).map(Some),
+        Some(TaskWork::Cells(own)) => run_cells(&submission, own, (system, &stop)).map(|()| None),
+        Some(TaskWork::Stage(stage)) => run_stage(&submission, *stage, (system, &stop)).map(|()| None),
+        None => run_rest(&submission, (system, &stop)).map(Some),
     };
     if stop.was_announced() && ended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Interrupted) {
         submission.requeue(system);
@@ -54,7 +54,11 @@ pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<
 }
 
 /// Runs the cells of a task, given by their indices.
-fn run_cells(submission: &Submission<SubmittedSweep>, own: &[usize], stop: &Stop) -> Result<()> {
+fn run_cells(
+    submission: &Submission<SubmittedSweep>,
+    own: &[usize],
+    (system, stop): (&dyn BatchSystem, &Stop),
+) -> Result<()> {
     let results = submission.results()?;
     let folder = submission.sweep_folder()?;
     let listed = cells(&folder)?;
@@ -85,21 +89,25 @@ fn run_cells(submission: &Submission<SubmittedSweep>, own: &[usize], stop: &Stop
         Design::Grid
     };
     let keys = naming_keys(listed.iter().map(|cell| &cell.settings));
-    run_schedule(submission, (&planned, &design), &keys, (&build, None), stop)
+    run_schedule(submission, (&planned, &design), &keys, (&build, None), (system, stop))
 }
 
 /// Trains cells of a sweep with rungs up to a rung. Which ones follows from the ledger alone, so every task
 /// finds the same, whenever it starts and however often.
-fn run_stage(submission: &Submission<SubmittedSweep>, stage: TaskStage, stop: &Stop) -> Result<()> {
+fn run_stage(
+    submission: &Submission<SubmittedSweep>,
+    stage: TaskStage,
+    (system, stop): (&dyn BatchSystem, &Stop),
+) -> Result<()> {
     let results = submission.results()?;
     let path = submission.recipe();
-    let whole = Sweep::new(&submission.request(&path, results))?;
+    let whole = Sweep::new(&submission.request(&path, results, system))?;
     let folder = submission.sweep_folder()?;
     for (cell, listed) in whole.cells.iter().zip(cells(&folder)?).filter(|(cell, _)| cell.work.is_ok()) {
         check_key(cell, &listed.key, &listed.settings)?;
     }
     let Sweep { cells, design, axes, build, .. } = &whole;
-    run_schedule(submission, (cells, design), &axes.keys, (build, Some(stage)), stop)
+    run_schedule(submission, (cells, design), &axes.keys, (build, Some(stage)), (system, stop))
 }
 
 /// Runs cells in processes of this node, one at a time. `keys` name them in the output.
@@ -108,7 +116,7 @@ fn run_schedule(
     (cells, design): (&[Cell], &Design),
     keys: &[String],
     (build, stage): (&str, Option<TaskStage>),
-    stop: &Stop,
+    (system, stop): (&dyn BatchSystem, &Stop),
 ) -> Result<()> {
     let Content { name, work, .. } = &submission.content;
     let results = submission.results()?;
@@ -119,7 +127,7 @@ fn run_schedule(
         limits: work.limits(),
         build,
         comparison: None,
-        task: Some(TaskPolicy { retried: &work.retried, stage }),
+        task: Some(TaskPolicy { system, retried: &work.retried, stage }),
     };
     let mut executor = LocalProcesses::new(results, 1, stop);
     let display = Display::new(Mode::Plain, keys, cells.len());
@@ -129,9 +137,12 @@ fn run_schedule(
 }
 
 /// Runs what other tasks left, and compares the configurations, as the sweep would on one machine.
-fn run_rest(submission: &Submission<SubmittedSweep>, stop: &Stop) -> Result<PathBuf> {
+fn run_rest(
+    submission: &Submission<SubmittedSweep>,
+    (system, stop): (&dyn BatchSystem, &Stop),
+) -> Result<PathBuf> {
     let path = submission.recipe();
-    let ended = run_until(&submission.request(&path, submission.results()?), stop)?;
+    let ended = run_until(&submission.request(&path, submission.results()?, system), stop)?;
     ended.outcome.map(|()| ended.folder)
 }
 

@@ -72,7 +72,11 @@ impl Schedule<'_> {
             CellStatus::Failed,
             CellStatus::Hang,
             CellStatus::Timeout,
+            CellStatus::HostOom,
             CellStatus::Killed,
+            CellStatus::Preempted,
+            CellStatus::TimeLimit,
+            CellStatus::NodeFailed,
             CellStatus::Unsaved,
         ];
         let bad: Vec<String> =

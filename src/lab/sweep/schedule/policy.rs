@@ -1,6 +1,7 @@
 //! The settings of a sweep, and those of a task of a submitted sweep.
 
 use crate::executor::Limits;
+use crate::executor::batch_system::BatchSystem;
 use crate::results::ledger::CellStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ pub struct SweepPolicy<'a> {
 /// design.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskPolicy<'a> {
+    /// The batch system, which knows how other tasks ended.
+    pub system: &'a dyn BatchSystem,
     /// The done cells that run again, by key, with the number of their last attempt.
     pub retried: &'a BTreeMap<String, u64>,
     /// The part of a sweep with rungs that the task is for; `None` to run everything.

@@ -3,8 +3,9 @@
 use super::{Claim, Schedule};
 use crate::device::cuda::Gpu;
 use crate::error::Result;
+use crate::executor::batch_system::TaskEnd;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
-use crate::sweep::attempt::{AttemptResult, RunningAttempt, output_name};
+use crate::sweep::attempt::{AttemptResult, ENDED_WITH_SWEEP, RunningAttempt, output_name};
 use crate::sweep::cell::Cell;
 use jiff::Timestamp;
 use std::collections::HashSet;
@@ -62,13 +63,15 @@ impl Schedule<'_> {
         let ago = began.and_then(|at| Duration::try_from(at.duration_until(crate::format::now())).ok());
         let name = output_name(&open.key, open.attempt);
         // The lock on the output is only meaningful on the machine that made it.
+        let owner_ended = self.end_of_owner(&open.key);
         let run = if self.ledger.was_written_here(&open.key) {
-            RunningAttempt::reattach(self.executor, &name, ago.unwrap_or_default())?
+            RunningAttempt::reattach(self.executor, &name, ago.unwrap_or_default(), &owner_ended)?
         } else {
             None
         };
         let Some(run) = run else {
-            let result = AttemptResult::without_run(CellStatus::Killed, "ended with an earlier sweep");
+            let (status, reason) = owner_ended;
+            let result = AttemptResult::without_run(status, &reason);
             return self.end(open, result, None, &[]).map(|()| false);
         };
         for &gpu in &run.header.gpus {
@@ -78,6 +81,23 @@ impl Schedule<'_> {
         self.display.line(open, self.done(), None);
         self.running.push((open.clone(), run));
         Ok(true)
+    }
+
+    /// Returns how an attempt ended whose process is gone, as far as its batch system knows, and the reason.
+    fn end_of_owner(&self, key: &str) -> (CellStatus, String) {
+        let Some((task, id)) = self.policy.task.zip(self.ledger.task_of(key)) else {
+            return (CellStatus::Killed, ENDED_WITH_SWEEP.to_owned());
+        };
+        let (status, end) = match task.system.end_of_task(id) {
+            Some(TaskEnd::Preempted) => {
+                (CellStatus::Preempted, "which was preempted, queued again or canceled")
+            }
+            Some(TaskEnd::NodeFailed) => (CellStatus::NodeFailed, "whose node failed"),
+            Some(TaskEnd::TimeLimit) => (CellStatus::TimeLimit, "whose time ended"),
+            Some(TaskEnd::OutOfMemory) => (CellStatus::HostOom, "which needed more host memory than it had"),
+            None => (CellStatus::Killed, "which left no word, as after a preemption or when a node fails"),
+        };
+        (status, format!("ended with the task {id}, {end}"))
     }
 
     /// Claims a cell and GPUs for it.

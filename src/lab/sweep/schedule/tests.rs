@@ -48,7 +48,7 @@ impl TestSweep {
             retry: &[],
             limits: Limits::default(),
             progress: Mode::Quiet,
-            is_task: false,
+            batch: None,
         };
         let mut sweep = Sweep::new(&request).unwrap();
         // Without a machine, no CPU speed is measured to predict times.

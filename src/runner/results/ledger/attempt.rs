@@ -97,6 +97,8 @@ words! {
         Dropped = "dropped",
         /// An allocation failed during the run.
         Oom = "oom",
+        /// The run was killed because the memory of the host ran out.
+        HostOom = "host_oom",
         /// The plan does not fit in memory; nothing was started.
         PredictedOom = "predicted_oom",
         /// The loss or the gradient became NaN or infinite.
@@ -107,6 +109,12 @@ words! {
         Timeout = "timeout",
         /// A signal ended the run, or the sweep did.
         Killed = "killed",
+        /// The time of the batch system's task ended, and the run saved its state.
+        TimeLimit = "time_limit",
+        /// The batch system took the run's node for another job, or somebody ended the task.
+        Preempted = "preempted",
+        /// The run's node failed.
+        NodeFailed = "node_failed",
         /// The run trained, but its last state or its results could not be saved.
         Unsaved = "unsaved",
         /// Another error ended the run.
@@ -120,7 +128,14 @@ impl CellStatus {
     /// Returns true if a cell with this status is done: the sweep that recorded it does not run the cell
     /// again unless told to.
     pub fn is_final(self) -> bool {
-        !matches!(self, CellStatus::Running | CellStatus::Halted | CellStatus::Killed | CellStatus::Unsaved)
+        let is_begun = matches!(self, CellStatus::Running | CellStatus::Halted);
+        !is_begun && !self.was_interrupted() && self != CellStatus::Unsaved
+    }
+
+    /// Returns true if something outside ended the run before its last step. It would end well if it went on.
+    pub fn was_interrupted(self) -> bool {
+        use CellStatus::{Killed, NodeFailed, Preempted, TimeLimit};
+        matches!(self, Killed | TimeLimit | Preempted | NodeFailed)
     }
 
     /// Returns true if the run is a result: it completed, was dropped at a rung, or would end the same way

@@ -21,6 +21,9 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// A writer on another machine counts as dead after this long without a sign of life.
 pub(super) const LEASE: Duration = Duration::from_secs(90);
 
+/// The variable that tells a process which task of a batch system it is.
+pub const TASK_VARIABLE: &str = "XRUN_BATCH_TASK";
+
 /// The first line of a file, which names its writer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Owner {
@@ -30,6 +33,10 @@ pub(super) struct Owner {
     pub machine: String,
     pub pid: u32,
     pub since: String,
+    /// The task of a batch system that the process is; `None` outside of one, and in files of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
 }
 
 impl Owner {
@@ -43,6 +50,7 @@ impl Owner {
             machine: machine_and_boot(),
             pid,
             since: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            task: std::env::var(TASK_VARIABLE).ok().filter(|task| !task.is_empty()),
         }
     }
 }
