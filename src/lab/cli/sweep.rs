@@ -4,7 +4,8 @@ use super::run::Show;
 use super::terminal::{print, print_json_text, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
-use crate::executor::{Limits, Slurm, SlurmSettings};
+use crate::executor::batch_system::BatchSystem;
+use crate::executor::{Limits, Slurm, SlurmSettings, Ssh, SshSettings, TaskSettings};
 use crate::format::plural;
 use crate::report::sweep_plots;
 use crate::results::ledger::CellStatus;
@@ -52,10 +53,13 @@ pub struct Args {
 /// Where the cells run.
 #[derive(clap::Args, Debug)]
 struct ClusterArgs {
-    /// Where cells run: in processes of this machine, or as jobs of Slurm, which this command submits without
-    /// waiting for them.
+    /// Where cells run: in processes of this machine, or as tasks that this command submits without waiting
+    /// for them, to Slurm or to hosts that share the results folder.
     #[arg(long, value_enum, default_value_t = ExecutorName::Local)]
     executor: ExecutorName,
+    /// The hosts of --executor ssh, separated by commas, in place of executor.ssh.hosts.
+    #[arg(long, value_name = "HOST", value_delimiter = ',', conflicts_with_all = ["status", "cancel"])]
+    hosts: Vec<String>,
     /// Settings of the executor, in place of those of `xrun.toml` here or in the configuration folder.
     #[arg(long, value_name = "FILE")]
     executor_settings: Option<PathBuf>,
@@ -72,6 +76,7 @@ struct ClusterArgs {
 enum ExecutorName {
     Local,
     Slurm,
+    Ssh,
 }
 
 /// Runs the command.
@@ -82,6 +87,11 @@ pub fn run(args: &Args) -> Result<()> {
     let results = args.results.folder.as_path();
     if args.cluster.status || args.cluster.cancel {
         return look_at_submitted(args);
+    }
+    if !args.cluster.hosts.is_empty() && args.cluster.executor != ExecutorName::Ssh {
+        return Err(Error::usage(
+            "--hosts names the hosts of --executor ssh; add that, or leave --hosts out",
+        ));
     }
     let recipe = recipe_path(&args.recipe, results)?;
     if args.retry.contains(&CellStatus::Running) {
@@ -95,15 +105,14 @@ pub fn run(args: &Args) -> Result<()> {
         retry: &args.retry,
         limits: Limits { hang: args.hang, timeout: args.timeout },
         progress: args.show.mode(),
-        is_task: args.cluster.executor == ExecutorName::Slurm,
+        is_task: args.cluster.executor != ExecutorName::Local,
     };
     if args.dry_run {
         let show = if args.show.json { print_json_text } else { print };
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
-    if args.cluster.executor == ExecutorName::Slurm {
-        let settings = args.cluster.settings()?;
-        let submitted = sweep::submit(&request, &settings, &Slurm::new(settings.clone()))?;
+    if let Some((settings, system)) = args.cluster.batch_system()? {
+        let submitted = sweep::submit(&request, &settings, system.as_ref())?;
         return print(&format!("{}\n", submitted.in_words()));
     }
     let ended = sweep::run(&request)?;
@@ -124,17 +133,29 @@ fn look_at_submitted(args: &Args) -> Result<()> {
     let folder = sweep::find(results, &name)?.ok_or_else(|| {
         Error::usage(format!("{} has no sweep {name:?}; name one of its folder sweeps/", results.display()))
     })?;
-    let system = Slurm::new(args.cluster.settings()?);
     if args.cluster.status {
-        return print(&sweep::status(results, &folder, &system)?);
+        return print(&sweep::status(results, &folder)?);
     }
-    let count = sweep::cancel(results, &folder, &system)?;
+    let count = sweep::cancel(results, &folder)?;
     print(&format!("ended {count} task{}\n", plural(count)))
 }
 
 impl ClusterArgs {
-    fn settings(&self) -> Result<SlurmSettings> {
-        SlurmSettings::load(self.executor_settings.as_deref())
+    /// Returns the batch system to submit to, and how cells are divided into its tasks; `None` if cells run
+    /// on this machine.
+    fn batch_system(&self) -> Result<Option<(TaskSettings, Box<dyn BatchSystem>)>> {
+        let file = self.executor_settings.as_deref();
+        Ok(match self.executor {
+            ExecutorName::Local => None,
+            ExecutorName::Slurm => {
+                let settings = SlurmSettings::load(file)?;
+                Some((settings.tasks(), Box::new(Slurm::new(settings))))
+            }
+            ExecutorName::Ssh => {
+                let settings = SshSettings::load(file, &self.hosts)?;
+                Some((settings.tasks(), Box::new(Ssh::new(settings, Vec::new()))))
+            }
+        })
     }
 }
 
@@ -152,6 +173,6 @@ pub struct TaskArgs {
 /// # Errors
 /// If [`sweep::run_task`] fails or the plots cannot be drawn.
 pub fn run_task(args: &TaskArgs) -> Result<()> {
-    let ended = sweep::run_task(&args.submission, args.task, &Slurm::new(SlurmSettings::default()))?;
+    let ended = sweep::run_task(&args.submission, args.task)?;
     ended.map_or(Ok(()), |sweep| draw(&sweep))
 }

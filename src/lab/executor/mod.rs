@@ -13,18 +13,29 @@ mod settings;
 #[cfg(test)]
 pub mod simulation;
 mod slurm;
+mod ssh;
 mod stopping;
 mod supervise;
 
 use crate::error::Result;
+use batch_system::{BatchSystem, SystemRecord};
 pub use local::{ATTEMPTS, LocalProcesses, kept_output};
-pub use settings::SlurmSettings;
+pub use settings::{SlurmSettings, SshSettings, TaskSettings};
 pub use slurm::Slurm;
+pub use ssh::Ssh;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 pub use stopping::{Limits, StopCause, Stopping};
 pub use supervise::{FinishedRun, run_to_end};
+
+/// Returns the batch system of a submission, for jobs whose files are in these folders.
+pub fn recorded_system(record: &SystemRecord, folders: Vec<PathBuf>) -> Box<dyn BatchSystem> {
+    match record {
+        SystemRecord::Slurm => Box::new(Slurm::new(SlurmSettings::default())),
+        SystemRecord::Ssh(settings) => Box::new(Ssh::new(settings.clone(), folders)),
+    }
+}
 
 /// What a child run executes.
 #[derive(Clone, Debug, PartialEq, Eq)]

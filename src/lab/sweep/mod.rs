@@ -180,12 +180,12 @@ impl Sweep {
 /// written. [`Ended`] tells how the cells ended.
 pub fn run(request: &Request<'_>) -> Result<Ended> {
     // The display itself acknowledges a signal.
-    run_until(request, &Stop::on_signals(None)?)
+    let stop = Stop::on_signals(None)?;
+    run_planned(request, &Sweep::new(request)?, &stop)
 }
 
-/// Like [`run`], for a caller that handles signals.
-fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
-    let sweep = Sweep::new(request)?;
+/// Like [`run`], for a caller that planned the sweep of the request and handles signals.
+fn run_planned(request: &Request<'_>, sweep: &Sweep, stop: &Stop) -> Result<Ended> {
     prepare(request.results)?;
     let ledger = Ledger::open(request.results)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
@@ -207,12 +207,12 @@ fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, stop);
-    let Sweep { cells, design, .. } = &sweep;
+    let Sweep { cells, design, .. } = sweep;
     let mut schedule = Schedule::new(&policy, cells, design, ledger, &mut executor, &mut tables, display);
     let outcome = schedule.run(&table, stop);
     let (ledger, display) = schedule.into_parts();
     let outcome =
-        conclude(request, &sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, stop))?;
+        conclude(request, sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, stop))?;
     Ok(Ended { folder, outcome })
 }
 

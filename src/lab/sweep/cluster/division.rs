@@ -2,7 +2,7 @@
 
 use super::submission::{SubmittedJob, TaskWork};
 use crate::error::{Error, Result};
-use crate::executor::SlurmSettings;
+use crate::executor::TaskSettings;
 use crate::executor::batch_system::TaskNeeds;
 use crate::sweep::Sweep;
 use crate::sweep::axes::format_settings;
@@ -29,10 +29,6 @@ const HOST_MEMORY_WITH_GPU_MIB: u64 = 8 << 10;
 /// CPU threads for each GPU: they read the corpus and write checkpoints.
 const CPUS_WITH_GPU: usize = 8;
 
-/// Most tasks, if the settings do not say how many cells a task has. Each task is a file of the ledger, which
-/// every later task reads.
-const MOST_TASKS: usize = 1000;
-
 /// A cell to submit.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannedCell {
@@ -57,13 +53,14 @@ pub struct TaskGroup {
 ///
 /// # Errors
 /// A usage error if the time is neither predicted nor set.
-pub fn needs_of(cell: &Cell, settings: &SlurmSettings) -> Result<Option<TaskNeeds>> {
+pub fn needs_of(cell: &Cell, settings: &TaskSettings) -> Result<Option<TaskNeeds>> {
     let Ok(work) = &cell.work else { return Ok(None) };
     let CellFit { planned_bytes, refusal: None, needs } = work.fit()? else { return Ok(None) };
     let execution = &work.plan.execution;
     let gpus = execution.gpus().count();
     let predicted = needs.time.map(|time| Duration::from_secs_f64(time.total_s * TIME_MARGIN));
-    let time = predicted.or(settings.minutes.map(|_| Duration::ZERO)).ok_or_else(|| {
+    let is_needed = settings.has_time_limit && settings.minutes.is_none();
+    let time = predicted.or((!is_needed).then_some(Duration::ZERO)).ok_or_else(|| {
         Error::usage(format!(
             "no time is predicted for {} ({}), because the speed of the device is unknown; set \
              executor.slurm.minutes",
@@ -84,8 +81,9 @@ pub fn needs_of(cell: &Cell, settings: &SlurmSettings) -> Result<Option<TaskNeed
 }
 
 /// Divides cells into tasks.
-pub fn divide(sweep: &Sweep, wanted: &[PlannedCell], settings: &SlurmSettings) -> Vec<TaskGroup> {
-    let per_task = |count: usize| settings.cells_per_task.unwrap_or(count.div_ceil(MOST_TASKS)).max(1);
+pub fn divide(sweep: &Sweep, wanted: &[PlannedCell], settings: &TaskSettings) -> Vec<TaskGroup> {
+    let per_task =
+        |count: usize| settings.cells_per_task.unwrap_or(count.div_ceil(settings.most_tasks)).max(1);
     match &sweep.design {
         Design::Grid => by_shape(wanted.chunks(1), per_task(wanted.len()), settings),
         Design::Cooldowns(trunks) => {
@@ -106,7 +104,7 @@ pub fn divide(sweep: &Sweep, wanted: &[PlannedCell], settings: &SlurmSettings) -
 fn by_shape<'a>(
     units: impl Iterator<Item = &'a [PlannedCell]>,
     per_task: usize,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
 ) -> Vec<TaskGroup> {
     let mut shapes: BTreeMap<(usize, usize), Vec<&[PlannedCell]>> = BTreeMap::new();
     for unit in units {
@@ -130,7 +128,7 @@ fn by_stage(
     halving: &Halving,
     wanted: &[PlannedCell],
     per_task: impl Fn(usize) -> usize,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
 ) -> Vec<TaskGroup> {
     let steps =
         |cell: &PlannedCell| sweep.cells[cell.at].work.as_ref().map_or(1, |work| work.plan.steps as u64);
@@ -149,7 +147,7 @@ fn by_stage(
 }
 
 /// Returns what a task needs that may run any of these cells and trains for `time`.
-fn largest(cells: &[PlannedCell], time: Duration, settings: &SlurmSettings) -> TaskNeeds {
+fn largest(cells: &[PlannedCell], time: Duration, settings: &TaskSettings) -> TaskNeeds {
     let all = || cells.iter().map(|cell| &cell.needs);
     TaskNeeds {
         gpus: all().map(|needs| needs.gpus).max().unwrap_or(0),

@@ -2,7 +2,7 @@
 
 use super::submission::Submission;
 use crate::error::Result;
-use crate::executor::batch_system::{BatchSystem, JobId, QueuedTask, TaskState};
+use crate::executor::batch_system::{JobId, QueuedTask, TaskState};
 use crate::format::plural;
 use crate::results::ledger::{CellStatus, Ledger};
 use crate::sweep::cells;
@@ -16,13 +16,13 @@ use std::path::Path;
 ///
 /// # Errors
 /// If the sweep or the ledger cannot be read.
-pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result<String> {
+pub fn status(results: &Path, folder: &Path) -> Result<String> {
     let listed = cells(folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let submissions = Submission::all(results, &name)?;
     // Ask for the queue before reading the ledger: a task that ends between the two has ended its cells too.
     // Without an answer of the batch system, the ledger still says what is done.
-    let queued = Submission::queued(&submissions, system);
+    let queued = Submission::queued(&submissions);
     let ledger = Ledger::read(results)?;
     let mut text = format!("{name}: {} cell{}\n", listed.len(), plural(listed.len()));
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
@@ -31,7 +31,7 @@ pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result
         .flat_map(|one| &one.content.tasks)
         .flat_map(|work| work.cells(listed.len()))
         .collect();
-    let waiting = waiting_cells(&submissions, tasks, listed.len());
+    let waiting = queued_cells(&submissions, tasks, listed.len());
     for (words, count) in counts(&listed, &ledger, &submitted, &waiting) {
         let _ = writeln!(text, "{count:>8}  {words}");
     }
@@ -42,16 +42,27 @@ pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result
     Ok(text)
 }
 
-/// Returns the cells of waiting tasks, with the reason why the task waits.
-fn waiting_cells<'a>(
+/// Returns the cells, of `count` in the sweep, of tasks that have not ended, each with the state of its task.
+/// If several tasks may run a cell, one that runs comes before one that waits.
+pub fn queued_cells<'a>(
     submissions: &[Submission],
     tasks: &'a [QueuedTask],
     count: usize,
 ) -> HashMap<usize, &'a TaskState> {
-    let mut cells = HashMap::new();
+    let rank = |state: &TaskState| match state {
+        TaskState::Running(_) => 2,
+        TaskState::Waiting(_) => 1,
+        TaskState::Unknown(_) => 0,
+    };
+    let mut cells: HashMap<usize, &TaskState> = HashMap::new();
     for submission in submissions {
         for task in tasks {
-            cells.extend(submission.cells_of(task, count).into_iter().map(|cell| (cell, &task.state)));
+            for cell in submission.cells_of(task, count) {
+                let state = cells.entry(cell).or_insert(&task.state);
+                if rank(&task.state) > rank(state) {
+                    *state = &task.state;
+                }
+            }
         }
     }
     cells
@@ -71,6 +82,7 @@ fn counts(
         let words = match (last, queued.get(&at).copied()) {
             (Some(status), _) if status.is_final() => status.to_string(),
             (_, Some(TaskState::Waiting(_))) => "waiting in the queue".to_owned(),
+            (_, Some(TaskState::Unknown(_))) => "on a host that does not answer".to_owned(),
             (None, Some(TaskState::Running(_))) => "next in a running task".to_owned(),
             (None, None) if submitted.contains(&at) => "left by a task that ended".to_owned(),
             (None, None) => "not submitted".to_owned(),
@@ -86,6 +98,7 @@ fn counts(
 fn queue_in_words(tasks: &[QueuedTask]) -> String {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     let mut nodes: BTreeSet<&str> = BTreeSet::new();
+    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
     let mut running = 0;
     for task in tasks {
         match &task.state {
@@ -94,6 +107,7 @@ fn queue_in_words(tasks: &[QueuedTask]) -> String {
                 nodes.insert(node);
             }
             TaskState::Waiting(reason) => *reasons.entry(reason).or_default() += 1,
+            TaskState::Unknown(why) => *unknown.entry(why).or_default() += 1,
         }
     }
     if tasks.is_empty() {
@@ -109,18 +123,26 @@ fn queue_in_words(tasks: &[QueuedTask]) -> String {
     for (reason, count) in reasons {
         let _ = write!(text, ", {count} wait{} ({reason})", if count == 1 { "s" } else { "" });
     }
-    text + "\n"
+    text.push('\n');
+    for (why, count) in unknown {
+        let _ = writeln!(text, "{count} task{} may run: {why}", plural(count));
+    }
+    text
 }
 
 /// Ends the tasks of a sweep that are queued or running. Returns how many tasks that were.
 ///
 /// # Errors
-/// If the submissions cannot be read, or the batch system does not answer.
-pub fn cancel(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result<usize> {
+/// If the submissions cannot be read, or a batch system or a node does not answer.
+pub fn cancel(results: &Path, folder: &Path) -> Result<usize> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let submissions = Submission::all(results, &name)?;
-    let queued = Submission::queued(&submissions, system)?;
-    let jobs: BTreeSet<JobId> = queued.iter().map(|task| task.job.clone()).collect();
-    system.cancel(&jobs.into_iter().collect::<Vec<_>>())?;
-    Ok(queued.len())
+    let mut count = 0;
+    for (system, names) in Submission::by_system(&submissions) {
+        let queued = system.queued(&names)?;
+        let jobs: BTreeSet<JobId> = queued.iter().map(|task| task.job.clone()).collect();
+        system.cancel(&jobs.into_iter().collect::<Vec<_>>())?;
+        count += queued.len();
+    }
+    Ok(count)
 }

@@ -1,14 +1,15 @@
 //! The files of a submission, from which its tasks know what to run.
 //!
 //! ```text
-//! sweeps/.submitted/SWEEP/ID/submission.json   the cells of each task
+//! sweeps/.submitted/SWEEP/ID/submission.json   the cells of each task, and the batch system
 //! sweeps/.submitted/SWEEP/ID/RECIPE.toml       the recipe as it was submitted, all layers in one
 //! sweeps/.submitted/SWEEP/ID/*.sh, *.log       the scripts of its jobs and the output of their tasks
 //! sweeps/.submitted/programs/HASH/xrun         the program that submitted, which the tasks run
 //! ```
 
 use crate::error::{Error, IoContext, Result};
-use crate::executor::batch_system::{BatchSystem, QueuedTask};
+use crate::executor::batch_system::{BatchSystem, QueuedTask, SystemRecord};
+use crate::executor::recorded_system;
 use crate::ranks::process::own_program;
 use crate::regular;
 use crate::results::atomic;
@@ -58,6 +59,9 @@ pub struct Content {
     pub tasks: Vec<TaskWork>,
     /// The jobs that the tasks are divided into.
     pub jobs: Vec<SubmittedJob>,
+    /// The batch system that has the jobs.
+    #[serde(default)]
+    pub system: SystemRecord,
 }
 
 /// Consecutive tasks that are one job of the batch system.
@@ -186,12 +190,17 @@ impl Submission {
         self.folder.join(&self.content.recipe)
     }
 
-    /// Returns the job of the last task, which runs what the others left.
+    /// Returns the batch system that has the jobs.
+    pub fn system(&self) -> Box<dyn BatchSystem> {
+        recorded_system(&self.content.system, vec![self.folder.clone()])
+    }
+
+    /// Returns the job of the last tasks, which run what the others left.
     pub fn last_job(&self) -> SubmittedJob {
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy();
         let name = format!("xrun-{}-{name}-last", self.content.sweep);
         let stage = self.content.jobs.iter().map(|job| job.stage + 1).max().unwrap_or(0);
-        SubmittedJob { name, first: self.content.tasks.len(), count: 1, stage }
+        SubmittedJob { name, first: self.content.tasks.len(), count: self.system().last_tasks(), stage }
     }
 
     /// Returns the names of all jobs, the last one included.
@@ -200,13 +209,27 @@ impl Submission {
         self.content.jobs.iter().map(|job| job.name.clone()).chain([last.name]).collect()
     }
 
+    /// Returns the batch systems of submissions, each with the names of its jobs.
+    pub fn by_system(submissions: &[Self]) -> Vec<(Box<dyn BatchSystem>, Vec<String>)> {
+        let mut by_system: BTreeMap<&SystemRecord, Vec<&Self>> = BTreeMap::new();
+        for one in submissions {
+            by_system.entry(&one.content.system).or_default().push(one);
+        }
+        let open = |(record, own): (&SystemRecord, Vec<&Self>)| {
+            let system = recorded_system(record, own.iter().map(|one| one.folder.clone()).collect());
+            (system, own.iter().flat_map(|one| one.job_names()).collect())
+        };
+        by_system.into_iter().map(open).collect()
+    }
+
     /// Returns the tasks of submissions that have not ended.
     ///
     /// # Errors
-    /// If the batch system does not answer.
-    pub fn queued(submissions: &[Self], system: &dyn BatchSystem) -> Result<Vec<QueuedTask>> {
-        let names: Vec<String> = submissions.iter().flat_map(Self::job_names).collect();
-        system.queued(&names)
+    /// If a batch system does not answer.
+    pub fn queued(submissions: &[Self]) -> Result<Vec<QueuedTask>> {
+        let by_system = Self::by_system(submissions);
+        let tasks = by_system.iter().map(|(system, names)| system.queued(names));
+        Ok(tasks.collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Returns the cells, of `count` in the sweep, that a task may run; none for unknown tasks and for the

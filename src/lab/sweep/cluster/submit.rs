@@ -1,10 +1,11 @@
 //! Submits the cells of a sweep that are not done: plans them, divides them into tasks, and queues the tasks.
 
 use super::division::{PlannedCell, START_TIME, TIME_MARGIN, divide, jobs, needs_of};
+use super::status::queued_cells;
 use super::submission::{Content, Submission, SubmittedJob};
 use crate::error::{Error, Result};
-use crate::executor::SlurmSettings;
-use crate::executor::batch_system::{ArrayJob, BatchSystem, JobId, TaskNeeds};
+use crate::executor::TaskSettings;
+use crate::executor::batch_system::{ArrayJob, BatchSystem, JobId, TaskNeeds, TaskState};
 use crate::format::{binary, plural, wall_time};
 use crate::results::atomic;
 use crate::results::ledger::Ledger;
@@ -15,7 +16,7 @@ use crate::sweep::table::Tables;
 use crate::sweep::{Request, Sweep, prepare};
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The hidden command that runs a task.
@@ -66,11 +67,7 @@ impl Submitted {
 /// # Errors
 /// A usage error for a wrong recipe or argument, or for a cell whose time is unknown. Fails if a file cannot
 /// be written or the batch system refuses a job.
-pub fn submit(
-    request: &Request<'_>,
-    settings: &SlurmSettings,
-    system: &dyn BatchSystem,
-) -> Result<Submitted> {
+pub fn submit(request: &Request<'_>, settings: &TaskSettings, system: &dyn BatchSystem) -> Result<Submitted> {
     let sweep = Sweep::new(request)?;
     sweep.axes.notes.iter().for_each(|note| eprint_line(note));
     prepare(request.results)?;
@@ -78,16 +75,29 @@ pub fn submit(
     let mut tables = Tables::new(request.results, sweep.base.name(), &sweep.axes, &sweep.cells)?;
     tables.write(&sweep.cells, &ledger)?;
     let name = tables.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let queued = queued_cells(request.results, &name, sweep.cells.len(), system)?;
+    let submissions = Submission::all(request.results, &name)?;
+    let tasks = Submission::queued(&submissions)?;
+    let queued = queued_cells(&submissions, &tasks, sweep.cells.len());
     let mut submitted = Submitted { folder: tables.folder.clone(), ..Submitted::default() };
     let (mut seen, mut wanted, mut retried) = (HashSet::new(), Vec::new(), BTreeMap::new());
     for (at, cell) in sweep.cells.iter().enumerate() {
         let last = ledger.last(&cell.key);
         let is_done = last.is_some_and(|last| sweep.design.is_done(last.status));
         let again = last.filter(|last| is_done && request.retry.contains(&last.status));
-        if queued.contains(&at) {
-            submitted.queued += 1;
-        } else if !seen.insert(&cell.key) || is_done && again.is_none() {
+        let is_open = !is_done || again.is_some();
+        match queued.get(&at) {
+            Some(TaskState::Waiting(_) | TaskState::Running(_)) => {
+                submitted.queued += 1;
+                continue;
+            }
+            Some(TaskState::Unknown(why)) if is_open => {
+                return Err(Error::failed(format!(
+                    "cells of {name} may still run, so they are not submitted again: {why}"
+                )));
+            }
+            Some(TaskState::Unknown(_)) | None => {}
+        }
+        if !seen.insert(&cell.key) || !is_open {
             submitted.done += 1;
         } else if let Some(needs) = needs_of(cell, settings)? {
             wanted.push(PlannedCell { at, needs });
@@ -106,6 +116,8 @@ pub fn submit(
     let folder = Submission::create_folder(request.results, &name, &id)?;
     let recipe = format!("{}.toml", file_part(sweep.base.name()));
     atomic::write(&folder.join(&recipe), sweep.base.copy().as_bytes())?;
+    // Until `submission.json` is written, nothing is submitted.
+    system.check(&folder)?;
     let (jobs, needs) = jobs(&groups, &format!("xrun-{name}-{id}"), system.most_tasks()?);
     let submission = Submission {
         content: Content {
@@ -118,6 +130,7 @@ pub fn submit(
             most_requeues: settings.most_requeues,
             tasks: groups.into_iter().flat_map(|group| group.tasks).collect(),
             jobs,
+            system: system.record(),
         },
         folder,
     };
@@ -136,7 +149,7 @@ pub fn submit(
     Ok(submitted)
 }
 
-/// Submits the jobs of a submission, and one more that runs what is left after them.
+/// Submits the jobs of a submission, and one more whose tasks run what is left after them.
 fn submit_jobs(submission: &Submission, needs: &[TaskNeeds], system: &dyn BatchSystem) -> Result<Vec<JobId>> {
     let program = submission.keep_program()?;
     let command: Vec<OsString> = vec![program.into(), TASK_COMMAND.into(), submission.folder.clone().into()];
@@ -179,36 +192,23 @@ fn submit_jobs(submission: &Submission, needs: &[TaskNeeds], system: &dyn BatchS
     Ok(ids)
 }
 
-/// Returns the cells, of `count` in a sweep, that wait or run in earlier submissions.
-fn queued_cells(
-    results: &Path,
-    sweep: &str,
-    count: usize,
-    system: &dyn BatchSystem,
-) -> Result<HashSet<usize>> {
-    let submissions = Submission::all(results, sweep)?;
-    let queued = Submission::queued(&submissions, system)?;
-    let cells =
-        |one: &Submission| queued.iter().flat_map(|task| one.cells_of(task, count)).collect::<Vec<_>>();
-    Ok(submissions.iter().flat_map(cells).collect())
-}
-
 /// Describes what a task needs.
-fn in_words(needs: &TaskNeeds, settings: &SlurmSettings) -> String {
+fn in_words(needs: &TaskNeeds, settings: &TaskSettings) -> String {
     let gpus =
         if needs.gpus > 0 { format!("{} GPU{}, ", needs.gpus, plural(needs.gpus)) } else { String::new() };
-    let time_from = match settings.minutes {
-        Some(_) => "as executor.slurm.minutes sets".to_owned(),
+    let limit = wall_time(needs.time.as_secs_f64());
+    let time = match settings.minutes {
+        _ if !settings.has_time_limit => "without a limit of time".to_owned(),
+        Some(_) => format!("{limit} (as executor.slurm.minutes sets)"),
         None => {
             let start = wall_time(START_TIME.as_secs_f64());
-            format!("the prediction times {TIME_MARGIN}, and {start} to start")
+            format!("{limit} (the prediction times {TIME_MARGIN}, and {start} to start)")
         }
     };
     format!(
-        "{gpus}{} CPU{}, {} of memory, {} ({time_from})",
+        "{gpus}{} CPU{}, {} of memory, {time}",
         needs.cpus,
         plural(needs.cpus),
-        binary((needs.memory_mib << 20) as usize),
-        wall_time(needs.time.as_secs_f64())
+        binary((needs.memory_mib << 20) as usize)
     )
 }

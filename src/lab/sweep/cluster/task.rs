@@ -2,7 +2,6 @@
 
 use super::submission::{Content, Submission, TaskWork};
 use crate::error::{Error, ErrorKind, Result};
-use crate::executor::batch_system::BatchSystem;
 use crate::executor::{Limits, LocalProcesses};
 use crate::ranks::{Stop, environment};
 use crate::recipe;
@@ -16,7 +15,7 @@ use crate::sweep::display::Display;
 use crate::sweep::schedule::{Output, Schedule, SweepPolicy, TaskPolicy, TaskStage};
 use crate::sweep::table::SweepCell;
 use crate::sweep::trunk::Trunks;
-use crate::sweep::{Request, Sweep, cells, run_until};
+use crate::sweep::{Request, Sweep, cells, run_planned};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,32 +32,34 @@ impl Output for NoTables {
 }
 
 /// Runs the cells of a task that are not done. If the batch system announces the end of the task's time, the
-/// cells save their state and the task is queued again. Returns the sweep's folder if the task was the last
-/// one, which completes the tables.
+/// cells save their state and the task is queued again. Returns the sweep's folder if the task was one of the
+/// last ones, which complete the tables.
 ///
 /// # Errors
 /// [`ErrorKind::Interrupted`] after a signal. Fails if a cell ends badly, if the submission cannot be read, or
 /// if the ledger cannot be written.
-pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<Option<PathBuf>> {
+pub fn run_task(folder: &Path, task: usize) -> Result<Option<PathBuf>> {
     let submission = Submission::read(folder)?;
+    let (system, last) = (submission.system(), submission.last_job());
     let stop = Stop::on_signals(None)?;
     let ended = match submission.content.tasks.get(task) {
         Some(TaskWork::Cells(own)) => run_cells(&submission, own, &stop).map(|()| None),
         Some(TaskWork::Stage(stage)) => run_stage(&submission, *stage, &stop).map(|()| None),
-        None if task == submission.content.tasks.len() => run_rest(&submission, &stop).map(Some),
+        None if task < last.first + last.count => run_rest(&submission, &stop).map(Some),
         None => Err(Error::usage(format!(
             "{} has {} tasks; there is no task {task}",
             submission.folder.display(),
-            submission.content.tasks.len()
+            last.first + last.count
         ))),
     };
     if stop.was_announced() && ended.as_ref().is_err_and(|e| e.kind() == ErrorKind::Interrupted) {
         match system.requeue_own_task(submission.content.most_requeues) {
             Ok(true) => eprint_line("the time of this task ends; it is queued again and continues"),
-            Ok(false) => eprint_line(
-                "the time of this task ends, and it was queued again as often as executor.slurm.most_requeues allows; \
-                 submit the sweep again to continue",
-            ),
+            Ok(false) => eprint_line(&format!(
+                "the task ends and is not queued again, which is done at most {} times; submit the sweep again \
+                 to continue",
+                submission.content.most_requeues
+            )),
             Err(e) => eprint_line(&format!(
                 "warning: the task is not queued again: {e}; submit the sweep again to continue"
             )),
@@ -108,10 +109,7 @@ fn run_stage(submission: &Submission, stage: TaskStage, stop: &Stop) -> Result<(
     let results = submission.results()?;
     let path = submission.recipe();
     let whole = Sweep::new(&request(submission, &path, results))?;
-    let folder = submission.sweep_folder()?;
-    for (cell, listed) in whole.cells.iter().zip(cells(&folder)?).filter(|(cell, _)| cell.work.is_ok()) {
-        check_key(cell, &listed.key, &listed.settings)?;
-    }
+    check_keys(submission, &whole)?;
     let Sweep { cells, design, axes, build, .. } = &whole;
     run_schedule(submission, (cells, design), &axes.keys, (build, Some(stage)), stop)
 }
@@ -145,7 +143,10 @@ fn run_schedule(
 /// Runs what other tasks left, and compares the configurations, as the sweep would on one machine.
 fn run_rest(submission: &Submission, stop: &Stop) -> Result<PathBuf> {
     let path = submission.recipe();
-    let ended = run_until(&request(submission, &path, submission.results()?), stop)?;
+    let request = request(submission, &path, submission.results()?);
+    let whole = Sweep::new(&request)?;
+    check_keys(submission, &whole)?;
+    let ended = run_planned(&request, &whole, stop)?;
     ended.outcome.map(|()| ended.folder)
 }
 
@@ -168,6 +169,13 @@ fn limits(content: &Content) -> Limits {
     Limits { hang: limit(content.hang_s), timeout: limit(content.timeout_s) }
 }
 
+/// Checks that the cells of a sweep are on this node what they were when they were submitted.
+fn check_keys(submission: &Submission, sweep: &Sweep) -> Result<()> {
+    let listed = cells(&submission.sweep_folder()?)?;
+    let mut able = sweep.cells.iter().zip(&listed).filter(|(cell, _)| cell.work.is_ok());
+    able.try_for_each(|(cell, listed)| check_key(cell, &listed.key, &listed.settings))
+}
+
 /// Checks that a cell is on this node what it was when it was submitted.
 fn check_key(cell: &Cell, expected: &str, settings: &Settings) -> Result<()> {
     let named = format_settings(settings);
@@ -179,8 +187,8 @@ fn check_key(cell: &Cell, expected: &str, settings: &Settings) -> Result<()> {
     }
     Err(Error::failed(format!(
         "{} {named} is another cell on this node than where it was submitted, because its device ({}), its corpus or \
-         the program differs; submit from a machine with the same devices, or choose nodes like it with \
-         executor.slurm.constraint",
+         the program differs; submit from a machine with the same devices, and choose nodes like it with \
+         executor.slurm.constraint or --hosts",
         cell.name,
         cell.device.as_deref().unwrap_or("unknown"),
     )))
