@@ -5,7 +5,7 @@
     python3 scripts/ssh_trial --xrun target/release/xrun --cells 30 --rungs 100,200
 
 It needs Debian's package openssh-server, and to be root: the hosts are three `sshd` on this machine, with keys of their
-own in a temporary folder. When a third of the cells are done, one host dies with everything that was started on it.
+own in a temporary folder. When a third of the cells are trained, one host dies with everything that was started on it.
 Afterwards the rows of both sweeps must be equal in all columns but times, the number of attempts and the name of the run,
 and each cell must have ended once. The others wait 90 s before they take over the cell that the dead host trained.
 """
@@ -100,9 +100,9 @@ class Trial:
         victim, is_dead = self.hosts.names[1], False
         while True:
             cells, said = self.status()
-            done = cells["ok"] + cells["dropped"]
+            done = cells["ok"] + cells["halted"] + cells["dropped"]
             if not is_dead and done >= self.args.cells // 3:
-                print(f"{victim} dies with {self.hosts.fail(victim)} processes, {done} cells done", flush=True)
+                print(f"{victim} dies with {self.hosts.fail(victim)} processes, {done} cells trained", flush=True)
                 is_dead = True
             if re.search(r"^(no task is queued|0 tasks run on 0 nodes)$", said, re.M):
                 break
@@ -127,10 +127,10 @@ class Trial:
         ends = Counter(line["key"] for _, line in lines if line["status"] in ("ok", "dropped"))
         if len(ends) != len(reference) or set(ends.values()) != {1}:
             raise SystemExit(f"cells that did not end once: {[key for key, count in ends.items() if count != 1]}")
-        by_machine = Counter(machine for machine, line in lines if line["status"] == "ok")
+        by_machine = Counter(machine for machine, line in lines if line["status"] in ("ok", "halted"))
         attempts = Counter(int(row["attempts"]) for row in disturbed.values())
         print(
-            f"{len(reference)} rows are equal; each cell ended once; attempts: {dict(attempts)}; cells by machine: "
+            f"{len(reference)} rows are equal; each cell ended once; attempts: {dict(attempts)}; trained by machine: "
             f"{sorted(by_machine.values())}"
         )
         if len(by_machine) < 3:

@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<()> {
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
     if let Some((settings, system)) = args.cluster.batch_system()? {
-        let submitted = sweep::submit(&request, &settings, system.as_ref())?;
+        let submitted = sweep::submit(&request, &settings, system.as_ref(), &args.cluster.ssh_command()?)?;
         return print(&format!("{}\n", submitted.in_words()));
     }
     let ended = sweep::run(&request)?;
@@ -133,14 +133,19 @@ fn look_at_submitted(args: &Args) -> Result<()> {
     let folder = sweep::find(results, &name)?.ok_or_else(|| {
         Error::usage(format!("{} has no sweep {name:?}; name one of its folder sweeps/", results.display()))
     })?;
+    let ssh_command = args.cluster.ssh_command()?;
     if args.cluster.status {
-        return print(&sweep::status(results, &folder)?);
+        return print(&sweep::status(results, &folder, &ssh_command)?);
     }
-    let count = sweep::cancel(results, &folder)?;
+    let count = sweep::cancel(results, &folder, &ssh_command)?;
     print(&format!("ended {count} task{}\n", plural(count)))
 }
 
 impl ClusterArgs {
+    fn ssh_command(&self) -> Result<Vec<String>> {
+        SshSettings::load_command(self.executor_settings.as_deref())
+    }
+
     /// Returns the batch system to submit to, and how cells are divided into its tasks; `None` if cells run
     /// on this machine.
     fn batch_system(&self) -> Result<Option<(TaskSettings, Box<dyn BatchSystem>)>> {
@@ -153,7 +158,7 @@ impl ClusterArgs {
             }
             ExecutorName::Ssh => {
                 let settings = SshSettings::load(file, &self.hosts)?;
-                Some((settings.tasks(), Box::new(Ssh::new(settings, Vec::new()))))
+                Some((settings.tasks(), Box::new(Ssh::new(settings))))
             }
         })
     }

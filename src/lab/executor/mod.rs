@@ -29,11 +29,16 @@ use std::process::ExitStatus;
 pub use stopping::{Limits, StopCause, Stopping};
 pub use supervise::{FinishedRun, run_to_end};
 
-/// Returns the batch system of a submission, for jobs whose files are in these folders.
-pub fn recorded_system(record: &SystemRecord, folders: Vec<PathBuf>) -> Box<dyn BatchSystem> {
+/// Returns the batch system of a submission, for jobs whose files are in these folders. `ssh_command` is the
+/// command of the user's own settings.
+pub fn recorded_system(
+    record: &SystemRecord,
+    folders: Vec<PathBuf>,
+    ssh_command: &[String],
+) -> Box<dyn BatchSystem> {
     match record {
         SystemRecord::Slurm => Box::new(Slurm::new(SlurmSettings::default())),
-        SystemRecord::Ssh(settings) => Box::new(Ssh::new(settings.clone(), folders)),
+        SystemRecord::Ssh(settings) => Box::new(Ssh::recorded(settings.clone(), folders, ssh_command)),
     }
 }
 

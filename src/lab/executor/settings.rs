@@ -183,6 +183,14 @@ impl SshSettings {
         Ok(settings)
     }
 
+    /// Reads only the command.
+    ///
+    /// # Errors
+    /// A usage error that names the file and the line if the file is wrong.
+    pub fn load_command(file: Option<&Path>) -> Result<Vec<String>> {
+        Ok(Executors::load(file)?.ssh.command)
+    }
+
     /// Returns how cells are divided into tasks: every host has one.
     pub fn tasks(&self) -> TaskSettings {
         TaskSettings {
@@ -208,7 +216,10 @@ impl SshSettings {
 }
 
 /// Checks that `ssh` takes each host for a host, and that each has its own files.
-fn check_hosts(hosts: &[String]) -> Result<()> {
+///
+/// # Errors
+/// A usage error that names the host, or if there are none.
+pub(super) fn check_hosts(hosts: &[String]) -> Result<()> {
     if hosts.is_empty() {
         return Err(Error::usage(
             "--executor ssh has no hosts; name them with --hosts a,b,c, or in xrun.toml with \
@@ -217,11 +228,9 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
     }
     let mut names: BTreeMap<String, &String> = BTreeMap::new();
     for host in hosts {
-        // ssh would take a leading hyphen for an option.
-        if host.is_empty()
-            || host.starts_with('-')
-            || host.contains(|c: char| c.is_whitespace() || c.is_control())
-        {
+        // ssh would take a leading hyphen for an option, and may hand the name to a shell.
+        let is_plain = |c: char| c.is_alphanumeric() || "._-@:[]%/".contains(c);
+        if host.is_empty() || host.starts_with('-') || !host.chars().all(is_plain) {
             return Err(Error::usage(format!(
                 "{host:?} is not the name of a host; correct it in --hosts or executor.ssh.hosts"
             )));
@@ -318,6 +327,7 @@ mod tests {
             (&["a", ""], "\"\" is not the name of a host"),
             (&["-oProxyCommand=x"], "is not the name of a host"),
             (&["a b"], "is not the name of a host"),
+            (&["a;b"], "is not the name of a host"),
             (&["a", "b", "a"], "the hosts a and a would have the same files"),
             (&["me@a", "me-a"], "the hosts me@a and me-a would have the same files"),
         ] {

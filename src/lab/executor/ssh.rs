@@ -11,7 +11,7 @@
 //! train, and takes over the cells of hosts that died.
 
 use super::batch_system::{ArrayJob, BatchSystem, JobId, QueuedTask, SystemRecord, TaskState, quoted};
-use super::settings::SshSettings;
+use super::settings::{SshSettings, check_hosts};
 use crate::error::{Error, IoContext, Result};
 use crate::regular;
 use crate::results::atomic;
@@ -58,7 +58,10 @@ const WRITE_STATE: &str = r#"state() { echo "$$ $*" >"$xrun_files.new" && mv "$x
 #[derive(Clone, Debug)]
 pub struct Ssh {
     settings: SshSettings,
+    /// The folders of the jobs that were submitted before.
     folders: Vec<PathBuf>,
+    /// Why the settings cannot be used; `None` if they can.
+    refusal: Option<String>,
 }
 
 /// The script of a job on a host.
@@ -83,10 +86,31 @@ struct OpenTasks {
 }
 
 impl Ssh {
-    /// Uses the hosts of these settings. The files of the jobs that [`BatchSystem::queued`] and
-    /// [`BatchSystem::cancel`] are asked for are in `folders`.
-    pub fn new(settings: SshSettings, folders: Vec<PathBuf>) -> Self {
-        Self { settings, folders }
+    /// Uses the hosts of the user's settings, to submit jobs.
+    pub fn new(settings: SshSettings) -> Self {
+        Self { settings, folders: Vec::new(), refusal: None }
+    }
+
+    /// Uses the hosts that a submission names, to ask for its jobs, whose files are in `folders`. The results
+    /// folder may be somebody else's, so the program that it names runs only if it is `ssh`, or is the
+    /// `own_command` of the user's settings.
+    pub fn recorded(settings: SshSettings, folders: Vec<PathBuf>, own_command: &[String]) -> Self {
+        let is_known = settings.command == own_command || settings.command == SshSettings::default().command;
+        let refusal = check_hosts(&settings.hosts).err().map(|e| e.message().to_owned()).or_else(|| {
+            (!is_known).then(|| {
+                format!(
+                    "the sweep was submitted with executor.ssh.command = {:?}, which your xrun.toml does not have; \
+                     set it there to run this program",
+                    settings.command
+                )
+            })
+        });
+        Self { settings, folders, refusal }
+    }
+
+    /// Returns an error if the settings of a submission cannot be used.
+    fn check_settings(&self) -> Result<()> {
+        self.refusal.clone().map_or(Ok(()), |refusal| Err(Error::usage(refusal)))
     }
 
     /// Does something for each host, all at once. Returns the results in the order of the hosts.
@@ -296,11 +320,13 @@ impl BatchSystem for Ssh {
     }
 
     fn queued(&self, names: &[String]) -> Result<Vec<QueuedTask>> {
+        self.check_settings()?;
         let tasks = self.on_every_host(|_, host| self.queued_on(host, names));
         Ok(tasks.into_iter().collect::<Result<Vec<_>>>()?.concat())
     }
 
     fn cancel(&self, jobs: &[JobId]) -> Result<()> {
+        self.check_settings()?;
         let ended = self.on_every_host(|_, host| {
             let scripts = self.open_scripts(jobs.iter().map(|job| job.0.as_str()), host)?;
             if scripts.is_empty() {
@@ -431,7 +457,7 @@ mod tests {
             setup: vec!["module load cuda".to_owned()],
             ..SshSettings::default()
         };
-        Ssh::new(settings, vec![folder.to_owned()])
+        Ssh::recorded(settings, vec![folder.to_owned()], &[])
     }
 
     fn job(first: usize, count: usize, folder: &Path) -> ArrayJob {
@@ -555,6 +581,25 @@ mod tests {
         std::fs::write(&script, "").unwrap();
         std::fs::write(&state, format!("{} running 0 1\n", std::process::id())).unwrap();
         assert_eq!(ssh.queued(&["xrun-a-2".to_owned()]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_submission_names_no_program_or_option_that_its_reader_does_not_know() {
+        let queued = |hosts: &[&str], command: &[&str], own: &[&str]| {
+            let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+            let settings =
+                SshSettings { hosts: words(hosts), command: words(command), ..SshSettings::default() };
+            Ssh::recorded(settings, Vec::new(), &words(own)).queued(&["xrun-a-1".to_owned()])
+        };
+        assert_eq!(queued(&["a"], &["ssh"], &["ssh", "-F", "lab"]).unwrap(), []);
+        assert_eq!(queued(&["a"], &["ssh", "-F", "lab"], &["ssh", "-F", "lab"]).unwrap(), []);
+        let error = queued(&["a"], &["./evil"], &["ssh"]).unwrap_err();
+        assert!(
+            error.message().contains("command = [\"./evil\"], which your xrun.toml does not have"),
+            "{error}"
+        );
+        let error = queued(&["-oProxyCommand=evil"], &["ssh"], &["ssh"]).unwrap_err();
+        assert!(error.message().contains("is not the name of a host"), "{error}");
     }
 
     #[test]

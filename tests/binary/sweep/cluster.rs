@@ -253,6 +253,7 @@ fn what_slurm_refuses_is_said_with_the_next_step() {
     without_slurm.ended(1).says(&["cannot run squeue", "as on a login node"]);
     place.write("xrun.toml", b"[executor.slurm]\nmintes = 3\n");
     submit(&place).ended(2).says(&["xrun.toml:2: unknown field `mintes`"]);
+    place.xrun(&["sweep", "--status", "grid"]).ended(2);
     place.write("xrun.toml", b"");
     place.xrun(&["sweep", "--status", "other"]).ended(2).says(&["has no sweep \"other\""]);
 }

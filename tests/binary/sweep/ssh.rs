@@ -122,6 +122,39 @@ fn a_sweep_on_hosts_has_the_rows_of_a_local_one() {
 }
 
 #[test]
+fn hosts_are_named_only_in_the_folder_of_the_submission() {
+    let place = hosts();
+    submit(&place, &SWEEP).succeeds();
+    wait_for(&place, "no task is queued\n");
+    place.xrun(&["keep", "sweeps/grid"]).succeeds();
+    place.xrun(&["view", "--out", "page.html", "sweeps/grid"]).succeeds();
+    let is_own = |path: &PathBuf| ["bin", "xrun.toml"].iter().any(|name| path.ends_with(name));
+    let (mut folders, mut published, mut named) = (vec![place.path().to_owned()], 0, 0);
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        for path in entries.filter(|path| !is_own(path)) {
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let bytes = [path.to_string_lossy().as_bytes(), &fs::read(&path).unwrap()].concat();
+            let is_hidden = path.components().any(|part| part.as_os_str() == ".submitted");
+            if is_hidden {
+                named += usize::from(names_a_host(&bytes));
+            } else {
+                assert!(!names_a_host(&bytes), "{}", path.display());
+                published += 1;
+            }
+        }
+    }
+    assert!(published > 20 && named > 5, "{published} {named}");
+}
+
+fn names_a_host(bytes: &[u8]) -> bool {
+    bytes.windows(4).any(|part| part == b"me@b" || part == b"me-b")
+}
+
+#[test]
 fn the_cells_of_a_killed_task_are_taken_over() {
     let place = hosts();
     submit(&place, &[&SWEEP[..], &["training.steps=400"]].concat()).succeeds();

@@ -12,17 +12,17 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Describes how far the sweep in a folder is. Writes nothing, so it works in a folder that belongs to
-/// somebody else.
+/// somebody else. `ssh_command` is the command of the user's own settings.
 ///
 /// # Errors
 /// If the sweep or the ledger cannot be read.
-pub fn status(results: &Path, folder: &Path) -> Result<String> {
+pub fn status(results: &Path, folder: &Path, ssh_command: &[String]) -> Result<String> {
     let listed = cells(folder)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let submissions = Submission::all(results, &name)?;
     // Ask for the queue before reading the ledger: a task that ends between the two has ended its cells too.
     // Without an answer of the batch system, the ledger still says what is done.
-    let queued = Submission::queued(&submissions);
+    let queued = Submission::queued(&submissions, ssh_command);
     let ledger = Ledger::read(results)?;
     let mut text = format!("{name}: {} cell{}\n", listed.len(), plural(listed.len()));
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
@@ -131,14 +131,15 @@ fn queue_in_words(tasks: &[QueuedTask]) -> String {
 }
 
 /// Ends the tasks of a sweep that are queued or running. Returns how many tasks that were.
+/// `ssh_command` is the command of the user's own settings.
 ///
 /// # Errors
 /// If the submissions cannot be read, or a batch system or a node does not answer.
-pub fn cancel(results: &Path, folder: &Path) -> Result<usize> {
+pub fn cancel(results: &Path, folder: &Path, ssh_command: &[String]) -> Result<usize> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let submissions = Submission::all(results, &name)?;
     let mut count = 0;
-    for (system, names) in Submission::by_system(&submissions) {
+    for (system, names) in Submission::by_system(&submissions, ssh_command) {
         let queued = system.queued(&names)?;
         let jobs: BTreeSet<JobId> = queued.iter().map(|task| task.job.clone()).collect();
         system.cancel(&jobs.into_iter().collect::<Vec<_>>())?;

@@ -190,9 +190,9 @@ impl Submission {
         self.folder.join(&self.content.recipe)
     }
 
-    /// Returns the batch system that has the jobs.
+    /// Returns the batch system that has the jobs, for one of its tasks.
     pub fn system(&self) -> Box<dyn BatchSystem> {
-        recorded_system(&self.content.system, vec![self.folder.clone()])
+        recorded_system(&self.content.system, vec![self.folder.clone()], &[])
     }
 
     /// Returns the job of the last tasks, which run what the others left.
@@ -209,14 +209,19 @@ impl Submission {
         self.content.jobs.iter().map(|job| job.name.clone()).chain([last.name]).collect()
     }
 
-    /// Returns the batch systems of submissions, each with the names of its jobs.
-    pub fn by_system(submissions: &[Self]) -> Vec<(Box<dyn BatchSystem>, Vec<String>)> {
+    /// Returns the batch systems of submissions, each with the names of its jobs. `ssh_command` is the command
+    /// of the user's own settings.
+    pub fn by_system(
+        submissions: &[Self],
+        ssh_command: &[String],
+    ) -> Vec<(Box<dyn BatchSystem>, Vec<String>)> {
         let mut by_system: BTreeMap<&SystemRecord, Vec<&Self>> = BTreeMap::new();
         for one in submissions {
             by_system.entry(&one.content.system).or_default().push(one);
         }
         let open = |(record, own): (&SystemRecord, Vec<&Self>)| {
-            let system = recorded_system(record, own.iter().map(|one| one.folder.clone()).collect());
+            let system =
+                recorded_system(record, own.iter().map(|one| one.folder.clone()).collect(), ssh_command);
             (system, own.iter().flat_map(|one| one.job_names()).collect())
         };
         by_system.into_iter().map(open).collect()
@@ -226,8 +231,8 @@ impl Submission {
     ///
     /// # Errors
     /// If a batch system does not answer.
-    pub fn queued(submissions: &[Self]) -> Result<Vec<QueuedTask>> {
-        let by_system = Self::by_system(submissions);
+    pub fn queued(submissions: &[Self], ssh_command: &[String]) -> Result<Vec<QueuedTask>> {
+        let by_system = Self::by_system(submissions, ssh_command);
         let tasks = by_system.iter().map(|(system, names)| system.queued(names));
         Ok(tasks.collect::<Result<Vec<_>>>()?.concat())
     }

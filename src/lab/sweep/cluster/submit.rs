@@ -62,12 +62,18 @@ impl Submitted {
     }
 }
 
-/// Submits the cells of a sweep that are neither done nor queued, and returns at once.
+/// Submits the cells of a sweep that are neither done nor queued, and returns at once. `ssh_command` is the
+/// command of the user's own settings, to ask for earlier submissions.
 ///
 /// # Errors
 /// A usage error for a wrong recipe or argument, or for a cell whose time is unknown. Fails if a file cannot
 /// be written or the batch system refuses a job.
-pub fn submit(request: &Request<'_>, settings: &TaskSettings, system: &dyn BatchSystem) -> Result<Submitted> {
+pub fn submit(
+    request: &Request<'_>,
+    settings: &TaskSettings,
+    system: &dyn BatchSystem,
+    ssh_command: &[String],
+) -> Result<Submitted> {
     let sweep = Sweep::new(request)?;
     sweep.axes.notes.iter().for_each(|note| eprint_line(note));
     prepare(request.results)?;
@@ -76,7 +82,7 @@ pub fn submit(request: &Request<'_>, settings: &TaskSettings, system: &dyn Batch
     tables.write(&sweep.cells, &ledger)?;
     let name = tables.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let submissions = Submission::all(request.results, &name)?;
-    let tasks = Submission::queued(&submissions)?;
+    let tasks = Submission::queued(&submissions, ssh_command)?;
     let queued = queued_cells(&submissions, &tasks, sweep.cells.len());
     let mut submitted = Submitted { folder: tables.folder.clone(), ..Submitted::default() };
     let (mut seen, mut wanted, mut retried) = (HashSet::new(), Vec::new(), BTreeMap::new());
