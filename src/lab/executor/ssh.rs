@@ -1,9 +1,9 @@
 //! Hosts without a batch system, through the system's `ssh`.
 //!
 //! ```text
-//! FOLDER/JOB-HOST.sh      runs the host's tasks of a job, one after another
-//! FOLDER/JOB-HOST.state   its process group, and which of its tasks have not ended
-//! FOLDER/JOB-HOST.log     what the tasks print
+//! FOLDER/JOB@HOST.sh      runs the host's tasks of a job, one after another
+//! FOLDER/JOB@HOST.state   its process group, and which of its tasks have not ended
+//! FOLDER/JOB@HOST.log     what the tasks print
 //! ```
 //!
 //! All hosts share the folder, and only these scripts and their tasks run on them. The tasks of a job are
@@ -242,7 +242,7 @@ impl Ssh {
                 let unknown = scripts.iter().filter_map(|script| {
                     let folder = Path::new(&script.stem).parent().unwrap_or(Path::new("")).display();
                     let unknown = TaskState::Unknown(format!(
-                        "{host} does not answer ({said}); if it never will again, remove {folder}/*-{}.state",
+                        "{host} does not answer ({said}); if it never will again, remove {folder}/*@{}.state",
                         file_part(host)
                     ));
                     Some(self.queued_tasks(script.job, script.tasks?, &unknown))
@@ -428,7 +428,7 @@ fn parse_state(text: &str) -> Option<OpenTasks> {
 
 /// Returns the path of the files of a job on a host, without their extensions.
 fn stem(folder: &Path, job: &str, host: &str) -> Result<String> {
-    utf8(&folder.join(format!("{job}-{}", file_part(host))))
+    utf8(&folder.join(format!("{job}@{}", file_part(host))))
 }
 
 fn current_folder() -> Result<PathBuf> {
@@ -483,13 +483,13 @@ mod tests {
         alive() {
             read -r pid rest <"$1.state" && tr '\0' '\n' <"/proc/$pid/cmdline" | grep -qxF -e "$1.sh"
         } 2>/dev/null
-        xrun_files='/r/o'\''k/xrun-a-2-me-b'
+        xrun_files='/r/o'\''k/xrun-a-2@me-b'
         state() { echo "$$ $*" >"$xrun_files.new" && mv "$xrun_files.new" "$xrun_files.state"; }
         trap 'state ended' EXIT
         trap 'exit 143' TERM
         state waiting 1 2
         cd '/home/my work' || exit
-        while alive '/r/o'\''k/xrun-a-1-me-b'; do sleep 1; done
+        while alive '/r/o'\''k/xrun-a-1@me-b'; do sleep 1; done
         module load cuda
         task=1
         left=2
@@ -500,12 +500,12 @@ mod tests {
             left=$((left - 1))
         done
         "#);
-        insta::assert_snapshot!(start("/r/x-b"), @r#"
-        setsid sh '/r/x-b.sh' </dev/null >>'/r/x-b.log' 2>&1 &
+        insta::assert_snapshot!(start("/r/x@b"), @r#"
+        setsid sh '/r/x@b.sh' </dev/null >>'/r/x@b.log' 2>&1 &
         tries=0
-        while [ ! -s '/r/x-b.state' ]; do
+        while [ ! -s '/r/x@b.state' ]; do
             tries=$((tries + 1))
-            if [ "$tries" -gt 100 ]; then echo 'the script did not begin; see /r/x-b.log' >&2; exit 1; fi
+            if [ "$tries" -gt 100 ]; then echo 'the script did not begin; see /r/x@b.log' >&2; exit 1; fi
             sleep 0.1 || sleep 1
         done
         "#);
@@ -548,7 +548,7 @@ mod tests {
             ["sh", "-c", "echo banner >&2; echo 'no route' >&2; exit 255"].map(str::to_owned).to_vec();
         let names = ["xrun-a-2".to_owned()];
         let write = |ending: &str, text: &str| {
-            std::fs::write(folder.path().join(format!("xrun-a-2-a.{ending}")), text).unwrap();
+            std::fs::write(folder.path().join(format!("xrun-a-2@a.{ending}")), text).unwrap();
         };
         assert_eq!(ssh.queued(&names).unwrap(), [], "it was never submitted");
         write("sh", "");
@@ -557,7 +557,7 @@ mod tests {
         let queued = ssh.queued(&names).unwrap();
         assert_eq!(queued.iter().map(|task| task.index).collect::<Vec<_>>(), [1, 2]);
         let why = format!(
-            "a does not answer (no route); if it never will again, remove {}/*-a.state",
+            "a does not answer (no route); if it never will again, remove {}/*@a.state",
             folder.path().display()
         );
         assert!(queued.iter().all(|task| task.state == TaskState::Unknown(why.clone())), "{queued:?}");
@@ -577,10 +577,26 @@ mod tests {
         let mut ssh = ssh(&["a"], folder.path());
         // Runs the script of the host here: its stdin is the script.
         ssh.settings.command = ["sh", "-c", "exec sh -s"].map(str::to_owned).to_vec();
-        let (script, state) = (folder.path().join("xrun-a-2-a.sh"), folder.path().join("xrun-a-2-a.state"));
+        let (script, state) = (folder.path().join("xrun-a-2@a.sh"), folder.path().join("xrun-a-2@a.state"));
         std::fs::write(&script, "").unwrap();
         std::fs::write(&state, format!("{} running 0 1\n", std::process::id())).unwrap();
         assert_eq!(ssh.queued(&["xrun-a-2".to_owned()]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_host_with_another_folder_at_the_path_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ssh = ssh(&["a", "b"], folder.path());
+        // The first argument after the options is the host.
+        let script = "if [ \"$8\" = b ]; then echo hello; else exec sh -s; fi";
+        ssh.settings.command = ["sh", "-c", script].map(str::to_owned).to_vec();
+        let error = ssh.check(folder.path()).unwrap_err();
+        let said = format!(
+            "no task was started, because 1 of 2 hosts cannot run any: b has another folder as {}; every host",
+            folder.path().display()
+        );
+        assert!(error.message().starts_with(&said), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

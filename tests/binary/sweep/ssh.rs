@@ -109,7 +109,7 @@ fn a_sweep_on_hosts_has_the_rows_of_a_local_one() {
         assert_eq!(figures(&place, cells), figures(&local, cells));
         assert_eq!(runs(&place), runs(&local), "no cell was trained twice");
         assert_eq!(files(&place), files(&local), "a last task completes tables and plots");
-        assert_eq!(submitted(&place, "-last-me-b.sh").len(), 1);
+        assert_eq!(submitted(&place, "-last@me-b.sh").len(), 1);
         for log in submitted(&place, ".log") {
             let text = fs::read_to_string(&log).unwrap();
             assert!(!text.contains("error"), "{}: {text}", log.display());
@@ -160,7 +160,7 @@ fn the_cells_of_a_killed_task_are_taken_over() {
     submit(&place, &[&SWEEP[..], &["training.steps=400"]].concat()).succeeds();
     wait_for(&place, "tasks run on 3 nodes");
     for job in ["1", "last"] {
-        let [state] = &submitted(&place, &format!("-{job}-me-b.state"))[..] else { panic!("one state file") };
+        let [state] = &submitted(&place, &format!("-{job}@me-b.state"))[..] else { panic!("one state file") };
         let group = fs::read_to_string(state).unwrap().split(' ').next().unwrap().parse().unwrap();
         kill_process_group(Pid::from_raw(group).unwrap(), Signal::KILL).unwrap();
     }
