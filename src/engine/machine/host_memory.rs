@@ -36,10 +36,39 @@ struct Hierarchy {
 /// Returns the lowest memory limit of the control groups that this process is in, in version 1 and 2. A group
 /// is limited by every group above it. `root` is the file system's root.
 fn group_limit(root: &Path) -> Option<u64> {
+    let limit = |(hierarchy, inside): (Hierarchy, PathBuf)| {
+        let limit = |group: &Path| {
+            let text = read_to_string(hierarchy.at.join(group).join(hierarchy.file)).ok()?;
+            text.trim().parse::<u64>().ok().filter(|bytes| *bytes < NO_LIMIT)
+        };
+        inside.ancestors().filter_map(limit).min()
+    };
+    own_groups(root).into_iter().filter_map(limit).min()
+}
+
+/// Returns how many processes the kernel has killed so far because memory ran out: those of this process's
+/// control group, or of the whole machine if the group does not count them. `None` if the kernel counts none.
+pub fn oom_kills() -> Option<u64> {
+    oom_kills_below(Path::new("/"))
+}
+
+fn oom_kills_below(root: &Path) -> Option<u64> {
+    let count = |path: PathBuf| {
+        let text = read_to_string(path).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
+    };
+    let of_group = own_groups(root).into_iter().find_map(|(hierarchy, inside)| {
+        let file = if hierarchy.file == V1 { "memory.oom_control" } else { "memory.events" };
+        count(hierarchy.at.join(inside).join(file))
+    });
+    of_group.or_else(|| count(root.join("proc/vmstat")))
+}
+
+/// Returns the hierarchies that limit memory, mounted below `root`, each with this process's group in it.
+fn own_groups(root: &Path) -> Vec<(Hierarchy, PathBuf)> {
     let read = |file: &str| read_to_string(root.join(file)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
-    let hierarchies = mounts.lines().filter_map(hierarchy);
-    let limit = |hierarchy: Hierarchy| {
+    let own = |hierarchy: Hierarchy| {
         let is_memory = hierarchy.file == V1;
         let own = groups.lines().find_map(|line| group(line, is_memory))?;
         let below = |path: &Path| -> PathBuf {
@@ -50,13 +79,9 @@ fn group_limit(root: &Path) -> Option<u64> {
         // a group that is not mounted. The mount point itself is then the container's group.
         let inside = own.strip_prefix(&hierarchy.mounted).map(below).unwrap_or_default();
         let inside = if at.join(&inside).is_dir() { inside } else { PathBuf::new() };
-        let limit = |group: &Path| {
-            let text = read_to_string(at.join(group).join(hierarchy.file)).ok()?;
-            text.trim().parse::<u64>().ok().filter(|bytes| *bytes < NO_LIMIT)
-        };
-        inside.ancestors().filter_map(limit).min()
+        Some((Hierarchy { at, ..hierarchy }, inside))
     };
-    hierarchies.filter_map(limit).min()
+    mounts.lines().filter_map(hierarchy).filter_map(own).collect()
 }
 
 /// The file with a group's limit, in version 1 and 2 of control groups.
@@ -215,6 +240,27 @@ mod tests {
             }
             assert_eq!(group_limit(root.path()), bytes, "{name}");
         }
+    }
+
+    #[test]
+    fn kills_for_memory_are_those_of_the_own_group_or_else_of_the_machine() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        assert_eq!(oom_kills_below(root.path()), None);
+        write("proc/vmstat", "pgfault 9\noom_kill 7\n");
+        write("proc/self/cgroup", "0::/job\n");
+        write("proc/self/mountinfo", V2_MOUNT);
+        assert_eq!(oom_kills_below(root.path()), Some(7));
+        write("sys/fs/cgroup/job/memory.events", "oom 1\noom_kill 2\noom_group_kill 0\n");
+        assert_eq!(oom_kills_below(root.path()), Some(2));
+        write("proc/self/cgroup", "4:memory:/job\n");
+        write("proc/self/mountinfo", V1_MOUNTS);
+        write("sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\noom_kill 3\n");
+        assert_eq!(oom_kills_below(root.path()), Some(3));
     }
 
     #[test]

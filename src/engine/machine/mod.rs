@@ -5,7 +5,7 @@
 
 mod cpu_pace;
 pub mod hardware;
-mod host_memory;
+pub mod host_memory;
 
 pub use cpu_pace::{CpuPace, NodeTime};
 pub use hardware::{Hardware, Limits};

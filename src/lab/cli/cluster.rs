@@ -1,16 +1,20 @@
 //! Options of commands whose runs may be submitted to a batch system.
 
-use crate::error::Result;
-use crate::executor::SlurmSettings;
+use crate::error::{Error, Result};
+use crate::executor::batch_system::BatchSystem;
+use crate::executor::{Slurm, SlurmSettings, Ssh, SshSettings, TaskSettings};
 use std::path::PathBuf;
 
 /// Where runs are made.
 #[derive(clap::Args, Debug)]
 pub struct ClusterArgs {
-    /// Where runs are made: in processes of this machine, or as jobs of Slurm, which this command submits
-    /// without waiting for them.
+    /// Where runs are made: in processes of this machine, or as tasks that this command submits without
+    /// waiting for them, to Slurm or, for sweeps, to hosts that share the results folder.
     #[arg(long, value_enum, default_value_t = ExecutorName::Local)]
-    executor: ExecutorName,
+    pub executor: ExecutorName,
+    /// The hosts of --executor ssh, separated by commas, in place of executor.ssh.hosts.
+    #[arg(long, value_name = "HOST", value_delimiter = ',', conflicts_with_all = ["status", "cancel"])]
+    hosts: Vec<String>,
     /// Settings of the executor, in place of those of `xrun.toml` here or in the configuration folder.
     #[arg(long, value_name = "FILE")]
     executor_settings: Option<PathBuf>,
@@ -25,28 +29,49 @@ pub struct ClusterArgs {
 
 /// Where runs are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum ExecutorName {
+pub enum ExecutorName {
     Local,
     Slurm,
+    Ssh,
 }
 
 impl ClusterArgs {
-    /// Returns true if runs are submitted to a batch system.
-    pub fn is_batch(&self) -> bool {
-        self.executor == ExecutorName::Slurm
-    }
-
     /// Returns true if the command is about what was submitted before.
     pub fn looks(&self) -> bool {
         self.status || self.cancel
     }
 
-    /// Reads the settings of the batch system.
+    /// Returns the program `ssh` of the user's settings, to ask hosts for what was submitted before.
     ///
     /// # Errors
-    /// If [`SlurmSettings::load`] fails.
-    pub fn settings(&self) -> Result<SlurmSettings> {
-        SlurmSettings::load(self.executor_settings.as_deref())
+    /// If the settings are wrong.
+    pub fn ssh_command(&self) -> Result<Vec<String>> {
+        SshSettings::load_command(self.executor_settings.as_deref())
+    }
+
+    /// Returns the batch system to submit to, and how cells are divided into its tasks; `None` if runs are made
+    /// on this machine.
+    ///
+    /// # Errors
+    /// If the settings are wrong, or hosts are named that nothing runs on.
+    pub fn batch_system(&self) -> Result<Option<(TaskSettings, Box<dyn BatchSystem>)>> {
+        if !self.hosts.is_empty() && self.executor != ExecutorName::Ssh {
+            return Err(Error::usage(
+                "--hosts names the hosts of --executor ssh; add that, or leave --hosts out",
+            ));
+        }
+        let file = self.executor_settings.as_deref();
+        Ok(match self.executor {
+            ExecutorName::Local => None,
+            ExecutorName::Slurm => {
+                let settings = SlurmSettings::load(file)?;
+                Some((settings.tasks(), Box::new(Slurm::new(settings))))
+            }
+            ExecutorName::Ssh => {
+                let settings = SshSettings::load(file, &self.hosts)?;
+                Some((settings.tasks(), Box::new(Ssh::new(settings))))
+            }
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! `xrun compare`: speed in alternating trials, quality in pairs with the same seed, or stored scores on
 //! tasks.
 
-use super::cluster::{ClusterArgs, TaskArgs};
+use super::cluster::{ClusterArgs, ExecutorName, TaskArgs};
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::compare::{
@@ -9,7 +9,8 @@ use crate::compare::{
     ScoresRequest, Setting,
 };
 use crate::error::{Error, Result};
-use crate::executor::{Slurm, SlurmSettings};
+use crate::executor::TaskSettings;
+use crate::executor::batch_system::BatchSystem;
 use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::format::plural;
 use crate::machine::Machine;
@@ -156,8 +157,8 @@ pub fn run(args: &Args) -> Result<()> {
     if args.cluster.looks() {
         return look_at_submitted(args);
     }
-    if args.cluster.is_batch() {
-        return submit(args);
+    if let Some((settings, system)) = args.cluster.batch_system()? {
+        return submit(args, &settings, system.as_ref());
     }
     if let Some([baseline, candidate]) = args.evaluations.as_deref() {
         return compare_evaluations(args, [baseline, candidate]);
@@ -199,7 +200,12 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Submits the comparison to a batch system.
-fn submit(args: &Args) -> Result<()> {
+fn submit(args: &Args, settings: &TaskSettings, system: &dyn BatchSystem) -> Result<()> {
+    if args.cluster.executor == ExecutorName::Ssh {
+        return Err(Error::usage(
+            "--executor ssh is for sweeps; run the comparison on one of the hosts, as in ssh HOST xrun compare",
+        ));
+    }
     let local = [
         ("--evaluations", args.evaluations.is_some()),
         ("--jobs", args.jobs > 1),
@@ -212,15 +218,13 @@ fn submit(args: &Args) -> Result<()> {
             "{option} is for runs on this machine; leave it out, or --executor"
         )));
     }
-    let settings = args.cluster.settings()?;
     let request = ComparisonRequest {
         arms: args.arms_request()?,
         options: args.options.clone(),
         confirmed: args.confirm.clone(),
         timeout: args.timeout,
     };
-    let system = Slurm::new(settings.clone());
-    let submitted = compare::submit(&request, &args.results.folder, &settings, &system)?;
+    let submitted = compare::submit(&request, &args.results.folder, settings, system)?;
     print(&format!("{}\n", submitted.in_words()))
 }
 
@@ -230,11 +234,10 @@ fn look_at_submitted(args: &Args) -> Result<()> {
     let name = args.arms.recipe.as_ref().map(|name| name.to_string_lossy());
     let name =
         name.ok_or_else(|| Error::usage("name the submitted comparison, as in xrun compare --status NAME"))?;
-    let system = Slurm::new(args.cluster.settings()?);
     if args.cluster.status {
-        return print(&compare::status(results, &name, &system)?);
+        return print(&compare::status(results, &name)?);
     }
-    let count = compare::cancel(results, &name, &system)?;
+    let count = compare::cancel(results, &name)?;
     print(&format!("ended {count} task{}\n", plural(count)))
 }
 
@@ -243,8 +246,7 @@ fn look_at_submitted(args: &Args) -> Result<()> {
 /// # Errors
 /// If [`compare::run_task`] fails, or as for [`run`] if the task answers the question.
 pub fn run_task(args: &TaskArgs) -> Result<()> {
-    let system = Slurm::new(SlurmSettings::default());
-    match compare::run_task(&args.submission, args.task, &system)? {
+    match compare::run_task(&args.submission, args.task)? {
         EndedTask::Runs => Ok(()),
         EndedTask::Answered { results, comparison } => conclude(&results, *comparison, false),
     }

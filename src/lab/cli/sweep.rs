@@ -5,8 +5,7 @@ use super::run::Show;
 use super::terminal::{print, print_json_text, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
-use crate::executor::batch_system::BatchSystem;
-use crate::executor::{Limits, Slurm, SlurmSettings};
+use crate::executor::Limits;
 use crate::format::plural;
 use crate::report::sweep_plots;
 use crate::results::ledger::CellStatus;
@@ -64,8 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.retry.contains(&CellStatus::Running) {
         return Err(Error::usage("--retry running: a running cell cannot be run again"));
     }
-    let settings = args.cluster.is_batch().then(|| args.cluster.settings()).transpose()?;
-    let system = settings.clone().map(Slurm::new);
+    let batch = args.cluster.batch_system()?;
     let request = Request {
         recipe: &recipe,
         arguments: &args.seed.on(&args.arguments),
@@ -74,14 +72,14 @@ pub fn run(args: &Args) -> Result<()> {
         retry: &args.retry,
         limits: Limits { hang: args.hang, timeout: args.timeout },
         progress: args.show.mode(),
-        batch: system.as_ref().map(|system| system as &dyn BatchSystem),
+        batch: batch.as_ref().map(|(_, system)| system.as_ref()),
     };
     if args.dry_run {
         let show = if args.show.json { print_json_text } else { print };
         return show(&sweep::dry_run(&request, args.show.json)?);
     }
-    if let (Some(settings), Some(system)) = (&settings, &system) {
-        let submitted = sweep::submit(&request, settings, system)?;
+    if let Some((settings, system)) = &batch {
+        let submitted = sweep::submit(&request, settings, system.as_ref(), &args.cluster.ssh_command()?)?;
         return print(&format!("{}\n", submitted.in_words()));
     }
     let ended = sweep::run(&request)?;
@@ -102,12 +100,12 @@ fn look_at_submitted(args: &Args) -> Result<()> {
     let folder = sweep::find(results, &name)?.ok_or_else(|| {
         Error::usage(format!("{} has no sweep {name:?}; name one of its folder sweeps/", results.display()))
     })?;
-    let system = Slurm::new(args.cluster.settings()?);
+    let ssh_command = args.cluster.ssh_command()?;
     if args.cluster.status {
-        return print(&sweep::status(results, &folder, &system)?);
+        return print(&sweep::status(results, &folder, &ssh_command)?);
     }
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let count = sweep::cancel(results, &name, &system)?;
+    let count = sweep::cancel(results, &name, &ssh_command)?;
     print(&format!("ended {count} task{}\n", plural(count)))
 }
 
@@ -116,6 +114,6 @@ fn look_at_submitted(args: &Args) -> Result<()> {
 /// # Errors
 /// If [`sweep::run_task`] fails or the plots cannot be drawn.
 pub fn run_task(args: &TaskArgs) -> Result<()> {
-    let ended = sweep::run_task(&args.submission, args.task, &Slurm::new(SlurmSettings::default()))?;
+    let ended = sweep::run_task(&args.submission, args.task)?;
     ended.map_or(Ok(()), |sweep| draw(&sweep))
 }

@@ -4,10 +4,10 @@
 //! the last process that has the file open. A later process can therefore tell whether the run is still
 //! going, and reads on.
 
-use super::host_memory::oom_kills;
 use super::{Capacity, Executor, Output, Polled, RunEnd, RunId, RunSpec, StopSignal, Task};
 use crate::device::cuda;
 use crate::error::{Error, IoContext, Result};
+use crate::machine::host_memory::oom_kills;
 use crate::ranks::process::own_program;
 use crate::ranks::{KilledTogether, Stop, signal_group};
 use crate::regular;

@@ -8,24 +8,39 @@
 //! limits, interpret the output and use the results, so a new executor needs only one file.
 
 pub mod batch_system;
-mod host_memory;
 mod local;
 mod settings;
 #[cfg(test)]
 pub mod simulation;
 mod slurm;
+mod ssh;
 mod stopping;
 mod supervise;
 
 use crate::error::Result;
+use batch_system::{BatchSystem, SystemRecord};
 pub use local::{ATTEMPTS, LocalProcesses, kept_output};
-pub use settings::SlurmSettings;
+pub use settings::{SlurmSettings, SshSettings, TaskSettings};
 pub use slurm::Slurm;
+pub use ssh::Ssh;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 pub use stopping::{Limits, StopCause, Stopping};
 pub use supervise::{FinishedRun, run_to_end};
+
+/// Returns the batch system of a submission, for jobs whose files are in these folders. `ssh_command` is the
+/// command of the user's own settings.
+pub fn recorded_system(
+    record: &SystemRecord,
+    folders: Vec<PathBuf>,
+    ssh_command: &[String],
+) -> Box<dyn BatchSystem> {
+    match record {
+        SystemRecord::Slurm => Box::new(Slurm::new(SlurmSettings::default())),
+        SystemRecord::Ssh(settings) => Box::new(Ssh::recorded(settings.clone(), folders, ssh_command)),
+    }
+}
 
 /// What a child run executes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,11 +1,13 @@
-//! The settings of a site: which partition, account and limits its batch system wants.
+//! The settings of a site: which partition, account and limits its batch system wants, or which hosts it has.
 //!
 //! They are no part of a recipe, because a recipe trains the same model everywhere. They are in a file of
 //! their own, `xrun.toml` in the working folder or in the user's configuration folder.
 
 use crate::error::{Error, Result};
 use crate::regular;
-use serde::Deserialize;
+use crate::results::names::file_part;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The name of the file.
@@ -24,6 +26,31 @@ struct SiteFile {
 struct Executors {
     #[serde(default)]
     slurm: SlurmSettings,
+    #[serde(default)]
+    ssh: SshSettings,
+}
+
+/// Most tasks of Slurm, if the settings do not say how many cells a task has. Each task is a file of the
+/// ledger, which every later task reads.
+const MOST_TASKS: usize = 1000;
+
+/// How the cells of a sweep are divided into tasks, and what a task may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskSettings {
+    /// CPU threads of a task; `None` for as many as the plan uses, and 8 with a GPU.
+    pub cpus: Option<usize>,
+    /// Host memory of a task in MiB; `None` for what the plan needs.
+    pub memory_mib: Option<u64>,
+    /// Time of a task in minutes; `None` for what the plan predicts.
+    pub minutes: Option<u64>,
+    /// False if a task may take as long as it wants, so that its time need not be known.
+    pub has_time_limit: bool,
+    /// Cells of a task; `None` for as few as `most_tasks` allows.
+    pub cells_per_task: Option<usize>,
+    /// Most tasks if `cells_per_task` is not set.
+    pub most_tasks: usize,
+    /// How often a task whose time runs out is queued again.
+    pub most_requeues: usize,
 }
 
 /// `[executor.slurm]`.
@@ -86,6 +113,152 @@ impl SlurmSettings {
     /// # Errors
     /// A usage error that names the file and the line if the file is wrong.
     pub fn load(file: Option<&Path>) -> Result<Self> {
+        Ok(Executors::load(file)?.slurm)
+    }
+
+    /// Returns how cells are divided into tasks.
+    pub fn tasks(&self) -> TaskSettings {
+        TaskSettings {
+            cpus: self.cpus,
+            memory_mib: self.memory_mib,
+            minutes: self.minutes,
+            has_time_limit: true,
+            cells_per_task: self.cells_per_task,
+            most_tasks: MOST_TASKS,
+            most_requeues: self.most_requeues,
+        }
+    }
+
+    fn check(&self, path: &Path) -> Result<()> {
+        let counts = [
+            ("throttle", Some(self.throttle)),
+            ("cells_per_task", self.cells_per_task),
+            ("cpus", self.cpus),
+            ("minutes", self.minutes.map(|minutes| minutes as usize)),
+            ("memory_mib", self.memory_mib.map(|memory| memory as usize)),
+        ];
+        if let Some((key, _)) = counts.iter().find(|(_, count)| *count == Some(0)) {
+            return Err(Error::usage(format!(
+                "{}: executor.slurm.{key} = 0; set at least 1",
+                path.display()
+            )));
+        }
+        let texts = [&self.partition, &self.account, &self.qos, &self.constraint, &self.gpu_type];
+        let lines = texts.into_iter().flatten().chain(&self.extra).chain(&self.setup);
+        check_lines("slurm", lines, path)
+    }
+}
+
+/// `[executor.ssh]`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SshSettings {
+    /// The hosts that run tasks, as `ssh` knows them.
+    pub hosts: Vec<String>,
+    /// The program `ssh` and its first arguments.
+    pub command: Vec<String>,
+    /// Lines of the script before xrun starts, such as `module load cuda`.
+    pub setup: Vec<String>,
+}
+
+impl Default for SshSettings {
+    fn default() -> Self {
+        Self { hosts: Vec::new(), command: vec!["ssh".to_owned()], setup: Vec::new() }
+    }
+}
+
+impl SshSettings {
+    /// Reads the settings from the file that [`SlurmSettings::load`] reads. `hosts`, unless they are empty,
+    /// replace its hosts.
+    ///
+    /// # Errors
+    /// A usage error that names the file and the line if the file is wrong, or if there are no hosts or
+    /// unusable ones.
+    pub fn load(file: Option<&Path>, hosts: &[String]) -> Result<Self> {
+        let mut settings = Executors::load(file)?.ssh;
+        if !hosts.is_empty() {
+            settings.hosts = hosts.to_vec();
+        }
+        check_hosts(&settings.hosts)?;
+        Ok(settings)
+    }
+
+    /// Reads only the command.
+    ///
+    /// # Errors
+    /// A usage error that names the file and the line if the file is wrong.
+    pub fn load_command(file: Option<&Path>) -> Result<Vec<String>> {
+        Ok(Executors::load(file)?.ssh.command)
+    }
+
+    /// Returns how cells are divided into tasks: every host has one.
+    pub fn tasks(&self) -> TaskSettings {
+        TaskSettings {
+            cpus: None,
+            memory_mib: None,
+            minutes: None,
+            has_time_limit: false,
+            cells_per_task: None,
+            most_tasks: self.hosts.len(),
+            most_requeues: 0,
+        }
+    }
+
+    fn check(&self, path: &Path) -> Result<()> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err(Error::usage(format!(
+                "{}: executor.ssh.command names no program; set it to [\"ssh\"] or remove it",
+                path.display()
+            )));
+        }
+        check_lines("ssh", self.command.iter().chain(&self.setup), path)
+    }
+}
+
+/// Checks that `ssh` takes each host for a host, and that each has its own files.
+///
+/// # Errors
+/// A usage error that names the host, or if there are none.
+pub(super) fn check_hosts(hosts: &[String]) -> Result<()> {
+    if hosts.is_empty() {
+        return Err(Error::usage(
+            "--executor ssh has no hosts; name them with --hosts a,b,c, or in xrun.toml with \
+             hosts = [\"a\", \"b\"] under [executor.ssh]",
+        ));
+    }
+    let mut names: BTreeMap<String, &String> = BTreeMap::new();
+    for host in hosts {
+        // ssh would take a leading hyphen for an option, and may hand the name to a shell.
+        let is_plain = |c: char| c.is_alphanumeric() || "._-@:[]%/".contains(c);
+        if host.is_empty() || host.starts_with('-') || !host.chars().all(is_plain) {
+            return Err(Error::usage(format!(
+                "{host:?} is not the name of a host; correct it in --hosts or executor.ssh.hosts"
+            )));
+        }
+        if let Some(other) = names.insert(file_part(host), host) {
+            return Err(Error::usage(format!(
+                "the hosts {other} and {host} would have the same files; name each host once, or give one an \
+                 alias in ssh's configuration"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each of these texts of `[executor.NAME]` is one line.
+fn check_lines<'a>(name: &str, mut lines: impl Iterator<Item = &'a String>, path: &Path) -> Result<()> {
+    match lines.find(|text| text.contains(['\n', '\r', '\0'])) {
+        None => Ok(()),
+        Some(line) => Err(Error::usage(format!(
+            "{}: executor.{name} has {line:?} with a line break; write one option or line per string",
+            path.display()
+        ))),
+    }
+}
+
+impl Executors {
+    /// Reads a file or, without one, the first that exists.
+    fn load(file: Option<&Path>) -> Result<Self> {
         let found = file.map(Path::to_owned).or_else(|| candidates().into_iter().find(|path| path.is_file()));
         let Some(path) = found else { return Ok(Self::default()) };
         Self::parse(&regular::read_text(&path)?, &path)
@@ -97,29 +270,9 @@ impl SlurmSettings {
                 e.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             Error::usage(format!("{}:{line}: {}", path.display(), e.message()))
         })?;
-        let slurm = file.executor.slurm;
-        let counts = [
-            ("throttle", Some(slurm.throttle)),
-            ("cells_per_task", slurm.cells_per_task),
-            ("cpus", slurm.cpus),
-            ("minutes", slurm.minutes.map(|minutes| minutes as usize)),
-            ("memory_mib", slurm.memory_mib.map(|memory| memory as usize)),
-        ];
-        if let Some((key, _)) = counts.iter().find(|(_, count)| *count == Some(0)) {
-            return Err(Error::usage(format!(
-                "{}: executor.slurm.{key} = 0; set at least 1",
-                path.display()
-            )));
-        }
-        let texts = [&slurm.partition, &slurm.account, &slurm.qos, &slurm.constraint, &slurm.gpu_type];
-        let lines = texts.into_iter().flatten().chain(&slurm.extra).chain(&slurm.setup);
-        if let Some(line) = lines.into_iter().find(|text| text.contains(['\n', '\r', '\0'])) {
-            return Err(Error::usage(format!(
-                "{}: executor.slurm has {line:?} with a line break; write one option or line per string",
-                path.display()
-            )));
-        }
-        Ok(slurm)
+        file.executor.slurm.check(path)?;
+        file.executor.ssh.check(path)?;
+        Ok(file.executor)
     }
 }
 
@@ -138,8 +291,8 @@ mod tests {
 
     #[test]
     fn a_wrong_file_is_an_error_with_its_line() {
-        let parse = |text: &str| SlurmSettings::parse(text, Path::new("xrun.toml"));
-        let read = parse("[executor.slurm]\npartition = \"gpu\"\nextra = [\"--exclusive\"]\n").unwrap();
+        let parse = |text: &str| Executors::parse(text, Path::new("xrun.toml"));
+        let read = parse("[executor.slurm]\npartition = \"gpu\"\nextra = [\"--exclusive\"]\n").unwrap().slurm;
         assert_eq!(read.partition.as_deref(), Some("gpu"));
         assert_eq!(
             read,
@@ -155,8 +308,30 @@ mod tests {
             ("[executor.slurm]\nthrottle = 0\n", "executor.slurm.throttle = 0"),
             ("[executor.slurm]\nsetup = [\"a\\nb\"]\n", "line break"),
             ("[slurm]\n", "xrun.toml:1: unknown field `slurm`"),
+            ("[executor.ssh]\nhost = [\"a\"]\n", "xrun.toml:2: unknown field `host`"),
+            ("[executor.ssh]\ncommand = []\n", "executor.ssh.command names no program"),
+            ("[executor.ssh]\nsetup = [\"a\\nb\"]\n", "executor.ssh has \"a\\nb\" with a line break"),
         ] {
             let error = parse(text).unwrap_err();
+            assert!(error.message().contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_names_that_differ() {
+        let check =
+            |hosts: &[&str]| check_hosts(&hosts.iter().map(|host| (*host).to_owned()).collect::<Vec<_>>());
+        check(&["a", "me@b", "10.0.0.1"]).unwrap();
+        for (hosts, said) in [
+            (&[][..], "--executor ssh has no hosts"),
+            (&["a", ""], "\"\" is not the name of a host"),
+            (&["-oProxyCommand=x"], "is not the name of a host"),
+            (&["a b"], "is not the name of a host"),
+            (&["a;b"], "is not the name of a host"),
+            (&["a", "b", "a"], "the hosts a and a would have the same files"),
+            (&["me@a", "me-a"], "the hosts me@a and me-a would have the same files"),
+        ] {
+            let error = check(hosts).unwrap_err();
             assert!(error.message().contains(said), "{error}");
         }
     }

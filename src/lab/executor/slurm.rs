@@ -1,6 +1,8 @@
 //! Slurm, through its commands `sbatch`, `squeue`, `scancel` and `scontrol`.
 
-use super::batch_system::{ArrayJob, BatchSystem, JobId, QueuedTask, TaskEnd, TaskState};
+use super::batch_system::{
+    ArrayJob, BatchSystem, JobId, QueuedTask, SystemRecord, TaskEnd, TaskState, quoted,
+};
 use super::settings::SlurmSettings;
 use crate::error::{Error, Result};
 use crate::results::atomic;
@@ -91,6 +93,19 @@ impl Slurm {
 }
 
 impl BatchSystem for Slurm {
+    fn record(&self) -> SystemRecord {
+        SystemRecord::Slurm
+    }
+
+    fn last_tasks(&self) -> usize {
+        1
+    }
+
+    fn check(&self, _: &Path) -> Result<()> {
+        // Slurm itself chooses nodes that work.
+        Ok(())
+    }
+
     fn most_tasks(&self) -> Result<usize> {
         let shown = output("scontrol", ["show", "config"])?;
         let limit = shown.lines().find_map(|line| line.trim().strip_prefix("MaxArraySize"));
@@ -196,11 +211,6 @@ fn output<S: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = S>
         return Err(Error::failed(format!("{program} failed: {said}")));
     }
     Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
-}
-
-/// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Returns a path or a word as text.

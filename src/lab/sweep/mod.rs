@@ -54,8 +54,8 @@ pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name};
 pub use cluster::{
     Parts, START_TIME, SUBMITTED, Submission, Submitted, SubmittedCell, TASK_COMMAND, TaskGroup, TaskWork,
-    cancel, create_folder, divide_independent, has_queued_tasks, needs_of, queued_cells, run_task, status,
-    status_of_cells, submit, submit_parts,
+    cancel, create_folder, divide_independent, needs_of, queued_cells, run_task, status, status_of_cells,
+    submit, submit_parts,
 };
 use configuration_table::Measure;
 use confirm::{CELLS_FOLDER, Contest};
@@ -185,12 +185,12 @@ impl Sweep {
 /// written. [`Ended`] tells how the cells ended.
 pub fn run(request: &Request<'_>) -> Result<Ended> {
     // The display itself acknowledges a signal.
-    run_until(request, &Stop::on_signals(None)?)
+    let stop = Stop::on_signals(None)?;
+    run_planned(request, &Sweep::new(request)?, &stop)
 }
 
-/// Like [`run`], for a caller that handles signals.
-fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
-    let sweep = Sweep::new(request)?;
+/// Like [`run`], for a caller that planned the sweep of the request and handles signals.
+fn run_planned(request: &Request<'_>, sweep: &Sweep, stop: &Stop) -> Result<Ended> {
     prepare(request.results)?;
     let ledger = Ledger::open(request.results)?;
     let mut display = Display::new(request.progress, &sweep.axes.keys, sweep.cells.len());
@@ -212,12 +212,12 @@ fn run_until(request: &Request<'_>, stop: &Stop) -> Result<Ended> {
     };
     let table = tables.markdown_path();
     let mut executor = LocalProcesses::new(request.results, request.jobs, stop);
-    let Sweep { cells, design, .. } = &sweep;
+    let Sweep { cells, design, .. } = sweep;
     let mut schedule = Schedule::new(&policy, cells, design, ledger, &mut executor, &mut tables, display);
     let outcome = schedule.run(&table, stop);
     let (ledger, display) = schedule.into_parts();
     let outcome =
-        conclude(request, &sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, stop))?;
+        conclude(request, sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, stop))?;
     Ok(Ended { folder, outcome })
 }
 

@@ -27,14 +27,14 @@ fn submit(place: &Place) -> Done {
 }
 
 /// Returns the columns of the table of `count` cells that depend on the cell alone, by its digits.
-fn figures(place: &Place, count: usize) -> BTreeMap<String, Vec<String>> {
+pub fn figures(place: &Place, count: usize) -> BTreeMap<String, Vec<String>> {
     let columns = ["status", "steps", "train_loss", "loss", "val_loss", "planned_mib", "reason"];
     let figures = |row: &BTreeMap<String, String>| columns.map(|column| row[column].clone()).to_vec();
     table(place, count).iter().map(|row| (row["cell"].clone(), figures(row))).collect()
 }
 
 /// Returns the names of the files in the folder of the only sweep and below.
-fn files(place: &Place) -> BTreeSet<PathBuf> {
+pub fn files(place: &Place) -> BTreeSet<PathBuf> {
     let mut sweeps =
         fs::read_dir(place.path().join("results/sweeps")).unwrap().map(|entry| entry.unwrap().path());
     let sweep = sweeps.find(|path| path.join("table.csv").exists()).unwrap();

@@ -9,4 +9,5 @@ mod keep;
 mod kills;
 mod limits;
 mod samples;
+mod ssh;
 mod status;

@@ -4,7 +4,6 @@ use super::submit::folder_prefix;
 use super::submitted_comparison::SubmittedComparison;
 use crate::compare::report;
 use crate::error::{Error, IoContext, Result};
-use crate::executor::batch_system::BatchSystem;
 use crate::format::plural;
 use crate::results::experiment::{COMPARISONS, Experiment};
 use crate::results::ledger::SWEEPS;
@@ -15,7 +14,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// A usage error if there is none. Fails if the submissions or the ledger cannot be read.
-pub fn status(results: &Path, name: &str, system: &dyn BatchSystem) -> Result<String> {
+pub fn status(results: &Path, name: &str) -> Result<String> {
     let mut text = String::new();
     for folder in submitted(results, name)? {
         let newest = Submission::<SubmittedComparison>::all(results, &folder)?.pop();
@@ -30,7 +29,7 @@ pub fn status(results: &Path, name: &str, system: &dyn BatchSystem) -> Result<St
             }
             _ => {
                 let count = keys.len();
-                let counted = status_of_cells(results, &folder, &keys, system)?;
+                let counted = status_of_cells(results, &folder, &keys, &[])?;
                 let runs =
                     if count > 0 { format!("{count} run{}", plural(count)) } else { "timed runs".into() };
                 text += &format!("{title}: {runs}\n{counted}");
@@ -44,8 +43,8 @@ pub fn status(results: &Path, name: &str, system: &dyn BatchSystem) -> Result<St
 ///
 /// # Errors
 /// A usage error if there is none. Fails if the batch system does not answer.
-pub fn cancel(results: &Path, name: &str, system: &dyn BatchSystem) -> Result<usize> {
-    submitted(results, name)?.iter().map(|folder| sweep::cancel(results, folder, system)).sum()
+pub fn cancel(results: &Path, name: &str) -> Result<usize> {
+    submitted(results, name)?.iter().map(|folder| sweep::cancel(results, folder, &[])).sum()
 }
 
 /// Returns the names of the folders with submissions of the comparisons called `name`, which may be a path or

@@ -4,7 +4,7 @@ use super::submitted_comparison::SubmittedComparison;
 use crate::compare::pairs::PairRuns;
 use crate::compare::{Arms, ArmsRequest, Options, Question, confirm, run_pairs};
 use crate::error::{Error, Result};
-use crate::executor::SlurmSettings;
+use crate::executor::TaskSettings;
 use crate::executor::batch_system::{BatchSystem, TaskNeeds};
 use crate::forecast::Planned;
 use crate::machine::Machine;
@@ -13,9 +13,10 @@ use crate::ranks::Stop;
 use crate::results::experiment::{Design, Experiment};
 use crate::statistics::FIRST_LOOK;
 use crate::sweep::{
-    Parts, START_TIME, Submitted, SubmittedCell, TaskGroup, Work, create_folder, divide_independent,
-    has_queued_tasks, needs_of, prepare, queued_cells, submit_parts,
+    Parts, START_TIME, Submission, Submitted, SubmittedCell, TaskGroup, Work, create_folder,
+    divide_independent, needs_of, prepare, queued_cells, submit_parts,
 };
+use serde::de::IgnoredAny;
 use std::path::Path;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ pub struct ComparisonRequest {
 pub fn submit(
     request: &ComparisonRequest,
     results: &Path,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
     system: &dyn BatchSystem,
 ) -> Result<Submitted> {
     let ComparisonRequest { arms, options, confirmed, timeout } = request;
@@ -88,7 +89,7 @@ fn submit_timed(
     question: &Question,
     mut work: SubmittedComparison,
     results: &Path,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
     system: &dyn BatchSystem,
 ) -> Result<Submitted> {
     let needs = timed_needs(question, settings)?;
@@ -100,7 +101,8 @@ fn submit_timed(
         tasks: 1,
         ..Submitted::default()
     };
-    if has_queued_tasks(results, &name, system)? {
+    let submissions = Submission::<IgnoredAny>::all(results, &name)?;
+    if !Submission::queued(&submissions, &[])?.is_empty() {
         return Ok(Submitted { queued: submitted.cells, cells: 0, tasks: 0, ..submitted });
     }
     let folder = create_folder(results, &name)?;
@@ -115,7 +117,7 @@ fn submit_timed(
 ///
 /// # Errors
 /// A usage error if an arm does not fit, or if the time is neither predicted nor set.
-fn timed_needs(question: &Question, settings: &SlurmSettings) -> Result<TaskNeeds> {
+fn timed_needs(question: &Question, settings: &TaskSettings) -> Result<TaskNeeds> {
     let here = Machine::here();
     let minutes = settings.minutes.map(|minutes| Duration::from_secs(60 * minutes));
     let mut all = TaskNeeds { gpus: 0, cpus: 1, memory_mib: 0, time: START_TIME, exclusive: true };
@@ -152,19 +154,21 @@ fn submit_pairs(
     runs: &PairRuns<'_>,
     mut work: SubmittedComparison,
     results: &Path,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
     system: &dyn BatchSystem,
 ) -> Result<Submitted> {
     let cells = runs.cells()?;
     let name = format!("{}+{}", folder_prefix(&experiment.name), experiment.id);
-    let queued = queued_cells(results, &name, cells.len(), system)?;
+    let submissions = Submission::<IgnoredAny>::all(results, &name)?;
+    let tasks = Submission::queued(&submissions, &[])?;
+    let queued = queued_cells(&submissions, &tasks, cells.len());
     let mut submitted = Submitted {
         status_command: format!("xrun compare --status {}", experiment.full_name()),
         ..Submitted::default()
     };
     let mut wanted = Vec::new();
     for (at, (cell, is_stored)) in cells.iter().enumerate() {
-        if queued.contains(&at) {
+        if queued.contains_key(&at) {
             submitted.queued += 1;
         } else if *is_stored {
             submitted.done += 1;
@@ -175,7 +179,7 @@ fn submit_pairs(
         }
     }
     // Without runs to make, the last task still has to answer.
-    if wanted.is_empty() && (submitted.queued > 0 || has_queued_tasks(results, &name, system)?) {
+    if wanted.is_empty() && !tasks.is_empty() {
         return Ok(submitted);
     }
     (submitted.cells, submitted.tasks) = (wanted.len(), 0);
@@ -194,7 +198,7 @@ fn submit_pairs(
 
 /// Divides runs into tasks. In a sequential design those of each pair after the first look wait for the pairs
 /// before them, which may decide the question.
-fn divide_pairs(design: &Design, wanted: &[SubmittedCell], settings: &SlurmSettings) -> Vec<TaskGroup> {
+fn divide_pairs(design: &Design, wanted: &[SubmittedCell], settings: &TaskSettings) -> Vec<TaskGroup> {
     if !matches!(design, Design::Sequential { .. }) {
         return divide_independent(wanted, settings);
     }
@@ -207,7 +211,7 @@ fn divide_pairs(design: &Design, wanted: &[SubmittedCell], settings: &SlurmSetti
 }
 
 /// Returns what the last task needs if all runs are stored.
-fn needs_to_judge(settings: &SlurmSettings) -> TaskNeeds {
+fn needs_to_judge(settings: &TaskSettings) -> TaskNeeds {
     let time = settings.minutes.map_or(START_TIME, |minutes| Duration::from_secs(60 * minutes));
     let memory_mib = settings.memory_mib.unwrap_or(MEMORY_TO_JUDGE_MIB);
     TaskNeeds { gpus: 0, cpus: settings.cpus.unwrap_or(1), memory_mib, time, exclusive: false }

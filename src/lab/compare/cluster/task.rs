@@ -3,7 +3,6 @@
 use super::submitted_comparison::SubmittedComparison;
 use crate::compare::{FinishedComparison, run_pairs, run_until};
 use crate::error::{ErrorKind, Result};
-use crate::executor::batch_system::BatchSystem;
 use crate::ranks::Stop;
 use crate::results::progress::eprint_line;
 use crate::sweep::{Submission, TaskWork};
@@ -29,8 +28,10 @@ pub enum EndedTask {
 /// # Errors
 /// [`ErrorKind::Interrupted`] after a signal. Fails if the submission cannot be read, if the question has
 /// changed, or if the ledger or the record cannot be written.
-pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<EndedTask> {
+pub fn run_task(folder: &Path, task: usize) -> Result<EndedTask> {
     let submission: Submission<SubmittedComparison> = Submission::read(folder)?;
+    let system = submission.system();
+    let system = system.as_ref();
     let stop = Stop::on_signals(None)?;
     let results = submission.results()?;
     let work = &submission.content.work;

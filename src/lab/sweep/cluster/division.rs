@@ -2,7 +2,7 @@
 
 use super::submission::TaskWork;
 use crate::error::{Error, Result};
-use crate::executor::SlurmSettings;
+use crate::executor::TaskSettings;
 use crate::executor::batch_system::TaskNeeds;
 use crate::sweep::Sweep;
 use crate::sweep::design::Design;
@@ -26,10 +26,6 @@ const HOST_MEMORY_WITH_GPU_MIB: u64 = 8 << 10;
 
 /// CPU threads for each GPU: they read the corpus and write checkpoints.
 const CPUS_WITH_GPU: usize = 8;
-
-/// Most tasks, if the settings do not say how many cells a task has. Each task is a file of the ledger, which
-/// every later task reads.
-const MOST_TASKS: usize = 1000;
 
 /// A cell to submit.
 #[derive(Clone, Copy, Debug)]
@@ -58,14 +54,15 @@ pub struct TaskGroup {
 /// A usage error if the time is neither predicted nor set.
 pub fn needs_of(
     work: &Work,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
     name: impl FnOnce() -> String,
 ) -> Result<Option<TaskNeeds>> {
     let CellFit { planned_bytes, refusal: None, needs } = work.fit()? else { return Ok(None) };
     let execution = &work.plan.execution;
     let gpus = execution.gpus().count();
     let predicted = needs.time.map(|time| Duration::from_secs_f64(time.total_s * TIME_MARGIN));
-    let time = predicted.or(settings.minutes.map(|_| Duration::ZERO)).ok_or_else(|| {
+    let is_needed = settings.has_time_limit && settings.minutes.is_none();
+    let time = predicted.or((!is_needed).then_some(Duration::ZERO)).ok_or_else(|| {
         Error::usage(format!(
             "no time is predicted for {}, because the speed of the device is unknown; set executor.slurm.minutes",
             name()
@@ -85,7 +82,7 @@ pub fn needs_of(
 }
 
 /// Divides cells into tasks.
-pub fn divide(sweep: &Sweep, wanted: &[SubmittedCell], settings: &SlurmSettings) -> Vec<TaskGroup> {
+pub fn divide(sweep: &Sweep, wanted: &[SubmittedCell], settings: &TaskSettings) -> Vec<TaskGroup> {
     match &sweep.design {
         Design::Grid => divide_independent(wanted, settings),
         Design::Cooldowns(trunks) => {
@@ -102,13 +99,13 @@ pub fn divide(sweep: &Sweep, wanted: &[SubmittedCell], settings: &SlurmSettings)
 }
 
 /// Divides cells that do not depend on each other into tasks.
-pub fn divide_independent(wanted: &[SubmittedCell], settings: &SlurmSettings) -> Vec<TaskGroup> {
+pub fn divide_independent(wanted: &[SubmittedCell], settings: &TaskSettings) -> Vec<TaskGroup> {
     by_shape(wanted.chunks(1), per_task(wanted.len(), settings), settings)
 }
 
 /// Returns how many of `count` cells a task runs.
-fn per_task(count: usize, settings: &SlurmSettings) -> usize {
-    settings.cells_per_task.unwrap_or(count.div_ceil(MOST_TASKS)).max(1)
+fn per_task(count: usize, settings: &TaskSettings) -> usize {
+    settings.cells_per_task.unwrap_or(count.div_ceil(settings.most_tasks)).max(1)
 }
 
 /// Makes tasks of units that stay together, `per_task` units in each, group by group of units that need the
@@ -116,7 +113,7 @@ fn per_task(count: usize, settings: &SlurmSettings) -> usize {
 fn by_shape<'a>(
     units: impl Iterator<Item = &'a [SubmittedCell]>,
     per_task: usize,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
 ) -> Vec<TaskGroup> {
     let mut shapes: BTreeMap<(usize, usize), Vec<&[SubmittedCell]>> = BTreeMap::new();
     for unit in units {
@@ -139,7 +136,7 @@ fn by_stage(
     sweep: &Sweep,
     halving: &Halving,
     wanted: &[SubmittedCell],
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
 ) -> Vec<TaskGroup> {
     let steps =
         |cell: &SubmittedCell| sweep.cells[cell.at].work.as_ref().map_or(1, |work| work.plan.steps as u64);
@@ -158,7 +155,7 @@ fn by_stage(
 }
 
 /// Returns what a task needs that may run any of the cells with these needs and trains for `time`.
-fn task_needs(cells: &[SubmittedCell], time: Duration, settings: &SlurmSettings) -> TaskNeeds {
+fn task_needs(cells: &[SubmittedCell], time: Duration, settings: &TaskSettings) -> TaskNeeds {
     let each: Vec<TaskNeeds> = cells.iter().map(|cell| cell.needs).collect();
     TaskNeeds {
         time: settings.minutes.map_or(time + START_TIME, |minutes| Duration::from_secs(minutes * 60)),

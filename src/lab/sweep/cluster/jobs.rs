@@ -3,15 +3,13 @@
 use super::division::{START_TIME, TIME_MARGIN, TaskGroup, largest_needs};
 use super::submission::{Content, Submission, SubmittedJob, job_name};
 use crate::error::{Error, Result};
-use crate::executor::SlurmSettings;
+use crate::executor::TaskSettings;
 use crate::executor::batch_system::{ArrayJob, BatchSystem, JobId, TaskNeeds};
 use crate::format::{binary, plural, wall_time};
 use crate::results::progress::eprint_line;
 use serde::Serialize;
-use serde::de::IgnoredAny;
-use std::collections::HashSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What was submitted.
 #[derive(Debug, Default)]
@@ -73,13 +71,16 @@ pub struct Parts<W> {
 /// Fails if a file cannot be written or the batch system refuses a job.
 pub fn submit_parts<W: Serialize>(
     parts: Parts<W>,
-    settings: &SlurmSettings,
+    settings: &TaskSettings,
     system: &dyn BatchSystem,
 ) -> Result<Vec<JobId>> {
     let Parts { name, folder, work, groups, last, task_command } = parts;
+    // Until `submission.json` is written, nothing is submitted.
+    system.check(&folder)?;
     let (jobs, needs) = jobs(&groups, &job_name(&name, &folder), system.most_tasks()?);
     let tasks = groups.into_iter().flat_map(|group| group.tasks).collect();
-    let content = Content { name, work, most_requeues: settings.most_requeues, tasks, jobs };
+    let content =
+        Content { name, work, most_requeues: settings.most_requeues, tasks, jobs, system: system.record() };
     let submission = Submission { folder, content };
     submission.write()?;
     let last_job = submission.last_job();
@@ -139,48 +140,23 @@ fn jobs(groups: &[TaskGroup], name: &str, most: usize) -> (Vec<SubmittedJob>, Ve
     (jobs, all_needs)
 }
 
-/// Returns true if a task of a sweep's or comparison's submissions waits or runs.
-///
-/// # Errors
-/// If the submissions cannot be read, or the batch system does not answer.
-pub fn has_queued_tasks(results: &Path, name: &str, system: &dyn BatchSystem) -> Result<bool> {
-    let submissions = Submission::<IgnoredAny>::all(results, name)?;
-    Ok(!Submission::queued(&submissions, system)?.is_empty())
-}
-
-/// Returns the cells, of `count` in a sweep or comparison, that wait or run in earlier submissions.
-///
-/// # Errors
-/// If the submissions cannot be read, or the batch system does not answer.
-pub fn queued_cells(
-    results: &Path,
-    name: &str,
-    count: usize,
-    system: &dyn BatchSystem,
-) -> Result<HashSet<usize>> {
-    let submissions = Submission::<IgnoredAny>::all(results, name)?;
-    let queued = Submission::queued(&submissions, system)?;
-    let cells =
-        |one: &Submission<_>| queued.iter().flat_map(|task| one.cells_of(task, count)).collect::<Vec<_>>();
-    Ok(submissions.iter().flat_map(cells).collect())
-}
-
 /// Describes what a task needs.
-fn in_words(needs: &TaskNeeds, settings: &SlurmSettings) -> String {
+fn in_words(needs: &TaskNeeds, settings: &TaskSettings) -> String {
     let gpus =
         if needs.gpus > 0 { format!("{} GPU{}, ", needs.gpus, plural(needs.gpus)) } else { String::new() };
-    let time_from = match settings.minutes {
-        Some(_) => "as executor.slurm.minutes sets".to_owned(),
+    let limit = wall_time(needs.time.as_secs_f64());
+    let time = match settings.minutes {
+        _ if !settings.has_time_limit => "without a limit of time".to_owned(),
+        Some(_) => format!("{limit} (as executor.slurm.minutes sets)"),
         None => {
             let start = wall_time(START_TIME.as_secs_f64());
-            format!("the prediction times {TIME_MARGIN}, and {start} to start")
+            format!("{limit} (the prediction times {TIME_MARGIN}, and {start} to start)")
         }
     };
     format!(
-        "{gpus}{} CPU{}, {} of memory, {} ({time_from})",
+        "{gpus}{} CPU{}, {} of memory, {time}",
         needs.cpus,
         plural(needs.cpus),
-        binary((needs.memory_mib << 20) as usize),
-        wall_time(needs.time.as_secs_f64())
+        binary((needs.memory_mib << 20) as usize)
     )
 }

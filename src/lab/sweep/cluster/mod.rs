@@ -19,8 +19,8 @@ mod submitted_sweep;
 mod task;
 
 pub use division::{START_TIME, SubmittedCell, TaskGroup, divide_independent, needs_of};
-pub use jobs::{Parts, Submitted, has_queued_tasks, queued_cells, submit_parts};
-pub use status::{cancel, status, status_of_cells};
+pub use jobs::{Parts, Submitted, submit_parts};
+pub use status::{cancel, queued_cells, status, status_of_cells};
 pub use submission::{SUBMITTED, Submission, TaskWork, create_folder};
 pub use submit::{TASK_COMMAND, submit};
 pub use task::run_task;

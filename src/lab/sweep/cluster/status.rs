@@ -2,7 +2,7 @@
 
 use super::submission::Submission;
 use crate::error::Result;
-use crate::executor::batch_system::{BatchSystem, JobId, QueuedTask, TaskState};
+use crate::executor::batch_system::{JobId, QueuedTask, TaskState};
 use crate::format::plural;
 use crate::results::ledger::{CellStatus, Ledger};
 use crate::sweep::cells;
@@ -12,14 +12,14 @@ use std::fmt::Write;
 use std::path::Path;
 
 /// Describes how far the sweep in a folder is. Writes nothing, so it works in a folder that belongs to
-/// somebody else.
+/// somebody else. `ssh_command` is the command of the user's own settings.
 ///
 /// # Errors
 /// If the sweep or the ledger cannot be read.
-pub fn status(results: &Path, folder: &Path, system: &dyn BatchSystem) -> Result<String> {
+pub fn status(results: &Path, folder: &Path, ssh_command: &[String]) -> Result<String> {
     let keys: Vec<String> = cells(folder)?.into_iter().map(|cell| cell.key).collect();
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let counted = status_of_cells(results, &name, &keys, system)?;
+    let counted = status_of_cells(results, &name, &keys, ssh_command)?;
     Ok(format!("{name}: {} cell{}\n{counted}", keys.len(), plural(keys.len())))
 }
 
@@ -32,12 +32,12 @@ pub fn status_of_cells(
     results: &Path,
     name: &str,
     keys: &[String],
-    system: &dyn BatchSystem,
+    ssh_command: &[String],
 ) -> Result<String> {
     let submissions = Submission::<IgnoredAny>::all(results, name)?;
     // Ask for the queue before reading the ledger: a task that ends between the two has ended its cells too.
     // Without an answer of the batch system, the ledger still says what is done.
-    let queued = Submission::queued(&submissions, system);
+    let queued = Submission::queued(&submissions, ssh_command);
     let ledger = Ledger::read(results)?;
     let mut text = String::new();
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
@@ -46,7 +46,7 @@ pub fn status_of_cells(
         .flat_map(|one| &one.content.tasks)
         .flat_map(|work| work.cells(keys.len()))
         .collect();
-    let waiting = waiting_cells(&submissions, tasks, keys.len());
+    let waiting = queued_cells(&submissions, tasks, keys.len());
     for (words, count) in counts(keys, &ledger, &submitted, &waiting) {
         let _ = writeln!(text, "{count:>8}  {words}");
     }
@@ -57,16 +57,27 @@ pub fn status_of_cells(
     Ok(text)
 }
 
-/// Returns the cells of waiting tasks, with the reason why the task waits.
-fn waiting_cells<'a>(
-    submissions: &[Submission<IgnoredAny>],
+/// Returns the cells, of `count` in the sweep or comparison, of tasks that have not ended, each with the state
+/// of its task. If several tasks may run a cell, one that runs comes before one that waits.
+pub fn queued_cells<'a, W>(
+    submissions: &[Submission<W>],
     tasks: &'a [QueuedTask],
     count: usize,
 ) -> HashMap<usize, &'a TaskState> {
-    let mut cells = HashMap::new();
+    let rank = |state: &TaskState| match state {
+        TaskState::Running(_) => 2,
+        TaskState::Waiting(_) => 1,
+        TaskState::Unknown(_) => 0,
+    };
+    let mut cells: HashMap<usize, &TaskState> = HashMap::new();
     for submission in submissions {
         for task in tasks {
-            cells.extend(submission.cells_of(task, count).into_iter().map(|cell| (cell, &task.state)));
+            for cell in submission.cells_of(task, count) {
+                let state = cells.entry(cell).or_insert(&task.state);
+                if rank(&task.state) > rank(state) {
+                    *state = &task.state;
+                }
+            }
         }
     }
     cells
@@ -86,6 +97,7 @@ fn counts(
         let words = match (last, queued.get(&at).copied()) {
             (Some(status), _) if status.is_final() => status.to_string(),
             (_, Some(TaskState::Waiting(_))) => "waiting in the queue".to_owned(),
+            (_, Some(TaskState::Unknown(_))) => "on a host that does not answer".to_owned(),
             (None, Some(TaskState::Running(_))) => "next in a running task".to_owned(),
             (None, None) if submitted.contains(&at) => "left by a task that ended".to_owned(),
             (None, None) => "not submitted".to_owned(),
@@ -101,6 +113,7 @@ fn counts(
 fn queue_in_words(tasks: &[QueuedTask]) -> String {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     let mut nodes: BTreeSet<&str> = BTreeSet::new();
+    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
     let mut running = 0;
     for task in tasks {
         match &task.state {
@@ -109,6 +122,7 @@ fn queue_in_words(tasks: &[QueuedTask]) -> String {
                 nodes.insert(node);
             }
             TaskState::Waiting(reason) => *reasons.entry(reason).or_default() += 1,
+            TaskState::Unknown(why) => *unknown.entry(why).or_default() += 1,
         }
     }
     if tasks.is_empty() {
@@ -124,18 +138,26 @@ fn queue_in_words(tasks: &[QueuedTask]) -> String {
     for (reason, count) in reasons {
         let _ = write!(text, ", {count} wait{} ({reason})", if count == 1 { "s" } else { "" });
     }
-    text + "\n"
+    text.push('\n');
+    for (why, count) in unknown {
+        let _ = writeln!(text, "{count} task{} may run: {why}", plural(count));
+    }
+    text
 }
 
 /// Ends the tasks of a sweep or comparison that are queued or running. `name` is that of the folder of its
-/// submissions. Returns how many tasks that were.
+/// submissions, `ssh_command` the command of the user's own settings. Returns how many tasks that were.
 ///
 /// # Errors
-/// If the submissions cannot be read, or the batch system does not answer.
-pub fn cancel(results: &Path, name: &str, system: &dyn BatchSystem) -> Result<usize> {
+/// If the submissions cannot be read, or a batch system or a node does not answer.
+pub fn cancel(results: &Path, name: &str, ssh_command: &[String]) -> Result<usize> {
     let submissions = Submission::<IgnoredAny>::all(results, name)?;
-    let queued = Submission::queued(&submissions, system)?;
-    let jobs: BTreeSet<JobId> = queued.iter().map(|task| task.job.clone()).collect();
-    system.cancel(&jobs.into_iter().collect::<Vec<_>>())?;
-    Ok(queued.len())
+    let mut count = 0;
+    for (system, names) in Submission::by_system(&submissions, ssh_command) {
+        let queued = system.queued(&names)?;
+        let jobs: BTreeSet<JobId> = queued.iter().map(|task| task.job.clone()).collect();
+        system.cancel(&jobs.into_iter().collect::<Vec<_>>())?;
+        count += queued.len();
+    }
+    Ok(count)
 }

@@ -1,7 +1,7 @@
 //! The files of a submission, from which its tasks know what to run.
 //!
 //! ```text
-//! sweeps/.submitted/NAME/ID/submission.json   the cells of each task
+//! sweeps/.submitted/NAME/ID/submission.json   the cells of each task, and the batch system
 //! sweeps/.submitted/NAME/ID/*.toml            the recipes as they were submitted, all layers in one
 //! sweeps/.submitted/NAME/ID/*.sh, *.log       the scripts of its jobs and the output of their tasks
 //! sweeps/.submitted/programs/HASH/xrun        the program that submitted, which the tasks run
@@ -10,7 +10,8 @@
 //! NAME is a sweep's, or a comparison's after `compare+`, which no sweep's name has.
 
 use crate::error::{Error, IoContext, Result};
-use crate::executor::batch_system::{BatchSystem, QueuedTask};
+use crate::executor::batch_system::{BatchSystem, QueuedTask, SystemRecord};
+use crate::executor::recorded_system;
 use crate::ranks::process::own_program;
 use crate::regular;
 use crate::results::atomic;
@@ -20,6 +21,7 @@ use crate::results::provenance::own_binary_hash;
 use crate::sweep::schedule::TaskStage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -53,6 +55,9 @@ pub struct Content<W> {
     pub tasks: Vec<TaskWork>,
     /// The jobs that the tasks are divided into.
     pub jobs: Vec<SubmittedJob>,
+    /// The batch system that has the jobs.
+    #[serde(default)]
+    pub system: SystemRecord,
 }
 
 /// Consecutive tasks that are one job of the batch system.
@@ -173,37 +178,42 @@ impl<W> Submission<W> {
         })
     }
 
-    /// Returns the job of the last task, which runs what the others left.
+    /// Returns the batch system that has the jobs, for one of its tasks.
+    pub fn system(&self) -> Box<dyn BatchSystem> {
+        recorded_system(&self.content.system, vec![self.folder.clone()], &[])
+    }
+
+    /// Returns the job of the last tasks, which run what the others left.
     pub fn last_job(&self) -> SubmittedJob {
         let name = format!("{}-last", job_name(&self.content.name, &self.folder));
         let stage = self.content.jobs.iter().map(|job| job.stage + 1).max().unwrap_or(0);
-        SubmittedJob { name, first: self.content.tasks.len(), count: 1, stage }
+        SubmittedJob { name, first: self.content.tasks.len(), count: self.system().last_tasks(), stage }
     }
 
-    /// Returns what a task runs; `None` for the last task.
+    /// Returns what a task runs; `None` for the last ones.
     ///
     /// # Errors
     /// If there is no such task.
     pub fn work_of(&self, task: usize) -> Result<Option<&TaskWork>> {
-        let tasks = &self.content.tasks;
-        if task > tasks.len() {
+        let last = self.last_job();
+        let count = last.first + last.count;
+        if task >= count {
             return Err(Error::usage(format!(
-                "{} has {} tasks; there is no task {task}",
-                self.folder.display(),
-                tasks.len()
+                "{} has {count} tasks; there is no task {task}",
+                self.folder.display()
             )));
         }
-        Ok(tasks.get(task))
+        Ok(self.content.tasks.get(task))
     }
 
     /// Queues the task of this process again, whose time ends, and says whether it is.
     pub fn requeue(&self, system: &dyn BatchSystem) {
         match system.requeue_own_task(self.content.most_requeues) {
             Ok(true) => eprint_line("the time of this task ends; it is queued again and continues"),
-            Ok(false) => eprint_line(
-                "the time of this task ends, and it was queued again as often as executor.slurm.most_requeues allows; \
-                 submit again to continue",
-            ),
+            Ok(false) => eprint_line(&format!(
+                "the task ends and is not queued again, which is done at most {} times; submit again to continue",
+                self.content.most_requeues
+            )),
             Err(e) => {
                 eprint_line(&format!("warning: the task is not queued again: {e}; submit again to continue"))
             }
@@ -216,13 +226,32 @@ impl<W> Submission<W> {
         self.content.jobs.iter().map(|job| job.name.clone()).chain([last.name]).collect()
     }
 
+    /// Returns the batch systems of submissions, each with the names of its jobs. `ssh_command` is the command
+    /// of the user's own settings.
+    pub fn by_system(
+        submissions: &[Self],
+        ssh_command: &[String],
+    ) -> Vec<(Box<dyn BatchSystem>, Vec<String>)> {
+        let mut by_system: BTreeMap<&SystemRecord, Vec<&Self>> = BTreeMap::new();
+        for one in submissions {
+            by_system.entry(&one.content.system).or_default().push(one);
+        }
+        let open = |(record, own): (&SystemRecord, Vec<&Self>)| {
+            let system =
+                recorded_system(record, own.iter().map(|one| one.folder.clone()).collect(), ssh_command);
+            (system, own.iter().flat_map(|one| one.job_names()).collect())
+        };
+        by_system.into_iter().map(open).collect()
+    }
+
     /// Returns the tasks of submissions that have not ended.
     ///
     /// # Errors
-    /// If the batch system does not answer.
-    pub fn queued(submissions: &[Self], system: &dyn BatchSystem) -> Result<Vec<QueuedTask>> {
-        let names: Vec<String> = submissions.iter().flat_map(Self::job_names).collect();
-        system.queued(&names)
+    /// If a batch system does not answer.
+    pub fn queued(submissions: &[Self], ssh_command: &[String]) -> Result<Vec<QueuedTask>> {
+        let by_system = Self::by_system(submissions, ssh_command);
+        let tasks = by_system.iter().map(|(system, names)| system.queued(names));
+        Ok(tasks.collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Returns the cells, of `count` in the sweep, that a task may run; none for unknown tasks and for the

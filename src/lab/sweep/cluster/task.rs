@@ -17,7 +17,7 @@ use crate::sweep::display::Display;
 use crate::sweep::schedule::{Output, Schedule, SweepPolicy, TaskPolicy, TaskStage};
 use crate::sweep::table::SweepCell;
 use crate::sweep::trunk::Trunks;
-use crate::sweep::{Sweep, cells, run_until};
+use crate::sweep::{Sweep, cells, run_planned};
 use std::path::{Path, PathBuf};
 
 /// Checkpoints that a cell keeps until it is done, to continue after an interruption.
@@ -33,14 +33,16 @@ impl Output for NoTables {
 }
 
 /// Runs the cells of a task that are not done. If the batch system announces the end of the task's time, the
-/// cells save their state and the task is queued again. Returns the sweep's folder if the task was the last
-/// one, which completes the tables.
+/// cells save their state and the task is queued again. Returns the sweep's folder if the task was one of the
+/// last ones, which complete the tables.
 ///
 /// # Errors
 /// [`ErrorKind::Interrupted`] after a signal. Fails if a cell ends badly, if the submission cannot be read, or
 /// if the ledger cannot be written.
-pub fn run_task(folder: &Path, task: usize, system: &dyn BatchSystem) -> Result<Option<PathBuf>> {
+pub fn run_task(folder: &Path, task: usize) -> Result<Option<PathBuf>> {
     let submission = Submission::read(folder)?;
+    let system = submission.system();
+    let system = system.as_ref();
     let stop = Stop::on_signals(None)?;
     let ended = match submission.work_of(task)? {
         Some(TaskWork::Cells(own)) => run_cells(&submission, own, (system, &stop)).map(|()| None),
@@ -102,10 +104,7 @@ fn run_stage(
     let results = submission.results()?;
     let path = submission.recipe();
     let whole = Sweep::new(&submission.request(&path, results, system))?;
-    let folder = submission.sweep_folder()?;
-    for (cell, listed) in whole.cells.iter().zip(cells(&folder)?).filter(|(cell, _)| cell.work.is_ok()) {
-        check_key(cell, &listed.key, &listed.settings)?;
-    }
+    check_keys(submission, &whole)?;
     let Sweep { cells, design, axes, build, .. } = &whole;
     run_schedule(submission, (cells, design), &axes.keys, (build, Some(stage)), (system, stop))
 }
@@ -142,8 +141,18 @@ fn run_rest(
     (system, stop): (&dyn BatchSystem, &Stop),
 ) -> Result<PathBuf> {
     let path = submission.recipe();
-    let ended = run_until(&submission.request(&path, submission.results()?, system), stop)?;
+    let request = submission.request(&path, submission.results()?, system);
+    let whole = Sweep::new(&request)?;
+    check_keys(submission, &whole)?;
+    let ended = run_planned(&request, &whole, stop)?;
     ended.outcome.map(|()| ended.folder)
+}
+
+/// Checks that the cells of a sweep are on this node what they were when they were submitted.
+fn check_keys(submission: &Submission<SubmittedSweep>, sweep: &Sweep) -> Result<()> {
+    let listed = cells(&submission.sweep_folder()?)?;
+    let mut able = sweep.cells.iter().zip(&listed).filter(|(cell, _)| cell.work.is_ok());
+    able.try_for_each(|(cell, listed)| check_key(cell, &listed.key, &listed.settings))
 }
 
 /// Checks that a cell is on this node what it was when it was submitted.
@@ -157,8 +166,8 @@ fn check_key(cell: &Cell, expected: &str, settings: &Settings) -> Result<()> {
     }
     Err(Error::failed(format!(
         "{} {named} is another cell on this node than where it was submitted, because its device ({}), its corpus or \
-         the program differs; submit from a machine with the same devices, or choose nodes like it with \
-         executor.slurm.constraint",
+         the program differs; submit from a machine with the same devices, and choose nodes like it with \
+         executor.slurm.constraint or --hosts",
         cell.name,
         cell.device.as_deref().unwrap_or("unknown"),
     )))
