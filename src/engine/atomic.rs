@@ -179,9 +179,14 @@ pub fn clear_leftovers(folder: &Path, age: Duration) -> Vec<String> {
         Err(e) => return vec![e.to_string()],
     };
     let mut stay = Vec::new();
+    // The clock of the file system, because this machine's may be ahead of it.
+    let now = create_temporary(&folder.join("now"))
+        .ok()
+        .and_then(|now| now.as_file().metadata().ok()?.modified().ok());
     for entry in entries.flatten() {
         let modified = entry.metadata().and_then(|file| file.modified()).ok();
-        let is_old = || modified.is_none_or(|at| at.elapsed().is_ok_and(|since| since >= age));
+        let since = |at| now.and_then(|now| now.duration_since(at).ok());
+        let is_old = || modified.is_none_or(|at| since(at).is_some_and(|since| since >= age));
         if entry.file_name().to_string_lossy().starts_with(TEMPORARY) && (age.is_zero() || is_old()) {
             let removed = std::fs::remove_file(entry.path()).at("remove", &entry.path());
             stay.extend(removed.err().map(|e| e.to_string()));

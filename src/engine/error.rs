@@ -5,6 +5,7 @@ mod advice;
 use crate::format::shortened_lines;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::io::ErrorKind as IoErrorKind;
 use std::path::Path;
 
 /// Kinds of failures, which decide the exit code.
@@ -21,7 +22,7 @@ pub enum ErrorKind {
     Finding,
     /// Something does not fit in memory, by plan or in fact: exit 4.
     DoesNotFit,
-    /// The run trained, but its state or results could not be saved: exit 74.
+    /// The disk is full, or the run trained and its state or results could not be saved: exit 74.
     Unsaved,
     /// A signal or a full disk stopped the run after it saved a checkpoint: exit 75.
     Interrupted,
@@ -129,6 +130,11 @@ impl Error {
         advice::advice(self.os_error)
     }
 
+    /// Returns true if a file of a network file system was removed or replaced while it was open.
+    pub fn is_stale(&self) -> bool {
+        self.os_error == Some(rustix::io::Errno::STALE.raw_os_error())
+    }
+
     /// Adds [`Error::advice`] to the message.
     #[must_use]
     pub fn with_advice(self) -> Self {
@@ -169,9 +175,11 @@ pub trait IoContext<T> {
 
 impl<T> IoContext<T> for std::io::Result<T> {
     fn at(self, verb: &str, path: &Path) -> Result<T> {
-        self.map_err(|e| Error {
-            os_error: e.raw_os_error(),
-            ..Error::failed(format!("cannot {verb} {}: {e}", path.display()))
+        self.map_err(|e| {
+            let is_full = matches!(e.kind(), IoErrorKind::StorageFull | IoErrorKind::QuotaExceeded);
+            let kind = if is_full { ErrorKind::Unsaved } else { ErrorKind::Failed };
+            let os_error = e.raw_os_error();
+            Error { os_error, ..Error::new(kind, format!("cannot {verb} {}: {e}", path.display())) }
         })
     }
 }

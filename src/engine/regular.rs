@@ -18,6 +18,9 @@ pub const MAX_TEXT: u64 = 64 << 20;
 /// The largest file of rows that is read whole, in bytes: some 25 million steps.
 pub const MAX_ROWS: u64 = 4 << 30;
 
+/// How often a read begins again because the file was replaced.
+const STALE_READS: u32 = 5;
+
 /// A file of rows has a line end in every part of this many bytes.
 const ROWS_PART: usize = 1 << 20;
 
@@ -33,7 +36,19 @@ enum Links {
 /// # Errors
 /// If the file is missing, a link, not a regular file, or too large.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
-    read_opened(open(path)?, path, max)
+    again_if_stale(|| read_opened(open(path)?, path, max))
+}
+
+/// Repeats a read that finds its file replaced: on a network file system, a file that another machine replaces
+/// is gone for those that have it open.
+fn again_if_stale<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..STALE_READS {
+        match read() {
+            Err(e) if e.is_stale() => {}
+            read => return read,
+        }
+    }
+    read()
 }
 
 /// Reads a regular file of at most `max` bytes, or one that a link leads to.
@@ -41,7 +56,7 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
 /// # Errors
 /// If the file is missing, not a regular file, or too large.
 pub fn read_through_link(path: &Path, max: u64) -> Result<Vec<u8>> {
-    read_opened(open_through_link(path)?, path, max)
+    again_if_stale(|| read_opened(open_through_link(path)?, path, max))
 }
 
 /// Reads a text file of at most [`MAX_TEXT`] bytes.
@@ -66,7 +81,7 @@ pub fn read_text_through_link(path: &Path) -> Result<String> {
 /// # Errors
 /// If the file is missing, a link, not a regular file, too large, or has no lines.
 pub fn read_rows(path: &Path) -> Result<Vec<u8>> {
-    read_rows_of(&open(path)?, path)
+    again_if_stale(|| read_rows_of(&open(path)?, path))
 }
 
 /// Reads the rest of an opened file of rows, as [`read_rows`] does. `path` is for messages.

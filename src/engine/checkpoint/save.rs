@@ -8,7 +8,7 @@ use super::tensors::{Snapshot, TensorView};
 use super::{
     BEST, LATEST, MANIFEST, MODEL, OPTIMIZER, REPLACED, TEMPORARY, folder_name, step_of, tensor_file,
 };
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, ErrorKind, IoContext, Result};
 use crate::lock::lock;
 use crate::regular;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,10 +81,15 @@ impl Store {
         // Saves work although nothing can be removed; they report what stays.
         let _ = self.fs.remove(&path);
         written.map_err(|e| {
-            Error::usage(format!(
-                "{e}: checkpoints are written there. {}, or choose another folder with --results",
-                e.advice()
-            ))
+            // A full disk is no mistake of the user's, and a sweep tries again when there is room.
+            let kind = if e.kind() == ErrorKind::Unsaved { ErrorKind::Unsaved } else { ErrorKind::Usage };
+            let advice = e.advice();
+            Error::new(
+                kind,
+                format!(
+                    "{e}: checkpoints are written there. {advice}, or choose another folder with --results"
+                ),
+            )
         })
     }
 

@@ -264,7 +264,8 @@ impl LocalRun {
     /// Returns whether the process has ended, and its exit status if this process is its parent.
     fn has_ended(&mut self) -> Result<(bool, Option<ExitStatus>)> {
         let Some(process) = &mut self.process else {
-            return match self.stdout.try_lock() {
+            // A shared lock, because NFS gives an exclusive one only on a file that is open for writing.
+            return match self.stdout.try_lock_shared() {
                 Ok(()) => Ok((true, None)),
                 Err(TryLockError::WouldBlock) => Ok((false, None)),
                 Err(TryLockError::Error(e)) => {

@@ -216,8 +216,11 @@ fn run_planned(request: &Request<'_>, sweep: &Sweep, stop: &Stop) -> Result<Ende
     let mut schedule = Schedule::new(&policy, cells, design, ledger, &mut executor, &mut tables, display);
     let outcome = schedule.run(&table, stop);
     let (ledger, display) = schedule.into_parts();
+    let first = outcome.clone().err();
     let outcome =
-        conclude(request, sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, stop))?;
+        conclude(request, sweep, &policy, (ledger, display), &mut tables, outcome, (&mut executor, stop))
+            // The first error is the cause, such as a full disk.
+            .map_err(|later| first.unwrap_or(later))?;
     Ok(Ended { folder, outcome })
 }
 

@@ -20,7 +20,7 @@ use super::halving::CellResult;
 use super::rerun;
 use super::trunk::StartPoint;
 use super::work::Work;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Executor, Output as RunOutput, RunSpec, StopCause, Task};
 use crate::ranks::Stop;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, Measured, machine_claim};
@@ -275,6 +275,12 @@ impl<'a> Schedule<'a> {
                 continue;
             }
             match self.claim(index, &assignment.gpus)? {
+                Claim::Free if self.ledger.lease_has_ended() => {
+                    // Another machine may have run the cell while this process was stopped.
+                    self.release_cell(&cell.key, &assignment.gpus);
+                    self.ledger.renew();
+                    self.ledger.refresh()?;
+                }
                 Claim::Free => {
                     self.waiting.remove(at);
                     // The run that the cell starts from may have changed before the cell was claimed.
@@ -353,7 +359,9 @@ impl<'a> Schedule<'a> {
         match RunningAttempt::start(self.executor, header, &spec) {
             Ok(child) => self.running.push((line, child)),
             Err(e) => {
-                let result = AttemptResult::without_run(CellStatus::Failed, e.message());
+                let is_full = e.kind() == ErrorKind::Unsaved;
+                let status = if is_full { CellStatus::Unsaved } else { CellStatus::Failed };
+                let result = AttemptResult::without_run(status, e.message());
                 self.end(&line, result, None, &assignment.gpus)?;
             }
         }

@@ -60,7 +60,17 @@ pub fn has_summary(run: &Path) -> bool {
 /// Returns true for a run folder that has no summary and that no process holds.
 pub fn has_lost_summary(run: &Path) -> bool {
     let is_of_run = [RESOLVED, METRICS].iter().any(|file| run.join(file).is_file());
-    is_of_run && !has_summary(run) && !is_held(run).unwrap_or(true)
+    // The process may write the summary and end between the looks.
+    let has_none = || !has_summary(run) && !lists_summary(run);
+    is_of_run && has_none() && !is_held(run).unwrap_or(true) && has_none()
+}
+
+/// Returns true if the summary is in the folder's listing. A client of a network file system may remember for a
+/// minute that a file was missing, such as this one or the lock, but asks again when a folder is opened.
+fn lists_summary(run: &Path) -> bool {
+    let is_summary =
+        |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|e| e.file_name() == SUMMARY);
+    std::fs::read_dir(run).is_ok_and(|mut entries| entries.any(is_summary))
 }
 
 /// Describes a run that has lost a file, and what can still be done with it.

@@ -24,8 +24,9 @@ use crate::results::atomic;
 pub use attempt::{Attempt, CellStatus, Measured};
 use claims::Claims;
 pub use question::{AskedArm, QuestionLine};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 pub use writer::TASK_VARIABLE;
 use writer::{LEASE, Liveness, SignOfLife, Source, Writer};
 
@@ -71,13 +72,17 @@ pub fn folder(results: &Path) -> PathBuf {
     results.join(SWEEPS).join(LEDGERS)
 }
 
+/// How far this machine's clock may be ahead of the file system's for [`is_written`].
+const CLOCKS: Duration = Duration::from_secs(600);
+
 /// Returns true if a live process on this machine writes the ledger, or if one on another machine did within
-/// the lease.
+/// the lease, as far as clocks can tell.
 ///
 /// # Errors
 /// If the folder cannot be read.
 pub fn is_written(results: &Path) -> Result<bool> {
-    let is_recent = |beat: SignOfLife| beat.1.and_then(|at| at.elapsed().ok()).is_none_or(|ago| ago < LEASE);
+    let within = LEASE + CLOCKS;
+    let is_recent = |beat: SignOfLife| beat.1.and_then(|at| at.elapsed().ok()).is_none_or(|ago| ago < within);
     Ok(writer::files(&folder(results))?.iter().any(|(_, path)| match writer::life(path) {
         Liveness::Alive => true,
         Liveness::Dead => false,
@@ -280,6 +285,12 @@ impl Ledger {
         self.claims.held_by_others(own)
     }
 
+    /// Returns true if the claims of this process no longer hold, because it showed no sign of life for longer
+    /// than the lease. [`renew`](Self::renew) ends that.
+    pub fn lease_has_ended(&self) -> bool {
+        self.writer.as_ref().is_some_and(Writer::lease_has_ended)
+    }
+
     /// Shows processes on other machines that this one is alive. Call it at least every few seconds.
     pub fn renew(&mut self) {
         if let Some(writer) = &mut self.writer {
@@ -343,8 +354,11 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
+        // A run outlives its sweep after an error. Its claim stays, and holds until the lease ends, so that no
+        // other machine runs the cell meanwhile; this machine finds the run.
+        let runs: HashSet<String> = self.open_attempts().into_iter().map(|open| open.key).collect();
         if let Some(writer) = &self.writer {
-            self.claims.release_all(&writer.name);
+            self.claims.release_all(&writer.name, |name| runs.contains(name));
         }
     }
 }
@@ -557,7 +571,7 @@ mod tests {
         touch(now + LEASE).unwrap();
         let Liveness::Elsewhere(after) = writer::life(&path) else { panic!("it is of this machine") };
         assert_ne!(before, after, "it shows that it lives");
-        touch(now - 2 * LEASE).unwrap();
+        touch(now - CLOCKS - 2 * LEASE).unwrap();
         assert!(!is_written(dir.path()).unwrap());
         // A claim waits for the lease whatever the file's time says, because clocks differ.
         let claims = dir.path().join(SWEEPS).join(CLAIMS);

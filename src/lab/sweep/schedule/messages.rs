@@ -79,14 +79,15 @@ impl Schedule<'_> {
             CellStatus::NodeFailed,
             CellStatus::Unsaved,
         ];
-        let bad: Vec<String> =
-            bad.iter().filter(|status| counts.contains_key(status)).map(|s| s.to_string()).collect();
+        let bad: Vec<_> = bad.iter().filter(|status| counts.contains_key(status)).collect();
         if bad.is_empty() {
             return Ok(());
         }
-        Err(Error::failed(format!(
-            "some cells did not end well; `--retry {}` runs them again",
-            bad.join(",")
-        )))
+        let words: Vec<String> = bad.iter().map(|status| status.to_string()).collect();
+        let command = match bad.iter().any(|status| status.ends_a_whole_run()) {
+            true => format!("`--retry {}`", words.join(",")),
+            false => "the same command".to_owned(),
+        };
+        Err(Error::failed(format!("some cells did not end well; {command} runs them again")))
     }
 }

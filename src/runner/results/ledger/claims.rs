@@ -51,19 +51,23 @@ impl Claims {
         }
         std::fs::create_dir_all(&self.folder).at("create", &self.folder)?;
         let mut expected = self.generations(name)?;
+        if let Some((&own, _)) = expected.iter().find(|(_, owner)| *owner == writer) {
+            // It could not be removed when it was released.
+            self.held.insert(name.to_owned(), own);
+            self.release(name, writer);
+            expected = self.generations(name)?;
+        }
         if expected.values().any(|owner| self.is_alive(owner)) {
             return Ok(false);
         }
         let generation = expected.keys().next_back().map_or(1, |last| last + 1);
-        match (self.create)(&self.path(name, generation), writer.as_bytes()) {
-            // Another writer was faster, unless the file is this writer's: a network file system repeats a
-            // request whose answer was lost, and finds the file that it created.
-            Err(e) if e.kind() == ErrorKind::Usage => {
-                if self.generations(name)?.get(&generation).is_none_or(|owner| owner != writer) {
-                    return Ok(false);
-                }
+        if let Err(e) = (self.create)(&self.path(name, generation), writer.as_bytes()) {
+            // The file may be this writer's: a network file system repeats a request whose answer was lost,
+            // and finds the file that it created, or it reports an error.
+            if self.generations(name)?.get(&generation).is_none_or(|owner| owner != writer) {
+                // Another writer was faster.
+                return if e.kind() == ErrorKind::Usage { Ok(false) } else { Err(e) };
             }
-            written => written?,
         }
         expected.insert(generation, writer.to_owned());
         self.held.insert(name.to_owned(), generation);
@@ -77,7 +81,8 @@ impl Claims {
     /// Releases a claim.
     pub fn release(&mut self, name: &str, writer: &str) {
         let Some(own) = self.held.remove(name) else { return };
-        let Ok(generations) = self.generations(name) else { return };
+        // If the claims cannot be listed, the own one can still go: what is below it is then found stale.
+        let generations = self.generations(name).unwrap_or_else(|_| [(own, writer.to_owned())].into());
         // The own claim goes last: without it, another process could take one of the stale claims below it.
         for (generation, owner) in generations {
             if generation < own && !self.is_alive(&owner) || generation == own && owner == writer {
@@ -97,9 +102,9 @@ impl Claims {
         Ok(names)
     }
 
-    /// Releases all claims.
-    pub fn release_all(&mut self, writer: &str) {
-        let names: Vec<String> = self.held.keys().cloned().collect();
+    /// Releases all claims that are not in use.
+    pub fn release_all(&mut self, writer: &str, is_used: impl Fn(&str) -> bool) {
+        let names: Vec<String> = self.held.keys().filter(|name| !is_used(name)).cloned().collect();
         names.iter().for_each(|name| self.release(name, writer));
     }
 
@@ -155,6 +160,8 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
+    use std::fs::File;
 
     /// As on a network file system that repeats a request whose answer was lost.
     #[test]
@@ -175,6 +182,26 @@ mod tests {
             atomic::write_new(path, b"own")
         };
         assert!(!own.take("a", "own").unwrap(), "another writer was faster");
+        own.create = |path, bytes| {
+            atomic::write_new(path, bytes)?;
+            Err(Error::failed("input/output error"))
+        };
+        assert!(own.take("b", "own").unwrap(), "it was created");
+        own.create = |_, _| Err(Error::failed("input/output error"));
+        assert!(own.take("c", "own").is_err());
+    }
+
+    #[test]
+    fn a_claim_that_could_not_be_removed_does_not_keep_its_writer_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(".claims");
+        let mut own = Claims::new(&folder, dir.path());
+        let ledger = File::create(dir.path().join("own.jsonl")).unwrap();
+        ledger.lock().unwrap();
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("a.1"), "own").unwrap();
+        assert!(own.take("a", "own").unwrap());
+        assert!(!Claims::new(&folder, dir.path()).take("a", "other").unwrap());
     }
 
     #[test]

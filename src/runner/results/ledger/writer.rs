@@ -8,6 +8,7 @@ use crate::regular;
 use crate::results::atomic;
 use crate::results::atomic::json_line;
 use crate::results::provenance::host_name;
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{File, TryLockError};
@@ -103,12 +104,20 @@ impl Writer {
         self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()).at("write", &self.path)
     }
 
-    /// Shows other machines that this process lives, by updating its file's modification time.
+    /// Returns true if other machines may have taken this process for dead, because it was stopped.
+    pub fn lease_has_ended(&self) -> bool {
+        self.renewed.elapsed() >= LEASE
+    }
+
+    /// Shows other machines that this process lives, by updating its file's modification time, by the clock of
+    /// the file system.
     pub fn renew(&mut self) {
         if self.renewed.elapsed() >= HEARTBEAT {
             self.renewed = Instant::now();
             // A failure is ignored because the next renewal comes long before the lease ends.
-            let _ = self.file.set_modified(SystemTime::now());
+            let at = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+            let now = Timestamps { last_access: at(UTIME_OMIT), last_modification: at(UTIME_NOW) };
+            let _ = rustix::fs::futimens(&self.file, &now);
         }
     }
 }
@@ -253,21 +262,27 @@ pub(super) enum Liveness {
 
 /// Checks whether the process that writes a file lives.
 pub(super) fn life(path: &Path) -> Liveness {
-    let Ok(mut file) = regular::open(path) else { return Liveness::Dead };
+    let Ok(mut file) = regular::open(path) else {
+        // A file that cannot be opened now says nothing about its process, which then lives until the lease ends.
+        return if regular::is_missing(path) { Liveness::Dead } else { Liveness::Elsewhere((0, None)) };
+    };
     // If a file has no head, its owner may be about to write one, and only the lock tells whether it lives.
-    if head(&mut file).is_some_and(|owner| owner.machine != machine_and_boot()) {
+    let Ok(head) = head(&mut file) else { return Liveness::Elsewhere((0, None)) };
+    if head.is_some_and(|owner| owner.machine != machine_and_boot()) {
         let metadata = file.metadata().ok();
         let beat = metadata.map_or((0, None), |metadata| (metadata.len(), metadata.modified().ok()));
         return Liveness::Elsewhere(beat);
     }
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Liveness::Alive,
-        _ => Liveness::Dead,
+        Err(TryLockError::Error(_)) => Liveness::Elsewhere((0, None)),
+        Ok(()) => Liveness::Dead,
     }
 }
 
-fn head(file: &mut File) -> Option<Owner> {
+/// Reads the first line; `None` if it is not there yet.
+fn head(file: &mut File) -> std::io::Result<Option<Owner>> {
     let mut bytes = Vec::new();
-    file.take(4 << 10).read_to_end(&mut bytes).ok()?;
-    serde_json::from_slice(bytes.split(|&byte| byte == b'\n').next()?).ok()
+    file.take(4 << 10).read_to_end(&mut bytes)?;
+    Ok(bytes.split(|&byte| byte == b'\n').next().and_then(|line| serde_json::from_slice(line).ok()))
 }
