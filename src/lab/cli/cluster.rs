@@ -9,9 +9,9 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 pub struct ClusterArgs {
     /// Where runs are made: in processes of this machine, or as tasks that this command submits without
-    /// waiting for them, to Slurm or, for sweeps, to hosts that share the results folder.
+    /// waiting for them, to Slurm or to hosts that share the results folder.
     #[arg(long, value_enum, default_value_t = ExecutorName::Local)]
-    pub executor: ExecutorName,
+    executor: ExecutorName,
     /// The hosts of --executor ssh, separated by commas, in place of executor.ssh.hosts.
     #[arg(long, value_name = "HOST", value_delimiter = ',', conflicts_with_all = ["status", "cancel"])]
     hosts: Vec<String>,
@@ -29,7 +29,7 @@ pub struct ClusterArgs {
 
 /// Where runs are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum ExecutorName {
+enum ExecutorName {
     Local,
     Slurm,
     Ssh,

@@ -1,7 +1,7 @@
 //! `xrun compare`: speed in alternating trials, quality in pairs with the same seed, or stored scores on
 //! tasks.
 
-use super::cluster::{ClusterArgs, ExecutorName, TaskArgs};
+use super::cluster::{ClusterArgs, TaskArgs};
 use super::terminal::{eprint_line, print, print_json, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::compare::{
@@ -201,11 +201,6 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// Submits the comparison to a batch system.
 fn submit(args: &Args, settings: &TaskSettings, system: &dyn BatchSystem) -> Result<()> {
-    if args.cluster.executor == ExecutorName::Ssh {
-        return Err(Error::usage(
-            "--executor ssh is for sweeps; run the comparison on one of the hosts, as in ssh HOST xrun compare",
-        ));
-    }
     let local = [
         ("--evaluations", args.evaluations.is_some()),
         ("--jobs", args.jobs > 1),
@@ -224,7 +219,8 @@ fn submit(args: &Args, settings: &TaskSettings, system: &dyn BatchSystem) -> Res
         confirmed: args.confirm.clone(),
         timeout: args.timeout,
     };
-    let submitted = compare::submit(&request, &args.results.folder, settings, system)?;
+    let ssh_command = args.cluster.ssh_command()?;
+    let submitted = compare::submit(&request, &args.results.folder, settings, (system, &ssh_command))?;
     print(&format!("{}\n", submitted.in_words()))
 }
 
@@ -234,10 +230,11 @@ fn look_at_submitted(args: &Args) -> Result<()> {
     let name = args.arms.recipe.as_ref().map(|name| name.to_string_lossy());
     let name =
         name.ok_or_else(|| Error::usage("name the submitted comparison, as in xrun compare --status NAME"))?;
+    let ssh_command = args.cluster.ssh_command()?;
     if args.cluster.status {
-        return print(&compare::status(results, &name)?);
+        return print(&compare::status(results, &name, &ssh_command)?);
     }
-    let count = compare::cancel(results, &name)?;
+    let count = compare::cancel(results, &name, &ssh_command)?;
     print(&format!("ended {count} task{}\n", plural(count)))
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::{ClusterArgs, TaskArgs};
 use super::run::Show;
-use super::terminal::{print, print_json_text, seconds};
+use super::terminal::{print, print_json, print_json_text, seconds};
 use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
 use crate::executor::Limits;
@@ -102,7 +102,12 @@ fn look_at_submitted(args: &Args) -> Result<()> {
     })?;
     let ssh_command = args.cluster.ssh_command()?;
     if args.cluster.status {
-        return print(&sweep::status(results, &folder, &ssh_command)?);
+        let status = sweep::status(results, &folder, &ssh_command)?;
+        if args.show.json {
+            return print_json(&status);
+        }
+        let (name, cells) = (&status.name, status.cells);
+        return print(&format!("{name}: {cells} cell{}\n{status}", plural(cells)));
     }
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let count = sweep::cancel(results, &name, &ssh_command)?;

@@ -9,6 +9,7 @@ use super::setting::Setting;
 use super::trials::turns;
 use crate::error::{Error, Result};
 use crate::executor::Limits;
+use crate::executor::batch_system::BatchSystem;
 use crate::ranks::Stop;
 use crate::recipe::NO_CHECKPOINTS;
 use crate::results::experiment::ExperimentRun;
@@ -30,6 +31,8 @@ pub struct PairRuns<'a> {
     /// The comparison's name, for messages.
     name: String,
     setting: &'a Setting<'a>,
+    /// The batch system if stopped runs continue from their checkpoints.
+    resuming: Option<&'a dyn BatchSystem>,
 }
 
 impl<'a> PairRuns<'a> {
@@ -46,8 +49,9 @@ impl<'a> PairRuns<'a> {
             .map(|arm| arm.recipe_and_settings().ok_or_else(external))
             .collect::<Result<_>>()?;
         let cells = seeds.iter().flat_map(|pair| arms.iter().zip(pair));
-        // A task keeps the checkpoint that it continues from, until the run is done.
-        let stays = |key_value: &&String| setting.batch.is_none() || *key_value != NO_CHECKPOINTS;
+        // A task keeps the checkpoint that it continues from, until the run is done. Timed runs begin again.
+        let resuming = setting.batch.filter(|_| !question.is_timed());
+        let stays = |key_value: &&String| resuming.is_none() || *key_value != NO_CHECKPOINTS;
         let requests = cells.map(|((recipe, settings), seed)| {
             let seed = format!("training.seed={seed}");
             let settings = settings.iter().filter(stays).cloned().chain([seed]).collect();
@@ -56,12 +60,13 @@ impl<'a> PairRuns<'a> {
         let requests: Vec<CellRequest> = requests.collect();
         let measures = question.findings.iter().map(|asked| asked.measure.clone()).collect();
         Ok(Self {
-            batch: CellBatch::new(&requests, setting.results, usize::from(setting.batch.is_some()))?,
+            batch: CellBatch::new(&requests, setting.results, usize::from(resuming.is_some()))?,
             pairs: seeds.len(),
             measures,
             take_turns: question.is_timed(),
             name: question.name.clone(),
             setting,
+            resuming,
         })
     }
 
@@ -159,7 +164,7 @@ impl<'a> PairRuns<'a> {
             jobs: self.setting.jobs,
             rerun_done: again,
             needs_idle_machine: self.take_turns,
-            batch: self.setting.batch,
+            batch: self.resuming,
             limits: Limits { hang: None, timeout: self.setting.timeout },
             progress: Mode::Auto,
         };

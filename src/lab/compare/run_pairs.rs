@@ -19,6 +19,10 @@ use crate::statistics::FIRST_LOOK;
 use crate::sweep::PlannedCell;
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time between two looks whether another process has answered.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Plans the pairs of a question from stored comparisons or pilot pairs, and prints the plan. Only the pilot
 /// is run and written.
@@ -120,7 +124,8 @@ pub fn run_some(
     running.runs.run_some(runs, stop)
 }
 
-/// Like [`run`], but only as a continuation of the stored comparison `name`.
+/// Like [`run`], but only as a continuation of the stored comparison `name`. If another process answers it,
+/// waits for the answer.
 ///
 /// # Errors
 /// The same as for [`run`], and if the question is not that of the unfinished comparison `name`.
@@ -130,14 +135,17 @@ pub fn finish(
     name: &str,
     stop: &Stop,
 ) -> Result<FinishedComparison> {
-    let stored = history::stored(setting.results)?;
-    if let Some(StoredExperiment { folder, experiment }) =
-        stored.iter().find(|one| one.experiment.full_name() == name && one.experiment.finished)
-    {
-        let (folder, experiment) = (folder.clone(), experiment.clone());
-        return Ok(FinishedComparison { folder, experiment, failed: None });
+    loop {
+        let stored = history::stored(setting.results)?;
+        match stored.iter().find(|one| one.experiment.full_name() == name) {
+            Some(StoredExperiment { folder, experiment }) if experiment.finished => {
+                let (folder, experiment) = (folder.clone(), experiment.clone());
+                return Ok(FinishedComparison { folder, experiment, failed: None });
+            }
+            Some(one) if !stop.requested() && folder::is_held(&one.folder)? => std::thread::sleep(PAUSE),
+            _ => return answer(question, setting, &stored, Some(name), stop),
+        }
     }
-    answer(question, setting, &stored, Some(name), stop)
 }
 
 /// Pairs in progress.

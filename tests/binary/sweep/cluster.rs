@@ -219,6 +219,10 @@ fn the_status_tells_what_waits_and_runs_and_cancel_ends_it() {
     let said = "5 cells\n       3  left by a task that ended\n       1  next in a running task\n       1  waiting in the queue\n\
                 1 task runs on 1 node, 1 waits (Priority)\n";
     assert!(status.stdout.contains(said), "{}", status.stdout);
+    let json = xrun(&place, &["sweep", "--status", "sweeps/grid", "--json"]).succeeds().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["cells"], &json["by_status"]["waiting in the queue"]), (&5.into(), &1.into()));
+    assert_eq!(json["tasks"]["waiting"]["Priority"], 1);
     assert!(fs::read_to_string(place.path().join("asked")).unwrap().contains(&format!("--name={name},")));
 
     let more = submit(&place).succeeds();

@@ -209,6 +209,23 @@ fn a_host_that_does_not_answer_is_refused_and_named() {
 }
 
 #[test]
+fn a_comparison_on_hosts_is_answered_once() {
+    let place = hosts();
+    let pairs = ["compare", "grid.toml", "optimizer.lr=1e-2", "--on", "val_loss", "--seeds", "3"];
+    submit(&place, &pairs).succeeds();
+    let began = Instant::now();
+    while !xrun(&place, &["compare", "--status", "grid"]).succeeds().stdout.contains(": answered\n") {
+        assert!(began.elapsed() < PATIENCE, "no answer");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!((runs(&place), super::grid::count(&lines(&place), CellStatus::Ok)), (6, 6), "each run once");
+    let comparisons = fs::read_dir(place.path().join("results/comparisons/grid")).unwrap().count();
+    assert_eq!(comparisons, 1);
+    let timed = ["compare", "grid.toml", "engine.threads=2"];
+    submit(&place, &timed).ended(2).says(&["times are measured on one host; name one, as in --hosts a"]);
+}
+
+#[test]
 fn wrong_hosts_are_said_with_the_next_step() {
     let place = hosts();
     let said = |arguments: &[&str], text: &str| {

@@ -100,7 +100,7 @@ const MAY_USE: &[(&str, &str)] = &[
     // The tokens and figures of tasks, what scores them, files and their lock.
     ("task_evaluation", "tasks scoring results atomic regular format error"),
     // The binary and the process groups of runs, the number of GPUs, scripts of batch systems.
-    ("executor", "ranks results device atomic regular error"),
+    ("executor", "ranks results device machine atomic regular error"),
     // Which sampler draws the points.
     (
         "sweep",

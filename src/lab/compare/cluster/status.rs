@@ -10,11 +10,12 @@ use crate::results::ledger::SWEEPS;
 use crate::sweep::{self, SUBMITTED, Submission, status_of_cells};
 use std::path::Path;
 
-/// Describes how far the submitted comparisons called `name` are. Writes nothing.
+/// Describes how far the submitted comparisons called `name` are. Writes nothing. `ssh_command` is the command
+/// of the user's own settings.
 ///
 /// # Errors
 /// A usage error if there is none. Fails if the submissions or the ledger cannot be read.
-pub fn status(results: &Path, name: &str) -> Result<String> {
+pub fn status(results: &Path, name: &str, ssh_command: &[String]) -> Result<String> {
     let mut text = String::new();
     for folder in submitted(results, name)? {
         let newest = Submission::<SubmittedComparison>::all(results, &folder)?.pop();
@@ -29,7 +30,7 @@ pub fn status(results: &Path, name: &str) -> Result<String> {
             }
             _ => {
                 let count = keys.len();
-                let counted = status_of_cells(results, &folder, &keys, &[])?;
+                let counted = status_of_cells(results, &folder, &keys, ssh_command)?;
                 let runs =
                     if count > 0 { format!("{count} run{}", plural(count)) } else { "timed runs".into() };
                 text += &format!("{title}: {runs}\n{counted}");
@@ -39,12 +40,13 @@ pub fn status(results: &Path, name: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Ends the tasks of the submitted comparisons called `name`. Returns how many tasks that were.
+/// Ends the tasks of the submitted comparisons called `name`. Returns how many tasks that were. `ssh_command` is
+/// the command of the user's own settings.
 ///
 /// # Errors
 /// A usage error if there is none. Fails if the batch system does not answer.
-pub fn cancel(results: &Path, name: &str) -> Result<usize> {
-    submitted(results, name)?.iter().map(|folder| sweep::cancel(results, folder, &[])).sum()
+pub fn cancel(results: &Path, name: &str, ssh_command: &[String]) -> Result<usize> {
+    submitted(results, name)?.iter().map(|folder| sweep::cancel(results, folder, ssh_command)).sum()
 }
 
 /// Returns the names of the folders with submissions of the comparisons called `name`, which may be a path or

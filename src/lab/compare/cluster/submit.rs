@@ -39,7 +39,8 @@ pub struct ComparisonRequest {
     pub timeout: Option<Duration>,
 }
 
-/// Submits a comparison and returns at once.
+/// Submits a comparison to a batch system and returns at once. `ssh_command` is the command of the user's own
+/// settings, to ask for earlier submissions.
 ///
 /// # Errors
 /// A usage error for a wrong question, for arms that a task cannot run, or if a run's time is unknown. Fails if
@@ -48,7 +49,7 @@ pub fn submit(
     request: &ComparisonRequest,
     results: &Path,
     settings: &TaskSettings,
-    system: &dyn BatchSystem,
+    (system, ssh_command): (&dyn BatchSystem, &[String]),
 ) -> Result<Submitted> {
     let ComparisonRequest { arms, options, confirmed, timeout } = request;
     if arms.runs.is_some() {
@@ -75,12 +76,12 @@ pub fn submit(
         keys: Vec::new(),
     };
     if question.is_timed() || matches!(question.design, Design::Trials { .. }) {
-        return submit_timed(&question, work, results, settings, system);
+        return submit_timed(&question, work, results, settings, (system, ssh_command));
     }
     let stop = Stop::default();
     let setting = work.setting(results, system);
     run_pairs::ask(&question, &setting, &stop, |experiment, runs| {
-        submit_pairs(experiment, runs, work, results, settings, system)
+        submit_pairs(experiment, runs, work, results, settings, (system, ssh_command))
     })
 }
 
@@ -90,8 +91,13 @@ fn submit_timed(
     mut work: SubmittedComparison,
     results: &Path,
     settings: &TaskSettings,
-    system: &dyn BatchSystem,
+    (system, ssh_command): (&dyn BatchSystem, &[String]),
 ) -> Result<Submitted> {
+    if system.last_tasks() > 1 {
+        return Err(Error::usage(
+            "times are measured on one host; name one, as in --hosts a, or leave out what is timed",
+        ));
+    }
     let needs = timed_needs(question, settings)?;
     let hash = question.hash(&question.asked_arms()?);
     let name = format!("{}+{}", folder_prefix(&question.name), &hash[..8]);
@@ -102,7 +108,7 @@ fn submit_timed(
         ..Submitted::default()
     };
     let submissions = Submission::<IgnoredAny>::all(results, &name)?;
-    if !Submission::queued(&submissions, &[])?.is_empty() {
+    if !Submission::queued(&submissions, ssh_command)?.is_empty() {
         return Ok(Submitted { queued: submitted.cells, cells: 0, tasks: 0, ..submitted });
     }
     let folder = create_folder(results, &name)?;
@@ -123,8 +129,8 @@ fn timed_needs(question: &Question, settings: &TaskSettings) -> Result<TaskNeeds
     let mut all = TaskNeeds { gpus: 0, cpus: 1, memory_mib: 0, time: START_TIME, exclusive: true };
     for arm in question.arms.both() {
         let Some(recipe) = arm.recipe_for_trials(&here) else {
-            let set = minutes.map(|_| ());
-            set.ok_or_else(|| {
+            let is_known = minutes.is_some() || !settings.has_time_limit;
+            is_known.then_some(()).ok_or_else(|| {
                 Error::usage(format!(
                     "no time is predicted for the command {:?}; set executor.slurm.minutes",
                     arm.command
@@ -155,12 +161,12 @@ fn submit_pairs(
     mut work: SubmittedComparison,
     results: &Path,
     settings: &TaskSettings,
-    system: &dyn BatchSystem,
+    (system, ssh_command): (&dyn BatchSystem, &[String]),
 ) -> Result<Submitted> {
     let cells = runs.cells()?;
     let name = format!("{}+{}", folder_prefix(&experiment.name), experiment.id);
     let submissions = Submission::<IgnoredAny>::all(results, &name)?;
-    let tasks = Submission::queued(&submissions, &[])?;
+    let tasks = Submission::queued(&submissions, ssh_command)?;
     let queued = queued_cells(&submissions, &tasks, cells.len());
     let mut submitted = Submitted {
         status_command: format!("xrun compare --status {}", experiment.full_name()),

@@ -6,25 +6,53 @@ use crate::executor::batch_system::{JobId, QueuedTask, TaskState};
 use crate::format::plural;
 use crate::results::ledger::{CellStatus, Ledger};
 use crate::sweep::cells;
+use serde::Serialize;
 use serde::de::IgnoredAny;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::fmt::Write;
+use std::fmt;
 use std::path::Path;
 
-/// Describes how far the sweep in a folder is. Writes nothing, so it works in a folder that belongs to
-/// somebody else. `ssh_command` is the command of the user's own settings.
+/// How far a submitted sweep or comparison is.
+#[derive(Debug, Serialize)]
+pub struct SubmittedStatus {
+    /// Its name.
+    pub name: String,
+    /// The number of cells.
+    pub cells: usize,
+    /// The number of cells by what is known about them.
+    pub by_status: BTreeMap<String, usize>,
+    /// Its tasks; `None` if the batch system does not answer.
+    pub tasks: Option<TaskCounts>,
+    /// Why the tasks are unknown.
+    pub unknown_because: Option<String>,
+}
+
+/// The tasks that have not ended.
+#[derive(Debug, Default, Serialize)]
+pub struct TaskCounts {
+    /// How many run.
+    pub running: usize,
+    /// The nodes that they run on.
+    pub nodes: BTreeSet<String>,
+    /// How many wait, by reason.
+    pub waiting: BTreeMap<String, usize>,
+    /// How many may run, by the reason why nobody knows.
+    pub unknown: BTreeMap<String, usize>,
+}
+
+/// Tells how far the sweep in a folder is. Writes nothing, so it works in a folder that belongs to somebody
+/// else. `ssh_command` is the command of the user's own settings.
 ///
 /// # Errors
 /// If the sweep or the ledger cannot be read.
-pub fn status(results: &Path, folder: &Path, ssh_command: &[String]) -> Result<String> {
+pub fn status(results: &Path, folder: &Path, ssh_command: &[String]) -> Result<SubmittedStatus> {
     let keys: Vec<String> = cells(folder)?.into_iter().map(|cell| cell.key).collect();
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let counted = status_of_cells(results, &name, &keys, ssh_command)?;
-    Ok(format!("{name}: {} cell{}\n{counted}", keys.len(), plural(keys.len())))
+    status_of_cells(results, &name, &keys, ssh_command)
 }
 
-/// Counts the cells with these keys of a sweep or comparison by what is known about them, and its tasks by
-/// what they do. `name` is that of the folder of its submissions.
+/// Tells how far the cells with these keys are, of the sweep or comparison whose submissions are in the folder
+/// `name`.
 ///
 /// # Errors
 /// If the submissions or the ledger cannot be read.
@@ -33,13 +61,12 @@ pub fn status_of_cells(
     name: &str,
     keys: &[String],
     ssh_command: &[String],
-) -> Result<String> {
+) -> Result<SubmittedStatus> {
     let submissions = Submission::<IgnoredAny>::all(results, name)?;
     // Ask for the queue before reading the ledger: a task that ends between the two has ended its cells too.
     // Without an answer of the batch system, the ledger still says what is done.
     let queued = Submission::queued(&submissions, ssh_command);
     let ledger = Ledger::read(results)?;
-    let mut text = String::new();
     let tasks = queued.as_ref().map_or(&[][..], Vec::as_slice);
     let submitted = submissions
         .iter()
@@ -47,14 +74,61 @@ pub fn status_of_cells(
         .flat_map(|work| work.cells(keys.len()))
         .collect();
     let waiting = queued_cells(&submissions, tasks, keys.len());
-    for (words, count) in counts(keys, &ledger, &submitted, &waiting) {
-        let _ = writeln!(text, "{count:>8}  {words}");
+    Ok(SubmittedStatus {
+        name: name.to_owned(),
+        cells: keys.len(),
+        by_status: counts(keys, &ledger, &submitted, &waiting),
+        unknown_because: queued.as_ref().err().map(|e| e.message().to_owned()),
+        tasks: queued.ok().map(|tasks| TaskCounts::new(&tasks)),
+    })
+}
+
+impl TaskCounts {
+    fn new(tasks: &[QueuedTask]) -> Self {
+        let mut counts = Self::default();
+        for task in tasks {
+            match &task.state {
+                TaskState::Running(node) => {
+                    counts.running += 1;
+                    counts.nodes.insert(node.clone());
+                }
+                TaskState::Waiting(reason) => *counts.waiting.entry(reason.clone()).or_default() += 1,
+                TaskState::Unknown(why) => *counts.unknown.entry(why.clone()).or_default() += 1,
+            }
+        }
+        counts
     }
-    match &queued {
-        Err(e) => _ = writeln!(text, "the queue is unknown: {}", e.message()),
-        Ok(tasks) => text += &queue_in_words(tasks),
+}
+
+impl fmt::Display for SubmittedStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (words, count) in &self.by_status {
+            writeln!(f, "{count:>8}  {words}")?;
+        }
+        match (&self.tasks, &self.unknown_because) {
+            (Some(tasks), _) => tasks.fmt(f),
+            (None, why) => writeln!(f, "the queue is unknown: {}", why.as_deref().unwrap_or("no answer")),
+        }
     }
-    Ok(text)
+}
+
+impl fmt::Display for TaskCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { running, nodes, waiting, unknown } = self;
+        if *running == 0 && waiting.is_empty() && unknown.is_empty() {
+            return writeln!(f, "no task is queued");
+        }
+        let (s, runs) = (plural(*running), if *running == 1 { "runs" } else { "run" });
+        write!(f, "{running} task{s} {runs} on {} node{}", nodes.len(), plural(nodes.len()))?;
+        for (reason, count) in waiting {
+            write!(f, ", {count} wait{} ({reason})", if *count == 1 { "s" } else { "" })?;
+        }
+        writeln!(f)?;
+        for (why, count) in unknown {
+            writeln!(f, "{count} task{} may run: {why}", plural(*count))?;
+        }
+        Ok(())
+    }
 }
 
 /// Returns the cells, of `count` in the sweep or comparison, of tasks that have not ended, each with the state
@@ -107,42 +181,6 @@ fn counts(
         *counts.entry(words).or_default() += 1;
     }
     counts
-}
-
-/// Describes the tasks that have not ended.
-fn queue_in_words(tasks: &[QueuedTask]) -> String {
-    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut nodes: BTreeSet<&str> = BTreeSet::new();
-    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut running = 0;
-    for task in tasks {
-        match &task.state {
-            TaskState::Running(node) => {
-                running += 1;
-                nodes.insert(node);
-            }
-            TaskState::Waiting(reason) => *reasons.entry(reason).or_default() += 1,
-            TaskState::Unknown(why) => *unknown.entry(why).or_default() += 1,
-        }
-    }
-    if tasks.is_empty() {
-        return "no task is queued\n".to_owned();
-    }
-    let mut text = format!(
-        "{running} task{} run{} on {} node{}",
-        plural(running),
-        if running == 1 { "s" } else { "" },
-        nodes.len(),
-        plural(nodes.len())
-    );
-    for (reason, count) in reasons {
-        let _ = write!(text, ", {count} wait{} ({reason})", if count == 1 { "s" } else { "" });
-    }
-    text.push('\n');
-    for (why, count) in unknown {
-        let _ = writeln!(text, "{count} task{} may run: {why}", plural(count));
-    }
-    text
 }
 
 /// Ends the tasks of a sweep or comparison that are queued or running. `name` is that of the folder of its
