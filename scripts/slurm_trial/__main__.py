@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     if missing():
-        print(f"skipped: {', '.join(missing())} not installed (Debian: apt-get install slurm-wlm munge)")
+        print(f"skipped: {', '.join(missing())} not there (Debian: apt-get install slurm-wlm munge, as root)")
         return
     with tempfile.TemporaryDirectory(prefix="xrun-slurm-") as scratch:
         folder = Path(scratch)

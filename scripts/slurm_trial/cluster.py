@@ -9,11 +9,12 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
 
+# A task that is queued again waits for as long as a credential lasts, 120 s by default.
 CONFIGURATION = """\
 ClusterName=trial
 SlurmctldHost=localhost
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=cred_expire=5,socket={folder}/munge.socket
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
@@ -40,9 +41,9 @@ PartitionName=main Nodes=n[1-{nodes}] Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> list[str]:
-    """Returns the programs that a cluster needs and that are not installed."""
+    """Returns what a cluster needs and does not have: programs, and the rights of root."""
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
-    return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    return [name for name in PROGRAMS if shutil.which(name, path=path) is None] + ["root"] * (os.geteuid() != 0)
 
 
 def processes(wanted) -> list[int]:
