@@ -31,6 +31,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 from checks import Wrong, check_again, check_once, check_rows, history, plant, table
 from node import Node, View, build, missing
 from readers import SWEEP, Readers

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Columns that depend on the machine and on what happened, not on the cell.
-DIFFER = {"tok_s", "step_ms", "mfu_pct", "contended", "attempts", "run"}
+from sweep_trials import DIFFER
+
 # Cells that may run twice, without a process that seemed dead and lived.
 MOST_TWICE = 0.001
 

@@ -13,51 +13,23 @@ cells that were disturbed may have run again.
 """
 
 import argparse
-import csv
 import json
 import random
 import re
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 from cluster import Cluster, kill, missing
+from sweep_trials import DIFFER, RECIPE, rows
 
-RECIPE = """\
-[model]
-dim = 32
-n_heads = 2
-n_layers = 1
-ffn_dim = 64
-[training]
-seq_len = 32
-steps = {steps}
-[lr_scheduler]
-warmup_steps = 0
-[data]
-train_tokens = 20_000
-validation_tokens = 600
-[validation]
-interval = 1000
-steps = 1
-[checkpoint]
-interval = {interval}
-[engine]
-device = "cpu"
-threads = 1
-"""
 SETTINGS = "[executor.slurm]\ncpus = 1\nmemory_mib = 300\ncells_per_task = {per_task}\nthrottle = 64\nminutes = 5\n"
-# Columns that depend on the machine and on what happened, not on the cell.
-DIFFER = {"tok_s", "step_ms", "mfu_pct", "contended", "attempts", "run"}
-
-
-def rows(results: Path) -> dict[str, dict[str, str]]:
-    """Returns the rows of the only sweep in a results folder by cell."""
-    (table,) = results.glob("sweeps/*/table.csv")
-    with table.open(newline="") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}
 
 
 def answer(results: Path) -> tuple[list, list]:
@@ -215,6 +187,8 @@ def main() -> None:
     if missing():
         print(f"skipped: {', '.join(missing())} not there (Debian: apt-get install slurm-wlm munge, as root)")
         return
+    # Ends the daemons as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     with tempfile.TemporaryDirectory(prefix="xrun-slurm-") as scratch:
         folder = Path(scratch)
         (folder / "tiny.toml").write_text(RECIPE.format(steps=args.steps, interval=args.interval))

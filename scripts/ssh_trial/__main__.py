@@ -11,50 +11,21 @@ and each cell must have ended once. The others wait 90 s before they take over t
 """
 
 import argparse
-import csv
 import json
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 from hosts import Hosts, missing
+from sweep_trials import DIFFER, RECIPE, rows
 
-RECIPE = """\
-[model]
-dim = 32
-n_heads = 2
-n_layers = 1
-ffn_dim = 64
-[training]
-seq_len = 32
-steps = {steps}
-[lr_scheduler]
-warmup_steps = 0
-[data]
-train_tokens = 20_000
-validation_tokens = 600
-[validation]
-interval = 1000
-steps = 1
-[checkpoint]
-interval = {interval}
-[engine]
-device = "cpu"
-threads = 1
-"""
 SETTINGS = '[executor.ssh]\nhosts = {hosts}\ncommand = ["ssh", "-F", {config}]\n'
-# Columns that depend on the machine and on what happened, not on the cell.
-DIFFER = {"tok_s", "step_ms", "mfu_pct", "contended", "attempts", "run"}
-
-
-def rows(results: Path) -> dict[str, dict[str, str]]:
-    """Returns the rows of the only sweep in a results folder by cell."""
-    (table,) = results.glob("sweeps/*/table.csv")
-    with table.open(newline="") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}
 
 
 def ledger(results: Path) -> list[tuple[str, dict]]:

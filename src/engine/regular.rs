@@ -39,8 +39,8 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
     again_if_stale(|| read_opened(open(path)?, path, max))
 }
 
-/// Repeats a read that finds its file replaced: on a network file system, a file that another machine replaces
-/// is gone for those that have it open.
+/// Repeats a read that finds its file replaced: on a network file system, a file that another machine
+/// replaces is gone for those that have it open.
 fn again_if_stale<T>(mut read: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..STALE_READS {
         match read() {

@@ -11,7 +11,7 @@ use xrun::results::measure::MeasureValue;
 use xrun::statistics::{Verdict, paired_difference};
 
 /// Runs of a fraction of a second.
-const SHORT: [&str; 6] = [
+pub const SHORT: [&str; 6] = [
     "--set=training.steps=12",
     "--set=training.seq_len=16",
     "--set=checkpoint.interval=0",

@@ -1,21 +1,12 @@
 //! Comparisons that are submitted to Slurm.
 
 use crate::place::{Done, Place};
+use crate::quality::SHORT;
 use crate::slurm::{self, TASK_PATH, submission, xrun};
 use std::fs;
 use std::path::PathBuf;
 use xrun::results::experiment::{Experiment, Standing};
 use xrun::results::ledger::{CellStatus, Ledger};
-
-/// Runs of a fraction of a second.
-const SHORT: [&str; 6] = [
-    "--set=training.steps=12",
-    "--set=training.seq_len=16",
-    "--set=checkpoint.interval=0",
-    "--set=generation.samples=0",
-    "--set=metrics.warmup=2",
-    "--set=validation.interval=4",
-];
 
 fn cluster() -> Place {
     let place = Place::new();

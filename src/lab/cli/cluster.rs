@@ -49,8 +49,8 @@ impl ClusterArgs {
         SshSettings::load_command(self.executor_settings.as_deref())
     }
 
-    /// Returns the batch system to submit to, and how cells are divided into its tasks; `None` if runs are made
-    /// on this machine.
+    /// Returns the batch system to submit to, and how cells are divided into its tasks; `None` if runs are
+    /// made on this machine.
     ///
     /// # Errors
     /// If the settings are wrong, or hosts are named that nothing runs on.

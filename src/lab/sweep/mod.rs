@@ -54,8 +54,8 @@ pub use batch::{BatchPolicy, CellBatch, CellEnd, CellRequest, PlannedCell};
 use cell::{Cell, Corpora, Source, build_name};
 pub use cluster::{
     Parts, START_TIME, SUBMITTED, Submission, Submitted, SubmittedCell, TASK_COMMAND, TaskGroup, TaskWork,
-    cancel, create_folder, divide_independent, needs_of, queued_cells, run_task, status, status_of_cells,
-    submit, submit_parts,
+    cancel, create_folder, divide_independent, largest_needs, needs_of, queued_cells, run_task, status,
+    status_of_cells, submit, submit_parts,
 };
 use configuration_table::Measure;
 use confirm::{CELLS_FOLDER, Contest};

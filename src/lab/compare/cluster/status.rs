@@ -10,8 +10,8 @@ use crate::results::ledger::SWEEPS;
 use crate::sweep::{self, SUBMITTED, Submission, status_of_cells};
 use std::path::Path;
 
-/// Describes how far the submitted comparisons called `name` are. Writes nothing. `ssh_command` is the command
-/// of the user's own settings.
+/// Describes how far the submitted comparisons called `name` are. Writes nothing. `ssh_command` is the
+/// command of the user's own settings.
 ///
 /// # Errors
 /// A usage error if there is none. Fails if the submissions or the ledger cannot be read.
@@ -40,8 +40,8 @@ pub fn status(results: &Path, name: &str, ssh_command: &[String]) -> Result<Stri
     Ok(text)
 }
 
-/// Ends the tasks of the submitted comparisons called `name`. Returns how many tasks that were. `ssh_command` is
-/// the command of the user's own settings.
+/// Ends the tasks of the submitted comparisons called `name`. Returns how many tasks that were.
+/// `ssh_command` is the command of the user's own settings.
 ///
 /// # Errors
 /// A usage error if there is none. Fails if the batch system does not answer.

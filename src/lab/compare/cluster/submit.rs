@@ -14,7 +14,7 @@ use crate::results::experiment::{Design, Experiment};
 use crate::statistics::FIRST_LOOK;
 use crate::sweep::{
     Parts, START_TIME, Submission, Submitted, SubmittedCell, TaskGroup, Work, create_folder,
-    divide_independent, needs_of, prepare, queued_cells, submit_parts,
+    divide_independent, largest_needs, needs_of, prepare, queued_cells, submit_parts,
 };
 use serde::de::IgnoredAny;
 use std::path::Path;
@@ -43,8 +43,8 @@ pub struct ComparisonRequest {
 /// settings, to ask for earlier submissions.
 ///
 /// # Errors
-/// A usage error for a wrong question, for arms that a task cannot run, or if a run's time is unknown. Fails if
-/// a file cannot be written or the batch system refuses a job.
+/// A usage error for a wrong question, for arms that a task cannot run, or if a run's time is unknown. Fails
+/// if a file cannot be written or the batch system refuses a job.
 pub fn submit(
     request: &ComparisonRequest,
     results: &Path,
@@ -126,7 +126,7 @@ fn submit_timed(
 fn timed_needs(question: &Question, settings: &TaskSettings) -> Result<TaskNeeds> {
     let here = Machine::here();
     let minutes = settings.minutes.map(|minutes| Duration::from_secs(60 * minutes));
-    let mut all = TaskNeeds { gpus: 0, cpus: 1, memory_mib: 0, time: START_TIME, exclusive: true };
+    let (mut each, mut time) = (Vec::new(), START_TIME);
     for arm in question.arms.both() {
         let Some(recipe) = arm.recipe_for_trials(&here) else {
             let is_known = minutes.is_some() || !settings.has_time_limit;
@@ -140,18 +140,14 @@ fn timed_needs(question: &Question, settings: &TaskSettings) -> Result<TaskNeeds
         };
         let Planned { recipe, plan, .. } = Planned::new(&recipe, &corpus_facts(&recipe)?, &here)?;
         let work = Work { recipe, plan, machine: here.clone() };
-        let fit = work.fit()?;
-        if let Some(refusal) = fit.refusal {
+        if let Some(refusal) = work.fit()?.refusal {
             return Err(refusal);
         }
         let Some(needs) = needs_of(&work, settings, || arm.command.clone())? else { continue };
-        all.gpus = all.gpus.max(needs.gpus);
-        all.cpus = all.cpus.max(needs.cpus);
-        all.memory_mib = all.memory_mib.max(needs.memory_mib);
-        all.time += needs.time * u32::try_from(question.design.max_pairs()).unwrap_or(u32::MAX);
+        time += needs.time * u32::try_from(question.design.max_pairs()).unwrap_or(u32::MAX);
+        each.push(needs);
     }
-    all.time = minutes.unwrap_or(all.time);
-    Ok(all)
+    Ok(TaskNeeds { time: minutes.unwrap_or(time), exclusive: true, ..largest_needs(&each) })
 }
 
 /// Submits the runs of pairs that are neither stored nor queued, of a question that has been asked.
@@ -188,7 +184,7 @@ fn submit_pairs(
     if wanted.is_empty() && !tasks.is_empty() {
         return Ok(submitted);
     }
-    (submitted.cells, submitted.tasks) = (wanted.len(), 0);
+    submitted.cells = wanted.len();
     let groups = divide_pairs(&experiment.design, &wanted, settings);
     submitted.tasks = groups.iter().map(|group| group.tasks.len()).sum();
     work.comparison = Some(experiment.full_name());

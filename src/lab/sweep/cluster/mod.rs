@@ -18,7 +18,7 @@ mod submit;
 mod submitted_sweep;
 mod task;
 
-pub use division::{START_TIME, SubmittedCell, TaskGroup, divide_independent, needs_of};
+pub use division::{START_TIME, SubmittedCell, TaskGroup, divide_independent, largest_needs, needs_of};
 pub use jobs::{Parts, Submitted, submit_parts};
 pub use status::{cancel, queued_cells, status, status_of_cells};
 pub use submission::{SUBMITTED, Submission, TaskWork, create_folder};

@@ -124,8 +124,8 @@ impl<W: DeserializeOwned> Submission<W> {
         Ok(Self { folder, content })
     }
 
-    /// Returns the submissions of a sweep or comparison, the oldest first. Leaves out folders without `submission.json`,
-    /// because the command that wrote them ended before it submitted anything.
+    /// Returns the submissions of a sweep or comparison, the oldest first. Leaves out folders without
+    /// `submission.json`, because the command that wrote them ended before it submitted anything.
     ///
     /// # Errors
     /// If one cannot be read.
