@@ -81,20 +81,25 @@ class Trial:
             raise SystemExit(f"the submission failed: {said}")
         print(said.strip().splitlines()[-1], flush=True)
 
-    def disturb(self) -> None:
-        """Does one more thing of those that are still to be done."""
-        left = {
+    def left(self) -> dict[str, int]:
+        """Returns what is still to be done, and how often."""
+        tasks = self.args.cells // self.args.per_task
+        wanted = {
             "crashes": self.args.cells // 10,
-            "requeued": self.args.cells // self.args.per_task // 10,
-            "signalled": self.args.cells // self.args.per_task // 10,
+            "requeued": tasks // 10,
+            "signalled": tasks // 10,
             "nodes": self.args.nodes,
         }
+        return {kind: count - self.done[kind] for kind, count in wanted.items() if self.done[kind] < count}
+
+    def disturb(self) -> None:
+        """Does one more thing of those that are still to be done."""
+        left = self.left()
         if self.args.pairs:
             self.kill_a_task()
-        open_kinds = [kind for kind, count in left.items() if self.done[kind] < count]
-        if not open_kinds:
+        if not left:
             return
-        kind = self.random.choice(open_kinds)
+        kind = self.random.choices(list(left), list(left.values()))[0]
         running = [task for task, state in self.queued() if state == "RUNNING"]
         if kind == "crashes":
             runs = self.cluster.processes(lambda command: b"run" in command[:5] and b"--json" in command)
@@ -168,6 +173,8 @@ class Trial:
         print(f"{len(reference)} rows are equal; done to them: {dict(self.done)}; attempts: {dict(attempts)}")
         if again > most:
             raise SystemExit(f"{again} further attempts, but only {most} cells were disturbed")
+        if self.left():
+            raise SystemExit(f"the sweep ended before all was done to it, left: {self.left()}; set more --steps")
 
 
 def main() -> None:

@@ -28,6 +28,8 @@ pub struct Machine {
     pub memory_bytes: Option<u64>,
     /// GPUs of the machine.
     pub gpus: Gpus,
+    /// How the GPUs of a named device are linked, in the terms of `nvidia-smi topo -m`, if known.
+    pub gpu_links: Option<String>,
     /// Measured pace of the CPU, if known.
     pub cpu_pace: Option<Arc<CpuPace>>,
     /// How to install NCCL, if the machine has several GPUs but no NCCL.
@@ -85,6 +87,7 @@ impl Machine {
             threads: 1,
             memory_bytes: None,
             gpus: Gpus::Unknown,
+            gpu_links: None,
             cpu_pace: None,
             nccl_missing: None,
             launched_world: None,

@@ -65,11 +65,11 @@ impl ClusterArgs {
             ExecutorName::Local => None,
             ExecutorName::Slurm => {
                 let settings = SlurmSettings::load(file)?;
-                Some((settings.tasks(), Box::new(Slurm::new(settings))))
+                Some((settings.tasks()?, Box::new(Slurm::new(settings))))
             }
             ExecutorName::Ssh => {
                 let settings = SshSettings::load(file, &self.hosts)?;
-                Some((settings.tasks(), Box::new(Ssh::new(settings))))
+                Some((settings.tasks()?, Box::new(Ssh::new(settings))))
             }
         })
     }

@@ -15,6 +15,7 @@ use crate::forecast::{Planned, RunNeeds, TotalNeeds};
 use crate::format::plural;
 use crate::machine::Machine;
 use crate::plan::corpus_facts;
+use crate::ranks::environment;
 use crate::recipe::Recipe;
 use crate::results::experiment::{Design, Experiment, ExperimentRun};
 use crate::statistics::Verdict;
@@ -80,6 +81,7 @@ impl Args {
     fn setting(&self) -> Setting<'_> {
         Setting {
             results: self.results.folder.as_path(),
+            machine: environment::machine(),
             jobs: self.jobs.into(),
             timeout: self.timeout,
             pilot: self.pilot.unwrap_or(0).into(),

@@ -7,6 +7,7 @@ use super::what::{Results, Seed, recipe_path};
 use crate::error::{Error, Result};
 use crate::executor::Limits;
 use crate::format::plural;
+use crate::ranks::environment;
 use crate::report::sweep_plots;
 use crate::results::ledger::CellStatus;
 use crate::sweep::{self, Request};
@@ -72,6 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
         retry: &args.retry,
         limits: Limits { hang: args.hang, timeout: args.timeout },
         progress: args.show.mode(),
+        machine: batch.as_ref().map_or_else(environment::machine, |(settings, _)| settings.machine.clone()),
         batch: batch.as_ref().map(|(_, system)| system.as_ref()),
     };
     if args.dry_run {

@@ -60,7 +60,12 @@ impl<'a> PairRuns<'a> {
         let requests: Vec<CellRequest> = requests.collect();
         let measures = question.findings.iter().map(|asked| asked.measure.clone()).collect();
         Ok(Self {
-            batch: CellBatch::new(&requests, setting.results, usize::from(resuming.is_some()))?,
+            batch: CellBatch::new(
+                &requests,
+                setting.results,
+                &setting.machine,
+                usize::from(resuming.is_some()),
+            )?,
             pairs: seeds.len(),
             measures,
             take_turns: question.is_timed(),

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::executor::batch_system::BatchSystem;
+use crate::machine::Machine;
 use crate::results::experiment::Experiment;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use std::time::Duration;
 pub struct Setting<'a> {
     /// The results folder.
     pub results: &'a Path,
+    /// The machine that runs are planned for.
+    pub machine: Machine,
     /// Runs at once on the CPU; each GPU has one at a time. Trials always run one at a time.
     pub jobs: usize,
     /// Time limit of one run.

@@ -4,6 +4,8 @@
 //! their own, `xrun.toml` in the working folder or in the user's configuration folder.
 
 use crate::error::{Error, Result};
+use crate::machine::Machine;
+use crate::ranks::environment;
 use crate::regular;
 use crate::results::names::file_part;
 use serde::{Deserialize, Serialize};
@@ -35,8 +37,10 @@ struct Executors {
 const MOST_TASKS: usize = 1000;
 
 /// How the cells of a sweep are divided into tasks, and what a task may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TaskSettings {
+    /// The machine that cells are planned for.
+    pub machine: Machine,
     /// CPU threads of a task; `None` for as many as the plan uses, and 8 with a GPU.
     pub cpus: Option<usize>,
     /// Host memory of a task in MiB; `None` for what the plan needs.
@@ -67,6 +71,10 @@ pub struct SlurmSettings {
     pub constraint: Option<String>,
     /// The type of GPU in `--gres=gpu:TYPE:N`.
     pub gpu_type: Option<String>,
+    /// The GPUs of the nodes, as `xrun plan --on` names them; `None` for those of this machine.
+    pub device: Option<String>,
+    /// How the GPUs of a node are linked, in the terms of `nvidia-smi topo -m`.
+    pub gpu_links: Option<String>,
     /// CPU threads of a task; `None` for as many as the plan uses, and 8 with a GPU.
     pub cpus: Option<usize>,
     /// Host memory of a task in MiB; `None` for what the plan needs.
@@ -94,6 +102,8 @@ impl Default for SlurmSettings {
             qos: None,
             constraint: None,
             gpu_type: None,
+            device: None,
+            gpu_links: None,
             cpus: None,
             memory_mib: None,
             minutes: None,
@@ -117,8 +127,12 @@ impl SlurmSettings {
     }
 
     /// Returns how cells are divided into tasks.
-    pub fn tasks(&self) -> TaskSettings {
-        TaskSettings {
+    ///
+    /// # Errors
+    /// A usage error if `device` is unknown.
+    pub fn tasks(&self) -> Result<TaskSettings> {
+        Ok(TaskSettings {
+            machine: node_machine("slurm", self.device.as_deref(), self.gpu_links.as_deref())?,
             cpus: self.cpus,
             memory_mib: self.memory_mib,
             minutes: self.minutes,
@@ -126,7 +140,7 @@ impl SlurmSettings {
             cells_per_task: self.cells_per_task,
             most_tasks: MOST_TASKS,
             most_requeues: self.most_requeues,
-        }
+        })
     }
 
     fn check(&self, path: &Path) -> Result<()> {
@@ -159,11 +173,16 @@ pub struct SshSettings {
     pub command: Vec<String>,
     /// Lines of the script before xrun starts, such as `module load cuda`.
     pub setup: Vec<String>,
+    /// The GPUs of the hosts, as `xrun plan --on` names them; `None` for those of this machine.
+    pub device: Option<String>,
+    /// How the GPUs of a host are linked, in the terms of `nvidia-smi topo -m`.
+    pub gpu_links: Option<String>,
 }
 
 impl Default for SshSettings {
     fn default() -> Self {
-        Self { hosts: Vec::new(), command: vec!["ssh".to_owned()], setup: Vec::new() }
+        let command = vec!["ssh".to_owned()];
+        Self { hosts: Vec::new(), command, setup: Vec::new(), device: None, gpu_links: None }
     }
 }
 
@@ -192,8 +211,12 @@ impl SshSettings {
     }
 
     /// Returns how cells are divided into tasks: every host has one.
-    pub fn tasks(&self) -> TaskSettings {
-        TaskSettings {
+    ///
+    /// # Errors
+    /// A usage error if `device` is unknown.
+    pub fn tasks(&self) -> Result<TaskSettings> {
+        Ok(TaskSettings {
+            machine: node_machine("ssh", self.device.as_deref(), self.gpu_links.as_deref())?,
             cpus: None,
             memory_mib: None,
             minutes: None,
@@ -201,7 +224,7 @@ impl SshSettings {
             cells_per_task: None,
             most_tasks: self.hosts.len(),
             most_requeues: 0,
-        }
+        })
     }
 
     fn check(&self, path: &Path) -> Result<()> {
@@ -213,6 +236,18 @@ impl SshSettings {
         }
         check_lines("ssh", self.command.iter().chain(&self.setup), path)
     }
+}
+
+/// Returns the machine that cells are planned for: this one, or one with the GPUs that `[executor.NAME]` names.
+fn node_machine(name: &str, device: Option<&str>, gpu_links: Option<&str>) -> Result<Machine> {
+    let here = environment::machine();
+    let Some(device) = device else { return Ok(here) };
+    let wrong = |why: &str| Error::usage(format!("executor.{name}.device = {device:?}: {why}"));
+    let Machine { hardware, gpus, .. } = Machine::named(device).map_err(|e| wrong(e.message()))?;
+    if hardware.is_some_and(|hardware| hardware.memory_bytes.is_none()) {
+        return Err(wrong("it names the GPUs of the nodes; leave it out, and set engine.device = \"cpu\""));
+    }
+    Ok(Machine { hardware, gpus, gpu_links: gpu_links.map(str::to_owned), ..here })
 }
 
 /// Checks that `ssh` takes each host for a host, and that each has its own files.

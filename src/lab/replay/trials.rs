@@ -11,6 +11,7 @@ use crate::compare::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{decimal, plural};
+use crate::ranks::environment;
 use crate::results::experiment::{ARM_NAMES, BASELINE, CANDIDATE};
 use crate::statistics::Interval;
 
@@ -101,6 +102,7 @@ pub(super) fn replay(
     let question = Question::new(arms, &options)?;
     let how = compare::Setting {
         results: setting.into,
+        machine: environment::machine(),
         jobs: 1,
         timeout: setting.timeout,
         pilot: 0,

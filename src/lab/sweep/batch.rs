@@ -10,7 +10,8 @@ use super::work::Work;
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::batch_system::BatchSystem;
 use crate::executor::{Executor, Limits, LocalProcesses};
-use crate::ranks::{Stop, environment};
+use crate::machine::Machine;
+use crate::ranks::Stop;
 use crate::recipe;
 use crate::results::ledger::{Attempt, CellStatus, Ledger, machine_claim};
 use crate::results::progress::Mode;
@@ -101,14 +102,18 @@ pub struct CellEnd<'a> {
 }
 
 impl CellBatch {
-    /// Resolves and plans cells, which keep `checkpoints` checkpoints until they are done. Runs whose weights
-    /// they begin with are found in `results`.
+    /// Resolves and plans cells for a machine, which keep `checkpoints` checkpoints until they are done. Runs
+    /// whose weights they begin with are found in `results`.
     ///
     /// # Errors
     /// If a recipe is wrong or a corpus cannot be opened.
-    pub fn new(requests: &[CellRequest], results: &Path, checkpoints: usize) -> Result<Self> {
+    pub fn new(
+        requests: &[CellRequest],
+        results: &Path,
+        machine: &Machine,
+        checkpoints: usize,
+    ) -> Result<Self> {
         let build = build_name();
-        let machine = environment::machine();
         let mut corpora = Corpora::default();
         let mut cells = Vec::with_capacity(requests.len());
         for request in requests {
@@ -117,9 +122,8 @@ impl CellBatch {
                 |setting: &String| recipe::setting(setting).map(|(key, value)| (key.path.to_owned(), value));
             let settings = request.settings.iter().map(read).collect::<Result<_>>()?;
             let point = GridPoint { settings, excluded: None };
-            let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), &machine)?;
-            let source =
-                Source { path: &request.recipe, name: base.name(), machine: &machine, results, checkpoints };
+            let base = recipe::load(&request.recipe, &request.settings, recipe::environment(), machine)?;
+            let source = Source { path: &request.recipe, name: base.name(), machine, results, checkpoints };
             let cell = Cell::new(&source, &point, &build, &mut corpora);
             cell.work.as_ref().map_err(Error::clone)?;
             cells.push(cell);
@@ -279,7 +283,7 @@ mod tests {
     use super::*;
     use crate::executor::simulation::{Fate, Simulation};
     use crate::executor::{Capacity, RunSpec};
-    use crate::machine::Machine;
+    use crate::ranks::environment;
 
     const RECIPE: &str = "[model]\ndim = 32\nn_heads = 2\nn_layers = 1\nffn_dim = 64\n[training]\nseq_len = 32\nsteps = 4\n\
                           [lr_scheduler]\nwarmup_steps = 0\n[data]\ntrain_tokens = 20_000\nvalidation_tokens = 600\n\
@@ -293,7 +297,7 @@ mod tests {
         std::fs::write(&recipe, RECIPE).unwrap();
         let requests = ["training.seed=1", "training.seed=2"]
             .map(|seed| CellRequest { recipe: recipe.clone(), settings: vec![seed.to_owned()] });
-        let mut batch = CellBatch::new(&requests, dir.path(), 0).unwrap();
+        let mut batch = CellBatch::new(&requests, dir.path(), &environment::machine(), 0).unwrap();
         // Without a machine, no CPU speed is measured to predict times.
         let works = batch.cells.iter_mut().filter_map(|cell| cell.work.as_mut().ok());
         works.for_each(|work| work.machine = Machine::none());

@@ -13,7 +13,7 @@ use crate::plan::{CorpusFacts, Plan, data_spec, facts_of_tasks};
 use crate::ranks::{Launch, environment};
 use crate::recipe::{self, NO_PLOTS, Recipe, TaskRuns, Values, merged_settings};
 use crate::results::configurations::Settings;
-use crate::results::provenance::{Build, Cpu, gpu_class, own_binary_hash};
+use crate::results::provenance::{Build, Cpu, gpu_class, links, own_binary_hash};
 use crate::train::{
     begun_run_setting, check_initial_optimizer, check_initial_weights, check_planned_prompt, with_begun_run,
 };
@@ -165,7 +165,7 @@ impl Cell {
         self.held_out = held_out;
         let Planned { recipe, plan, programs } = Planned::new(&recipe, &facts, &machine)?;
         self.recipe_hash = Some(recipe.hash());
-        let device = device_class(&plan)?;
+        let device = device_class(&plan, &machine)?;
         // Hash the number of ranks that `"auto"` resolves to, so that a cell that sets that number has the
         // same key.
         let (recipe_hash, measuring) = (recipe.settled_hash(), measuring(&recipe));
@@ -243,15 +243,27 @@ pub fn headline(error: &Error) -> &str {
 /// Returns the device class that a plan runs on, as `env.json` of the run will have it.
 ///
 /// # Errors
-/// If the driver does not know the GPU.
-fn device_class(plan: &Plan) -> Result<String> {
+/// If the driver does not know the GPU, or if the machine is a named one and its links are unknown.
+fn device_class(plan: &Plan, machine: &Machine) -> Result<String> {
     let Some(gpu) = plan.execution.gpu else {
         return Ok(Cpu::detect(plan.execution.threads).class());
     };
-    let model = Gpu::properties_of(gpu)?.name;
     let gpus: Vec<usize> = plan.execution.gpus().collect();
+    if let Some(hardware) = machine.hardware {
+        if gpus.len() > 1 && machine.gpu_links.is_none() {
+            return Err(Error::usage(format!(
+                "{} runs on {} GPUs, and nobody said how those of the nodes are linked; set gpu_links in xrun.toml \
+                 to what `nvidia-smi topo -m` shows there, such as \"NV18\"",
+                plan.name,
+                gpus.len()
+            )));
+        }
+        let model = hardware.driver_name.unwrap_or(hardware.product);
+        return Ok(gpu_class(model, gpus.len(), machine.gpu_links.as_deref()));
+    }
+    let model = Gpu::properties_of(gpu)?.name;
     let topology = (gpus.len() > 1).then(|| nvml::topology(&gpus)).flatten();
-    Ok(gpu_class(&model, gpus.len(), topology.as_deref()))
+    Ok(gpu_class(&model, gpus.len(), topology.as_deref().and_then(links).as_deref()))
 }
 
 /// Names the program that runs the cells by version, commit, profile and the hash of its file: features and

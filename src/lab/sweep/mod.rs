@@ -38,7 +38,6 @@ use crate::executor::batch_system::BatchSystem;
 use crate::executor::{ATTEMPTS, Executor, Limits, LocalProcesses};
 use crate::machine::Machine;
 use crate::ranks::Stop;
-use crate::ranks::environment;
 use crate::recipe::{self, Recipe};
 use crate::results::atomic;
 use crate::results::configurations::SEED;
@@ -90,6 +89,8 @@ pub struct Request<'a> {
     pub limits: Limits,
     /// How to show progress.
     pub progress: Mode,
+    /// The machine that the cells are planned for.
+    pub machine: Machine,
     /// The batch system whose tasks run the cells; stopped cells then continue from their checkpoints. `None`
     /// for cells that run on this machine.
     pub batch: Option<&'a dyn BatchSystem>,
@@ -126,14 +127,13 @@ impl Sweep {
         let mut axes = Axes::new(&base, &arguments)?;
         let build = build_name();
         let mut corpora = Corpora::default();
-        let machine = environment::machine();
         let rungs = base.values().sweep.rungs.as_deref().unwrap_or_default();
         let has_cooldowns = base.values().sweep.cooldowns.is_some();
         let checkpoints = usize::from(!rungs.is_empty() || has_cooldowns || request.batch.is_some());
         let recipe = Source {
             path: request.recipe,
             name: base.name(),
-            machine: &machine,
+            machine: &request.machine,
             results: request.results,
             checkpoints,
         };
@@ -266,11 +266,10 @@ fn conclude(
     if outcome.is_err() || count == 0 {
         return Ok(outcome);
     }
-    let machine = environment::machine();
     let source = Source {
         path: request.recipe,
         name: policy.name,
-        machine: &machine,
+        machine: &request.machine,
         results: request.results,
         checkpoints: 0,
     };

@@ -28,7 +28,7 @@ impl<'a> NodePace<'a> {
     /// Returns the pace of the machine that a plan is for; `None` if its speed is unknown.
     pub fn here(plan: &'a Plan, machine: &'a Machine) -> Option<Self> {
         match plan.execution.gpu.and_then(|gpu| machine.gpu(gpu)) {
-            Some(gpu) => Self::on(plan, hardware::by_driver_name(&gpu.name)?),
+            Some(gpu) => Self::on(plan, machine.hardware.or_else(|| hardware::by_driver_name(&gpu.name))?),
             None => {
                 let pace = machine.cpu_pace.as_deref()?;
                 Some(Self::Measured { pace, ranks: plan.batch.world_size as f64 })

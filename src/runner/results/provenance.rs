@@ -135,7 +135,7 @@ impl Gpu {
     /// Returns the device class of the GPUs; see [`gpu_class`].
     pub fn class(&self) -> String {
         let count = self.nccl.as_ref().map_or(1, |nccl| nccl.ranks);
-        gpu_class(&self.name, count, self.topology.as_deref())
+        gpu_class(&self.name, count, self.links().as_deref())
     }
 
     /// Returns how the GPUs are linked; see [`links`].
@@ -145,19 +145,19 @@ impl Gpu {
 }
 
 /// Returns the device class of `count` GPUs of one model: the model alone for one GPU, and otherwise also
-/// their number and links, such as `2 × NVIDIA H200 by NV18`. `topology` holds the links between all pairs,
-/// in the terms of `nvidia-smi topo -m`.
-pub fn gpu_class(model: &str, count: usize, topology: Option<&[Vec<String>]>) -> String {
+/// their number and links, such as `2 × NVIDIA H200 by NV18`.
+pub fn gpu_class(model: &str, count: usize, links: Option<&str>) -> String {
     if count < 2 {
         return model.to_owned();
     }
-    let linked = topology.and_then(links).map(|links| format!(" by {links}")).unwrap_or_default();
+    let linked = links.map(|links| format!(" by {links}")).unwrap_or_default();
     format!("{count} × {model}{linked}")
 }
 
 /// Describes how GPUs are linked: with one term if all pairs are alike, and otherwise with every term and its
-/// number of pairs. `None` if the topology has no pairs.
-fn links(topology: &[Vec<String>]) -> Option<String> {
+/// number of pairs. `None` if there are no pairs. `topology` holds the links between all pairs, in the terms
+/// of `nvidia-smi topo -m`.
+pub fn links(topology: &[Vec<String>]) -> Option<String> {
     let mut pairs: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, row) in topology.iter().enumerate() {
         for word in row.iter().skip(at + 1) {

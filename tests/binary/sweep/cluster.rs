@@ -251,3 +251,40 @@ fn what_slurm_refuses_is_said_with_the_next_step() {
     place.write("xrun.toml", b"");
     place.xrun(&["sweep", "--status", "other"]).ended(2).says(&["has no sweep \"other\""]);
 }
+
+/// The node of a GPU sweep may be the only machine with a GPU.
+#[test]
+fn cells_are_planned_for_the_gpus_that_the_settings_name() {
+    let place = cluster();
+    let sites = "[executor.slurm]\ndevice = \"h200\"\n";
+    place.write("xrun.toml", sites.as_bytes());
+    place.write("hold", b"");
+    let on_gpu = [&SUBMIT[..], &["engine.device=cuda"]].concat();
+    let said = xrun(&place, &on_gpu).succeeds();
+    assert!(said.stdout.contains("submitted 5 cells in 5 tasks"), "{}", said.stdout);
+    assert!(
+        said.stderr.contains("-1: 2 tasks, each with 1 GPU, 8 CPUs, 8.00 GiB of memory, "),
+        "{}",
+        said.stderr
+    );
+    // This machine has no GPU, so its task finds another cell than the one that was submitted.
+    fs::remove_file(place.path().join("hold")).unwrap();
+    let task = xrun(&place, &["sweep-task", &submission(&place).to_string_lossy(), "0"]);
+    assert_eq!(task.code, Some(1), "{}", task.stderr);
+    assert!(
+        task.stderr.contains("cannot run on this node") || task.stderr.contains("another cell"),
+        "{}",
+        task.stderr
+    );
+
+    let on_two = [&SUBMIT[..], &["engine.device=cuda", "parallelism.world_size=2"]].concat();
+    let said = xrun(&place, &on_two);
+    assert!(said.stderr.contains("set gpu_links in xrun.toml"), "{}", said.stderr);
+    place.write("xrun.toml", format!("{sites}gpu_links = \"NV18\"\n").as_bytes());
+    let said = xrun(&place, &on_two).succeeds();
+    assert!(said.stderr.contains("each with 2 GPUs, 16 CPUs"), "{}", said.stderr);
+
+    place.write("xrun.toml", b"[executor.slurm]\ndevice = \"h2000\"\n");
+    let said = xrun(&place, &on_gpu);
+    assert!(said.stderr.contains("executor.slurm.device = \"h2000\": there is no device"), "{}", said.stderr);
+}

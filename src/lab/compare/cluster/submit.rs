@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::executor::TaskSettings;
 use crate::executor::batch_system::{BatchSystem, TaskNeeds};
 use crate::forecast::Planned;
-use crate::machine::Machine;
 use crate::plan::corpus_facts;
 use crate::ranks::Stop;
 use crate::results::experiment::{Design, Experiment};
@@ -79,7 +78,7 @@ pub fn submit(
         return submit_timed(&question, work, results, settings, (system, ssh_command));
     }
     let stop = Stop::default();
-    let setting = work.setting(results, system);
+    let setting = work.setting(results, settings.machine.clone(), system);
     run_pairs::ask(&question, &setting, &stop, |experiment, runs| {
         submit_pairs(experiment, runs, work, results, settings, (system, ssh_command))
     })
@@ -124,11 +123,11 @@ fn submit_timed(
 /// # Errors
 /// A usage error if an arm does not fit, or if the time is neither predicted nor set.
 fn timed_needs(question: &Question, settings: &TaskSettings) -> Result<TaskNeeds> {
-    let here = Machine::here();
+    let machine = &settings.machine;
     let minutes = settings.minutes.map(|minutes| Duration::from_secs(60 * minutes));
     let (mut each, mut time) = (Vec::new(), START_TIME);
     for arm in question.arms.both() {
-        let Some(recipe) = arm.recipe_for_trials(&here) else {
+        let Some(recipe) = arm.recipe_for_trials(machine) else {
             let is_known = minutes.is_some() || !settings.has_time_limit;
             is_known.then_some(()).ok_or_else(|| {
                 Error::usage(format!(
@@ -138,8 +137,8 @@ fn timed_needs(question: &Question, settings: &TaskSettings) -> Result<TaskNeeds
             })?;
             continue;
         };
-        let Planned { recipe, plan, .. } = Planned::new(&recipe, &corpus_facts(&recipe)?, &here)?;
-        let work = Work { recipe, plan, machine: here.clone() };
+        let Planned { recipe, plan, .. } = Planned::new(&recipe, &corpus_facts(&recipe)?, machine)?;
+        let work = Work { recipe, plan, machine: machine.clone() };
         if let Some(refusal) = work.fit()?.refusal {
             return Err(refusal);
         }

@@ -89,10 +89,16 @@ impl SubmittedComparison {
         Ok(arms)
     }
 
-    /// Returns how a task answers the question.
-    pub fn setting<'a>(&self, results: &'a Path, system: &'a dyn BatchSystem) -> Setting<'a> {
+    /// Returns how the question is answered with tasks of a batch system, which run on such a machine.
+    pub fn setting<'a>(
+        &self,
+        results: &'a Path,
+        machine: Machine,
+        system: &'a dyn BatchSystem,
+    ) -> Setting<'a> {
         Setting {
             results,
+            machine,
             jobs: 1,
             timeout: self.timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             pilot: 0,

@@ -3,7 +3,7 @@
 use super::submitted_comparison::SubmittedComparison;
 use crate::compare::{FinishedComparison, run_pairs, run_until};
 use crate::error::{ErrorKind, Result};
-use crate::ranks::Stop;
+use crate::ranks::{Stop, environment};
 use crate::results::progress::eprint_line;
 use crate::sweep::{Submission, TaskWork};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub fn run_task(folder: &Path, task: usize) -> Result<EndedTask> {
     let work = &submission.content.work;
     let own = submission.work_of(task)?;
     let question = work.question(results, &submission.folder)?;
-    let setting = work.setting(results, system);
+    let setting = work.setting(results, environment::machine(), system);
     let answered = |comparison: FinishedComparison| EndedTask::Answered {
         results: results.to_owned(),
         comparison: Box::new(comparison),

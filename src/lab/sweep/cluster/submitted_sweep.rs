@@ -4,6 +4,7 @@ use super::submission::Submission;
 use crate::error::Result;
 use crate::executor::Limits;
 use crate::executor::batch_system::BatchSystem;
+use crate::ranks::environment;
 use crate::results::ledger::SWEEPS;
 use crate::results::progress::Mode;
 use crate::sweep::Request;
@@ -65,6 +66,7 @@ impl Submission<SubmittedSweep> {
             retry: &[],
             limits: self.content.work.limits(),
             progress: Mode::Plain,
+            machine: environment::machine(),
             batch: Some(system),
         }
     }

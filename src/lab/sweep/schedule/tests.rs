@@ -5,6 +5,7 @@ use crate::error::ErrorKind;
 use crate::executor::simulation::{Fate, Simulation};
 use crate::executor::{Capacity, Limits};
 use crate::machine::Machine;
+use crate::ranks::environment;
 use crate::results::names::{LEDGERS, SWEEPS};
 use crate::results::progress::Mode;
 use crate::sweep::{Request, Sweep};
@@ -48,6 +49,7 @@ impl TestSweep {
             retry: &[],
             limits: Limits::default(),
             progress: Mode::Quiet,
+            machine: environment::machine(),
             batch: None,
         };
         let mut sweep = Sweep::new(&request).unwrap();
