@@ -33,7 +33,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from checks import Wrong, check_again, check_once, check_rows, history, plant, table
+from sweep_checks import Wrong, check_again, check_once, check_rows, history, plant, table
 from node import Node, View, build, missing
 from readers import SWEEP, Readers
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from checks import Wrong, table
+from sweep_checks import Wrong, table
 from node import Node
 
 SWEEP = "tiny"

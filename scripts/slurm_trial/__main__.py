@@ -4,12 +4,15 @@
     python3 scripts/slurm_trial --xrun target/release/xrun --cells 300
     python3 scripts/slurm_trial --xrun target/release/xrun --cells 60 --rungs 40,120
     python3 scripts/slurm_trial --xrun target/release/xrun --pairs 8
+    python3 scripts/slurm_trial --xrun target/release/xrun --cells 10000 --per-task 10 --steps 1 --undisturbed
 
 It needs Debian's packages slurm-wlm and munge, and to be root; a cluster of four nodes runs on this machine. A tenth of the
 cells lose their process, a fifth of the tasks are preempted (requeued or signalled), two nodes fail, and the shell that
 submits is killed at random moments. With --rungs, tasks decide which cells continue, and are disturbed as well; with --pairs
-a sequential comparison of so many pairs is submitted, and a process of each of its jobs is killed. Afterwards the rows of both sweeps must be equal in all columns but times, the number of attempts and the name of the run, and only
-cells that were disturbed may have run again.
+a sequential comparison of so many pairs is submitted, and a process of each of its jobs is killed. Afterwards the rows
+of both sweeps must be equal in all columns but times, the number of attempts and the name of the run, and only cells that
+were disturbed may have run again. With --undisturbed, two shells submit at once, three others ask for the status all the
+time, and each cell must be `ok` once; there is no local sweep.
 """
 
 import argparse
@@ -27,6 +30,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from cluster import Cluster, kill, missing
+from readers import Readers
+from sweep_checks import check_once, history
 from sweep_trials import DIFFER, RECIPE, rows
 
 SETTINGS = "[executor.slurm]\ncpus = 1\nmemory_mib = 300\ncells_per_task = {per_task}\nthrottle = 64\nminutes = 5\n"
@@ -75,11 +80,14 @@ class Trial:
             command.kill()
             command.wait()
             self.done["shells killed"] += 1
-        command = self.xrun(*self.sweep, "--results", "cluster", "--executor", "slurm")
-        said = command.communicate()[0]
-        if command.returncode:
-            raise SystemExit(f"the submission failed: {said}")
-        print(said.strip().splitlines()[-1], flush=True)
+        began = time.monotonic()
+        shells = 2 if self.args.undisturbed else 1
+        commands = [self.xrun(*self.sweep, "--results", "cluster", "--executor", "slurm") for _ in range(shells)]
+        for command in commands:
+            said = command.communicate()[0]
+            if command.returncode:
+                raise SystemExit(f"the submission failed: {said}")
+            print(said.strip().splitlines()[-1], f"{time.monotonic() - began:.0f} s", flush=True)
 
     def left(self) -> dict[str, int]:
         """Returns what is still to be done, and how often."""
@@ -97,7 +105,7 @@ class Trial:
         left = self.left()
         if self.args.pairs:
             self.kill_a_task()
-        if not left:
+        if self.args.undisturbed or not left:
             return
         kind = self.random.choices(list(left), list(left.values()))[0]
         running = [task for task, state in self.queued() if state == "RUNNING"]
@@ -150,6 +158,16 @@ class Trial:
             self.done["further submissions"] += 1
         raise SystemExit("some cells are not done after ten submissions")
 
+    def check_alone(self) -> None:
+        """Checks the rows of a sweep that no local one is compared with, and times the command that merges them."""
+        twice = check_once(history(self.folder / "cluster"), self.args.cells)
+        began = time.monotonic()
+        command = self.xrun(*self.sweep, "--results", "cluster")
+        said = command.communicate()[0]
+        if command.returncode or f"{self.args.cells} ok" not in said:
+            raise SystemExit(f"the sweep is not complete: {said}")
+        print(f"{self.args.cells} cells are ok, {twice} of them twice; merged in {time.monotonic() - began:.1f} s")
+
     def compare(self) -> None:
         """Compares the rows with those of the local sweep, or the answer with that of the local comparison."""
         if self.args.pairs:
@@ -185,6 +203,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--interval", type=int, default=100)
     parser.add_argument("--rungs", help="steps of successive halving, such as 40,80; multiples of the first")
+    parser.add_argument("--undisturbed", action="store_true", help="two submit, three look on, nothing is disturbed")
     parser.add_argument("--pairs", type=int, help="pairs of a sequential comparison, in place of a sweep")
     parser.add_argument("--nodes", type=int, default=2, help="nodes that fail")
     parser.add_argument("--cpus", type=int, default=2, help="processors of a node")
@@ -204,6 +223,12 @@ def main() -> None:
         cluster.start()
         try:
             trial = Trial(args, cluster, folder)
+            if args.undisturbed:
+                with Readers(lambda: trial.xrun("sweep", "--status", "tiny", "--results", "cluster"), 3) as readers:
+                    trial.run()
+                print(readers.report())
+                trial.check_alone()
+                return
             began = time.monotonic()
             local = trial.xrun(*trial.sweep, "--results", "local", "--jobs", "2")
             said = local.communicate()[0]
